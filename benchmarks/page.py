@@ -1,0 +1,60 @@
+"""Where the numbers came from, and their place in docs/performance.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import date
+from pathlib import Path
+
+from .rounds import Readings
+from .table import for_page
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+BEGIN = "<!-- benchmark table: begin (python -m benchmarks --write-docs) -->"
+END = "<!-- benchmark table: end -->"
+
+
+def machine() -> dict[str, str]:
+    """What the readings depend on beside the code."""
+    return {
+        "date": date.today().isoformat(),
+        "cpu": f"{os.cpu_count()} × {_processor()}",
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "load": f"{os.getloadavg()[0]:.1f} before the first round"
+        if hasattr(os, "getloadavg")
+        else "unknown",
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or "unknown processor"
+
+
+def settings(readings: Readings) -> list[str]:
+    """One line for each contender: what ran and how it was set."""
+    return [
+        f"{about['name']} {about['version']}, SQLite {about['sqlite']}: {about['settings']}."
+        for about in readings.about.values()
+    ]
+
+
+def write(readings: Readings, facts: dict[str, str], command: str, rounds: int) -> None:
+    """Replaces what is between the marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{PAGE.name} has no place for the table: put back the lines {BEGIN!r} and {END!r}")
+    origin = (
+        f"Measured {facts['date']} by `{command}`: medians of {rounds} interleaved rounds, {facts['cpu']}, "
+        f"{facts['system']}, Python {facts['python']}, load {facts['load']}. "
+        "In brackets: how many times better Penstock is."
+    )
+    notes = "\n".join(f"- {line}" for line in settings(readings))
+    middle = f"\n{origin}\n\n{for_page(readings)}\n\n{notes}\n"
+    PAGE.write_text(f"{before}{begin}{middle}{end}{after}", encoding="utf-8")

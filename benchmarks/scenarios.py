@@ -1,0 +1,139 @@
+"""What is measured, on whom, how much of it, and which numbers of it are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A script in `contenders/`; a peer runs in the peers' environment, the others in ours."""
+
+    name: str
+    title: str
+    script: str
+    peer: bool = False
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One row of the table."""
+
+    key: str
+    title: str
+    unit: Literal["/s", "ms", "%"]
+
+    @property
+    def more_is_better(self) -> bool:
+        return self.unit == "/s"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    title: str
+    contenders: tuple[str, ...]
+    metrics: tuple[Metric, ...]
+    n: int
+    quick_n: int
+    once: bool = False  # slow or steady: one round is enough
+
+
+CONTENDERS = (
+    Contender("penstock", "Penstock", "penstock_sqlite.py"),
+    Contender("huey", "Huey", "huey_sqlite.py", peer=True),
+    Contender("dbos", "DBOS", "dbos_sqlite.py", peer=True),
+    Contender("bare", "bare SQLite", "bare_sqlite.py"),
+)
+
+SCENARIOS = (
+    Scenario(
+        "jobs",
+        "no-op jobs",
+        ("penstock", "huey", "dbos", "bare"),
+        (
+            Metric("drain_per_s", "worked off by one worker process", "/s"),
+            Metric("enqueue_per_s", "enqueued", "/s"),
+            Metric("whole_per_s", "both, one after the other", "/s"),
+        ),
+        n=5000,
+        quick_n=500,
+    ),
+    Scenario(
+        "flows3",
+        "flows of three steps",
+        ("penstock", "dbos", "bare"),
+        (
+            Metric("drain_per_s", "worked off by one worker process", "/s"),
+            Metric("enqueue_per_s", "started", "/s"),
+            Metric("whole_per_s", "both, one after the other", "/s"),
+        ),
+        n=1000,
+        quick_n=100,
+    ),
+    Scenario(
+        "step_latency",
+        "from one step's end to the next one's start, idle",
+        ("penstock", "dbos", "bare"),
+        (Metric("p50_ms", "median", "ms"), Metric("p99_ms", "99th percentile", "ms")),
+        n=150,
+        quick_n=40,
+    ),
+    Scenario(
+        "pickup",
+        "from enqueue to the handler's start, idle",
+        ("penstock", "huey", "dbos"),
+        (
+            Metric("same_p50_ms", "in the same process, median", "ms"),
+            Metric("same_p99_ms", "in the same process, 99th percentile", "ms"),
+            Metric("p50_ms", "from another process, median", "ms"),
+            Metric("p99_ms", "from another process, 99th percentile", "ms"),
+            Metric("idle_cpu_percent", "one core used by the idle worker", "%"),
+        ),
+        n=60,
+        quick_n=15,
+    ),
+    Scenario(
+        "pickup_installed",
+        "the same with the settings as installed",
+        ("penstock", "huey", "dbos"),
+        (
+            Metric("p50_ms", "from another process, median", "ms"),
+            Metric("idle_cpu_percent", "one core used by the idle worker", "%"),
+        ),
+        n=20,
+        quick_n=5,
+        once=True,
+    ),
+    Scenario(
+        "units",
+        "units of seven statements",
+        ("bare",),
+        (
+            Metric("batch_1_per_s", "one a transaction", "/s"),
+            Metric("batch_10_per_s", "ten a transaction", "/s"),
+            Metric("batch_50_per_s", "fifty a transaction", "/s"),
+            Metric("batch_200_per_s", "two hundred a transaction", "/s"),
+        ),
+        n=10_000,
+        quick_n=2000,
+    ),
+    Scenario(
+        "grown",
+        "a file of many finished runs",
+        ("penstock",),
+        (
+            Metric("claim_empty_ms", "claim a job, empty file", "ms"),
+            Metric("claim_grown_ms", "claim a job, grown file", "ms"),
+            Metric("commit_empty_ms", "commit a step, empty file", "ms"),
+            Metric("commit_grown_ms", "commit a step, grown file", "ms"),
+            Metric("list_ms", "list the newest 50 runs, grown file", "ms"),
+            Metric("list_filtered_ms", "the same of one flow and status", "ms"),
+            Metric("read_ms", "read one run and its events, grown file", "ms"),
+        ),
+        n=100_000,
+        quick_n=5000,
+        once=True,
+    ),
+)

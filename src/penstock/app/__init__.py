@@ -1,0 +1,6 @@
+"""The composition root."""
+
+from .app import App
+from .sync import SyncApp
+
+__all__ = ["App", "SyncApp"]

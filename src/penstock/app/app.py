@@ -1,0 +1,346 @@
+"""`App`: settings to store to engines. Everything that starts here also stops here."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..core.clock import Clock, SystemClock, iso, moment_ms
+from ..core.durations import Duration, to_ms
+from ..core.errors import ConfigError, PenstockError, RunCancelled, RunFailed, UnknownRun, WaitTimeout
+from ..core.events import RESERVED, Event, Streams
+from ..core.ids import check_id, uuid7
+from ..core.payload import pack, unpack
+from ..flows.commands import Commands
+from ..flows.definition import FlowDefinition, definitions_in
+from ..flows.discovery import discover, from_functions
+from ..flows.engine import FlowEngine
+from ..flows.record import COMPLETED
+from ..flows.reducer import FlowView, reduce_flow
+from ..flows.registry import Flow, Registry, build, describe
+from ..jobs.committer import Committer
+from ..jobs.engine import JobEngine
+from ..jobs.work import Work
+from ..ports.store import RunRow, ScheduleRow, Store
+from ..ports.unit import Claim
+from ..settings import Settings
+from .backend import open_store
+from .enqueuing import Enqueuing
+from .events import Events
+from .queues import DeadLetters, Queues
+from .scheduling import Scheduling
+from .state import AppState
+from .working import Working
+
+log = logging.getLogger("penstock")
+
+
+class App:
+    """Penstock in one object: start flows, add jobs, look at them, work on them.
+
+        async with App(dir="workers") as app:
+            run = await app.start("shop", {"order": 7})
+            print(await app.result(run))
+
+    Used with `async with`. `url` names the store (default `PENSTOCK_URL`, else a SQLite file under `.penstock/`),
+    `dir` the folder of worker files (default `workers` if it exists), `handlers` gives decorated functions instead.
+    Further keyword arguments are settings.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        dir: str | Path | None = None,
+        *,
+        handlers: Iterable[Callable[..., Any]] | None = None,
+        clock: Clock | None = None,
+        store: Store | None = None,
+        **settings: Any,
+    ) -> None:
+        given = {**settings, "url": url, "dir": str(dir) if dir is not None else None}
+        self.settings = Settings.load(given)
+        self.clock: Clock = clock or SystemClock()
+        self.registry = self._load(handlers, dir is not None or "PENSTOCK_DIR" in os.environ)
+        self._streams = Streams(self.settings.namespace)
+        self._store = store
+        self._prefix = f"{os.urandom(6).hex()}-"
+        self._numbers = itertools.count(1)
+        self._is_open = False
+
+    # Life
+
+    async def open(self) -> None:
+        """Opens the store; `async with` does it."""
+        if self._is_open:
+            raise ConfigError("this App is open already")
+        store = self._store or open_store(self.settings.url, clock=self.clock, namespace=self.settings.namespace)
+        await store.open()
+        committer = Committer(store)
+        self.store = store
+        self._committer = committer
+        self._engine = FlowEngine(lambda: self.registry, store, self._streams, self.clock, self._unit_id)
+        self._jobs = JobEngine(lambda q, n: self.registry.job(q, n), self._streams, self.clock, self._unit_id)
+        self._commands = Commands(self._engine, committer, store)
+        self.events = Events(store, committer, self._streams, self._unit_id)
+        self.state = AppState(store, committer, self.clock, self._unit_id)
+        self.queues = Queues(store, self._streams, lambda: self.registry.queues())
+        self.dead_letters = DeadLetters(store, self._commands, committer, self._streams, self._unit_id)
+        self._enqueuing = Enqueuing(
+            store, committer, self._streams, self.clock, self._unit_id, lambda q, n: self.registry.job(q, n)
+        )
+        self._scheduling = Scheduling(
+            store, committer, self._commands, self._enqueuing, self.clock, self._unit_id, lambda f: self.registry.flow(f)
+        )
+        self._working = Working(
+            store, committer, self.open_claim, self._scheduling, self.clock, self._unit_id, self.settings,
+            lambda: self.registry,
+        )  # fmt: skip
+        self._is_open = True
+
+    async def close(self) -> None:
+        """Stops working, writes what is in hand, closes the store."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        await self._working.close()
+        await self.events.close()
+        await self._committer.close()
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Runs
+
+    async def start(
+        self,
+        flow: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        idempotency_key: str | None = None,
+        correlation_id: str | None = None,
+        priority: int = 0,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tags: dict[str, str] | None = None,
+    ) -> str:
+        """Starts a run of a flow and gives its id. The same `idempotency_key`, which becomes the id, starts it once."""
+        known = self._flow(flow)
+        data = pack(input, f"the input of flow {known.name!r}")
+        entry = known.definition.entry.handler
+        plain = unpack(data)
+        entry.check_input(plain)
+        key = idempotency_key or entry.key_of(plain)
+        run = check_id(key, "idempotency key") if key is not None else uuid7(self.clock.now_ms())
+        await self._commands.start(
+            known, run, data, correlation_id=correlation_id, priority=priority, delay_ms=self._delay(delay, at), tags=tags
+        )
+        return run
+
+    async def run(self, id: str) -> FlowView:
+        """A run's state, folded from its events."""
+        await self._row(id)
+        return reduce_flow(await self.events.read_all(self._streams.flow(id)))
+
+    async def run_at(self, id: str, event: str) -> FlowView:
+        """A run's state as it was just after an event."""
+        events = await self.events.read_all(self._streams.flow(id))
+        upto = [e for e in events if e.seq <= int(event.partition("-")[2] or event)]
+        return reduce_flow(upto)
+
+    async def runs(
+        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
+    ) -> list[RunRow]:
+        """Runs, newest first; `before` is the id of the last one of the page before."""
+        return await self.store.runs(flow=flow, status=status, before=before, limit=limit)
+
+    async def wait(self, id: str, *, timeout: Duration | None = None) -> RunRow:
+        """Waits until a run has ended, however it ended."""
+        try:
+            async with asyncio.timeout(to_ms(timeout) / 1000 if timeout is not None else None):
+                with self.store.signals.listen(f"run:{id}") as listener:
+                    while not (row := await self._row(id)).closed:
+                        await listener.wait(1.0)
+                    return row
+        except TimeoutError:
+            raise WaitTimeout(f"run {id!r} has not ended after {timeout}: is a worker running for its queues?") from None
+
+    async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
+        """Waits for a run and gives what it returned; raises RunFailed or RunCancelled if there is nothing to give."""
+        row = await self.wait(id, timeout=timeout)
+        last = await self.store.read(self._streams.flow(id), limit=20, backward=True)
+        end = next((e for e in last if e.kind == f"flow.{row.status}"), None)
+        data = end.data if end is not None and isinstance(end.data, dict) else {}
+        if row.status == COMPLETED:
+            return data.get("result")
+        if row.status == "cancelled":
+            raise RunCancelled(f"run {id!r} was cancelled: {data.get('reason', '')}")
+        raise RunFailed(f"run {id!r} {row.status} in step {data.get('step')!r}: {data.get('error', '')}")
+
+    async def cancel(self, id: str, reason: str = "cancelled by request") -> bool:
+        """Cancels a run for good: queued steps are dropped, running ones are told. False if it had ended before."""
+        return await self._commands.cancel(id, reason)
+
+    async def emit(self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None) -> None:
+        """Says that something happened: to a run, whose steps may be started by it, or to everyone (`nq:global`).
+
+        The same `key` is taken once."""
+        if kind.startswith(RESERVED):
+            raise PenstockError(f"{kind!r} begins with a word the engine keeps for itself: rename it")
+        if run is not None:
+            await self._commands.emit(run, kind, data, key=key)
+        else:
+            await self.events.append(self._streams.global_stream, kind, data, key=key)
+
+    # Jobs
+
+    async def enqueue(
+        self,
+        queue: str,
+        payload: Any = None,
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int = 0,
+        retry: Any = None,
+        correlation_id: str | None = None,
+    ) -> str:
+        """Adds a job and gives its id; an `id` that exists is not added again."""
+        ids = await self._enqueuing.add(
+            queue, [payload], name=name, id=id, delay_ms=self._delay(delay, at), priority=priority, retry=retry,
+            correlation_id=correlation_id,
+        )  # fmt: skip
+        return ids[0]
+
+    async def enqueue_many(
+        self, queue: str, payloads: Sequence[Any], *, name: str | None = None, delay: Duration | None = None,
+        priority: int = 0, retry: Any = None,
+    ) -> list[str]:  # fmt: skip
+        """Adds many jobs, a few hundred to a commit, and gives their ids in order."""
+        return await self._enqueuing.add(
+            queue, payloads, name=name, delay_ms=self._delay(delay, None), priority=priority, retry=retry
+        )
+
+    async def job_result(self, id: str, *, timeout: Duration | None = None) -> Any:
+        """Waits for a plain job and gives its result; raises RunFailed if it finally failed."""
+        try:
+            async with asyncio.timeout(to_ms(timeout) / 1000 if timeout is not None else None):
+                return await self._enqueuing.result(id)
+        except TimeoutError:
+            raise WaitTimeout(f"job {id!r} has not ended after {timeout}: is a worker running for its queue?") from None
+
+    # Schedules
+
+    async def schedule(
+        self,
+        id: str,
+        *,
+        flow: str | Callable[..., Any] | None = None,
+        queue: str | None = None,
+        name: str | None = None,
+        payload: Any = None,
+        every: Duration | None = None,
+        cron: str | None = None,
+        tz: str = "UTC",
+        at: datetime | None = None,
+        priority: int = 0,
+    ) -> ScheduleRow:
+        """Creates or replaces a schedule that starts a flow or adds a job: `every`, by `cron` in a time zone, or once `at`."""
+        target_flow = self._flow(flow).name if flow is not None else None
+        return await self._scheduling.upsert(
+            id, flow=target_flow, queue=queue, name=name, payload=payload, every=every, cron=cron, tz=tz, at=at, priority=priority
+        )
+
+    async def unschedule(self, id: str) -> bool:
+        """Removes a schedule."""
+        return await self.store.remove_schedule(id)
+
+    async def schedules(self) -> list[ScheduleRow]:
+        return await self.store.schedules()
+
+    # Working
+
+    async def run_worker(
+        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+    ) -> None:
+        """Works on the queues of the loaded handlers (or those given) until cancelled or `stop_worker`."""
+        await self._working.run(queues, concurrency, name or self._worker_name())
+
+    def stop_worker(self) -> None:
+        """Lets `run_worker` finish or give back what is in hand, and return."""
+        self._working.stop()
+
+    def working(self, **options: Any) -> Any:
+        """`async with app.working():` runs a worker in the background."""
+        return self._working.background(options.pop("name", None) or self._worker_name(), **options)
+
+    def describe(self) -> dict[str, Any]:
+        """The frozen, JSON-safe registry: what was found, and what is wrong with it."""
+        return describe(
+            self.registry, version=1, compiled_at=iso(self.clock.now_ms()), store=self.settings.url.partition(":")[0],
+            namespace=self.settings.namespace,
+        )  # fmt: skip
+
+    def follow(self, id: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        """A run's events, then live."""
+        return self.events.subscribe(self._streams.flow(id), after=after)
+
+    # Parts
+
+    async def open_claim(self, claim: Claim) -> Work:
+        """The engine a claim belongs to opens it; called by the worker."""
+        return await (self._jobs if claim.run is None else self._engine).open(claim)
+
+    def _load(self, handlers: Iterable[Callable[..., Any]] | None, dir_given: bool) -> Registry:
+        found = from_functions(list(handlers)) if handlers is not None else []
+        problems: list[Any] = []
+        if dir_given or (handlers is None and Path(self.settings.dir).is_dir()):
+            more, problems = discover(self.settings.dir, self.settings.queue_names)
+            found += more
+        registry = build(found, problems)
+        for problem in registry.problems:
+            log.warning("%s [%s]", problem, problem.code)
+        return registry
+
+    def _unit_id(self) -> str:
+        return f"{self._prefix}{next(self._numbers)}"
+
+    def _worker_name(self) -> str:
+        host = "".join(c if c.isalnum() or c in "-." else "-" for c in socket.gethostname())
+        return f"{host}-{os.getpid()}-{random.randrange(16**4):04x}"
+
+    def _flow(self, flow: str | Callable[..., Any]) -> Flow:
+        if isinstance(flow, str):
+            return self.registry.flow(flow)
+        for definition in definitions_in(flow):
+            if isinstance(definition, FlowDefinition):
+                return self.registry.flow(definition.name)
+        raise ConfigError(f"{getattr(flow, '__name__', flow)!r} is not marked with @flow, so it cannot be started")
+
+    def _delay(self, delay: Duration | None, at: datetime | None) -> int:
+        if at is not None:
+            return max(moment_ms(at) - self.clock.now_ms(), 0)
+        return to_ms(delay) if delay is not None else 0
+
+    async def _row(self, id: str) -> RunRow:
+        row = await self.store.run(id)
+        if row is None:
+            raise UnknownRun(f"there is no run {id!r} in {self.settings.url}: check the id and the URL")
+        return row

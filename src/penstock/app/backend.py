@@ -1,0 +1,39 @@
+"""From a URL to a store."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+from ..core.clock import Clock
+from ..core.errors import SettingError
+from ..ports.store import Store
+
+FORMS = "sqlite:///file.db (relative), sqlite:////absolute/file.db or sqlite://:memory:"
+
+
+def open_store(url: str, *, clock: Clock, namespace: str) -> Store:
+    """The store a URL names; opening it is the caller's."""
+    scheme = urlsplit(url).scheme if ":" in url else ""
+    if url in (":memory:", "memory:", "memory://") or scheme == "sqlite":
+        from ..stores.sqlite import SqliteStore
+
+        return SqliteStore(sqlite_path(url), clock=clock, namespace=namespace)
+    raise SettingError(f"{mask(url)!r} is not a store this version can open: write {FORMS}")
+
+
+def sqlite_path(url: str) -> str:
+    """The file of a sqlite URL."""
+    rest = url.partition(":")[2] if url.startswith("sqlite:") else ":memory:"
+    rest = rest.removeprefix("//")
+    if rest in ("", ":memory:", "/:memory:"):
+        return ":memory:"
+    path = unquote(rest.partition("?")[0])
+    return path.removeprefix("/")
+
+
+def mask(url: str) -> str:
+    """A URL fit for a message: no password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return url.replace(f":{parts.password}@", ":***@", 1)

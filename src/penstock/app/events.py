@@ -1,0 +1,126 @@
+"""`app.events`: append, read and follow streams; hear of events by subject or by kind."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from ..core.events import Body, Event, Streams, encode_body
+from ..core.payload import pack
+from ..jobs.committer import Committer, Intent
+from ..ports.store import Store
+from ..ports.unit import Committed, NewEvent, Unit
+
+log = logging.getLogger("penstock.events")
+
+Hears = Callable[[Event], Awaitable[None] | None]
+Unsubscribe = Callable[[], None]
+
+
+class Events:
+    """Streams by name (`nq:flow:<run>`, `nq:queue:<queue>`, `nq:global`, …) and in-process subscriptions."""
+
+    def __init__(self, store: Store, committer: Committer, streams: Streams, unit_id: Callable[[], str]) -> None:
+        self._store = store
+        self._committer = committer
+        self._streams = streams
+        self._unit_id = unit_id
+        self._by_kind: dict[str, list[Hears]] = {}
+        self._by_subject: dict[str, list[Hears]] = {}
+        self._listening: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[None] | None = None
+
+    async def append(
+        self, stream: str, kind: str, data: Any = None, *, subject: str | None = None, correlation_id: str | None = None,
+        meta: dict[str, Any] | None = None, key: str | None = None,
+    ) -> Event | None:  # fmt: skip
+        """Appends an event to any stream and gives it back; None when `key` was used before."""
+        name = self._streams.check(stream)
+        raw = msgspec.Raw(pack(data, f"the data of {kind}"))
+        type_, _, id_ = name.partition(":")[2].partition(":")
+        body = Body(
+            kind, subject or id_ or type_, id_ if type_ == "flow" else None, None, id_ if type_ == "trigger" else None,
+            correlation_id, raw, meta,
+        )  # fmt: skip
+        unit = Unit(self._unit_id(), events=[NewEvent(name, encode_body(body))], once=key)
+        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        if not isinstance(receipt, Committed):
+            return None
+        _, seq = receipt.events[0]
+        found = await self._store.read(name, after=f"0-{seq - 1}" if seq > 1 else None, limit=1)
+        return found[0]
+
+    async def read(
+        self, stream: str, *, after: str | None = None, before: str | None = None, limit: int = 100, backward: bool = False
+    ) -> list[Event]:
+        """Events between two cursors (event ids), oldest first or newest first."""
+        return await self._store.read(
+            self._streams.check(stream), after=after, before=before, limit=limit, backward=backward
+        )
+
+    async def read_all(self, stream: str) -> list[Event]:
+        """A whole stream, page by page."""
+        events: list[Event] = []
+        while page := await self.read(stream, after=events[-1].id if events else None, limit=1000):
+            events += page
+        return events
+
+    def subscribe(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        """Every event of a stream after the cursor (from the beginning without one), then live, without a gap."""
+        return self._store.tail(self._streams.check(stream), after=after)
+
+    async def on_kind(self, kind: str, handler: Hears) -> Unsubscribe:
+        """Calls `handler` for every event of a kind, of any stream, from now on; gives the way to stop."""
+        return await self._add(self._by_kind, kind, handler)
+
+    async def on_subject(self, subject: str, handler: Hears) -> Unsubscribe:
+        """Calls `handler` for every event about a subject (a run id, a job id) from now on; gives the way to stop."""
+        return await self._add(self._by_subject, subject, handler)
+
+    async def close(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.wait((self._listening,))
+            self._listening = None
+
+    async def _add(self, table: dict[str, list[Hears]], key: str, handler: Hears) -> Unsubscribe:
+        table.setdefault(key, []).append(handler)
+        if self._listening is None:
+            self._ready = asyncio.get_running_loop().create_future()
+            self._listening = asyncio.create_task(self._listen(self._ready), name="penstock-events")
+        if self._ready is not None:
+            await self._ready
+
+        def stop() -> None:
+            handlers = table.get(key, [])
+            if handler in handlers:
+                handlers.remove(handler)
+
+        return stop
+
+    async def _listen(self, ready: asyncio.Future[None]) -> None:
+        with self._store.signals.listen("events") as listener:
+            newest = await self._store.feed(None)
+            cursor = newest[-1].cursor if newest else 0
+            ready.set_result(None)
+            while True:
+                items = await self._store.feed(cursor)
+                for item in items:
+                    cursor = item.cursor
+                    await self._tell(item.event)
+                if not items:
+                    await listener.wait(1.0)
+
+    async def _tell(self, event: Event) -> None:
+        for handler in (*self._by_subject.get(event.subject, ()), *self._by_kind.get(event.kind, ())):
+            try:
+                answer = handler(event)
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception:
+                log.exception("a subscriber to %s raised", event.kind)

@@ -1,0 +1,202 @@
+"""`app.queues` and `app.dead_letters`: looking after queues, and sending what died on its way again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from ..core.errors import RunError, UnknownJob, UnknownQueue, UnknownRun
+from ..core.events import Event, Streams
+from ..core.payload import pack
+from ..flows.commands import Commands, read_letter
+from ..jobs.committer import Committer, Intent
+from ..jobs.dead_letters import DeadLetter
+from ..jobs.engine import JobOptions, new_job
+from ..ports.store import JobRow, QueueRow, Store
+from ..ports.unit import Committed, JobState, Unit
+
+
+class Queues:
+    """Queue administration."""
+
+    def __init__(self, store: Store, streams: Streams, known: Callable[[], list[str]]) -> None:
+        self._store = store
+        self._streams = streams
+        self._known = known
+
+    async def list(self) -> list[QueueRow]:
+        """Every queue with its counts by state; those this process knows are listed even if nothing was ever in them."""
+        rows = {row.name: row for row in await self._store.queues()}
+        for name in self._known():
+            rows.setdefault(name, QueueRow(name, False, {state.value: 0 for state in JobState}))
+        return [rows[name] for name in sorted(rows)]
+
+    async def counts(self, queue: str) -> dict[str, int]:
+        return (await self._get(queue)).counts
+
+    async def jobs(
+        self, queue: str, state: JobState | str = JobState.WAITING, *, after: str | None = None, limit: int = 50
+    ) -> list[JobRow]:
+        """A page of jobs in a state; `after` is the id of the last one of the page before."""
+        return await self._store.jobs(queue, JobState(state), after=after, limit=limit)
+
+    async def job(self, id: str) -> JobRow:
+        row = await self._store.job(id)
+        if row is None:
+            raise UnknownJob(f"there is no job {id!r}: it may have been removed, or be in another store")
+        return row
+
+    async def pause(self, queue: str) -> None:
+        """Hands out nothing more of a queue; what is running ends."""
+        await self._get(queue)
+        await self._store.pause(queue)
+
+    async def resume(self, queue: str) -> None:
+        await self._get(queue)
+        await self._store.resume(queue)
+
+    async def promote(self, id: str) -> bool:
+        """Makes a delayed job due now."""
+        return await self._store.promote(id)
+
+    async def retry(self, id: str) -> bool:
+        """Puts a failed or cancelled plain job back into its queue."""
+        return await self._store.retry(id)
+
+    async def remove(self, id: str) -> bool:
+        """Deletes a plain job that no worker holds; a step's job belongs to its run, which can be cancelled."""
+        row = await self.job(id)
+        if row.run is not None and row.state in (JobState.WAITING, JobState.DELAYED, JobState.SUSPENDED):
+            raise RunError(f"job {id!r} belongs to run {row.run!r}: cancel the run instead")
+        return await self._store.remove(id)
+
+    async def drain(self, queue: str, *, delayed: bool = False) -> int:
+        """Deletes the plain jobs that wait in a queue."""
+        await self._get(queue)
+        return await self._store.drain(queue, delayed=delayed)
+
+    def events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        """The job events of a queue, then live."""
+        return self._store.tail(self._streams.queue(queue), after=after)
+
+    async def _get(self, queue: str) -> QueueRow:
+        for row in await self.list():
+            if row.name == queue:
+                return row
+        names = ", ".join(row.name for row in await self.list()) or "none"
+        raise UnknownQueue(f"there is no queue {queue!r}: known are {names}")
+
+
+class Redriven(msgspec.Struct):
+    """What a redrive did, letter by letter."""
+
+    sent: dict[str, str] = {}  # letter -> the job it became
+    refused: dict[str, str] = {}  # letter -> why not
+
+
+class DeadLetters:
+    """What finally failed, kept in `<queue>-dlq` until it is sent again or discarded."""
+
+    def __init__(
+        self, store: Store, commands: Commands, committer: Committer, streams: Streams, unit_id: Callable[[], str]
+    ) -> None:
+        self._store = store
+        self._commands = commands
+        self._committer = committer
+        self._streams = streams
+        self._unit_id = unit_id
+
+    async def queues(self) -> dict[str, int]:
+        """Dead-letter queues that hold something, and how much."""
+        rows = await self._store.queues()
+        return {row.name: row.counts["waiting"] for row in rows if row.name.endswith("-dlq") and row.counts["waiting"]}
+
+    async def list(self, queue: str, *, after: str | None = None, limit: int = 50) -> list[tuple[str, DeadLetter]]:
+        """A page of letters of a queue (with or without `-dlq`), oldest first, each with its id."""
+        rows = await self._store.jobs(_dlq(queue), JobState.WAITING, after=after, limit=limit)
+        return [(row.id, read_letter(row)) for row in rows]
+
+    async def show(self, id: str) -> DeadLetter:
+        return read_letter(await self._row(id))
+
+    async def redrive(self, id: str, *, payload: Any = None) -> Redriven:
+        """Sends one letter again, with another payload if one is given."""
+        done = Redriven()
+        await self._redrive(await self._row(id), done, None if payload is None else pack(payload))
+        return done
+
+    async def redrive_all(
+        self, queue: str, *, where: Callable[[DeadLetter], bool] | None = None, change: Callable[[Any], Any] | None = None,
+        limit: int | None = None,
+    ) -> Redriven:  # fmt: skip
+        """Sends the letters of a queue again: all, or those `where` picks; `change` edits each payload."""
+        done = Redriven()
+        after: str | None = None
+        while rows := await self._store.jobs(_dlq(queue), JobState.WAITING, after=after, limit=200):
+            after = rows[-1].id
+            for row in rows:
+                letter = read_letter(row)
+                if where is not None and not where(letter):
+                    continue
+                if limit is not None and len(done.sent) >= limit:
+                    return done
+                payload = None if change is None else pack(change(letter.original_data))
+                await self._redrive(row, done, payload)
+            # The page's last letter may be gone with the redrive; a gone cursor would begin again from the start.
+            if await self._store.job(after) is None:
+                after = next((row.id for row in reversed(rows) if row.id in done.refused), None)
+                if after is None and where is None:
+                    continue
+                if after is None:
+                    after = await self._last_left(rows)
+        return done
+
+    async def discard(self, id: str) -> bool:
+        """Deletes a letter for good."""
+        await self._row(id)
+        return await self._store.remove(id)
+
+    async def _last_left(self, rows: list[JobRow]) -> str | None:
+        for row in reversed(rows):
+            if await self._store.job(row.id) is not None:
+                return row.id
+        return None
+
+    async def _row(self, id: str) -> JobRow:
+        row = await self._store.job(id if id.endswith(".dlq") else f"{id}.dlq")
+        if row is None or not row.queue.endswith("-dlq"):
+            raise UnknownJob(f"there is no dead letter {id!r}: list them with dead_letters.list(queue)")
+        return row
+
+    async def _redrive(self, row: JobRow, done: Redriven, payload: bytes | None) -> None:
+        letter = read_letter(row)
+        data = payload if payload is not None else pack(letter.original_data)
+        try:
+            if letter.run is not None:
+                sent = await self._commands.redrive(row, letter, data)
+            else:
+                sent = await self._resend(row, letter, data)
+        except (RunError, UnknownRun) as problem:
+            done.refused[row.id] = str(problem)
+            return
+        if sent is None:
+            done.refused[row.id] = "someone else took it first"
+        else:
+            done.sent[row.id] = sent
+
+    async def _resend(self, row: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
+        before = msgspec.convert(letter.options, JobOptions)
+        options = msgspec.structs.replace(before, redriven=before.redriven + 1)
+        id = f"{letter.original_job_id.partition('.redrive-')[0]}.redrive-{options.redriven}"
+        job = new_job(
+            id=id, queue=letter.queue, name=letter.original_job_name, payload=payload, streams=self._streams, options=options
+        )
+        unit = Unit(self._unit_id(), jobs=[job], takes=[row.id])
+        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        return id if isinstance(receipt, Committed) else None
+
+
+def _dlq(queue: str) -> str:
+    return queue if queue.endswith("-dlq") else f"{queue}-dlq"

@@ -1,0 +1,63 @@
+"""`app.state`: the application's shared keys, and those of a run, from outside a handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..core.clock import Clock
+from ..core.durations import Duration, to_ms
+from ..core.payload import pack, unpack
+from ..jobs.committer import Committer, Intent
+from ..jobs.state import MAX_PATCH_TRIES, Key, StateContention, join_key
+from ..ports.store import Store
+from ..ports.unit import Committed, StateWrite, Unit
+
+
+class AppState:
+    """Keys under one prefix; writes take effect at once."""
+
+    def __init__(
+        self, store: Store, committer: Committer, clock: Clock, unit_id: Callable[[], str], prefix: str = "shared/"
+    ) -> None:
+        self._store = store
+        self._committer = committer
+        self._clock = clock
+        self._unit_id = unit_id
+        self._prefix = prefix
+
+    def of_run(self, run: str) -> AppState:
+        """The keys a run's steps share."""
+        return AppState(self._store, self._committer, self._clock, self._unit_id, f"run/{run}/")
+
+    async def get(self, key: Key, default: Any = None) -> Any:
+        row = await self._store.state(self._prefix + join_key(key))
+        return default if row is None else unpack(row.value)
+
+    async def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> None:
+        await self._write(StateWrite(self._prefix + join_key(key), pack(value), None, self._expiry(ttl)))
+
+    async def delete(self, key: Key) -> None:
+        await self._write(StateWrite(self._prefix + join_key(key), None))
+
+    async def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
+        start = self._prefix + (join_key(prefix) if prefix else "")
+        rows = await self._store.states(start, limit=limit)
+        return {row.key.removeprefix(self._prefix): unpack(row.value) for row in rows}
+
+    async def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
+        """Applies `change` to the stored value atomically and gives the new value."""
+        full = self._prefix + join_key(key)
+        for _ in range(MAX_PATCH_TRIES):
+            row = await self._store.state(full)
+            value = pack(change(None if row is None else unpack(row.value)))
+            if await self._write(StateWrite(full, value, row.version if row else 0, self._expiry(ttl))):
+                return unpack(value)
+        raise StateContention(f"state {full} changed {MAX_PATCH_TRIES} times while being patched: use more keys")
+
+    def _expiry(self, ttl: Duration | None) -> int | None:
+        return None if ttl is None else self._clock.now_ms() + to_ms(ttl)
+
+    async def _write(self, write: StateWrite) -> bool:
+        unit = Unit(self._unit_id(), state=[write])
+        return isinstance(await self._committer.submit(Intent(lambda _v, _r: unit)), Committed)

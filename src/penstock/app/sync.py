@@ -1,0 +1,92 @@
+"""`SyncApp`: the same App for code without an event loop. A thread of its own runs the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ..core.events import Event
+from ..flows.reducer import FlowView
+from ..ports.store import RunRow, ScheduleRow
+from .app import App
+
+T = TypeVar("T")
+
+
+class SyncApp:
+    """Every call waits for its answer. Takes the arguments of App; used with `with`.
+
+        with SyncApp(dir="workers") as app:
+            run = app.start("shop", {"order": 7})
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._args, self._kwargs = args, kwargs
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-loop", daemon=True)
+        self._worker: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self.app = App(*self._args, **self._kwargs)
+        self._thread.start()
+        self._call(self.app.open())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call(self.app.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def start(self, flow: Any, input: Any = None, **options: Any) -> str:
+        """Starts a run; see App.start."""
+        return self._call(self.app.start(flow, input, **options))
+
+    def wait(self, id: str, *, timeout: Any = None) -> RunRow:
+        return self._call(self.app.wait(id, timeout=timeout))
+
+    def result(self, id: str, *, timeout: Any = None) -> Any:
+        return self._call(self.app.result(id, timeout=timeout))
+
+    def run(self, id: str) -> FlowView:
+        return self._call(self.app.run(id))
+
+    def cancel(self, id: str, reason: str = "cancelled by request") -> bool:
+        return self._call(self.app.cancel(id, reason))
+
+    def emit(self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None) -> None:
+        self._call(self.app.emit(kind, data, run=run, key=key))
+
+    def enqueue(self, queue: str, payload: Any = None, **options: Any) -> str:
+        return self._call(self.app.enqueue(queue, payload, **options))
+
+    def enqueue_many(self, queue: str, payloads: Any, **options: Any) -> list[str]:
+        return self._call(self.app.enqueue_many(queue, payloads, **options))
+
+    def job_result(self, id: str, *, timeout: Any = None) -> Any:
+        return self._call(self.app.job_result(id, timeout=timeout))
+
+    def schedule(self, id: str, **options: Any) -> ScheduleRow:
+        return self._call(self.app.schedule(id, **options))
+
+    def start_worker(self, **options: Any) -> None:
+        """Runs a worker in the background until the `with` ends."""
+        asyncio.run_coroutine_threadsafe(self.app.run_worker(**options), self._loop)
+
+    def follow(self, id: str) -> Iterator[Event]:
+        """A run's events, then live."""
+        events = self.app.follow(id)
+        while True:
+            yield self._call(_next(events))
+
+
+async def _next(events: AsyncIterator[Event]) -> Event:
+    return await anext(events)

@@ -1,0 +1,149 @@
+"""Running a worker with its scheduler and its housekeeping."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from ..core.clock import Clock
+from ..core.errors import ConfigError, StoreError, UnknownQueue
+from ..flows.registry import Registry
+from ..jobs.committer import Committer
+from ..jobs.work import Work
+from ..jobs.worker import QueueLimits, Worker
+from ..ports.store import Retention, Store
+from ..ports.unit import Claim
+from ..runners.inprocess import InProcessRunner
+from ..settings import Settings
+from .scheduling import Scheduling
+
+log = logging.getLogger("penstock.worker")
+SWEEP_EVERY = 60.0  # seconds
+DLQ = "-dlq"
+
+
+class _Dispatch:
+    """The worker's engine: whatever the App says of a claim."""
+
+    def __init__(self, open_claim: Callable[[Claim], Awaitable[Work]]) -> None:
+        self._open = open_claim
+
+    async def open(self, claim: Claim) -> Work:
+        return await self._open(claim)
+
+
+class Working:
+    """At most one worker of an App at a time."""
+
+    def __init__(
+        self, store: Store, committer: Committer, open_claim: Callable[[Claim], Awaitable[Work]], scheduling: Scheduling,
+        clock: Clock, unit_id: Callable[[], str], settings: Settings, registry: Callable[[], Registry],
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._committer = committer
+        self._engine = _Dispatch(open_claim)
+        self._scheduling = scheduling
+        self._clock = clock
+        self._unit_id = unit_id
+        self._settings = settings
+        self._registry = registry
+        self._worker: Worker | None = None
+        self._ended = asyncio.Event()
+        self._ended.set()
+
+    async def run(self, queues: Sequence[str] | None, concurrency: int | None, name: str) -> None:
+        if self._worker is not None:
+            raise ConfigError("this App runs a worker already: make another App for another worker")
+        settings = self._settings
+        runner = InProcessRunner(max(settings.threads, concurrency or 0))
+        worker = Worker(
+            name=name, store=self._store, committer=self._committer, engine=self._engine, runner=runner, clock=self._clock,
+            queues=self._limits(queues or settings.queues, concurrency or settings.concurrency),
+            concurrency=concurrency or settings.concurrency, lease_ms=settings.lease, grace=settings.grace / 1000,
+            max_crashes=settings.max_crashes, unit_id=self._unit_id,
+        )  # fmt: skip
+        self._worker = worker
+        self._ended.clear()
+        background = [
+            asyncio.create_task(self._scheduling.scheduler.run(), name="penstock-scheduler"),
+            asyncio.create_task(self._sweep(), name="penstock-sweep"),
+        ]
+        try:
+            await self._until_stopped(worker)
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.wait(background)
+            await runner.close()
+            self._worker = None
+            self._ended.set()
+
+    def stop(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+
+    async def close(self) -> None:
+        self.stop()
+        await self._ended.wait()
+
+    @asynccontextmanager
+    async def background(
+        self, name: str, queues: Sequence[str] | None = None, concurrency: int | None = None
+    ) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.run(queues, concurrency, name), name="penstock-worker")
+        try:
+            await asyncio.sleep(0)
+            yield
+        finally:
+            self.stop()
+            await task
+
+    async def _until_stopped(self, worker: Worker) -> None:
+        """A cancelled worker stops in good order, and only then is cancelled."""
+        work = asyncio.create_task(worker.run(), name="penstock-work")
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            worker.stop()
+            await asyncio.wait((work,))
+            raise
+        finally:
+            if work.done() and not work.cancelled():
+                work.result()
+
+    def _limits(self, queues: Sequence[str], concurrency: int) -> dict[str, QueueLimits]:
+        handlers = self._registry().handlers()
+        known = sorted({handler.home for handler in handlers})
+        for queue in queues:
+            if queue not in known:
+                raise UnknownQueue(f"no handler here works on queue {queue!r}: known are {', '.join(known) or 'none'}")
+        limits: dict[str, QueueLimits] = {}
+        for queue in queues or known:
+            mine = [handler for handler in handlers if handler.home == queue]
+            own = [handler.concurrency for handler in mine if handler.concurrency is not None]
+            most = [handler.max_active for handler in mine if handler.max_active is not None]
+            rate = next((handler.rate for handler in mine if handler.rate is not None), None)
+            limits[queue] = QueueLimits(min(own, default=concurrency), rate, min(most, default=None))
+        return limits
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_EVERY)
+            try:
+                await self._store.sweep(self._retention())
+            except StoreError as problem:
+                log.warning("cannot remove what is old, trying again later: %s", problem)
+
+    def _retention(self) -> Retention:
+        now, settings = self._clock.now_ms(), self._settings
+
+        def before(age: int | None) -> int | None:
+            return None if age is None else now - age
+
+        return Retention(
+            runs_before=before(settings.retain_runs),
+            jobs_before=before(settings.retain_jobs),
+            events_before=before(settings.retain_events),
+        )

@@ -1,0 +1,52 @@
+"""Durations as people write them: "500ms", "1h", "1h30m", 2.5 (seconds) or a timedelta."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+Duration = str | int | float | timedelta
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_HINT = 'write "500ms", "30s", "1h30m", "7d", a number of seconds or a timedelta'
+
+
+def to_ms(value: Duration) -> int:
+    """Whole milliseconds; a ValueError names the value and the forms that are understood."""
+    if isinstance(value, timedelta):
+        ms = round(value.total_seconds() * 1000)
+    elif isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a duration: {_HINT}")
+    elif isinstance(value, int | float):
+        ms = round(value * 1000)
+    else:
+        ms = _parse(value)
+    if ms < 0:
+        raise ValueError(f"a duration cannot be negative: {value!r}")
+    return ms
+
+
+def _parse(text: str) -> int:
+    compact = text.strip().lower().replace(" ", "")
+    if re.fullmatch(r"\d+(\.\d+)?", compact):
+        return round(float(compact) * 1000)
+    if not compact or _PART.sub("", compact):
+        raise ValueError(f"{text!r} is not a duration: {_HINT}")
+    return round(sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(compact)))
+
+
+def show_ms(ms: float) -> str:
+    """A short human form: 850 ms, 1.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    minutes, seconds = divmod(round(ms / 1000), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h"

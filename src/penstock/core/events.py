@@ -1,0 +1,109 @@
+"""The event envelope and the names of streams and kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .clock import iso
+from .errors import PenstockError
+from .ids import event_id
+
+STREAM_TYPES = ("flow", "trigger", "webhook", "entity", "queue", "global")
+# Kinds beginning with these words are written by the engine; user code may not emit them.
+RESERVED = ("flow.", "step.", "job.", "trigger.", "schema.", "buffer.", "schedule.", "state.")
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One immutable record of a stream. `id` is `<ms>-<seq>`: the cursor everywhere, gapless in its stream."""
+
+    id: str
+    ts: str
+    kind: str
+    subject: str
+    flow: str | None = None
+    step: str | None = None
+    trigger: str | None = None
+    correlation_id: str | None = None
+    data: Any = None
+    meta: dict[str, Any] | None = None
+
+    @property
+    def seq(self) -> int:
+        return int(self.id.partition("-")[2])
+
+
+class Body(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """What a producer writes of an event; the store adds `id` and `ts`. `data` is JSON kept as it came."""
+
+    kind: str
+    subject: str
+    flow: str | None = None
+    step: str | None = None
+    trigger: str | None = None
+    correlation_id: str | None = None
+    data: msgspec.Raw | None = None
+    meta: dict[str, Any] | None = None
+
+
+class _Stored(msgspec.Struct, rename="camel"):
+    kind: str
+    subject: str
+    flow: str | None = None
+    step: str | None = None
+    trigger: str | None = None
+    correlation_id: str | None = None
+    data: Any = None
+    meta: dict[str, Any] | None = None
+
+
+_encoder = msgspec.json.Encoder()
+_stored = msgspec.json.Decoder(_Stored)
+encode_event = _encoder.encode
+
+
+def encode_body(body: Body) -> bytes:
+    return _encoder.encode(body)
+
+
+def decode_event(seq: int, ms: int, body: bytes) -> Event:
+    """The whole record, from the position a store assigned and the body it kept."""
+    s = _stored.decode(body)
+    return Event(
+        event_id(ms, seq), iso(ms), s.kind, s.subject, s.flow, s.step, s.trigger, s.correlation_id, s.data, s.meta
+    )
+
+
+class BadStream(PenstockError):
+    """A stream name does not read `<namespace>:<type>:<id>`."""
+
+    code = "bad_stream"
+
+
+class Streams:
+    """The stream names of one namespace."""
+
+    def __init__(self, namespace: str = "nq") -> None:
+        self.namespace = namespace
+        self.global_stream = f"{namespace}:global"
+        self._flow = f"{namespace}:flow:"
+
+    def flow(self, run: str) -> str:
+        return self._flow + run
+
+    def queue(self, queue: str) -> str:
+        return f"{self.namespace}:queue:{queue}"
+
+    def named(self, type_: str, id_: str) -> str:
+        return f"{self.namespace}:{type_}:{id_}"
+
+    def check(self, name: str) -> str:
+        """The stream name itself, or BadStream with the form that is understood."""
+        parts = name.split(":")
+        if name == self.global_stream or (len(parts) == 3 and parts[0] == self.namespace and parts[1] in STREAM_TYPES and parts[2]):
+            return name
+        raise BadStream(
+            f"{name!r} is not a stream: write {self.namespace}:<type>:<id> with a type of {', '.join(STREAM_TYPES[:-1])}, "
+            f"or {self.global_stream}"
+        )

@@ -1,0 +1,80 @@
+"""Ids: which are allowed, how they are made, how they are put together.
+
+Ids use `[A-Za-z0-9._-]`, are never only digits and hold no `:` (BullMQ refuses both).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+
+from .errors import PenstockError
+
+MAX_ID = 200
+_ID = re.compile(r"[A-Za-z0-9._-]+")
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+class BadId(PenstockError):
+    """An id or a name has characters that not every store can hold."""
+
+    code = "bad_id"
+
+
+def check_id(value: str, what: str = "id") -> str:
+    """The id itself, or BadId saying which rule it breaks."""
+    if not isinstance(value, str) or not _ID.fullmatch(value) or value.isdigit() or len(value) > MAX_ID:
+        raise BadId(
+            f"{value!r} cannot be a {what}: use letters, digits, '.', '_' and '-', not digits alone, "
+            f"at most {MAX_ID} characters"
+        )
+    return value
+
+
+def check_name(value: str, what: str) -> str:
+    """A queue, flow or step name; names become parts of ids and keys."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value) or value.isdigit() or len(value) > 100:
+        raise BadId(
+            f"{value!r} cannot be a {what}: use letters, digits, '.', '_' and '-', not digits alone, "
+            "at most 100 characters"
+        )
+    return value
+
+
+def uuid7(now_ms: int) -> str:
+    """A UUIDv7: ordered by time, so that rows made together lie together."""
+    random = int.from_bytes(os.urandom(10), "big")
+    value = (now_ms & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | (random >> 68) << 64 | 0b10 << 62 | random & (1 << 62) - 1
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def token() -> str:
+    """The secret of one claim; a commit without it is refused."""
+    return os.urandom(9).hex()
+
+
+def digest(data: bytes) -> str:
+    """A short, stable name for a payload, used for `idempotency_key="auto"` and pinned tables."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def step_job(run: str, step: str, n: int) -> str:
+    return f"{run}.{step}.{n}"
+
+
+def dead_letter(job: str) -> str:
+    return f"{job}.dlq"
+
+
+def event_id(ms: int, seq: int) -> str:
+    return f"{ms}-{seq}"
+
+
+def event_seq(cursor: str) -> int:
+    """The sequence part of an event id, which is the position in its stream."""
+    _, _, seq = cursor.partition("-")
+    if not seq.isdigit():
+        raise BadId(f"{cursor!r} is not an event id; one looks like 1719667845123-7")
+    return int(seq)

@@ -1,0 +1,173 @@
+"""Payload rules: what may be stored, so that every store and every language reads back what was written.
+
+Strict JSON, at most 64 KB and 64 levels deep; no NaN or Infinity, no lone surrogates, no duplicate keys, no integers
+beyond 2^53 - 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from .errors import NotJSON, PayloadTooDeep, PayloadTooLarge
+
+MAX_BYTES = 64 * 1024
+MAX_DEPTH = 64
+MAX_INTEGER = 2**53 - 1
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
+NULL = b"null"
+
+
+def pack(value: Any, what: str = "payload", limit: int = MAX_BYTES) -> bytes:
+    """The JSON bytes of a value; the error names the path of what has no JSON form."""
+    if value is None:
+        return NULL
+    data = _encoder.encode(plain(value, what))
+    if len(data) > limit:
+        raise PayloadTooLarge(
+            f"{what} has {len(data):,} bytes, the limit is {limit:,}: keep large data in a blob or a database "
+            "and pass a reference"
+        )
+    return data
+
+
+def unpack(data: bytes) -> Any:
+    """The value of bytes that `pack` made."""
+    return _decoder.decode(data)
+
+
+def parse(text: str | bytes, what: str = "payload", limit: int = MAX_BYTES) -> Any:
+    """Reads JSON from outside, refusing what Python's own reader lets through."""
+    size = len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else len(text)
+    if size > limit:
+        raise PayloadTooLarge(f"{what} has {size:,} bytes, the limit is {limit:,}")
+    _check_depth(text, what)
+    try:
+        value = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except (ValueError, UnicodeDecodeError) as problem:
+        raise NotJSON(f"{what} is not JSON: {problem}") from None
+    return plain(value, what)
+
+
+def plain(value: Any, path: str = "payload", depth: int = 0) -> Any:
+    """The value made of dicts, lists, strings, numbers, booleans and None only."""
+    kind = type(value)
+    if kind is str:
+        if not value.isascii():
+            _check_text(value, path)
+        return value
+    if kind is bool or value is None:
+        return value
+    if kind is int:
+        return _integer(value, path)
+    if kind is float:
+        return _number(value, path)
+    if depth >= MAX_DEPTH:
+        raise PayloadTooDeep(f"{path} is nested deeper than {MAX_DEPTH} levels: flatten it")
+    if kind is dict:
+        return {_key(key, path): plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+    if kind is list or kind is tuple:
+        return [plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+    return _other(value, path, depth)
+
+
+def _other(value: Any, path: str, depth: int) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return plain(msgspec.to_builtins(value), path, depth)
+    if hasattr(value, "model_dump"):  # a pydantic model
+        return plain(value.model_dump(mode="json", by_alias=True), path, depth)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {f.name: plain(getattr(value, f.name), f"{path}.{f.name}", depth + 1) for f in fields}
+    if isinstance(value, Enum):
+        return plain(value.value, path, depth)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, str):
+        return plain(str(value), path, depth)
+    if isinstance(value, int):
+        return _integer(int(value), path)
+    if isinstance(value, float):
+        return _number(float(value), path)
+    if isinstance(value, Mapping):
+        return plain(dict(value), path, depth)
+    if isinstance(value, list | tuple | set | frozenset):
+        return plain(list(value), path, depth)
+    raise NotJSON(
+        f"{path} is a {type(value).__name__}, which has no JSON form: return dicts, lists, strings, numbers, "
+        "booleans, None, dataclasses or models"
+    )
+
+
+def _key(key: Any, path: str) -> str:
+    if not isinstance(key, str):
+        raise NotJSON(f"{path} has the key {key!r} of type {type(key).__name__}: JSON keys are strings")
+    if not key.isascii():
+        _check_text(key, path)
+    return key
+
+
+def _integer(value: int, path: str) -> int:
+    if -MAX_INTEGER <= value <= MAX_INTEGER:
+        return value
+    raise NotJSON(f"{path} is {value}, beyond 2^53 - 1, which JavaScript cannot hold: send it as a string")
+
+
+def _number(value: float, path: str) -> float:
+    if value - value == 0.0:  # false for NaN and for both infinities
+        return value
+    raise NotJSON(f"{path} is {value}, which JSON has no word for: send None or a string")
+
+
+def _check_text(value: str, path: str) -> None:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise NotJSON(f"{path} holds a lone surrogate, which is not text: {value!r}") from None
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key!r} stands twice in one object")
+            seen.add(key)
+    return out
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _check_depth(text: str | bytes, what: str) -> None:
+    """Scans the nesting before parsing: the parser itself recurses and would run out of stack first."""
+    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return
+    depth = 0
+    in_string = escaped = False
+    for char in raw:
+        if in_string:
+            in_string = escaped or char != 0x22
+            escaped = char == 0x5C and not escaped
+        elif char == 0x22:
+            in_string = True
+        elif char in (0x5B, 0x7B):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise PayloadTooDeep(f"{what} is nested deeper than {MAX_DEPTH} levels: flatten it")
+        elif char in (0x5D, 0x7D):
+            depth -= 1

@@ -1,0 +1,108 @@
+"""Retry policy and backoff: pure, the same for steps and jobs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from .durations import Duration, to_ms
+from .errors import DefinitionError, Permanent, Retry, SchemaViolation
+
+BackoffType = Literal["fixed", "exponential"]
+
+
+class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """How long to wait before the next attempt."""
+
+    type: BackoffType = "exponential"
+    delay_ms: int = 1000
+    max_delay_ms: int = 60_000
+    jitter: bool = True
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """How often to try, how long to wait between, and which errors are worth it.
+
+    `attempts` counts every try, the first one included. `retriable_errors` lists class names or codes; empty means all.
+    """
+
+    attempts: int = 1
+    backoff: Backoff = Backoff()
+    retriable_errors: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, value: RetryPolicy | Mapping[str, Any] | int | None) -> RetryPolicy:
+        """Reads `retry=3`, a spec `retryPolicy` mapping or a policy."""
+        if value is None:
+            return cls()
+        if isinstance(value, RetryPolicy):
+            return value
+        if isinstance(value, bool) or not isinstance(value, int | Mapping):
+            raise DefinitionError(f"retry={value!r}: give a number of attempts or a policy with attempts and backoff")
+        policy = cls(attempts=value) if isinstance(value, int) else _read(value)
+        if policy.attempts < 1:
+            raise DefinitionError(f"attempts={policy.attempts}: attempts counts the first try too, so at least 1")
+        return policy
+
+    def allows(self, error: BaseException) -> bool:
+        """Whether this kind of error is worth another try at all."""
+        if isinstance(error, Permanent | SchemaViolation) or getattr(error, "retriable", None) is False:
+            return False
+        if isinstance(error, Retry) or getattr(error, "retriable", None) is True or not self.retriable_errors:
+            return True
+        names = {cls.__name__ for cls in type(error).__mro__} | {str(getattr(error, "code", ""))}
+        return not names.isdisjoint(self.retriable_errors)
+
+    def delay_ms(self, failures: int, rng: random.Random) -> int:
+        """The wait after the given number of failures (1 after the first)."""
+        base = self.backoff.delay_ms
+        if self.backoff.type == "exponential":
+            base = min(base * 2 ** min(failures - 1, 40), self.backoff.max_delay_ms)
+        # Half fixed, half random: simultaneous failures spread out, and no retry comes at once.
+        return round(base / 2 + rng.random() * base / 2) if self.backoff.jitter else base
+
+    def next_delay_ms(self, error: BaseException, failures: int, rng: random.Random) -> int | None:
+        """Milliseconds until the next attempt, or None when this failure is final."""
+        if failures >= self.attempts or not self.allows(error):
+            return None
+        asked = getattr(error, "after", None)
+        if asked is None:
+            asked = getattr(error, "retry_after", None)
+        if isinstance(asked, str | int | float | timedelta) and not isinstance(asked, bool):
+            return to_ms(asked)
+        return self.delay_ms(failures, rng)
+
+
+def _read(value: Mapping[str, Any]) -> RetryPolicy:
+    fields = {_camel(str(key)): item for key, item in value.items()}
+    backoff = fields.get("backoff")
+    if isinstance(backoff, Mapping):
+        fields["backoff"] = _read_backoff(backoff)
+    fields.pop("onFail", None)
+    try:
+        return msgspec.convert(fields, RetryPolicy)
+    except msgspec.ValidationError as problem:
+        raise DefinitionError(f"retry={dict(value)!r}: {problem}") from None
+
+
+def _read_backoff(value: Mapping[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, item in value.items():
+        name = {"delay": "delayMs", "cap": "maxDelayMs", "maxDelay": "maxDelayMs"}.get(_camel(str(key)), _camel(str(key)))
+        # A bare number under a ...Ms name is milliseconds; "2s" or a timedelta is read as a duration anywhere.
+        out[name] = to_ms(item) if isinstance(item, str | timedelta) and name.endswith("Ms") else item
+    return out
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def seconds(value: Duration) -> float:
+    """A duration as seconds, for asyncio."""
+    return to_ms(value) / 1000

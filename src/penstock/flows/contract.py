@@ -1,0 +1,85 @@
+"""The module contract: a worker file with `queue`, `config` and `handle`, as the specs write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..core.errors import DefinitionError
+from ..jobs.definition import JobDefinition, check_keys, make_handler
+from .definition import FlowDefinition, StepDefinition, _compensation, _mode, kinds_of, read_subscription
+
+_CONFIG = {
+    "queue", "flow", "step", "subscriptions", "emits", "concurrency", "rateLimit", "retryPolicy", "dlq", "timeoutMs",
+    "timeout", "idempotencyKey", "inputSchema", "outputSchema", "priority", "rateKey", "maxActive", "mode", "handler",
+    "triggers",
+}  # fmt: skip
+_FLOW = {
+    "id", "role", "step", "emits", "triggers", "subscriptions", "version", "compensation", "mode", "accepts", "events",
+}  # fmt: skip
+
+
+def read_module(
+    handle: Callable[..., Any], queue: str | None, config: Mapping[str, Any], name: str, file: str
+) -> FlowDefinition | StepDefinition | JobDefinition:
+    """What a worker file defines: a flow's first step, a step, or a plain job."""
+    config = _camel_keys(config)
+    check_keys(config, _CONFIG, "config", file)
+    shape = _camel_keys(config.get("flow") or {})
+    check_keys(shape, _FLOW, "config['flow']", file)
+    step_name = shape.get("step") or config.get("step")
+    handler = make_handler(handle, step_name or name, _options(config, queue, file))
+    if not shape and "step" not in config and "subscriptions" not in config:
+        return JobDefinition(handler, any_name=True)
+    step = _step(handler, shape, config, file)
+    role = shape.get("role", "step")
+    if role not in ("main", "step"):
+        raise DefinitionError(f"role={role!r}: write 'main' for a flow's first step or 'step'", where=file)
+    if role == "main":
+        if "id" not in shape:
+            raise DefinitionError("config['flow'] has the role 'main' but no 'id'", where=file)
+        return FlowDefinition(
+            shape["id"], step, shape.get("version"), kinds_of(shape.get("accepts")) or (), shape.get("events") or {}
+        )
+    return step
+
+
+def _step(handler: Any, shape: Mapping[str, Any], config: Mapping[str, Any], file: str) -> StepDefinition:
+    listens = [read_subscription({"kind": kind}, file) for kind in kinds_of(shape.get("triggers", config.get("triggers"))) or ()]
+    for item in (*(shape.get("subscriptions") or ()), *(config.get("subscriptions") or ())):
+        listens.append(read_subscription(item, file))
+    emits = kinds_of(shape.get("emits", config.get("emits")))
+    mode = _mode(shape.get("mode", config.get("mode", "once")), file)
+    return StepDefinition(
+        handler, tuple(listens), mode, emits, shape.get("id"), **_compensation(shape.get("compensation"), file)
+    )
+
+
+def _options(config: Mapping[str, Any], queue: str | None, file: str) -> dict[str, Any]:
+    dlq = config.get("dlq") or {}
+    check_keys(dlq, {"enabled", "queue"}, "config['dlq']", file)
+    timeout_ms = config.get("timeoutMs")
+    return {
+        "queue": queue or config.get("queue"),
+        "retry": config.get("retryPolicy"),
+        "timeout": timeout_ms / 1000 if timeout_ms is not None else config.get("timeout"),
+        "priority": config.get("priority"),
+        "concurrency": config.get("concurrency"),
+        "max_active": config.get("maxActive"),
+        "rate_limit": config.get("rateLimit"),
+        "rate_key": config.get("rateKey"),
+        "dead_letters": dlq.get("enabled", True),
+        "dead_letter_queue": dlq.get("queue"),
+        "idempotency_key": config.get("idempotencyKey"),
+        "input_schema": config.get("inputSchema"),
+        "output_schema": config.get("outputSchema"),
+    }
+
+
+def _camel_keys(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """`retry_policy` and `retryPolicy` are the same key."""
+    out: dict[str, Any] = {}
+    for key, value in mapping.items():
+        head, *rest = str(key).split("_")
+        out[head + "".join(part.capitalize() for part in rest)] = value
+    return out

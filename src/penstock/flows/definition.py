@@ -1,0 +1,186 @@
+"""Steps and flows as people define them: `@flow`, `@step`, and what both become."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ..core.errors import DefinitionError
+from ..core.ids import check_name
+from ..jobs.definition import MARK, Handler, IdempotencyKey, check_keys, make_handler
+from .table import Mode
+
+F = TypeVar("F", bound=Callable[..., Any])
+When = Callable[..., bool] | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """An event kind that starts a step, if `when` holds, with an input that `map` makes of it.
+
+    `when` is a function of the event, or a mapping its data must contain.
+    """
+
+    kind: str
+    when: When | None = None
+    map: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True)
+class StepDefinition:
+    """A step: a handler, what starts it and what it emits."""
+
+    handler: Handler
+    subscriptions: tuple[Subscription, ...] = ()
+    mode: Mode = "once"
+    emits: tuple[str, ...] | None = None  # None: undeclared, anything goes
+    flow: str | None = None  # None: it joins every flow that emits what it listens to
+    compensation: str | None = None
+    compensate_on: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.handler.name
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(s.kind for s in self.subscriptions))
+
+
+@dataclass(frozen=True)
+class FlowDefinition:
+    """A flow: the step it begins with, and what holds for all of it."""
+
+    name: str
+    entry: StepDefinition
+    version: str | None = None
+    accepts: tuple[str, ...] = ()  # kinds that come from outside
+    events: Mapping[str, Any] = field(default_factory=dict)  # schemas of kinds
+
+
+def flow(
+    name: str,
+    *,
+    step: str | None = None,
+    emits: Sequence[str] | str | None = None,
+    version: str | None = None,
+    accepts: Sequence[str] | str = (),
+    events: Mapping[str, Any] | None = None,
+    compensation: str | Mapping[str, Any] | None = None,
+    queue: str | None = None,
+    retry: Any = None,
+    timeout: Any = None,
+    priority: int = 0,
+    delay: Any = None,
+    concurrency: int | None = None,
+    max_active: int | None = None,
+    rate_limit: Any = None,
+    rate_key: str | Callable[[Any], str] | None = None,
+    dead_letters: bool = True,
+    dead_letter_queue: str | None = None,
+    idempotency_key: IdempotencyKey | None = None,
+    input_schema: Any = None,
+    output_schema: Any = None,
+) -> Callable[[F], F]:
+    """Marks a function as the first step of a flow; the function itself stays as it is."""
+    options = dict(locals())
+
+    def mark(fn: F) -> F:
+        handler = make_handler(fn, step, options)
+        first = StepDefinition(handler, emits=kinds_of(emits), flow=name, **_compensation(compensation, handler.where))
+        definition = FlowDefinition(check_name(name, "flow name"), first, version, kinds_of(accepts) or (), events or {})
+        return _mark(fn, definition)
+
+    return mark
+
+
+def step(
+    *,
+    on: Sequence[str] | str | None = None,
+    subscriptions: Sequence[Subscription | Mapping[str, Any]] | None = None,
+    when: When | None = None,
+    map: Callable[..., Any] | None = None,
+    mode: Mode = "once",
+    name: str | None = None,
+    flow: str | None = None,
+    emits: Sequence[str] | str | None = None,
+    compensation: str | Mapping[str, Any] | None = None,
+    queue: str | None = None,
+    retry: Any = None,
+    timeout: Any = None,
+    priority: int = 0,
+    delay: Any = None,
+    concurrency: int | None = None,
+    max_active: int | None = None,
+    rate_limit: Any = None,
+    rate_key: str | Callable[[Any], str] | None = None,
+    dead_letters: bool = True,
+    dead_letter_queue: str | None = None,
+    input_schema: Any = None,
+    output_schema: Any = None,
+) -> Callable[[F], F]:
+    """Marks a function as a step that the events `on` start; the function itself stays as it is.
+
+    `mode`: `once` per run at the first matching event, `each` matching event, or once when `all` listed kinds arrived.
+    """
+    options = dict(locals())
+
+    def mark(fn: F) -> F:
+        handler = make_handler(fn, name, options)
+        listens = [Subscription(kind, when, map) for kind in kinds_of(on) or ()]
+        listens += [read_subscription(item, handler.where) for item in subscriptions or ()]
+        definition = StepDefinition(
+            handler, tuple(listens), _mode(mode, handler.where), kinds_of(emits), flow, **_compensation(compensation, handler.where)
+        )
+        return _mark(fn, definition)
+
+    return mark
+
+
+def _mark(fn: F, definition: Any) -> F:
+    setattr(fn, MARK, [*getattr(fn, MARK, []), definition])
+    return fn
+
+
+def kinds_of(value: Sequence[str] | str | None) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _mode(mode: str, where: str) -> Mode:
+    if mode not in ("once", "each", "all"):
+        raise DefinitionError(
+            f"mode={mode!r}: write 'once' (first match), 'each' (every match) or 'all' (when every kind has come)",
+            where=where,
+        )
+    return mode  # type: ignore[return-value]
+
+
+def read_subscription(item: Subscription | Mapping[str, Any], where: str) -> Subscription:
+    """A subscription as the specs write it: {eventKind, when?, map?}."""
+    if isinstance(item, Subscription):
+        return item
+    check_keys(item, {"eventKind", "event_kind", "kind", "when", "map"}, "a subscription", where)
+    kind = item.get("eventKind", item.get("event_kind", item.get("kind")))
+    if not isinstance(kind, str):
+        raise DefinitionError(f"the subscription {dict(item)!r} names no 'eventKind'", where=where)
+    return Subscription(kind, item.get("when"), item.get("map"))
+
+
+def _compensation(value: str | Mapping[str, Any] | None, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {"compensation": value}
+    check_keys(value, {"step", "on"}, "compensation", where)
+    if "step" not in value:
+        raise DefinitionError(f"compensation={dict(value)!r}: name the 'step' that undoes this one", where=where)
+    return {"compensation": value["step"], "compensate_on": kinds_of(value.get("on")) or ()}
+
+
+def definitions_in(fn: Callable[..., Any]) -> list[Any]:
+    """What the decorators left on a function."""
+    return list(getattr(inspect.unwrap(fn), MARK, None) or getattr(fn, MARK, []))

@@ -1,0 +1,189 @@
+"""The flow engine: opens claims of steps and turns how attempts ended into units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ..core.clock import Clock
+from ..core.errors import UndeclaredEvent, UnknownStep
+from ..core.events import Streams
+from ..jobs.attempt import SHUTDOWN
+from ..jobs.committer import Intent
+from ..jobs.dead_letters import letter
+from ..jobs.definition import Handler
+from ..jobs.engine import unknown_handler
+from ..jobs.work import Failure, Spoken, Stopped, Success, packed
+from ..ports.store import State
+from ..ports.unit import Cancelled, Claim, Completed, Dead, GivenBack, NewEvent, NewJob, Outcome, RetryAt, Unit
+from . import record as records
+from .assemble import Assembler, decode_options
+from .decide import Body, Decider, Decision, Emission, Ended
+from .record import RunRecord
+from .registry import Flow, Registry
+from .routing import CodeRouting, RunView
+from .table import TriggerTable
+from .table import decode as decode_table
+
+MAX_STEPS = 100_000
+
+
+class FlowEngine:
+    """Knows the code of this process and the pinned tables of runs begun under older code."""
+
+    def __init__(
+        self, registry: Callable[[], Registry], state: State, streams: Streams, clock: Clock, unit_id: Callable[[], str]
+    ) -> None:
+        self._registry = registry
+        self._state = state
+        self._tables: dict[str, TriggerTable] = {}
+        self.streams = streams
+        self.clock = clock
+        self.unit_id = unit_id
+
+    async def open(self, claim: Claim) -> StepWork:
+        assert claim.run is not None
+        assert claim.record is not None
+        record = records.decode(claim.record)
+        table = await self.table(record)
+        flow = self._registry().flows.get(record.flow)
+        options = decode_options(claim.opts)
+        definition = flow.steps.get(options.step) if flow is not None else None
+        if definition is not None:
+            handler = definition.handler
+        else:
+            handler = unknown_handler(
+                options.step,
+                claim.queue,
+                UnknownStep(f"no step {options.step!r} of flow {record.flow!r} here: add its file, or run a worker that has it"),
+            )
+        return StepWork(self, claim, record, table, flow, handler, options.n)
+
+    async def table(self, record: RunRecord) -> TriggerTable:
+        """The trigger table a run goes by: the pinned one, or that of the present code."""
+        flow = self._registry().flows.get(record.flow)
+        if record.table is None or (flow is not None and flow.table.fingerprint == record.table):
+            return flow.table if flow is not None else TriggerTable(record.flow, "", {})
+        known = self._tables.get(record.table)
+        if known is None:
+            row = await self._state.state(table_key(record.table))
+            known = decode_table(row.value) if row is not None else TriggerTable(record.flow, "", {})
+            self._tables[record.table] = known
+        return known
+
+    def decider(self, run: str, record: RunRecord, table: TriggerTable) -> Decider:
+        flow = self._registry().flows.get(record.flow)
+        routing = CodeRouting(flow, RunView(run, record.flow, record.correlation_id))
+        return Decider(run, record, table, routing, self.clock.now_ms(), MAX_STEPS)
+
+    def assembler(self, run: str, record: RunRecord, table: TriggerTable) -> Assembler:
+        return Assembler(run, table, self._registry().flows.get(record.flow), self.streams, self.clock.now_ms())
+
+
+def table_key(fingerprint: str) -> str:
+    return f"table/{fingerprint}"
+
+
+class StepWork:
+    """One claim of a step."""
+
+    def __init__(
+        self, engine: FlowEngine, claim: Claim, record: RunRecord, table: TriggerTable, flow: Flow | None,
+        handler: Handler, n: int,
+    ) -> None:  # fmt: skip
+        assert claim.run is not None
+        self._engine = engine
+        self._table = table
+        self._flow = flow
+        self.claim = claim
+        self.handler = handler
+        self.run_id: str = claim.run
+        self.subject = claim.run
+        self.stream = engine.streams.flow(claim.run)
+        self.flow = record.flow
+        self.step = claim.name
+        self.n = n
+        self.correlation_id = record.correlation_id
+
+    def check_emit(self, kind: str, data: Any) -> None:
+        if self._flow is None:
+            return
+        definition = self._flow.steps.get(self.step)
+        if definition is not None and definition.emits is not None and kind not in definition.emits:
+            raise UndeclaredEvent(
+                f"step {self.step!r} emitted {kind!r}, which its emits does not list "
+                f"({', '.join(definition.emits) or 'nothing'}): add it there, so that the flow's graph is true"
+            )
+        check = self._flow.event_checks.get(kind)
+        if check is not None:
+            check(data)
+
+    def succeeded(self, success: Success) -> Intent:
+        emitted = [Emission(e.kind, e.data, e.correlation_id) for e in success.emitted]
+
+        def decide(decider: Decider) -> Decision:
+            return decider.completed(self._ended(success.spoken), success.result, emitted)
+
+        return self._intent(success.spoken, decide, Completed(success.result), success)
+
+    def failed(self, failure: Failure) -> Intent:
+        error = msgspec.to_builtins(failure.error)
+        ended, most = self._ended(failure.spoken), self.handler.retry.attempts
+        if failure.retry_in_ms is not None:
+            due = self._engine.clock.now_ms() + failure.retry_in_ms
+            return self._intent(
+                failure.spoken, lambda d: d.retrying(ended, error, most, due), RetryAt(due, packed(error)), failure
+            )
+        jobs = [letter(self, failure.error, self._engine.clock.now_ms())] if self.handler.dead_letters else []
+        return self._intent(
+            failure.spoken, lambda d: d.failed(ended, error, most), Dead(packed(error)), failure, jobs
+        )
+
+    def stopped(self, stopped: Stopped) -> Intent:
+        def build(_version: int, data: bytes | None) -> Unit:
+            over = data is None or records.decode(data).closed
+            outcome: Outcome = Cancelled(stopped.reason) if over and stopped.reason != SHUTDOWN else GivenBack()
+            return Unit(self._engine.unit_id(), claim=self.claim, outcome=outcome)
+
+        return self._waiting(build)
+
+    def _ended(self, spoken: Spoken) -> Ended:
+        claim = self.claim
+        return Ended(self.step, self.n, claim.job, claim.attempt, claim.payload, spoken.ended_ms - spoken.started_ms)
+
+    def _intent(
+        self, spoken: Spoken, decide: Callable[[Decider], Decision], outcome: Outcome, ending: Success | Failure,
+        jobs: list[NewJob] | None = None,
+    ) -> Intent:  # fmt: skip
+        frames = [NewEvent(self.stream, body) for body in spoken.frames]
+        if isinstance(ending, Failure) and ending.schema_error is not None:
+            frames.append(self._schema_error(ending.schema_error))
+        state = ending.state if isinstance(ending, Success) else []
+
+        def build(version: int, data: bytes | None) -> Unit:
+            record = records.decode(data) if data is not None else None
+            if record is None or record.closed:
+                # Cancelled meanwhile: the job ends, the run is not touched.
+                return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
+            assembler = self._engine.assembler(self.run_id, record, self._table)
+            decision = decide(self._engine.decider(self.run_id, record, self._table))
+            return Unit(
+                self._engine.unit_id(), claim=self.claim, outcome=outcome, run=assembler.run_write(decision, version),
+                events=[*frames, *assembler.events(decision)], jobs=[*assembler.jobs(decision), *(jobs or ())],
+                state=state, progress=spoken.progress,
+            )  # fmt: skip
+
+        return self._waiting(build)
+
+    def _waiting(self, build: Callable[[int, bytes | None], Unit]) -> Intent:
+        claim = self.claim
+        return Intent(build, run=self.run_id, version=claim.version, record=claim.record, patient=True)
+
+    def _schema_error(self, error: dict[str, Any]) -> NewEvent:
+        body = Body(
+            "schema.error", self.subject, self.run_id, self.step, None, self.correlation_id,
+            msgspec.Raw(packed(error)), {"attempt": self.claim.attempt, "jobId": self.claim.job},
+        )  # fmt: skip
+        return NewEvent(self.stream, msgspec.json.encode(body))

@@ -1,0 +1,214 @@
+"""The state of a run, and of a trigger, as a fold of its events. Fold the first N events to see it as it was then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from ..core.events import Event
+
+
+class StepView(msgspec.Struct, rename="camel", omit_defaults=True):
+    """One instance of a step. Status: pending, running, completed, failed, retrying, waiting, timeout or cancelled."""
+
+    step: str
+    n: int = 1
+    status: str = "pending"
+    attempt: int = 0
+    started_at: str | None = None
+    completed_at: str | None = None
+    duration: int | None = None
+    result: Any = None
+    error: str | None = None
+    code: str | None = None
+    next_retry_at: str | None = None
+    progress: Any = None
+    partials: list[Any] = []
+    await_type: str | None = None
+    await_data: Any = None
+
+
+class FlowView(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A run. Status: running, compensating, completed, failed, compensated or cancelled."""
+
+    id: str = ""
+    name: str = ""
+    status: str = "running"
+    correlation_id: str | None = None
+    version: str | None = None
+    started_at: str | None = None
+    completed_at: str | None = None
+    duration: int | None = None
+    input: Any = None
+    result: Any = None
+    error: str | None = None
+    reason: str | None = None
+    steps: dict[str, StepView] = {}
+    emitted: list[dict[str, Any]] = []
+    logs: list[dict[str, Any]] = []
+    last_event: str | None = None
+
+
+class TriggerView(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A trigger. Status: registered, fired, timeout or cancelled."""
+
+    status: str = "registered"
+    registered_at: str | None = None
+    fired_at: str | None = None
+    type: str | None = None
+    payload: Any = None
+    correlation_id: str | None = None
+
+
+def reduce_flow(events: Iterable[Event]) -> FlowView:
+    """Folds a run's events, all of them or the first N."""
+    view = FlowView()
+    for event in events:
+        apply_flow(view, event)
+    return view
+
+
+def apply_flow(view: FlowView, event: Event) -> None:
+    """Takes one more event into account."""
+    view.last_event = event.id
+    change = _CHANGES.get(event.kind)
+    data = event.data if isinstance(event.data, dict) else {}
+    if change is not None:
+        change(view, event, data, event.meta or {})
+    elif event.kind.startswith("step.await."):
+        _awaits(view, event, data, event.meta or {})
+    elif not event.kind.startswith(("flow.", "step.", "schema.", "buffer.")):
+        view.emitted.append({"id": event.id, "ts": event.ts, "kind": event.kind, "step": event.step, "data": event.data})
+
+
+def _step(view: FlowView, event: Event, meta: dict[str, Any]) -> StepView:
+    name, n = event.step or "", meta.get("n", 1)
+    key = name if n == 1 else f"{name}#{n}"
+    found = view.steps.get(key)
+    if found is None:
+        found = view.steps[key] = StepView(name, n)
+    return found
+
+
+def _flow_started(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    view.id, view.name, view.started_at = event.subject, data.get("name", ""), event.ts
+    view.correlation_id, view.input, view.version = event.correlation_id, data.get("input"), data.get("version")
+
+
+def _flow_ended(status: str) -> Callable[[FlowView, Event, dict[str, Any], dict[str, Any]], None]:
+    def change(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+        view.status, view.completed_at, view.duration = status, event.ts, data.get("duration")
+        view.result, view.error, view.reason = data.get("result"), data.get("error"), data.get("reason")
+        if status == "cancelled":
+            for step in view.steps.values():
+                if step.status in ("pending", "running", "retrying", "waiting"):
+                    step.status, step.completed_at = "cancelled", event.ts
+
+    return change
+
+
+def _flow_compensating(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    view.status = "compensating"
+
+
+def _flow_reopened(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    view.status, view.completed_at, view.duration, view.error = "running", None, None, None
+
+
+def _step_started(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    step = _step(view, event, meta)
+    step.status, step.attempt = "running", meta.get("attempt", 1)
+    step.started_at = step.started_at or event.ts
+    step.next_retry_at = None
+
+
+def _step_completed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    step = _step(view, event, meta)
+    step.status, step.completed_at, step.duration = "completed", event.ts, meta.get("duration")
+    step.result, step.error, step.code = data.get("result"), None, None
+    for name in meta.get("starts", ()):
+        view.steps.setdefault(name, StepView(name))
+
+
+def _step_failed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    step = _step(view, event, meta)
+    step.error, step.code = data.get("error"), data.get("code")
+    if data.get("willRetry"):
+        step.status, step.next_retry_at = "retrying", data.get("nextRetryAt")
+    else:
+        step.status, step.completed_at, step.duration = "failed", event.ts, meta.get("duration")
+
+
+def _step_retry(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    _step(view, event, meta).status = "retrying"
+
+
+def _step_redriven(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    step = _step(view, event, meta)
+    step.status, step.completed_at, step.duration = "pending", None, None
+
+
+def _step_progress(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    _step(view, event, meta).progress = data.get("progress")
+
+
+def _step_partial(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    _step(view, event, meta).partials.append(data.get("chunk"))
+
+
+def _awaits(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    step = _step(view, event, meta)
+    if event.kind == "step.await.timeout":
+        step.status, step.completed_at = "timeout", event.ts
+        step.error = f"Await timeout after {data.get('duration')}ms"
+    else:
+        step.status, step.await_type, step.await_data = "waiting", event.kind.rsplit(".", 1)[1], data
+
+
+def _step_resumed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    step = _step(view, event, meta)
+    step.status, step.await_type, step.await_data = "running", None, None
+
+
+def _log(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    view.logs.append({"ts": event.ts, "step": event.step, "level": data.get("level"), "msg": data.get("msg")})
+
+
+_CHANGES: dict[str, Callable[[FlowView, Event, dict[str, Any], dict[str, Any]], None]] = {
+    "flow.started": _flow_started,
+    "flow.completed": _flow_ended("completed"),
+    "flow.failed": _flow_ended("failed"),
+    "flow.cancelled": _flow_ended("cancelled"),
+    "flow.compensated": _flow_ended("compensated"),
+    "flow.compensating": _flow_compensating,
+    "flow.reopened": _flow_reopened,
+    "step.started": _step_started,
+    "step.completed": _step_completed,
+    "step.failed": _step_failed,
+    "step.retry": _step_retry,
+    "step.redriven": _step_redriven,
+    "step.progress": _step_progress,
+    "step.partial": _step_partial,
+    "step.resumed": _step_resumed,
+    "log": _log,
+}
+
+
+def reduce_trigger(events: Iterable[Event]) -> TriggerView:
+    """Folds a trigger's events."""
+    view = TriggerView()
+    for event in events:
+        data = event.data if isinstance(event.data, dict) else {}
+        match event.kind:
+            case "trigger.registered":
+                view.status, view.registered_at, view.type = "registered", event.ts, data.get("type")
+                view.correlation_id = event.correlation_id
+            case "trigger.fired":
+                view.status, view.fired_at, view.payload = "fired", event.ts, data.get("payload")
+            case "trigger.timeout":
+                view.status = "timeout"
+            case "trigger.cancelled":
+                view.status = "cancelled"
+    return view

@@ -1,0 +1,1 @@
+"""Queued work: workers, leases, attempts, dead letters, schedules. Knows nothing of flows."""

@@ -1,0 +1,188 @@
+"""One attempt: validate, run, listen to the handler, and say how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from ..core.clock import Clock
+from ..core.errors import AttemptCancelled, PayloadError, SchemaViolation, StaleAttempt, WorkerLost
+from ..core.events import RESERVED, Body, encode_body
+from ..core.payload import pack, unpack
+from ..ports.runner import Interrupt, Runner
+from ..ports.store import State
+from ..ports.unit import Committed, Fenced, Memo, NewEvent, StateWrite, Unit
+from .committer import Committer, Intent
+from .context import BadEmit, Context, SyncContext
+from .frames import Frames
+from .state import StateView
+from .work import Emitted, ErrorInfo, Failure, Spoken, Stopped, Success, Work
+
+log = logging.getLogger("penstock.handler")
+_KIND = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+SHUTDOWN = "shutdown"
+LEASE_LOST = "lease lost"
+
+
+class Attempt:
+    """Runs one claim's handler once. It is the handler's voice and the log of its patches."""
+
+    def __init__(
+        self, work: Work, *, committer: Committer, state: State, runner: Runner, clock: Clock, rng: random.Random,
+        unit_id: Callable[[], str], max_crashes: int,
+    ) -> None:  # fmt: skip
+        self.work = work
+        self._committer = committer
+        self._state = state
+        self._runner = runner
+        self._clock = clock
+        self._rng = rng
+        self._unit_id = unit_id
+        self._max_crashes = max_crashes
+        self._emitted: list[Emitted] = []
+        self._writes: dict[str, StateWrite] = {}
+        self._frames: Frames | None = None
+        self._interrupt: Interrupt | None = None
+        self._stop_reason: str | None = None
+        self._started_ms = clock.now_ms()
+        self._ctx = self._context()
+
+    async def run(self) -> Success | Failure | Stopped:
+        """Never raises for what the handler does."""
+        work, claim = self.work, self.work.claim
+        try:
+            if claim.crashes > self._max_crashes:
+                raise WorkerLost(
+                    f"{claim.crashes} workers died or stalled while running {claim.job}; it is not tried again"
+                )
+            value = work.handler.check_input(unpack(claim.payload))
+            result = await self._call(value)
+            return Success(await self._spoken(), self._packed(result), self._emitted, list(self._writes.values()))
+        except AttemptCancelled as stop:
+            return Stopped(await self._spoken(), stop.reason)
+        except SchemaViolation as problem:
+            return await self._failure(problem, {"message": str(problem), "attempt": claim.attempt})
+        except Exception as problem:
+            return await self._failure(problem, None)
+        finally:
+            self._ctx.close()
+
+    def interrupt(self, reason: str) -> None:
+        """Stops the handler; called on the loop's thread."""
+        self._stop_reason = reason
+        self._ctx.stop(reason)
+        if self._interrupt is not None:
+            self._interrupt(reason)
+
+    async def _call(self, value: Any) -> Any:
+        handler = self.work.handler
+        timeout = handler.timeout_ms / 1000 if handler.timeout_ms is not None else None
+        if handler.is_async:
+            ctx: Context | SyncContext = self._ctx
+        else:
+            ctx = SyncContext(self._ctx, asyncio.get_running_loop())
+        if self._stop_reason is not None:
+            raise AttemptCancelled(self._stop_reason)
+        return await self._runner.run(
+            lambda: handler.call(value, ctx), is_async=handler.is_async, timeout=timeout, interruptible=self._runs
+        )
+
+    def _runs(self, interrupt: Interrupt) -> None:
+        self._interrupt = interrupt
+
+    def _packed(self, result: Any) -> bytes:
+        data = pack(result, f"the result of {self.work.handler.name}")
+        self.work.handler.check_output(result if data == b"null" else unpack(data))
+        return data
+
+    async def _failure(self, problem: Exception, schema_error: dict[str, Any] | None) -> Failure:
+        policy, failures = self.work.handler.retry, self.work.claim.failures + 1
+        final = isinstance(problem, PayloadError | WorkerLost | StaleAttempt)
+        delay = None if final else policy.next_delay_ms(problem, failures, self._rng)
+        return Failure(await self._spoken(), ErrorInfo.of(problem), delay, schema_error)
+
+    async def _spoken(self) -> Spoken:
+        frames, progress = await self._frames.rest() if self._frames is not None else ([], None)
+        return Spoken(frames, progress, self._started_ms, self._clock.now_ms())
+
+    def _context(self) -> Context:
+        work = self.work
+        shared = StateView("shared/", self._state, self._clock, self, self._writes)
+        own = shared
+        if work.run_id is not None:
+            own = StateView(f"run/{work.run_id}/", self._state, self._clock, self, self._writes)
+        return Context(
+            voice=self, state=own, shared=shared, job_id=work.claim.job, queue=work.claim.queue,
+            attempt=work.claim.attempt, scope=work.claim.scope, run_id=work.run_id, flow=work.flow, step=work.step,
+            n=work.n, correlation_id=work.correlation_id,
+        )  # fmt: skip
+
+    # The handler's voice
+
+    def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
+        if not isinstance(kind, str) or not _KIND.fullmatch(kind) or len(kind) > 256:
+            raise BadEmit(f"{kind!r} is not an event kind: write dotted words such as 'order.paid'")
+        if kind.startswith(RESERVED):
+            raise BadEmit(f"{kind!r} begins with a word the engine keeps for itself ({', '.join(RESERVED)}): rename it")
+        packed = pack(data, f"the data of {kind}")
+        self.work.check_emit(kind, data)
+        self._emitted.append(Emitted(kind, packed, correlation_id))
+
+    def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        data = {"level": "warn" if level == "warning" else level, "msg": message, **({"fields": fields} if fields else {})}
+        self._frame("log", data)
+        log.log(
+            getattr(logging, level.upper()), "%s", message,
+            extra={"run": self.work.run_id, "step": self.work.step, "job": self.work.claim.job, "attempt": self.work.claim.attempt},
+        )  # fmt: skip
+
+    def progress(self, value: Any) -> None:
+        self._frame(f"{self._family}.progress", {"progress": value}, pack(value, "progress"))
+
+    def partial(self, chunk: Any) -> None:
+        self._frame(f"{self._family}.partial", {"chunk": chunk})
+
+    @property
+    def _family(self) -> str:
+        return "job" if self.work.run_id is None else "step"
+
+    def _frame(self, kind: str, data: Any, progress: bytes | None = None) -> None:
+        if self._frames is None:
+            self._frames = Frames(self._send, lambda n: self._body("buffer.drop", {"dropped": n}))
+        self._frames.add(self._body(kind, data), progress)
+
+    def _body(self, kind: str, data: Any) -> bytes:
+        work = self.work
+        meta: dict[str, Any] = {"attempt": work.claim.attempt, "jobId": work.claim.job}
+        if work.n > 1:
+            meta["n"] = work.n
+        raw = msgspec.Raw(pack(data, kind))
+        return encode_body(
+            Body(kind, work.subject, work.run_id, work.step, None, work.correlation_id or None, raw, meta)
+        )
+
+    async def _send(self, bodies: list[bytes], progress: bytes | None) -> None:
+        events = [NewEvent(self.work.stream, body) for body in bodies]
+        unit = Unit(self._unit_id(), claim=self.work.claim, events=events, progress=progress)
+        receipt = await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
+        if isinstance(receipt, Fenced):
+            self.interrupt(LEASE_LOST)
+
+    # The log of patches
+
+    def recall(self, name: str) -> bytes | None:
+        return self.work.claim.memos.get(name)
+
+    async def apply(self, write: StateWrite, name: str, value: bytes) -> bool:
+        claim = self.work.claim
+        unit = Unit(self._unit_id(), claim=claim, state=[write], memos=[Memo(claim.scope, name, value)])
+        receipt = await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
+        if isinstance(receipt, Fenced):
+            raise StaleAttempt(f"attempt {claim.attempt} of {claim.job} lost its lease: nothing more can be recorded")
+        return isinstance(receipt, Committed)

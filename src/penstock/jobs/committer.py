@@ -1,0 +1,196 @@
+"""Group commit: what arrives while a commit is in flight goes together in the next one.
+
+Callers do not hand in units but intents: a function from the run as it is now to a unit. Several attempts of one run
+that end together are decided one after another on each other's result and commit in one write; a conflict with another
+process is decided again on the run it answers with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from ..core.errors import StoreUnavailable
+from ..ports.store import Commits
+from ..ports.unit import Ask, Claims, Committed, Conflict, Receipt, Unit
+
+log = logging.getLogger("penstock.store")
+
+MAX_BATCH = 500
+MAX_RETRIES_OF_COMMAND = 4
+REMEMBERED_RUNS = 2048
+
+Build = Callable[[int, bytes | None], Unit | Receipt]
+
+
+class WorkSource(Protocol):
+    """The worker, as the committer sees it: it asks for work with every commit and takes what comes back."""
+
+    def ask(self, finishing: Counter[str]) -> Ask | None: ...
+
+    def take(self, work: Claims) -> None: ...
+
+
+class Intent:
+    """One unit to be, decided as late as possible."""
+
+    __slots__ = ("build", "frees", "future", "patient", "record", "run", "tries", "unit", "version")
+
+    def __init__(
+        self,
+        build: Build,
+        *,
+        run: str | None = None,
+        version: int = 0,
+        record: bytes | None = None,
+        frees: str | None = None,
+        patient: bool = False,
+    ) -> None:
+        self.build = build
+        self.run = run
+        self.version = version
+        self.record = record
+        self.frees = frees  # the queue whose slot this commit frees
+        self.patient = patient  # work in hand waits for the store as long as it takes; a command gives up
+        self.tries = 0
+        self.unit: Unit | None = None
+        self.future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+
+    def fail(self, problem: BaseException) -> None:
+        if not self.future.done():
+            self.future.set_exception(problem)
+
+    def settle(self, receipt: Receipt) -> None:
+        if not self.future.done():
+            self.future.set_result(receipt)
+
+
+class Committer:
+    """Batches intents into commits, one commit in flight at a time."""
+
+    def __init__(self, store: Commits) -> None:
+        self.worker: WorkSource | None = None
+        self._store = store
+        self._pending: list[Intent] = []
+        self._known: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
+        self._task: asyncio.Task[None] | None = None
+
+    async def submit(self, intent: Intent) -> Receipt:
+        """Waits for the receipt; never a Conflict unless the intent's own build answers with one."""
+        self._pending.append(intent)
+        if self._task is None:
+            self._task = asyncio.create_task(self._flush(), name="penstock-commit")
+        return await intent.future
+
+    async def close(self) -> None:
+        """Waits until everything handed in has been answered."""
+        while self._task is not None:
+            await asyncio.wait((self._task,))
+
+    async def _flush(self) -> None:
+        try:
+            while self._pending:
+                # One turn of the loop: attempts that end together go together.
+                await asyncio.sleep(0)
+                batch, self._pending = self._pending[:MAX_BATCH], self._pending[MAX_BATCH:]
+                await self._commit(self._built(batch))
+        finally:
+            self._task = None
+
+    def _built(self, batch: list[Intent]) -> list[Intent]:
+        """Decides each intent on the newest state known of its run; gives those that have a unit to commit."""
+        heads: dict[str, tuple[int, bytes]] = {}
+        ready: list[Intent] = []
+        for intent in batch:
+            if intent.unit is None and not self._decide(intent, heads):
+                continue
+            ready.append(intent)
+        return ready
+
+    def _decide(self, intent: Intent, heads: dict[str, tuple[int, bytes]]) -> bool:
+        version, record = intent.version, intent.record
+        if intent.run is not None:
+            newest = heads.get(intent.run) or self._known.get(intent.run)
+            if newest is not None and newest[0] > version:
+                version, record = newest
+        try:
+            built = intent.build(version, record)
+        except BaseException as problem:
+            intent.fail(problem)
+            return False
+        if not isinstance(built, Unit):
+            intent.settle(built)
+            return False
+        intent.unit = built
+        if built.run is not None:
+            heads[built.run.id] = (built.run.expect + 1, built.run.record)
+        return True
+
+    async def _commit(self, batch: list[Intent]) -> None:
+        if not batch:
+            return
+        units = [intent.unit for intent in batch if intent.unit is not None]
+        try:
+            reply = await self._store.commit(units, self._ask(batch))
+        except StoreUnavailable as problem:
+            await self._wait_and_repeat(batch, problem)
+            return
+        except Exception as problem:
+            await self._isolate(batch, problem)
+            return
+        if self.worker is not None and (reply.work.claims or reply.work.next_due is not None):
+            self.worker.take(reply.work)
+        again: list[Intent] = []
+        for intent, receipt in zip(batch, reply.receipts, strict=True):
+            self._settle(intent, receipt, again)
+        self._pending[:0] = again
+
+    def _ask(self, batch: list[Intent]) -> Ask | None:
+        if self.worker is None:
+            return None
+        return self.worker.ask(Counter(intent.frees for intent in batch if intent.frees is not None))
+
+    def _settle(self, intent: Intent, receipt: Receipt, again: list[Intent]) -> None:
+        unit = intent.unit
+        if isinstance(receipt, Conflict) and unit is not None and unit.run is not None:
+            intent.unit = None
+            intent.version, intent.record = receipt.version, receipt.record
+            self._known.pop(unit.run.id, None)
+            again.append(intent)
+            return
+        if isinstance(receipt, Committed) and not receipt.repeated and unit is not None and unit.run is not None:
+            self._remember(unit.run.id, unit.run.expect + 1, unit.run.record)
+        intent.settle(receipt)
+
+    def _remember(self, run: str, version: int, record: bytes) -> None:
+        self._known[run] = (version, record)
+        self._known.move_to_end(run)
+        if len(self._known) > REMEMBERED_RUNS:
+            self._known.popitem(last=False)
+
+    async def _wait_and_repeat(self, batch: list[Intent], problem: StoreUnavailable) -> None:
+        """Whether the write happened is unknown; the same units, with the same ids, are safe to send again."""
+        kept: list[Intent] = []
+        tries = 0
+        for intent in batch:
+            intent.tries += 1
+            tries = max(tries, intent.tries)
+            if intent.patient or intent.tries < MAX_RETRIES_OF_COMMAND:
+                kept.append(intent)
+            else:
+                intent.fail(problem)
+        if tries in (1, 10) or tries % 100 == 0:
+            log.warning("the store refuses or does not answer, trying again: %s", problem)
+        await asyncio.sleep(min(0.02 * 2 ** min(tries, 8), 2.0))
+        self._pending[:0] = kept
+
+    async def _isolate(self, batch: list[Intent], problem: Exception) -> None:
+        """One unit the store cannot take: each goes alone, and only that one is told."""
+        if len(batch) == 1:
+            batch[0].fail(problem)
+            return
+        for intent in batch:
+            await self._commit([intent])

@@ -1,0 +1,42 @@
+"""Dead letters: one for each job that finally failed, with all that is needed to understand it and to send it again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..core.clock import iso
+from ..core.ids import dead_letter
+from ..core.payload import unpack
+from ..ports.unit import NewJob
+from .work import ErrorInfo, Work, packed
+
+
+class DeadLetter(msgspec.Struct, rename="camel", omit_defaults=True):
+    """What lies in `<queue>-dlq`."""
+
+    original_job_id: str
+    original_job_name: str
+    original_data: Any
+    queue: str
+    error: dict[str, Any]
+    failed_at: str
+    attempts_made: int
+    run: str | None = None
+    flow: str | None = None
+    step: str | None = None
+    n: int = 1
+    correlation_id: str | None = None
+    options: Any = None
+
+
+def letter(work: Work, error: ErrorInfo, now: int) -> NewJob:
+    """The dead letter of a claim whose failure is final; its id makes it one, however often it is written."""
+    claim = work.claim
+    body = DeadLetter(
+        claim.job, claim.name, unpack(claim.payload), claim.queue,
+        {"message": error.error, "name": error.name, "code": error.code, "stack": error.stack},
+        iso(now), claim.failures + 1, work.run_id, work.flow, work.step, work.n, work.correlation_id, unpack(claim.opts),
+    )  # fmt: skip
+    return NewJob(dead_letter(claim.job), work.handler.dlq, claim.name, packed(body), opts=claim.opts)

@@ -1,0 +1,42 @@
+"""`@job`: a function becomes the handler of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .definition import MARK, IdempotencyKey, JobDefinition, make_handler
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def job(
+    *,
+    queue: str | None = None,
+    name: str | None = None,
+    retry: Any = None,
+    timeout: Any = None,
+    priority: int = 0,
+    delay: Any = None,
+    concurrency: int | None = None,
+    max_active: int | None = None,
+    rate_limit: Any = None,
+    rate_key: str | Callable[[Any], str] | None = None,
+    dead_letters: bool = True,
+    dead_letter_queue: str | None = None,
+    idempotency_key: IdempotencyKey | None = None,
+    input_schema: Any = None,
+    output_schema: Any = None,
+) -> Callable[[F], F]:
+    """Marks a function as the handler of plain jobs; the function itself stays as it is.
+
+    Without `name` it takes every job of its queue.
+    """
+    options = {key: value for key, value in locals().items() if key != "name"}
+
+    def mark(fn: F) -> F:
+        definition = JobDefinition(make_handler(fn, name, options), any_name=name is None)
+        setattr(fn, MARK, [*getattr(fn, MARK, []), definition])
+        return fn
+
+    return mark

@@ -1,0 +1,152 @@
+"""Plain jobs: no run, one outcome, their events on the queue's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from ..core.clock import Clock, iso
+from ..core.errors import UnknownQueue
+from ..core.events import Body, Streams, encode_body
+from ..core.retry import Backoff, RetryPolicy
+from ..ports.unit import Cancelled, Claim, Completed, Dead, GivenBack, NewEvent, NewJob, Outcome, RetryAt, Started, Unit
+from .attempt import SHUTDOWN
+from .committer import Intent
+from .dead_letters import letter
+from .definition import Handler
+from .work import Failure, Spoken, Stopped, Success, packed
+
+# A job nobody here knows may be known to a newer worker: it is tried again for a while before it is called dead.
+UNKNOWN = RetryPolicy(attempts=5, backoff=Backoff("fixed", 5000, jitter=False))
+
+
+class JobOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """What a plain job carries besides its payload."""
+
+    correlation_id: str | None = None
+    retry: RetryPolicy | None = None
+    redriven: int = 0
+
+
+_options = msgspec.json.Decoder(JobOptions)
+encode_options = msgspec.json.Encoder().encode
+
+
+class JobEngine:
+    """Opens claims of plain jobs."""
+
+    def __init__(
+        self, find: Callable[[str, str], Handler | None], streams: Streams, clock: Clock, unit_id: Callable[[], str]
+    ) -> None:
+        self._find = find
+        self._streams = streams
+        self._clock = clock
+        self._unit_id = unit_id
+
+    async def open(self, claim: Claim) -> JobWork:
+        handler = self._find(claim.queue, claim.name)
+        if handler is None:
+            handler = unknown_handler(
+                claim.name,
+                claim.queue,
+                UnknownQueue(f"no handler here for job {claim.name!r} of queue {claim.queue!r}: add a worker file or @job for it"),
+            )
+        return JobWork(claim, handler, self._streams.queue(claim.queue), self._clock, self._unit_id)
+
+
+def unknown_handler(name: str, queue: str, problem: Exception) -> Handler:
+    """A handler that says it is not here, patiently at first."""
+
+    async def missing() -> None:
+        raise problem
+
+    return Handler(name=name, fn=missing, queue=queue, retry=UNKNOWN)
+
+
+def new_job(
+    *, id: str, queue: str, name: str, payload: bytes, streams: Streams, options: JobOptions, priority: int = 0,
+    due: int = 0, rate_key: str | None = None,
+) -> NewJob:  # fmt: skip
+    """A plain job, with the events that adding it and claiming it will append."""
+    stream, corr = streams.queue(queue), options.correlation_id
+    meta: dict[str, Any] = {"jobId": id, "name": name, "queue": queue}
+    active = encode_body(Body("job.active", id, correlation_id=corr, meta=meta))
+    shown = {**meta, "due": iso(due)} if due else meta
+    added = encode_body(Body("job.added", id, correlation_id=corr, data=msgspec.Raw(payload), meta=shown))
+    return NewJob(
+        id, queue, name, payload, priority, due, opts=encode_options(options),
+        started=Started(stream, active[:-2] + b","), rate_key=rate_key, added=NewEvent(stream, added),
+    )  # fmt: skip
+
+
+class JobWork:
+    """One claim of a plain job."""
+
+    def __init__(self, claim: Claim, handler: Handler, stream: str, clock: Clock, unit_id: Callable[[], str]) -> None:
+        options = _options.decode(claim.opts)
+        self.claim = claim
+        self.handler = handler if options.retry is None else replace(handler, retry=options.retry)
+        self.stream = stream
+        self.subject = claim.job
+        self.run_id = self.flow = self.step = None
+        self.n = 1
+        self.correlation_id = options.correlation_id or claim.job
+        self._options = options
+        self._clock = clock
+        self._unit_id = unit_id
+
+    def check_emit(self, kind: str, data: Any) -> None:
+        """A plain job may emit anything; it lands on its queue's stream and starts nothing."""
+
+    def succeeded(self, success: Success) -> Intent:
+        events = [self._event(e.kind, e.data) for e in success.emitted]
+        events.append(self._event("job.completed", _result(success.result), self._duration(success.spoken)))
+        return self._intent(success.spoken, Completed(success.result), events, success)
+
+    def failed(self, failure: Failure) -> Intent:
+        now = self._clock.now_ms()
+        error = msgspec.to_builtins(failure.error)
+        due = None if failure.retry_in_ms is None else now + failure.retry_in_ms
+        data = {**error, "willRetry": due is not None, **({"nextRetryAt": iso(due)} if due is not None else {})}
+        meta = {"maxAttempts": self.handler.retry.attempts, **self._duration(failure.spoken)}
+        events = [self._event("schema.error", packed(failure.schema_error))] if failure.schema_error else []
+        events.append(self._event("job.failed", packed(data), meta))
+        if due is not None:
+            return self._intent(failure.spoken, RetryAt(due, packed(error)), events)
+        jobs = [letter(self, failure.error, now)] if self.handler.dead_letters else []
+        return self._intent(failure.spoken, Dead(packed(error)), events, jobs=jobs)
+
+    def stopped(self, stopped: Stopped) -> Intent:
+        if stopped.reason == SHUTDOWN:
+            return self._intent(stopped.spoken, GivenBack(), [])
+        return self._intent(
+            stopped.spoken, Cancelled(stopped.reason), [self._event("job.cancelled", packed({"reason": stopped.reason}))]
+        )
+
+    def _duration(self, spoken: Spoken) -> dict[str, Any]:
+        return {"duration": spoken.ended_ms - spoken.started_ms}
+
+    def _event(self, kind: str, data: bytes | None, meta: dict[str, Any] | None = None) -> NewEvent:
+        raw = msgspec.Raw(data) if data is not None else None
+        about = {"attempt": self.claim.attempt, "jobId": self.claim.job, "name": self.claim.name, **(meta or {})}
+        return NewEvent(
+            self.stream, encode_body(Body(kind, self.subject, correlation_id=self.correlation_id, data=raw, meta=about))
+        )
+
+    def _intent(
+        self, spoken: Spoken, outcome: Outcome, events: list[NewEvent], success: Success | None = None,
+        jobs: list[NewJob] | None = None,
+    ) -> Intent:  # fmt: skip
+        unit = Unit(
+            self._unit_id(), claim=self.claim, outcome=outcome,
+            events=[*(NewEvent(self.stream, body) for body in spoken.frames), *events],
+            jobs=jobs or [], state=success.state if success else [], progress=spoken.progress,
+        )  # fmt: skip
+        return Intent(lambda _v, _r: unit, patient=True)
+
+
+def _result(result: bytes) -> bytes:
+    return b'{"result":' + result + b"}"

@@ -1,0 +1,80 @@
+"""What a running handler says meanwhile: logs, progress, partial output. Sent in batches, bounded, oldest dropped first."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from ..core.errors import PenstockError
+
+MAX_FRAMES = 1000
+PAUSE = 0.03  # seconds: a person sees it at once, and a handler shorter than this costs no extra commit
+
+Send = Callable[[list[bytes], bytes | None], Awaitable[None]]
+
+
+class Frames:
+    """A buffer between a handler, on whatever thread it runs, and the stream."""
+
+    def __init__(self, send: Send, dropped: Callable[[int], bytes]) -> None:
+        self._send = send
+        self._drop_notice = dropped
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._frames: deque[bytes] = deque()
+        self._progress: bytes | None = None
+        self._dropped = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._flight: asyncio.Task[None] | None = None
+        self._lock = threading.Lock()
+
+    def add(self, body: bytes, progress: bytes | None = None) -> None:
+        with self._lock:
+            self._frames.append(body)
+            if progress is not None:
+                self._progress = progress
+            if len(self._frames) > MAX_FRAMES:
+                self._frames.popleft()
+                self._dropped += 1
+        if threading.get_ident() == self._thread:
+            self._arm()
+        else:
+            self._loop.call_soon_threadsafe(self._arm)
+
+    async def rest(self) -> tuple[list[bytes], bytes | None]:
+        """Ends the buffer: what has not been sent goes with the attempt's own commit."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._flight is not None:
+            await asyncio.wait((self._flight,))
+        return self._take()
+
+    def _arm(self) -> None:
+        if self._timer is None and self._flight is None and self._frames:
+            self._timer = self._loop.call_later(PAUSE, self._launch)
+
+    def _launch(self) -> None:
+        self._timer = None
+        self._flight = self._loop.create_task(self._flush(), name="penstock-frames")
+
+    async def _flush(self) -> None:
+        try:
+            bodies, progress = self._take()
+            await self._send(bodies, progress)
+        except PenstockError:
+            pass  # the attempt's own commit will meet the same trouble and report it
+        finally:
+            self._flight = None
+            self._arm()
+
+    def _take(self) -> tuple[list[bytes], bytes | None]:
+        with self._lock:
+            bodies = list(self._frames)
+            self._frames.clear()
+            if self._dropped:
+                bodies.insert(0, self._drop_notice(self._dropped))
+                self._dropped = 0
+            progress, self._progress = self._progress, None
+        return bodies, progress

@@ -1,0 +1,62 @@
+"""The state of a job as a fold of its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from ..core.events import Event
+
+
+class JobView(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A plain job as its events tell it."""
+
+    id: str = ""
+    name: str | None = None
+    status: str = "waiting"
+    attempt: int = 0
+    added_at: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    progress: Any = None
+    result: Any = None
+    error: str | None = None
+    logs: list[dict[str, Any]] = []
+    partials: list[Any] = []
+
+
+def reduce_job(events: Iterable[Event], job: str | None = None) -> JobView:
+    """Folds the events of one job; with `job`, picks them out of its queue's stream."""
+    view = JobView()
+    for event in events:
+        if job is None or event.subject == job:
+            _apply(view, event)
+    return view
+
+
+def _apply(view: JobView, event: Event) -> None:
+    data = event.data if isinstance(event.data, dict) else {}
+    meta = event.meta or {}
+    match event.kind:
+        case "job.added":
+            view.id, view.name, view.added_at = event.subject, meta.get("name"), event.ts
+            view.status = "delayed" if "due" in meta else "waiting"
+        case "job.active":
+            view.status, view.attempt = "active", meta.get("attempt", 1)
+            view.started_at = view.started_at or event.ts
+        case "job.progress":
+            view.progress = data.get("progress")
+        case "job.partial":
+            view.partials.append(data.get("chunk"))
+        case "job.completed":
+            view.status, view.result, view.finished_at, view.error = "completed", data.get("result"), event.ts, None
+        case "job.failed":
+            view.error = data.get("error")
+            view.status = "delayed" if data.get("willRetry") else "failed"
+            view.finished_at = None if data.get("willRetry") else event.ts
+        case "job.cancelled":
+            view.status, view.finished_at = "cancelled", event.ts
+        case "log":
+            view.logs.append({"ts": event.ts, "level": data.get("level"), "msg": data.get("msg")})

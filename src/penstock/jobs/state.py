@@ -1,0 +1,158 @@
+"""`ctx.state`: keys a run's steps share, and keys the whole application shares.
+
+`set` and `delete` belong to the attempt: they appear when it commits, once. `patch` reads, changes and writes at once,
+safe against concurrent patches; its result is remembered, so a re-run of the handler does not apply it twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from ..core.clock import Clock
+from ..core.durations import Duration, to_ms
+from ..core.errors import PenstockError
+from ..core.payload import pack, unpack
+from ..ports.store import State, StateRow
+from ..ports.unit import StateWrite
+
+T = TypeVar("T")
+Key = str | Sequence[str]
+
+
+class StateContention(PenstockError):
+    """A patch lost the race too many times in a row."""
+
+    code = "state_contention"
+
+
+MAX_PATCH_TRIES = 100
+
+Write = Callable[[StateWrite, str, Callable[[], bytes]], Awaitable[bool]]
+
+
+class PatchLog(Protocol):
+    """Where patches are applied and remembered."""
+
+    def recall(self, name: str) -> bytes | None: ...
+
+    async def apply(self, write: StateWrite, name: str, value: bytes) -> bool:
+        """Compare-and-set together with its memo; False when another write came first."""
+        ...
+
+
+def join_key(key: Key) -> str:
+    """A key as text; the specs' lists of parts are joined by slashes."""
+    text = key if isinstance(key, str) else "/".join(str(part) for part in key)
+    if not text or len(text) > 500:
+        raise ValueError(f"{text!r} cannot be a state key: 1 to 500 characters")
+    return text
+
+
+class StateView:
+    """State under one prefix, with this attempt's own writes laid over what is stored."""
+
+    def __init__(self, prefix: str, store: State, clock: Clock, log: PatchLog, writes: dict[str, StateWrite]) -> None:
+        self._prefix = prefix
+        self._store = store
+        self._clock = clock
+        self._log = log
+        self._writes = writes
+        self._patches: dict[str, int] = {}
+
+    async def get(self, key: Key, default: Any = None) -> Any:
+        """The value under a key, or the default."""
+        full = self._prefix + join_key(key)
+        if full in self._writes:
+            value = self._writes[full].value
+            return default if value is None else unpack(value)
+        row = await self._store.state(full)
+        return default if row is None else unpack(row.value)
+
+    def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> Done:
+        """Sets a value when the attempt commits; `ttl` lets it expire."""
+        full = self._prefix + join_key(key)
+        self._writes[full] = StateWrite(full, pack(value, f"state {full}"), None, self._expiry(ttl))
+        return DONE
+
+    def delete(self, key: Key) -> Done:
+        """Deletes a key when the attempt commits."""
+        full = self._prefix + join_key(key)
+        self._writes[full] = StateWrite(full, None)
+        return DONE
+
+    async def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
+        """Keys and values under a prefix, in key order."""
+        start = self._prefix + (join_key(prefix) if prefix else "")
+        rows = {row.key: row.value for row in await self._store.states(start, limit=limit)}
+        for full, write in self._writes.items():
+            if full.startswith(start):
+                rows.pop(full, None)
+                if write.value is not None:
+                    rows[full] = write.value
+        return {key.removeprefix(self._prefix): unpack(rows[key]) for key in sorted(rows)[:limit]}
+
+    async def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
+        """Applies `change` to the stored value atomically, now and once, and gives the new value."""
+        full = self._prefix + join_key(key)
+        number = self._patches[full] = self._patches.get(full, 0) + 1
+        name = f"patch:{full}#{number}"
+        recalled = self._log.recall(name)
+        if recalled is not None:
+            return unpack(recalled)
+        for _ in range(MAX_PATCH_TRIES):
+            row = await self._store.state(full)
+            pending = self._writes.get(full)
+            value = pack(change(_present(row, pending)), f"state {full}")
+            write = StateWrite(full, value, row.version if row else 0, self._expiry(ttl))
+            if await self._log.apply(write, name, value):
+                self._writes.pop(full, None)
+                return unpack(value)
+            await asyncio.sleep(0)
+        raise StateContention(f"state {full} changed {MAX_PATCH_TRIES} times while being patched: use more keys")
+
+    def _expiry(self, ttl: Duration | None) -> int | None:
+        return None if ttl is None else self._clock.now_ms() + to_ms(ttl)
+
+
+def _present(row: StateRow | None, pending: StateWrite | None) -> Any:
+    if pending is not None:
+        return None if pending.value is None else unpack(pending.value)
+    return None if row is None else unpack(row.value)
+
+
+class Done:
+    """Already done: may be awaited or not, so async and sync handlers read alike."""
+
+    def __await__(self) -> Any:
+        return iter(())
+
+
+DONE = Done()
+
+
+class SyncStateView:
+    """The same for `def` handlers: calls wait for the answer on their own thread."""
+
+    def __init__(self, view: StateView, loop: asyncio.AbstractEventLoop) -> None:
+        self._view = view
+        self._loop = loop
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        return self._wait(self._view.get(key, default))
+
+    def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> None:
+        self._view.set(key, value, ttl=ttl)
+
+    def delete(self, key: Key) -> None:
+        self._view.delete(key)
+
+    def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
+        return self._wait(self._view.list(prefix, limit=limit))
+
+    def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
+        return self._wait(self._view.patch(key, change, ttl=ttl))
+
+    def _wait(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -1,0 +1,124 @@
+"""What an engine says of a claim, and what an attempt says back: the seam between the worker and its engines."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, Protocol
+
+import msgspec
+
+from ..core.errors import PenstockError
+from ..core.payload import pack
+from ..ports.unit import Claim, StateWrite
+from .committer import Intent
+from .definition import Handler
+
+MAX_STACK = 8_000
+MAX_MESSAGE = 2_000
+
+
+class Emitted(msgspec.Struct, frozen=True):
+    """An event a handler emitted, not yet recorded."""
+
+    kind: str
+    data: bytes
+    correlation_id: str | None = None
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An error as events, dead letters and people see it."""
+
+    error: str
+    name: str
+    code: str | None = None
+    stack: str | None = None
+
+    @classmethod
+    def of(cls, problem: BaseException) -> ErrorInfo:
+        code = getattr(problem, "code", None)
+        stack = None
+        if not isinstance(problem, PenstockError) or problem.__traceback__ is not None:
+            frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not _ours(frame.filename)]
+            if frames:
+                lines = [*traceback.format_list(frames), *traceback.format_exception_only(problem)]
+                stack = "".join(lines)[-MAX_STACK:]
+        return cls(_text(problem), type(problem).__name__, str(code) if code is not None else None, stack)
+
+
+def _ours(file: str) -> bool:
+    return "/penstock/" in file.replace("\\", "/") or "asyncio" in file
+
+
+def _text(problem: BaseException) -> str:
+    text = str(problem) or type(problem).__name__
+    # An error message can hold anything; what is recorded is text every language reads.
+    return text.encode("utf-8", "replace").decode()[:MAX_MESSAGE]
+
+
+class Spoken(msgspec.Struct):
+    """What the handler did and said up to the attempt's end."""
+
+    frames: list[bytes]
+    progress: bytes | None
+    started_ms: int
+    ended_ms: int
+
+
+class Success(msgspec.Struct):
+    """The handler returned."""
+
+    spoken: Spoken
+    result: bytes
+    emitted: list[Emitted]
+    state: list[StateWrite]
+
+
+class Failure(msgspec.Struct):
+    """The handler raised, or was not run for a reason of its own."""
+
+    spoken: Spoken
+    error: ErrorInfo
+    retry_in_ms: int | None  # None: this failure is final
+    schema_error: dict[str, Any] | None = None
+
+
+class Stopped(msgspec.Struct):
+    """The attempt was interrupted: its run was cancelled, or its worker is shutting down."""
+
+    spoken: Spoken
+    reason: str
+
+
+class Work(Protocol):
+    """One claim as its engine understands it."""
+
+    claim: Claim
+    handler: Handler
+    stream: str
+    subject: str
+    run_id: str | None
+    flow: str | None
+    step: str | None
+    n: int
+    correlation_id: str
+
+    def check_emit(self, kind: str, data: Any) -> None:
+        """Raises if the handler may not emit this."""
+        ...
+
+    def succeeded(self, success: Success) -> Intent: ...
+
+    def failed(self, failure: Failure) -> Intent: ...
+
+    def stopped(self, stopped: Stopped) -> Intent: ...
+
+
+class Engine(Protocol):
+    """Understands the claims of some queues."""
+
+    async def open(self, claim: Claim) -> Work: ...
+
+
+def packed(value: Any) -> bytes:
+    """Internal records: the same rules as payloads, with room for a payload inside."""
+    return pack(value, "record", 256 * 1024)

@@ -1,0 +1,233 @@
+"""The worker: claims in batches, runs attempts side by side, commits them together, stops in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from ..core.clock import Clock
+from ..core.errors import StoreError
+from ..ports.runner import Runner
+from ..ports.store import Store
+from ..ports.unit import Ask, Claim, Claims, RateLimit, Receipt, Want
+from .attempt import LEASE_LOST, SHUTDOWN, Attempt
+from .committer import Committer
+from .leases import LeaseKeeper
+from .work import Engine, Failure, Stopped, Success
+
+log = logging.getLogger("penstock.worker")
+
+MAX_IDLE = 5.0  # seconds between looks at the store when nothing is heard
+
+
+class QueueLimits:
+    """How much of one queue this worker takes."""
+
+    def __init__(self, concurrency: int, rate: RateLimit | None = None, max_active: int | None = None) -> None:
+        self.concurrency = concurrency
+        self.rate = rate
+        self.max_active = max_active
+
+
+class Worker:
+    """Works on some queues until told to stop."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        store: Store,
+        committer: Committer,
+        engine: Engine,
+        runner: Runner,
+        clock: Clock,
+        queues: dict[str, QueueLimits],
+        concurrency: int,
+        lease_ms: int,
+        grace: float,
+        max_crashes: int,
+        unit_id: Callable[[], str],
+        rng: random.Random | None = None,
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._committer = committer
+        self._engine = engine
+        self._runner = runner
+        self._clock = clock
+        self._queues = queues
+        self._concurrency = concurrency
+        self._lease_ms = lease_ms
+        self._grace = grace
+        self._max_crashes = max_crashes
+        self._unit_id = unit_id
+        self._rng = rng or random.Random()
+        self._active: dict[str, tuple[Claim, Attempt | None]] = {}
+        self._held: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+        self._next_due: int | None = None
+        self._turn = 0
+        self._loop = asyncio.get_running_loop()
+        self._keeper = LeaseKeeper(store, lease_ms, self._claims, self._report_lost)
+
+    @property
+    def active(self) -> int:
+        return len(self._active)
+
+    async def run(self) -> None:
+        """Works until `stop`; then finishes or gives back what is in hand."""
+        self._committer.worker = self
+        self._keeper.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                watch = group.create_task(self._watch_cancellations())
+                await self._serve()
+                watch.cancel()
+        finally:
+            await self._finish()
+            self._committer.worker = None
+            await asyncio.to_thread(self._keeper.stop)
+
+    def stop(self) -> None:
+        """Takes no more work; `run` returns once what is in hand is finished or given back."""
+        self._stopping.set()
+
+    # Claiming
+
+    async def _serve(self) -> None:
+        topics = [f"queue:{queue}" for queue in self._queues]
+        with self._store.signals.listen(*topics) as listener:
+            stop = asyncio.create_task(self._stopping.wait())
+            try:
+                while not self._stopping.is_set():
+                    ask = self.ask(Counter())
+                    if ask is not None:
+                        await self._claim(ask)
+                    heard = asyncio.create_task(listener.wait(self._patience()))
+                    await asyncio.wait((heard, stop), return_when=asyncio.FIRST_COMPLETED)
+                    heard.cancel()
+            finally:
+                stop.cancel()
+
+    async def _claim(self, ask: Ask) -> None:
+        try:
+            self.take(await self._store.claim(ask))
+        except StoreError as problem:
+            log.warning("cannot claim work, trying again: %s", problem)
+            self._next_due = self._clock.now_ms() + 500
+
+    def _patience(self) -> float:
+        """How long nothing can be due: an unheard signal costs at most MAX_IDLE."""
+        if self._next_due is None:
+            return MAX_IDLE
+        return min(max((self._next_due - self._clock.now_ms()) / 1000, 0.001), MAX_IDLE)
+
+    def ask(self, finishing: Counter[str]) -> Ask | None:
+        """What this worker can take, counting the slots that the commit on its way sets free."""
+        if self._stopping.is_set():
+            return None
+        free = self._concurrency - len(self._active) + finishing.total()
+        if free <= 0:
+            return None
+        wants = []
+        for queue, limits in self._queues.items():
+            room = min(limits.concurrency - self._held[queue] + finishing[queue], free)
+            if room > 0:
+                wants.append(Want(queue, room, limits.rate, limits.max_active))
+        if not wants:
+            return None
+        # Whoever is first in line is served first: take turns.
+        self._turn = (self._turn + 1) % len(wants)
+        return Ask((*wants[self._turn :], *wants[: self._turn]), self._lease_ms, self.name, free)
+
+    def take(self, work: Claims) -> None:
+        self._next_due = work.next_due
+        for claim in work.claims:
+            self._active[claim.token] = (claim, None)
+            self._held[claim.queue] += 1
+            task = self._loop.create_task(self._work(claim), name=f"penstock {claim.job}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    # Working
+
+    async def _work(self, claim: Claim) -> None:
+        try:
+            work = await self._engine.open(claim)
+            attempt = Attempt(
+                work, committer=self._committer, state=self._store, runner=self._runner, clock=self._clock,
+                rng=self._rng, unit_id=self._unit_id, max_crashes=self._max_crashes,
+            )  # fmt: skip
+            self._active[claim.token] = (claim, attempt)
+            if self._stopping.is_set() and self._grace <= 0:
+                attempt.interrupt(SHUTDOWN)
+            await self._settle(attempt, await attempt.run())
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            # Nothing was recorded: the lease runs out and the job comes again.
+            log.exception("attempt %d of %s could not be recorded", claim.attempt, claim.job)
+        finally:
+            del self._active[claim.token]
+            self._held[claim.queue] -= 1
+
+    async def _settle(self, attempt: Attempt, ending: Success | Failure | Stopped) -> Receipt | None:
+        work = attempt.work
+        match ending:
+            case Success():
+                intent = work.succeeded(ending)
+            case Failure():
+                intent = work.failed(ending)
+            case Stopped(reason=reason):
+                if reason == LEASE_LOST:
+                    log.warning("attempt %d of %s lost its lease; what it did is not recorded", work.claim.attempt, work.claim.job)
+                    return None
+                intent = work.stopped(ending)
+        intent.frees = work.claim.queue
+        return await self._committer.submit(intent)
+
+    # Leases and cancellation
+
+    def _claims(self) -> Iterable[Claim]:
+        return [claim for claim, _ in list(self._active.values())]
+
+    def _report_lost(self, lost: list[Claim]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._interrupt, lost)
+        except RuntimeError:  # the loop closed before the keeper stopped
+            pass
+
+    def _interrupt(self, lost: list[Claim]) -> None:
+        for claim in lost:
+            _, attempt = self._active.get(claim.token, (None, None))
+            if attempt is not None:
+                # The store says only that it is over; the attempt's own commit will be told whether by cancel or loss.
+                attempt.interrupt("cancelled" if claim.run is not None else LEASE_LOST)
+
+    async def _watch_cancellations(self) -> None:
+        with self._store.signals.listen("cancelled") as listener:
+            while True:
+                await listener.wait()
+                if self._active:
+                    self._keeper.poke()
+                await asyncio.sleep(0.1)
+
+    # Stopping
+
+    async def _finish(self) -> None:
+        self._stopping.set()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._grace)
+        for _, attempt in list(self._active.values()):
+            if attempt is not None:
+                attempt.interrupt(SHUTDOWN)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=max(self._grace, 5.0))
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)

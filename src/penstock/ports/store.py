@@ -1,0 +1,250 @@
+"""What an engine asks of a store. Small protocols; a store is all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import msgspec
+
+from ..core.events import Event
+from .unit import Ask, Claim, Claims, CommitReply, JobState, Unit
+
+
+class Commits(Protocol):
+    """The hot path."""
+
+    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+        """Applies each unit whole or not at all, in order, in one durable write; then hands out work.
+
+        A refused unit leaves its neighbours untouched. A unit may expect the run version that an earlier unit of the
+        same call writes. Raises StoreUnavailable when nothing is known; committing the same units again is safe.
+        """
+        ...
+
+    async def claim(self, ask: Ask) -> Claims:
+        """Hands out due jobs of running queues, priority first, each with its run record, and appends their
+        `started` events in the same write. Jobs whose lease ran out are handed out again with `crashes` counted."""
+        ...
+
+    def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
+        """Extends the leases and gives those that are lost or whose run is closed.
+
+        Blocking and safe to call from any thread: the lease keeper has its own, so that a busy event loop cannot
+        starve it."""
+        ...
+
+
+class Listener(Protocol):
+    """Hears that something changed under its topics; what changed is then read from the store."""
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """True as soon as one of the topics changed since the last wait; False when the time is up."""
+        ...
+
+
+class Signals(Protocol):
+    """Wake-ups: never data, sometimes spurious, at most 50 ms late across processes.
+
+    Topics: `queue:<name>` has work, `stream:<name>` grew, `events`: any stream did, `run:<id>` closed, `cancelled`: some run was, `schedules`."""
+
+    def listen(self, *topics: str) -> AbstractContextManager[Listener]: ...
+
+
+class EventLog(Protocol):
+    """Streams, read by cursor."""
+
+    async def read(
+        self, stream: str, *, after: str | None = None, before: str | None = None, limit: int = 100, backward: bool = False
+    ) -> list[Event]:
+        """Events strictly between the cursors, oldest first, or newest first with `backward`."""
+        ...
+
+    def tail(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        """Every event after the cursor (None: from the beginning), each once, in order, then live without a gap."""
+        ...
+
+    async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]: ...
+
+    async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
+        """Removes the oldest events beyond `keep` or older than `before_ms`; gives how many."""
+        ...
+
+
+class FeedItem(msgspec.Struct, frozen=True):
+    """An event of any stream, with its place in the order of commits."""
+
+    cursor: int
+    stream: str
+    event: Event
+
+
+class Feed(Protocol):
+    """Every event of every stream, in the order they were committed."""
+
+    async def feed(self, after: int | None, limit: int = 500) -> list[FeedItem]:
+        """Events after the cursor; with None, just the newest one, to begin from."""
+        ...
+
+
+class RunRow(msgspec.Struct, frozen=True):
+    """The few columns a list of runs is made of, and the record itself."""
+
+    id: str
+    version: int
+    flow: str
+    status: str
+    closed: bool
+    created: int
+    updated: int
+    record: bytes
+
+
+class Runs(Protocol):
+    async def run(self, id: str) -> RunRow | None: ...
+
+    async def runs(
+        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
+    ) -> list[RunRow]:
+        """Newest first; `before` is the id of the last row of the page before."""
+        ...
+
+    async def loose_runs(self, limit: int = 100) -> list[str]:
+        """Open runs with no job and no wait: there are none unless a commit was torn, which this is here to prove."""
+        ...
+
+
+class JobRow(msgspec.Struct, frozen=True):
+    """A job as administrators see it."""
+
+    id: str
+    queue: str
+    name: str
+    state: JobState
+    payload: bytes
+    opts: bytes
+    priority: int
+    due: int
+    attempt: int
+    failures: int
+    crashes: int
+    run: str | None
+    scope: str
+    created: int
+    finished: int | None
+    progress: bytes | None
+    result: bytes | None
+    error: bytes | None
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """A queue and how many jobs it has in each state."""
+
+    name: str
+    paused: bool
+    counts: dict[str, int]
+
+
+class QueueAdmin(Protocol):
+    async def queues(self) -> list[QueueRow]: ...
+
+    async def jobs(
+        self, queue: str, state: JobState, *, after: str | None = None, limit: int = 50
+    ) -> list[JobRow]:
+        """Waiting jobs in the order they will run, others oldest first; `after` is the id of the last one seen."""
+        ...
+
+    async def job(self, id: str) -> JobRow | None: ...
+
+    async def pause(self, queue: str) -> None: ...
+
+    async def resume(self, queue: str) -> None: ...
+
+    async def promote(self, id: str) -> bool:
+        """Makes a delayed job due now."""
+        ...
+
+    async def retry(self, id: str) -> bool:
+        """Puts a failed or cancelled job of no run back into its queue, its failures forgotten."""
+        ...
+
+    async def remove(self, id: str) -> bool:
+        """Deletes a job that no worker holds."""
+        ...
+
+    async def drain(self, queue: str, *, delayed: bool = False) -> int:
+        """Deletes what waits (and what is delayed) in a queue and belongs to no run."""
+        ...
+
+
+class ScheduleRow(msgspec.Struct, frozen=True):
+    """A schedule: `spec` and `target` are the engine's, opaque to the store."""
+
+    id: str
+    spec: bytes
+    target: bytes
+    next: int | None
+    last: int | None = None
+    paused: bool = False
+    fired: int = 0
+
+
+class Schedules(Protocol):
+    async def upsert_schedule(self, row: ScheduleRow) -> None: ...
+
+    async def remove_schedule(self, id: str) -> bool: ...
+
+    async def schedules(self) -> list[ScheduleRow]: ...
+
+    async def due_schedules(self, now_ms: int, limit: int = 100) -> list[ScheduleRow]: ...
+
+    async def next_schedule(self) -> int | None:
+        """When the next schedule is due."""
+        ...
+
+
+class StateRow(msgspec.Struct, frozen=True):
+    key: str
+    value: bytes
+    version: int
+    expires: int | None = None
+
+
+class State(Protocol):
+    """Reads of the state store; writes go through `commit`."""
+
+    async def state(self, key: str) -> StateRow | None: ...
+
+    async def states(self, prefix: str, *, after: str | None = None, limit: int = 100) -> list[StateRow]: ...
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """What to forget: finished runs and jobs older than an age, and beyond a count."""
+
+    runs_before: int | None = None
+    keep_runs: int | None = None
+    jobs_before: int | None = None
+    keep_jobs: int | None = None  # of each queue
+    events_before: int | None = None  # of queue and global streams
+
+
+class Housekeeping(Protocol):
+    async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
+        """Deletes one batch; gives how many runs, jobs, events and states went. Live work is never touched."""
+        ...
+
+    async def describe(self) -> dict[str, Any]:
+        """Facts about the store for `doctor` and error reports."""
+        ...
+
+
+class Store(Commits, EventLog, Feed, Runs, QueueAdmin, Schedules, State, Housekeeping, Protocol):
+    """A backend."""
+
+    @property
+    def signals(self) -> Signals: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,255 @@
+"""The unit: everything one attempt changes, applied whole or not at all."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class JobState(StrEnum):
+    """Where a job is. The last three are final."""
+
+    WAITING = "waiting"
+    DELAYED = "delayed"
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class NewEvent(msgspec.Struct, frozen=True):
+    """An event to append. The store assigns `<ms>-<seq>`; the body is JSON it never looks into."""
+
+    stream: str
+    body: bytes
+
+
+class Started(msgspec.Struct, frozen=True):
+    """The event a claim appends, all but its end.
+
+    `head` is the body's JSON up to inside its `meta` object, with a trailing comma; the store completes it with
+    `"attempt":N,"worker":"W"}}`, so that attempts are recorded in the same write that hands the job out.
+    """
+
+    stream: str
+    head: bytes
+
+    def body(self, attempt: int, worker: str) -> bytes:
+        return b'%b"attempt":%d,"worker":"%b"}}' % (self.head, attempt, worker.encode())
+
+
+class NewJob(msgspec.Struct, frozen=True):
+    """A job to add. Adding an id that exists changes nothing."""
+
+    id: str
+    queue: str
+    name: str
+    payload: bytes
+    priority: int = 0  # lower first
+    due: int = 0  # milliseconds; 0 means now
+    run: str | None = None
+    scope: str | None = None  # whose memos it reads; None means its own id
+    opts: bytes = b"{}"  # the engine's, opaque to the store
+    started: Started | None = None
+    rate_key: str | None = None
+    added: NewEvent | None = None  # appended if the id is new
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A job handed to one worker, with what it needs to decide: its run record and its memos.
+
+    `(job, attempt, token)` is the fence: a commit that carries it is refused once the lease has gone to another.
+    """
+
+    job: str
+    queue: str
+    name: str
+    payload: bytes
+    opts: bytes
+    scope: str
+    attempt: int
+    token: str
+    failures: int  # attempts that ended in a recorded failure
+    crashes: int  # attempts whose lease ran out
+    handle: int = 0  # the store's own shortcut to the job
+    run: str | None = None
+    version: int = 0
+    record: bytes | None = None
+    memos: dict[str, bytes] = {}
+
+
+class Completed(msgspec.Struct, frozen=True, tag="completed"):
+    result: bytes | None = None
+
+
+class RetryAt(msgspec.Struct, frozen=True, tag="retry"):
+    due: int
+    error: bytes
+
+
+class Dead(msgspec.Struct, frozen=True, tag="dead"):
+    error: bytes
+
+
+class Suspended(msgspec.Struct, frozen=True, tag="suspended"):
+    pass
+
+
+class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
+    reason: str
+
+
+class GivenBack(msgspec.Struct, frozen=True, tag="given_back"):
+    """The job goes back to its queue unharmed: a worker that stops, a limit that was met."""
+
+    due: int = 0
+
+
+Outcome = Completed | RetryAt | Dead | Suspended | Cancelled | GivenBack
+
+
+class RunWrite(msgspec.Struct, frozen=True):
+    """The run record's next state. Refused unless the stored version is `expect` (0: the run must not exist)."""
+
+    id: str
+    expect: int
+    record: bytes
+    flow: str
+    status: str
+    closed: bool = False  # a closed run's jobs are never claimed again
+    cancel_jobs: bool = False  # drop what is waiting or delayed, in the same write
+
+
+class Memo(msgspec.Struct, frozen=True):
+    """The recorded result of a durable call. Writing a name that exists changes nothing."""
+
+    scope: str
+    name: str
+    value: bytes
+
+
+class OpenWait(msgspec.Struct, frozen=True, tag="open"):
+    """A gate that holds a step until it is closed."""
+
+    id: str
+    run: str
+    scope: str
+    kind: str  # time, event or trigger
+    body: bytes = b"{}"
+    due: int | None = None
+
+
+class CloseWait(msgspec.Struct, frozen=True, tag="close"):
+    """Closes an open gate; the unit is refused if it is closed already, so the first one wins."""
+
+    id: str
+    state: str  # resolved, expired or cancelled
+
+
+WaitChange = OpenWait | CloseWait
+
+
+class StateWrite(msgspec.Struct, frozen=True):
+    """One key of the state store. `value=None` deletes; `expect` (a version, 0 for absent) makes it compare-and-set."""
+
+    key: str
+    value: bytes | None
+    expect: int | None = None
+    expires: int | None = None  # milliseconds
+
+
+class ScheduleMove(msgspec.Struct, frozen=True):
+    """Moves a schedule on from the slot that fired; refused if another scheduler moved it first."""
+
+    id: str
+    slot: int
+    next: int | None  # None ends the schedule
+
+
+class Unit(msgspec.Struct):
+    """Everything one attempt, or one command from outside, changes."""
+
+    id: str  # a commit repeated after a lost reply is recognised by it
+    claim: Claim | None = None
+    outcome: Outcome | None = None
+    run: RunWrite | None = None
+    events: list[NewEvent] = []
+    jobs: list[NewJob] = []
+    memos: list[Memo] = []
+    waits: list[WaitChange] = []
+    state: list[StateWrite] = []
+    progress: bytes | None = None
+    takes: list[str] = []  # ids of unclaimed jobs to remove; the unit is refused if one is gone
+    schedule: ScheduleMove | None = None
+    once: str | None = None  # applied at most once for this key
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The unit is durable."""
+
+    events: list[tuple[int, int]] = []  # (ms, seq) of each event, in order
+    added: list[bool] = []  # for each job, whether its id was new
+    repeated: bool = False  # this unit was applied before and its reply was lost
+
+
+class Fenced(msgspec.Struct, frozen=True):
+    """The lease is lost; nothing was written."""
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """Another commit came first; nothing was written. The run as it is now, to decide again on."""
+
+    version: int
+    record: bytes | None
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A precondition other than fence and version failed; nothing was written."""
+
+    why: str  # taken, state, schedule, wait or duplicate
+    key: str
+
+
+Receipt = Committed | Fenced | Conflict | Refused
+
+
+class RateLimit(msgspec.Struct, frozen=True):
+    """At most `max` claims each `duration_ms`, for the whole queue or for each rate key."""
+
+    max: int
+    duration_ms: int
+    per_key: bool = False
+
+
+class Want(msgspec.Struct, frozen=True):
+    """How many jobs of a queue a worker can take."""
+
+    queue: str
+    limit: int
+    rate: RateLimit | None = None
+    max_active: int | None = None  # over all workers
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A request for work: what, for how long, for whom."""
+
+    wants: tuple[Want, ...]
+    lease_ms: int
+    worker: str
+    limit: int | None = None  # over all queues
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """Jobs handed out, and when the next delayed one of those queues is due."""
+
+    claims: list[Claim] = []
+    next_due: int | None = None
+
+
+class CommitReply(msgspec.Struct, frozen=True):
+    """A receipt for each unit in order, and the work asked for with them."""
+
+    receipts: list[Receipt]
+    work: Claims = Claims()

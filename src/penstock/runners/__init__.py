@@ -1,0 +1,1 @@
+"""What runs a handler: on the loop, in a thread; later in a child process or in Node."""

@@ -1,0 +1,106 @@
+"""Handlers in this process: `async def` on the event loop, `def` on a pool thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ..core.errors import AttemptCancelled, AttemptTimeout
+from ..ports.runner import Interrupt
+from .threads import Call, ThreadPool
+
+
+class InProcessRunner:
+    """Runs handlers where the worker is."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPool(threads)
+
+    async def run(
+        self,
+        call: Callable[[], Any],
+        *,
+        is_async: bool,
+        timeout: float | None,
+        interruptible: Callable[[Interrupt], None],
+    ) -> Any:
+        if is_async:
+            return await self._on_loop(call, timeout, interruptible)
+        return await self._on_thread(call, timeout, interruptible)
+
+    async def close(self, grace: float = 0) -> None:
+        self._pool.close()
+
+    async def _on_loop(
+        self, call: Callable[[], Any], timeout: float | None, interruptible: Callable[[Interrupt], None]
+    ) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        reason: str | None = None
+        over = False
+
+        def interrupt(why: str) -> None:
+            nonlocal reason
+            if reason is None and not over:
+                reason = why
+                task.cancel()
+
+        interruptible(interrupt)
+        try:
+            if timeout is None:
+                return await call()
+            async with asyncio.timeout(timeout) as limit:
+                return await call()
+        except TimeoutError:
+            if timeout is not None and limit.expired():
+                raise _late(timeout) from None
+            raise
+        except asyncio.CancelledError:
+            if reason is None:
+                raise
+            # Our own interrupt: the attempt ends here, the task that runs it goes on.
+            task.uncancel()
+            raise AttemptCancelled(reason) from None
+        finally:
+            over = True
+
+    async def _on_thread(
+        self, call: Callable[[], Any], timeout: float | None, interruptible: Callable[[Interrupt], None]
+    ) -> Any:
+        work = Call(call, asyncio.get_running_loop())
+        stopped: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def interrupt(why: str) -> None:
+            work.interrupt(why)
+            if not stopped.done():
+                stopped.set_result(why)
+
+        interruptible(interrupt)
+        self._pool.submit(work)
+        if timeout is None:
+            # The slot is given up at once on interrupt; the thread itself ends at its next Python instruction.
+            await asyncio.wait((work.done, stopped), return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.wait((work.done, stopped), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if work.done.done():
+            stopped.cancel()
+            return work.done.result()
+        work.done.add_done_callback(_heard)
+        if stopped.done():
+            raise AttemptCancelled(stopped.result())
+        work.interrupt("timeout")
+        assert timeout is not None
+        raise _late(timeout)
+
+
+def _heard(future: asyncio.Future[Any]) -> None:
+    """An abandoned call's outcome is nobody's business, but asyncio complains of exceptions nobody looked at."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _late(timeout: float) -> AttemptTimeout:
+    return AttemptTimeout(
+        f"the attempt ran longer than its timeout of {timeout:g} s and was cancelled: raise `timeout`, or split the step"
+    )

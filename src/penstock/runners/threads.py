@@ -1,0 +1,109 @@
+"""A bounded pool of threads whose work can be interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ctypes
+import functools
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..core.errors import AttemptCancelled
+
+
+class Call:
+    """One function call on a pool thread."""
+
+    def __init__(self, fn: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.done: asyncio.Future[Any] = loop.create_future()
+        self._call = functools.partial(contextvars.copy_context().run, fn)
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._reason: str | None = None
+
+    def run(self) -> None:
+        with self._lock:
+            if self._reason is not None:
+                self._settle(None, AttemptCancelled(self._reason))
+                return
+            self._thread = threading.get_ident()
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = self._call()
+        except BaseException as problem:
+            error = problem
+        with self._lock:
+            self._thread = None
+        self._settle(result, error)
+
+    def interrupt(self, reason: str) -> None:
+        """Raises AttemptCancelled in the thread at its next Python instruction; a call into C is not broken off."""
+        with self._lock:
+            self._reason = reason
+            if self._thread is not None:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread), ctypes.py_object(AttemptCancelled)
+                )
+
+    def _settle(self, result: Any, error: BaseException | None) -> None:
+        if isinstance(error, AttemptCancelled) and self._reason is not None:
+            error = AttemptCancelled(self._reason)  # the interpreter raised the bare class; say why
+        try:
+            self._loop.call_soon_threadsafe(_set, self.done, result, error)
+        except RuntimeError:  # the loop closed before the thread came back
+            pass
+
+
+def _set(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    elif isinstance(error, StopIteration):
+        future.set_exception(RuntimeError(f"the handler raised StopIteration: {error!r}"))
+    else:
+        future.set_exception(error)
+
+
+class ThreadPool:
+    """At most `size` threads, started when needed; they are daemons, so a stuck handler cannot keep the process."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._lock = threading.Lock()
+
+    def submit(self, call: Call) -> None:
+        with self._lock:
+            self._calls.put(call)
+            if self._idle < self._calls.qsize() and len(self._threads) < self._size:
+                thread = threading.Thread(target=self._work, name=f"penstock-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                self._idle += 1
+            try:
+                call = self._calls.get()
+            finally:
+                with self._lock:
+                    self._idle -= 1
+            if call is None:
+                return
+            try:
+                call.run()
+            except AttemptCancelled:  # an interrupt that arrived as the handler returned
+                continue
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._calls.put(None)

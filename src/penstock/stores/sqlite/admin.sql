@@ -1,0 +1,195 @@
+-- The statements of reading and administration.
+
+-- name: stream
+SELECT sid, seq FROM streams WHERE name = ?;
+
+-- name: read_forward
+SELECT seq, ms, body FROM events WHERE sid = ? AND seq > ? AND seq < ? ORDER BY seq LIMIT ?;
+
+-- name: read_backward
+SELECT seq, ms, body FROM events WHERE sid = ? AND seq > ? AND seq < ? ORDER BY seq DESC LIMIT ?;
+
+-- name: feed
+SELECT e.pos, s.name, e.seq, e.ms, e.body FROM events e JOIN streams s ON s.sid = e.sid
+WHERE e.pos > ? ORDER BY e.pos LIMIT ?;
+
+-- name: feed_end
+SELECT e.pos, s.name, e.seq, e.ms, e.body FROM events e JOIN streams s ON s.sid = e.sid ORDER BY e.pos DESC LIMIT 1;
+
+-- name: stream_names
+SELECT name FROM streams WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?;
+
+-- name: trim_by_seq
+DELETE FROM events WHERE sid = ? AND seq <= ?;
+
+-- name: trim_by_time
+DELETE FROM events WHERE sid = ? AND seq <= coalesce(
+  (SELECT max(seq) FROM events WHERE sid = ? AND ms < ?), 0);
+
+-- name: run
+SELECT id, version, flow, status, closed, created, updated, record FROM runs WHERE id = ?;
+
+-- name: run_created
+SELECT created FROM runs WHERE id = ?;
+
+-- name: runs
+SELECT id, version, flow, status, closed, created, updated, record FROM runs
+WHERE (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
+
+-- name: runs_of_flow
+SELECT id, version, flow, status, closed, created, updated, record FROM runs
+WHERE flow = ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
+
+-- name: runs_with_status
+SELECT id, version, flow, status, closed, created, updated, record FROM runs
+WHERE status = ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
+
+-- name: runs_of_flow_with_status
+SELECT id, version, flow, status, closed, created, updated, record FROM runs INDEXED BY runs_by_flow
+WHERE flow = ? AND status = ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
+
+-- name: loose_runs
+SELECT id FROM runs r WHERE closed = 0
+  AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id AND j.state < 4)
+  AND NOT EXISTS (SELECT 1 FROM waits w WHERE w.run = r.id AND w.state = 'open')
+ORDER BY created LIMIT ?;
+
+-- name: queue_names
+SELECT name, paused FROM queues ORDER BY name;
+
+-- name: count_waiting
+SELECT queue, count(*) FROM jobs WHERE state = 0 GROUP BY queue;
+
+-- name: count_delayed
+SELECT queue, count(*) FROM jobs WHERE state = 1 GROUP BY queue;
+
+-- name: count_active
+SELECT queue, count(*) FROM jobs WHERE state = 2 GROUP BY queue;
+
+-- name: count_suspended
+SELECT queue, count(*) FROM jobs WHERE state = 3 GROUP BY queue;
+
+-- name: count_finished
+SELECT queue, state, count(*) FROM jobs WHERE state >= 4 GROUP BY queue, state;
+
+-- name: job
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error FROM jobs WHERE id = ?;
+
+-- name: job_place
+SELECT pk, priority, due, finished, lease FROM jobs WHERE id = ?;
+
+-- name: jobs_waiting
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error FROM jobs
+WHERE queue = ? AND state = 0 AND (priority, pk) > (?, ?) ORDER BY priority, pk LIMIT ?;
+
+-- name: jobs_delayed
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error FROM jobs
+WHERE queue = ? AND state = 1 AND (due, pk) > (?, ?) ORDER BY due, pk LIMIT ?;
+
+-- name: jobs_active
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error FROM jobs
+WHERE queue = ? AND state = 2 AND pk > ? ORDER BY pk LIMIT ?;
+
+-- name: jobs_suspended
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error FROM jobs
+WHERE queue = ? AND state = 3 AND pk > ? ORDER BY pk LIMIT ?;
+
+-- name: jobs_finished
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error FROM jobs
+WHERE queue = ? AND state = ? AND state >= 4 AND (finished, pk) > (?, ?) ORDER BY finished, pk LIMIT ?;
+
+-- name: set_paused
+INSERT INTO queues (name, paused) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET paused = ?2;
+
+-- name: promote
+UPDATE jobs SET state = 0, due = 0 WHERE id = ? AND state = 1 RETURNING queue;
+
+-- name: retry
+UPDATE jobs SET state = 0, due = 0, failures = 0, crashes = 0, finished = NULL, error = NULL, unit = NULL
+WHERE id = ? AND state IN (5, 6) AND run IS NULL RETURNING queue;
+
+-- name: remove
+DELETE FROM jobs WHERE id = ? AND state != 2 RETURNING queue;
+
+-- name: drain
+DELETE FROM jobs WHERE queue = ? AND state = 0 AND run IS NULL;
+
+-- name: drain_delayed
+DELETE FROM jobs WHERE queue = ? AND state = 1 AND run IS NULL;
+
+-- name: upsert_schedule
+INSERT INTO schedules (id, spec, target, next, last, paused) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (id) DO UPDATE SET spec = ?2, target = ?3, next = ?4, paused = ?6;
+
+-- name: remove_schedule
+DELETE FROM schedules WHERE id = ? RETURNING id;
+
+-- name: schedules
+SELECT id, spec, target, next, last, paused, fired FROM schedules ORDER BY id;
+
+-- name: due_schedules
+SELECT id, spec, target, next, last, paused, fired FROM schedules
+WHERE next IS NOT NULL AND paused = 0 AND next <= ? ORDER BY next LIMIT ?;
+
+-- name: next_schedule
+SELECT min(next) FROM schedules WHERE next IS NOT NULL AND paused = 0;
+
+-- name: state
+SELECT key, value, version, expires FROM states WHERE key = ? AND (expires IS NULL OR expires > ?);
+
+-- name: states
+SELECT key, value, version, expires FROM states
+WHERE key > ? AND key >= ? AND key < ? AND (expires IS NULL OR expires > ?) ORDER BY key LIMIT ?;
+
+-- name: old_runs
+SELECT id FROM runs WHERE closed = 1 AND updated < ? ORDER BY created LIMIT ?;
+
+-- name: surplus_runs
+SELECT id FROM runs WHERE closed = 1 AND created < (
+  SELECT created FROM runs ORDER BY created DESC LIMIT 1 OFFSET ?) ORDER BY created LIMIT ?;
+
+-- name: forget_run
+DELETE FROM runs WHERE id = ?;
+
+-- name: forget_run_jobs
+DELETE FROM jobs WHERE id > ? AND id < ? AND run = ?;
+
+-- name: forget_run_memos
+DELETE FROM memos WHERE scope IN (SELECT coalesce(scope, id) FROM jobs WHERE id > ? AND id < ? AND run = ?);
+
+-- name: forget_run_waits
+DELETE FROM waits WHERE run = ?;
+
+-- name: forget_run_states
+DELETE FROM states WHERE key >= ? AND key < ?;
+
+-- name: forget_events
+DELETE FROM events WHERE sid = (SELECT sid FROM streams WHERE name = ?);
+
+-- name: forget_stream
+DELETE FROM streams WHERE name = ?;
+
+-- name: old_jobs
+DELETE FROM jobs WHERE pk IN (
+  SELECT pk FROM jobs WHERE queue = ? AND state IN (4, 5, 6) AND finished < ? AND run IS NULL LIMIT ?);
+
+-- name: surplus_jobs
+DELETE FROM jobs WHERE pk IN (
+  SELECT pk FROM jobs WHERE queue = ?1 AND state >= 4 AND run IS NULL AND finished < (
+    SELECT finished FROM jobs WHERE queue = ?1 AND state >= 4 AND run IS NULL ORDER BY finished DESC LIMIT 1 OFFSET ?2)
+  LIMIT ?3);
+
+-- name: forget_job_memos
+DELETE FROM memos WHERE scope = ?;
+
+-- name: expired_states
+DELETE FROM states WHERE key IN (SELECT key FROM states WHERE expires IS NOT NULL AND expires <= ? LIMIT ?);
+
+-- name: old_once
+DELETE FROM once WHERE key IN (SELECT key FROM once WHERE at < ? LIMIT ?);

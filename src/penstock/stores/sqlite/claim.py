@@ -1,0 +1,134 @@
+"""Handing out jobs: due ones, priority first, within the limits, with their run record and their `started` event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from ...core.ids import token
+from ...ports.unit import Ask, Claim, Claims, NewEvent, RateLimit, Started, Want
+from .commit import SQL, Committer
+
+
+class Claimer:
+    """Claims inside the transaction the cursor is in."""
+
+    def __init__(self, cursor: apsw.Cursor, now: int, committer: Committer) -> None:
+        self._cursor = cursor
+        self._now = now
+        self._committer = committer
+
+    def claim(self, ask: Ask) -> Claims:
+        claims: list[Claim] = []
+        next_due: int | None = None
+        for want in ask.wants:
+            if (ask.limit is not None and len(claims) >= ask.limit) or self._one(SQL.paused, want.queue):
+                continue
+            self._cursor.execute(SQL.wake_delayed, (want.queue, self._now))
+            self._cursor.execute(SQL.expired, (want.queue, self._now))
+            held_until = self._take(want, ask, claims)
+            for due in (held_until, self._one(SQL.next_due, want.queue), self._one(SQL.next_expiry, want.queue)):
+                if due is not None and (next_due is None or due < next_due):
+                    next_due = due
+        return Claims(claims, next_due)
+
+    def _one(self, sql: str, queue: str) -> int | None:
+        row = self._cursor.execute(sql, (queue,)).fetchone()
+        return row[0] if row else None
+
+    def _take(self, want: Want, ask: Ask, claims: list[Claim]) -> int | None:
+        """Takes what the want allows; gives the time at which a limit that held it back is lifted."""
+        left = want.limit if ask.limit is None else min(want.limit, ask.limit - len(claims))
+        if want.max_active is not None:
+            left = min(left, want.max_active - (self._one(SQL.count_active, want.queue) or 0))
+        budget = _Budget(self._cursor, want.queue, want.rate, self._now) if want.rate else None
+        while left > 0:
+            page = left if budget is None else min(left, budget.room())
+            rows = self._cursor.execute(SQL.waiting, (want.queue, page)).fetchall() if page > 0 else []
+            if not rows:
+                break
+            for row in rows:
+                head = self._run_head(row[9])
+                if head is None:
+                    self._cursor.execute(SQL.drop_closed, (self._now, row[0]))
+                elif budget is not None and not budget.spend(row[12]):
+                    self._cursor.execute(SQL.postpone, (budget.until(row[12]), row[0]))
+                else:
+                    claims.append(self._activate(want.queue, row, head, ask))
+                    left -= 1
+        if budget is not None:
+            budget.save()
+            return budget.held_until()
+        return None
+
+    def _run_head(self, run: str | None) -> tuple[int, bytes | None] | None:
+        """Version and record of a job's run; None when the run is closed or gone, and its job with it."""
+        if run is None:
+            return 0, None
+        found = self._cursor.execute(SQL.run_of_claim, (run,)).fetchone()
+        return None if found is None or found[1] else (found[0], found[2])
+
+    def _activate(self, queue: str, row: Sequence[object], run_head: tuple[int, bytes | None], ask: Ask) -> Claim:
+        pk, job, name, payload, opts, scope, attempt, failures, crashes, run, stream, head, _ = row
+        execute = self._cursor.execute
+        version, record = run_head
+        attempt = attempt + 1  # type: ignore[operator]
+        secret = token()
+        execute(SQL.activate, (attempt, secret, self._now + ask.lease_ms, pk))
+        if stream is not None:
+            body = Started(stream, head).body(attempt, ask.worker)  # type: ignore[arg-type]
+            self._committer.append((NewEvent(stream, body),))  # type: ignore[arg-type]
+        scope = scope or job
+        memos = dict(execute(SQL.memos_of, (scope,)).fetchall()) if attempt > 1 or scope != job else {}
+        return Claim(
+            job, queue, name, payload, opts, scope, attempt, secret, failures, crashes, pk, run, version, record, memos,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+class _Budget:
+    """What a rate limit still allows in the present window, for the queue or for each key."""
+
+    def __init__(self, cursor: apsw.Cursor, queue: str, rate: RateLimit, now: int) -> None:
+        self._cursor = cursor
+        self._queue = queue
+        self._rate = rate
+        self._now = now
+        self._windows: dict[str, tuple[int, int]] = {}
+        self._changed: set[str] = set()
+
+    def _window(self, key: str) -> tuple[int, int]:
+        if key not in self._windows:
+            row = self._cursor.execute(SQL.rate, (self._queue, key)).fetchone()
+            fresh = row is None or row[0] <= self._now
+            self._windows[key] = (self._now + self._rate.duration_ms, 0) if fresh else (row[0], row[1])
+        return self._windows[key]
+
+    def _key(self, key: object) -> str:
+        return str(key or "") if self._rate.per_key else ""
+
+    def room(self) -> int:
+        """How many rows are worth looking at."""
+        return self._rate.max - self._window("")[1] if not self._rate.per_key else 100
+
+    def spend(self, key: object) -> bool:
+        name = self._key(key)
+        until, used = self._window(name)
+        if used >= self._rate.max:
+            return False
+        self._windows[name] = (until, used + 1)
+        self._changed.add(name)
+        return True
+
+    def until(self, key: object) -> int:
+        return self._window(self._key(key))[0]
+
+    def save(self) -> None:
+        for key in self._changed:
+            until, used = self._windows[key]
+            self._cursor.execute(SQL.set_rate, (self._queue, key, until, used))
+
+    def held_until(self) -> int | None:
+        if self._rate.per_key or self.room() > 0:
+            return None
+        return self._window("")[0]

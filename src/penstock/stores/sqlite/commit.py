@@ -1,0 +1,242 @@
+"""Applying units: every check first, every write after, so that a refused unit has touched nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from ...ports.unit import (
+    Cancelled,
+    CloseWait,
+    Committed,
+    Completed,
+    Conflict,
+    Dead,
+    Fenced,
+    GivenBack,
+    NewEvent,
+    NewJob,
+    OpenWait,
+    Receipt,
+    Refused,
+    RetryAt,
+    RunWrite,
+    Suspended,
+    Unit,
+)
+from ..queries import Queries
+
+SQL = Queries(__package__, "hot.sql")
+WAITING, DELAYED, ACTIVE, SUSPENDED, COMPLETED, FAILED, CANCELLED = range(7)
+
+
+class Committer:
+    """Applies units inside the transaction the cursor is in. `touched` collects the topics to signal afterwards."""
+
+    def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str]) -> None:
+        self._cursor = cursor
+        self._now = now
+        self._touched = touched
+        self._head: tuple[str, int] = ("", 0)  # status and closed of the run being written, as they were
+
+    def apply(self, unit: Unit) -> Receipt:
+        remember = _forgettable(unit)
+        if remember and self._cursor.execute(SQL.unit_applied, (unit.id,)).fetchone() is not None:
+            return Committed(repeated=True)
+        refusal = self._check(unit)
+        if refusal is not None:
+            return refusal
+        if remember:
+            self._cursor.execute(SQL.remember_unit, (unit.id, self._now))
+        return self._write(unit)
+
+    # Checks
+
+    def _check(self, unit: Unit) -> Receipt | None:
+        if unit.claim is not None:
+            refusal = self._check_fence(unit)
+            if refusal is not None:
+                return refusal
+        if unit.run is not None:
+            refusal = self._check_version(unit, unit.run)
+            if refusal is not None:
+                return refusal
+        if unit.takes or unit.waits or unit.state or unit.schedule is not None or unit.once is not None:
+            return self._check_rest(unit)
+        return None
+
+    def _check_fence(self, unit: Unit) -> Receipt | None:
+        claim = unit.claim
+        assert claim is not None
+        row = self._cursor.execute(SQL.fence, (claim.handle,)).fetchone()
+        if row is None:
+            return Fenced()
+        state, attempt, token, last = row
+        if last == unit.id:
+            return Committed(repeated=True)
+        if state != ACTIVE or token != claim.token or attempt != claim.attempt:
+            return Fenced()
+        return None
+
+    def _check_version(self, unit: Unit, run: RunWrite) -> Receipt | None:
+        row = self._cursor.execute(SQL.run_head, (run.id,)).fetchone()
+        if row is None:
+            return None if run.expect == 0 else Conflict(0, None)
+        version, status, closed, last, record = row
+        if last == unit.id:
+            return Committed(repeated=True)
+        if version != run.expect:
+            return Conflict(version, record)
+        self._head = (status, closed)
+        return None
+
+    def _check_rest(self, unit: Unit) -> Receipt | None:
+        execute = self._cursor.execute
+        if unit.once is not None and execute(SQL.seen, (unit.once,)).fetchone() is not None:
+            return Refused("duplicate", unit.once)
+        for job in unit.takes:
+            if execute(SQL.takeable, (job,)).fetchone() is None:
+                return Refused("taken", job)
+        for wait in unit.waits:
+            if isinstance(wait, CloseWait) and execute(SQL.wait_state, (wait.id,)).fetchone() != ("open",):
+                return Refused("wait", wait.id)
+        for write in unit.state:
+            if write.expect is not None:
+                row = execute(SQL.state_version, (write.key, self._now)).fetchone()
+                if (row[0] if row else 0) != write.expect:
+                    return Refused("state", write.key)
+        move = unit.schedule
+        if move is not None and execute(SQL.schedule_slot, (move.id,)).fetchone() != (move.slot,):
+            return Refused("schedule", move.id)
+        return None
+
+    # Writes
+
+    def _write(self, unit: Unit) -> Committed:
+        if unit.run is not None:
+            self._write_run(unit.id, unit.run)
+        if unit.claim is not None:
+            self._write_job(unit)
+        for job in unit.takes:
+            self._cursor.execute(SQL.take, (job,))
+        places = self.append(unit.events) if unit.events else []
+        added = [self._add(job) for job in unit.jobs]
+        if unit.memos or unit.waits or unit.state or unit.schedule is not None or unit.once is not None:
+            self._write_rest(unit)
+        return Committed(places, added)
+
+    def _write_run(self, unit_id: str, run: RunWrite) -> None:
+        execute, now = self._cursor.execute, self._now
+        if run.expect == 0:
+            execute(SQL.insert_run, (run.id, run.flow, run.status, run.closed, now, now, unit_id, run.record))
+        elif (run.status, run.closed) == self._head:
+            execute(SQL.update_run, (run.expect + 1, now, unit_id, run.record, run.id))
+        else:
+            execute(
+                SQL.update_run_status,
+                (run.expect + 1, now, unit_id, run.record, run.status, run.closed, run.id),
+            )
+        if run.closed:
+            self._touched.add(f"run:{run.id}")
+        if run.cancel_jobs:
+            execute(SQL.cancel_jobs, (now, unit_id, f"{run.id}.", f"{run.id}/", run.id))
+            execute(SQL.cancel_waits, (run.id,))
+            self._touched.add("cancelled")
+
+    def _write_job(self, unit: Unit) -> None:
+        claim, outcome = unit.claim, unit.outcome
+        assert claim is not None
+        execute, pk, now = self._cursor.execute, claim.handle, self._now
+        if unit.progress is not None:
+            execute(SQL.set_progress, (unit.progress, pk))
+        match outcome:
+            case None:
+                return
+            case Completed(result=result):
+                execute(SQL.finish, (COMPLETED, now, unit.id, result, pk))
+            case RetryAt(due=due, error=error):
+                execute(SQL.retry_at, (due, unit.id, error, pk))
+            case Dead(error=error):
+                execute(SQL.fail, (FAILED, now, unit.id, error, pk))
+            case Cancelled():
+                execute(SQL.finish, (CANCELLED, now, unit.id, None, pk))
+            case Suspended():
+                execute(SQL.finish, (SUSPENDED, None, unit.id, None, pk))
+            case GivenBack(due=due):
+                execute(SQL.give_back, (DELAYED if due > now else WAITING, due, unit.id, pk))
+        if isinstance(outcome, RetryAt | GivenBack):
+            self._touched.add(f"queue:{claim.queue}")
+
+    def _add(self, job: NewJob) -> bool:
+        started = job.started
+        state = DELAYED if job.due > self._now else WAITING
+        self._cursor.execute(
+            SQL.add_job,
+            (
+                job.id, job.queue, job.name, state, job.priority, job.due, job.run, job.scope, job.rate_key, self._now,
+                started.stream if started else None, started.head if started else None, job.opts, job.payload,
+            ),
+        )  # fmt: skip
+        added = self._cursor.connection.changes() == 1
+        topic = f"queue:{job.queue}"
+        if topic not in self._touched:
+            self._cursor.execute(SQL.know_queue, (job.queue,))
+            self._touched.add(topic)
+        if added and job.added is not None:
+            self._append_to(job.added.stream, [job.added.body])
+        return added
+
+    def append(self, events: Sequence[NewEvent]) -> list[tuple[int, int]]:
+        """Appends in order and gives each event's place; a stream's events of one unit follow each other."""
+        stream = events[0].stream
+        if all(event.stream == stream for event in events):
+            return self._append_to(stream, [event.body for event in events])
+        return [self._append_to(event.stream, [event.body])[0] for event in events]
+
+    def _append_to(self, stream: str, bodies: list[bytes]) -> list[tuple[int, int]]:
+        cursor, n = self._cursor, len(bodies)
+        rows = cursor.execute(SQL.next_seq, (n, self._now, stream)).fetchall()
+        if not rows:
+            rows = cursor.execute(SQL.new_stream, (stream, n, self._now)).fetchall()
+        sid, last, ms = rows[0]
+        first = last - n + 1
+        for seq, body in enumerate(bodies, first):
+            cursor.execute(SQL.append, (sid, seq, ms, body))
+        self._touched.add(f"stream:{stream}")
+        self._touched.add("events")
+        return [(ms, seq) for seq in range(first, last + 1)]
+
+    def _write_rest(self, unit: Unit) -> None:
+        execute = self._cursor.execute
+        for memo in unit.memos:
+            execute(SQL.memo, (memo.scope, memo.name, memo.value))
+        for wait in unit.waits:
+            if isinstance(wait, OpenWait):
+                execute(SQL.open_wait, (wait.id, wait.run, wait.scope, wait.kind, wait.due, wait.body))
+            else:
+                execute(SQL.close_wait, (wait.state, wait.id))
+        for write in unit.state:
+            if write.value is None:
+                execute(SQL.delete_state, (write.key,))
+            else:
+                execute(SQL.set_state, (write.key, write.value, write.expires))
+        if unit.schedule is not None:
+            execute(SQL.move_schedule, (unit.schedule.next, unit.schedule.slot, unit.schedule.id))
+        if unit.once is not None:
+            execute(SQL.see, (unit.once, self._now))
+
+
+def _forgettable(unit: Unit) -> bool:
+    """Whether neither its job nor its run would know the unit again, and applying it twice would write twice.
+
+    The job row keeps the unit that ended an attempt, the run row the one that began the run; what only adds jobs and
+    memos is idempotent by their names.
+    """
+    if unit.claim is not None and unit.outcome is not None:
+        return False
+    if unit.run is not None:
+        return unit.run.expect > 0
+    return bool(
+        unit.events or unit.takes or unit.waits or unit.state or unit.schedule is not None or unit.once is not None
+    )

@@ -1,0 +1,102 @@
+"""Opening the file, and SQLite's errors in our words."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+import apsw
+
+from ...core.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+
+MEMORY = ":memory:"
+FORMAT = 1  # kept in the file's user_version
+_BUSY_SECONDS = 30.0
+
+
+def connect(path: str) -> apsw.Connection:
+    """A connection with our settings, the schema in place."""
+    if path != MEMORY:
+        _prepare(Path(path))
+    try:
+        connection = apsw.Connection(path, statementcachesize=200)
+        connection.set_busy_handler(_patient())
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        # FULL: an acknowledged commit survives power loss. Group commit pays for the fsync.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA wal_autocheckpoint = 4000").fetchall()
+        connection.execute("PRAGMA cache_size = -32000")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        _create(connection, path)
+    except apsw.Error as problem:
+        raise translate(problem, path) from problem
+    return connection
+
+
+def _prepare(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            # Payloads can be private: the file is the owner's alone from the first byte on.
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as problem:
+        raise StoreUnavailable(f"cannot open {path}: {problem.strerror}; give a path you may write to") from None
+
+
+def _create(connection: apsw.Connection, path: str) -> None:
+    if _format(connection) == FORMAT:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        found = _format(connection)
+        if found > FORMAT:
+            raise StoreError(f"{path} was written by a newer Penstock (format {found}, this one knows {FORMAT}): upgrade")
+        if found == 0:
+            if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() != (0,):
+                raise StoreCorrupt(f"{path} is a SQLite file of something else: give another path")
+            connection.execute(resources.files(__package__).joinpath("schema.sql").read_text("utf-8"))
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _format(connection: apsw.Connection) -> int:
+    row = connection.execute("PRAGMA user_version").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _patient() -> Callable[[int], bool]:
+    """Waits for another process's write in short naps: SQLite's own handler backs off to 100 ms and starves."""
+    since = 0.0
+
+    def busy(count: int) -> bool:
+        nonlocal since
+        if count == 0:
+            since = time.monotonic()
+        time.sleep(0.0003 if count < 50 else 0.002)
+        return time.monotonic() - since < _BUSY_SECONDS
+
+    return busy
+
+
+def translate(problem: BaseException, path: str) -> StoreError:
+    """Our error for one of SQLite's."""
+    if isinstance(problem, StoreError):
+        return problem
+    if isinstance(problem, apsw.FullError):
+        return StoreFull(f"no room left to write {path}: free some disk space, work goes on by itself")
+    if isinstance(problem, apsw.NotADBError | apsw.CorruptError):
+        return StoreCorrupt(f"{path} is not a readable SQLite file ({problem}): restore it from a backup or use another path")
+    if isinstance(problem, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError):
+        return StoreUnavailable(f"cannot write {path} ({problem}): check the path and its permissions")
+    if isinstance(problem, apsw.BusyError | apsw.LockedError):
+        return StoreUnavailable(f"{path} stayed locked by another process for {_BUSY_SECONDS:.0f} s: is one stopped inside a write?")
+    if isinstance(problem, apsw.IOError):
+        return StoreUnavailable(f"cannot read or write {path} ({problem}): check the disk")
+    return StoreError(f"{path}: {type(problem).__name__}: {problem}")

@@ -1,0 +1,151 @@
+-- The statements of commit, claim and renew.
+
+-- name: fence
+SELECT state, attempt, token, unit FROM jobs WHERE pk = ?;
+
+-- name: run_head
+SELECT version, status, closed, unit, record FROM runs WHERE id = ?;
+
+-- name: insert_run
+INSERT INTO runs (id, version, flow, status, closed, created, updated, unit, record) VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: update_run
+UPDATE runs SET version = ?, updated = ?, unit = ?, record = ? WHERE id = ?;
+
+-- name: update_run_status
+UPDATE runs SET version = ?, updated = ?, unit = ?, record = ?, status = ?, closed = ? WHERE id = ?;
+
+-- name: next_seq
+UPDATE streams SET seq = seq + ?, ms = max(ms, ?) WHERE name = ? RETURNING sid, seq, ms;
+
+-- name: new_stream
+INSERT INTO streams (name, seq, ms) VALUES (?, ?, ?) RETURNING sid, seq, ms;
+
+-- name: append
+INSERT INTO events (sid, seq, ms, body) VALUES (?, ?, ?, ?);
+
+-- name: add_job
+INSERT INTO jobs (id, queue, name, state, priority, due, run, scope, rate_key, created, started_stream, started_head,
+                  opts, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: finish
+UPDATE jobs SET state = ?, finished = ?, unit = ?, result = ?, lease = NULL WHERE pk = ?;
+
+-- name: fail
+UPDATE jobs SET state = ?, finished = ?, unit = ?, error = ?, failures = failures + 1, lease = NULL WHERE pk = ?;
+
+-- name: retry_at
+UPDATE jobs SET state = 1, due = ?, unit = ?, error = ?, failures = failures + 1, lease = NULL WHERE pk = ?;
+
+-- name: give_back
+UPDATE jobs SET state = ?, due = ?, unit = ?, lease = NULL WHERE pk = ?;
+
+-- name: set_progress
+UPDATE jobs SET progress = ? WHERE pk = ?;
+
+-- name: cancel_jobs
+UPDATE jobs SET state = 6, finished = ?, unit = ? WHERE id > ? AND id < ? AND run = ? AND state IN (0, 1, 3);
+
+-- name: cancel_waits
+UPDATE waits SET state = 'cancelled' WHERE run = ? AND state = 'open';
+
+-- name: take
+DELETE FROM jobs WHERE id = ? AND state IN (0, 1, 3, 5);
+
+-- name: takeable
+SELECT 1 FROM jobs WHERE id = ? AND state IN (0, 1, 3, 5);
+
+-- name: memo
+INSERT INTO memos (scope, name, value) VALUES (?, ?, ?) ON CONFLICT (scope, name) DO NOTHING;
+
+-- name: memos_of
+SELECT name, value FROM memos WHERE scope = ?;
+
+-- name: open_wait
+INSERT INTO waits (id, run, scope, kind, state, due, body) VALUES (?, ?, ?, ?, 'open', ?, ?) ON CONFLICT (id) DO NOTHING;
+
+-- name: wait_state
+SELECT state FROM waits WHERE id = ?;
+
+-- name: close_wait
+UPDATE waits SET state = ? WHERE id = ? AND state = 'open';
+
+-- name: state_version
+SELECT version FROM states WHERE key = ? AND (expires IS NULL OR expires > ?);
+
+-- name: set_state
+INSERT INTO states (key, value, version, expires) VALUES (?1, ?2, 1, ?3)
+ON CONFLICT (key) DO UPDATE SET value = ?2, version = version + 1, expires = ?3;
+
+-- name: delete_state
+DELETE FROM states WHERE key = ?;
+
+-- name: schedule_slot
+SELECT next FROM schedules WHERE id = ?;
+
+-- name: move_schedule
+UPDATE schedules SET next = ?, last = ?, fired = fired + 1 WHERE id = ?;
+
+-- name: seen
+SELECT 1 FROM once WHERE key = ?;
+
+-- name: see
+INSERT INTO once (key, at) VALUES (?, ?);
+
+-- name: unit_applied
+SELECT 1 FROM units WHERE id = ?;
+
+-- name: remember_unit
+INSERT INTO units (id, at) VALUES (?, ?);
+
+-- name: paused
+SELECT paused FROM queues WHERE name = ?;
+
+-- name: know_queue
+INSERT INTO queues (name) VALUES (?) ON CONFLICT (name) DO NOTHING;
+
+-- name: wake_delayed
+UPDATE jobs SET state = 0 WHERE queue = ? AND state = 1 AND due <= ?;
+
+-- name: expired
+UPDATE jobs SET state = 0, crashes = crashes + 1, lease = NULL WHERE queue = ? AND state = 2 AND lease <= ?;
+
+-- name: next_due
+SELECT min(due) FROM jobs WHERE queue = ? AND state = 1;
+
+-- name: next_expiry
+SELECT min(lease) FROM jobs WHERE queue = ? AND state = 2;
+
+-- name: count_active
+SELECT count(*) FROM jobs WHERE queue = ? AND state = 2;
+
+-- name: waiting
+SELECT pk, id, name, payload, opts, scope, attempt, failures, crashes, run, started_stream, started_head, rate_key
+FROM jobs WHERE queue = ? AND state = 0 ORDER BY priority, pk LIMIT ?;
+
+-- name: activate
+UPDATE jobs SET state = 2, attempt = ?, token = ?, lease = ? WHERE pk = ?;
+
+-- name: run_of_claim
+SELECT version, closed, record FROM runs WHERE id = ?;
+
+-- name: drop_closed
+UPDATE jobs SET state = 6, finished = ? WHERE pk = ?;
+
+-- name: postpone
+UPDATE jobs SET state = 1, due = ? WHERE pk = ?;
+
+-- name: rate
+SELECT until, used FROM rates WHERE queue = ? AND key = ?;
+
+-- name: set_rate
+INSERT INTO rates (queue, key, until, used) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (queue, key) DO UPDATE SET until = ?3, used = ?4;
+
+-- name: renew
+UPDATE jobs SET lease = ? WHERE pk = ? AND state = 2 AND token = ? AND attempt = ?;
+
+-- name: run_closed
+SELECT closed FROM runs WHERE id = ?;

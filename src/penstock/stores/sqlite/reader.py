@@ -1,0 +1,52 @@
+"""Reads on connections of their own, so that a long list never holds up a commit."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import apsw
+
+from .connection import MEMORY, connect, translate
+from .writer import Writer
+
+T = TypeVar("T")
+
+
+class Reader:
+    """Runs read-only work on a small pool; a memory database has one connection only, the writer's."""
+
+    def __init__(self, path: str, writer: Writer) -> None:
+        self._path = path
+        self._writer = writer
+        self._local = threading.local()
+        self._connections: list[apsw.Connection] = []
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="penstock-read") if path != MEMORY else None
+
+    async def run(self, work: Callable[[apsw.Cursor], T]) -> T:
+        if self._pool is None:
+            return await self._writer.run(work)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._work, work)
+
+    def _work(self, work: Callable[[apsw.Cursor], T]) -> T:
+        try:
+            return work(self._cursor())
+        except apsw.Error as problem:
+            raise translate(problem, self._path) from problem
+
+    def _cursor(self) -> apsw.Cursor:
+        cursor: Any = getattr(self._local, "cursor", None)
+        if cursor is None:
+            connection = connect(self._path)
+            self._connections.append(connection)
+            cursor = self._local.cursor = connection.cursor()
+        return cursor
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        for connection in self._connections:
+            connection.close()

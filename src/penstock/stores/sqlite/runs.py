@@ -1,0 +1,39 @@
+"""Reading runs."""
+
+from __future__ import annotations
+
+import apsw
+
+from ...ports.store import RunRow
+from .events import LAST, SQL
+
+
+def run(cursor: apsw.Cursor, id: str) -> RunRow | None:
+    row = cursor.execute(SQL.run, (id,)).fetchone()
+    return _row(row) if row else None
+
+
+def runs(cursor: apsw.Cursor, flow: str | None, status: str | None, before: str | None, limit: int) -> list[RunRow]:
+    created, id = LAST, ""
+    if before is not None:
+        row = cursor.execute(SQL.run_created, (before,)).fetchone()
+        created, id = (row[0], before) if row else (0, "")
+    page = (created, id, limit)
+    if flow and status:
+        rows = cursor.execute(SQL.runs_of_flow_with_status, (flow, status, *page))
+    elif flow:
+        rows = cursor.execute(SQL.runs_of_flow, (flow, *page))
+    elif status:
+        rows = cursor.execute(SQL.runs_with_status, (status, *page))
+    else:
+        rows = cursor.execute(SQL.runs, page)
+    return [_row(row) for row in rows]
+
+
+def loose(cursor: apsw.Cursor, limit: int) -> list[str]:
+    return [row[0] for row in cursor.execute(SQL.loose_runs, (limit,))]
+
+
+def _row(row: tuple[object, ...]) -> RunRow:
+    id, version, flow, status, closed, created, updated, record = row
+    return RunRow(id, version, flow, status, bool(closed), created, updated, record)  # type: ignore[arg-type]

@@ -1,0 +1,197 @@
+"""The embedded store: one writer thread with grouped transactions, readers of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
+
+import apsw
+
+from ...core.clock import Clock, SystemClock
+from ...core.events import Event
+from ...ports.store import FeedItem, JobRow, QueueRow, Retention, RunRow, ScheduleRow, StateRow
+from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
+from ..signals import TopicSignals
+from ..tailing import follow
+from . import events, housekeeping, queues, runs, schedules, state
+from .claim import Claimer
+from .commit import SQL, Committer
+from .connection import MEMORY
+from .reader import Reader
+from .writer import Writer
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """Runs, jobs, events and state in one SQLite file; `:memory:` keeps them in this process."""
+
+    def __init__(self, path: str = MEMORY, *, clock: Clock | None = None, namespace: str = "nq") -> None:
+        self.path = path
+        self.signals = TopicSignals()
+        self._clock = clock or SystemClock()
+        self._namespace = namespace
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._writer = Writer(path, self._others_committed)
+        self._reader = Reader(path, self._writer)
+
+    async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._writer.start)
+
+    async def close(self) -> None:
+        self._loop = None
+        await asyncio.to_thread(self._reader.close)
+        await asyncio.to_thread(self._writer.close)
+
+    # Commits
+
+    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+        touched: set[str] = set()
+
+        def work(cursor: apsw.Cursor) -> CommitReply:
+            touched.clear()  # after a failed batch the same work runs again, alone
+            now = self._clock.now_ms()
+            committer = Committer(cursor, now, touched)
+            receipts = [committer.apply(unit) for unit in units]
+            given = Claimer(cursor, now, committer).claim(ask) if ask is not None else Claims()
+            return CommitReply(receipts, given)
+
+        return await self._writer.run(work, lambda: self.signals.fire(touched))
+
+    async def claim(self, ask: Ask) -> Claims:
+        return (await self.commit((), ask)).work
+
+    def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
+        def work(cursor: apsw.Cursor) -> list[Claim]:
+            until = self._clock.now_ms() + lease_ms
+            return [claim for claim in claims if not _renew(cursor, claim, until)]
+
+        return self._writer.run_blocking(work)
+
+    # Events
+
+    async def read(
+        self, stream: str, *, after: str | None = None, before: str | None = None, limit: int = 100, backward: bool = False
+    ) -> list[Event]:
+        return await self._reader.run(lambda c: events.read(c, stream, after, before, limit, backward))
+
+    def tail(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        return follow(self.read, self.signals, stream, after)
+
+    async def feed(self, after: int | None, limit: int = 500) -> list[FeedItem]:
+        return await self._reader.run(lambda c: events.feed(c, after, limit))
+
+    async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]:
+        return await self._reader.run(lambda c: events.names(c, prefix, after, limit))
+
+    async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
+        return await self._writer.run(lambda c: events.trim(c, stream, keep, before_ms))
+
+    # Runs
+
+    async def run(self, id: str) -> RunRow | None:
+        return await self._reader.run(lambda c: runs.run(c, id))
+
+    async def runs(
+        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
+    ) -> list[RunRow]:
+        return await self._reader.run(lambda c: runs.runs(c, flow, status, before, limit))
+
+    async def loose_runs(self, limit: int = 100) -> list[str]:
+        return await self._reader.run(lambda c: runs.loose(c, limit))
+
+    # Queues
+
+    async def queues(self) -> list[QueueRow]:
+        return await self._reader.run(queues.queues)
+
+    async def jobs(self, queue: str, state: JobState, *, after: str | None = None, limit: int = 50) -> list[JobRow]:
+        return await self._reader.run(lambda c: queues.jobs(c, queue, state, after, limit))
+
+    async def job(self, id: str) -> JobRow | None:
+        return await self._reader.run(lambda c: queues.job(c, id))
+
+    async def pause(self, queue: str) -> None:
+        await self._writer.run(lambda c: queues.set_paused(c, queue, True))
+
+    async def resume(self, queue: str) -> None:
+        await self._writer.run(lambda c: queues.set_paused(c, queue, False))
+        self.signals.fire((f"queue:{queue}",))
+
+    async def promote(self, id: str) -> bool:
+        return await self._change(events.SQL.promote, id)
+
+    async def retry(self, id: str) -> bool:
+        return await self._change(events.SQL.retry, id)
+
+    async def remove(self, id: str) -> bool:
+        return await self._change(events.SQL.remove, id)
+
+    async def drain(self, queue: str, *, delayed: bool = False) -> int:
+        return await self._writer.run(lambda c: queues.drain(c, queue, delayed))
+
+    async def _change(self, sql: str, id: str) -> bool:
+        queue = await self._writer.run(lambda c: queues.change(c, sql, id))
+        if queue is not None:
+            self.signals.fire((f"queue:{queue}",))
+        return queue is not None
+
+    # Schedules
+
+    async def upsert_schedule(self, row: ScheduleRow) -> None:
+        await self._writer.run(lambda c: schedules.upsert(c, row))
+        self.signals.fire(("schedules",))
+
+    async def remove_schedule(self, id: str) -> bool:
+        return await self._writer.run(lambda c: schedules.remove(c, id))
+
+    async def schedules(self) -> list[ScheduleRow]:
+        return await self._reader.run(schedules.all)
+
+    async def due_schedules(self, now_ms: int, limit: int = 100) -> list[ScheduleRow]:
+        return await self._reader.run(lambda c: schedules.due(c, now_ms, limit))
+
+    async def next_schedule(self) -> int | None:
+        return await self._reader.run(schedules.next_due)
+
+    # State
+
+    async def state(self, key: str) -> StateRow | None:
+        return await self._reader.run(lambda c: state.get(c, key, self._clock.now_ms()))
+
+    async def states(self, prefix: str, *, after: str | None = None, limit: int = 100) -> list[StateRow]:
+        return await self._reader.run(lambda c: state.list_(c, prefix, after, limit, self._clock.now_ms()))
+
+    # Housekeeping
+
+    async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
+        return await self._writer.run(
+            lambda c: housekeeping.sweep(c, what, self._clock.now_ms(), limit, self._namespace)
+        )
+
+    async def describe(self) -> dict[str, Any]:
+        size = os.path.getsize(self.path) if self.path != MEMORY else 0
+        return {"store": "sqlite", "path": self.path, "sqlite": apsw.sqlite_lib_version(), "bytes": size}
+
+    def _others_committed(self) -> None:
+        """Called on the writer's thread when another process has written: everyone looks for themselves."""
+        loop = self._loop
+        if loop is not None and not self.signals.silent:
+            _call_soon(loop, self.signals.fire_all)
+
+
+def _renew(cursor: apsw.Cursor, claim: Claim, until: int) -> bool:
+    cursor.execute(SQL.renew, (until, claim.handle, claim.token, claim.attempt))
+    if cursor.connection.changes() == 0:
+        return False
+    return claim.run is None or cursor.execute(SQL.run_closed, (claim.run,)).fetchone() == (0,)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(call)
+    except RuntimeError:  # the loop closed in the meantime
+        pass

@@ -1,0 +1,197 @@
+"""One thread owns the connection that writes; what arrives while it writes goes together in the next transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+import apsw
+
+from ...core.errors import StoreUnavailable
+from .connection import connect, translate
+
+T = TypeVar("T")
+Work = Callable[[apsw.Cursor], T]
+
+# How often an idle writer looks whether another process has committed. It reads shared memory, not the disk.
+GLANCE = 0.02
+
+
+class _Ticket(Generic[T]):
+    __slots__ = ("error", "future", "loop", "result", "then", "work")
+
+    def __init__(
+        self,
+        work: Work[T],
+        future: asyncio.Future[T] | Future[T],
+        loop: asyncio.AbstractEventLoop | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        self.work = work
+        self.future = future
+        self.loop = loop
+        self.then = then
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+    def settle(self) -> None:
+        if self.error is None and self.then is not None:
+            self.then()
+        future = self.future
+        if future.done():  # its caller has gone away; the work is done all the same
+            return
+        if self.error is not None:
+            future.set_exception(self.error)
+        else:
+            future.set_result(self.result)  # type: ignore[arg-type]
+
+
+class Writer:
+    """Runs pieces of work inside grouped transactions. `glance` is called when another process has committed."""
+
+    def __init__(self, path: str, glance: Callable[[], None]) -> None:
+        self.path = path
+        self._glance = glance
+        self._inbox: queue.SimpleQueue[_Ticket[Any] | None] = queue.SimpleQueue()
+        self._opened: Future[None] = Future()
+        self._closed = False
+        self._thread = threading.Thread(target=self._main, name="penstock-sqlite", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._opened.result()
+
+    async def run(self, work: Work[T], then: Callable[[], None] | None = None) -> T:
+        """Runs work in the next transaction; returns once that is on disk. `then` follows on the caller's loop,
+        whether or not the caller still waits."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._put(_Ticket(work, future, loop, then))
+        return await future
+
+    def run_blocking(self, work: Work[T]) -> T:
+        """The same, for a caller with no event loop."""
+        future: Future[T] = Future()
+        self._put(_Ticket(work, future))
+        return future.result()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _put(self, ticket: _Ticket[Any]) -> None:
+        if self._closed:
+            raise StoreUnavailable(f"the store {self.path} is closed")
+        self._inbox.put(ticket)
+
+    def _main(self) -> None:
+        try:
+            connection = connect(self.path)
+        except BaseException as problem:
+            self._opened.set_exception(problem)
+            return
+        self._opened.set_result(None)
+        try:
+            self._serve(connection)
+        finally:
+            connection.close()
+            self._refuse_rest()
+
+    def _serve(self, connection: apsw.Connection) -> None:
+        cursor = connection.cursor()
+        seen = _data_version(cursor)
+        while True:
+            try:
+                first = self._inbox.get(timeout=GLANCE)
+            except queue.Empty:
+                now = _data_version(cursor)
+                if now != seen:
+                    seen = now
+                    self._glance()
+                continue
+            batch, stop = self._collect(first)
+            if batch:
+                self._transact(connection, cursor, batch)
+                now = _data_version(cursor)
+                if now != seen:
+                    seen = now
+                    self._glance()
+            if stop:
+                return
+
+    def _collect(self, first: _Ticket[Any] | None) -> tuple[list[_Ticket[Any]], bool]:
+        batch: list[_Ticket[Any]] = []
+        ticket = first
+        while ticket is not None:
+            batch.append(ticket)
+            try:
+                ticket = self._inbox.get_nowait()
+            except queue.Empty:
+                return batch, False
+        return batch, True
+
+    def _transact(self, connection: apsw.Connection, cursor: apsw.Cursor, batch: list[_Ticket[Any]]) -> None:
+        try:
+            self._attempt(connection, cursor, batch)
+        except Exception as problem:
+            if len(batch) == 1:
+                batch[0].error = translate(problem, self.path) if isinstance(problem, apsw.Error) else problem
+            else:
+                # One piece of work broke: each goes alone, so that it hurts no neighbour.
+                for ticket in batch:
+                    self._transact(connection, cursor, [ticket])
+                return
+        _deliver(batch)
+
+    def _attempt(self, connection: apsw.Connection, cursor: apsw.Cursor, batch: list[_Ticket[Any]]) -> None:
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            for ticket in batch:
+                ticket.result = ticket.work(cursor)
+            cursor.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                cursor.execute("ROLLBACK")
+            raise
+
+    def _refuse_rest(self) -> None:
+        rest: list[_Ticket[Any]] = []
+        while not self._inbox.empty():
+            ticket = self._inbox.get_nowait()
+            if ticket is not None:
+                ticket.error = StoreUnavailable(f"the store {self.path} is closed")
+                rest.append(ticket)
+        _deliver(rest)
+
+
+def _deliver(batch: list[_Ticket[Any]]) -> None:
+    """Hands results over with one wake-up a loop, not one a ticket."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Ticket[Any]]] = {}
+    for ticket in batch:
+        if ticket.loop is None:
+            ticket.settle()
+        else:
+            by_loop.setdefault(ticket.loop, []).append(ticket)
+    for loop, tickets in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle, tickets)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            pass
+
+
+def _settle(tickets: list[_Ticket[Any]]) -> None:
+    for ticket in tickets:
+        ticket.settle()
+
+
+def _data_version(cursor: apsw.Cursor) -> int:
+    row = cursor.execute("PRAGMA data_version").fetchone()
+    assert row is not None
+    return int(row[0])

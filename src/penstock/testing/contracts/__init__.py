@@ -1,0 +1,70 @@
+"""The contracts every store keeps, as tests. A store's author subclasses one class:
+
+    class TestMyStore(StoreContract):
+        async def make_store(self, clock):
+            return MyStore(clock=clock)
+
+Needs pytest and pytest-asyncio.
+"""
+
+from . import rewriting as rewriting
+from .claim import ClaimContract
+from .commit import CommitContract
+from .event_log import EventLogContract
+from .housekeeping import HousekeepingContract
+from .lease import LeaseContract
+from .limits import LimitsContract
+from .outcomes import OutcomeContract
+from .queue_admin import QueueAdminContract
+from .refusals import RefusalContract
+from .repeats import RepeatContract
+from .runs import RunsContract
+from .schedules import SchedulesContract
+from .signals import SignalsContract
+from .state import StateContract
+from .subject import StoreUnderTest
+from .tail import TailContract
+from .waits import WaitsContract
+
+
+class StoreContract(
+    CommitContract,
+    RefusalContract,
+    RepeatContract,
+    OutcomeContract,
+    ClaimContract,
+    LimitsContract,
+    LeaseContract,
+    WaitsContract,
+    RunsContract,
+    EventLogContract,
+    TailContract,
+    SignalsContract,
+    QueueAdminContract,
+    SchedulesContract,
+    StateContract,
+    HousekeepingContract,
+):
+    """All of them together."""
+
+
+__all__ = [
+    "ClaimContract",
+    "CommitContract",
+    "EventLogContract",
+    "HousekeepingContract",
+    "LeaseContract",
+    "LimitsContract",
+    "OutcomeContract",
+    "QueueAdminContract",
+    "RefusalContract",
+    "RepeatContract",
+    "RunsContract",
+    "SchedulesContract",
+    "SignalsContract",
+    "StateContract",
+    "StoreContract",
+    "StoreUnderTest",
+    "TailContract",
+    "WaitsContract",
+]

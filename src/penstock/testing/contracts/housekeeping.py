@@ -1,0 +1,183 @@
+"""Retention: what is finished and old goes, what is alive stays."""
+
+from __future__ import annotations
+
+from ...ports.store import Retention, Store
+from ...ports.unit import CloseWait, Committed, Completed, Dead, Memo, Refused, RetryAt, StateWrite
+from ..clock import FakeClock
+from .picture import picture
+from .queue_admin import one_in_each_state
+from .samples import ERROR, QUEUE, add, apply, claim, claim_one, event, held, job, run, seqs, state_of, unit, wait
+from .subject import StoreUnderTest
+
+FAR = 10**15
+
+
+class HousekeepingContract(StoreUnderTest):
+    """Sweeping never touches open runs or active jobs."""
+
+    async def test_nothing_is_swept_that_was_not_asked_for(self, store: Store, clock: FakeClock) -> None:
+        await one_in_each_state(store, clock)
+        await _closed_run(store, "r")
+        clock.advance("30d")
+        before = await picture(store)
+        assert await store.sweep(Retention()) == {"runs": 0, "jobs": 0, "events": 0, "states": 0}
+        assert await picture(store) == before
+
+    async def test_finished_jobs_by_age(self, store: Store, clock: FakeClock) -> None:
+        await _done(store, "old")
+        clock.advance("1h")
+        await _done(store, "new")
+        gone = await store.sweep(Retention(jobs_before=clock.now_ms()))
+        assert gone["jobs"] == 1
+        assert [await state_of(store, id) for id in ("old", "new")] == [None, "completed"]
+
+    async def test_jobs_that_are_not_finished_are_never_swept(self, store: Store, clock: FakeClock) -> None:
+        await one_in_each_state(store, clock)
+        gone = await store.sweep(Retention(jobs_before=FAR, keep_jobs=0))
+        assert gone["jobs"] == 3
+        (queue,) = await store.queues()
+        alive = {"waiting", "delayed", "active", "suspended"}
+        assert queue.counts == {state: int(state in alive) for state in queue.counts}
+
+    async def test_finished_jobs_by_count_of_each_queue(self, store: Store, clock: FakeClock) -> None:
+        for n in range(5):
+            await _done(store, f"a{n}", "a")
+            await _done(store, f"b{n}", "b")
+            clock.advance("1s" if n % 2 else 0)
+        gone = await store.sweep(Retention(keep_jobs=2))
+        assert gone["jobs"] == 6
+        left = [await state_of(store, f"{q}{n}") for q in "ab" for n in (3, 4)]
+        assert left == ["completed"] * 4
+        assert (await store.sweep(Retention(keep_jobs=2)))["jobs"] == 0
+
+    async def test_jobs_of_runs_stay_with_their_run(self, store: Store, clock: FakeClock) -> None:
+        await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r"), job("r.b.1", run="r")]))
+        await apply(store, unit(claim=await claim_one(store), outcome=Dead(ERROR)))
+        before = await picture(store)
+        assert (await store.sweep(Retention(jobs_before=FAR, keep_jobs=0)))["jobs"] == 0
+        assert await picture(store) == before
+
+    async def test_closed_runs_by_age_with_all_that_is_theirs(self, store: Store, clock: FakeClock) -> None:
+        await _closed_run(store, "old")
+        await _closed_run(store, "old.er")
+        await apply(store, unit(run=run("open"), jobs=[job("open.a.1", run="open")], events=[event(stream="nq:flow:open")]))
+        clock.advance("1h")
+        await _closed_run(store, "new")
+        gone = await store.sweep(Retention(runs_before=clock.now_ms()))
+        assert gone == {"runs": 2, "jobs": 4, "events": 4, "states": 2}
+        assert [row.id for row in await store.runs()] == ["new", "open"]
+        assert await store.streams() == ["nq:flow:new", "nq:flow:open"]
+        assert [row.key for row in await store.states("")] == ["run/new/cart"]
+        assert [await state_of(store, id) for id in ("old.a.1", "old.er.b.1", "new.a.1")] == [None, None, "completed"]
+        assert await apply(store, unit(waits=[CloseWait("wait-old", "resolved")])) == Refused("wait", "wait-old")
+
+    async def test_a_swept_run_is_forgotten_whole(self, store: Store, clock: FakeClock) -> None:
+        await _closed_run(store, "r")
+        await store.sweep(Retention(runs_before=FAR))
+        await apply(store, unit(run=run("r"), events=[event(stream="nq:flow:r")], jobs=[job("r.a.1", run="r")]))
+        assert seqs(await store.read("nq:flow:r")) == [1]
+        await apply(store, unit(claim=await claim_one(store), outcome=RetryAt(0, ERROR)))
+        assert (await claim_one(store)).memos == {}
+
+    async def test_age_counts_from_when_a_run_last_moved(self, store: Store, clock: FakeClock) -> None:
+        await apply(store, unit(run=run("r")))
+        clock.advance("1h")
+        await apply(store, unit(run=run("r", 1, status="completed", closed=True)))
+        assert (await store.sweep(Retention(runs_before=clock.now_ms())))["runs"] == 0
+        assert (await store.sweep(Retention(runs_before=clock.now_ms() + 1)))["runs"] == 1
+
+    async def test_open_runs_are_never_swept_and_take_no_place(self, store: Store, clock: FakeClock) -> None:
+        for n in range(3):
+            await _closed_run(store, f"c{n}")
+            await apply(store, unit(run=run(f"o{n}"), jobs=[job(f"o{n}.a.1", "live", run=f"o{n}")]))
+            clock.advance("1s" if n else 0)
+        assert (await store.sweep(Retention(keep_runs=2)))["runs"] == 1
+        assert sorted(row.id for row in await store.runs()) == ["c1", "c2", "o0", "o1", "o2"]
+        clock.advance("30d")
+        assert (await store.sweep(Retention(runs_before=FAR, keep_runs=0)))["runs"] == 2
+        assert sorted(row.id for row in await store.runs()) == ["o0", "o1", "o2"]
+        assert len(await claim(store, "live")) == 3
+
+    async def test_a_closed_run_whose_job_is_still_held_is_not_swept(self, store: Store, clock: FakeClock) -> None:
+        await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
+        one = await claim_one(store)
+        await apply(store, unit(run=run("r", 1, status="cancelled", closed=True)))
+        assert (await store.sweep(Retention(runs_before=FAR, keep_runs=0)))["runs"] == 0
+        assert isinstance(await apply(store, unit(claim=one, outcome=Completed())), Committed)
+        assert (await store.sweep(Retention(runs_before=FAR)))["runs"] == 1
+
+    async def test_a_dead_workers_lease_does_not_keep_a_run_for_ever(self, store: Store, clock: FakeClock) -> None:
+        await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
+        await claim_one(store)
+        await apply(store, unit(run=run("r", 1, status="cancelled", closed=True)))
+        clock.advance("1h")
+        assert (await store.sweep(Retention(runs_before=FAR)))["runs"] == 1
+
+    async def test_batches_until_nothing_is_left(self, store: Store) -> None:
+        for n in range(5):
+            await _closed_run(store, f"r{n}")
+            await _done(store, f"j{n}")
+        runs, jobs = [], []
+        for _ in range(4):
+            gone = await store.sweep(Retention(runs_before=FAR, jobs_before=FAR), limit=2)
+            runs.append(gone["runs"])
+            jobs.append(gone["jobs"])
+        assert runs == [2, 2, 1, 0]
+        assert sum(jobs) == 15
+        assert max(runs) <= 2
+
+    async def test_a_swept_job_takes_its_memos_along(self, store: Store) -> None:
+        one = await held(store, "j")
+        await apply(store, unit(claim=one, outcome=Completed(), memos=[Memo("j", "rate#1", b"1")]))
+        await store.sweep(Retention(jobs_before=FAR))
+        await apply(store, unit(claim=await held(store, "j"), outcome=RetryAt(0, ERROR)))
+        assert (await claim_one(store)).memos == {}
+
+    async def test_old_events_of_queue_and_global_streams(self, store: Store, clock: FakeClock) -> None:
+        streams = [f"nq:queue:{QUEUE}", "nq:global", "nq:flow:r", "nq:entity:e"]
+        await add(store, job("j"))
+        for _ in range(2):
+            await apply(store, unit(events=[event(stream=stream) for stream in streams]))
+            clock.advance("1h")
+        gone = await store.sweep(Retention(events_before=clock.now_ms() - 3_600_000))
+        assert gone["events"] == 2
+        assert [len(await store.read(stream)) for stream in streams] == [1, 1, 2, 2]
+
+    async def test_expired_state_goes_with_any_sweep(self, store: Store, clock: FakeClock) -> None:
+        end = clock.now_ms() + 1000
+        await apply(store, unit(state=[StateWrite("a", b"1", expires=end), StateWrite("b", b"1", expires=end + 1)]))
+        await apply(store, unit(state=[StateWrite("c", b"1")]))
+        clock.set_ms(end)
+        assert (await store.sweep(Retention()))["states"] in (0, 1)  # a store may let keys expire by itself
+        assert [row.key for row in await store.states("")] == ["b", "c"]
+
+    async def test_a_swept_job_frees_its_id(self, store: Store) -> None:
+        await _done(store, "j")
+        await store.sweep(Retention(jobs_before=FAR))
+        assert await apply(store, unit(jobs=[job("j")])) == Committed(added=[True])
+
+    async def test_describe_names_the_store(self, store: Store) -> None:
+        assert isinstance((await store.describe())["store"], str)
+
+
+async def _done(store: Store, id: str, queue: str = QUEUE) -> None:
+    await apply(store, unit(claim=await held(store, id, queue), outcome=Completed()))
+
+
+async def _closed_run(store: Store, id: str) -> None:
+    """A closed run with two jobs, two events, a memo, a wait and a key of its own state."""
+    stream, queue = f"nq:flow:{id}", f"of-{id}"
+    await apply(
+        store,
+        unit(
+            run=run(id),
+            jobs=[job(f"{id}.a.1", queue, run=id), job(f"{id}.b.1", queue, run=id)],
+            events=[event(stream=stream), event(stream=stream)],
+            waits=[wait(f"wait-{id}", id)],
+            state=[StateWrite(f"run/{id}/cart", b"1")],
+            memos=[Memo(f"{id}.a.1", "rate#1", b"1")],
+        ),
+    )
+    await apply(store, unit(claim=await claim_one(store, queue), outcome=Completed()))
+    await apply(store, unit(run=run(id, 1, status="completed", closed=True)))

@@ -1,0 +1,189 @@
+"""A commit whose reply was lost is sent again: it is recognised, and nothing is written twice."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ...ports.store import ScheduleRow, Store
+from ...ports.unit import (
+    Cancelled,
+    CloseWait,
+    Committed,
+    Completed,
+    Dead,
+    GivenBack,
+    Outcome,
+    Refused,
+    RetryAt,
+    ScheduleMove,
+    StateWrite,
+    Suspended,
+    Unit,
+)
+from ..clock import FakeClock
+from .picture import picture
+from .samples import ERROR, STREAM, apply, claim_one, event, held, job, run, unit, wait
+from .scene import set_scene
+from .subject import StoreUnderTest
+
+Prepare = Callable[[Store], Awaitable[Unit]]
+
+
+async def _events_only(store: Store) -> Unit:
+    return unit(events=[event(), event()])
+
+
+async def _jobs_and_events(store: Store) -> Unit:
+    return unit(jobs=[job("j")], events=[event()])
+
+
+async def _takes(store: Store) -> Unit:
+    await apply(store, unit(jobs=[job("j")]))
+    return unit(takes=["j"], jobs=[job("j2")])
+
+
+async def _compare_and_set(store: Store) -> Unit:
+    await apply(store, unit(state=[StateWrite("k", b"1")]))
+    return unit(state=[StateWrite("k", b"2", expect=1)])
+
+
+async def _plain_set(store: Store) -> Unit:
+    return unit(state=[StateWrite("k", b"2")])
+
+
+async def _once(store: Store) -> Unit:
+    return unit(once="delivery", events=[event()])
+
+
+async def _schedule(store: Store) -> Unit:
+    await store.upsert_schedule(ScheduleRow("s", b"{}", b"{}", 1000))
+    return unit(schedule=ScheduleMove("s", 1000, 2000), jobs=[job("s.1000")])
+
+
+async def _wait(store: Store) -> Unit:
+    await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
+    return unit(waits=[CloseWait("w", "resolved")], events=[event()])
+
+
+async def _run_started(store: Store) -> Unit:
+    return unit(run=run("r"), events=[event()], jobs=[job("r.a.1", run="r")])
+
+
+async def _run_moved(store: Store) -> Unit:
+    await apply(store, unit(run=run("r")))
+    return unit(run=run("r", 1), events=[event()])
+
+
+async def _progress(store: Store) -> Unit:
+    return unit(claim=await held(store, "j"), progress=b"50", events=[event("step.log")])
+
+
+OUTSIDE = [
+    _events_only,
+    _jobs_and_events,
+    _takes,
+    _compare_and_set,
+    _plain_set,
+    _once,
+    _schedule,
+    _wait,
+    _run_started,
+    _run_moved,
+    _progress,
+]
+every_command = pytest.mark.parametrize("prepare", OUTSIDE, ids=[p.__name__.lstrip("_") for p in OUTSIDE])
+every_outcome = pytest.mark.parametrize(
+    "outcome",
+    [Completed(b"1"), RetryAt(0, ERROR), Dead(ERROR), Suspended(), Cancelled("stop"), GivenBack()],
+    ids=lambda outcome: type(outcome).__name__,
+)
+
+
+class RepeatContract(StoreUnderTest):
+    """Commits are safe to repeat, whatever they hold."""
+
+    @every_command
+    async def test_a_repeated_command_is_recognised(self, store: Store, prepare: Prepare) -> None:
+        command = await prepare(store)
+        first = await apply(store, command)
+        assert isinstance(first, Committed)
+        assert not first.repeated
+        before = await picture(store)
+        assert await apply(store, command) == Committed(repeated=True)
+        assert await picture(store) == before
+
+    @every_command
+    async def test_a_repeat_is_recognised_after_others_have_written(self, store: Store, prepare: Prepare) -> None:
+        command = await prepare(store)
+        if command.run is not None and command.run.expect == 0:
+            pytest.skip("a repeated start may also be answered by the run as it is now")
+        await apply(store, command)
+        run_now = [row.version for row in await store.runs()]
+        move = unit(run=run("r", run_now[0]), events=[event()]) if run_now else unit(events=[event()])
+        assert isinstance(await apply(store, move), Committed)
+        before = await picture(store)
+        assert await apply(store, command) == Committed(repeated=True)
+        assert await picture(store) == before
+
+    @every_outcome
+    async def test_a_repeated_attempt_is_recognised(self, store: Store, outcome: Outcome) -> None:
+        mine = unit(claim=await held(store, "j"), outcome=outcome, events=[event()], jobs=[job("next")])
+        assert not (await apply(store, mine)).repeated  # type: ignore[union-attr]
+        before = await picture(store)
+        assert await apply(store, mine) == Committed(repeated=True)
+        assert await picture(store) == before
+
+    async def test_a_repeated_attempt_is_recognised_once_another_holds_the_job(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        mine = unit(claim=await held(store, "j"), outcome=RetryAt(clock.now_ms(), ERROR), events=[event()])
+        await apply(store, mine)
+        other = await claim_one(store, worker="w2")
+        before = await picture(store)
+        assert await apply(store, mine) == Committed(repeated=True)
+        assert await picture(store) == before
+        assert isinstance(await apply(store, unit(claim=other, outcome=Completed())), Committed)
+
+    async def test_a_unit_with_every_part_is_recognised(self, store: Store) -> None:
+        whole = (await set_scene(store)).whole()
+        assert isinstance(await apply(store, whole), Committed)
+        before = await picture(store)
+        assert await apply(store, whole) == Committed(repeated=True)
+        assert await picture(store) == before
+
+    async def test_a_repeated_batch_is_recognised_unit_by_unit(self, store: Store) -> None:
+        await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r"), job("r.b.1", run="r")]))
+        a, b = await claim_one(store), await claim_one(store)
+        batch = [
+            unit(claim=a, outcome=Completed(), run=run("r", 1), events=[event()]),
+            unit(claim=b, outcome=Completed(), run=run("r", 2), events=[event()]),
+            unit(run=run("r", 3), events=[event()]),
+            unit(run=run("r", 4), events=[event()]),
+            unit(events=[event()]),
+        ]
+        await store.commit(batch)
+        before = await picture(store)
+        assert (await store.commit(batch)).receipts == [Committed(repeated=True)] * 5
+        assert await picture(store) == before
+
+    async def test_several_units_of_one_attempt_are_recognised(self, store: Store) -> None:
+        claim = await held(store, "j")
+        logs = [unit(claim=claim, events=[event(data=n)]) for n in range(3)]
+        await store.commit(logs)
+        assert (await store.commit(logs)).receipts == [Committed(repeated=True)] * 3
+        assert [e.data for e in await store.read(STREAM)] == [0, 1, 2]
+
+    async def test_a_start_sent_again_starts_nothing_more(self, store: Store) -> None:
+        start = await _run_started(store)
+        await apply(store, start)
+        await apply(store, unit(run=run("r", 1, b'"moved"')))
+        before = await picture(store)
+        receipt = await apply(store, start)
+        assert receipt == Committed(repeated=True) or receipt.version == 2  # type: ignore[union-attr]
+        assert await picture(store) == before
+
+    async def test_a_key_used_by_another_unit_is_not_a_repeat(self, store: Store) -> None:
+        await apply(store, unit(once="delivery"))
+        assert await apply(store, unit(once="delivery")) == Refused("duplicate", "delivery")

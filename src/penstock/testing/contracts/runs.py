@@ -1,0 +1,130 @@
+"""Runs: their record and version, lists of them, and what is cancelled with them."""
+
+from __future__ import annotations
+
+from ...ports.store import RunRow, Store
+from ...ports.unit import CloseWait, Committed, Completed, Suspended
+from ..clock import FakeClock
+from .samples import add, apply, claim, claim_one, event, job, names, run, state_of, unit, wait
+from .subject import StoreUnderTest
+
+
+def ids(rows: list[RunRow]) -> list[str]:
+    return [row.id for row in rows]
+
+
+class RunsContract(StoreUnderTest):
+    """One record a run, one version a write."""
+
+    async def test_a_new_run_has_version_one(self, store: Store, clock: FakeClock) -> None:
+        await apply(store, unit(run=run("r", record=b'{"a":1}')))
+        now = clock.now_ms()
+        assert await store.run("r") == RunRow("r", 1, "shop", "running", False, now, now, b'{"a":1}')
+        assert await store.run("nobody") is None
+
+    async def test_each_write_moves_the_version_by_one(self, store: Store, clock: FakeClock) -> None:
+        created = clock.now_ms()
+        for version, status in enumerate(["running", "running", "waiting", "completed"]):
+            now = clock.advance("1s")
+            await apply(store, unit(run=run("r", version, b"%d" % version, status=status, closed=status == "completed")))
+            row = RunRow("r", version + 1, "shop", status, status == "completed", created + 1000, now, b"%d" % version)
+            assert await store.run("r") == row
+
+    async def test_a_closed_run_may_be_opened_again(self, store: Store) -> None:
+        await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
+        for version, closed in ((1, True), (2, False)):
+            # The same status on purpose: what is open is said by `closed` alone.
+            await apply(store, unit(run=run("r", version, closed=closed)))
+            row = await store.run("r")
+            assert row is not None
+            assert row.closed is closed
+        assert names(await claim(store)) == ["r.a.1"]
+
+    async def test_newest_first_with_pages(self, store: Store, clock: FakeClock) -> None:
+        for n in range(7):
+            await apply(store, unit(run=run(f"r{n}")))
+            clock.advance("1s" if n % 3 else 0)  # some share a millisecond
+        everything = ids(await store.runs())
+        assert sorted(everything) == [f"r{n}" for n in range(7)]
+        assert [row.created for row in await store.runs()] == sorted((r.created for r in await store.runs()), reverse=True)
+        assert await _paged(store) == everything
+        assert len(await store.runs(limit=2)) == 2
+
+    async def test_lists_by_flow_and_status_with_pages(self, store: Store, clock: FakeClock) -> None:
+        flows = {f"r{n}": ("shop" if n % 2 else "mail", "failed" if n % 3 else "running") for n in range(12)}
+        for id, (flow, status) in flows.items():
+            await apply(store, unit(run=run(id, flow=flow, status=status)))
+            clock.advance("1ms")
+        newest = list(reversed(flows))
+        assert await _paged(store, flow="shop") == [id for id in newest if flows[id][0] == "shop"]
+        assert await _paged(store, status="failed") == [id for id in newest if flows[id][1] == "failed"]
+        both = [id for id in newest if flows[id] == ("shop", "failed")]
+        assert await _paged(store, flow="shop", status="failed") == both
+        assert await store.runs(flow="none") == []
+
+    async def test_a_list_shows_a_status_once_it_moved(self, store: Store) -> None:
+        await apply(store, unit(run=run("r")))
+        await apply(store, unit(run=run("r", 1, status="failed", closed=True)))
+        assert ids(await store.runs(status="running")) == []
+        assert ids(await store.runs(status="failed")) == ["r"]
+
+    async def test_cancelling_drops_what_waits_and_leaves_what_runs(self, store: Store, clock: FakeClock) -> None:
+        later = clock.now_ms() + 60_000
+        steps = [job("r.run.1", run="r"), job("r.gone.1", run="r"), job("r.done.1", run="r")]
+        await apply(store, unit(run=run("r"), jobs=steps))
+        running, suspended, done = await claim(store)
+        await apply(store, unit(claim=suspended, outcome=Suspended()))
+        await apply(store, unit(claim=done, outcome=Completed()))
+        await add(store, job("r.wait.1", run="r"), job("r.late.1", run="r", due=later), job("alone"))
+        # The cancelling unit's own jobs are added after, such as those that compensate.
+        undo = job("r.undo.1", run="r")
+        receipt = await apply(store, unit(run=run("r", 1, status="cancelling", cancel_jobs=True), jobs=[undo]))
+        assert receipt == Committed(added=[True])
+        states = {id: await state_of(store, id) for id in ("r.wait.1", "r.late.1", suspended.job, done.job, "alone")}
+        assert list(states.values()) == ["cancelled", "cancelled", "cancelled", "completed", "waiting"]
+        assert await state_of(store, running.job) == "active"
+        row = await store.job("r.wait.1")
+        assert row is not None
+        assert row.finished == clock.now_ms()
+        clock.set_ms(later)
+        assert "r.late.1" not in names(await claim(store, worker="w2"))
+
+    async def test_cancelling_does_not_touch_runs_with_a_similar_id(self, store: Store) -> None:
+        for id in ("a", "a.b", "ab", "a-", "a.b.c"):
+            await apply(store, unit(run=run(id), jobs=[job(f"{id}.step.1", run=id)]))
+        await apply(store, unit(run=run("a", 1, status="cancelled", closed=True, cancel_jobs=True)))
+        assert await state_of(store, "a.step.1") == "cancelled"
+        assert names(await claim(store)) == ["a.b.step.1", "ab.step.1", "a-.step.1", "a.b.c.step.1"]
+
+    async def test_the_last_attempt_may_close_its_own_run(self, store: Store) -> None:
+        await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r"), job("r.b.1", run="r")]))
+        one = await claim_one(store)
+        closing = run("r", 1, status="failed", closed=True, cancel_jobs=True)
+        assert isinstance(await apply(store, unit(claim=one, outcome=Completed(b"1"), run=closing)), Committed)
+        assert [await state_of(store, id) for id in ("r.a.1", "r.b.1")] == ["completed", "cancelled"]
+
+    async def test_loose_runs_are_those_nothing_will_move(self, store: Store, clock: FakeClock) -> None:
+        await apply(store, unit(run=run("waiting"), jobs=[job("waiting.a.1", run="waiting")]))
+        await apply(store, unit(run=run("delayed"), jobs=[job("delayed.a.1", run="delayed", due=clock.now_ms() + 9)]))
+        await apply(store, unit(run=run("gated"), waits=[wait("w", "gated")]))
+        await apply(store, unit(run=run("closed", status="completed", closed=True)))
+        for id in ("active", "asleep"):
+            await apply(store, unit(run=run(id), jobs=[job(f"{id}.a.1", "blue", run=id)]))
+        _, asleep = await claim(store, "blue")
+        await apply(store, unit(claim=asleep, outcome=Suspended()))
+        assert await store.loose_runs() == []
+
+        await apply(store, unit(run=run("loose"), events=[event()]))
+        await apply(store, unit(run=run("loose.b"), jobs=[job("loose.b.a.1", run="loose.b")]))
+        await apply(store, unit(run=run("done"), jobs=[job("done.a.1", "green", run="done")]))
+        await apply(store, unit(claim=await claim_one(store, "green"), outcome=Completed()))
+        await apply(store, unit(waits=[CloseWait("w", "resolved")]))
+        assert sorted(await store.loose_runs()) == ["done", "gated", "loose"]
+        assert len(await store.loose_runs(limit=2)) == 2
+
+
+async def _paged(store: Store, flow: str | None = None, status: str | None = None) -> list[str]:
+    found: list[str] = []
+    while page := await store.runs(flow=flow, status=status, before=found[-1] if found else None, limit=2):
+        found += ids(page)
+    return found

@@ -1,0 +1,104 @@
+"""The units, jobs and events the contracts are written with, and the few moves every test makes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, cast
+
+import msgspec
+
+from ...core.durations import Duration, to_ms
+from ...core.events import Body, Event, encode_body
+from ...core.ids import token
+from ...ports.store import Store
+from ...ports.unit import Ask, Claim, Claims, NewEvent, NewJob, OpenWait, Receipt, RunWrite, Started, Unit, Want
+
+QUEUE = "orders"
+FLOW = "shop"
+STREAM = "nq:entity:order"
+LEASE = "30s"
+ERROR = b'{"message":"no"}'
+
+
+def unit(**parts: Any) -> Unit:
+    """A unit with an id of its own."""
+    return Unit(id=f"u-{token()}", **parts)
+
+
+def job(id: str, queue: str = QUEUE, **fields: Any) -> NewJob:
+    return NewJob(id=id, queue=queue, name="charge", payload=b'{"job":"%b"}' % id.encode(), **fields)
+
+
+def event(kind: str = "order.noted", stream: str = STREAM, data: Any = None) -> NewEvent:
+    raw = msgspec.Raw(msgspec.json.encode(data))
+    return NewEvent(stream, encode_body(Body(kind=kind, subject="order/7", data=raw)))
+
+
+def started(stream: str = STREAM, step: str = "charge") -> Started:
+    return Started(stream, b'{"kind":"step.started","subject":"order/7","step":"%b","meta":{"n":1,' % step.encode())
+
+
+def run(id: str, expect: int = 0, record: bytes = b'{"at":0}', **fields: Any) -> RunWrite:
+    return RunWrite(id=id, expect=expect, record=record, **{"flow": FLOW, "status": "running", **fields})
+
+
+def wait(id: str, run: str) -> OpenWait:
+    return OpenWait(id=id, run=run, scope=f"{run}.charge.1", kind="event", body=b'{"kind":"order.paid"}')
+
+
+def ask(*queues: str, limit: int = 10, lease: Duration = LEASE, worker: str = "w1", **fields: Any) -> Ask:
+    wants = tuple(Want(queue, limit, **fields) for queue in queues or (QUEUE,))
+    return Ask(wants, to_ms(lease), worker)
+
+
+async def apply(store: Store, unit: Unit) -> Receipt:
+    """Commits one unit alone and gives its receipt."""
+    (receipt,) = (await store.commit([unit])).receipts
+    return receipt
+
+
+async def add(store: Store, *jobs: NewJob) -> None:
+    await store.commit([unit(jobs=list(jobs))])
+
+
+async def claim(store: Store, *queues: str, **fields: Any) -> list[Claim]:
+    return (await store.claim(ask(*queues, **fields))).claims
+
+
+async def claim_one(store: Store, *queues: str, **fields: Any) -> Claim:
+    """Claims one job, which must be there."""
+    (one,) = await claim(store, *queues, limit=1, **fields)
+    return one
+
+
+async def held(store: Store, id: str, queue: str = QUEUE, **fields: Any) -> Claim:
+    """Adds a job and claims it."""
+    await add(store, job(id, queue, **fields))
+    one = await claim_one(store, queue)
+    assert one.job == id
+    return one
+
+
+def names(found: list[Claim] | Claims) -> list[str]:
+    return [claim.job for claim in (found.claims if isinstance(found, Claims) else found)]
+
+
+def seqs(events: list[Event]) -> list[int]:
+    return [event.seq for event in events]
+
+
+async def state_of(store: Store, id: str) -> str | None:
+    row = await store.job(id)
+    return row.state.value if row else None
+
+
+async def first(events: AsyncIterator[Event], count: int) -> list[Event]:
+    """The first events of a tail, which is closed afterwards."""
+    found: list[Event] = []
+    async with aclosing(cast(Any, events)):
+        async for one in events:
+            found.append(one)
+            if len(found) == count:
+                break
+    return found

@@ -1,0 +1,65 @@
+"""A store with one of everything in it, and a unit that changes all of it at once."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...ports.store import ScheduleRow, Store
+from ...ports.unit import (
+    Claim,
+    CloseWait,
+    Committed,
+    Completed,
+    Memo,
+    ScheduleMove,
+    StateWrite,
+    Unit,
+)
+from .samples import STREAM, apply, claim_one, event, job, run, unit, wait
+
+RUN = "r1"
+JOB = "r1.charge.1"
+SPARE = "spare"
+WAIT = "wait-1"
+KEY = "cart"
+SCHEDULE = "nightly"
+SLOT = 1_700_000_060_000
+OTHER_STREAM = "nq:flow:r1"
+EVENTS_BEFORE = 2  # in STREAM, so that the next sequence is 3
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """What was set up; `claim` holds JOB."""
+
+    claim: Claim
+
+    def whole(self) -> Unit:
+        """A unit with every part there is, each of which would be accepted."""
+        return unit(
+            claim=self.claim,
+            outcome=Completed(b'{"paid":true}'),
+            progress=b'{"percent":100}',
+            run=run(RUN, 1, b'{"at":1}', status="closing"),
+            events=[event("order.paid"), event("step.completed", OTHER_STREAM), event("order.closed")],
+            jobs=[job("r1.ship.1", run=RUN), job("mail", "letters")],
+            memos=[Memo("r1.ship.1", "rate#1", b"1.5")],
+            waits=[CloseWait(WAIT, "resolved"), wait("wait-2", RUN)],
+            state=[StateWrite(KEY, b'"full"', expect=1), StateWrite("seen", b"true")],
+            takes=[SPARE],
+            schedule=ScheduleMove(SCHEDULE, SLOT, SLOT + 60_000),
+            once="delivery-77",
+        )
+
+
+async def set_scene(store: Store) -> Scene:
+    await store.upsert_schedule(ScheduleRow(SCHEDULE, b'{"cron":"* * * * *"}', b'{"flow":"shop"}', SLOT))
+    await store.commit([unit(events=[event("order.created"), event("order.noted")])])
+    receipt = await apply(
+        store,
+        unit(run=run(RUN), jobs=[job(JOB, run=RUN)], waits=[wait(WAIT, RUN)], state=[StateWrite(KEY, b'"empty"')]),
+    )
+    assert isinstance(receipt, Committed)
+    claim = await claim_one(store)
+    await store.commit([unit(jobs=[job(SPARE)])])
+    assert len(await store.read(STREAM)) == EVENTS_BEFORE
+    return Scene(claim)

@@ -105,7 +105,9 @@ class Engine:
         reader = apsw.Connection(self.file, flags=apsw.SQLITE_OPEN_READONLY)
         while reader.execute(UNFINISHED).fetchone() != (0,):
             await asyncio.sleep(0.001)
-        return time.monotonic()
+        now = time.monotonic()
+        assert reader.execute("SELECT count(*) FROM jobs WHERE state > 4").fetchone() == (0,), "a job failed"
+        return now
 
 
 # Throughput

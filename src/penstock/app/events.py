@@ -43,10 +43,8 @@ class Events:
         name = self._streams.check(stream)
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
         type_, _, id_ = name.partition(":")[2].partition(":")
-        body = Body(
-            kind, subject or id_ or type_, id_ if type_ == "flow" else None, None, id_ if type_ == "trigger" else None,
-            correlation_id, raw, meta,
-        )  # fmt: skip
+        trigger = id_ if type_ == "trigger" else None
+        body = Body(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
         unit = Unit(self._unit_id(), events=[NewEvent(name, encode_body(body))], once=key)
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
         if not isinstance(receipt, Committed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -38,7 +38,7 @@ class Queues:
 
     async def jobs(
         self, queue: str, state: JobState | str = JobState.WAITING, *, after: str | None = None, limit: int = 50
-    ) -> list[JobRow]:
+    ) -> Sequence[JobRow]:
         """A page of jobs in a state; `after` is the id of the last one of the page before."""
         return await self._store.jobs(queue, JobState(state), after=after, limit=limit)
 
@@ -89,6 +89,9 @@ class Queues:
         raise UnknownQueue(f"there is no queue {queue!r}: known are {names}")
 
 
+GONE = "someone else took it first"
+
+
 class Redriven(msgspec.Struct):
     """What a redrive did, letter by letter."""
 
@@ -133,24 +136,15 @@ class DeadLetters:
     ) -> Redriven:  # fmt: skip
         """Sends the letters of a queue again: all, or those `where` picks; `change` edits each payload."""
         done = Redriven()
-        after: str | None = None
-        while rows := await self._store.jobs(_dlq(queue), JobState.WAITING, after=after, limit=200):
-            after = rows[-1].id
-            for row in rows:
-                letter = read_letter(row)
-                if where is not None and not where(letter):
-                    continue
-                if limit is not None and len(done.sent) >= limit:
-                    return done
-                payload = None if change is None else pack(change(letter.original_data))
-                await self._redrive(row, done, payload)
-            # The page's last letter may be gone with the redrive; a gone cursor would begin again from the start.
-            if await self._store.job(after) is None:
-                after = next((row.id for row in reversed(rows) if row.id in done.refused), None)
-                if after is None and where is None:
-                    continue
-                if after is None:
-                    after = await self._last_left(rows)
+        for id in await self._picked(queue, where):
+            if limit is not None and len(done.sent) >= limit:
+                break
+            row = await self._store.job(id)
+            if row is None:
+                done.refused[id] = GONE
+                continue
+            payload = None if change is None else pack(change(read_letter(row).original_data))
+            await self._redrive(row, done, payload)
         return done
 
     async def discard(self, id: str) -> bool:
@@ -158,11 +152,14 @@ class DeadLetters:
         await self._row(id)
         return await self._store.remove(id)
 
-    async def _last_left(self, rows: list[JobRow]) -> str | None:
-        for row in reversed(rows):
-            if await self._store.job(row.id) is not None:
-                return row.id
-        return None
+    async def _picked(self, queue: str, where: Callable[[DeadLetter], bool] | None) -> Sequence[str]:
+        """Picks first and sends afterwards: pages shift while letters leave them."""
+        picked: list[str] = []
+        after: str | None = None
+        while rows := await self._store.jobs(_dlq(queue), JobState.WAITING, after=after, limit=500):
+            after = rows[-1].id
+            picked += [row.id for row in rows if where is None or where(read_letter(row))]
+        return picked
 
     async def _row(self, id: str) -> JobRow:
         row = await self._store.job(id if id.endswith(".dlq") else f"{id}.dlq")
@@ -182,7 +179,7 @@ class DeadLetters:
             done.refused[row.id] = str(problem)
             return
         if sent is None:
-            done.refused[row.id] = "someone else took it first"
+            done.refused[row.id] = GONE
         else:
             done.sent[row.id] = sent
 

@@ -13,6 +13,8 @@ from .errors import PenstockError
 
 MAX_ID = 200
 _ID = re.compile(r"[A-Za-z0-9._-]+")
+# At most 18 digits, so that every store's 64-bit integers hold the sequence of a cursor someone made up.
+_EVENT_ID = re.compile(r"[0-9]{1,18}-([0-9]{1,18})")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
@@ -74,7 +76,7 @@ def event_id(ms: int, seq: int) -> str:
 
 def event_seq(cursor: str) -> int:
     """The sequence part of an event id, which is the position in its stream."""
-    _, _, seq = cursor.partition("-")
-    if not seq.isdigit():
+    found = _EVENT_ID.fullmatch(cursor)
+    if found is None:
         raise BadId(f"{cursor!r} is not an event id; one looks like 1719667845123-7")
-    return int(seq)
+    return int(found[1])

@@ -21,7 +21,6 @@ class StepOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
 
     step: str
     n: int = 1
-    cause: str = ""
     redriven: int = 0
 
 
@@ -55,21 +54,22 @@ class Assembler:
         id = step_job(self._run, start.step, start.n)
         wait = delay_ms or step.delay_ms
         return self.job(
-            id, start.step, step.queue, start.input, StepOptions(start.step, start.n, start.cause), record,
+            id, start.step, step.queue, start.input, StepOptions(start.step, start.n), record, start.cause,
             priority=step.priority or record.priority, due=self._now + wait if wait else 0,
             shown=start.input if start.made_here else None,
         )  # fmt: skip
 
     def job(
-        self, id: str, step: str, queue: str, input: bytes, options: StepOptions, record: RunRecord, *, priority: int = 0,
-        due: int = 0, scope: str | None = None, shown: bytes | None = None,
+        self, id: str, step: str, queue: str, input: bytes, options: StepOptions, record: RunRecord, cause: str, *,
+        priority: int = 0, due: int = 0, scope: str | None = None, shown: bytes | None = None,
     ) -> NewJob:  # fmt: skip
         """The job of a step instance, with the event its claim will append."""
-        meta: dict[str, Any] = {"jobId": id, "causationId": options.cause}
+        meta: dict[str, Any] = {"jobId": id, "causationId": cause}
         if options.n > 1:
             meta["n"] = options.n
         data = msgspec.Raw(b'{"input":' + shown + b"}") if shown is not None else None
-        head = encode_body(Body("step.started", self._run, self._run, step, None, record.correlation_id, data, meta))
+        corr = record.shown_correlation(self._run)
+        head = encode_body(Body("step.started", step=step, correlation_id=corr, data=data, meta=meta))
         return NewJob(
             id, queue, step, input, priority, due, self._run, scope, encode(options),
             Started(self._stream, head[:-2] + b","), self._rate_key(step, input),

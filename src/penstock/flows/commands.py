@@ -122,7 +122,7 @@ class Commands:
                 raise RunError(f"run {run!r} {state}, so its step {step!r} cannot be sent again: start a new run")
             decision = self._engine.decider(run, record, table).redriven(step, letter.n, new_id)
             assembler = self._engine.assembler(run, record, table)
-            job = assembler.job(new_id, step, letter.queue, payload, options, record, scope=scope)
+            job = assembler.job(new_id, step, letter.queue, payload, options, record, letter_job.id, scope=scope)
             return Unit(
                 unit_id, run=assembler.run_write(decision, version), events=assembler.events(decision), jobs=[job],
                 takes=[letter_job.id],

@@ -80,6 +80,7 @@ class Decider:
     def __init__(self, run: str, record: RunRecord, table: TriggerTable, routing: Routing, now: int, max_steps: int) -> None:
         self._run = run
         self._record = record
+        self._shown = record.shown_correlation(run)
         self._table = table
         self._routing = routing
         self._now = now
@@ -137,7 +138,7 @@ class Decider:
         at = iso(due)
         meta = self._failure_meta(ended, max_attempts)
         self._say("step.failed", {**error, "willRetry": True, "nextRetryAt": at}, ended.step, meta)
-        again = {"attempt": ended.attempt + 1, "scheduledAt": at, "jobId": ended.job, **_n(ended.n)}
+        again = {"attempt": ended.attempt + 1, "scheduledAt": at, **_n(ended.n)}
         self._say("step.retry", {"reason": error.get("error", ""), "delayMs": due - self._now}, ended.step, again)
         return self._decision()
 
@@ -306,21 +307,18 @@ class Decider:
         meta: dict[str, Any] = {"causationId": cause}
         if attempt is not None:
             meta["attempt"] = attempt
-        corr = emission.correlation_id or self._record.correlation_id
-        self._events.append(
-            Body(emission.kind, self._run, self._run, step, None, corr, msgspec.Raw(emission.data), meta)
-        )
+        corr = emission.correlation_id if emission.correlation_id != self._run else None
+        raw = msgspec.Raw(emission.data)
+        self._events.append(Body(emission.kind, None, None, step, None, corr or self._shown, raw, meta))
 
     def _attempt_meta(self, ended: Ended) -> dict[str, Any]:
-        return {"attempt": ended.attempt, "duration": ended.duration, "jobId": ended.job, **_n(ended.n)}
+        return {"attempt": ended.attempt, "duration": ended.duration, **_n(ended.n)}
 
     def _failure_meta(self, ended: Ended, max_attempts: int) -> dict[str, Any]:
         return {**self._attempt_meta(ended), "maxAttempts": max_attempts}
 
     def _say(self, kind: str, data: Any, step: str | None = None, meta: dict[str, Any] | None = None) -> None:
-        self._events.append(
-            Body(kind, self._run, self._run, step, None, self._record.correlation_id, msgspec.Raw(encode(data)), meta)
-        )
+        self._events.append(Body(kind, None, None, step, None, self._shown, msgspec.Raw(encode(data)), meta))
 
     def _decision(self) -> Decision:
         return Decision(self._record, self._events, self._starts)

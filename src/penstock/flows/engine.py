@@ -9,7 +9,7 @@ import msgspec
 
 from ..core.clock import Clock
 from ..core.errors import UndeclaredEvent, UnknownStep
-from ..core.events import Streams
+from ..core.events import Body, Streams, encode_body
 from ..jobs.attempt import SHUTDOWN
 from ..jobs.committer import Intent
 from ..jobs.dead_letters import letter
@@ -20,7 +20,7 @@ from ..ports.store import State
 from ..ports.unit import Cancelled, Claim, Completed, Dead, GivenBack, NewEvent, NewJob, Outcome, RetryAt, Unit
 from . import record as records
 from .assemble import Assembler, decode_options
-from .decide import Body, Decider, Decision, Emission, Ended
+from .decide import Decider, Decision, Emission, Ended
 from .record import RunRecord
 from .registry import Flow, Registry
 from .routing import CodeRouting, RunView
@@ -99,21 +99,24 @@ class StepWork:
         self._flow = flow
         self.claim = claim
         self.handler = handler
-        self.run_id: str = claim.run
-        self.subject = claim.run
+        self._run = claim.run
+        self._step = claim.name
+        self.run_id: str | None = claim.run
+        self.subject: str | None = None
+        self.shown_correlation = record.shown_correlation(claim.run)
         self.stream = engine.streams.flow(claim.run)
-        self.flow = record.flow
-        self.step = claim.name
+        self.flow: str | None = record.flow
+        self.step: str | None = claim.name
         self.n = n
         self.correlation_id = record.correlation_id
 
     def check_emit(self, kind: str, data: Any) -> None:
         if self._flow is None:
             return
-        definition = self._flow.steps.get(self.step)
+        definition = self._flow.steps.get(self._step)
         if definition is not None and definition.emits is not None and kind not in definition.emits:
             raise UndeclaredEvent(
-                f"step {self.step!r} emitted {kind!r}, which its emits does not list "
+                f"step {self._step!r} emitted {kind!r}, which its emits does not list "
                 f"({', '.join(definition.emits) or 'nothing'}): add it there, so that the flow's graph is true"
             )
         check = self._flow.event_checks.get(kind)
@@ -151,7 +154,7 @@ class StepWork:
 
     def _ended(self, spoken: Spoken) -> Ended:
         claim = self.claim
-        return Ended(self.step, self.n, claim.job, claim.attempt, claim.payload, spoken.ended_ms - spoken.started_ms)
+        return Ended(self._step, self.n, claim.job, claim.attempt, claim.payload, spoken.ended_ms - spoken.started_ms)
 
     def _intent(
         self, spoken: Spoken, decide: Callable[[Decider], Decision], outcome: Outcome, ending: Success | Failure,
@@ -167,8 +170,8 @@ class StepWork:
             if record is None or record.closed:
                 # Cancelled meanwhile: the job ends, the run is not touched.
                 return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
-            assembler = self._engine.assembler(self.run_id, record, self._table)
-            decision = decide(self._engine.decider(self.run_id, record, self._table))
+            assembler = self._engine.assembler(self._run, record, self._table)
+            decision = decide(self._engine.decider(self._run, record, self._table))
             return Unit(
                 self._engine.unit_id(), claim=self.claim, outcome=outcome, run=assembler.run_write(decision, version),
                 events=[*frames, *assembler.events(decision)], jobs=[*assembler.jobs(decision), *(jobs or ())],
@@ -179,11 +182,10 @@ class StepWork:
 
     def _waiting(self, build: Callable[[int, bytes | None], Unit]) -> Intent:
         claim = self.claim
-        return Intent(build, run=self.run_id, version=claim.version, record=claim.record, patient=True)
+        return Intent(build, run=self._run, version=claim.version, record=claim.record, patient=True)
 
     def _schema_error(self, error: dict[str, Any]) -> NewEvent:
-        body = Body(
-            "schema.error", self.subject, self.run_id, self.step, None, self.correlation_id,
-            msgspec.Raw(packed(error)), {"attempt": self.claim.attempt, "jobId": self.claim.job},
-        )  # fmt: skip
-        return NewEvent(self.stream, msgspec.json.encode(body))
+        meta = {"attempt": self.claim.attempt}
+        raw = msgspec.Raw(packed(error))
+        body = Body("schema.error", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
+        return NewEvent(self.stream, encode_body(body))

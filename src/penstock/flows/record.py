@@ -62,6 +62,10 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     failed: int = 0
     tags: dict[str, str] = {}
 
+    def shown_correlation(self, run: str) -> str | None:
+        """The correlation id as events carry it: not at all when it is the run's own."""
+        return None if self.correlation_id == run else self.correlation_id
+
     @property
     def open(self) -> int:
         return sum(tally.open for tally in self.steps.values())

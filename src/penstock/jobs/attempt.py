@@ -51,6 +51,7 @@ class Attempt:
         self._interrupt: Interrupt | None = None
         self._stop_reason: str | None = None
         self._started_ms = clock.now_ms()
+        self._loop = asyncio.get_running_loop()
         self._ctx = self._context()
 
     async def run(self) -> Success | Failure | Stopped:
@@ -154,17 +155,17 @@ class Attempt:
 
     def _frame(self, kind: str, data: Any, progress: bytes | None = None) -> None:
         if self._frames is None:
-            self._frames = Frames(self._send, lambda n: self._body("buffer.drop", {"dropped": n}))
+            self._frames = Frames(self._send, lambda n: self._body("buffer.drop", {"dropped": n}), self._loop)
         self._frames.add(self._body(kind, data), progress)
 
     def _body(self, kind: str, data: Any) -> bytes:
         work = self.work
-        meta: dict[str, Any] = {"attempt": work.claim.attempt, "jobId": work.claim.job}
+        meta: dict[str, Any] = {"attempt": work.claim.attempt}
         if work.n > 1:
             meta["n"] = work.n
         raw = msgspec.Raw(pack(data, kind))
         return encode_body(
-            Body(kind, work.subject, work.run_id, work.step, None, work.correlation_id or None, raw, meta)
+            Body(kind, work.subject, None, work.step, None, work.shown_correlation, raw, meta)
         )
 
     async def _send(self, bodies: list[bytes], progress: bytes | None) -> None:

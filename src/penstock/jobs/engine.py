@@ -72,7 +72,7 @@ def new_job(
 ) -> NewJob:  # fmt: skip
     """A plain job, with the events that adding it and claiming it will append."""
     stream, corr = streams.queue(queue), options.correlation_id
-    meta: dict[str, Any] = {"jobId": id, "name": name, "queue": queue}
+    meta: dict[str, Any] = {"name": name}
     active = encode_body(Body("job.active", id, correlation_id=corr, meta=meta))
     shown = {**meta, "due": iso(due)} if due else meta
     added = encode_body(Body("job.added", id, correlation_id=corr, data=msgspec.Raw(payload), meta=shown))
@@ -90,8 +90,11 @@ class JobWork:
         self.claim = claim
         self.handler = handler if options.retry is None else replace(handler, retry=options.retry)
         self.stream = stream
-        self.subject = claim.job
-        self.run_id = self.flow = self.step = None
+        self.subject: str | None = claim.job
+        self.shown_correlation = options.correlation_id
+        self.run_id: str | None = None
+        self.flow: str | None = None
+        self.step: str | None = None
         self.n = 1
         self.correlation_id = options.correlation_id or claim.job
         self._options = options
@@ -131,9 +134,9 @@ class JobWork:
 
     def _event(self, kind: str, data: bytes | None, meta: dict[str, Any] | None = None) -> NewEvent:
         raw = msgspec.Raw(data) if data is not None else None
-        about = {"attempt": self.claim.attempt, "jobId": self.claim.job, "name": self.claim.name, **(meta or {})}
+        about = {"attempt": self.claim.attempt, "name": self.claim.name, **(meta or {})}
         return NewEvent(
-            self.stream, encode_body(Body(kind, self.subject, correlation_id=self.correlation_id, data=raw, meta=about))
+            self.stream, encode_body(Body(kind, self.subject, correlation_id=self._options.correlation_id, data=raw, meta=about))
         )
 
     def _intent(

@@ -18,11 +18,10 @@ Send = Callable[[list[bytes], bytes | None], Awaitable[None]]
 class Frames:
     """A buffer between a handler, on whatever thread it runs, and the stream."""
 
-    def __init__(self, send: Send, dropped: Callable[[int], bytes]) -> None:
+    def __init__(self, send: Send, dropped: Callable[[int], bytes], loop: asyncio.AbstractEventLoop) -> None:
         self._send = send
         self._drop_notice = dropped
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+        self._loop = loop
         self._frames: deque[bytes] = deque()
         self._progress: bytes | None = None
         self._dropped = 0
@@ -38,7 +37,8 @@ class Frames:
             if len(self._frames) > MAX_FRAMES:
                 self._frames.popleft()
                 self._dropped += 1
-        if threading.get_ident() == self._thread:
+        # The first frame may come from a handler's thread, so that which thread the loop has is not known from here.
+        if asyncio._get_running_loop() is self._loop:
             self._arm()
         else:
             self._loop.call_soon_threadsafe(self._arm)

@@ -149,7 +149,7 @@ class SyncStateView:
         self._view.delete(key)
 
     def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
-        return self._wait(self._view.list(prefix, limit=limit))
+        return dict(self._wait(self._view.list(prefix, limit=limit)))
 
     def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
         return self._wait(self._view.patch(key, change, ttl=ttl))

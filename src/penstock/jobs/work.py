@@ -95,7 +95,8 @@ class Work(Protocol):
     claim: Claim
     handler: Handler
     stream: str
-    subject: str
+    subject: str | None  # of its events; None where the stream's name says it
+    shown_correlation: str | None  # likewise
     run_id: str | None
     flow: str | None
     step: str | None

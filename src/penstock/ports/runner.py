@@ -6,10 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 
-class Interrupt(Protocol):
-    """Stops a running handler from outside."""
-
-    def __call__(self, reason: str) -> None: ...
+Interrupt = Callable[[str], None]
+"""Stops a running handler from outside, for a reason."""
 
 
 class Runner(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import ctypes
-import functools
 import queue
 import threading
 from collections.abc import Callable
@@ -19,7 +18,8 @@ class Call:
 
     def __init__(self, fn: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
         self.done: asyncio.Future[Any] = loop.create_future()
-        self._call = functools.partial(contextvars.copy_context().run, fn)
+        context = contextvars.copy_context()
+        self._call: Callable[[], Any] = lambda: context.run(fn)
         self._loop = loop
         self._lock = threading.Lock()
         self._thread: int | None = None

@@ -1,1 +1,1 @@
-"""What tests of applications and of stores are made with: a clock that stands still, waiting without sleeping, contracts."""
+"""What tests are made with: a clock that stands still, waiting without sleeping, contracts for stores."""

@@ -26,6 +26,15 @@ DELETE FROM events WHERE sid = ? AND seq <= ?;
 DELETE FROM events WHERE sid = ? AND seq <= coalesce(
   (SELECT max(seq) FROM events WHERE sid = ? AND ms < ?), 0);
 
+-- name: last_place
+SELECT max(pos) FROM events;
+
+-- name: keep_place
+INSERT INTO events (pos, sid, seq, ms, body) VALUES (?1, 0, ?1, 0, x'') ON CONFLICT (pos) DO NOTHING;
+
+-- name: forget_places
+DELETE FROM events WHERE sid = 0 AND seq < ?;
+
 -- name: run
 SELECT id, version, flow, status, closed, created, updated, record FROM runs WHERE id = ?;
 
@@ -77,7 +86,7 @@ SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, 
        progress, result, error FROM jobs WHERE id = ?;
 
 -- name: job_place
-SELECT pk, priority, due, finished, lease FROM jobs WHERE id = ?;
+SELECT pk, priority, due, finished FROM jobs WHERE id = ?;
 
 -- name: jobs_waiting
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
@@ -115,13 +124,13 @@ UPDATE jobs SET state = 0, due = 0, failures = 0, crashes = 0, finished = NULL, 
 WHERE id = ? AND state IN (5, 6) AND run IS NULL RETURNING queue;
 
 -- name: remove
-DELETE FROM jobs WHERE id = ? AND state != 2 RETURNING queue;
+DELETE FROM jobs WHERE id = ? AND state != 2 RETURNING queue, coalesce(scope, id);
 
 -- name: drain
-DELETE FROM jobs WHERE queue = ? AND state = 0 AND run IS NULL;
+DELETE FROM jobs WHERE queue = ? AND state = 0 AND run IS NULL RETURNING coalesce(scope, id);
 
 -- name: drain_delayed
-DELETE FROM jobs WHERE queue = ? AND state = 1 AND run IS NULL;
+DELETE FROM jobs WHERE queue = ? AND state = 1 AND run IS NULL RETURNING coalesce(scope, id);
 
 -- name: upsert_schedule
 INSERT INTO schedules (id, spec, target, next, last, paused) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
@@ -148,11 +157,17 @@ SELECT key, value, version, expires FROM states
 WHERE key > ? AND key >= ? AND key < ? AND (expires IS NULL OR expires > ?) ORDER BY key LIMIT ?;
 
 -- name: old_runs
-SELECT id FROM runs WHERE closed = 1 AND updated < ? ORDER BY created LIMIT ?;
+SELECT id FROM runs r WHERE closed = 1 AND created < ?1 AND updated < ?1
+  AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id
+                  AND j.state = 2 AND j.lease > ?2)
+ORDER BY created LIMIT ?3;
 
 -- name: surplus_runs
-SELECT id FROM runs WHERE closed = 1 AND created < (
-  SELECT created FROM runs ORDER BY created DESC LIMIT 1 OFFSET ?) ORDER BY created LIMIT ?;
+SELECT id FROM runs r WHERE closed = 1
+  AND (created, id) <= (SELECT created, id FROM runs WHERE closed = 1 ORDER BY created DESC, id DESC LIMIT 1 OFFSET ?1)
+  AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id
+                  AND j.state = 2 AND j.lease > ?2)
+ORDER BY created, id LIMIT ?3;
 
 -- name: forget_run
 DELETE FROM runs WHERE id = ?;
@@ -177,19 +192,26 @@ DELETE FROM streams WHERE name = ?;
 
 -- name: old_jobs
 DELETE FROM jobs WHERE pk IN (
-  SELECT pk FROM jobs WHERE queue = ? AND state IN (4, 5, 6) AND finished < ? AND run IS NULL LIMIT ?);
+  SELECT pk FROM jobs WHERE queue = ? AND state IN (4, 5, 6) AND state >= 4 AND finished < ? AND run IS NULL LIMIT ?)
+RETURNING coalesce(scope, id);
 
 -- name: surplus_jobs
 DELETE FROM jobs WHERE pk IN (
-  SELECT pk FROM jobs WHERE queue = ?1 AND state >= 4 AND run IS NULL AND finished < (
-    SELECT finished FROM jobs WHERE queue = ?1 AND state >= 4 AND run IS NULL ORDER BY finished DESC LIMIT 1 OFFSET ?2)
-  LIMIT ?3);
+  SELECT pk FROM jobs WHERE queue = ?1 AND state >= 4 AND run IS NULL AND (finished, pk) <= (
+    SELECT finished, pk FROM jobs WHERE queue = ?1 AND state >= 4 AND run IS NULL
+    ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET ?2)
+  LIMIT ?3)
+RETURNING coalesce(scope, id);
 
 -- name: forget_job_memos
-DELETE FROM memos WHERE scope = ?;
+DELETE FROM memos WHERE scope = ?1 AND NOT EXISTS (
+  SELECT 1 FROM jobs WHERE id = ?1 OR (id > ?1 || '.' AND id < ?1 || '/'));
 
 -- name: expired_states
 DELETE FROM states WHERE key IN (SELECT key FROM states WHERE expires IS NOT NULL AND expires <= ? LIMIT ?);
 
 -- name: old_once
 DELETE FROM once WHERE key IN (SELECT key FROM once WHERE at < ? LIMIT ?);
+
+-- name: old_units
+DELETE FROM units WHERE id IN (SELECT id FROM units WHERE at < ? LIMIT ?);

@@ -8,16 +8,16 @@ import apsw
 
 from ...core.ids import token
 from ...ports.unit import Ask, Claim, Claims, NewEvent, RateLimit, Started, Want
-from .commit import SQL, Committer
+from .append import SQL, Appender
 
 
 class Claimer:
     """Claims inside the transaction the cursor is in."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, committer: Committer) -> None:
+    def __init__(self, cursor: apsw.Cursor, now: int, appender: Appender) -> None:
         self._cursor = cursor
         self._now = now
-        self._committer = committer
+        self._append = appender.append
 
     def claim(self, ask: Ask) -> Claims:
         claims: list[Claim] = []
@@ -62,7 +62,7 @@ class Claimer:
             return budget.held_until()
         return None
 
-    def _run_head(self, run: str | None) -> tuple[int, bytes | None] | None:
+    def _run_head(self, run: object) -> tuple[int, bytes | None] | None:
         """Version and record of a job's run; None when the run is closed or gone, and its job with it."""
         if run is None:
             return 0, None
@@ -78,9 +78,11 @@ class Claimer:
         execute(SQL.activate, (attempt, secret, self._now + ask.lease_ms, pk))
         if stream is not None:
             body = Started(stream, head).body(attempt, ask.worker)  # type: ignore[arg-type]
-            self._committer.append((NewEvent(stream, body),))  # type: ignore[arg-type]
+            self._append((NewEvent(stream, body),))  # type: ignore[arg-type]
         scope = scope or job
-        memos = dict(execute(SQL.memos_of, (scope,)).fetchall()) if attempt > 1 or scope != job else {}
+        memos: dict[str, bytes] = {}
+        if attempt > 1 or scope != job:
+            memos = dict(execute(SQL.memos_of, (scope,)).fetchall())  # type: ignore[arg-type]
         return Claim(
             job, queue, name, payload, opts, scope, attempt, secret, failures, crashes, pk, run, version, record, memos,  # type: ignore[arg-type]
         )  # fmt: skip
@@ -101,7 +103,7 @@ class _Budget:
         if key not in self._windows:
             row = self._cursor.execute(SQL.rate, (self._queue, key)).fetchone()
             fresh = row is None or row[0] <= self._now
-            self._windows[key] = (self._now + self._rate.duration_ms, 0) if fresh else (row[0], row[1])
+            self._windows[key] = (row[0], row[1]) if row and not fresh else (self._now + self._rate.duration_ms, 0)
         return self._windows[key]
 
     def _key(self, key: object) -> str:

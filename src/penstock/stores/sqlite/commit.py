@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import apsw
 
 from ...ports.unit import (
@@ -15,7 +13,6 @@ from ...ports.unit import (
     Dead,
     Fenced,
     GivenBack,
-    NewEvent,
     NewJob,
     OpenWait,
     Receipt,
@@ -25,19 +22,19 @@ from ...ports.unit import (
     Suspended,
     Unit,
 )
-from ..queries import Queries
+from .append import SQL, Appender
 
-SQL = Queries(__package__, "hot.sql")
 WAITING, DELAYED, ACTIVE, SUSPENDED, COMPLETED, FAILED, CANCELLED = range(7)
 
 
 class Committer:
     """Applies units inside the transaction the cursor is in. `touched` collects the topics to signal afterwards."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str]) -> None:
+    def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str], appender: Appender) -> None:
         self._cursor = cursor
         self._now = now
         self._touched = touched
+        self._append = appender.append
         self._head: tuple[str, int] = ("", 0)  # status and closed of the run being written, as they were
 
     def apply(self, unit: Unit) -> Receipt:
@@ -120,7 +117,7 @@ class Committer:
             self._write_job(unit)
         for job in unit.takes:
             self._cursor.execute(SQL.take, (job,))
-        places = self.append(unit.events) if unit.events else []
+        places = self._append(unit.events) if unit.events else []
         added = [self._add(job) for job in unit.jobs]
         if unit.memos or unit.waits or unit.state or unit.schedule is not None or unit.once is not None:
             self._write_rest(unit)
@@ -184,28 +181,8 @@ class Committer:
             self._cursor.execute(SQL.know_queue, (job.queue,))
             self._touched.add(topic)
         if added and job.added is not None:
-            self._append_to(job.added.stream, [job.added.body])
+            self._append((job.added,))
         return added
-
-    def append(self, events: Sequence[NewEvent]) -> list[tuple[int, int]]:
-        """Appends in order and gives each event's place; a stream's events of one unit follow each other."""
-        stream = events[0].stream
-        if all(event.stream == stream for event in events):
-            return self._append_to(stream, [event.body for event in events])
-        return [self._append_to(event.stream, [event.body])[0] for event in events]
-
-    def _append_to(self, stream: str, bodies: list[bytes]) -> list[tuple[int, int]]:
-        cursor, n = self._cursor, len(bodies)
-        rows = cursor.execute(SQL.next_seq, (n, self._now, stream)).fetchall()
-        if not rows:
-            rows = cursor.execute(SQL.new_stream, (stream, n, self._now)).fetchall()
-        sid, last, ms = rows[0]
-        first = last - n + 1
-        for seq, body in enumerate(bodies, first):
-            cursor.execute(SQL.append, (sid, seq, ms, body))
-        self._touched.add(f"stream:{stream}")
-        self._touched.add("events")
-        return [(ms, seq) for seq in range(first, last + 1)]
 
     def _write_rest(self, unit: Unit) -> None:
         execute = self._cursor.execute
@@ -230,13 +207,13 @@ class Committer:
 def _forgettable(unit: Unit) -> bool:
     """Whether neither its job nor its run would know the unit again, and applying it twice would write twice.
 
-    The job row keeps the unit that ended an attempt, the run row the one that began the run; what only adds jobs and
-    memos is idempotent by their names.
+    The job row keeps the unit that ended an attempt, the run row the one that began the run; what only adds jobs
+    and memos is idempotent by their names.
     """
     if unit.claim is not None and unit.outcome is not None:
         return False
     if unit.run is not None:
         return unit.run.expect > 0
-    return bool(
-        unit.events or unit.takes or unit.waits or unit.state or unit.schedule is not None or unit.once is not None
-    )
+    if unit.events or unit.takes or unit.waits or unit.state:
+        return True
+    return unit.schedule is not None or unit.once is not None

@@ -14,6 +14,7 @@ from ...core.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
 MEMORY = ":memory:"
 FORMAT = 1  # kept in the file's user_version
+OURS = 0x50454E53  # "PENS", kept in the file's application_id: many programs count their formats from 1
 _BUSY_SECONDS = 30.0
 
 
@@ -24,13 +25,16 @@ def connect(path: str) -> apsw.Connection:
     try:
         connection = apsw.Connection(path, statementcachesize=200)
         connection.set_busy_handler(_patient())
+        # Before any setting is made: those below would change a file that is another program's.
+        known = _recognise(connection, path)
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
         # FULL: an acknowledged commit survives power loss. Group commit pays for the fsync.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA wal_autocheckpoint = 4000").fetchall()
         connection.execute("PRAGMA cache_size = -32000")
         connection.execute("PRAGMA temp_store = MEMORY")
-        _create(connection, path)
+        if not known:
+            _create(connection)
     except apsw.Error as problem:
         raise translate(problem, path) from problem
     return connection
@@ -46,27 +50,38 @@ def _prepare(path: Path) -> None:
         raise StoreUnavailable(f"cannot open {path}: {problem.strerror}; give a path you may write to") from None
 
 
-def _create(connection: apsw.Connection, path: str) -> None:
-    if _format(connection) == FORMAT:
-        return
+def _recognise(connection: apsw.Connection, path: str) -> bool:
+    """True for a file of ours, False for an empty one; anything else is refused."""
+    connection.execute("BEGIN")  # one look: another process may be creating the schema
+    try:
+        owner, format_ = _pragma(connection, "application_id"), _pragma(connection, "user_version")
+        empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
+    finally:
+        connection.execute("ROLLBACK")
+    if owner == OURS and format_ > FORMAT:
+        raise StoreError(
+            f"{path} was written by a newer Penstock (format {format_}, this one knows {FORMAT}): upgrade"
+        )
+    if owner != OURS and not empty:
+        raise StoreCorrupt(f"{path} is a SQLite file of something else: give another path")
+    return owner == OURS
+
+
+def _create(connection: apsw.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        found = _format(connection)
-        if found > FORMAT:
-            raise StoreError(f"{path} was written by a newer Penstock (format {found}, this one knows {FORMAT}): upgrade")
-        if found == 0:
-            if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() != (0,):
-                raise StoreCorrupt(f"{path} is a SQLite file of something else: give another path")
+        if _pragma(connection, "application_id") != OURS:  # no other process was faster
             connection.execute(resources.files(__package__).joinpath("schema.sql").read_text("utf-8"))
             connection.execute(f"PRAGMA user_version = {FORMAT}")
+            connection.execute(f"PRAGMA application_id = {OURS}")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
 
 
-def _format(connection: apsw.Connection) -> int:
-    row = connection.execute("PRAGMA user_version").fetchone()
+def _pragma(connection: apsw.Connection, name: str) -> int:
+    row = connection.execute(f"PRAGMA {name}").fetchone()
     assert row is not None
     return int(row[0])
 

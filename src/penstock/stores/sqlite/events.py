@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import apsw
 
 from ...core.events import Event, decode_event
@@ -22,13 +24,13 @@ def read(
     low = event_seq(after) if after else 0
     high = event_seq(before) if before else LAST
     sql = SQL.read_backward if backward else SQL.read_forward
-    rows = cursor.execute(sql, (row[0], low, high, limit)).fetchall()
-    return [decode_event(seq, ms, body) for seq, ms, body in rows]
+    rows: Any = cursor.execute(sql, (row[0], low, high, limit))
+    return [decode_event(stream, seq, ms, body) for seq, ms, body in rows]
 
 
 def feed(cursor: apsw.Cursor, after: int | None, limit: int) -> list[FeedItem]:
     rows = cursor.execute(SQL.feed_end) if after is None else cursor.execute(SQL.feed, (after, limit))
-    return [FeedItem(pos, stream, decode_event(seq, ms, body)) for pos, stream, seq, ms, body in rows]
+    return [FeedItem(pos, stream, decode_event(stream, seq, ms, body)) for pos, stream, seq, ms, body in rows]
 
 
 def names(cursor: apsw.Cursor, prefix: str, after: str | None, limit: int) -> list[str]:
@@ -43,9 +45,18 @@ def trim(cursor: apsw.Cursor, stream: str, keep: int | None, before_ms: int | No
     sid, last = row
     removed = 0
     if keep is not None:
-        cursor.execute(SQL.trim_by_seq, (sid, last - keep))
-        removed += cursor.connection.changes()
+        removed += delete(cursor, SQL.trim_by_seq, (sid, last - keep))
     if before_ms is not None:
-        cursor.execute(SQL.trim_by_time, (sid, sid, before_ms))
-        removed += cursor.connection.changes()
+        removed += delete(cursor, SQL.trim_by_time, (sid, sid, before_ms))
+    return removed
+
+
+def delete(cursor: apsw.Cursor, sql: str, bindings: tuple[object, ...]) -> int:
+    """Deletes events but keeps the last place taken: given out again, it would hide an event from a feed's reader."""
+    last = cursor.execute(SQL.last_place).fetchone()
+    cursor.execute(sql, bindings)
+    removed = cursor.connection.changes()
+    if removed:
+        cursor.execute(SQL.keep_place, last)
+        cursor.execute(SQL.forget_places, last)
     return removed

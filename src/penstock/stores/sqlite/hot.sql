@@ -15,14 +15,17 @@ UPDATE runs SET version = ?, updated = ?, unit = ?, record = ? WHERE id = ?;
 -- name: update_run_status
 UPDATE runs SET version = ?, updated = ?, unit = ?, record = ?, status = ?, closed = ? WHERE id = ?;
 
--- name: next_seq
-UPDATE streams SET seq = seq + ?, ms = max(ms, ?) WHERE name = ? RETURNING sid, seq, ms;
+-- name: head
+SELECT sid, seq, ms FROM streams WHERE name = ?;
 
 -- name: new_stream
-INSERT INTO streams (name, seq, ms) VALUES (?, ?, ?) RETURNING sid, seq, ms;
+INSERT INTO streams (name, seq, ms) VALUES (?, 0, ?);
+
+-- name: move_head
+UPDATE streams SET seq = ?, ms = ? WHERE sid = ?;
 
 -- name: append
-INSERT INTO events (sid, seq, ms, body) VALUES (?, ?, ?, ?);
+INSERT INTO events (pos, sid, seq, ms, body) VALUES (?, ?, ?, ?, ?);
 
 -- name: add_job
 INSERT INTO jobs (id, queue, name, state, priority, due, run, scope, rate_key, created, started_stream, started_head,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import apsw
 
 from ...ports.store import JobRow, QueueRow
@@ -20,7 +22,8 @@ STATES = (
 
 
 def queues(cursor: apsw.Cursor) -> list[QueueRow]:
-    paused = dict(cursor.execute(SQL.queue_names).fetchall())
+    rows: Any = cursor.execute(SQL.queue_names).fetchall()
+    paused: dict[str, int] = dict(rows)
     counts: dict[str, dict[str, int]] = {name: {state.value: 0 for state in STATES} for name in paused}
     live = (SQL.count_waiting, SQL.count_delayed, SQL.count_active, SQL.count_suspended)
     for state, sql in zip(STATES, live, strict=False):
@@ -33,11 +36,7 @@ def queues(cursor: apsw.Cursor) -> list[QueueRow]:
 
 def jobs(cursor: apsw.Cursor, queue: str, state: JobState, after: str | None, limit: int) -> list[JobRow]:
     place = cursor.execute(SQL.job_place, (after,)).fetchone() if after else None
-    pk, priority, due, finished = place or (0, -(2**62), -1, -1)
-    if finished is None:
-        finished, pk_finished = -1, 0  # it was sent back to work since: what is left is at the beginning again
-    else:
-        pk_finished = pk
+    pk, priority, due, finished = place or (0, -(2**62), -1, None)
     match state:
         case JobState.WAITING:
             rows = cursor.execute(SQL.jobs_waiting, (queue, priority, pk, limit))
@@ -48,7 +47,9 @@ def jobs(cursor: apsw.Cursor, queue: str, state: JobState, after: str | None, li
         case JobState.SUSPENDED:
             rows = cursor.execute(SQL.jobs_suspended, (queue, pk, limit))
         case _:
-            rows = cursor.execute(SQL.jobs_finished, (queue, STATES.index(state), finished, pk_finished, limit))
+            # A job sent back to work since it was seen has no place here: what is left comes from the start.
+            place = (-1, 0) if finished is None else (finished, pk)
+            rows = cursor.execute(SQL.jobs_finished, (queue, STATES.index(state), *place, limit))
     return [_row(row) for row in rows]
 
 
@@ -62,22 +63,41 @@ def set_paused(cursor: apsw.Cursor, queue: str, paused: bool) -> None:
 
 
 def change(cursor: apsw.Cursor, sql: str, id: str) -> str | None:
-    """Promotes, retries or removes a job; gives its queue if there was such a job."""
+    """Promotes or retries a job; gives its queue if there was such a job."""
     rows = cursor.execute(sql, (id,)).fetchall()
-    return rows[0][0] if rows else None
+    return str(rows[0][0]) if rows else None
+
+
+def remove(cursor: apsw.Cursor, id: str) -> str | None:
+    """Deletes a job that no worker holds; gives its queue if there was one."""
+    rows = cursor.execute(SQL.remove, (id,)).fetchall()
+    if not rows:
+        return None
+    queue, scope = map(str, rows[0])
+    forget_memos(cursor, [scope])
+    return queue
 
 
 def drain(cursor: apsw.Cursor, queue: str, delayed: bool) -> int:
-    cursor.execute(SQL.drain, (queue,))
-    removed = cursor.connection.changes()
-    if delayed:
-        cursor.execute(SQL.drain_delayed, (queue,))
-        removed += cursor.connection.changes()
-    return removed
+    removed = delete(cursor, SQL.drain, (queue,))
+    return removed + delete(cursor, SQL.drain_delayed, (queue,)) if delayed else removed
+
+
+def delete(cursor: apsw.Cursor, sql: str, bindings: tuple[object, ...]) -> int:
+    """Runs a DELETE that gives the scope of each job it took, and lets their memos go with them."""
+    scopes = [str(row[0]) for row in cursor.execute(sql, bindings).fetchall()]
+    forget_memos(cursor, scopes)
+    return len(scopes)
+
+
+def forget_memos(cursor: apsw.Cursor, scopes: list[str]) -> None:
+    """Memos go with the last job that could read them: a redriven one reads those of the job it continues."""
+    for scope in scopes:
+        cursor.execute(SQL.forget_job_memos, (scope,))
 
 
 def _row(row: tuple[object, ...]) -> JobRow:
     id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, *rest = row
     return JobRow(
-        id, queue, name, STATES[state], payload, opts, priority, due, attempt, failures, crashes, run, scope or id, *rest,  # type: ignore[index,arg-type,call-overload]
+        id, queue, name, STATES[state], payload, opts, priority, due, attempt, failures, crashes, run, scope or id, *rest,  # type: ignore[arg-type,call-overload]
     )  # fmt: skip

@@ -6,10 +6,11 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import apsw
 
+from ...core.errors import StoreUnavailable
 from .connection import MEMORY, connect, translate
 from .writer import Writer
 
@@ -29,7 +30,11 @@ class Reader:
     async def run(self, work: Callable[[apsw.Cursor], T]) -> T:
         if self._pool is None:
             return await self._writer.run(work)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._work, work)
+        try:
+            reading = asyncio.get_running_loop().run_in_executor(self._pool, self._work, work)
+        except RuntimeError:
+            raise StoreUnavailable(f"the store {self._path} is closed") from None
+        return await reading
 
     def _work(self, work: Callable[[apsw.Cursor], T]) -> T:
         try:
@@ -38,7 +43,7 @@ class Reader:
             raise translate(problem, self._path) from problem
 
     def _cursor(self) -> apsw.Cursor:
-        cursor: Any = getattr(self._local, "cursor", None)
+        cursor: apsw.Cursor | None = getattr(self._local, "cursor", None)
         if cursor is None:
             connection = connect(self._path)
             self._connections.append(connection)

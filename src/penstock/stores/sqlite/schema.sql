@@ -95,7 +95,7 @@ CREATE TABLE waits (
   due    INTEGER,
   body   BLOB NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX waits_open ON waits (run) WHERE state = 'open';
+CREATE INDEX waits_by_run ON waits (run, state);
 
 CREATE TABLE states (
   key     TEXT PRIMARY KEY,

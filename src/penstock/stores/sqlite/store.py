@@ -16,10 +16,10 @@ from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
 from ..signals import TopicSignals
 from ..tailing import follow
 from . import events, housekeeping, queues, runs, schedules, state
-from .claim import Claimer
-from .commit import SQL, Committer
+from .append import SQL
 from .connection import MEMORY
 from .reader import Reader
+from .transact import transact
 from .writer import Writer
 
 T = TypeVar("T")
@@ -53,11 +53,7 @@ class SqliteStore:
 
         def work(cursor: apsw.Cursor) -> CommitReply:
             touched.clear()  # after a failed batch the same work runs again, alone
-            now = self._clock.now_ms()
-            committer = Committer(cursor, now, touched)
-            receipts = [committer.apply(unit) for unit in units]
-            given = Claimer(cursor, now, committer).claim(ask) if ask is not None else Claims()
-            return CommitReply(receipts, given)
+            return transact(cursor, self._clock.now_ms(), units, ask, touched)
 
         return await self._writer.run(work, lambda: self.signals.fire(touched))
 
@@ -122,19 +118,19 @@ class SqliteStore:
         self.signals.fire((f"queue:{queue}",))
 
     async def promote(self, id: str) -> bool:
-        return await self._change(events.SQL.promote, id)
+        return await self._change(lambda c: queues.change(c, events.SQL.promote, id))
 
     async def retry(self, id: str) -> bool:
-        return await self._change(events.SQL.retry, id)
+        return await self._change(lambda c: queues.change(c, events.SQL.retry, id))
 
     async def remove(self, id: str) -> bool:
-        return await self._change(events.SQL.remove, id)
+        return await self._change(lambda c: queues.remove(c, id))
 
     async def drain(self, queue: str, *, delayed: bool = False) -> int:
         return await self._writer.run(lambda c: queues.drain(c, queue, delayed))
 
-    async def _change(self, sql: str, id: str) -> bool:
-        queue = await self._writer.run(lambda c: queues.change(c, sql, id))
+    async def _change(self, work: Callable[[apsw.Cursor], str | None]) -> bool:
+        queue = await self._writer.run(work)
         if queue is not None:
             self.signals.fire((f"queue:{queue}",))
         return queue is not None

@@ -59,6 +59,7 @@ class Writer:
         self._inbox: queue.SimpleQueue[_Ticket[Any] | None] = queue.SimpleQueue()
         self._opened: Future[None] = Future()
         self._closed = False
+        self._door = threading.Lock()  # nothing gets into the inbox after it was closed: nobody would answer
         self._thread = threading.Thread(target=self._main, name="penstock-sqlite", daemon=True)
 
     def start(self) -> None:
@@ -80,21 +81,24 @@ class Writer:
         return future.result()
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._inbox.put(None)
-        self._thread.join()
+        with self._door:
+            if not self._closed:
+                self._closed = True
+                self._inbox.put(None)
+        if self._thread.ident is not None:  # it was opened
+            self._thread.join()
 
     def _put(self, ticket: _Ticket[Any]) -> None:
-        if self._closed:
-            raise StoreUnavailable(f"the store {self.path} is closed")
-        self._inbox.put(ticket)
+        with self._door:
+            if self._closed:
+                raise StoreUnavailable(f"the store {self.path} is closed")
+            self._inbox.put(ticket)
 
     def _main(self) -> None:
         try:
             connection = connect(self.path)
         except BaseException as problem:
+            self._refuse_rest()
             self._opened.set_exception(problem)
             return
         self._opened.set_result(None)
@@ -162,6 +166,8 @@ class Writer:
             raise
 
     def _refuse_rest(self) -> None:
+        with self._door:
+            self._closed = True
         rest: list[_Ticket[Any]] = []
         while not self._inbox.empty():
             ticket = self._inbox.get_nowait()

@@ -11,6 +11,7 @@ from . import rewriting as rewriting
 from .claim import ClaimContract
 from .commit import CommitContract
 from .event_log import EventLogContract
+from .feed import FeedContract
 from .housekeeping import HousekeepingContract
 from .lease import LeaseContract
 from .limits import LimitsContract
@@ -39,6 +40,7 @@ class StoreContract(
     RunsContract,
     EventLogContract,
     TailContract,
+    FeedContract,
     SignalsContract,
     QueueAdminContract,
     SchedulesContract,
@@ -52,6 +54,7 @@ __all__ = [
     "ClaimContract",
     "CommitContract",
     "EventLogContract",
+    "FeedContract",
     "HousekeepingContract",
     "LeaseContract",
     "LimitsContract",

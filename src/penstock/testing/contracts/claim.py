@@ -82,7 +82,9 @@ class ClaimContract(StoreUnderTest):
     async def test_next_due_is_the_earliest_of_what_is_left(self, store: Store, clock: FakeClock) -> None:
         now = clock.now_ms()
         assert (await store.claim(ask())).next_due is None
-        await add(store, job("c", "blue", due=now + 30_000), job("a", due=now + 20_000), job("b", due=now + 10_000))
+        await add(
+            store, job("c", "blue", due=now + 30_000), job("a", due=now + 20_000), job("b", due=now + 10_000)
+        )
         assert (await store.claim(ask("orders", "blue"))).next_due == now + 10_000
         assert (await store.claim(ask("blue"))).next_due == now + 30_000
         clock.set_ms(now + 10_000)
@@ -151,7 +153,12 @@ class ClaimContract(StoreUnderTest):
     async def test_started_of_one_batch_is_gapless(self, store: Store) -> None:
         await add(store, *(job(f"j{n}", started=started(STREAM, f"s{n}")) for n in range(4)))
         await claim(store, limit=4)
-        assert [(e.seq, e.step) for e in await store.read(STREAM)] == [(1, "s0"), (2, "s1"), (3, "s2"), (4, "s3")]
+        assert [(e.seq, e.step) for e in await store.read(STREAM)] == [
+            (1, "s0"),
+            (2, "s1"),
+            (3, "s2"),
+            (4, "s3"),
+        ]
 
     async def test_jobs_of_a_closed_run_are_never_handed_out(self, store: Store) -> None:
         jobs = [job(f"r.a.{n}", run="r", started=started("nq:flow:r")) for n in range(3)]

@@ -25,7 +25,11 @@ class CommitContract(StoreUnderTest):
         assert receipt == Committed(events=[(now, 3), (now, 1), (now, 4)], added=[True, True])
         done = await store.job(JOB)
         assert done is not None
-        assert (done.state, done.result, done.progress) == (JobState.COMPLETED, b'{"paid":true}', b'{"percent":100}')
+        assert (done.state, done.result, done.progress) == (
+            JobState.COMPLETED,
+            b'{"paid":true}',
+            b'{"percent":100}',
+        )
         assert done.finished == now
         row = await store.run(RUN)
         assert row is not None
@@ -33,10 +37,19 @@ class CommitContract(StoreUnderTest):
         assert (row.created, row.updated) == (now - 5000, now)
         assert [e.kind for e in await store.read(STREAM, after=f"{now}-2")] == ["order.paid", "order.closed"]
         assert [e.kind for e in await store.read(OTHER_STREAM)] == ["step.completed"]
-        assert [await state_of(store, id) for id in ("r1.ship.1", "mail", SPARE)] == ["waiting", "waiting", None]
+        assert [await state_of(store, id) for id in ("r1.ship.1", "mail", SPARE)] == [
+            "waiting",
+            "waiting",
+            None,
+        ]
         assert [(s.key, s.value) for s in await store.states("")] == [(KEY, b'"full"'), ("seen", b"true")]
         (schedule,) = await store.schedules()
-        assert (schedule.id, schedule.next, schedule.last, schedule.fired) == (SCHEDULE, SLOT + 60_000, SLOT, 1)
+        assert (schedule.id, schedule.next, schedule.last, schedule.fired) == (
+            SCHEDULE,
+            SLOT + 60_000,
+            SLOT,
+            1,
+        )
         assert (await apply(store, unit(waits=[CloseWait("wait-2", "resolved")]))) == Committed()
 
     async def test_an_empty_commit_and_an_empty_unit_change_nothing(self, store: Store) -> None:
@@ -46,7 +59,7 @@ class CommitContract(StoreUnderTest):
         assert await picture(store) == before
 
     async def test_payload_and_opts_come_back_byte_for_byte(self, store: Store) -> None:
-        # Spaces, empty containers, big integers, text beyond the BMP: a store that parses payloads changes some of these.
+        # Spaces, empty containers, big integers, text beyond the BMP: whoever parses payloads changes some of these.
         raw = '{ "a":[] ,"b":{},"c":9007199254740991,"d":1.0,"e":"\U0001f9ea\\u0000"}'.encode()
         await add(store, job("j", opts=raw))
         await store.commit([unit(run=run("r", record=raw), memos=[Memo("j", "m", raw)])])
@@ -69,6 +82,24 @@ class CommitContract(StoreUnderTest):
         assert await apply(store, unit(jobs=[job("j")])) == Committed(added=[False])
         assert await state_of(store, "j") == "completed"
 
+    async def test_a_job_brings_its_event_when_its_id_is_new(self, store: Store) -> None:
+        new, old = (
+            job("new", added=event("job.added", data="new")),
+            job("old", added=event("job.added", data="old")),
+        )
+        await add(store, job("old"))
+        receipt = await apply(store, unit(events=[event("first")], jobs=[old, new]))
+        assert receipt == Committed(receipt.events, added=[False, True])  # type: ignore[union-attr]
+        assert [(e.seq, e.kind, e.data) for e in await store.read(STREAM)] == [
+            (1, "first", None),
+            (2, "job.added", "new"),
+        ]
+        # Sent again it adds nothing, so that adding a job needs no memory of the unit.
+        again = unit(jobs=[new])
+        for _ in range(2):
+            await apply(store, again)
+        assert len(await store.read(STREAM)) == 2
+
     async def test_a_taken_job_may_be_added_again_by_the_same_unit(self, store: Store) -> None:
         await add(store, job("j", priority=3))
         assert await apply(store, unit(takes=["j"], jobs=[job("j", priority=1)])) == Committed(added=[True])
@@ -85,7 +116,9 @@ class CommitContract(StoreUnderTest):
         assert seqs(await store.read(a)) == [1, 2, 3, 4, 5]
         assert seqs(await store.read(b)) == [1, 2, 3, 4]
 
-    async def test_event_time_never_goes_back_when_the_clock_does(self, store: Store, clock: FakeClock) -> None:
+    async def test_event_time_never_goes_back_when_the_clock_does(
+        self, store: Store, clock: FakeClock
+    ) -> None:
         high = clock.now_ms()
         await apply(store, unit(events=[event()]))
         clock.set_ms(high - 3_600_000)
@@ -103,7 +136,9 @@ class CommitContract(StoreUnderTest):
         assert read.ts == "2023-11-14T22:13:20.000Z"
 
     async def test_a_chain_of_units_may_build_on_each_other(self, store: Store) -> None:
-        chain = [unit(run=run("r", n, b'{"at":%d}' % n), events=[event(stream="nq:flow:r")]) for n in range(4)]
+        chain = [
+            unit(run=run("r", n, b'{"at":%d}' % n), events=[event(stream="nq:flow:r")]) for n in range(4)
+        ]
         reply = await store.commit(chain)
         assert all(isinstance(r, Committed) for r in reply.receipts)
         row = await store.run("r")

@@ -46,7 +46,13 @@ class EventLogContract(StoreUnderTest):
         ],
     )
     async def test_read_strictly_between_cursors(
-        self, store: Store, after: int | None, before: int | None, limit: int, backward: bool, expected: list[int]
+        self,
+        store: Store,
+        after: int | None,
+        before: int | None,
+        limit: int,
+        backward: bool,
+        expected: list[int],
     ) -> None:
         await write(store, 10)
         await write(store, 3, "nq:flow:other")
@@ -81,7 +87,16 @@ class EventLogContract(StoreUnderTest):
 
     async def test_streams_by_prefix_with_pages(self, store: Store) -> None:
         # Characters that mean something in LIKE, GLOB, regular expressions and Redis patterns.
-        named = ["nq:flow:a", "nq:flow:a%", "nq:flow:a*", "nq:flow:a_", "nq:flow:ab", "nq:flow:a[b]", "nq:flow:é", "nq:queue:a"]
+        named = [
+            "nq:flow:a",
+            "nq:flow:a%",
+            "nq:flow:a*",
+            "nq:flow:a_",
+            "nq:flow:ab",
+            "nq:flow:a[b]",
+            "nq:flow:é",
+            "nq:queue:a",
+        ]
         for name in named:
             await write(store, 1, name)
         assert await store.streams() == sorted(named)

@@ -40,14 +40,18 @@ class LeaseContract(StoreUnderTest):
             assert (one.crashes, one.attempt) == (crashes, crashes + 1)
             clock.advance("30s")
 
-    async def test_a_crash_is_counted_though_nobody_can_take_the_job(self, store: Store, clock: FakeClock) -> None:
+    async def test_a_crash_is_counted_though_nobody_can_take_the_job(
+        self, store: Store, clock: FakeClock
+    ) -> None:
         await held(store, "j")
         clock.advance("30s")
         assert await claim(store, limit=0) == []
         assert await claim(store, limit=0) == []
         assert (await claim_one(store)).crashes == 1
 
-    async def test_the_late_worker_is_fenced_and_the_new_one_is_not(self, store: Store, clock: FakeClock) -> None:
+    async def test_the_late_worker_is_fenced_and_the_new_one_is_not(
+        self, store: Store, clock: FakeClock
+    ) -> None:
         late = await held(store, "j")
         clock.advance("31s")
         new = await claim_one(store, worker="w2")
@@ -147,7 +151,8 @@ class LeaseContract(StoreUnderTest):
         for thread in threads:
             thread.start()
         await asyncio.gather(*(apply(store, unit(jobs=[job(f"k{n}", "blue")])) for n in range(20)))
-        await asyncio.to_thread(lambda: [thread.join() for thread in threads])
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
         assert lost == []
         clock.advance("20s")
         assert await claim(store) == []

@@ -32,10 +32,11 @@ class QueueAdminContract(StoreUnderTest):
 
     async def test_a_job_as_it_is_shown(self, store: Store, clock: FakeClock) -> None:
         now = clock.now_ms()
-        await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r", scope="r.a", priority=4, opts=b"[]")]))
+        step = job("r.a.1", run="r", scope="r.a", priority=4, opts=b"[]")
+        await apply(store, unit(run=run("r"), jobs=[step]))
+        waiting, payload = JobState.WAITING, b'{"job":"r.a.1"}'
         assert await store.job("r.a.1") == JobRow(
-            "r.a.1", QUEUE, "charge", JobState.WAITING, b'{"job":"r.a.1"}', b"[]", 4, 0, 0, 0, 0, "r", "r.a", now,
-            None, None, None, None,
+            "r.a.1", QUEUE, "charge", waiting, payload, b"[]", 4, 0, 0, 0, 0, "r", "r.a", now, None, None, None, None,
         )  # fmt: skip
         assert await store.job("nothing") is None
         await add(store, job("own"))
@@ -44,7 +45,9 @@ class QueueAdminContract(StoreUnderTest):
         assert (row.run, row.scope) == (None, "own")
 
     @pytest.mark.parametrize("state", list(JobState), ids=lambda state: state.value)
-    async def test_jobs_of_each_state_with_pages(self, store: Store, clock: FakeClock, state: JobState) -> None:
+    async def test_jobs_of_each_state_with_pages(
+        self, store: Store, clock: FakeClock, state: JobState
+    ) -> None:
         await one_in_each_state(store, clock)
         await one_in_each_state(store, clock, "letters")
         for n in range(6):
@@ -58,7 +61,9 @@ class QueueAdminContract(StoreUnderTest):
         assert found == everything
 
     async def test_waiting_jobs_in_the_order_they_will_run(self, store: Store) -> None:
-        await add(store, job("c", priority=2), job("a"), job("d", priority=2), job("first", priority=-5), job("b"))
+        await add(
+            store, job("c", priority=2), job("a"), job("d", priority=2), job("first", priority=-5), job("b")
+        )
         expected = ["first", "a", "b", "c", "d"]
         found: list[str] = []
         while page := await store.jobs(QUEUE, JobState.WAITING, after=found[-1] if found else None, limit=2):
@@ -75,7 +80,9 @@ class QueueAdminContract(StoreUnderTest):
             found += [row.id for row in page]
         assert found == ["a", "b", "c", "d"]
 
-    async def test_pages_go_on_though_the_jobs_seen_were_retried(self, store: Store, clock: FakeClock) -> None:
+    async def test_pages_go_on_though_the_jobs_seen_were_retried(
+        self, store: Store, clock: FakeClock
+    ) -> None:
         for n in range(5):
             await _failed(store, clock, f"j{n}", QUEUE)
         last: str | None = None
@@ -98,7 +105,13 @@ class QueueAdminContract(StoreUnderTest):
         assert await store.retry("j")
         row = await store.job("j")
         assert row is not None
-        assert (row.state, row.failures, row.crashes, row.error, row.finished) == (JobState.WAITING, 0, 0, None, None)
+        assert (row.state, row.failures, row.crashes, row.error, row.finished) == (
+            JobState.WAITING,
+            0,
+            0,
+            None,
+            None,
+        )
         again = await claim_one(store)
         assert (again.failures, again.crashes) == (0, 0)
         assert again.attempt > 2  # attempts are never counted twice: the fence depends on it
@@ -146,7 +159,9 @@ class QueueAdminContract(StoreUnderTest):
         await apply(store, unit(claim=again, outcome=RetryAt(0, ERROR)))
         assert (await claim_one(store)).memos == {}
 
-    async def test_drain_deletes_what_waits_and_belongs_to_no_run(self, store: Store, clock: FakeClock) -> None:
+    async def test_drain_deletes_what_waits_and_belongs_to_no_run(
+        self, store: Store, clock: FakeClock
+    ) -> None:
         await one_in_each_state(store, clock)
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
         await add(store, job("more"), job("other", "letters"))
@@ -166,7 +181,12 @@ class QueueAdminContract(StoreUnderTest):
         assert (await store.claim(ask())).next_due == due
 
     async def test_pausing_twice_and_resuming_twice(self, store: Store) -> None:
-        for verb, paused in ((store.pause, True), (store.pause, True), (store.resume, False), (store.resume, False)):
+        for verb, paused in (
+            (store.pause, True),
+            (store.pause, True),
+            (store.resume, False),
+            (store.resume, False),
+        ):
             await verb(QUEUE)
             assert [q.paused for q in await store.queues()] == [paused]
 
@@ -175,7 +195,7 @@ Put = Callable[[Store, FakeClock, str, str], Awaitable[None]]
 
 
 async def one_in_each_state(store: Store, clock: FakeClock, queue: str = QUEUE) -> None:
-    """A job `<queue>-<state>` in every state; the waiting one is put there last, so that no claim finds it."""
+    """A job `<queue>-<state>` in every state; the waiting one comes last, so that no claim finds it."""
     for state in (*list(JobState)[1:], JobState.WAITING):
         await IN_STATE[state](store, clock, f"{queue}-{state.value}", queue)
 

@@ -115,7 +115,9 @@ class RepeatContract(StoreUnderTest):
         assert await picture(store) == before
 
     @every_command
-    async def test_a_repeat_is_recognised_after_others_have_written(self, store: Store, prepare: Prepare) -> None:
+    async def test_a_repeat_is_recognised_after_others_have_written(
+        self, store: Store, prepare: Prepare
+    ) -> None:
         command = await prepare(store)
         if command.run is not None and command.run.expect == 0:
             pytest.skip("a repeated start may also be answered by the run as it is now")

@@ -12,7 +12,19 @@ from ...core.durations import Duration, to_ms
 from ...core.events import Body, Event, encode_body
 from ...core.ids import token
 from ...ports.store import Store
-from ...ports.unit import Ask, Claim, Claims, NewEvent, NewJob, OpenWait, Receipt, RunWrite, Started, Unit, Want
+from ...ports.unit import (
+    Ask,
+    Claim,
+    Claims,
+    NewEvent,
+    NewJob,
+    OpenWait,
+    Receipt,
+    RunWrite,
+    Started,
+    Unit,
+    Want,
+)
 
 QUEUE = "orders"
 FLOW = "shop"
@@ -36,7 +48,9 @@ def event(kind: str = "order.noted", stream: str = STREAM, data: Any = None) -> 
 
 
 def started(stream: str = STREAM, step: str = "charge") -> Started:
-    return Started(stream, b'{"kind":"step.started","subject":"order/7","step":"%b","meta":{"n":1,' % step.encode())
+    return Started(
+        stream, b'{"kind":"step.started","subject":"order/7","step":"%b","meta":{"n":1,' % step.encode()
+    )
 
 
 def run(id: str, expect: int = 0, record: bytes = b'{"at":0}', **fields: Any) -> RunWrite:

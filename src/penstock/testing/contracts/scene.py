@@ -56,7 +56,12 @@ async def set_scene(store: Store) -> Scene:
     await store.commit([unit(events=[event("order.created"), event("order.noted")])])
     receipt = await apply(
         store,
-        unit(run=run(RUN), jobs=[job(JOB, run=RUN)], waits=[wait(WAIT, RUN)], state=[StateWrite(KEY, b'"empty"')]),
+        unit(
+            run=run(RUN),
+            jobs=[job(JOB, run=RUN)],
+            waits=[wait(WAIT, RUN)],
+            state=[StateWrite(KEY, b'"empty"')],
+        ),
     )
     assert isinstance(receipt, Committed)
     claim = await claim_one(store)

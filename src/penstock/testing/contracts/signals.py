@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ...ports.store import Store
+from ...ports.store import ScheduleRow, Store
 from ...ports.unit import Completed, Dead, GivenBack, RetryAt
 from ..clock import FakeClock
 from .samples import ERROR, QUEUE, STREAM, add, apply, claim, event, held, job, run, started, unit
@@ -31,6 +31,22 @@ class SignalsContract(StoreUnderTest):
             await apply(store, unit(events=[event(stream="nq:flow:x"), event()]))
             assert await listener.wait(BOUND)
 
+    async def test_any_event_wakes_those_who_follow_all(self, store: Store) -> None:
+        with store.signals.listen("events") as listener:
+            await apply(store, unit(events=[event(stream="nq:flow:x")]))
+            assert await listener.wait(BOUND)
+
+    async def test_cancelling_wakes_those_who_run_jobs(self, store: Store) -> None:
+        await apply(store, unit(run=run("r")))
+        with store.signals.listen("cancelled") as listener:
+            await apply(store, unit(run=run("r", 1, status="cancelled", closed=True, cancel_jobs=True)))
+            assert await listener.wait(BOUND)
+
+    async def test_a_schedule_wakes_the_scheduler(self, store: Store) -> None:
+        with store.signals.listen("schedules") as listener:
+            await store.upsert_schedule(ScheduleRow("s", b"{}", b"{}", 1000))
+            assert await listener.wait(BOUND)
+
     async def test_a_claim_wakes_the_stream_it_writes(self, store: Store) -> None:
         await add(store, job("j", started=started()))
         with store.signals.listen(f"stream:{STREAM}") as listener:
@@ -44,7 +60,9 @@ class SignalsContract(StoreUnderTest):
             assert await listener.wait(BOUND)
 
     @pytest.mark.parametrize("later", [False, True])
-    async def test_a_job_that_comes_back_wakes_its_queue(self, store: Store, clock: FakeClock, later: bool) -> None:
+    async def test_a_job_that_comes_back_wakes_its_queue(
+        self, store: Store, clock: FakeClock, later: bool
+    ) -> None:
         due = clock.now_ms() + 1000 if later else 0
         for n, outcome in enumerate((RetryAt(due, ERROR), GivenBack(due))):
             one = await held(store, f"j{n}", f"q{n}")
@@ -100,8 +118,13 @@ class SignalsContract(StoreUnderTest):
 
     async def test_a_completed_job_with_new_work_wakes_both(self, store: Store) -> None:
         one = await held(store, "j")
-        with store.signals.listen("queue:letters") as letters, store.signals.listen(f"stream:{STREAM}") as stream:
-            await apply(store, unit(claim=one, outcome=Completed(), jobs=[job("k", "letters")], events=[event()]))
+        with (
+            store.signals.listen("queue:letters") as letters,
+            store.signals.listen(f"stream:{STREAM}") as stream,
+        ):
+            await apply(
+                store, unit(claim=one, outcome=Completed(), jobs=[job("k", "letters")], events=[event()])
+            )
             assert await letters.wait(BOUND)
             assert await stream.wait(BOUND)
 

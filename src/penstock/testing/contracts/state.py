@@ -11,7 +11,9 @@ from .samples import apply, unit
 from .subject import StoreUnderTest
 
 
-async def put(store: Store, key: str, value: bytes | None, expect: int | None = None, expires: int | None = None) -> Receipt:
+async def put(
+    store: Store, key: str, value: bytes | None, expect: int | None = None, expires: int | None = None
+) -> Receipt:
     return await apply(store, unit(state=[StateWrite(key, value, expect, expires)]))
 
 
@@ -57,7 +59,9 @@ class StateContract(StoreUnderTest):
             while True:
                 row = await store.state("n")
                 assert row is not None
-                if isinstance(await put(store, "n", b"%d" % (int(row.value) + 1), expect=row.version), Committed):
+                if isinstance(
+                    await put(store, "n", b"%d" % (int(row.value) + 1), expect=row.version), Committed
+                ):
                     return
 
         await asyncio.gather(*(increment() for _ in range(10)))
@@ -98,7 +102,22 @@ class StateContract(StoreUnderTest):
 
     async def test_keys_by_prefix_with_pages(self, store: Store, clock: FakeClock) -> None:
         # Characters that mean something in LIKE, GLOB, regular expressions and Redis patterns.
-        keys = ["a", "a%", "a*", "a/1", "a/2", "a/3", "a/é", "a/\U0001f9ea", "a?", "a[b]", "a\\", "a_", "ab", "b"]
+        keys = [
+            "a",
+            "a%",
+            "a*",
+            "a/1",
+            "a/2",
+            "a/3",
+            "a/é",
+            "a/\U0001f9ea",
+            "a?",
+            "a[b]",
+            "a\\",
+            "a_",
+            "ab",
+            "b",
+        ]
         await apply(store, unit(state=[StateWrite(key, key.encode()) for key in reversed(keys)]))
         await put(store, "a/0", b"expired", expires=clock.now_ms())
         assert [row.key for row in await store.states("")] == sorted(keys)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ...ports.store import Store
-from ...ports.unit import CloseWait, Committed, Refused
+from ...ports.unit import CloseWait, Committed, Refused, Unit
 from .samples import STREAM, apply, event, job, run, unit, wait
 from .subject import StoreUnderTest
 
@@ -15,8 +15,11 @@ class WaitsContract(StoreUnderTest):
 
     async def test_the_first_to_close_a_wait_wins(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
-        closing = [unit(waits=[CloseWait("w", s)], events=[event(s)], jobs=[job(f"r.{s}", run="r")]) for s in ("resolved", "expired")]
-        first, second = (await store.commit(closing)).receipts
+
+        def closing(how: str) -> Unit:
+            return unit(waits=[CloseWait("w", how)], events=[event(how)], jobs=[job(f"r.{how}", run="r")])
+
+        first, second = (await store.commit([closing("resolved"), closing("expired")])).receipts
         assert isinstance(first, Committed)
         assert second == Refused("wait", "w")
         assert [e.kind for e in await store.read(STREAM)] == ["resolved"]
@@ -24,7 +27,9 @@ class WaitsContract(StoreUnderTest):
 
     async def test_one_of_many_racing_wins(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
-        racing = [apply(store, unit(waits=[CloseWait("w", "resolved")], events=[event(data=n)])) for n in range(20)]
+        racing = [
+            apply(store, unit(waits=[CloseWait("w", "resolved")], events=[event(data=n)])) for n in range(20)
+        ]
         receipts = await asyncio.gather(*racing)
         assert sum(isinstance(r, Committed) for r in receipts) == 1
         assert sum(r == Refused("wait", "w") for r in receipts) == 19

@@ -1,0 +1,23 @@
+"""The command line: `penstock run | start | worker | runs | events`. One file a command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and gives its exit code: 0 it is done, 1 the run did not complete, 2 there is something to mend."""
+    from .mistakes import shown  # a program that only draws runs does not need the commands
+
+    args = list(sys.argv[1:] if argv is None else argv)
+    return shown(lambda: _call(args), args)
+
+
+def _call(args: list[str]) -> int:
+    from .commands import commands
+    from .logs import logged
+
+    with logged(chatty=args[:1] == ["worker"]):
+        code = commands()(args)
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,61 @@
+"""What went wrong, on stderr, in one sentence with its code. A traceback only for those who ask for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from cyclopts import CycloptsError
+
+from ..core.errors import PenstockError
+
+MISTAKE, BUG, INTERRUPTED = 2, 70, 130
+
+
+class UsageMistake(PenstockError):
+    """The command line was called in a way it does not understand."""
+
+    code = "usage"
+
+
+def shown(command: Callable[[], int], args: list[str]) -> int:
+    """Runs a command; what it raises becomes a message and an exit code."""
+    debug = "--debug" in args or os.environ.get("PENSTOCK_DEBUG", "") not in ("", "0")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode is no reason to fail
+    try:
+        code = command()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever was reading has read enough, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except CycloptsError as problem:
+        return _say(f"{str(problem).strip()} Try: {_help(args)}", UsageMistake.code, MISTAKE, debug)
+    except PenstockError as problem:
+        return _say(str(problem), problem.code, MISTAKE, debug)
+    except Exception as problem:
+        hint = "" if debug else "; this should not happen, run it again with --debug to see where"
+        return _say(f"{type(problem).__name__}: {problem}{hint}", "internal", BUG, debug)
+
+
+def warn(message: str) -> None:
+    """A line on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def _say(message: str, code: str, exit_code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    warn(f"error: {message} [{code}]")
+    return exit_code
+
+
+def _help(args: list[str]) -> str:
+    words = [word for word in args[:1] if word in ("run", "start", "worker", "runs", "events")]
+    return " ".join(["penstock", *words, "--help"])

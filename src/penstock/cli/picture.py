@@ -1,0 +1,88 @@
+"""Drawing a run: in colour for a terminal, as plain lines for a pipe."""
+
+from __future__ import annotations
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ..core.clock import Clock
+from ..flows.reducer import FlowView
+from .rows import MARKS, Row, elapsed, one_line, rows_of
+
+COLOURS = {
+    "running": "cyan", "completed": "green", "failed": "red", "retrying": "yellow", "pending": "dim", "waiting": "blue",
+    "timeout": "red", "cancelled": "magenta", "compensating": "yellow", "compensated": "yellow",
+}  # fmt: skip
+ASCII = {"✓": "+", "✗": "x", "●": "*", "↻": "~", "·": ".", "…": "_", "–": "-"}
+RESULT = 200  # characters of a result shown in a picture
+
+
+class Picture:
+    """A run as it is at the moment it is drawn; give it to rich."""
+
+    def __init__(self, view: FlowView, clock: Clock) -> None:
+        self.view = view
+        self._clock = clock
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        now = self._clock.now_ms()
+        rows = rows_of(self.view, now)
+        # What does not fit the screen would scroll away while it is redrawn.
+        room = max((options.height or console.height) - 4, 5)
+        hidden = len(rows) - room if options.is_terminal and len(rows) > room else 0
+        parts: list[Text | Table] = [self._head(now), self._table(rows[hidden:], options.encoding.startswith("utf"))]
+        if hidden:
+            parts.insert(1, Text(f"  {hidden} more above", style="dim"))
+        yield Group(*parts, *self._end())
+
+    def _head(self, now: int) -> Text:
+        view = self.view
+        return Text.assemble(
+            (view.name or "run", "bold"), " ", (view.id, "dim"), "  ", (view.status, COLOURS.get(view.status, "")),
+            "  ", (elapsed(view, now), "dim"),
+        )  # fmt: skip
+
+    def _table(self, rows: list[Row], unicode: bool) -> Table:
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for justify, wraps in (("left", True), ("left", True), ("right", True), ("left", True), ("left", False)):
+            table.add_column(justify=justify, no_wrap=wraps, overflow="ellipsis")  # type: ignore[arg-type]
+        for row in rows:
+            mark = MARKS.get(row.status, "?")
+            name = Text.assemble(
+                (f"  {mark if unicode else ASCII.get(mark, mark)} ", COLOURS.get(row.status, "")), row.name
+            )
+            bar = ProgressBar(100, row.progress, width=16) if row.progress is not None else ""
+            colour = "red" if row.status in ("failed", "retrying", "timeout") else "dim"
+            table.add_row(name, Text(row.note, style="yellow"), Text(row.took, style="dim"), bar, Text(row.detail, style=colour))
+        return table
+
+    def _end(self) -> list[Text]:
+        view = self.view
+        if view.status == "completed":
+            return [Text.assemble(("result ", "dim"), one_line(view.result, RESULT))]
+        if view.error is not None:
+            return [Text.assemble(("error ", "red"), one_line(view.error, RESULT))]
+        return [Text.assemble(("reason ", "dim"), one_line(view.reason, RESULT))] if view.reason else []
+
+
+def plain(view: FlowView, now_ms: int, unicode: bool = True) -> str:
+    """The same as lines of text, each as long as it needs to be."""
+    rows = rows_of(view, now_ms)
+    lines = [" ".join(part for part in (view.name, view.id, view.status, elapsed(view, now_ms)) if part)]
+    name = max((len(row.name) for row in rows), default=0)
+    took = max((len(row.took) for row in rows), default=0)
+    for row in rows:
+        mark = MARKS.get(row.status, "?")
+        mark = mark if unicode else ASCII.get(mark, mark)
+        percent = f"{row.progress:.0f} %" if row.progress is not None else ""
+        rest = "  ".join(part for part in (row.note, percent, row.detail) if part)
+        lines.append(f"  {mark} {row.name:<{name}}  {row.took:>{took}}  {rest}".rstrip())
+    if view.status == "completed":
+        lines.append(f"result {one_line(view.result, 10_000)}")
+    elif view.error is not None:
+        lines.append(f"error {one_line(view.error, 10_000)}")
+    elif view.reason:
+        lines.append(f"reason {one_line(view.reason, 10_000)}")
+    return "\n".join(lines)

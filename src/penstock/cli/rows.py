@@ -1,0 +1,114 @@
+"""A run as rows of text: what a picture of it shows, however it is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ..core.clock import from_iso
+from ..core.durations import show_ms
+from ..flows.reducer import FlowView, StepView
+
+FOLD = 6  # instances of one step shown one by one; more become one row
+SHOWN = 70  # characters of an error or of partial output
+MARKS = {
+    "completed": "✓", "failed": "✗", "running": "●", "retrying": "↻", "pending": "·", "waiting": "…", "timeout": "✗",
+    "cancelled": "–",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One step instance, or many of one step folded together."""
+
+    status: str
+    name: str
+    note: str = ""  # attempt, counts
+    took: str = ""
+    progress: float | None = None  # up to 100
+    detail: str = ""
+
+
+def rows_of(view: FlowView, now_ms: int) -> list[Row]:
+    """The steps in the order they began; a step with many instances is one row and its failures."""
+    by_step: dict[str, list[StepView]] = {}
+    for step in view.steps.values():
+        by_step.setdefault(step.step, []).append(step)
+    rows: list[Row] = []
+    for name, steps in by_step.items():
+        if len(steps) <= FOLD:
+            rows += [_row(step, now_ms) for step in steps]
+        else:
+            rows.append(_folded(name, steps))
+            rows += [_row(step, now_ms) for step in steps if step.status == "failed"][:FOLD]
+    return rows
+
+
+def elapsed(view: FlowView, now_ms: int) -> str:
+    """How long the run took, or has taken so far."""
+    if view.duration is not None:
+        return show_ms(view.duration)
+    return show_ms(max(now_ms - from_iso(view.started_at), 0)) if view.started_at else ""
+
+
+def one_line(value: Any, limit: int = SHOWN) -> str:
+    """A value on one line, shortened in the middle of nothing: text as it is, the rest as JSON."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _row(step: StepView, now_ms: int) -> Row:
+    name = step.step if step.n == 1 else f"{step.step}#{step.n}"
+    note = f"attempt {step.attempt}" if step.attempt > 1 else ""
+    return Row(step.status, name, note, _took(step, now_ms), _percent(step), _detail(step, now_ms))
+
+
+def _folded(name: str, steps: list[StepView]) -> Row:
+    counts: dict[str, int] = {}
+    for step in steps:
+        counts[step.status] = counts.get(step.status, 0) + 1
+    order = [status for status in MARKS if status in counts]
+    worst = next((s for s in ("failed", "running", "retrying", "waiting", "pending") if s in counts), order[0])
+    done = 100 * sum(step.completed_at is not None for step in steps) / len(steps)
+    note = ", ".join(f"{counts[status]} {status}" for status in order)
+    return Row(worst, f"{name} ×{len(steps)}", note, progress=done if worst in ("running", "pending") else None)
+
+
+def _took(step: StepView, now_ms: int) -> str:
+    if step.duration is not None:
+        return show_ms(step.duration)
+    if step.status == "running" and step.started_at is not None:
+        return show_ms(max(now_ms - from_iso(step.started_at), 0))
+    return ""
+
+
+def _percent(step: StepView) -> float | None:
+    value = step.progress
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(min(max(value, 0), 100))
+
+
+def _detail(step: StepView, now_ms: int) -> str:
+    if step.status == "retrying" and step.next_retry_at is not None:
+        wait = max(from_iso(step.next_retry_at) - now_ms, 0)
+        return one_line(f"again in {show_ms(wait)}: {step.error or ''}")
+    if step.status in ("failed", "timeout", "retrying"):
+        return one_line(step.error or "")
+    if step.partials:
+        return _tail(step.partials)
+    if step.progress is not None and _percent(step) is None:
+        return one_line(step.progress)
+    return ""
+
+
+def _tail(partials: list[Any]) -> str:
+    """The line being written, if the pieces are text; else the last piece."""
+    if not isinstance(partials[-1], str):
+        return one_line(partials[-1])
+    text = "".join(chunk for chunk in partials[-200:] if isinstance(chunk, str))
+    line = one_line(text.strip().rpartition("\n")[2], 10_000)
+    return line if len(line) <= SHOWN else "…" + line[1 - SHOWN :]

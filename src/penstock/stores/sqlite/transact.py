@@ -1,0 +1,24 @@
+"""One piece of writing: units, then claims, then their events, inside a transaction that is open already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from ...ports.unit import Ask, Claims, CommitReply, Unit
+from .append import Appender
+from .claim import Claimer
+from .commit import Committer
+
+
+def transact(
+    cursor: apsw.Cursor, now: int, units: Sequence[Unit], ask: Ask | None, touched: set[str]
+) -> CommitReply:
+    """Applies units in order and hands out the work asked for; `touched` collects the topics to signal afterwards."""
+    appender = Appender(cursor, now, touched)
+    committer = Committer(cursor, now, touched, appender)
+    receipts = [committer.apply(unit) for unit in units]
+    work = Claimer(cursor, now, appender).claim(ask) if ask is not None else Claims()
+    appender.flush()
+    return CommitReply(receipts, work)

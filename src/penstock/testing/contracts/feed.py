@@ -1,0 +1,98 @@
+"""The feed: every event of every stream, in the order of commits."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ...ports.store import FeedItem, Store
+from .event_log import write
+from .samples import STREAM, add, apply, claim, event, job, run, started, unit
+from .subject import StoreUnderTest
+
+PATIENCE = 20  # seconds; only a failing test takes so long
+
+
+class FeedContract(StoreUnderTest):
+    """A reader with a cursor misses nothing, whatever is trimmed behind it."""
+
+    async def test_an_empty_feed(self, store: Store) -> None:
+        assert await store.feed(None) == []
+        assert await store.feed(0) == []
+
+    async def test_none_gives_the_newest_to_begin_from(self, store: Store) -> None:
+        await write(store, 3)
+        await write(store, 1, "nq:flow:last")
+        (newest,) = await store.feed(None)
+        assert (newest.stream, newest.event.seq) == ("nq:flow:last", 1)
+        assert await store.feed(newest.cursor) == []
+        await write(store, 2)
+        assert _places(await store.feed(newest.cursor)) == [(STREAM, 4), (STREAM, 5)]
+
+    async def test_all_streams_in_the_order_of_commits(self, store: Store) -> None:
+        a, b = "nq:flow:a", "nq:flow:b"
+        await apply(store, unit(events=[event("1", a), event("2", b), event("3", a)]))
+        await add(store, job("j", started=started(b), added=event("4", a)))
+        await claim(store)
+        await apply(store, unit(events=[event("5", b)]))
+        items = await store.feed(0)
+        assert [item.event.kind for item in items] == ["1", "2", "3", "4", "step.started", "5"]
+        assert _places(items) == [(a, 1), (b, 1), (a, 2), (a, 3), (b, 2), (b, 3)]
+        assert [item.event for item in items if item.stream == a] == await store.read(a)
+        assert [item.cursor for item in items] == sorted({item.cursor for item in items})
+
+    async def test_pages_of_the_feed_join(self, store: Store) -> None:
+        for n in range(7):
+            await write(store, 1, f"nq:flow:{n % 3}")
+        found: list[FeedItem] = []
+        while page := await store.feed(found[-1].cursor if found else 0, limit=3):
+            assert len(page) <= 3
+            found += page
+        assert found == await store.feed(0)
+        assert len(found) == 7
+
+    async def test_a_refused_unit_leaves_no_gap_to_wait_for(self, store: Store) -> None:
+        await write(store, 1)
+        await apply(store, unit(run=run("r", 7), events=[event(), event()]))
+        await write(store, 1)
+        assert _places(await store.feed(0)) == [(STREAM, 1), (STREAM, 2)]
+
+    async def test_a_cursor_stays_good_when_what_it_points_to_is_trimmed(self, store: Store) -> None:
+        await write(store, 3)
+        (newest,) = await store.feed(None)
+        await store.trim(STREAM, keep=0)
+        assert await store.feed(newest.cursor) == []
+        # A store that gives out the place again hides these from a reader who has been there.
+        await write(store, 2)
+        assert _places(await store.feed(newest.cursor)) == [(STREAM, 4), (STREAM, 5)]
+
+    async def test_a_reader_among_writers_misses_nothing(self, store: Store) -> None:
+        writers, each = 6, 20
+
+        async def writer(n: int) -> None:
+            for _ in range(each):
+                await apply(store, unit(events=[event(stream=f"nq:flow:{n}"), event()]))
+
+        async def reader() -> list[FeedItem]:
+            found: list[FeedItem] = []
+            with store.signals.listen("events") as listener:
+                while len(found) < writers * each * 2:
+                    page = await store.feed(found[-1].cursor if found else 0, limit=50)
+                    found += page
+                    if not page:
+                        await listener.wait(1.0)
+            return found
+
+        reading = asyncio.create_task(reader())
+        await asyncio.gather(*map(writer, range(writers)))
+        async with asyncio.timeout(PATIENCE):
+            found = await reading
+        assert sorted(_places(found)) == sorted(
+            [(f"nq:flow:{n}", k) for n in range(writers) for k in range(1, each + 1)]
+            + [(STREAM, k) for k in range(1, writers * each + 1)]
+        )
+        of_stream = [item.event.seq for item in found if item.stream == STREAM]
+        assert of_stream == sorted(of_stream)
+
+
+def _places(items: list[FeedItem]) -> list[tuple[str, int]]:
+    return [(item.stream, item.event.seq) for item in items]

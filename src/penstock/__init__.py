@@ -1,12 +1,16 @@
 """Durable flows and jobs for Python: plain functions, one event stream a run, one commit an attempt."""
 
-from .app import App, SyncApp
-from .core.errors import PenstockError, Permanent, Retry
-from .core.events import Event
-from .core.retry import Backoff, RetryPolicy
-from .flows.definition import Subscription, flow, step
-from .jobs.context import Context, SyncContext
-from .jobs.decorator import job
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .app import App, SyncApp
+    from .core.errors import PenstockError, Permanent, Retry
+    from .core.events import Event
+    from .core.retry import Backoff, RetryPolicy
+    from .flows.definition import Subscription, flow, step
+    from .jobs.context import Context, SyncContext
+    from .jobs.decorator import job
 
 __version__ = "0.1.0"
 
@@ -26,3 +30,32 @@ __all__ = [
     "job",
     "step",
 ]
+
+_PLACES = {
+    "App": ".app",
+    "Backoff": ".core.retry",
+    "Context": ".jobs.context",
+    "Event": ".core.events",
+    "PenstockError": ".core.errors",
+    "Permanent": ".core.errors",
+    "Retry": ".core.errors",
+    "RetryPolicy": ".core.retry",
+    "Subscription": ".flows.definition",
+    "SyncApp": ".app",
+    "SyncContext": ".jobs.context",
+    "flow": ".flows.definition",
+    "job": ".jobs.decorator",
+    "step": ".flows.definition",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used: `penstock --help` does not wait for the engine."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_PLACES[name], __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from ..core.clock import Clock, SystemClock, iso, moment_ms
 from ..core.durations import Duration, to_ms
-from ..core.errors import ConfigError, PenstockError, RunCancelled, RunFailed, UnknownRun, WaitTimeout
+from ..core.errors import ConfigError, PayloadTooLarge, PenstockError, RunCancelled, RunFailed, UnknownRun, WaitTimeout
 from ..core.events import RESERVED, Event, Streams
 from ..core.ids import check_id, uuid7
 from ..core.payload import pack, unpack
@@ -187,7 +187,9 @@ class App:
         end = next((e for e in last if e.kind == f"flow.{row.status}"), None)
         data = end.data if end is not None and isinstance(end.data, dict) else {}
         if row.status == COMPLETED:
-            return data.get("result")
+            if "result" not in data:
+                raise PayloadTooLarge(f"the results of run {id!r} are together over 64 KB: read them step by step from app.run(id).steps")
+            return data["result"]
         if row.status == "cancelled":
             raise RunCancelled(f"run {id!r} was cancelled: {data.get('reason', '')}")
         raise RunFailed(f"run {id!r} {row.status} in step {data.get('step')!r}: {data.get('error', '')}")

@@ -21,7 +21,6 @@ from .scheduling import Scheduling
 
 log = logging.getLogger("penstock.worker")
 SWEEP_EVERY = 60.0  # seconds
-DLQ = "-dlq"
 
 
 class _Dispatch:
@@ -132,7 +131,9 @@ class Working:
         while True:
             await asyncio.sleep(SWEEP_EVERY)
             try:
-                await self._store.sweep(self._retention())
+                # Small batches with room between them: work goes first.
+                while any((await self._store.sweep(self._retention())).values()):
+                    await asyncio.sleep(0.1)
             except StoreError as problem:
                 log.warning("cannot remove what is old, trying again later: %s", problem)
 

@@ -16,7 +16,7 @@ def commands() -> App:
     """The command line's parser. It raises what is wrong with a call; `mistakes` shows it."""
     app = App(
         "penstock", help=_HELP, version=__version__, result_action="return_value", exit_on_error=False,
-        print_error=False, suppress_keyboard_interrupt=False, help_format="markdown",
+        print_error=False, suppress_keyboard_interrupt=False, help_format="plaintext",
     )  # fmt: skip
     app.command(f"{_HERE}.run:run", name="run", help="Start a run and work on it here, with live progress, until it ends.")
     app.command(f"{_HERE}.start:start", name="start", help="Start a run for a worker to take; prints its id.")

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
 from ..app import App
+from ..app.backend import sqlite_path
+from ..core.errors import NotFound
 from .options import Common
 
 
-def working_app(common: Common) -> App:
+def working_app(common: Common, **settings: Any) -> App:
     """An App with the worker files loaded; those that cannot be are warned about, and the rest works."""
-    return App(common.url, common.dir or os.environ.get("PENSTOCK_DIR") or "workers")
+    return App(common.url, common.dir or os.environ.get("PENSTOCK_DIR") or "workers", **settings)
 
 
 def looking_app(common: Common) -> App:
-    """An App that loads no code: what is in the store can be seen without it."""
-    return App(common.url, handlers=())
+    """An App that loads no code, on a store that is there: looking creates nothing."""
+    app = App(common.url, handlers=())
+    url = app.settings.url
+    if url.startswith("sqlite:") and (path := sqlite_path(url)) != ":memory:" and not Path(path).exists():
+        raise NotFound(f"there is no store at {path}: nothing has run here yet, or give the right --url")
+    return app

@@ -28,19 +28,55 @@ def worker(
 
     Running handlers are given time to finish (PENSTOCK_GRACE); what does not is given back for another worker.
     """
-    return asyncio.run(_work(queues, concurrency, common))
+    return asyncio.run(_work(",".join(queues) if queues else None, concurrency, common))
 
 
-async def _work(queues: list[str] | None, concurrency: int | None, common: Common) -> int:
-    app = App_with(common, queues, concurrency)
-    async with app:
-        about = _about(app)
-        if not about["queues"]:
+async def _work(queues: str | None, concurrency: int | None, common: Common) -> int:
+    async with working_app(common, queues=queues, concurrency=concurrency) as app:
+        if not app.registry.handlers():
             raise ConfigError(f"there is nothing to work on: no flow, step or job was found in {app.settings.dir!r}")
         working = asyncio.create_task(app.run_worker())
         with on_stop(lambda: _stop(app)):
             await asyncio.sleep(0)
             if not working.done():
-                print_json(about) if common.json else print(_summary(about), flush=True)
+                _introduce(_about(app), common.json)
             await working
+    warn("Stopped.")
     return 0
+
+
+def _stop(app: App) -> None:
+    warn(f"Stopping: what runs may finish ({app.settings.grace / 1000:g} s at most). Once more stops at once.")
+    app.stop_worker()
+
+
+def _about(app: App) -> dict[str, Any]:
+    registry, settings = app.registry, app.settings
+    return {
+        "version": __version__,
+        "store": mask(settings.url),
+        "dir": settings.dir,
+        "queues": list(settings.queues) or registry.queues(),
+        "concurrency": settings.concurrency,
+        "flows": {name: list(flow.steps) for name, flow in registry.flows.items()},
+        "jobs": sorted({job.handler.home for job in registry.jobs.values()}),
+        "problems": [{"code": p.code, "message": str(p)} for p in registry.problems],
+    }
+
+
+def _introduce(about: dict[str, Any], json: bool) -> None:
+    if json:
+        print_json(about)
+        return
+    flows = ", ".join(f"{name} ({len(steps)} steps)" for name, steps in about["flows"].items())
+    problems = len(about["problems"])
+    lines = [
+        f"Penstock {about['version']} worker",
+        f"  store     {about['store']}",
+        f"  queues    {', '.join(about['queues'])}, {about['concurrency']} handlers at once",
+        f"  flows     {flows or 'none'}",
+        *([f"  jobs      {', '.join(about['jobs'])}"] if about["jobs"] else []),
+        f"  problems  {f'{problems}, see the warnings above' if problems else 'none'}",
+        "Working. Ctrl-C stops it.",
+    ]
+    print("\n".join(lines), flush=True)

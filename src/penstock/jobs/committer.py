@@ -176,6 +176,8 @@ class Committer:
         kept: list[Intent] = []
         tries = 0
         for intent in batch:
+            if intent.future.done():
+                continue  # its caller has gone away
             intent.tries += 1
             tries = max(tries, intent.tries)
             if intent.patient or intent.tries < MAX_RETRIES_OF_COMMAND:

@@ -219,15 +219,21 @@ class Worker:
     # Stopping
 
     async def _finish(self) -> None:
+        """Lets attempts end within the grace period, gives back the rest; a commit in flight may still bring some."""
         self._stopping.set()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._grace)
+        await self._drain(self._grace)
         for _, attempt in list(self._active.values()):
             if attempt is not None:
                 attempt.interrupt(SHUTDOWN)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=max(self._grace, 5.0))
+        await self._drain(max(self._grace, MAX_IDLE))
         for task in list(self._tasks):
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._drain(None)
+
+    async def _drain(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+        except TimeoutError:
+            pass

@@ -1,0 +1,109 @@
+"""`penstock events STREAM`."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from ..app import App
+from ..core.errors import UnknownRun
+from ..core.events import Event, encode_event
+from ..core.ids import check_id, event_seq
+from .following import until_ended
+from .mistakes import INTERRUPTED, UsageMistake, warn
+from .options import Common
+from .report import unicode_out
+from .rows import one_line
+from .session import looking_app
+from .stopping import on_stop
+
+PAGE = 500
+
+
+def events(
+    stream: str,
+    /,
+    *,
+    follow: Annotated[bool, Parameter(negative="", show_default=False, help="Go on as events come, until the run ends.")] = False,
+    after: Annotated[str | None, Parameter(help="Only events after the event of this id.")] = None,
+    limit: Annotated[int | None, Parameter(help="At most so many, from the oldest on.")] = None,
+    common: Common = Common(),
+) -> int:
+    """Print the events of a run or of any stream, oldest first.
+
+    With `--json` each line is one event, as it is stored.
+
+    Parameters
+    ----------
+    stream
+        A run's id, or a stream's name: `nq:flow:ID`, `nq:queue:NAME`, `nq:global`.
+    """
+    if limit is not None and limit < 1:
+        raise UsageMistake(f"--limit {limit}: give a whole number of at least 1")
+    if after is not None:
+        event_seq(after)
+    return asyncio.run(_events(stream, follow, after, limit, common))
+
+
+async def _events(stream: str, follow: bool, after: str | None, limit: int | None, common: Common) -> int:
+    async with looking_app(common) as app:
+        printing = asyncio.create_task(_print(await _source(app, stream, follow, after), limit, common.json))
+        with on_stop(printing.cancel):
+            await asyncio.wait((printing,))
+        if printing.cancelled():
+            return INTERRUPTED
+        if not printing.result() and after is None:
+            warn(f"No events in {stream}.")
+        return 0
+
+
+async def _source(app: App, stream: str, follow: bool, after: str | None) -> AsyncIterator[Event]:
+    flows = f"{app.settings.namespace}:flow:"
+    run = stream.removeprefix(flows) if ":" not in stream.removeprefix(flows) else None
+    if run is None:
+        return app.events.subscribe(stream, after=after) if follow else _stored(app, stream, after)
+    if await app.store.run(check_id(run, "run id")) is None:
+        raise UnknownRun(f"there is no run {run!r} in {app.settings.url}: check the id and the URL")
+    return until_ended(app, run, after) if follow else _stored(app, flows + run, after)
+
+
+async def _stored(app: App, stream: str, after: str | None) -> AsyncIterator[Event]:
+    """What is there now, page by page."""
+    while page := await app.events.read(stream, after=after, limit=PAGE):
+        for event in page:
+            yield event
+        after = page[-1].id
+
+
+async def _print(source: AsyncIterator[Event], limit: int | None, json: bool) -> int:
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    count = 0
+    async with aclosing(source) as events:  # type: ignore[type-var]
+        async for event in events:
+            print(_json(event) if json else _line(event, width), flush=True)
+            count += 1
+            if count == limit:
+                break
+    return count
+
+
+def _json(event: Event) -> str:
+    text = encode_event(event).decode()
+    return text if unicode_out() else text.encode("ascii", "backslashreplace").decode()
+
+
+def _line(event: Event, width: int | None) -> str:
+    meta = event.meta or {}
+    step = f"{event.step or ''}{'#' + str(meta['n']) if 'n' in meta else ''}"
+    attempt = f"attempt {meta['attempt']}" if meta.get("attempt", 1) > 1 else ""
+    data = one_line(event.data, 100_000) if event.data is not msgspec.UNSET and event.data is not None else ""
+    parts = [f"{event.id:<18}", event.ts[11:23], f"{event.kind:<16}", step, attempt, data]
+    text = "  ".join(part for part in parts if part)
+    return text if width is None or len(text) <= width else text[: width - 1] + "…"

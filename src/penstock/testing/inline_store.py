@@ -1,0 +1,79 @@
+"""The SQLite store without its threads: the same statements, run on the spot, so that a test decides the order of all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import apsw
+
+from ..core.clock import Clock
+from ..stores.sqlite import SqliteStore
+from ..stores.sqlite.connection import MEMORY, connect, translate
+
+T = TypeVar("T")
+
+
+class InlineDatabase:
+    """One database in memory that several stores share, as processes share a file."""
+
+    def __init__(self) -> None:
+        self.connection = connect(MEMORY)
+        self.stores: list[InlineStore] = []
+        self.on_commit: Callable[[InlineStore], None] | None = None
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class InlineStore(SqliteStore):
+    """A party's view of a shared database. Nothing waits inside a call: delays and faults come from outside."""
+
+    def __init__(self, database: InlineDatabase, *, clock: Clock, namespace: str = "nq") -> None:
+        super().__init__(MEMORY, clock=clock, namespace=namespace)
+        self._database = database
+        inline = _Inline(database, self)
+        self._writer = inline  # type: ignore[assignment]
+        self._reader = inline  # type: ignore[assignment]
+
+    async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._database.stores.append(self)
+
+    async def close(self) -> None:
+        self._loop = None
+        if self in self._database.stores:
+            self._database.stores.remove(self)
+
+
+class _Inline:
+    """Stands for the writer's thread and for the readers'."""
+
+    def __init__(self, database: InlineDatabase, store: InlineStore) -> None:
+        self._database = database
+        self._store = store
+
+    async def run(self, work: Callable[[apsw.Cursor], T], then: Callable[[], None] | None = None) -> T:
+        result = self.run_blocking(work)
+        if then is not None:
+            then()
+        return result
+
+    def run_blocking(self, work: Callable[[apsw.Cursor], T]) -> T:
+        connection = self._database.connection
+        cursor = connection.cursor()
+        before = connection.total_changes()
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            result = work(cursor)
+            cursor.execute("COMMIT")
+        except BaseException as problem:
+            if connection.in_transaction:
+                cursor.execute("ROLLBACK")
+            if isinstance(problem, apsw.Error):
+                raise translate(problem, MEMORY) from problem
+            raise
+        if connection.total_changes() != before and self._database.on_commit is not None:
+            self._database.on_commit(self._store)
+        return result

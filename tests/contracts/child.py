@@ -1,0 +1,34 @@
+"""A second process on the same file: `python child.py write|claim PATH`. It tells on stdout what was committed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from penstock.stores.sqlite import SqliteStore
+from penstock.testing.contracts.samples import apply, claim_one, event, job, unit
+
+
+async def write(store: SqliteStore) -> None:
+    """Events and jobs, one unit after another, until someone puts an end to it."""
+    n = 0
+    while True:
+        await apply(store, unit(events=[event(data=n)], jobs=[job(f"j{n}", "written")]))
+        print(n, flush=True)
+        n += 1
+
+
+async def claim(store: SqliteStore) -> None:
+    """Claims one job and holds it until someone puts an end to it."""
+    one = await claim_one(store, lease="1m")
+    print(one.job, one.attempt, flush=True)
+    await asyncio.Event().wait()
+
+
+async def main(verb: str, path: str) -> None:
+    store = SqliteStore(path)
+    await store.open()
+    await {"write": write, "claim": claim}[verb](store)
+
+
+asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""Commits that travel together: who breaks, breaks alone; who goes away, is not forgotten; what was said, stays."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from penstock.core.errors import StoreUnavailable
+from penstock.ports.store import Retention
+from penstock.ports.unit import Committed, Completed, Dead, GivenBack, Memo
+from penstock.stores.sqlite import SqliteStore
+from penstock.testing.clock import FakeClock
+from penstock.testing.contracts.picture import picture
+from penstock.testing.contracts.samples import (
+    ERROR,
+    STREAM,
+    apply,
+    claim_one,
+    event,
+    held,
+    job,
+    seqs,
+    unit,
+)
+from penstock.testing.contracts.scene import set_scene
+from penstock.testing.until import until
+
+
+async def opened(path: Path, clock: FakeClock | None = None) -> SqliteStore:
+    store = SqliteStore(str(path), clock=clock or FakeClock())
+    await store.open()
+    return store
+
+
+async def test_a_broken_commit_hurts_no_neighbour(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "store.db")
+    broken: Any = object()
+
+    async def commit(n: int) -> object:
+        try:
+            return await apply(
+                store, unit(events=[event(data=n)], jobs=[job(f"j{n}", opts=broken if n == 7 else b"{}")])
+            )
+        except TypeError as problem:
+            return problem
+
+    try:
+        answers = await asyncio.gather(*map(commit, range(20)))
+        assert [n for n, answer in enumerate(answers) if isinstance(answer, TypeError)] == [7]
+        read = await store.read(STREAM)
+        assert seqs(read) == list(range(1, 20))
+        assert sorted(e.data for e in read) == [n for n in range(20) if n != 7]
+    finally:
+        await store.close()
+
+
+async def test_a_commit_whose_caller_went_away_is_written(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "store.db")
+    try:
+        with store.signals.listen(f"stream:{STREAM}") as listener:
+            task = asyncio.create_task(apply(store, unit(events=[event()])))
+            await asyncio.sleep(0)  # it is on its way
+            task.cancel()
+            assert await listener.wait(5)
+        assert len(await store.read(STREAM)) == 1
+    finally:
+        await store.close()
+
+
+async def test_commits_on_their_way_are_written_before_the_store_closes(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = await opened(path)
+    going = [asyncio.create_task(apply(store, unit(events=[event()]))) for _ in range(50)]
+    await asyncio.sleep(0)
+    await store.close()
+    assert all(isinstance(receipt, Committed) for receipt in await asyncio.gather(*going))
+    again = await opened(path)
+    try:
+        assert len(await again.read(STREAM)) == 50
+    finally:
+        await again.close()
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = await opened(path)
+    whole = (await set_scene(store)).whole()
+    await apply(store, whole)
+    before = await picture(store)
+    await store.close()
+    again = await opened(path)
+    try:
+        assert await picture(again) == before
+        assert await apply(again, whole) == Committed(repeated=True)
+    finally:
+        await again.close()
+
+
+async def test_threads_end_with_the_store(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    store = await opened(tmp_path / "store.db")
+    await store.queues()
+    ours = {thread for thread in set(threading.enumerate()) - before if thread.name.startswith("penstock")}
+    assert ours
+    await store.close()
+    assert not any(thread.is_alive() for thread in ours)
+
+
+async def test_a_renewal_never_hangs_on_a_store_that_is_closing(tmp_path: Path) -> None:
+    for n in range(20):
+        store = await opened(tmp_path / f"store{n}.db")
+        threads = [threading.Thread(target=_renew_until_closed, args=(store,), daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        await store.close()
+        await until(lambda threads=threads: not any(thread.is_alive() for thread in threads), timeout=5)
+
+
+def _renew_until_closed(store: SqliteStore) -> None:
+    while True:
+        try:
+            store.renew([], 1000)
+        except StoreUnavailable:
+            return
+
+
+async def test_sweeping_forgets_what_only_repeats_need(tmp_path: Path) -> None:
+    clock, path = FakeClock(), tmp_path / "store.db"
+    store = await opened(path, clock)
+    try:
+        for n in range(30):
+            await apply(store, unit(once=f"key{n}", events=[event()]))
+        clock.advance("8d")
+        await apply(store, unit(once="fresh", events=[event()]))
+        await store.sweep(Retention())
+    finally:
+        await store.close()
+    connection = apsw.Connection(str(path))
+    left = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone() for table in ("once", "units")}
+    connection.close()
+    assert left == {"once": (1,), "units": (1,)}
+
+
+@pytest.mark.parametrize("verb", ["remove", "sweep", "drain"])
+async def test_memos_stay_while_a_job_may_read_them(tmp_path: Path, verb: str) -> None:
+    store = await opened(tmp_path / "store.db")
+    try:
+        first = await held(store, "j")
+        outcome = GivenBack() if verb == "drain" else Dead(ERROR)
+        await apply(store, unit(claim=first, outcome=outcome, memos=[Memo("j", "rate#1", b"1")]))
+        await apply(store, unit(jobs=[job("j.redrive-1", "other", scope="j")]))
+        if verb == "remove":
+            assert await store.remove("j")
+        elif verb == "drain":
+            assert await store.drain("orders") == 1
+        else:
+            assert (await store.sweep(Retention(jobs_before=10**15)))["jobs"] == 1
+        redriven = await claim_one(store, "other")
+        assert redriven.memos == {"rate#1": b"1"}
+        await apply(store, unit(claim=redriven, outcome=Completed()))
+        await store.remove("j.redrive-1")
+        assert (await held(store, "probe", scope="j")).memos == {}
+    finally:
+        await store.close()

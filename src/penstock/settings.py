@@ -60,7 +60,8 @@ def _read(name: str, value: Any, known: set[str], where: str) -> Any:
     if name not in known:
         near = difflib.get_close_matches(name, sorted(known), 1)
         raise SettingError(
-            f"{where}: there is no setting {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}")
+            f"{where}: there is no setting {name!r}; "
+            + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}")
         )
     try:
         return _convert(name, value)

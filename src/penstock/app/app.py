@@ -22,11 +22,12 @@ from ..core.ids import check_id, uuid7
 from ..core.payload import pack, unpack
 from ..flows.commands import Commands
 from ..flows.definition import FlowDefinition, definitions_in
+from ..flows.describe import describe
 from ..flows.discovery import discover, from_functions
 from ..flows.engine import FlowEngine
 from ..flows.record import COMPLETED
 from ..flows.reducer import FlowView, reduce_flow
-from ..flows.registry import Flow, Registry, build, describe
+from ..flows.registry import Flow, Registry, build
 from ..jobs.committer import Committer
 from ..jobs.engine import JobEngine
 from ..jobs.work import Work
@@ -98,12 +99,24 @@ class App:
             store, committer, self._streams, self.clock, self._unit_id, lambda q, n: self.registry.job(q, n)
         )
         self._scheduling = Scheduling(
-            store, committer, self._commands, self._enqueuing, self.clock, self._unit_id, lambda f: self.registry.flow(f)
+            store,
+            committer,
+            self._commands,
+            self._enqueuing,
+            self.clock,
+            self._unit_id,
+            lambda f: self.registry.flow(f),
         )
         self._working = Working(
-            store, committer, self.open_claim, self._scheduling, self.clock, self._unit_id, self.settings,
+            store,
+            committer,
+            self.open_claim,
+            self._scheduling,
+            self.clock,
+            self._unit_id,
+            self.settings,
             lambda: self.registry,
-        )  # fmt: skip
+        )
         self._is_open = True
 
     async def close(self) -> None:
@@ -145,10 +158,16 @@ class App:
         entry = known.definition.entry.handler
         plain = unpack(data)
         entry.check_input(plain)
-        key = idempotency_key or entry.key_of(plain)
+        key = idempotency_key or entry.key_of(plain, known.name)
         run = check_id(key, "idempotency key") if key is not None else uuid7(self.clock.now_ms())
         await self._commands.start(
-            known, run, data, correlation_id=correlation_id, priority=priority, delay_ms=self._delay(delay, at), tags=tags
+            known,
+            run,
+            data,
+            correlation_id=correlation_id,
+            priority=priority,
+            delay_ms=self._delay(delay, at),
+            tags=tags,
         )
         return run
 
@@ -178,7 +197,9 @@ class App:
                         await listener.wait(1.0)
                     return row
         except TimeoutError:
-            raise WaitTimeout(f"run {id!r} has not ended after {timeout}: is a worker running for its queues?") from None
+            raise WaitTimeout(
+                f"run {id!r} has not ended after {timeout}: is a worker running for its queues?"
+            ) from None
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Waits for a run and gives what it returned; raises RunFailed or RunCancelled if there is nothing to give."""
@@ -188,7 +209,9 @@ class App:
         data = end.data if end is not None and isinstance(end.data, dict) else {}
         if row.status == COMPLETED:
             if "result" not in data:
-                raise PayloadTooLarge(f"the results of run {id!r} are together over 64 KB: read them step by step from app.run(id).steps")
+                raise PayloadTooLarge(
+                    f"the results of run {id!r} are together over 64 KB: read them step by step from app.run(id).steps"
+                )
             return data["result"]
         if row.status == "cancelled":
             raise RunCancelled(f"run {id!r} was cancelled: {data.get('reason', '')}")
@@ -226,15 +249,27 @@ class App:
     ) -> str:
         """Adds a job and gives its id; an `id` that exists is not added again."""
         ids = await self._enqueuing.add(
-            queue, [payload], name=name, id=id, delay_ms=self._delay(delay, at), priority=priority, retry=retry,
+            queue,
+            [payload],
+            name=name,
+            id=id,
+            delay_ms=self._delay(delay, at),
+            priority=priority,
+            retry=retry,
             correlation_id=correlation_id,
-        )  # fmt: skip
+        )
         return ids[0]
 
     async def enqueue_many(
-        self, queue: str, payloads: Sequence[Any], *, name: str | None = None, delay: Duration | None = None,
-        priority: int = 0, retry: Any = None,
-    ) -> list[str]:  # fmt: skip
+        self,
+        queue: str,
+        payloads: Sequence[Any],
+        *,
+        name: str | None = None,
+        delay: Duration | None = None,
+        priority: int = 0,
+        retry: Any = None,
+    ) -> list[str]:
         """Adds many jobs, a few hundred to a commit, and gives their ids in order."""
         return await self._enqueuing.add(
             queue, payloads, name=name, delay_ms=self._delay(delay, None), priority=priority, retry=retry
@@ -264,10 +299,19 @@ class App:
         at: datetime | None = None,
         priority: int = 0,
     ) -> ScheduleRow:
-        """Creates or replaces a schedule that starts a flow or adds a job: `every`, by `cron` in a time zone, or once `at`."""
+        """Creates or replaces a schedule: it starts a flow or adds a job, `every` so often, by `cron`, or once `at`."""
         target_flow = self._flow(flow).name if flow is not None else None
         return await self._scheduling.upsert(
-            id, flow=target_flow, queue=queue, name=name, payload=payload, every=every, cron=cron, tz=tz, at=at, priority=priority
+            id,
+            flow=target_flow,
+            queue=queue,
+            name=name,
+            payload=payload,
+            every=every,
+            cron=cron,
+            tz=tz,
+            at=at,
+            priority=priority,
         )
 
     async def unschedule(self, id: str) -> bool:
@@ -296,9 +340,12 @@ class App:
     def describe(self) -> dict[str, Any]:
         """The frozen, JSON-safe registry: what was found, and what is wrong with it."""
         return describe(
-            self.registry, version=1, compiled_at=iso(self.clock.now_ms()), store=self.settings.url.partition(":")[0],
+            self.registry,
+            version=1,
+            compiled_at=iso(self.clock.now_ms()),
+            store=self.settings.url.partition(":")[0],
             namespace=self.settings.namespace,
-        )  # fmt: skip
+        )
 
     def follow(self, id: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """A run's events, then live."""

@@ -24,9 +24,14 @@ class Enqueuing:
     """Makes jobs as their handler's definition asks, if the handler is known here."""
 
     def __init__(
-        self, store: Store, committer: Committer, streams: Streams, clock: Clock, unit_id: Callable[[], str],
+        self,
+        store: Store,
+        committer: Committer,
+        streams: Streams,
+        clock: Clock,
+        unit_id: Callable[[], str],
         find: Callable[[str, str], Handler | None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store = store
         self._committer = committer
         self._streams = streams
@@ -35,9 +40,17 @@ class Enqueuing:
         self._find = find
 
     async def add(
-        self, queue: str, payloads: Sequence[Any], *, name: str | None = None, id: str | None = None, delay_ms: int = 0,
-        priority: int = 0, retry: Any = None, correlation_id: str | None = None,
-    ) -> list[str]:  # fmt: skip
+        self,
+        queue: str,
+        payloads: Sequence[Any],
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        delay_ms: int = 0,
+        priority: int = 0,
+        retry: Any = None,
+        correlation_id: str | None = None,
+    ) -> list[str]:
         """Adds a job for each payload; an id that exists is not added again. Gives the ids in order."""
         options = JobOptions(correlation_id, RetryPolicy.of(retry) if retry is not None else None)
         jobs = [self.job(queue, p, options, name=name, id=id, delay_ms=delay_ms, priority=priority) for p in payloads]
@@ -47,9 +60,16 @@ class Enqueuing:
         return [job.id for job in jobs]
 
     def job(
-        self, queue: str, payload: Any, options: JobOptions, *, name: str | None = None, id: str | None = None,
-        delay_ms: int = 0, priority: int = 0,
-    ) -> NewJob:  # fmt: skip
+        self,
+        queue: str,
+        payload: Any,
+        options: JobOptions,
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        delay_ms: int = 0,
+        priority: int = 0,
+    ) -> NewJob:
         """One job, validated, with the key, delay, priority and rate key its handler's definition gives."""
         data = pack(payload, f"the payload of a job of queue {check_name(queue, 'queue name')!r}")
         handler = self._find(queue, name or "*")
@@ -63,10 +83,16 @@ class Enqueuing:
             priority = priority or handler.priority
         now = self._clock.now_ms()
         return new_job(
-            id=check_id(id, "job id") if id is not None else uuid7(now), queue=queue,
-            name=name or (handler.name if handler is not None else queue), payload=data, streams=self._streams,
-            options=options, priority=priority, due=now + delay_ms if delay_ms else 0, rate_key=rate_key,
-        )  # fmt: skip
+            id=check_id(id, "job id") if id is not None else uuid7(now),
+            queue=queue,
+            name=name or (handler.name if handler is not None else queue),
+            payload=data,
+            streams=self._streams,
+            options=options,
+            priority=priority,
+            due=now + delay_ms if delay_ms else 0,
+            rate_key=rate_key,
+        )
 
     async def result(self, id: str) -> Any:
         """Waits for a job's end."""

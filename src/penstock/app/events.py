@@ -36,9 +36,16 @@ class Events:
         self._ready: asyncio.Future[None] | None = None
 
     async def append(
-        self, stream: str, kind: str, data: Any = None, *, subject: str | None = None, correlation_id: str | None = None,
-        meta: dict[str, Any] | None = None, key: str | None = None,
-    ) -> Event | None:  # fmt: skip
+        self,
+        stream: str,
+        kind: str,
+        data: Any = None,
+        *,
+        subject: str | None = None,
+        correlation_id: str | None = None,
+        meta: dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Event | None:
         """Appends an event to any stream and gives it back; None when `key` was used before."""
         name = self._streams.check(stream)
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
@@ -54,7 +61,13 @@ class Events:
         return found[0]
 
     async def read(
-        self, stream: str, *, after: str | None = None, before: str | None = None, limit: int = 100, backward: bool = False
+        self,
+        stream: str,
+        *,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+        backward: bool = False,
     ) -> list[Event]:
         """Events between two cursors (event ids), oldest first or newest first."""
         return await self._store.read(

@@ -27,7 +27,7 @@ class Queues:
         self._known = known
 
     async def list(self) -> list[QueueRow]:
-        """Every queue with its counts by state; those this process knows are listed even if nothing was ever in them."""
+        """Every queue with its counts by state, those this process knows included if nothing was ever in them."""
         rows = {row.name: row for row in await self._store.queues()}
         for name in self._known():
             rows.setdefault(name, QueueRow(name, False, {state.value: 0 for state in JobState}))
@@ -131,9 +131,13 @@ class DeadLetters:
         return done
 
     async def redrive_all(
-        self, queue: str, *, where: Callable[[DeadLetter], bool] | None = None, change: Callable[[Any], Any] | None = None,
+        self,
+        queue: str,
+        *,
+        where: Callable[[DeadLetter], bool] | None = None,
+        change: Callable[[Any], Any] | None = None,
         limit: int | None = None,
-    ) -> Redriven:  # fmt: skip
+    ) -> Redriven:
         """Sends the letters of a queue again: all, or those `where` picks; `change` edits each payload."""
         done = Redriven()
         for id in await self._picked(queue, where):
@@ -188,7 +192,12 @@ class DeadLetters:
         options = msgspec.structs.replace(before, redriven=before.redriven + 1)
         id = f"{letter.original_job_id.partition('.redrive-')[0]}.redrive-{options.redriven}"
         job = new_job(
-            id=id, queue=letter.queue, name=letter.original_job_name, payload=payload, streams=self._streams, options=options
+            id=id,
+            queue=letter.queue,
+            name=letter.original_job_name,
+            payload=payload,
+            streams=self._streams,
+            options=options,
         )
         unit = Unit(self._unit_id(), jobs=[job], takes=[row.id])
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))

@@ -27,9 +27,15 @@ class Scheduling:
     """Schedules of this application."""
 
     def __init__(
-        self, store: Store, committer: Committer, commands: Commands, enqueuing: Enqueuing, clock: Clock,
-        unit_id: Callable[[], str], flow: Callable[[str], Flow],
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        committer: Committer,
+        commands: Commands,
+        enqueuing: Enqueuing,
+        clock: Clock,
+        unit_id: Callable[[], str],
+        flow: Callable[[str], Flow],
+    ) -> None:
         self._store = store
         self._committer = committer
         self._commands = commands
@@ -40,9 +46,19 @@ class Scheduling:
         self.scheduler = Scheduler(store, clock, self.fire)
 
     async def upsert(
-        self, id: str, *, flow: str | None, queue: str | None, name: str | None, payload: Any, every: Duration | None,
-        cron: str | None, tz: str, at: datetime | None, priority: int,
-    ) -> ScheduleRow:  # fmt: skip
+        self,
+        id: str,
+        *,
+        flow: str | None,
+        queue: str | None,
+        name: str | None,
+        payload: Any,
+        every: Duration | None,
+        cron: str | None,
+        tz: str,
+        at: datetime | None,
+        priority: int,
+    ) -> ScheduleRow:
         if (flow is None) == (queue is None):
             raise ConfigError("a schedule starts a flow or adds a job: give either flow=… or queue=…")
         pack(payload, "the payload of a schedule")

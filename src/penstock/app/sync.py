@@ -19,8 +19,8 @@ T = TypeVar("T")
 class SyncApp:
     """Every call waits for its answer. Takes the arguments of App; used with `with`.
 
-        with SyncApp(dir="workers") as app:
-            run = app.start("shop", {"order": 7})
+    with SyncApp(dir="workers") as app:
+        run = app.start("shop", {"order": 7})
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

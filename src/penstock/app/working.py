@@ -37,9 +37,16 @@ class Working:
     """At most one worker of an App at a time."""
 
     def __init__(
-        self, store: Store, committer: Committer, open_claim: Callable[[Claim], Awaitable[Work]], scheduling: Scheduling,
-        clock: Clock, unit_id: Callable[[], str], settings: Settings, registry: Callable[[], Registry],
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        committer: Committer,
+        open_claim: Callable[[Claim], Awaitable[Work]],
+        scheduling: Scheduling,
+        clock: Clock,
+        unit_id: Callable[[], str],
+        settings: Settings,
+        registry: Callable[[], Registry],
+    ) -> None:
         self._store = store
         self._committer = committer
         self._engine = _Dispatch(open_claim)
@@ -58,11 +65,19 @@ class Working:
         settings = self._settings
         runner = InProcessRunner(max(settings.threads, concurrency or 0))
         worker = Worker(
-            name=name, store=self._store, committer=self._committer, engine=self._engine, runner=runner, clock=self._clock,
+            name=name,
+            store=self._store,
+            committer=self._committer,
+            engine=self._engine,
+            runner=runner,
+            clock=self._clock,
             queues=self._limits(queues or settings.queues, concurrency or settings.concurrency),
-            concurrency=concurrency or settings.concurrency, lease_ms=settings.lease, grace=settings.grace / 1000,
-            max_crashes=settings.max_crashes, unit_id=self._unit_id,
-        )  # fmt: skip
+            concurrency=concurrency or settings.concurrency,
+            lease_ms=settings.lease,
+            grace=settings.grace / 1000,
+            max_crashes=settings.max_crashes,
+            unit_id=self._unit_id,
+        )
         self._worker = worker
         self._ended.clear()
         background = [
@@ -131,11 +146,16 @@ class Working:
         while True:
             await asyncio.sleep(SWEEP_EVERY)
             try:
-                # Small batches with room between them: work goes first.
-                while any((await self._store.sweep(self._retention())).values()):
-                    await asyncio.sleep(0.1)
+                await self._sweep_all()
             except StoreError as problem:
                 log.warning("cannot remove what is old, trying again later: %s", problem)
+
+    async def _sweep_all(self) -> None:
+        """Small batches with room between them: work goes first."""
+        gone = {"runs": 1}
+        while any(gone.values()):
+            gone = await self._store.sweep(self._retention())
+            await asyncio.sleep(0.1)
 
     def _retention(self) -> Retention:
         now, settings = self._clock.now_ms(), self._settings

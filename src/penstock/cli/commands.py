@@ -6,10 +6,16 @@ from cyclopts import App
 
 from .. import __version__
 
-_HERE = "penstock.cli"
 _HELP = """Durable flows and jobs for Python.
 
-Write steps as plain functions in the folder `workers`, then `penstock run FLOW`."""
+Write steps as plain functions in the folder 'workers', then 'penstock run FLOW'."""
+COMMANDS = {
+    "run": "Start a run and work on it here, shown live, until it ends.",
+    "start": "Start a run for a worker to take; prints its id.",
+    "worker": "Work on queues until stopped (Ctrl-C or SIGTERM).",
+    "runs": "List runs; 'runs show ID' shows one with its steps.",
+    "events": "Print the events of a run or of any stream.",
+}
 
 
 def commands() -> App:
@@ -18,9 +24,6 @@ def commands() -> App:
         "penstock", help=_HELP, version=__version__, result_action="return_value", exit_on_error=False,
         print_error=False, suppress_keyboard_interrupt=False, help_format="plaintext",
     )  # fmt: skip
-    app.command(f"{_HERE}.run:run", name="run", help="Start a run and work on it here, with live progress, until it ends.")
-    app.command(f"{_HERE}.start:start", name="start", help="Start a run for a worker to take; prints its id.")
-    app.command(f"{_HERE}.worker:worker", name="worker", help="Work on queues until stopped (Ctrl-C or SIGTERM).")
-    app.command(f"{_HERE}.runs:runs", name="runs", help="List runs; `runs show ID` shows one with its steps.")
-    app.command(f"{_HERE}.events:events", name="events", help="Print the events of a run or of any stream.")
+    for name, help in COMMANDS.items():
+        app.command(f"penstock.cli.{name}:{name}", name=name, help=help)
     return app

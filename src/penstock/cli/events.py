@@ -18,7 +18,7 @@ from ..core.events import Event, encode_event
 from ..core.ids import check_id, event_seq
 from .following import until_ended
 from .mistakes import INTERRUPTED, UsageMistake, warn
-from .options import Common
+from .options import USUAL_PLACE, Common
 from .report import unicode_out
 from .rows import one_line
 from .session import looking_app
@@ -31,19 +31,21 @@ def events(
     stream: str,
     /,
     *,
-    follow: Annotated[bool, Parameter(negative="", show_default=False, help="Go on as events come, until the run ends.")] = False,
+    follow: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Go on as events come, until the run ends.")
+    ] = False,
     after: Annotated[str | None, Parameter(help="Only events after the event of this id.")] = None,
     limit: Annotated[int | None, Parameter(help="At most so many, from the oldest on.")] = None,
-    common: Common = Common(),
+    common: Common = USUAL_PLACE,
 ) -> int:
     """Print the events of a run or of any stream, oldest first.
 
-    With `--json` each line is one event, as it is stored.
+    With --json each line is one event, as it is stored.
 
     Parameters
     ----------
     stream
-        A run's id, or a stream's name: `nq:flow:ID`, `nq:queue:NAME`, `nq:global`.
+        A run's id, or a stream's name: nq:flow:ID, nq:queue:NAME, nq:global.
     """
     if limit is not None and limit < 1:
         raise UsageMistake(f"--limit {limit}: give a whole number of at least 1")
@@ -55,7 +57,7 @@ def events(
 async def _events(stream: str, follow: bool, after: str | None, limit: int | None, common: Common) -> int:
     async with looking_app(common) as app:
         printing = asyncio.create_task(_print(await _source(app, stream, follow, after), limit, common.json))
-        with on_stop(printing.cancel):
+        with on_stop(lambda: printing.cancel()):
             await asyncio.wait((printing,))
         if printing.cancelled():
             return INTERRUPTED

@@ -17,7 +17,7 @@ REDRAW = 0.1  # seconds; running times move between events
 
 
 async def watch(app: App, run: str, console: Console | None = None, *, keep: bool = True) -> FlowView:
-    """Follows a run to its end and gives it; draws it live if `console` is a terminal. `keep` leaves the last picture."""
+    """Follows a run to its end and gives it; draws it live if `console` is a terminal, and `keep`s the last picture."""
     view = FlowView(id=run)
     if console is None or not console.is_terminal:
         await _fold(app, run, view)

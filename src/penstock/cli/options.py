@@ -16,9 +16,9 @@ _STARTING = Group("Options of the run", sort_key=10)
 class Common:
     """Where the code and the data are, and how to answer."""
 
-    dir: Annotated[str | None, Parameter(help="Folder of the worker files; else PENSTOCK_DIR, else `workers`.")] = None
+    dir: Annotated[str | None, Parameter(help="Folder of the worker files; else PENSTOCK_DIR, else 'workers'.")] = None
     url: Annotated[
-        str | None, Parameter(help="The store; else PENSTOCK_URL, else the file `.penstock/penstock.db`.")
+        str | None, Parameter(help="The store; else PENSTOCK_URL, else the file .penstock/penstock.db.")
     ] = None
     json: Annotated[bool, Parameter(negative="", show_default=False, help="Answer in JSON.")] = False
     debug: Annotated[
@@ -33,13 +33,17 @@ class Starting:
 
     input: Annotated[
         str | None,
-        Parameter(allow_leading_hyphen=True, help="The input as JSON; `@FILE` reads a file, `-` standard input."),
+        Parameter(allow_leading_hyphen=True, help="The input as JSON; @FILE reads a file, - standard input."),
     ] = None
     key: Annotated[
         str | None, Parameter(help="Idempotency key, which becomes the run's id: the same key starts one run only.")
     ] = None
-    delay: Annotated[str | None, Parameter(help="Begin later: `30s`, `1h30m`.")] = None
+    delay: Annotated[str | None, Parameter(help="Begin later: 30s, 1h30m.")] = None
     priority: Annotated[int, Parameter(help="Lower goes first.")] = 0
     tag: Annotated[
-        list[str] | None, Parameter(negative="", help="A label `name=value` kept with the run; may be repeated.")
+        list[str] | None, Parameter(negative="", help="A label name=value kept with the run; may be repeated.")
     ] = None
+
+
+USUAL_PLACE = Common()
+PLAIN_START = Starting()

@@ -55,7 +55,8 @@ class Picture:
             )
             bar = ProgressBar(100, row.progress, width=16) if row.progress is not None else ""
             colour = "red" if row.status in ("failed", "retrying", "timeout") else "dim"
-            table.add_row(name, Text(row.note, style="yellow"), Text(row.took, style="dim"), bar, Text(row.detail, style=colour))
+            note, took, detail = Text(row.note, "yellow"), Text(row.took, "dim"), Text(row.detail, colour)
+            table.add_row(name, note, took, bar, detail)
         return table
 
     def _end(self) -> list[Text]:

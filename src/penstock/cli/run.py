@@ -14,17 +14,17 @@ from ..flows.reducer import FlowView
 from .given import read_delay, read_input, read_tags
 from .live import watch
 from .mistakes import INTERRUPTED, warn
-from .options import Common, Starting
+from .options import PLAIN_START, USUAL_PLACE, Common, Starting
 from .picture import plain
 from .report import exit_code, print_json, run_object, unicode_out
 from .session import working_app
-from .stopping import on_stop
+from .stopping import on_stop, stopping
 
 
-def run(flow: str, /, *, starting: Starting = Starting(), common: Common = Common()) -> int:
+def run(flow: str, /, *, starting: Starting = PLAIN_START, common: Common = USUAL_PLACE) -> int:
     """Start a run and work on it here, with live progress, until it ends.
 
-    With the `--key` of a run that has not ended, that run is continued. Ctrl-C leaves the run in the store.
+    With the --key of a run that has not ended, that run is continued. Ctrl-C leaves the run in the store.
 
     Parameters
     ----------
@@ -63,12 +63,12 @@ async def work_and_watch(
     queues = sorted({step.handler.home for step in app.registry.flow(flow).steps.values()})
     working = asyncio.create_task(app.run_worker(queues))
     watching = asyncio.create_task(watch(app, id, console, keep=keep))
-    with on_stop(watching.cancel):
+    with on_stop(lambda: watching.cancel()):
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         watching.cancel()
         await asyncio.wait((watching,))
         if watching.cancelled() and not working.done():
-            warn(f"Stopping: what runs may finish ({app.settings.grace / 1000:g} s at most). Ctrl-C again stops at once.")
+            warn(stopping(app))
         app.stop_worker()
         await working
     return None if watching.cancelled() else watching.result()

@@ -15,26 +15,26 @@ from ..core.durations import show_ms
 from ..flows.reducer import FlowView
 from ..ports.store import RunRow
 from .mistakes import warn
-from .options import Common
+from .options import USUAL_PLACE, Common
 from .picture import Picture, plain
 from .report import print_json, run_object, unicode_out
 from .rows import one_line
 from .session import looking_app
 
 LOGS, WIDE = 20, 1000  # lines of log shown, and characters of each
-runs = Commands(name="runs", help="List runs, newest first; `runs show ID` shows one with its steps.")
+runs = Commands(name="runs", help="List runs, newest first; 'runs show ID' shows one with its steps.")
 
 
 @runs.default
 def list_runs(
     *,
     flow: Annotated[str | None, Parameter(help="Only runs of this flow.")] = None,
-    status: Annotated[str | None, Parameter(help="Only runs with this status, such as `failed`.")] = None,
+    status: Annotated[str | None, Parameter(help="Only runs with this status, such as failed.")] = None,
     before: Annotated[str | None, Parameter(help="Only runs older than the run of this id.")] = None,
     limit: Annotated[int, Parameter(help="At most so many.")] = 20,
-    common: Common = Common(),
+    common: Common = USUAL_PLACE,
 ) -> int:
-    """List runs, newest first; `runs show ID` shows one with its steps."""
+    """List runs, newest first; 'runs show ID' shows one with its steps."""
     rows = asyncio.run(_list(common, flow, status, before, limit))
     if not rows:
         warn("No runs.")
@@ -48,7 +48,7 @@ def list_runs(
 
 
 @runs.command
-def show(id: str, /, *, common: Common = Common()) -> int:
+def show(id: str, /, *, common: Common = USUAL_PLACE) -> int:
     """Show a run with its steps, its logs and its result or error.
 
     Parameters

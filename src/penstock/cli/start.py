@@ -7,12 +7,12 @@ import sys
 
 from .given import read_delay, read_input, read_tags
 from .mistakes import warn
-from .options import Common, Starting
+from .options import PLAIN_START, USUAL_PLACE, Common, Starting
 from .report import print_json
 from .session import working_app
 
 
-def start(flow: str, /, *, starting: Starting = Starting(), common: Common = Common()) -> int:
+def start(flow: str, /, *, starting: Starting = PLAIN_START, common: Common = USUAL_PLACE) -> int:
     """Start a run for a worker to take; prints its id.
 
     Parameters

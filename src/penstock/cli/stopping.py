@@ -9,13 +9,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ..app import App
+from ..core.durations import show_ms
 from .mistakes import INTERRUPTED
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+def stopping(app: App) -> str:
+    """What a person is told after the first signal."""
+    return f"Stopping: what runs may finish, {show_ms(app.settings.grace)} at most. Ctrl-C again stops at once."
+
+
 @contextmanager
-def on_stop(stop: Callable[[], None]) -> Iterator[None]:
+def on_stop(stop: Callable[[], object]) -> Iterator[None]:
     """Calls `stop` at the first signal. A second one ends the process: what is not recorded runs again elsewhere."""
     loop = asyncio.get_running_loop()
     asked = False

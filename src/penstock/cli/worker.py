@@ -12,17 +12,17 @@ from ..app import App
 from ..app.backend import mask
 from ..core.errors import ConfigError
 from .mistakes import warn
-from .options import Common
+from .options import USUAL_PLACE, Common
 from .report import print_json
 from .session import working_app
-from .stopping import on_stop
+from .stopping import on_stop, stopping
 
 
 def worker(
     *,
-    queues: Annotated[list[str] | None, Parameter(negative="", help="Only these queues: `a,b`, or repeated.")] = None,
+    queues: Annotated[list[str] | None, Parameter(negative="", help="Only these queues: a,b, or repeated.")] = None,
     concurrency: Annotated[int | None, Parameter(help="Handlers at once; else PENSTOCK_CONCURRENCY, else 10.")] = None,
-    common: Common = Common(),
+    common: Common = USUAL_PLACE,
 ) -> int:
     """Work on queues until stopped (Ctrl-C or SIGTERM).
 
@@ -46,7 +46,7 @@ async def _work(queues: str | None, concurrency: int | None, common: Common) -> 
 
 
 def _stop(app: App) -> None:
-    warn(f"Stopping: what runs may finish ({app.settings.grace / 1000:g} s at most). Once more stops at once.")
+    warn(stopping(app))
     app.stop_worker()
 
 

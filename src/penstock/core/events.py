@@ -110,9 +110,11 @@ class Streams:
     def check(self, name: str) -> str:
         """The stream name itself, or BadStream with the form that is understood."""
         parts = name.split(":")
-        if name == self.global_stream or (len(parts) == 3 and parts[0] == self.namespace and parts[1] in STREAM_TYPES and parts[2]):
+        if name == self.global_stream or (
+            len(parts) == 3 and parts[0] == self.namespace and parts[1] in STREAM_TYPES and parts[2]
+        ):
             return name
         raise BadStream(
-            f"{name!r} is not a stream: write {self.namespace}:<type>:<id> with a type of {', '.join(STREAM_TYPES[:-1])}, "
-            f"or {self.global_stream}"
+            f"{name!r} is not a stream: write {self.namespace}:<type>:<id> with a type of "
+            f"{', '.join(STREAM_TYPES[:-1])}, or {self.global_stream}"
         )

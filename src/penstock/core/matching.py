@@ -8,11 +8,13 @@ from typing import Any
 def contains(value: Any, pattern: Any) -> bool:
     """Objects contain their sub-objects, arrays contain each of the pattern's items, scalars are equal."""
     if isinstance(pattern, dict):
-        return isinstance(value, dict) and all(key in value and contains(value[key], item) for key, item in pattern.items())
+        return isinstance(value, dict) and all(
+            key in value and contains(value[key], item) for key, item in pattern.items()
+        )
     if isinstance(pattern, list):
         return isinstance(value, list) and all(any(contains(item, wanted) for item in value) for wanted in pattern)
     # True == 1 in Python, not in JSON.
-    return type(value) is type(pattern) and value == pattern or _equal_numbers(value, pattern)
+    return (type(value) is type(pattern) and value == pattern) or _equal_numbers(value, pattern)
 
 
 def _equal_numbers(value: Any, pattern: Any) -> bool:

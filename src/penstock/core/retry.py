@@ -92,7 +92,9 @@ def _read(value: Mapping[str, Any]) -> RetryPolicy:
 def _read_backoff(value: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, item in value.items():
-        name = {"delay": "delayMs", "cap": "maxDelayMs", "maxDelay": "maxDelayMs"}.get(_camel(str(key)), _camel(str(key)))
+        name = {"delay": "delayMs", "cap": "maxDelayMs", "maxDelay": "maxDelayMs"}.get(
+            _camel(str(key)), _camel(str(key))
+        )
         # A bare number under a ...Ms name is milliseconds; "2s" or a timedelta is read as a duration anywhere.
         out[name] = to_ms(item) if isinstance(item, str | timedelta) and name.endswith("Ms") else item
     return out

@@ -54,15 +54,33 @@ class Assembler:
         id = step_job(self._run, start.step, start.n)
         wait = delay_ms or step.delay_ms
         return self.job(
-            id, start.step, step.queue, start.input, StepOptions(start.step, start.n), record, start.cause,
-            priority=step.priority or record.priority, due=self._now + wait if wait else 0,
+            id,
+            start.step,
+            step.queue,
+            start.input,
+            StepOptions(start.step, start.n),
+            record,
+            start.cause,
+            priority=step.priority or record.priority,
+            due=self._now + wait if wait else 0,
             shown=start.input if start.made_here else None,
-        )  # fmt: skip
+        )
 
     def job(
-        self, id: str, step: str, queue: str, input: bytes, options: StepOptions, record: RunRecord, cause: str, *,
-        priority: int = 0, due: int = 0, scope: str | None = None, shown: bytes | None = None,
-    ) -> NewJob:  # fmt: skip
+        self,
+        id: str,
+        step: str,
+        queue: str,
+        input: bytes,
+        options: StepOptions,
+        record: RunRecord,
+        cause: str,
+        *,
+        priority: int = 0,
+        due: int = 0,
+        scope: str | None = None,
+        shown: bytes | None = None,
+    ) -> NewJob:
         """The job of a step instance, with the event its claim will append."""
         meta: dict[str, Any] = {"jobId": id, "causationId": cause}
         if options.n > 1:
@@ -71,9 +89,18 @@ class Assembler:
         corr = record.shown_correlation(self._run)
         head = encode_body(Body("step.started", step=step, correlation_id=corr, data=data, meta=meta))
         return NewJob(
-            id, queue, step, input, priority, due, self._run, scope, encode(options),
-            Started(self._stream, head[:-2] + b","), self._rate_key(step, input),
-        )  # fmt: skip
+            id,
+            queue,
+            step,
+            input,
+            priority,
+            due,
+            self._run,
+            scope,
+            encode(options),
+            Started(self._stream, head[:-2] + b","),
+            self._rate_key(step, input),
+        )
 
     def _rate_key(self, step: str, input: bytes) -> str | None:
         definition = self._flow.steps.get(step) if self._flow is not None else None

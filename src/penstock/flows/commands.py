@@ -32,9 +32,18 @@ class Commands:
         self._pinned: set[str] = set()
 
     async def start(
-        self, flow: Flow, run: str, input: bytes, *, correlation_id: str | None = None, priority: int = 0,
-        delay_ms: int = 0, tags: dict[str, str] | None = None, cause: str = "start", move: ScheduleMove | None = None,
-    ) -> bool:  # fmt: skip
+        self,
+        flow: Flow,
+        run: str,
+        input: bytes,
+        *,
+        correlation_id: str | None = None,
+        priority: int = 0,
+        delay_ms: int = 0,
+        tags: dict[str, str] | None = None,
+        cause: str = "start",
+        move: ScheduleMove | None = None,
+    ) -> bool:
         """Starts a run; False when a run of that id exists already, which is how a key makes starting idempotent."""
         engine, table = self._engine, flow.table
         pin = table.fingerprint if flow.definition.version is not None else None
@@ -50,9 +59,13 @@ class Commands:
             assembler = engine.assembler(run, record, table)
             state = [StateWrite(table_key(pin), encode_table(table))] if pin and pin not in self._pinned else []
             return Unit(
-                unit_id, run=assembler.run_write(decision, 0), events=assembler.events(decision),
-                jobs=assembler.jobs(decision, delay_ms), state=state, schedule=move,
-            )  # fmt: skip
+                unit_id,
+                run=assembler.run_write(decision, 0),
+                events=assembler.events(decision),
+                jobs=assembler.jobs(decision, delay_ms),
+                state=state,
+                schedule=move,
+            )
 
         receipt = await self._committer.submit(Intent(build, run=run))
         if isinstance(receipt, Conflict):
@@ -80,9 +93,12 @@ class Commands:
             decision = self._engine.decider(run, record, table).emitted(emission, f"emit-{unit_id}")
             assembler = self._engine.assembler(run, record, table)
             return Unit(
-                unit_id, run=assembler.run_write(decision, version), events=assembler.events(decision),
-                jobs=assembler.jobs(decision), once=key or f"emit-{unit_id}",
-            )  # fmt: skip
+                unit_id,
+                run=assembler.run_write(decision, version),
+                events=assembler.events(decision),
+                jobs=assembler.jobs(decision),
+                once=key or f"emit-{unit_id}",
+            )
 
         await self._committer.submit(Intent(build, run=run, version=row.version, record=row.record))
 
@@ -124,9 +140,12 @@ class Commands:
             assembler = self._engine.assembler(run, record, table)
             job = assembler.job(new_id, step, letter.queue, payload, options, record, letter_job.id, scope=scope)
             return Unit(
-                unit_id, run=assembler.run_write(decision, version), events=assembler.events(decision), jobs=[job],
+                unit_id,
+                run=assembler.run_write(decision, version),
+                events=assembler.events(decision),
+                jobs=[job],
                 takes=[letter_job.id],
-            )  # fmt: skip
+            )
 
         receipt = await self._committer.submit(Intent(build, run=run, version=row.version, record=row.record))
         return None if isinstance(receipt, Refused) else new_id

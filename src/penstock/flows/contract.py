@@ -10,13 +10,40 @@ from ..jobs.definition import JobDefinition, check_keys, make_handler
 from .definition import FlowDefinition, StepDefinition, _compensation, _mode, kinds_of, read_subscription
 
 _CONFIG = {
-    "queue", "flow", "step", "subscriptions", "emits", "concurrency", "rateLimit", "retryPolicy", "dlq", "timeoutMs",
-    "timeout", "idempotencyKey", "inputSchema", "outputSchema", "priority", "rateKey", "maxActive", "mode", "handler",
+    "queue",
+    "flow",
+    "step",
+    "subscriptions",
+    "emits",
+    "concurrency",
+    "rateLimit",
+    "retryPolicy",
+    "dlq",
+    "timeoutMs",
+    "timeout",
+    "idempotencyKey",
+    "inputSchema",
+    "outputSchema",
+    "priority",
+    "rateKey",
+    "maxActive",
+    "mode",
+    "handler",
     "triggers",
-}  # fmt: skip
+}
 _FLOW = {
-    "id", "role", "step", "emits", "triggers", "subscriptions", "version", "compensation", "mode", "accepts", "events",
-}  # fmt: skip
+    "id",
+    "role",
+    "step",
+    "emits",
+    "triggers",
+    "subscriptions",
+    "version",
+    "compensation",
+    "mode",
+    "accepts",
+    "events",
+}
 
 
 def read_module(
@@ -45,7 +72,10 @@ def read_module(
 
 
 def _step(handler: Any, shape: Mapping[str, Any], config: Mapping[str, Any], file: str) -> StepDefinition:
-    listens = [read_subscription({"kind": kind}, file) for kind in kinds_of(shape.get("triggers", config.get("triggers"))) or ()]
+    listens = [
+        read_subscription({"kind": kind}, file)
+        for kind in kinds_of(shape.get("triggers", config.get("triggers"))) or ()
+    ]
     for item in (*(shape.get("subscriptions") or ()), *(config.get("subscriptions") or ())):
         listens.append(read_subscription(item, file))
     emits = kinds_of(shape.get("emits", config.get("emits")))

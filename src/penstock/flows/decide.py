@@ -77,7 +77,9 @@ class Routing(Protocol):
 class Decider:
     """Decides for one run. Each method takes a fact; the record given at the start is its own to change."""
 
-    def __init__(self, run: str, record: RunRecord, table: TriggerTable, routing: Routing, now: int, max_steps: int) -> None:
+    def __init__(
+        self, run: str, record: RunRecord, table: TriggerTable, routing: Routing, now: int, max_steps: int
+    ) -> None:
         self._run = run
         self._record = record
         self._shown = record.shown_correlation(run)
@@ -188,7 +190,9 @@ class Decider:
             except Exception as problem:
                 self._broken_subscription(name, kind, problem)
                 continue
-            if self._arrive(name, self._table.steps[name], kind, data if mapped is None else mapped, cause, mapped is not None):
+            if self._arrive(
+                name, self._table.steps[name], kind, data if mapped is None else mapped, cause, mapped is not None
+            ):
                 started.append(name)
         return started
 
@@ -212,7 +216,9 @@ class Decider:
     def _start(self, name: str, input: bytes, cause: str, made_here: bool = False) -> None:
         tally = self._record.tally(name)
         if sum(t.started for t in self._record.steps.values()) >= self._max_steps:
-            self._note_failure(name, tally.started + 1, f"the run has started {self._max_steps:,} steps, its limit", "run_limit")
+            self._note_failure(
+                name, tally.started + 1, f"the run has started {self._max_steps:,} steps, its limit", "run_limit"
+            )
             self._say("step.failed", {"error": "run limit", "code": "run_limit", "willRetry": False}, name, {})
             return
         tally.started += 1

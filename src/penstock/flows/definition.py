@@ -90,7 +90,9 @@ def flow(
     def mark(fn: F) -> F:
         handler = make_handler(fn, step, options)
         first = StepDefinition(handler, emits=kinds_of(emits), flow=name, **_compensation(compensation, handler.where))
-        definition = FlowDefinition(check_name(name, "flow name"), first, version, kinds_of(accepts) or (), events or {})
+        definition = FlowDefinition(
+            check_name(name, "flow name"), first, version, kinds_of(accepts) or (), events or {}
+        )
         return _mark(fn, definition)
 
     return mark
@@ -132,7 +134,12 @@ def step(
         listens = [Subscription(kind, when, map) for kind in kinds_of(on) or ()]
         listens += [read_subscription(item, handler.where) for item in subscriptions or ()]
         definition = StepDefinition(
-            handler, tuple(listens), _mode(mode, handler.where), kinds_of(emits), flow, **_compensation(compensation, handler.where)
+            handler,
+            tuple(listens),
+            _mode(mode, handler.where),
+            kinds_of(emits),
+            flow,
+            **_compensation(compensation, handler.where),
         )
         return _mark(fn, definition)
 

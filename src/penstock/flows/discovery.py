@@ -84,19 +84,20 @@ def _read(path: Path, root: Path, queue_names: QueueNames) -> list[Found]:
     for export, fn in list(vars(module).items()):
         if callable(fn) and getattr(fn, MARK, None) and getattr(fn, "__module__", None) == module.__name__:
             found += [
-                Found(worker_id, str(path), export, _placed(definition, queue, path)) for definition in definitions_in(fn)
+                Found(worker_id, str(path), export, _placed(definition, queue))
+                for definition in definitions_in(fn)
             ]
     handle = getattr(module, "handle", None)
     if callable(handle) and not getattr(handle, MARK, None):
         config = getattr(module, "config", None) or {}
         definition = read_module(handle, getattr(module, "queue", None), config, kebab(path.stem), str(path))
-        found.append(Found(worker_id, str(path), "handle", _placed(definition, queue, path)))
+        found.append(Found(worker_id, str(path), "handle", _placed(definition, queue)))
     elif hasattr(module, "config") and not found:
         raise DefinitionError("there is a config but no function named 'handle'", where=str(path))
     return found
 
 
-def _placed(definition: Definition, queue: str, path: Path) -> Definition:
+def _placed(definition: Definition, queue: str) -> Definition:
     """The definition with the queue its file gives it, if it names none."""
     match definition:
         case FlowDefinition(entry=entry):

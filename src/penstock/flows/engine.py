@@ -10,6 +10,7 @@ import msgspec
 from ..core.clock import Clock
 from ..core.errors import UndeclaredEvent, UnknownStep
 from ..core.events import Body, Streams, encode_body
+from ..core.payload import unpack
 from ..jobs.attempt import SHUTDOWN
 from ..jobs.committer import Intent
 from ..jobs.dead_letters import letter
@@ -57,7 +58,9 @@ class FlowEngine:
             handler = unknown_handler(
                 options.step,
                 claim.queue,
-                UnknownStep(f"no step {options.step!r} of flow {record.flow!r} here: add its file, or run a worker that has it"),
+                UnknownStep(
+                    f"no step {options.step!r} of flow {record.flow!r} here: add its file, or run a worker that has it"
+                ),
             )
         return StepWork(self, claim, record, table, flow, handler, options.n)
 
@@ -90,9 +93,15 @@ class StepWork:
     """One claim of a step."""
 
     def __init__(
-        self, engine: FlowEngine, claim: Claim, record: RunRecord, table: TriggerTable, flow: Flow | None,
-        handler: Handler, n: int,
-    ) -> None:  # fmt: skip
+        self,
+        engine: FlowEngine,
+        claim: Claim,
+        record: RunRecord,
+        table: TriggerTable,
+        flow: Flow | None,
+        handler: Handler,
+        n: int,
+    ) -> None:
         assert claim.run is not None
         self._engine = engine
         self._table = table
@@ -110,7 +119,7 @@ class StepWork:
         self.n = n
         self.correlation_id = record.correlation_id
 
-    def check_emit(self, kind: str, data: Any) -> None:
+    def check_emit(self, kind: str, data: bytes) -> None:
         if self._flow is None:
             return
         definition = self._flow.steps.get(self._step)
@@ -121,7 +130,7 @@ class StepWork:
             )
         check = self._flow.event_checks.get(kind)
         if check is not None:
-            check(data)
+            check(unpack(data))
 
     def succeeded(self, success: Success) -> Intent:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in success.emitted]
@@ -140,9 +149,7 @@ class StepWork:
                 failure.spoken, lambda d: d.retrying(ended, error, most, due), RetryAt(due, packed(error)), failure
             )
         jobs = [letter(self, failure.error, self._engine.clock.now_ms())] if self.handler.dead_letters else []
-        return self._intent(
-            failure.spoken, lambda d: d.failed(ended, error, most), Dead(packed(error)), failure, jobs
-        )
+        return self._intent(failure.spoken, lambda d: d.failed(ended, error, most), Dead(packed(error)), failure, jobs)
 
     def stopped(self, stopped: Stopped) -> Intent:
         def build(_version: int, data: bytes | None) -> Unit:
@@ -157,9 +164,13 @@ class StepWork:
         return Ended(self._step, self.n, claim.job, claim.attempt, claim.payload, spoken.ended_ms - spoken.started_ms)
 
     def _intent(
-        self, spoken: Spoken, decide: Callable[[Decider], Decision], outcome: Outcome, ending: Success | Failure,
+        self,
+        spoken: Spoken,
+        decide: Callable[[Decider], Decision],
+        outcome: Outcome,
+        ending: Success | Failure,
         jobs: list[NewJob] | None = None,
-    ) -> Intent:  # fmt: skip
+    ) -> Intent:
         frames = [NewEvent(self.stream, body) for body in spoken.frames]
         if isinstance(ending, Failure) and ending.schema_error is not None:
             frames.append(self._schema_error(ending.schema_error))
@@ -173,10 +184,15 @@ class StepWork:
             assembler = self._engine.assembler(self._run, record, self._table)
             decision = decide(self._engine.decider(self._run, record, self._table))
             return Unit(
-                self._engine.unit_id(), claim=self.claim, outcome=outcome, run=assembler.run_write(decision, version),
-                events=[*frames, *assembler.events(decision)], jobs=[*assembler.jobs(decision), *(jobs or ())],
-                state=state, progress=spoken.progress,
-            )  # fmt: skip
+                self._engine.unit_id(),
+                claim=self.claim,
+                outcome=outcome,
+                run=assembler.run_write(decision, version),
+                events=[*frames, *assembler.events(decision)],
+                jobs=[*assembler.jobs(decision), *(jobs or ())],
+                state=state,
+                progress=spoken.progress,
+            )
 
         return self._waiting(build)
 

@@ -1,4 +1,7 @@
-"""The run record: the small folded state of a run that decisions read. It grows with the steps, not with their instances."""
+"""The run record: the small folded state of a run that decisions read.
+
+It grows with the steps of a flow, not with the instances of a step.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,9 @@ def apply_flow(view: FlowView, event: Event) -> None:
     elif event.kind.startswith("step.await."):
         _awaits(view, event, data, event.meta or {})
     elif not event.kind.startswith(("flow.", "step.", "schema.", "buffer.")):
-        view.emitted.append({"id": event.id, "ts": event.ts, "kind": event.kind, "step": event.step, "data": event.data})
+        view.emitted.append(
+            {"id": event.id, "ts": event.ts, "kind": event.kind, "step": event.step, "data": event.data}
+        )
 
 
 def _step(view: FlowView, event: Event, meta: dict[str, Any]) -> StepView:

@@ -6,11 +6,10 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from ..core.errors import DefinitionError, PenstockError, UnknownFlow
 from ..jobs.definition import Handler, JobDefinition
-from ..jobs.schemas import Check, checker, json_schema_of
+from ..jobs.schemas import Check, checker
 from .definition import FlowDefinition, StepDefinition
 from .discovery import Found, Problem
 from .table import TableStep, TriggerTable
@@ -64,7 +63,9 @@ class Registry:
         return sorted({handler.home for handler in self.handlers()})
 
     def _hint(self) -> str:
-        return f" ({len(self.problems)} worker file(s) could not be loaded: {self.problems[0]})" if self.problems else ""
+        return (
+            f" ({len(self.problems)} worker file(s) could not be loaded: {self.problems[0]})" if self.problems else ""
+        )
 
 
 def _nearest(name: str, known: Iterable[str], what: str) -> str:
@@ -134,31 +135,24 @@ def _members(
 ) -> dict[str, StepDefinition]:
     """The entry, the steps that name this flow, and those reachable from them through emits and subscriptions."""
     members = {definition.entry.name: definition.entry}
-    mine = [step for step in steps if step.flow in (None, definition.name)]
-    queue = [step for step in mine if step.flow == definition.name]
     kinds = {*definition.accepts, *(definition.entry.emits or ())}
-    wanted: set[str] = set()
-    while True:
-        for step in queue:
+    undoers = {definition.entry.compensation}
+    left = [step for step in steps if step.flow in (None, definition.name)]
+    joined = True
+    while joined:
+        joined = False
+        for step in left[:]:
+            if step.flow is None and kinds.isdisjoint(step.kinds) and step.name not in undoers:
+                continue
+            left.remove(step)
+            joined = True
             twin = members.setdefault(step.name, step)
             if twin is not step:
                 problems.append(_twice(f"step of flow {definition.name!r}", step.name, step.handler, twin.handler))
+                continue
             kinds.update(step.emits or ())
-        wanted = {m.compensation for m in members.values() if m.compensation is not None}
-        queue = [
-            step
-            for step in mine
-            if members.get(step.name) is not step
-            and not (step.name in members and step.flow == definition.name)
-            and (not kinds.isdisjoint(step.kinds) or step.name in wanted)
-        ]
-        queue = [step for step in queue if not _reported(step, problems)]
-        if not queue:
-            return members
-
-
-def _reported(step: StepDefinition, problems: list[Problem]) -> bool:
-    return any(p.code == "duplicate_step" and p.file == step.handler.file and p.line == step.handler.line for p in problems)
+            undoers.add(step.compensation)
+    return members
 
 
 def _drop_unmet_joins(definition: FlowDefinition, members: dict[str, StepDefinition], problems: list[Problem]) -> None:
@@ -169,8 +163,9 @@ def _drop_unmet_joins(definition: FlowDefinition, members: dict[str, StepDefinit
         missing = [kind for kind in step.kinds if kind not in emitted]
         if step.mode == "all" and missing:
             message = (
-                f"step {name!r} waits for all of {', '.join(step.kinds)}, but no step of flow {definition.name!r} emits "
-                f"{', '.join(missing)}: add it to the emits of a step, or to accepts=[…] of the flow if it comes from outside"
+                f"step {name!r} waits for all of {', '.join(step.kinds)}, but no step of flow {definition.name!r} "
+                f"emits {', '.join(missing)}: add it to the emits of a step, or to accepts=[…] of the flow if it comes "
+                "from outside"
             )
             problems.append(Problem("unmet_join", message, step.handler.file, step.handler.line))
             del members[name]
@@ -180,8 +175,8 @@ def _drop_unknown_compensations(definition: FlowDefinition, members: dict[str, S
     for step in members.values():
         if step.compensation is not None and step.compensation not in members:
             raise DefinitionError(
-                f"step {step.name!r} is compensated by {step.compensation!r}, which flow {definition.name!r} does not have: "
-                f"{_nearest(step.compensation, members, 'steps')}",
+                f"step {step.name!r} is compensated by {step.compensation!r}, which flow {definition.name!r} does not "
+                f"have: {_nearest(step.compensation, members, 'steps')}",
                 code="unknown_step",
                 where=step.handler.where,
             )
@@ -195,11 +190,14 @@ def _check_strays(steps: list[StepDefinition], flows: Mapping[str, Flow], proble
         if id(step) in used or (handler.file, handler.line) in known:
             continue
         if step.flow is not None and step.flow not in flows:
-            message = f"step {step.name!r} belongs to flow {step.flow!r}, which has no first step: {_nearest(step.flow, flows, 'flows')}"
+            near = _nearest(step.flow, flows, "flows")
+            message = f"step {step.name!r} belongs to flow {step.flow!r}, which has no first step: {near}"
             problems.append(Problem("unknown_flow", message, handler.file, handler.line))
         else:
             kinds = ", ".join(step.kinds) or "nothing"
-            message = f"step {step.name!r} listens to {kinds}, which no flow emits: it will never start; declare it in emits"
+            message = (
+                f"step {step.name!r} listens to {kinds}, which no flow emits: it will never start; declare it in emits"
+            )
             problems.append(Problem("unreachable_step", message, handler.file, handler.line))
 
 
@@ -228,69 +226,3 @@ def _twice(what: str, name: str, one: Handler, other: Handler) -> Problem:
 def _problem(problem: PenstockError, handler: Handler) -> Problem:
     code = problem.kind if isinstance(problem, DefinitionError) else problem.code
     return Problem(code, str(problem), handler.file, handler.line)
-
-
-def describe(registry: Registry, *, version: int, compiled_at: str, store: str, namespace: str) -> dict[str, Any]:
-    """The JSON-safe registry of the spec: no functions, no secrets."""
-    index: dict[str, list[dict[str, str]]] = {}
-    flows: dict[str, Any] = {}
-    worker_of = _worker_ids(registry)
-    for name, flow in registry.flows.items():
-        entry = flow.definition.entry
-        steps: dict[str, Any] = {}
-        for step_name, step in flow.steps.items():
-            place = {"queue": step.handler.home, "workerId": worker_of.get(id(step.handler), "")}
-            if step is not entry:
-                steps[step_name] = {**place, "triggers": list(step.kinds), "mode": step.mode}
-            for kind in step.kinds:
-                index.setdefault(kind, []).append({"flowId": name, "step": step_name, **place})
-        main = {"step": entry.name, "queue": entry.handler.home, "workerId": worker_of.get(id(entry.handler), "")}
-        flows[name] = {"main": main, "steps": steps}
-    return {
-        "version": version,
-        "compiledAt": compiled_at,
-        "provider": {"name": store},
-        "logger": {"name": "console", "level": "info"},
-        "state": {"name": store, "namespace": namespace},
-        "eventStore": {"name": store},
-        "runner": {"py": {"enabled": True, "isolate": "inprocess"}},
-        "workers": [_worker(item) for item in registry.found],
-        "flows": flows,
-        "eventIndex": index,
-        "problems": [{"code": p.code, "message": p.message, "file": p.file, "line": p.line} for p in registry.problems],
-    }
-
-
-def _worker_ids(registry: Registry) -> dict[int, str]:
-    out: dict[int, str] = {}
-    for item in registry.found:
-        definition = item.definition
-        handler = definition.entry.handler if isinstance(definition, FlowDefinition) else definition.handler
-        out[id(handler)] = item.worker_id
-    return out
-
-
-def _worker(item: Found) -> dict[str, Any]:
-    definition = item.definition
-    step = definition.entry if isinstance(definition, FlowDefinition) else definition
-    out: dict[str, Any] = {
-        "id": item.worker_id,
-        "kind": "py",
-        "filePath": item.file,
-        "exportName": item.export,
-        "queue": step.handler.home,
-    }
-    if step.handler.input_schema is not None:
-        out["inputSchema"] = json_schema_of(step.handler.input_schema)
-    if isinstance(step, StepDefinition):
-        flow: dict[str, Any] = {"id": step.flow, "role": "main" if step is not definition else "step", "step": step.name}
-        if step.emits is not None:
-            flow["emits"] = list(step.emits)
-        if step.kinds:
-            flow["triggers"] = list(step.kinds)
-        if any(s.when is not None or s.map is not None for s in step.subscriptions):
-            flow["subscriptionsRef"] = {"filePath": item.file, "exportName": item.export}
-        if isinstance(definition, FlowDefinition) and definition.version is not None:
-            flow["version"] = definition.version
-        out["flow"] = flow
-    return out

@@ -1,4 +1,4 @@
-"""The trigger table of a flow: which event starts which step, and how. JSON-safe, so that a run can be pinned to one."""
+"""The trigger table of a flow: which event starts which step. JSON-safe, so that a run can be pinned to one."""
 
 from __future__ import annotations
 

@@ -34,9 +34,17 @@ class Attempt:
     """Runs one claim's handler once. It is the handler's voice and the log of its patches."""
 
     def __init__(
-        self, work: Work, *, committer: Committer, state: State, runner: Runner, clock: Clock, rng: random.Random,
-        unit_id: Callable[[], str], max_crashes: int,
-    ) -> None:  # fmt: skip
+        self,
+        work: Work,
+        *,
+        committer: Committer,
+        state: State,
+        runner: Runner,
+        clock: Clock,
+        rng: random.Random,
+        unit_id: Callable[[], str],
+        max_crashes: int,
+    ) -> None:
         self.work = work
         self._committer = committer
         self._state = state
@@ -69,7 +77,8 @@ class Attempt:
             return Stopped(await self._spoken(), stop.reason)
         except SchemaViolation as problem:
             return await self._failure(problem, {"message": str(problem), "attempt": claim.attempt})
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
+            # A handler that calls sys.exit ends its own attempt, not the worker and everyone else's.
             return await self._failure(problem, None)
         finally:
             self._ctx.close()
@@ -102,10 +111,13 @@ class Attempt:
         self.work.handler.check_output(result if data == b"null" else unpack(data))
         return data
 
-    async def _failure(self, problem: Exception, schema_error: dict[str, Any] | None) -> Failure:
+    async def _failure(self, problem: BaseException, schema_error: dict[str, Any] | None) -> Failure:
         policy, failures = self.work.handler.retry, self.work.claim.failures + 1
         final = isinstance(problem, PayloadError | WorkerLost | StaleAttempt)
-        delay = None if final else policy.next_delay_ms(problem, failures, self._rng)
+        try:
+            delay = None if final else policy.next_delay_ms(problem, failures, self._rng)
+        except (ValueError, OverflowError):  # it asks for a wait that is none, an HTTP date perhaps
+            delay = policy.delay_ms(failures, self._rng)
         return Failure(await self._spoken(), ErrorInfo.of(problem), delay, schema_error)
 
     async def _spoken(self) -> Spoken:
@@ -119,10 +131,19 @@ class Attempt:
         if work.run_id is not None:
             own = StateView(f"run/{work.run_id}/", self._state, self._clock, self, self._writes)
         return Context(
-            voice=self, state=own, shared=shared, job_id=work.claim.job, queue=work.claim.queue,
-            attempt=work.claim.attempt, scope=work.claim.scope, run_id=work.run_id, flow=work.flow, step=work.step,
-            n=work.n, correlation_id=work.correlation_id,
-        )  # fmt: skip
+            voice=self,
+            state=own,
+            shared=shared,
+            job_id=work.claim.job,
+            queue=work.claim.queue,
+            attempt=work.claim.attempt,
+            scope=work.claim.scope,
+            run_id=work.run_id,
+            flow=work.flow,
+            step=work.step,
+            n=work.n,
+            correlation_id=work.correlation_id,
+        )
 
     # The handler's voice
 
@@ -131,17 +152,30 @@ class Attempt:
             raise BadEmit(f"{kind!r} is not an event kind: write dotted words such as 'order.paid'")
         if kind.startswith(RESERVED):
             raise BadEmit(f"{kind!r} begins with a word the engine keeps for itself ({', '.join(RESERVED)}): rename it")
+        if correlation_id is not None and not isinstance(correlation_id, str):
+            raise BadEmit(f"the correlationId of {kind!r} is {correlation_id!r}: give a string")
         packed = pack(data, f"the data of {kind}")
-        self.work.check_emit(kind, data)
+        self.work.check_emit(kind, packed)
         self._emitted.append(Emitted(kind, packed, correlation_id))
 
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
-        data = {"level": "warn" if level == "warning" else level, "msg": message, **({"fields": fields} if fields else {})}
+        data = {
+            "level": "warn" if level == "warning" else level,
+            "msg": message,
+            **({"fields": fields} if fields else {}),
+        }
         self._frame("log", data)
         log.log(
-            getattr(logging, level.upper()), "%s", message,
-            extra={"run": self.work.run_id, "step": self.work.step, "job": self.work.claim.job, "attempt": self.work.claim.attempt},
-        )  # fmt: skip
+            getattr(logging, level.upper()),
+            "%s",
+            message,
+            extra={
+                "run": self.work.run_id,
+                "step": self.work.step,
+                "job": self.work.claim.job,
+                "attempt": self.work.claim.attempt,
+            },
+        )
 
     def progress(self, value: Any) -> None:
         self._frame(f"{self._family}.progress", {"progress": value}, pack(value, "progress"))
@@ -164,9 +198,7 @@ class Attempt:
         if work.n > 1:
             meta["n"] = work.n
         raw = msgspec.Raw(pack(data, kind))
-        return encode_body(
-            Body(kind, work.subject, None, work.step, None, work.shown_correlation, raw, meta)
-        )
+        return encode_body(Body(kind, work.subject, None, work.step, None, work.shown_correlation, raw, meta))
 
     async def _send(self, bodies: list[bytes], progress: bytes | None) -> None:
         events = [NewEvent(self.work.stream, body) for body in bodies]
@@ -176,6 +208,9 @@ class Attempt:
             self.interrupt(LEASE_LOST)
 
     # The log of patches
+
+    def check(self) -> None:
+        self._ctx.check()
 
     def recall(self, name: str) -> bytes | None:
         return self.work.claim.memos.get(name)

@@ -107,7 +107,7 @@ class Context:
 
         Also takes the specs' dicts: `{"kind": …, "data": …}` and `{"type": "log"|"progress"|"partial", "data": …}`.
         """
-        self._check()
+        self.check()
         if isinstance(kind, str):
             self._voice.emit(kind, data, None)
         else:
@@ -116,13 +116,13 @@ class Context:
 
     def progress(self, value: Any) -> Done:
         """How far it is, a number up to 100 or anything JSON; seen live."""
-        self._check()
+        self.check()
         self._voice.progress(value)
         return DONE
 
     def partial(self, chunk: Any) -> Done:
         """A piece of output before the end; seen live."""
-        self._check()
+        self.check()
         self._voice.partial(chunk)
         return DONE
 
@@ -144,10 +144,11 @@ class Context:
         self._open = False
 
     def _log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
-        self._check()
+        self.check()
         self._voice.log(level, message, fields)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises StaleAttempt once the attempt is over."""
         if not self._open:
             raise StaleAttempt(
                 f"attempt {self.attempt} of {self.job_id} is over, its ctx can record nothing more: "

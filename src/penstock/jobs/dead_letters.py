@@ -35,8 +35,18 @@ def letter(work: Work, error: ErrorInfo, now: int) -> NewJob:
     """The dead letter of a claim whose failure is final; its id makes it one, however often it is written."""
     claim = work.claim
     body = DeadLetter(
-        claim.job, claim.name, unpack(claim.payload), claim.queue,
+        claim.job,
+        claim.name,
+        unpack(claim.payload),
+        claim.queue,
         {"message": error.error, "name": error.name, "code": error.code, "stack": error.stack},
-        iso(now), claim.failures + 1, work.run_id, work.flow, work.step, work.n, work.correlation_id, unpack(claim.opts),
-    )  # fmt: skip
+        iso(now),
+        claim.failures + 1,
+        work.run_id,
+        work.flow,
+        work.step,
+        work.n,
+        work.correlation_id,
+        unpack(claim.opts),
+    )
     return NewJob(dead_letter(claim.job), work.handler.dlq, claim.name, packed(body), opts=claim.opts)

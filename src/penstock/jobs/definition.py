@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import msgspec
+
 from ..core.durations import to_ms
 from ..core.errors import DefinitionError
 from ..core.ids import check_name, digest
-from ..core.payload import pack
+from ..core.payload import plain
 from ..core.retry import RetryPolicy
 from ..ports.unit import RateLimit
 from .context import Context, SyncContext
@@ -95,12 +97,14 @@ class Handler:
             return self.fn(value, ctx) if wants_ctx else self.fn(value)
         return self.fn(ctx) if wants_ctx else self.fn()
 
-    def key_of(self, payload: Any) -> str | None:
-        """The idempotency key the definition asks for, if any."""
+    def key_of(self, payload: Any, owner: str | None = None) -> str | None:
+        """The idempotency key the definition asks for, if any; `owner` is the flow, else the queue it is unique in."""
         if self.idempotency_key is None:
             return None
         if self.idempotency_key == "auto":
-            return f"{self.name}-{digest(pack(payload))}"
+            # The order of an object's keys says nothing: the same input has the same key.
+            content = msgspec.json.encode([owner or self.home, self.name, plain(payload)], order="sorted")
+            return f"{self.name}-{digest(content)}"
         return self.idempotency_key(payload)
 
     def rate_key_of(self, payload: Any) -> str | None:
@@ -119,9 +123,7 @@ class Handler:
         return self if self.queue is not None else replace(self, queue=queue)
 
 
-def _shape(
-    fn: Callable[..., Any], parameters: list[inspect.Parameter], where: str
-) -> tuple[Any, tuple[bool, bool]]:
+def _shape(fn: Callable[..., Any], parameters: list[inspect.Parameter], where: str) -> tuple[Any, tuple[bool, bool]]:
     """What a signature asks for: the input's annotation if it is a model, and whether input and ctx are passed."""
     try:
         hints = typing.get_type_hints(fn)
@@ -203,7 +205,9 @@ def read_rate(value: Any) -> RateLimit | None:
         span_ms = value.get("durationMs", value.get("duration_ms"))
         if "max" in value and (span_ms is not None or "duration" in value):
             per_key = bool(value.get("per_key", value.get("perKey", False)))
-            return RateLimit(int(value["max"]), int(span_ms) if span_ms is not None else to_ms(value["duration"]), per_key)
+            return RateLimit(
+                int(value["max"]), int(span_ms) if span_ms is not None else to_ms(value["duration"]), per_key
+            )
     raise DefinitionError(f'rate_limit={value!r}: write "100/1m" or {{"max": 100, "duration": "1m"}}')
 
 

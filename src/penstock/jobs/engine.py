@@ -52,7 +52,9 @@ class JobEngine:
             handler = unknown_handler(
                 claim.name,
                 claim.queue,
-                UnknownQueue(f"no handler here for job {claim.name!r} of queue {claim.queue!r}: add a worker file or @job for it"),
+                UnknownQueue(
+                    f"no handler here for job {claim.name!r} of queue {claim.queue!r}: add a worker file or @job for it"
+                ),
             )
         return JobWork(claim, handler, self._streams.queue(claim.queue), self._clock, self._unit_id)
 
@@ -67,9 +69,17 @@ def unknown_handler(name: str, queue: str, problem: Exception) -> Handler:
 
 
 def new_job(
-    *, id: str, queue: str, name: str, payload: bytes, streams: Streams, options: JobOptions, priority: int = 0,
-    due: int = 0, rate_key: str | None = None,
-) -> NewJob:  # fmt: skip
+    *,
+    id: str,
+    queue: str,
+    name: str,
+    payload: bytes,
+    streams: Streams,
+    options: JobOptions,
+    priority: int = 0,
+    due: int = 0,
+    rate_key: str | None = None,
+) -> NewJob:
     """A plain job, with the events that adding it and claiming it will append."""
     stream, corr = streams.queue(queue), options.correlation_id
     meta: dict[str, Any] = {"name": name}
@@ -77,9 +87,17 @@ def new_job(
     shown = {**meta, "due": iso(due)} if due else meta
     added = encode_body(Body("job.added", id, correlation_id=corr, data=msgspec.Raw(payload), meta=shown))
     return NewJob(
-        id, queue, name, payload, priority, due, opts=encode_options(options),
-        started=Started(stream, active[:-2] + b","), rate_key=rate_key, added=NewEvent(stream, added),
-    )  # fmt: skip
+        id,
+        queue,
+        name,
+        payload,
+        priority,
+        due,
+        opts=encode_options(options),
+        started=Started(stream, active[:-2] + b","),
+        rate_key=rate_key,
+        added=NewEvent(stream, added),
+    )
 
 
 class JobWork:
@@ -101,7 +119,7 @@ class JobWork:
         self._clock = clock
         self._unit_id = unit_id
 
-    def check_emit(self, kind: str, data: Any) -> None:
+    def check_emit(self, kind: str, data: bytes) -> None:
         """A plain job may emit anything; it lands on its queue's stream and starts nothing."""
 
     def succeeded(self, success: Success) -> Intent:
@@ -126,7 +144,9 @@ class JobWork:
         if stopped.reason == SHUTDOWN:
             return self._intent(stopped.spoken, GivenBack(), [])
         return self._intent(
-            stopped.spoken, Cancelled(stopped.reason), [self._event("job.cancelled", packed({"reason": stopped.reason}))]
+            stopped.spoken,
+            Cancelled(stopped.reason),
+            [self._event("job.cancelled", packed({"reason": stopped.reason}))],
         )
 
     def _duration(self, spoken: Spoken) -> dict[str, Any]:
@@ -136,18 +156,27 @@ class JobWork:
         raw = msgspec.Raw(data) if data is not None else None
         about = {"attempt": self.claim.attempt, "name": self.claim.name, **(meta or {})}
         return NewEvent(
-            self.stream, encode_body(Body(kind, self.subject, correlation_id=self._options.correlation_id, data=raw, meta=about))
+            self.stream,
+            encode_body(Body(kind, self.subject, correlation_id=self._options.correlation_id, data=raw, meta=about)),
         )
 
     def _intent(
-        self, spoken: Spoken, outcome: Outcome, events: list[NewEvent], success: Success | None = None,
+        self,
+        spoken: Spoken,
+        outcome: Outcome,
+        events: list[NewEvent],
+        success: Success | None = None,
         jobs: list[NewJob] | None = None,
-    ) -> Intent:  # fmt: skip
+    ) -> Intent:
         unit = Unit(
-            self._unit_id(), claim=self.claim, outcome=outcome,
+            self._unit_id(),
+            claim=self.claim,
+            outcome=outcome,
             events=[*(NewEvent(self.stream, body) for body in spoken.frames), *events],
-            jobs=jobs or [], state=success.state if success else [], progress=spoken.progress,
-        )  # fmt: skip
+            jobs=jobs or [],
+            state=success.state if success else [],
+            progress=spoken.progress,
+        )
         return Intent(lambda _v, _r: unit, patient=True)
 
 

@@ -1,4 +1,4 @@
-"""What a running handler says meanwhile: logs, progress, partial output. Sent in batches, bounded, oldest dropped first."""
+"""What a running handler says meanwhile: logs, progress, partial output. In batches, bounded, oldest dropped first."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Frames:
         self._frames: deque[bytes] = deque()
         self._progress: bytes | None = None
         self._dropped = 0
+        self._ended = False
         self._timer: asyncio.TimerHandle | None = None
         self._flight: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
@@ -45,6 +46,7 @@ class Frames:
 
     async def rest(self) -> tuple[list[bytes], bytes | None]:
         """Ends the buffer: what has not been sent goes with the attempt's own commit."""
+        self._ended = True
         if self._timer is not None:
             self._timer.cancel()
         if self._flight is not None:
@@ -52,7 +54,7 @@ class Frames:
         return self._take()
 
     def _arm(self) -> None:
-        if self._timer is None and self._flight is None and self._frames:
+        if self._timer is None and self._flight is None and self._frames and not self._ended:
             self._timer = self._loop.call_later(PAUSE, self._launch)
 
     def _launch(self) -> None:

@@ -53,7 +53,9 @@ def check_spec(spec: ScheduleSpec) -> ScheduleSpec:
         try:
             CronSim(spec.cron, datetime(2024, 1, 1, tzinfo=ZoneInfo(spec.tz)))
         except CronSimError as problem:
-            raise ConfigError(f"{spec.cron!r} is not a cron expression: {problem}; one looks like '0 9 * * 1-5'") from None
+            raise ConfigError(
+                f"{spec.cron!r} is not a cron expression: {problem}; one looks like '0 9 * * 1-5'"
+            ) from None
         except (ZoneInfoNotFoundError, ValueError):
             raise ConfigError(f"{spec.tz!r} is not a time zone: one looks like 'Europe/Berlin'") from None
     return spec

@@ -28,7 +28,8 @@ def checker(schema: Any, what: str) -> Check:
     if isinstance(schema, type) or typing.get_origin(schema) is not None:
         return _msgspec(schema, what)
     raise DefinitionError(
-        f"{schema!r} is not a schema: give a JSON schema (dict), a pydantic model, a msgspec Struct, a dataclass or a TypedDict"
+        f"{schema!r} is not a schema: give a JSON schema (dict), a pydantic model, a msgspec Struct, a dataclass "
+        "or a TypedDict"
     )
 
 

@@ -35,6 +35,10 @@ Write = Callable[[StateWrite, str, Callable[[], bytes]], Awaitable[bool]]
 class PatchLog(Protocol):
     """Where patches are applied and remembered."""
 
+    def check(self) -> None:
+        """Raises if the attempt is over: what it wrote now would be lost without a word."""
+        ...
+
     def recall(self, name: str) -> bytes | None: ...
 
     async def apply(self, write: StateWrite, name: str, value: bytes) -> bool:
@@ -72,12 +76,14 @@ class StateView:
 
     def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> Done:
         """Sets a value when the attempt commits; `ttl` lets it expire."""
+        self._log.check()
         full = self._prefix + join_key(key)
         self._writes[full] = StateWrite(full, pack(value, f"state {full}"), None, self._expiry(ttl))
         return DONE
 
     def delete(self, key: Key) -> Done:
         """Deletes a key when the attempt commits."""
+        self._log.check()
         full = self._prefix + join_key(key)
         self._writes[full] = StateWrite(full, None)
         return DONE
@@ -95,11 +101,13 @@ class StateView:
 
     async def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
         """Applies `change` to the stored value atomically, now and once, and gives the new value."""
+        self._log.check()
         full = self._prefix + join_key(key)
         number = self._patches[full] = self._patches.get(full, 0) + 1
         name = f"patch:{full}#{number}"
         recalled = self._log.recall(name)
         if recalled is not None:
+            self._writes.pop(full, None)  # what was set before it went into it, in the attempt that applied it
             return unpack(recalled)
         for _ in range(MAX_PATCH_TRIES):
             row = await self._store.state(full)

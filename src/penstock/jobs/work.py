@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import traceback
 from typing import Any, Protocol
 
@@ -41,18 +43,28 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
             frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not _ours(frame.filename)]
             if frames:
                 lines = [*traceback.format_list(frames), *traceback.format_exception_only(problem)]
-                stack = "".join(lines)[-MAX_STACK:]
-        return cls(_text(problem), type(problem).__name__, str(code) if code is not None else None, stack)
+                stack = _clean("".join(lines))[-MAX_STACK:]
+        return cls(_text(problem), type(problem).__name__, _clean(str(code)) if code is not None else None, stack)
+
+
+_OURS = tuple(os.path.dirname(file) + os.sep for file in (os.path.dirname(__file__), asyncio.__file__))
 
 
 def _ours(file: str) -> bool:
-    return "/penstock/" in file.replace("\\", "/") or "asyncio" in file
+    return file.startswith(_OURS)
 
 
 def _text(problem: BaseException) -> str:
-    text = str(problem) or type(problem).__name__
-    # An error message can hold anything; what is recorded is text every language reads.
-    return text.encode("utf-8", "replace").decode()[:MAX_MESSAGE]
+    try:
+        text = str(problem)
+    except Exception:  # an error that cannot even say what it is still has to be recorded
+        text = ""
+    return _clean(text or type(problem).__name__)[:MAX_MESSAGE]
+
+
+def _clean(text: str) -> str:
+    """An error can hold anything; what is recorded is text every language reads."""
+    return text.encode("utf-8", "replace").decode()
 
 
 class Spoken(msgspec.Struct):
@@ -103,7 +115,7 @@ class Work(Protocol):
     n: int
     correlation_id: str
 
-    def check_emit(self, kind: str, data: Any) -> None:
+    def check_emit(self, kind: str, data: bytes) -> None:
         """Raises if the handler may not emit this."""
         ...
 

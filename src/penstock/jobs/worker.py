@@ -159,9 +159,15 @@ class Worker:
         try:
             work = await self._engine.open(claim)
             attempt = Attempt(
-                work, committer=self._committer, state=self._store, runner=self._runner, clock=self._clock,
-                rng=self._rng, unit_id=self._unit_id, max_crashes=self._max_crashes,
-            )  # fmt: skip
+                work,
+                committer=self._committer,
+                state=self._store,
+                runner=self._runner,
+                clock=self._clock,
+                rng=self._rng,
+                unit_id=self._unit_id,
+                max_crashes=self._max_crashes,
+            )
             self._active[claim.token] = (claim, attempt)
             if self._stopping.is_set() and self._grace <= 0:
                 attempt.interrupt(SHUTDOWN)
@@ -184,7 +190,11 @@ class Worker:
                 intent = work.failed(ending)
             case Stopped(reason=reason):
                 if reason == LEASE_LOST:
-                    log.warning("attempt %d of %s lost its lease; what it did is not recorded", work.claim.attempt, work.claim.job)
+                    log.warning(
+                        "attempt %d of %s lost its lease; what it did is not recorded",
+                        work.claim.attempt,
+                        work.claim.job,
+                    )
                     return None
                 intent = work.stopped(ending)
         intent.frees = work.claim.queue

@@ -47,7 +47,8 @@ class Listener(Protocol):
 class Signals(Protocol):
     """Wake-ups: never data, sometimes spurious, at most 50 ms late across processes.
 
-    Topics: `queue:<name>` has work, `stream:<name>` grew, `events`: any stream did, `run:<id>` closed, `cancelled`: some run was, `schedules`."""
+    Topics: `queue:<name>` has work, `stream:<name>` grew, `events`: any stream did,
+    `run:<id>` closed, `cancelled`: some run was, `schedules`."""
 
     def listen(self, *topics: str) -> AbstractContextManager[Listener]: ...
 
@@ -56,7 +57,13 @@ class EventLog(Protocol):
     """Streams, read by cursor."""
 
     async def read(
-        self, stream: str, *, after: str | None = None, before: str | None = None, limit: int = 100, backward: bool = False
+        self,
+        stream: str,
+        *,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+        backward: bool = False,
     ) -> list[Event]:
         """Events strictly between the cursors, oldest first, or newest first with `backward`."""
         ...
@@ -149,9 +156,7 @@ class QueueRow(msgspec.Struct, frozen=True):
 class QueueAdmin(Protocol):
     async def queues(self) -> list[QueueRow]: ...
 
-    async def jobs(
-        self, queue: str, state: JobState, *, after: str | None = None, limit: int = 50
-    ) -> list[JobRow]:
+    async def jobs(self, queue: str, state: JobState, *, after: str | None = None, limit: int = 50) -> list[JobRow]:
         """Waiting jobs in the order they will run, others oldest first; `after` is the id of the last one seen."""
         ...
 

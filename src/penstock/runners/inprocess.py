@@ -29,7 +29,7 @@ class InProcessRunner:
             return await self._on_loop(call, timeout, interruptible)
         return await self._on_thread(call, timeout, interruptible)
 
-    async def close(self, grace: float = 0) -> None:
+    async def close(self) -> None:
         self._pool.close()
 
     async def _on_loop(
@@ -58,7 +58,9 @@ class InProcessRunner:
             raise
         except asyncio.CancelledError:
             if reason is None:
-                raise
+                if task.cancelling():
+                    raise
+                raise _let_go() from None
             # Our own interrupt: the attempt ends here, the task that runs it goes on.
             task.uncancel()
             raise AttemptCancelled(reason) from None
@@ -85,7 +87,10 @@ class InProcessRunner:
             await asyncio.wait((work.done, stopped), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if work.done.done():
             stopped.cancel()
-            return work.done.result()
+            try:
+                return work.done.result()
+            except asyncio.CancelledError:
+                raise _let_go() from None
         work.done.add_done_callback(_heard)
         if stopped.done():
             raise AttemptCancelled(stopped.result())
@@ -100,7 +105,12 @@ def _heard(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
+def _let_go() -> RuntimeError:
+    """A cancellation nobody asked this attempt for: of a task the handler cancelled and then awaited."""
+    return RuntimeError("the handler let a CancelledError of its own escape: catch it where the cancelled task is awaited")
+
+
 def _late(timeout: float) -> AttemptTimeout:
     return AttemptTimeout(
-        f"the attempt ran longer than its timeout of {timeout:g} s and was cancelled: raise `timeout`, or split the step"
+        f"the attempt ran longer than its timeout of {timeout:g} s and was cancelled: raise it, or split the step"
     )

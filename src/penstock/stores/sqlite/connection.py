@@ -59,9 +59,7 @@ def _recognise(connection: apsw.Connection, path: str) -> bool:
     finally:
         connection.execute("ROLLBACK")
     if owner == OURS and format_ > FORMAT:
-        raise StoreError(
-            f"{path} was written by a newer Penstock (format {format_}, this one knows {FORMAT}): upgrade"
-        )
+        raise StoreError(f"{path} was written by a newer Penstock (format {format_}, this one knows {FORMAT}): upgrade")
     if owner != OURS and not empty:
         raise StoreCorrupt(f"{path} is a SQLite file of something else: give another path")
     return owner == OURS
@@ -107,11 +105,15 @@ def translate(problem: BaseException, path: str) -> StoreError:
     if isinstance(problem, apsw.FullError):
         return StoreFull(f"no room left to write {path}: free some disk space, work goes on by itself")
     if isinstance(problem, apsw.NotADBError | apsw.CorruptError):
-        return StoreCorrupt(f"{path} is not a readable SQLite file ({problem}): restore it from a backup or use another path")
+        return StoreCorrupt(
+            f"{path} is not a readable SQLite file ({problem}): restore it from a backup or use another path"
+        )
     if isinstance(problem, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError):
         return StoreUnavailable(f"cannot write {path} ({problem}): check the path and its permissions")
     if isinstance(problem, apsw.BusyError | apsw.LockedError):
-        return StoreUnavailable(f"{path} stayed locked by another process for {_BUSY_SECONDS:.0f} s: is one stopped inside a write?")
+        return StoreUnavailable(
+            f"{path} stayed locked by another process for {_BUSY_SECONDS:.0f} s: is one stopped inside a write?"
+        )
     if isinstance(problem, apsw.IOError):
         return StoreUnavailable(f"cannot read or write {path} ({problem}): check the disk")
     return StoreError(f"{path}: {type(problem).__name__}: {problem}")

@@ -18,7 +18,7 @@ def sweep(cursor: apsw.Cursor, what: Retention, now: int, limit: int, namespace:
     gone = {"runs": 0, "jobs": 0, "events": 0, "states": 0}
     for run in _doomed(cursor, what, now, limit):
         _forget(cursor, run, namespace, gone)
-    for (queue, _) in cursor.execute(SQL.queue_names).fetchall():
+    for queue, _ in cursor.execute(SQL.queue_names).fetchall():
         if what.jobs_before is not None:
             gone["jobs"] += delete_jobs(cursor, SQL.old_jobs, (queue, what.jobs_before, limit))
         if what.keep_jobs is not None:

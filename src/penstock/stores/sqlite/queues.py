@@ -96,8 +96,6 @@ def forget_memos(cursor: apsw.Cursor, scopes: list[str]) -> None:
         cursor.execute(SQL.forget_job_memos, (scope,))
 
 
-def _row(row: tuple[object, ...]) -> JobRow:
-    id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, *rest = row
-    return JobRow(
-        id, queue, name, STATES[state], payload, opts, priority, due, attempt, failures, crashes, run, scope or id, *rest,  # type: ignore[arg-type,call-overload]
-    )  # fmt: skip
+def _row(row: tuple[Any, ...]) -> JobRow:
+    id, queue, name, state, *middle = row[:12]
+    return JobRow(id, queue, name, STATES[state], *middle, row[12] or id, *row[13:])

@@ -70,7 +70,13 @@ class SqliteStore:
     # Events
 
     async def read(
-        self, stream: str, *, after: str | None = None, before: str | None = None, limit: int = 100, backward: bool = False
+        self,
+        stream: str,
+        *,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+        backward: bool = False,
     ) -> list[Event]:
         return await self._reader.run(lambda c: events.read(c, stream, after, before, limit, backward))
 
@@ -169,7 +175,7 @@ class SqliteStore:
         )
 
     async def describe(self) -> dict[str, Any]:
-        size = os.path.getsize(self.path) if self.path != MEMORY else 0
+        size = await asyncio.to_thread(os.path.getsize, self.path) if self.path != MEMORY else 0
         return {"store": "sqlite", "path": self.path, "sqlite": apsw.sqlite_lib_version(), "bytes": size}
 
     def _others_committed(self) -> None:

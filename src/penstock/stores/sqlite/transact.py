@@ -12,9 +12,7 @@ from .claim import Claimer
 from .commit import Committer
 
 
-def transact(
-    cursor: apsw.Cursor, now: int, units: Sequence[Unit], ask: Ask | None, touched: set[str]
-) -> CommitReply:
+def transact(cursor: apsw.Cursor, now: int, units: Sequence[Unit], ask: Ask | None, touched: set[str]) -> CommitReply:
     """Applies units in order and hands out the work asked for; `touched` collects the topics to signal afterwards."""
     appender = Appender(cursor, now, touched)
     committer = Committer(cursor, now, touched, appender)

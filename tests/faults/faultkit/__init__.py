@@ -1,0 +1,1 @@
+"""What the fault suites are made of: backends, worker processes, virtual time, the simulation, the mutants."""

@@ -97,5 +97,7 @@ def forget_memos(cursor: apsw.Cursor, scopes: list[str]) -> None:
 
 
 def _row(row: tuple[Any, ...]) -> JobRow:
-    id, queue, name, state, *middle = row[:12]
-    return JobRow(id, queue, name, STATES[state], *middle, row[12] or id, *row[13:])
+    fields = list(row)
+    fields[3] = STATES[row[3]]
+    fields[12] = row[12] or row[0]  # a job reads its own memos unless it continues another
+    return JobRow(*fields)

@@ -20,7 +20,7 @@ def main() -> int:
     console = Console()
     chosen = [s for s in SCENARIOS if not given.only or s.name in given.only]
     rounds = given.rounds or (1 if given.quick else 5)
-    facts = page.machine()
+    facts = page.machine() | {"source": page.source()}
     with console.status("installing the peers") as status:
         try:
             python = peers.python()
@@ -28,6 +28,8 @@ def main() -> int:
             console.print(f"The peers could not be installed, measuring without them: {problem}")
             python = None
         readings = Rounds(python, given.dir, status.update).take(chosen, rounds, quick=given.quick)
+    if page.source() != facts["source"]:
+        readings.failures.append("src was edited while it was measured: measure again")
     console.print(for_terminal(readings))
     for line in page.settings(readings):
         console.print(f"· {line}", highlight=False)
@@ -49,7 +51,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, help="where to put the files, to measure another disk")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every reading, for later comparison")
     parser.add_argument("--write-docs", action="store_true", help=f"put the table into docs/{page.PAGE.name}")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.write_docs and (given.quick or given.only):
+        parser.error("--write-docs takes everything at full length: leave out --quick and --only")
+    return given
 
 
 def _save(file: Path, readings: Readings, facts: dict[str, str], chosen: list[Scenario]) -> None:
@@ -63,7 +68,7 @@ def _save(file: Path, readings: Readings, facts: dict[str, str], chosen: list[Sc
 
 
 def _command() -> str:
-    """How this was called, without what says nothing about the numbers."""
+    """How this was called, without what does not matter for the numbers."""
     words = iter(sys.argv[1:])
     kept = [word for word in words if not (word in ("--json", "--dir") and next(words, None) is not None)]
     return " ".join(["python -m benchmarks", *(word for word in kept if word != "--write-docs")])

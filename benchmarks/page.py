@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from datetime import date
 from pathlib import Path
 
 from .rounds import Readings
+from .scenarios import CONTENDERS
 from .table import for_page
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "performance.md"
 BEGIN = "<!-- benchmark table: begin (python -m benchmarks --write-docs) -->"
 END = "<!-- benchmark table: end -->"
 
@@ -22,9 +25,7 @@ def machine() -> dict[str, str]:
         "cpu": f"{os.cpu_count()} × {_processor()}",
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "load": f"{os.getloadavg()[0]:.1f} before the first round"
-        if hasattr(os, "getloadavg")
-        else "unknown",
+        "load": f"{os.getloadavg()[0]:.1f} before the first round" if hasattr(os, "getloadavg") else "unknown",
     }
 
 
@@ -35,16 +36,25 @@ def _processor() -> str:
     return named[0] if named else platform.processor() or "unknown processor"
 
 
+def source() -> str:
+    """A fingerprint of what is measured: readings of a source that changed meanwhile belong to no version."""
+    kept = hashlib.sha256()
+    for file in sorted((ROOT / "src").rglob("*.*")):
+        if file.suffix in (".py", ".sql", ".lua"):
+            kept.update(file.read_bytes())
+    return kept.hexdigest()[:12]
+
+
 def settings(readings: Readings) -> list[str]:
     """One line for each contender: what ran and how it was set."""
-    return [
-        f"{about['name']} {about['version']}, SQLite {about['sqlite']}: {about['settings']}."
-        for about in readings.about.values()
-    ]
+    there = [readings.about[c.name] for c in CONTENDERS if c.name in readings.about]
+    return [f"{a['name']} {a['version']}, SQLite {a['sqlite']}: {a['settings']}." for a in there]
 
 
 def write(readings: Readings, facts: dict[str, str], command: str, rounds: int) -> None:
-    """Replaces what is between the marks."""
+    """Replaces what is between the marks; a page is only made of whole and sound readings."""
+    if readings.failures:
+        raise SystemExit(f"{PAGE.name} is left as it was, because something failed")
     text = PAGE.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

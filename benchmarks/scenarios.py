@@ -91,7 +91,7 @@ SCENARIOS = (
             Metric("p99_ms", "from another process, 99th percentile", "ms"),
             Metric("idle_cpu_percent", "one core used by the idle worker", "%"),
         ),
-        n=60,
+        n=120,
         quick_n=15,
     ),
     Scenario(

@@ -31,11 +31,10 @@ def rows(readings: Readings) -> Iterator[Row]:
     for scenario in SCENARIOS:
         if scenario.name not in readings.taken:
             continue
-        title: str | None = f"{scenario.title} ({scenario.name}, n = {readings.n[scenario.name]:,})"
+        once = ", one round" if scenario.once else ""
+        title: str | None = f"{scenario.title} ({scenario.name}, n = {readings.n[scenario.name]:,}{once})"
         for metric in scenario.metrics:
-            cells = tuple(
-                _cell(readings, scenario, metric, c.name) for c in CONTENDERS if c.name in readings.about
-            )
+            cells = tuple(_cell(readings, scenario, metric, c.name) for c in CONTENDERS if c.name in readings.about)
             yield Row(title, metric.title, cells)
             title = None
 
@@ -75,9 +74,7 @@ def _times(ratio: float) -> str:
 
 
 def for_terminal(readings: Readings) -> Table:
-    table = Table(
-        title="Penstock beside others", caption="(n×): ours is n times better", title_justify="left"
-    )
+    table = Table(title="Penstock beside others", caption="(n×): ours is n times better", title_justify="left")
     table.add_column("")
     for title in columns(readings):
         table.add_column(title, justify="right", no_wrap=True)

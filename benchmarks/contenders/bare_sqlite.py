@@ -64,8 +64,7 @@ def apply(cursor: apsw.Cursor, n: int) -> None:
         (f"run-{run}", RECORD),
     )
     rows: Any = execute(
-        "INSERT INTO streams (sid, seq) VALUES (?, 2) "
-        "ON CONFLICT (sid) DO UPDATE SET seq = seq + 2 RETURNING seq",
+        "INSERT INTO streams (sid, seq) VALUES (?, 2) ON CONFLICT (sid) DO UPDATE SET seq = seq + 2 RETURNING seq",
         (run,),
     ).fetchall()
     seq = rows[0][0]

@@ -87,9 +87,7 @@ class Engine:
 
     async def start(self, n: int) -> None:
         for begun in range(0, n, CHUNK):
-            await asyncio.gather(
-                *(self.app.start("three", {"i": i}) for i in range(begun, min(n, begun + CHUNK)))
-            )
+            await asyncio.gather(*(self.app.start("three", {"i": i}) for i in range(begun, min(n, begun + CHUNK))))
 
     @asynccontextmanager
     async def working(self, concurrency: int = CONCURRENCY) -> AsyncIterator[App]:
@@ -265,9 +263,7 @@ class Probe:
         stream = Streams().flow(run)
         record, body = b'{"status":"running"}', b'{"kind":"step.completed","subject":"probe"}'
         begun = RunWrite(run, 0, record, "probe", "running")
-        await self._commit(
-            Unit(f"{run}.start", run=begun, jobs=[NewJob(f"{run}.a.1", "probe", "a", b"{}", run=run)])
-        )
+        await self._commit(Unit(f"{run}.start", run=begun, jobs=[NewJob(f"{run}.a.1", "probe", "a", b"{}", run=run)]))
         since = time.monotonic()
         claims = (await self._store.claim(Ask((Want("probe", 1),), 30_000, "bench"))).claims
         self.claims.append(time.monotonic() - since)

@@ -16,9 +16,9 @@ from typing import Any, Self
 
 from ..core.clock import Clock, SystemClock, iso, moment_ms
 from ..core.durations import Duration, to_ms
-from ..core.errors import ConfigError, PayloadTooLarge, PenstockError, RunCancelled, RunFailed, UnknownRun, WaitTimeout
-from ..core.events import RESERVED, Event, Streams
-from ..core.ids import check_id, uuid7
+from ..core.errors import ConfigError, PayloadTooLarge, RunCancelled, RunFailed, UnknownRun, WaitTimeout
+from ..core.events import Event, Streams
+from ..core.ids import check_id, event_seq, uuid7
 from ..core.payload import pack, unpack
 from ..flows.commands import Commands
 from ..flows.definition import FlowDefinition, definitions_in
@@ -29,6 +29,7 @@ from ..flows.record import COMPLETED
 from ..flows.reducer import FlowView, reduce_flow
 from ..flows.registry import Flow, Registry, build
 from ..jobs.committer import Committer
+from ..jobs.context import check_kind
 from ..jobs.engine import JobEngine
 from ..jobs.work import Work
 from ..ports.store import RunRow, ScheduleRow, Store
@@ -37,6 +38,7 @@ from ..settings import Settings
 from .backend import open_store
 from .enqueuing import Enqueuing
 from .events import Events
+from .given import text, texts
 from .queues import DeadLetters, Queues
 from .scheduling import Scheduling
 from .state import AppState
@@ -70,7 +72,7 @@ class App:
         given = {**settings, "url": url, "dir": str(dir) if dir is not None else None}
         self.settings = Settings.load(given)
         self.clock: Clock = clock or SystemClock()
-        self.registry = self._load(handlers, dir is not None or "PENSTOCK_DIR" in os.environ)
+        self.registry = self._load(handlers, dir is not None or (handlers is None and "PENSTOCK_DIR" in os.environ))
         self._streams = Streams(self.settings.namespace)
         self._store = store
         self._prefix = f"{os.urandom(6).hex()}-"
@@ -94,7 +96,9 @@ class App:
         self.events = Events(store, committer, self._streams, self._unit_id)
         self.state = AppState(store, committer, self.clock, self._unit_id)
         self.queues = Queues(store, self._streams, lambda: self.registry.queues())
-        self.dead_letters = DeadLetters(store, self._commands, committer, self._streams, self._unit_id)
+        self.dead_letters = DeadLetters(
+            store, self._commands, committer, self._streams, self._unit_id, lambda: self.registry.handlers()
+        )
         self._enqueuing = Enqueuing(
             store, committer, self._streams, self.clock, self._unit_id, lambda q, n: self.registry.job(q, n)
         )
@@ -164,10 +168,10 @@ class App:
             known,
             run,
             data,
-            correlation_id=correlation_id,
+            correlation_id=text(correlation_id, "the correlation id"),
             priority=priority,
             delay_ms=self._delay(delay, at),
-            tags=tags,
+            tags=texts(tags, "tags"),
         )
         return run
 
@@ -178,9 +182,9 @@ class App:
 
     async def run_at(self, id: str, event: str) -> FlowView:
         """A run's state as it was just after an event."""
-        events = await self.events.read_all(self._streams.flow(id))
-        upto = [e for e in events if e.seq <= int(event.partition("-")[2] or event)]
-        return reduce_flow(upto)
+        await self._row(id)
+        last = event_seq(event)
+        return reduce_flow(e for e in await self.events.read_all(self._streams.flow(id)) if e.seq <= last)
 
     async def runs(
         self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
@@ -225,10 +229,8 @@ class App:
         """Says that something happened: to a run, whose steps may be started by it, or to everyone (`nq:global`).
 
         The same `key` is taken once."""
-        if kind.startswith(RESERVED):
-            raise PenstockError(f"{kind!r} begins with a word the engine keeps for itself: rename it")
         if run is not None:
-            await self._commands.emit(run, kind, data, key=key)
+            await self._commands.emit(run, check_kind(kind), data, key=key)
         else:
             await self.events.append(self._streams.global_stream, kind, data, key=key)
 
@@ -343,7 +345,7 @@ class App:
             self.registry,
             version=1,
             compiled_at=iso(self.clock.now_ms()),
-            store=self.settings.url.partition(":")[0],
+            store=self.settings.url.partition(":")[0] or "memory",
             namespace=self.settings.namespace,
         )
 

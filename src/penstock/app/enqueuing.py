@@ -16,6 +16,7 @@ from ..jobs.definition import Handler
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow, Store
 from ..ports.unit import JobState, NewJob, Unit
+from .given import text
 
 JOBS_A_COMMIT = 200
 
@@ -52,7 +53,8 @@ class Enqueuing:
         correlation_id: str | None = None,
     ) -> list[str]:
         """Adds a job for each payload; an id that exists is not added again. Gives the ids in order."""
-        options = JobOptions(correlation_id, RetryPolicy.of(retry) if retry is not None else None)
+        policy = RetryPolicy.of(retry) if retry is not None else None
+        options = JobOptions(text(correlation_id, "the correlation id"), policy)
         jobs = [self.job(queue, p, options, name=name, id=id, delay_ms=delay_ms, priority=priority) for p in payloads]
         for start in range(0, len(jobs), JOBS_A_COMMIT):
             unit = Unit(self._unit_id(), jobs=jobs[start : start + JOBS_A_COMMIT])

@@ -13,8 +13,10 @@ import msgspec
 from ..core.events import Body, Event, Streams, encode_body
 from ..core.payload import pack
 from ..jobs.committer import Committer, Intent
+from ..jobs.context import check_kind
 from ..ports.store import Store
 from ..ports.unit import Committed, NewEvent, Unit
+from .given import text
 
 log = logging.getLogger("penstock.events")
 
@@ -48,6 +50,9 @@ class Events:
     ) -> Event | None:
         """Appends an event to any stream and gives it back; None when `key` was used before."""
         name = self._streams.check(stream)
+        check_kind(kind)
+        text(subject, "the subject")
+        text(correlation_id, "the correlation id")
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None

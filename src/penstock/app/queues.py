@@ -13,6 +13,7 @@ from ..core.payload import pack
 from ..flows.commands import Commands, read_letter
 from ..jobs.committer import Committer, Intent
 from ..jobs.dead_letters import DeadLetter
+from ..jobs.definition import Handler
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow, QueueRow, Store
 from ..ports.unit import Committed, JobState, Unit
@@ -100,11 +101,18 @@ class Redriven(msgspec.Struct):
 
 
 class DeadLetters:
-    """What finally failed, kept in `<queue>-dlq` until it is sent again or discarded."""
+    """What finally failed, kept in `<queue>-dlq`, or where its definition says, until it is sent again or discarded."""
 
     def __init__(
-        self, store: Store, commands: Commands, committer: Committer, streams: Streams, unit_id: Callable[[], str]
+        self,
+        store: Store,
+        commands: Commands,
+        committer: Committer,
+        streams: Streams,
+        unit_id: Callable[[], str],
+        handlers: Callable[[], Sequence[Handler]],
     ) -> None:
+        self._handlers = handlers
         self._store = store
         self._commands = commands
         self._committer = committer
@@ -113,12 +121,13 @@ class DeadLetters:
 
     async def queues(self) -> dict[str, int]:
         """Dead-letter queues that hold something, and how much."""
-        rows = await self._store.queues()
-        return {row.name: row.counts["waiting"] for row in rows if row.name.endswith("-dlq") and row.counts["waiting"]}
+        named = {handler.dlq for handler in self._handlers()}
+        rows = [row for row in await self._store.queues() if row.name.endswith("-dlq") or row.name in named]
+        return {row.name: row.counts["waiting"] for row in rows if row.counts["waiting"]}
 
     async def list(self, queue: str, *, after: str | None = None, limit: int = 50) -> list[tuple[str, DeadLetter]]:
         """A page of letters of a queue (with or without `-dlq`), oldest first, each with its id."""
-        rows = await self._store.jobs(_dlq(queue), JobState.WAITING, after=after, limit=limit)
+        rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=after, limit=limit)
         return [(row.id, read_letter(row)) for row in rows]
 
     async def show(self, id: str) -> DeadLetter:
@@ -160,14 +169,14 @@ class DeadLetters:
         """Picks first and sends afterwards: pages shift while letters leave them."""
         picked: list[str] = []
         after: str | None = None
-        while rows := await self._store.jobs(_dlq(queue), JobState.WAITING, after=after, limit=500):
+        while rows := await self._store.jobs(self._dlq(queue), JobState.WAITING, after=after, limit=500):
             after = rows[-1].id
             picked += [row.id for row in rows if where is None or where(read_letter(row))]
         return picked
 
     async def _row(self, id: str) -> JobRow:
         row = await self._store.job(id if id.endswith(".dlq") else f"{id}.dlq")
-        if row is None or not row.queue.endswith("-dlq"):
+        if row is None:
             raise UnknownJob(f"there is no dead letter {id!r}: list them with dead_letters.list(queue)")
         return row
 
@@ -203,6 +212,9 @@ class DeadLetters:
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
         return id if isinstance(receipt, Committed) else None
 
-
-def _dlq(queue: str) -> str:
-    return queue if queue.endswith("-dlq") else f"{queue}-dlq"
+    def _dlq(self, queue: str) -> str:
+        """The dead-letter queue that is meant: the name itself if it is one, else that of the queue's handlers."""
+        handlers = self._handlers()
+        if queue.endswith("-dlq") or any(handler.dlq == queue for handler in handlers):
+            return queue
+        return next((handler.dlq for handler in handlers if handler.home == queue), f"{queue}-dlq")

@@ -25,20 +25,29 @@ class SyncApp:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._args, self._kwargs = args, kwargs
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-loop", daemon=True)
-        self._worker: asyncio.Future[None] | None = None
 
     def __enter__(self) -> Self:
         self.app = App(*self._args, **self._kwargs)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-loop", daemon=True)
         self._thread.start()
-        self._call(self.app.open())
+        try:
+            self._call(self.app.open())
+        except BaseException:
+            self._stop()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._call(self.app.close())
+        try:
+            self._call(self.app.close())
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._call(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -109,9 +109,11 @@ class Working:
         task = asyncio.create_task(self.run(queues, concurrency, name), name="penstock-worker")
         try:
             await asyncio.sleep(0)
-            yield
+            if not task.done():  # else it could not begin, and `await task` says why
+                yield
         finally:
-            self.stop()
+            if not task.done():
+                self.stop()
             await task
 
     async def _until_stopped(self, worker: Worker) -> None:

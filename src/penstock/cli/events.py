@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 
 from ..app import App
@@ -105,7 +104,16 @@ def _line(event: Event, width: int | None) -> str:
     meta = event.meta or {}
     step = f"{event.step or ''}{'#' + str(meta['n']) if 'n' in meta else ''}"
     attempt = f"attempt {meta['attempt']}" if meta.get("attempt", 1) > 1 else ""
-    data = one_line(event.data, 100_000) if event.data is not msgspec.UNSET and event.data is not None else ""
-    parts = [f"{event.id:<18}", event.ts[11:23], f"{event.kind:<16}", step, attempt, data]
+    data = event.data
+    if isinstance(data, dict) and "stack" in data:
+        data = {key: value for key, value in data.items() if key != "stack"}  # --json has it
+    parts = [
+        f"{event.id:<18}",
+        event.ts[11:23],
+        f"{event.kind:<16}",
+        step,
+        attempt,
+        "" if data is None else one_line(data, 100_000),
+    ]
     text = "  ".join(part for part in parts if part)
     return text if width is None or len(text) <= width else text[: width - 1] + "…"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.durations import to_ms
+from ..core.errors import NotJSON
 from ..core.payload import parse
 from .mistakes import UsageMistake
 
@@ -19,7 +20,12 @@ def read_input(text: str | None) -> Any:
         return parse(sys.stdin.buffer.read(), "the input on stdin")
     if text.startswith("@"):
         return parse(_file(text[1:]), f"the input in {text[1:]}")
-    return parse(text, "the value of --input")
+    try:
+        return parse(text, "the value of --input")
+    except NotJSON as problem:
+        if not text[:1].isalpha():
+            raise
+        raise NotJSON(f"{problem}; text has quotes of its own: --input '\"{text}\"'") from None
 
 
 def read_tags(tags: list[str] | None) -> dict[str, str]:

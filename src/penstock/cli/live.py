@@ -1,4 +1,4 @@
-"""Watching a run: its picture is redrawn as its events come, until it ends."""
+"""Watching a run, and working on it: its picture is redrawn as its events come, until it ends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,39 @@ from rich.live import Live
 from ..app import App
 from ..flows.reducer import FlowView, apply_flow
 from .following import until_ended
+from .mistakes import warn
 from .picture import Picture
+from .stopping import on_stop, stopping
 
 REDRAW = 0.1  # seconds; running times move between events
+
+
+async def work_and_watch(app: App, flow: str, id: str, console: Console | None, *, keep: bool = True) -> FlowView:
+    """Works on a flow's queues and draws the run until it ends, or until a signal; gives the run as it is then."""
+    if (await app.run(id)).completed_at is not None:
+        return await watch(app, id, console, keep=keep)
+    queues = sorted({step.handler.home for step in app.registry.flow(flow).steps.values()})
+    working = asyncio.create_task(app.run_worker(queues))
+    watching = asyncio.create_task(watch(app, id, console, keep=keep))
+    with on_stop(lambda: watching.cancel(), how_to_resume(flow, id)):
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        watching.cancel()
+        await asyncio.wait((watching,))
+        if watching.cancelled() and not working.done():
+            warn(stopping(app))
+        app.stop_worker()
+        await working
+    if not watching.cancelled():
+        return watching.result()
+    view = await app.run(id)
+    if console is not None and view.completed_at is not None:  # it ended while it was being stopped
+        console.print(Picture(view, app.clock))
+    return view
+
+
+def how_to_resume(flow: str, id: str) -> str:
+    """What a person who interrupts a run is told."""
+    return f"Interrupted. Run {id} is kept: `penstock worker` goes on with it, or `penstock run {flow} --key {id}`."
 
 
 async def watch(app: App, run: str, console: Console | None = None, *, keep: bool = True) -> FlowView:

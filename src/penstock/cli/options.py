@@ -17,9 +17,9 @@ class Common:
     """Where the code and the data are, and how to answer."""
 
     dir: Annotated[str | None, Parameter(help="Folder of the worker files; else PENSTOCK_DIR, else 'workers'.")] = None
-    url: Annotated[
-        str | None, Parameter(help="The store; else PENSTOCK_URL, else the file .penstock/penstock.db.")
-    ] = None
+    url: Annotated[str | None, Parameter(help="The store; else PENSTOCK_URL, else the file .penstock/penstock.db.")] = (
+        None
+    )
     json: Annotated[bool, Parameter(negative="", show_default=False, help="Answer in JSON.")] = False
     debug: Annotated[
         bool, Parameter(negative="", show_default=False, help="Show a traceback with an error; also PENSTOCK_DEBUG=1.")

@@ -46,8 +46,8 @@ class Picture:
 
     def _table(self, rows: list[Row], unicode: bool) -> Table:
         table = Table.grid(padding=(0, 2, 0, 0))
-        for justify, wraps in (("left", True), ("left", True), ("right", True), ("left", True), ("left", False)):
-            table.add_column(justify=justify, no_wrap=wraps, overflow="ellipsis")  # type: ignore[arg-type]
+        for justify in ("left", "left", "right", "left", "left"):
+            table.add_column(justify=justify, no_wrap=True, overflow="ellipsis")
         for row in rows:
             mark = MARKS.get(row.status, "?")
             name = Text.assemble(

@@ -36,7 +36,7 @@ def rows_of(view: FlowView, now_ms: int) -> list[Row]:
     by_step: dict[str, list[StepView]] = {}
     for step in view.steps.values():
         by_step.setdefault(step.step, []).append(step)
-    rows: list[Row] = []
+    rows: list[Row] = [] if by_step or view.status != "running" else [Row("pending", "waiting for a worker")]
     for name, steps in by_step.items():
         if len(steps) <= FOLD:
             rows += [_row(step, now_ms) for step in steps]
@@ -87,7 +87,7 @@ def _took(step: StepView, now_ms: int) -> str:
 
 def _percent(step: StepView) -> float | None:
     value = step.progress
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if step.status == "completed" or isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(min(max(value, 0), 100))
 
@@ -100,7 +100,7 @@ def _detail(step: StepView, now_ms: int) -> str:
         return one_line(step.error or "")
     if step.partials:
         return _tail(step.partials)
-    if step.progress is not None and _percent(step) is None:
+    if step.progress is not None and step.status == "running" and _percent(step) is None:
         return one_line(step.progress)
     return ""
 

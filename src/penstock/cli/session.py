@@ -8,13 +8,16 @@ from typing import Any
 
 from ..app import App
 from ..app.backend import sqlite_path
-from ..core.errors import NotFound
+from ..core.errors import ConfigError, NotFound
 from .options import Common
 
 
 def working_app(common: Common, **settings: Any) -> App:
     """An App with the worker files loaded; those that cannot be are warned about, and the rest works."""
-    return App(common.url, common.dir or os.environ.get("PENSTOCK_DIR") or "workers", **settings)
+    folder = common.dir or os.environ.get("PENSTOCK_DIR") or "workers"
+    if not Path(folder).is_dir():
+        raise ConfigError(f"there is no folder {folder!r} here: go to your project, or give the worker files' --dir")
+    return App(common.url, folder, **settings)
 
 
 def looking_app(common: Common) -> App:

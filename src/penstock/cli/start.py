@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import redirect_stdout
 
+from ..app import App
 from .given import read_delay, read_input, read_tags
 from .mistakes import warn
 from .options import PLAIN_START, USUAL_PLACE, Common, Starting
@@ -30,10 +32,19 @@ def start(flow: str, /, *, starting: Starting = PLAIN_START, common: Common = US
     return 0
 
 
+async def start_run(app: App, flow: str, starting: Starting) -> str:
+    """Starts a run with what the command line gives it."""
+    return await app.start(
+        flow,
+        read_input(starting.input),
+        idempotency_key=starting.key,
+        delay=read_delay(starting.delay),
+        priority=starting.priority,
+        tags=read_tags(starting.tag) or None,
+    )
+
+
 async def _start(flow: str, starting: Starting, common: Common) -> str:
-    input = read_input(starting.input)
-    tags, delay = read_tags(starting.tag), read_delay(starting.delay)
-    async with working_app(common) as app:
-        return await app.start(
-            flow, input, idempotency_key=starting.key, delay=delay, priority=starting.priority, tags=tags or None
-        )
+    with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
+        async with working_app(common) as app:
+            return await start_run(app, flow, starting)

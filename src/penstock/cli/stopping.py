@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from ..app import App
 from ..core.durations import show_ms
-from .mistakes import INTERRUPTED
+from .mistakes import INTERRUPTED, warn
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -22,7 +22,7 @@ def stopping(app: App) -> str:
 
 
 @contextmanager
-def on_stop(stop: Callable[[], object]) -> Iterator[None]:
+def on_stop(stop: Callable[[], object], last_words: str = "Stopped at once.") -> Iterator[None]:
     """Calls `stop` at the first signal. A second one ends the process: what is not recorded runs again elsewhere."""
     loop = asyncio.get_running_loop()
     asked = False
@@ -31,6 +31,7 @@ def on_stop(stop: Callable[[], object]) -> Iterator[None]:
         nonlocal asked
         if asked:
             sys.stdout.flush()
+            warn(last_words)
             os._exit(INTERRUPTED)
         asked = True
         stop()

@@ -68,7 +68,7 @@ def _introduce(about: dict[str, Any], json: bool) -> None:
     if json:
         print_json(about)
         return
-    flows = ", ".join(f"{name} ({len(steps)} steps)" for name, steps in about["flows"].items())
+    flows = ", ".join(f"{name} ({len(steps)} step{'s' * (len(steps) != 1)})" for name, steps in about["flows"].items())
     problems = len(about["problems"])
     lines = [
         f"Penstock {about['version']} worker",

@@ -22,7 +22,8 @@ class SystemClock:
 
 def iso(ms: int) -> str:
     """ISO 8601 in UTC with milliseconds, as the event envelope carries it."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    # Whole seconds only: a float of seconds is a millisecond off beyond the year 2242.
+    return f"{datetime.fromtimestamp(ms // 1000, UTC).isoformat()[:19]}.{ms % 1000:03}Z"
 
 
 def from_iso(text: str) -> int:

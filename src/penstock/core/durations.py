@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from math import isfinite
 
 Duration = str | int | float | timedelta
 
@@ -15,32 +16,34 @@ _HINT = 'write "500ms", "30s", "1h30m", "7d", a number of seconds or a timedelta
 def to_ms(value: Duration) -> int:
     """Whole milliseconds; a ValueError names the value and the forms that are understood."""
     if isinstance(value, timedelta):
-        ms = round(value.total_seconds() * 1000)
-    elif isinstance(value, bool):
-        raise ValueError(f"{value!r} is not a duration: {_HINT}")
-    elif isinstance(value, int | float):
-        ms = round(value * 1000)
-    else:
+        ms = value.total_seconds() * 1000
+    elif isinstance(value, str):
         ms = _parse(value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        ms = value * 1000
+    else:
+        raise ValueError(f"{value!r} is not a duration: {_HINT}")
+    if isinstance(ms, float) and not isfinite(ms):
+        raise ValueError(f"a duration must have an end: {value!r}")
     if ms < 0:
         raise ValueError(f"a duration cannot be negative: {value!r}")
-    return ms
+    return round(ms)
 
 
-def _parse(text: str) -> int:
+def _parse(text: str) -> float:
     compact = text.strip().lower().replace(" ", "")
     if re.fullmatch(r"\d+(\.\d+)?", compact):
-        return round(float(compact) * 1000)
+        return float(compact) * 1000
     if not compact or _PART.sub("", compact):
         raise ValueError(f"{text!r} is not a duration: {_HINT}")
-    return round(sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(compact)))
+    return sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(compact))
 
 
 def show_ms(ms: float) -> str:
     """A short human form: 850 ms, 1.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
-    if ms < 1000:
+    if ms < 999.5:
         return f"{ms:.0f} ms"
-    if ms < 60_000:
+    if ms < 59_950:
         return f"{ms / 1000:.1f} s"
     minutes, seconds = divmod(round(ms / 1000), 60)
     if minutes < 60:

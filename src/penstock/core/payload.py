@@ -52,7 +52,9 @@ def parse(text: str | bytes, what: str = "payload", limit: int = MAX_BYTES) -> A
         raise PayloadTooLarge(f"{what} has {size:,} bytes, the limit is {limit:,}")
     _check_depth(text, what)
     try:
-        value = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        # Python's own reader takes bytes in UTF-16 and UTF-32 too.
+        document = text if isinstance(text, str) else text.decode("utf-8")
+        value = json.loads(document, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
     except (ValueError, UnicodeDecodeError) as problem:
         raise NotJSON(f"{what} is not JSON: {problem}") from None
     return plain(value, what)
@@ -71,23 +73,27 @@ def plain(value: Any, path: str = "payload", depth: int = 0) -> Any:
         return _integer(value, path)
     if kind is float:
         return _number(value, path)
-    if depth >= MAX_DEPTH:
-        raise PayloadTooDeep(f"{path} is nested deeper than {MAX_DEPTH} levels: flatten it")
     if kind is dict:
+        if depth >= MAX_DEPTH:
+            raise _too_deep(path)
         return {_key(key, path): plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
     if kind is list or kind is tuple:
+        if depth >= MAX_DEPTH:
+            raise _too_deep(path)
         return [plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     return _other(value, path, depth)
 
 
 def _other(value: Any, path: str, depth: int) -> Any:
+    if isinstance(value, type):
+        raise _no_form(value, path)
     if isinstance(value, msgspec.Struct):
-        return plain(msgspec.to_builtins(value), path, depth)
+        return plain(msgspec.to_builtins(value, enc_hook=lambda item: plain(item, path, depth + 1)), path, depth)
     if hasattr(value, "model_dump"):  # a pydantic model
-        return plain(value.model_dump(mode="json", by_alias=True), path, depth)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(_dump(value, path), path, depth)
+    if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
-        return {f.name: plain(getattr(value, f.name), f"{path}.{f.name}", depth + 1) for f in fields}
+        return plain({f.name: getattr(value, f.name) for f in fields}, path, depth)
     if isinstance(value, Enum):
         return plain(value.value, path, depth)
     if isinstance(value, datetime | date | time):
@@ -102,12 +108,30 @@ def _other(value: Any, path: str, depth: int) -> Any:
         return _number(float(value), path)
     if isinstance(value, Mapping):
         return plain(dict(value), path, depth)
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, set | frozenset):
+        # In an order of its own: a set's differs from process to process, and payloads are compared by their digest.
+        return sorted(plain(list(value), path, depth), key=_encoder.encode)
+    if isinstance(value, list | tuple):
         return plain(list(value), path, depth)
-    raise NotJSON(
+    raise _no_form(value, path)
+
+
+def _dump(model: Any, path: str) -> Any:
+    try:
+        return model.model_dump(mode="json", by_alias=True)
+    except ValueError as problem:  # pydantic's own error for a value it cannot write is one
+        raise NotJSON(f"{path} is a {type(model).__name__} that has no JSON form: {problem}") from None
+
+
+def _no_form(value: Any, path: str) -> NotJSON:
+    return NotJSON(
         f"{path} is a {type(value).__name__}, which has no JSON form: return dicts, lists, strings, numbers, "
         "booleans, None, dataclasses or models"
     )
+
+
+def _too_deep(path: str) -> PayloadTooDeep:
+    return PayloadTooDeep(f"{path} is nested deeper than {MAX_DEPTH} levels: flatten it")
 
 
 def _key(key: Any, path: str) -> str:
@@ -168,6 +192,6 @@ def _check_depth(text: str | bytes, what: str) -> None:
         elif char in (0x5B, 0x7B):
             depth += 1
             if depth > MAX_DEPTH:
-                raise PayloadTooDeep(f"{what} is nested deeper than {MAX_DEPTH} levels: flatten it")
+                raise _too_deep(what)
         elif char in (0x5D, 0x7D):
             depth -= 1

@@ -39,13 +39,15 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
         """Reads `retry=3`, a spec `retryPolicy` mapping or a policy."""
         if value is None:
             return cls()
-        if isinstance(value, RetryPolicy):
-            return value
-        if isinstance(value, bool) or not isinstance(value, int | Mapping):
+        if isinstance(value, bool) or not isinstance(value, RetryPolicy | int | Mapping):
             raise DefinitionError(f"retry={value!r}: give a number of attempts or a policy with attempts and backoff")
-        policy = cls(attempts=value) if isinstance(value, int) else _read(value)
+        policy = cls(attempts=value) if isinstance(value, int) else value
+        if not isinstance(policy, RetryPolicy):
+            policy = _read(policy)
         if policy.attempts < 1:
             raise DefinitionError(f"attempts={policy.attempts}: attempts counts the first try too, so at least 1")
+        if policy.backoff.delay_ms < 0 or policy.backoff.max_delay_ms < 0:
+            raise DefinitionError(f"retry={value!r}: a delay cannot be negative")
         return policy
 
     def allows(self, error: BaseException) -> bool:
@@ -72,20 +74,24 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
         asked = getattr(error, "after", None)
         if asked is None:
             asked = getattr(error, "retry_after", None)
-        if isinstance(asked, str | int | float | timedelta) and not isinstance(asked, bool):
-            return to_ms(asked)
+        if asked is not None:
+            try:
+                return to_ms(asked)
+            except ValueError:
+                # Errors of other libraries carry anything here, an HTTP date for one: the policy knows then.
+                pass
         return self.delay_ms(failures, rng)
 
 
 def _read(value: Mapping[str, Any]) -> RetryPolicy:
     fields = {_camel(str(key)): item for key, item in value.items()}
     backoff = fields.get("backoff")
-    if isinstance(backoff, Mapping):
-        fields["backoff"] = _read_backoff(backoff)
     fields.pop("onFail", None)
     try:
+        if isinstance(backoff, Mapping):
+            fields["backoff"] = _read_backoff(backoff)
         return msgspec.convert(fields, RetryPolicy)
-    except msgspec.ValidationError as problem:
+    except (msgspec.ValidationError, ValueError) as problem:
         raise DefinitionError(f"retry={dict(value)!r}: {problem}") from None
 
 

@@ -69,6 +69,9 @@ class Commands:
 
         receipt = await self._committer.submit(Intent(build, run=run))
         if isinstance(receipt, Conflict):
+            if move is not None:
+                # The slot's run exists, from before the schedule was made anew: go on to the next slot.
+                await self._committer.submit(Intent(lambda _v, _r: Unit(unit_id, schedule=move)))
             self._check_same_flow(flow, run, receipt.record)
             return False
         if isinstance(receipt, Refused):
@@ -97,7 +100,7 @@ class Commands:
                 run=assembler.run_write(decision, version),
                 events=assembler.events(decision),
                 jobs=assembler.jobs(decision),
-                once=key or f"emit-{unit_id}",
+                once=f"{run}/{key}" if key is not None else None,
             )
 
         await self._committer.submit(Intent(build, run=run, version=row.version, record=row.record))

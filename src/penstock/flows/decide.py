@@ -89,6 +89,7 @@ class Decider:
         self._max_steps = max_steps
         self._events: list[Body] = []
         self._starts: list[Start] = []
+        self._heard = False  # whether a listener wanted what the ended step emitted
 
     # Facts
 
@@ -117,7 +118,7 @@ class Decider:
         for emission in emitted:
             self._record_emission(emission, ended.step, ended.job, ended.attempt)
             started += self._route(emission.kind, emission.data, ended.job)
-        if not started and record.status == RUNNING:
+        if not self._heard and record.status == RUNNING:
             record.keep_result(ended.step, ended.n, result)
         meta = self._attempt_meta(ended)
         if started:
@@ -188,8 +189,10 @@ class Decider:
                     continue
                 mapped = self._routing.input(name, kind, data)
             except Exception as problem:
-                self._broken_subscription(name, kind, problem)
+                if not self._spent(name):
+                    self._broken_subscription(name, kind, problem)
                 continue
+            self._heard = True  # also by a join still waiting: it follows, whoever comes last
             if self._arrive(
                 name, self._table.steps[name], kind, data if mapped is None else mapped, cause, mapped is not None
             ):
@@ -200,8 +203,8 @@ class Decider:
         if step.mode == "each":
             self._start(name, data, cause, mapped)
             return True
-        if self._record.tally(name).started > 0:
-            return False  # once per run: the record says so, a queue forgets removed ids
+        if self._spent(name):
+            return False
         if step.mode == "once":
             self._start(name, data, cause, mapped)
             return True
@@ -213,13 +216,18 @@ class Decider:
         self._start(name, encode({k: waiting[k] for k in step.kinds}), cause, True)
         return True
 
+    def _spent(self, name: str) -> bool:
+        """Whether no event can start this step any more: the record says so, a queue forgets removed ids."""
+        return self._table.steps[name].mode != "each" and self._record.tally(name).started > 0
+
     def _start(self, name: str, input: bytes, cause: str, made_here: bool = False) -> None:
         tally = self._record.tally(name)
-        if sum(t.started for t in self._record.steps.values()) >= self._max_steps:
-            self._note_failure(
-                name, tally.started + 1, f"the run has started {self._max_steps:,} steps, its limit", "run_limit"
-            )
-            self._say("step.failed", {"error": "run limit", "code": "run_limit", "willRetry": False}, name, {})
+        # What is being undone is undone to the end, however long the run was.
+        limited = self._record.status == RUNNING
+        if limited and sum(t.started for t in self._record.steps.values()) >= self._max_steps:
+            n = tally.started + 1
+            self._note_failure(name, n, f"the run has started {self._max_steps:,} steps, its limit", "run_limit")
+            self._say("step.failed", {"error": "run limit", "code": "run_limit", "willRetry": False}, name, _n(n))
             return
         tally.started += 1
         tally.open += 1
@@ -229,7 +237,9 @@ class Decider:
         """A lost trigger would be silent: the step it should have started fails instead, and says why."""
         message = f"the subscription of {name} to {kind} raised {type(problem).__name__}: {problem}"
         self._note_failure(name, 0, message, "subscription_failed")
-        self._say("step.failed", {"error": message, "code": "subscription_failed", "willRetry": False}, name, {})
+        # No instance of its own failed: those that were started are not to look as if they had.
+        meta = {"n": 0} if self._record.tally(name).started else {}
+        self._say("step.failed", {"error": message, "code": "subscription_failed", "willRetry": False}, name, meta)
 
     # Ending
 
@@ -285,7 +295,8 @@ class Decider:
             self._say("flow.completed", data)
             record.results.clear()
             return
-        first = record.failures[0]
+        # Only so many failures are kept, and redriving takes its own away.
+        first = record.failures[0] if record.failures else FailedStep("", 0, f"{record.failed} steps failed")
         kind = "flow.compensated" if status == COMPENSATED else "flow.failed"
         failed = [msgspec.to_builtins(failure) for failure in record.failures]
         self._say(kind, {"error": first.error, "step": first.step, "failed": failed, "duration": duration})

@@ -106,6 +106,7 @@ class StepWork:
         self._engine = engine
         self._table = table
         self._flow = flow
+        self._decoded: RunRecord | None = record
         self.claim = claim
         self.handler = handler
         self._run = claim.run
@@ -155,7 +156,8 @@ class StepWork:
         def build(_version: int, data: bytes | None) -> Unit:
             over = data is None or records.decode(data).closed
             outcome: Outcome = Cancelled(stopped.reason) if over and stopped.reason != SHUTDOWN else GivenBack()
-            return Unit(self._engine.unit_id(), claim=self.claim, outcome=outcome)
+            said = [] if over else [NewEvent(self.stream, body) for body in stopped.spoken.frames]
+            return Unit(self._engine.unit_id(), claim=self.claim, outcome=outcome, events=said)
 
         return self._waiting(build)
 
@@ -177,7 +179,7 @@ class StepWork:
         state = ending.state if isinstance(ending, Success) else []
 
         def build(version: int, data: bytes | None) -> Unit:
-            record = records.decode(data) if data is not None else None
+            record = self._record(data)
             if record is None or record.closed:
                 # Cancelled meanwhile: the job ends, the run is not touched.
                 return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
@@ -195,6 +197,15 @@ class StepWork:
             )
 
         return self._waiting(build)
+
+    def _record(self, data: bytes | None) -> RunRecord | None:
+        """The record to decide on, ours to change: the one decoded for this claim the first time, then a fresh one."""
+        if data is None:
+            return None
+        decoded, self._decoded = self._decoded, None
+        if decoded is not None and data is self.claim.record:
+            return decoded
+        return records.decode(data)
 
     def _waiting(self, build: Callable[[int, bytes | None], Unit]) -> Intent:
         claim = self.claim

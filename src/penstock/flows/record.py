@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..core.payload import MAX_BYTES
+from ..core.payload import MAX_BYTES, NULL
 
 RUNNING, COMPENSATING, COMPLETED, FAILED, COMPENSATED, CANCELLED = (
     "running",
@@ -58,7 +58,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     table: str | None = None  # the pinned trigger table of a versioned flow
     steps: dict[str, Tally] = {}
     arrived: dict[str, dict[str, msgspec.Raw]] = {}  # joins under way: step -> kind -> data
-    results: dict[str, dict[str, msgspec.Raw]] = {}  # steps that started nothing further: step -> n -> result
+    results: dict[str, dict[str, msgspec.Raw]] = {}  # steps nothing followed: step -> n -> result
     results_bytes: int = 0
     undo: list[Undo] = []
     failures: list[FailedStep] = []
@@ -84,8 +84,13 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
         return found
 
     def keep_result(self, step: str, n: int, result: bytes) -> None:
-        self.results.setdefault(step, {})[str(n)] = msgspec.Raw(result)
+        if result == NULL:
+            return  # a step that gives nothing adds nothing to what the run gives
         self.results_bytes += len(result)
+        if self.results_bytes > MAX_BYTES:
+            self.results.clear()  # they will not be given, and the record is not to grow with them
+        else:
+            self.results.setdefault(step, {})[str(n)] = msgspec.Raw(result)
 
     def result(self) -> bytes | None:
         """What the run gives: the result of its last step, or one for each if it ended in several.

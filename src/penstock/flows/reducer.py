@@ -144,7 +144,8 @@ def _step_failed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[
 
 
 def _step_retry(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
-    _step(view, event, meta).status = "retrying"
+    step = _step(view, event, meta)
+    step.status, step.attempt = "retrying", meta.get("attempt", step.attempt)
 
 
 def _step_redriven(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:

@@ -118,8 +118,8 @@ def _assemble(definition: FlowDefinition, steps: list[StepDefinition], problems:
     _drop_unmet_joins(definition, members, problems)
     _drop_unknown_compensations(definition, members)
     checks = {kind: checker(schema, f"the data of {kind}") for kind, schema in definition.events.items()}
-    table = TriggerTable(definition.name, definition.entry.name, {}, definition.version)
-    table.steps.update({name: _table_step(step) for name, step in members.items()})
+    steps_of_table = {name: _table_step(step) for name, step in members.items()}
+    table = TriggerTable(definition.name, definition.entry.name, steps_of_table, definition.version)
     return Flow(definition, table, MappingProxyType(members), MappingProxyType(checks))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -40,7 +41,7 @@ class TriggerTable(msgspec.Struct, omit_defaults=True, rename="camel", dict=True
             found = self._listeners[kind] = tuple(name for name, step in self.steps.items() if kind in step.kinds)
         return found
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         return digest(encode(self))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,19 +12,18 @@ import msgspec
 
 from ..core.clock import Clock
 from ..core.errors import AttemptCancelled, PayloadError, SchemaViolation, StaleAttempt, WorkerLost
-from ..core.events import RESERVED, Body, encode_body
+from ..core.events import Body, encode_body
 from ..core.payload import pack, unpack
 from ..ports.runner import Interrupt, Runner
 from ..ports.store import State
 from ..ports.unit import Committed, Fenced, Memo, NewEvent, StateWrite, Unit
 from .committer import Committer, Intent
-from .context import BadEmit, Context, SyncContext
+from .context import BadEmit, Context, SyncContext, check_kind
 from .frames import Frames
 from .state import StateView
 from .work import Emitted, ErrorInfo, Failure, Spoken, Stopped, Success, Work
 
 log = logging.getLogger("penstock.handler")
-_KIND = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 SHUTDOWN = "shutdown"
 LEASE_LOST = "lease lost"
 
@@ -148,10 +146,7 @@ class Attempt:
     # The handler's voice
 
     def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
-        if not isinstance(kind, str) or not _KIND.fullmatch(kind) or len(kind) > 256:
-            raise BadEmit(f"{kind!r} is not an event kind: write dotted words such as 'order.paid'")
-        if kind.startswith(RESERVED):
-            raise BadEmit(f"{kind!r} begins with a word the engine keeps for itself ({', '.join(RESERVED)}): rename it")
+        check_kind(kind)
         if correlation_id is not None and not isinstance(correlation_id, str):
             raise BadEmit(f"the correlationId of {kind!r} is {correlation_id!r}: give a string")
         packed = pack(data, f"the data of {kind}")
@@ -205,7 +200,8 @@ class Attempt:
         unit = Unit(self._unit_id(), claim=self.work.claim, events=events, progress=progress)
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
         if isinstance(receipt, Fenced):
-            self.interrupt(LEASE_LOST)
+            # By loss or by cancel: the attempt's own last commit will be told which.
+            self.interrupt("cancelled" if self.work.run_id is not None else LEASE_LOST)
 
     # The log of patches
 

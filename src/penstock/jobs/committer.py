@@ -20,6 +20,8 @@ from ..ports.unit import Ask, Claims, Committed, Conflict, Receipt, Unit
 log = logging.getLogger("penstock.store")
 
 MAX_BATCH = 500
+MIN_SHARE = 16
+SLOW_COMMIT = 0.005  # seconds
 MAX_RETRIES_OF_COMMAND = 4
 REMEMBERED_RUNS = 2048
 
@@ -28,6 +30,9 @@ Build = Callable[[int, bytes | None], Unit | Receipt]
 
 class WorkSource(Protocol):
     """The worker, as the committer sees it: it asks for work with every commit and takes what comes back."""
+
+    @property
+    def active(self) -> int: ...
 
     def ask(self, finishing: Counter[str]) -> Ask | None: ...
 
@@ -77,6 +82,7 @@ class Committer:
         self._pending: list[Intent] = []
         self._known: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
+        self._last_commit = 0.0  # seconds it took
 
     async def submit(self, intent: Intent) -> Receipt:
         """Waits for the receipt; never a Conflict unless the intent's own build answers with one."""
@@ -95,10 +101,18 @@ class Committer:
             while self._pending:
                 # One turn of the loop: attempts that end together go together.
                 await asyncio.sleep(0)
-                batch, self._pending = self._pending[:MAX_BATCH], self._pending[MAX_BATCH:]
+                size = self._share()
+                batch, self._pending = self._pending[:size], self._pending[size:]
                 await self._commit(self._built(batch))
         finally:
             self._task = None
+
+    def _share(self) -> int:
+        """How much goes into one commit: half of what the worker has in hand, so that it works on one half while the
+        store writes the other. A store that is slow to commit is better served by few, large commits."""
+        if self.worker is None or self._last_commit > SLOW_COMMIT:
+            return MAX_BATCH
+        return min(max(MIN_SHARE, self.worker.active // 2), MAX_BATCH)
 
     def _built(self, batch: list[Intent]) -> list[Intent]:
         """Decides each intent on the newest state known of its run; gives those that have a unit to commit."""
@@ -112,7 +126,8 @@ class Committer:
 
     def _decide(self, intent: Intent, heads: dict[str, tuple[int, bytes]]) -> bool:
         version, record = intent.version, intent.record
-        if intent.run is not None:
+        # A run that is to be new is the store's to judge: what is known here may be uncommitted yet, or swept away.
+        if intent.run is not None and version:
             newest = heads.get(intent.run) or self._known.get(intent.run)
             if newest is not None and newest[0] > version:
                 version, record = newest
@@ -133,8 +148,11 @@ class Committer:
         if not batch:
             return
         units = [intent.unit for intent in batch if intent.unit is not None]
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             reply = await self._store.commit(units, self._ask(batch))
+            self._last_commit = clock() - began
         except StoreUnavailable as problem:
             await self._wait_and_repeat(batch, problem)
             return

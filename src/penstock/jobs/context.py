@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..core.errors import PenstockError, StaleAttempt
+from ..core.events import RESERVED
 from .state import DONE, Done, StateView, SyncStateView
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -176,9 +178,21 @@ class Context:
 
 
 class BadEmit(PenstockError):
-    """`ctx.emit` was called with something that is no event."""
+    """What was emitted is no event."""
 
     code = "bad_emit"
+
+
+_KIND = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
+def check_kind(kind: str) -> str:
+    """The kind itself, or BadEmit: it is no kind, or one that only the engine writes."""
+    if not isinstance(kind, str) or not _KIND.fullmatch(kind) or len(kind) > 256:
+        raise BadEmit(f"{kind!r} is not an event kind: write dotted words such as 'order.paid'")
+    if kind.startswith(RESERVED):
+        raise BadEmit(f"{kind!r} begins with a word the engine keeps for itself ({', '.join(RESERVED)}): rename it")
+    return kind
 
 
 class SyncContext:

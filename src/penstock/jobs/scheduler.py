@@ -18,7 +18,8 @@ from ..ports.store import ScheduleRow, Store
 from ..ports.unit import ScheduleMove
 
 log = logging.getLogger("penstock.scheduler")
-MAX_IDLE = 5.0
+MAX_IDLE = 5.0  # seconds
+STUCK = 1.0  # seconds before a slot that could not be fired is tried again
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -89,9 +90,13 @@ class Scheduler:
             while True:
                 pause = MAX_IDLE
                 try:
-                    await self.fire_due()
+                    looked = self._clock.now_ms()
+                    while await self.fire_due():
+                        pass
                     due = await self._store.next_schedule()
-                    if due is not None:
+                    if due is not None and due <= looked:
+                        pause = STUCK  # this process cannot fire it, for want of the flow perhaps; another may
+                    elif due is not None:
                         pause = min(max((due - self._clock.now_ms()) / 1000, 0.001), MAX_IDLE)
                 except StoreError as problem:
                     log.warning("cannot read schedules, trying again: %s", problem)

@@ -195,7 +195,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Fenced(msgspec.Struct, frozen=True):
-    """The lease is lost; nothing was written."""
+    """The lease is lost, or the run is closed and the unit does not end the attempt; nothing was written."""
 
 
 class Conflict(msgspec.Struct, frozen=True):

@@ -107,7 +107,7 @@ def _heard(future: asyncio.Future[Any]) -> None:
 
 def _let_go() -> RuntimeError:
     """A cancellation nobody asked this attempt for: of a task the handler cancelled and then awaited."""
-    return RuntimeError("the handler let a CancelledError of its own escape: catch it where the cancelled task is awaited")
+    return RuntimeError("the handler let a CancelledError of its own escape: catch it where that task is awaited")
 
 
 def _late(timeout: float) -> AttemptTimeout:

@@ -53,7 +53,11 @@ class RunHistory(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """Everything that can be known afterwards. `settled`: nothing more is under way, so everything must have ended."""
+    """Everything that can be known afterwards.
+
+    `settled`: nothing more is under way, so everything must have ended. `calm`: nothing happened that could cost anyone a
+    lease, so every attempt must have been recorded to its end before the next.
+    """
 
     runs: Sequence[RunHistory] = ()
     queues: Mapping[str, Sequence[Event]] = {}
@@ -61,6 +65,7 @@ class History(msgspec.Struct, frozen=True):
     acknowledged: Collection[str] = ()  # runs and jobs whose start was answered
     triggers: Mapping[str, Mapping[str, Trigger]] = {}  # flow -> step -> what starts it
     settled: bool = True
+    calm: bool = False
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -78,9 +83,9 @@ def check(history: History) -> list[Violation]:
     """Every rule that does not hold; nothing is the only good answer."""
     found: list[Violation] = []
     for run in history.runs:
-        found += check_run(run, history.triggers.get(run.flow), settled=history.settled)
+        found += check_run(run, history.triggers.get(run.flow), settled=history.settled, calm=history.calm)
     for stream, events in history.queues.items():
-        found += check_queue(stream, events, settled=history.settled)
+        found += check_queue(stream, events, settled=history.settled, calm=history.calm)
     found += _check_executions(history)
     found += _check_acknowledged(history)
     return found
@@ -102,36 +107,56 @@ def check_stream(stream: str, events: Sequence[Event]) -> Iterator[Violation]:
 
 
 class _Attempts:
-    """The attempts of each job, as its stream tells them."""
+    """The attempts of each job, as its stream tells them. An event that names no job is of its step's newest one."""
 
-    def __init__(self, stream: str) -> None:
+    def __init__(self, stream: str, calm: bool) -> None:
         self._stream = stream
+        self._calm = calm
+        self._failed: set[tuple[str, int]] = set()
+        self._jobs: dict[tuple[str, int], str] = {}
         self.latest: dict[str, int] = {}
         self.ended: dict[str, str] = {}
 
+    def job_of(self, event: Event) -> str | None:
+        if event.flow is None:
+            return event.subject  # a plain job's events are about the job
+        meta = event.meta or {}
+        job = meta.get("jobId") or self._jobs.get(_instance(event))
+        # What a handler emitted names its job as the cause; what came from outside was written by no attempt.
+        return meta.get("causationId") if _is_users(event.kind) and "jobId" not in meta else job
+
     def started(self, event: Event) -> Iterator[Violation]:
-        job, attempt = _meta(event, "jobId"), _meta(event, "attempt")
+        job, attempt = _started_job(event), _meta(event, "attempt")
+        self._jobs[_instance(event)] = job
         before = self.latest.get(job, 0)
         if attempt != before + 1:
             yield Violation("attempts", self._stream, f"{job}: attempt {attempt} starts after attempt {before}")
         if job in self.ended:
             yield Violation("attempts", self._stream, f"{job}: attempt {attempt} starts after {self.ended[job]}")
+        if self._calm and before and (job, before) not in self._failed:
+            yield Violation("wasted", self._stream, f"{job}: attempt {attempt} starts, attempt {before} did not end")
         self.latest[job] = max(attempt, before)
 
     def spoke(self, event: Event) -> Iterator[Violation]:
         """Whatever an attempt records is recorded while no later attempt has begun and its job has not ended."""
-        meta = event.meta or {}
-        job, attempt = meta.get("jobId", meta.get("causationId")), meta.get("attempt")
-        if job is None or attempt is None:
+        job, attempt = self.job_of(event), _meta(event, "attempt")
+        if attempt is None:
             return
-        newest = self.latest.get(job, 0)
+        if event.kind in ("step.failed", "job.failed"):
+            self._failed.add((job or "", attempt))
+        newest, what = self.latest.get(job or "", 0), f"{event.id} {event.kind} of {job}"
         if attempt != newest:
-            yield Violation("fence", self._stream, f"{event.id} {event.kind} of {job} is of attempt {attempt}, {newest} is the newest")
+            yield Violation("fence", self._stream, f"{what} is of attempt {attempt}, {newest} is the newest")
         if job in self.ended:
-            yield Violation("fence", self._stream, f"{event.id} {event.kind} of {job} follows {self.ended[job]}")
+            yield Violation("fence", self._stream, f"{what} follows {self.ended[job]}")
 
     def end(self, event: Event) -> Iterator[Violation]:
-        job = _meta(event, "jobId")
+        job = self.job_of(event)
+        if job is None:
+            yield Violation(
+                "attempts", self._stream, f"{event.id} {event.kind} of {event.step}, which was never started"
+            )
+            return
         if job in self.ended:
             yield Violation("completion", self._stream, f"{job}: {event.kind} after {self.ended[job]}")
         self.ended[job] = f"{event.kind} ({event.id})"
@@ -140,16 +165,20 @@ class _Attempts:
 # Runs
 
 
-def check_run(run: RunHistory, triggers: Mapping[str, Trigger] | None = None, *, settled: bool = True) -> list[Violation]:
+def check_run(
+    run: RunHistory, triggers: Mapping[str, Trigger] | None = None, *, settled: bool = True, calm: bool = False
+) -> list[Violation]:
     """The rules of one run."""
     found = [*check_stream(run.id, run.events), *_check_ends(run, settled)]
-    attempts = _Attempts(run.id)
+    attempts = _Attempts(run.id, calm)
     for event in run.events:
         if event.kind == "step.started":
             found += attempts.started(event)
         elif event.kind in _OWN_KINDS or _is_users(event.kind):
             found += attempts.spoke(event)
-        if event.kind == "step.completed" or (event.kind == "step.failed" and _is_final(event) and event.meta):
+        if event.kind == "step.completed" or (
+            event.kind == "step.failed" and _is_final(event) and _meta(event, "attempt")
+        ):
             found += attempts.end(event)
     found += _check_instances(run)
     found += _check_causes(run)
@@ -179,7 +208,9 @@ def _check_ends(run: RunHistory, settled: bool) -> Iterator[Violation]:
     if run.closed != (ended is not None) or (status is not None and run.status != status):
         yield Violation("terminal", run.id, f"its row says {run.status}, its stream {status or 'that it goes on'}")
     if settled and not run.closed:
-        yield Violation("stuck", run.id, f"is still {run.status}; its last event is {events[-1].kind if events else 'none'}")
+        yield Violation(
+            "stuck", run.id, f"is still {run.status}; its last event is {events[-1].kind if events else 'none'}"
+        )
 
 
 def _check_instances(run: RunHistory) -> Iterator[Violation]:
@@ -188,7 +219,7 @@ def _check_instances(run: RunHistory) -> Iterator[Violation]:
     completed: Counter[tuple[str, int]] = Counter()
     ended: set[tuple[str, int]] = set()
     for event in run.events:
-        here = (event.step or "", (event.meta or {}).get("n", 1))
+        here = _instance(event)
         match event.kind:
             case "step.started":
                 begun.add(here)
@@ -214,16 +245,21 @@ def _check_causes(run: RunHistory) -> Iterator[Violation]:
     """What a completed step says it started was started by it, and nothing else was."""
     said: Counter[tuple[str, str]] = Counter()
     enders: set[str] = set()
+    jobs: dict[tuple[str, int], str] = {}
     for event in run.events:
-        if event.kind == "step.completed":
-            job = _meta(event, "jobId")
+        if event.kind == "step.started":
+            jobs[_instance(event)] = _meta(event, "jobId")
+        elif event.kind == "step.completed":
+            job = jobs.get(_instance(event), "")
             enders.add(job)
             said.update((job, step) for step in (event.meta or {}).get("starts", ()))
     seen = Counter((cause, step) for (step, _), cause in _instances(run).items() if cause in enders)
     everything_ran = run.closed and run.status != "cancelled"
     for pair in said.keys() | seen.keys():
         if seen[pair] > said[pair] or (everything_ran and seen[pair] != said[pair]):
-            yield Violation("starts", run.id, f"{pair[0]} says it started {pair[1]} {said[pair]} times, {seen[pair]} ran")
+            yield Violation(
+                "starts", run.id, f"{pair[0]} says it started {pair[1]} {said[pair]} times, {seen[pair]} ran"
+            )
 
 
 def _check_triggers(run: RunHistory, triggers: Mapping[str, Trigger]) -> Iterator[Violation]:
@@ -239,7 +275,11 @@ def _check_triggers(run: RunHistory, triggers: Mapping[str, Trigger]) -> Iterato
     for step, trigger in triggers.items():
         due = _due(trigger, arrived)
         if ran[step] > due or (everything_ran and ran[step] != due):
-            yield Violation("starts", run.id, f"{step} ({trigger.mode} of {', '.join(trigger.kinds)}) is due {due} times, {ran[step]} ran")
+            yield Violation(
+                "starts",
+                run.id,
+                f"{step} ({trigger.mode} of {', '.join(trigger.kinds)}) is due {due} times, {ran[step]} ran",
+            )
 
 
 def _due(trigger: Trigger, arrived: Counter[str]) -> int:
@@ -256,17 +296,19 @@ def _instances(run: RunHistory) -> dict[tuple[str, int], str]:
     out: dict[tuple[str, int], str] = {}
     for event in run.events:
         if event.kind == "step.started":
-            out.setdefault((event.step or "", (event.meta or {}).get("n", 1)), _meta(event, "causationId"))
+            out.setdefault(_instance(event), _meta(event, "causationId"))
     return out
 
 
 # Plain jobs
 
 
-def check_queue(stream: str, events: Sequence[Event], *, settled: bool = True) -> list[Violation]:
+def check_queue(
+    stream: str, events: Sequence[Event], *, settled: bool = True, calm: bool = False
+) -> list[Violation]:
     """The rules of the plain jobs of one queue."""
     found = list(check_stream(stream, events))
-    attempts = _Attempts(stream)
+    attempts = _Attempts(stream, calm)
     added: set[str] = set()
     for event in events:
         if event.kind == "job.added":
@@ -293,7 +335,7 @@ def _check_executions(history: History) -> Iterator[Violation]:
     for events in (*(run.events for run in history.runs), *history.queues.values()):
         for event in events:
             if event.kind in ("step.started", "job.active"):
-                recorded.add((_meta(event, "jobId"), _meta(event, "attempt")))
+                recorded.add((_started_job(event), _meta(event, "attempt")))
     executed = Counter((effect.job, effect.attempt) for effect in history.effects)
     for (job, attempt), times in executed.items():
         if (job, attempt) not in recorded:
@@ -311,6 +353,14 @@ def _check_acknowledged(history: History) -> Iterator[Violation]:
 
 def _meta(event: Event, name: str) -> Any:
     return (event.meta or {}).get(name)
+
+
+def _started_job(event: Event) -> str:
+    return event.subject if event.kind == "job.active" else str(_meta(event, "jobId"))
+
+
+def _instance(event: Event) -> tuple[str, int]:
+    return event.step or "", (event.meta or {}).get("n", 1)
 
 
 def _is_final(event: Event) -> bool:
@@ -331,6 +381,7 @@ async def read_history(
     acknowledged: Collection[str] = (),
     triggers: Mapping[str, Mapping[str, Trigger]] | None = None,
     settled: bool = True,
+    calm: bool = False,
     namespace: str = "nq",
 ) -> History:
     """The history a store holds. Read by the feed, so that a feed that passes over events is caught as well."""
@@ -346,7 +397,7 @@ async def read_history(
         for row in await _all_runs(store)
     ]
     queues = {name: events for name, events in streams.items() if name.startswith(names.queue(""))}
-    return History(runs, queues, list(effects), acknowledged, triggers or {}, settled)
+    return History(runs, queues, list(effects), acknowledged, triggers or {}, settled, calm)
 
 
 async def _all_runs(store: Store) -> list[RunRow]:

@@ -32,9 +32,7 @@ async def until(condition: Condition, timeout: Duration = 10) -> Any:
         if answer:
             return answer
         if late:
-            raise AssertionError(
-                f"waited {to_ms(timeout) / 1000:g} s for {_told(condition)}; it last gave {answer!r}"
-            )
+            raise AssertionError(f"waited {to_ms(timeout) / 1000:g} s for {_told(condition)}; it last gave {answer!r}")
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, LONGEST_PAUSE)
 

@@ -54,7 +54,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> Party:
         party = Party(name)
         self.parties.append(party)
-        party.tasks.append(self.create_task(work, context=party.context))
+        self.create_task(work, context=party.context)
         return party
 
     def kill(self, party: Party) -> None:
@@ -146,7 +146,8 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def create_task(self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
         task = asyncio.Task(coro, loop=self, name=name, context=context)
-        self.current().tasks.append(task)  # kept: a killed party's coroutines must not be closed by the collector
+        party = context.get(_PARTY, self.root) if context is not None else self.current()
+        party.tasks.append(task)  # kept: a killed party's coroutines must not be closed by the collector
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:

@@ -26,15 +26,6 @@ DELETE FROM events WHERE sid = ? AND seq <= ?;
 DELETE FROM events WHERE sid = ? AND seq <= coalesce(
   (SELECT max(seq) FROM events WHERE sid = ? AND ms < ?), 0);
 
--- name: last_place
-SELECT max(pos) FROM events;
-
--- name: keep_place
-INSERT INTO events (pos, sid, seq, ms, body) VALUES (?1, 0, ?1, 0, x'') ON CONFLICT (pos) DO NOTHING;
-
--- name: forget_places
-DELETE FROM events WHERE sid = 0 AND seq < ?;
-
 -- name: run
 SELECT id, version, flow, status, closed, created, updated, record FROM runs WHERE id = ?;
 

@@ -74,7 +74,12 @@ class Committer:
             return Committed(repeated=True)
         if state != ACTIVE or token != claim.token or attempt != claim.attempt:
             return Fenced()
+        if unit.outcome is None and claim.run is not None and self._is_closed(claim.run):
+            return Fenced()  # a cancelled run's attempt may end, but nothing comes after the run's last event
         return None
+
+    def _is_closed(self, run: str) -> bool:
+        return self._cursor.execute(SQL.run_closed, (run,)).fetchone() != (0,)
 
     def _check_version(self, unit: Unit, run: RunWrite) -> Receipt | None:
         row = self._cursor.execute(SQL.run_head, (run.id,)).fetchone()

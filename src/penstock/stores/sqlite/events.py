@@ -45,18 +45,9 @@ def trim(cursor: apsw.Cursor, stream: str, keep: int | None, before_ms: int | No
     sid, last = row
     removed = 0
     if keep is not None:
-        removed += delete(cursor, SQL.trim_by_seq, (sid, last - keep))
+        cursor.execute(SQL.trim_by_seq, (sid, last - keep))
+        removed += cursor.connection.changes()
     if before_ms is not None:
-        removed += delete(cursor, SQL.trim_by_time, (sid, sid, before_ms))
-    return removed
-
-
-def delete(cursor: apsw.Cursor, sql: str, bindings: tuple[object, ...]) -> int:
-    """Deletes events but keeps the last place taken: given out again, it would hide an event from a feed's reader."""
-    last = cursor.execute(SQL.last_place).fetchone()
-    cursor.execute(sql, bindings)
-    removed = cursor.connection.changes()
-    if removed:
-        cursor.execute(SQL.keep_place, last)
-        cursor.execute(SQL.forget_places, last)
+        cursor.execute(SQL.trim_by_time, (sid, sid, before_ms))
+        removed += cursor.connection.changes()
     return removed

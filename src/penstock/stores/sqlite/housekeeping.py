@@ -6,7 +6,6 @@ import apsw
 
 from ...ports.store import Retention
 from .events import SQL, trim
-from .events import delete as delete_events
 from .queues import delete as delete_jobs
 
 ONCE_KEPT_MS = 7 * 86_400_000
@@ -46,7 +45,8 @@ def _doomed(cursor: apsw.Cursor, what: Retention, now: int, limit: int) -> list[
 
 def _forget(cursor: apsw.Cursor, run: str, namespace: str, gone: dict[str, int]) -> None:
     stream, low, high = f"{namespace}:flow:{run}", f"{run}.", f"{run}/"
-    gone["events"] += delete_events(cursor, SQL.forget_events, (stream,))
+    cursor.execute(SQL.forget_events, (stream,))
+    gone["events"] += cursor.connection.changes()
     cursor.execute(SQL.forget_stream, (stream,))
     cursor.execute(SQL.forget_run_memos, (low, high, run))
     cursor.execute(SQL.forget_run_jobs, (low, high, run))

@@ -17,6 +17,10 @@ def transact(cursor: apsw.Cursor, now: int, units: Sequence[Unit], ask: Ask | No
     appender = Appender(cursor, now, touched)
     committer = Committer(cursor, now, touched, appender)
     receipts = [committer.apply(unit) for unit in units]
-    work = Claimer(cursor, now, appender).claim(ask) if ask is not None else Claims()
+    work = Claims()
+    if ask is not None:
+        work = Claimer(cursor, now, appender).claim(ask)
+        # Whoever asks has just been given what there is: waking it for the same jobs would make it ask again for nothing.
+        touched.difference_update(f"queue:{want.queue}" for want in ask.wants)
     appender.flush()
     return CommitReply(receipts, work)

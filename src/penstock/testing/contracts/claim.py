@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
+from ...core.durations import to_ms
 from ...ports.store import Store
-from ...ports.unit import Completed, GivenBack, JobState, Memo, RetryAt
+from ...ports.unit import Ask, Completed, GivenBack, JobState, Memo, RetryAt, Want
 from ..clock import FakeClock
 from .samples import (
     ERROR,
@@ -55,6 +58,15 @@ class ClaimContract(StoreUnderTest):
         assert {c.job: c.queue for c in given}["blue1"] == "blue"
         assert [q.counts["waiting"] for q in await store.queues()] == [1, 3, 1]
 
+    async def test_a_limit_over_all_queues(self, store: Store) -> None:
+        await add(store, *(job(f"{q}{n}", q) for n in range(3) for q in ("red", "blue", "green")))
+        both = Ask(tuple(Want(q, 2) for q in ("red", "blue", "green")), to_ms(LEASE), "w1", limit=3)
+        given = [claim.queue for claim in (await store.claim(both)).claims]
+        assert len(given) == 3
+        assert max(map(given.count, given)) <= 2
+        assert names((await store.claim(replace(both, limit=0))).claims) == []
+        assert len((await store.claim(replace(both, limit=99))).claims) >= 4
+
     async def test_a_queue_nobody_knows_is_empty(self, store: Store) -> None:
         found = await store.claim(ask("nowhere"))
         assert (found.claims, found.next_due) == ([], None)
@@ -82,9 +94,7 @@ class ClaimContract(StoreUnderTest):
     async def test_next_due_is_the_earliest_of_what_is_left(self, store: Store, clock: FakeClock) -> None:
         now = clock.now_ms()
         assert (await store.claim(ask())).next_due is None
-        await add(
-            store, job("c", "blue", due=now + 30_000), job("a", due=now + 20_000), job("b", due=now + 10_000)
-        )
+        await add(store, job("c", "blue", due=now + 30_000), job("a", due=now + 20_000), job("b", due=now + 10_000))
         assert (await store.claim(ask("orders", "blue"))).next_due == now + 10_000
         assert (await store.claim(ask("blue"))).next_due == now + 30_000
         clock.set_ms(now + 10_000)

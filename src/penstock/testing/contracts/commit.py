@@ -116,9 +116,7 @@ class CommitContract(StoreUnderTest):
         assert seqs(await store.read(a)) == [1, 2, 3, 4, 5]
         assert seqs(await store.read(b)) == [1, 2, 3, 4]
 
-    async def test_event_time_never_goes_back_when_the_clock_does(
-        self, store: Store, clock: FakeClock
-    ) -> None:
+    async def test_event_time_never_goes_back_when_the_clock_does(self, store: Store, clock: FakeClock) -> None:
         high = clock.now_ms()
         await apply(store, unit(events=[event()]))
         clock.set_ms(high - 3_600_000)
@@ -136,9 +134,7 @@ class CommitContract(StoreUnderTest):
         assert read.ts == "2023-11-14T22:13:20.000Z"
 
     async def test_a_chain_of_units_may_build_on_each_other(self, store: Store) -> None:
-        chain = [
-            unit(run=run("r", n, b'{"at":%d}' % n), events=[event(stream="nq:flow:r")]) for n in range(4)
-        ]
+        chain = [unit(run=run("r", n, b'{"at":%d}' % n), events=[event(stream="nq:flow:r")]) for n in range(4)]
         reply = await store.commit(chain)
         assert all(isinstance(r, Committed) for r in reply.receipts)
         row = await store.run("r")

@@ -92,16 +92,12 @@ class HousekeepingContract(StoreUnderTest):
             None,
             "completed",
         ]
-        assert await apply(store, unit(waits=[CloseWait("wait-old", "resolved")])) == Refused(
-            "wait", "wait-old"
-        )
+        assert await apply(store, unit(waits=[CloseWait("wait-old", "resolved")])) == Refused("wait", "wait-old")
 
     async def test_a_swept_run_is_forgotten_whole(self, store: Store, clock: FakeClock) -> None:
         await _closed_run(store, "r")
         await store.sweep(Retention(runs_before=FAR))
-        await apply(
-            store, unit(run=run("r"), events=[event(stream="nq:flow:r")], jobs=[job("r.a.1", run="r")])
-        )
+        await apply(store, unit(run=run("r"), events=[event(stream="nq:flow:r")], jobs=[job("r.a.1", run="r")]))
         assert seqs(await store.read("nq:flow:r")) == [1]
         await apply(store, unit(claim=await claim_one(store), outcome=RetryAt(0, ERROR)))
         assert (await claim_one(store)).memos == {}
@@ -125,9 +121,7 @@ class HousekeepingContract(StoreUnderTest):
         assert sorted(row.id for row in await store.runs()) == ["o0", "o1", "o2"]
         assert len(await claim(store, "live")) == 3
 
-    async def test_a_closed_run_whose_job_is_still_held_is_not_swept(
-        self, store: Store, clock: FakeClock
-    ) -> None:
+    async def test_a_closed_run_whose_job_is_still_held_is_not_swept(self, store: Store, clock: FakeClock) -> None:
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
         one = await claim_one(store)
         await apply(store, unit(run=run("r", 1, status="cancelled", closed=True)))
@@ -135,9 +129,7 @@ class HousekeepingContract(StoreUnderTest):
         assert isinstance(await apply(store, unit(claim=one, outcome=Completed())), Committed)
         assert (await store.sweep(Retention(runs_before=FAR)))["runs"] == 1
 
-    async def test_a_dead_workers_lease_does_not_keep_a_run_for_ever(
-        self, store: Store, clock: FakeClock
-    ) -> None:
+    async def test_a_dead_workers_lease_does_not_keep_a_run_for_ever(self, store: Store, clock: FakeClock) -> None:
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
         await claim_one(store)
         await apply(store, unit(run=run("r", 1, status="cancelled", closed=True)))
@@ -176,9 +168,7 @@ class HousekeepingContract(StoreUnderTest):
 
     async def test_expired_state_goes_with_any_sweep(self, store: Store, clock: FakeClock) -> None:
         end = clock.now_ms() + 1000
-        await apply(
-            store, unit(state=[StateWrite("a", b"1", expires=end), StateWrite("b", b"1", expires=end + 1)])
-        )
+        await apply(store, unit(state=[StateWrite("a", b"1", expires=end), StateWrite("b", b"1", expires=end + 1)]))
         await apply(store, unit(state=[StateWrite("c", b"1")]))
         clock.set_ms(end)
         assert (await store.sweep(Retention()))["states"] in (0, 1)  # a store may let keys expire by itself

@@ -10,7 +10,7 @@ import msgspec
 from ...ports.store import Store
 from ...ports.unit import Claim, Committed, Completed, Fenced, GivenBack, JobState
 from ..clock import FakeClock
-from .samples import STREAM, add, apply, ask, claim, claim_one, held, job, names, run, started, state_of, unit
+from .samples import STREAM, add, apply, ask, claim, claim_one, event, held, job, names, run, started, state_of, unit
 from .subject import StoreUnderTest
 
 
@@ -40,18 +40,14 @@ class LeaseContract(StoreUnderTest):
             assert (one.crashes, one.attempt) == (crashes, crashes + 1)
             clock.advance("30s")
 
-    async def test_a_crash_is_counted_though_nobody_can_take_the_job(
-        self, store: Store, clock: FakeClock
-    ) -> None:
+    async def test_a_crash_is_counted_though_nobody_can_take_the_job(self, store: Store, clock: FakeClock) -> None:
         await held(store, "j")
         clock.advance("30s")
         assert await claim(store, limit=0) == []
         assert await claim(store, limit=0) == []
         assert (await claim_one(store)).crashes == 1
 
-    async def test_the_late_worker_is_fenced_and_the_new_one_is_not(
-        self, store: Store, clock: FakeClock
-    ) -> None:
+    async def test_the_late_worker_is_fenced_and_the_new_one_is_not(self, store: Store, clock: FakeClock) -> None:
         late = await held(store, "j")
         clock.advance("31s")
         new = await claim_one(store, worker="w2")
@@ -127,6 +123,9 @@ class LeaseContract(StoreUnderTest):
         one = await claim_one(store)
         await apply(store, unit(run=run("r", 1, status="cancelled", closed=True, cancel_jobs=True)))
         assert await state_of(store, "r.a.1") == "active"
+        # It may end, but nothing is said after the run's last event.
+        assert await apply(store, unit(claim=one, events=[event("step.log")], progress=b"9")) == Fenced()
+        assert await store.read(STREAM) == []
         assert isinstance(await apply(store, unit(claim=one, outcome=Completed())), Committed)
 
     async def test_an_expired_job_of_a_closed_run_is_over(self, store: Store, clock: FakeClock) -> None:

@@ -87,9 +87,7 @@ class OutcomeContract(StoreUnderTest):
     async def test_a_unit_without_an_outcome_goes_on_with_the_attempt(self, store: Store) -> None:
         one = await held(store, "j")
         for percent in (b"10", b"20"):
-            assert isinstance(
-                await apply(store, unit(claim=one, progress=percent, events=[event()])), Committed
-            )
+            assert isinstance(await apply(store, unit(claim=one, progress=percent, events=[event()])), Committed)
         row = await store.job("j")
         assert row is not None
         assert (row.state, row.progress) == (JobState.ACTIVE, b"20")

@@ -45,9 +45,7 @@ class QueueAdminContract(StoreUnderTest):
         assert (row.run, row.scope) == (None, "own")
 
     @pytest.mark.parametrize("state", list(JobState), ids=lambda state: state.value)
-    async def test_jobs_of_each_state_with_pages(
-        self, store: Store, clock: FakeClock, state: JobState
-    ) -> None:
+    async def test_jobs_of_each_state_with_pages(self, store: Store, clock: FakeClock, state: JobState) -> None:
         await one_in_each_state(store, clock)
         await one_in_each_state(store, clock, "letters")
         for n in range(6):
@@ -61,9 +59,7 @@ class QueueAdminContract(StoreUnderTest):
         assert found == everything
 
     async def test_waiting_jobs_in_the_order_they_will_run(self, store: Store) -> None:
-        await add(
-            store, job("c", priority=2), job("a"), job("d", priority=2), job("first", priority=-5), job("b")
-        )
+        await add(store, job("c", priority=2), job("a"), job("d", priority=2), job("first", priority=-5), job("b"))
         expected = ["first", "a", "b", "c", "d"]
         found: list[str] = []
         while page := await store.jobs(QUEUE, JobState.WAITING, after=found[-1] if found else None, limit=2):
@@ -80,9 +76,7 @@ class QueueAdminContract(StoreUnderTest):
             found += [row.id for row in page]
         assert found == ["a", "b", "c", "d"]
 
-    async def test_pages_go_on_though_the_jobs_seen_were_retried(
-        self, store: Store, clock: FakeClock
-    ) -> None:
+    async def test_pages_go_on_though_the_jobs_seen_were_retried(self, store: Store, clock: FakeClock) -> None:
         for n in range(5):
             await _failed(store, clock, f"j{n}", QUEUE)
         last: str | None = None
@@ -159,9 +153,7 @@ class QueueAdminContract(StoreUnderTest):
         await apply(store, unit(claim=again, outcome=RetryAt(0, ERROR)))
         assert (await claim_one(store)).memos == {}
 
-    async def test_drain_deletes_what_waits_and_belongs_to_no_run(
-        self, store: Store, clock: FakeClock
-    ) -> None:
+    async def test_drain_deletes_what_waits_and_belongs_to_no_run(self, store: Store, clock: FakeClock) -> None:
         await one_in_each_state(store, clock)
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
         await add(store, job("more"), job("other", "letters"))

@@ -80,7 +80,8 @@ async def _progress(store: Store) -> Unit:
     return unit(claim=await held(store, "j"), progress=b"50", events=[event("step.log")])
 
 
-OUTSIDE = [
+COMMANDS = [
+    _run_started,
     _events_only,
     _jobs_and_events,
     _takes,
@@ -89,11 +90,14 @@ OUTSIDE = [
     _once,
     _schedule,
     _wait,
-    _run_started,
     _run_moved,
     _progress,
 ]
-every_command = pytest.mark.parametrize("prepare", OUTSIDE, ids=[p.__name__.lstrip("_") for p in OUTSIDE])
+every_command = pytest.mark.parametrize("prepare", COMMANDS, ids=[p.__name__.lstrip("_") for p in COMMANDS])
+# A start that is repeated later may also be answered by the run as it is by then, which says as much.
+every_later_command = pytest.mark.parametrize(
+    "prepare", COMMANDS[1:], ids=[p.__name__.lstrip("_") for p in COMMANDS[1:]]
+)
 every_outcome = pytest.mark.parametrize(
     "outcome",
     [Completed(b"1"), RetryAt(0, ERROR), Dead(ERROR), Suspended(), Cancelled("stop"), GivenBack()],
@@ -114,13 +118,9 @@ class RepeatContract(StoreUnderTest):
         assert await apply(store, command) == Committed(repeated=True)
         assert await picture(store) == before
 
-    @every_command
-    async def test_a_repeat_is_recognised_after_others_have_written(
-        self, store: Store, prepare: Prepare
-    ) -> None:
+    @every_later_command
+    async def test_a_repeat_is_recognised_after_others_have_written(self, store: Store, prepare: Prepare) -> None:
         command = await prepare(store)
-        if command.run is not None and command.run.expect == 0:
-            pytest.skip("a repeated start may also be answered by the run as it is now")
         await apply(store, command)
         run_now = [row.version for row in await store.runs()]
         move = unit(run=run("r", run_now[0]), events=[event()]) if run_now else unit(events=[event()])

@@ -9,9 +9,5 @@ import pytest
 
 _HERE = Path(__file__)
 pytest.register_assert_rewrite(
-    *(
-        f"{__package__}.{file.stem}"
-        for file in _HERE.parent.glob("*.py")
-        if file.stem not in ("__init__", _HERE.stem)
-    )
+    *(f"{__package__}.{file.stem}" for file in _HERE.parent.glob("*.py") if file.stem not in ("__init__", _HERE.stem))
 )

@@ -30,9 +30,7 @@ class RunsContract(StoreUnderTest):
                 store,
                 unit(run=run("r", version, b"%d" % version, status=status, closed=status == "completed")),
             )
-            row = RunRow(
-                "r", version + 1, "shop", status, status == "completed", created + 1000, now, b"%d" % version
-            )
+            row = RunRow("r", version + 1, "shop", status, status == "completed", created + 1000, now, b"%d" % version)
             assert await store.run("r") == row
 
     async def test_a_closed_run_may_be_opened_again(self, store: Store) -> None:
@@ -75,9 +73,7 @@ class RunsContract(StoreUnderTest):
         assert ids(await store.runs(status="running")) == []
         assert ids(await store.runs(status="failed")) == ["r"]
 
-    async def test_cancelling_drops_what_waits_and_leaves_what_runs(
-        self, store: Store, clock: FakeClock
-    ) -> None:
+    async def test_cancelling_drops_what_waits_and_leaves_what_runs(self, store: Store, clock: FakeClock) -> None:
         later = clock.now_ms() + 60_000
         steps = [job("r.run.1", run="r"), job("r.gone.1", run="r"), job("r.done.1", run="r")]
         await apply(store, unit(run=run("r"), jobs=steps))
@@ -87,13 +83,9 @@ class RunsContract(StoreUnderTest):
         await add(store, job("r.wait.1", run="r"), job("r.late.1", run="r", due=later), job("alone"))
         # The cancelling unit's own jobs are added after, such as those that compensate.
         undo = job("r.undo.1", run="r")
-        receipt = await apply(
-            store, unit(run=run("r", 1, status="cancelling", cancel_jobs=True), jobs=[undo])
-        )
+        receipt = await apply(store, unit(run=run("r", 1, status="cancelling", cancel_jobs=True), jobs=[undo]))
         assert receipt == Committed(added=[True])
-        states = {
-            id: await state_of(store, id) for id in ("r.wait.1", "r.late.1", suspended.job, done.job, "alone")
-        }
+        states = {id: await state_of(store, id) for id in ("r.wait.1", "r.late.1", suspended.job, done.job, "alone")}
         assert list(states.values()) == ["cancelled", "cancelled", "cancelled", "completed", "waiting"]
         assert await state_of(store, running.job) == "active"
         row = await store.job("r.wait.1")
@@ -113,16 +105,12 @@ class RunsContract(StoreUnderTest):
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r"), job("r.b.1", run="r")]))
         one = await claim_one(store)
         closing = run("r", 1, status="failed", closed=True, cancel_jobs=True)
-        assert isinstance(
-            await apply(store, unit(claim=one, outcome=Completed(b"1"), run=closing)), Committed
-        )
+        assert isinstance(await apply(store, unit(claim=one, outcome=Completed(b"1"), run=closing)), Committed)
         assert [await state_of(store, id) for id in ("r.a.1", "r.b.1")] == ["completed", "cancelled"]
 
     async def test_loose_runs_are_those_nothing_will_move(self, store: Store, clock: FakeClock) -> None:
         await apply(store, unit(run=run("waiting"), jobs=[job("waiting.a.1", run="waiting")]))
-        await apply(
-            store, unit(run=run("delayed"), jobs=[job("delayed.a.1", run="delayed", due=clock.now_ms() + 9)])
-        )
+        await apply(store, unit(run=run("delayed"), jobs=[job("delayed.a.1", run="delayed", due=clock.now_ms() + 9)]))
         await apply(store, unit(run=run("gated"), waits=[wait("w", "gated")]))
         await apply(store, unit(run=run("closed", status="completed", closed=True)))
         for id in ("active", "asleep"):

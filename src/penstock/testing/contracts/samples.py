@@ -48,9 +48,7 @@ def event(kind: str = "order.noted", stream: str = STREAM, data: Any = None) -> 
 
 
 def started(stream: str = STREAM, step: str = "charge") -> Started:
-    return Started(
-        stream, b'{"kind":"step.started","subject":"order/7","step":"%b","meta":{"n":1,' % step.encode()
-    )
+    return Started(stream, b'{"kind":"step.started","subject":"order/7","step":"%b","meta":{"n":1,' % step.encode())
 
 
 def run(id: str, expect: int = 0, record: bytes = b'{"at":0}', **fields: Any) -> RunWrite:

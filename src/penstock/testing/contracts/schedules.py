@@ -64,9 +64,7 @@ class SchedulesContract(StoreUnderTest):
         fire = unit(schedule=ScheduleMove("nightly", 1000, 2000), jobs=[job("nightly.1000")])
         assert await apply(store, fire) == Committed(added=[True])
         assert await store.schedules() == [replace(ROW, next=2000, last=1000, fired=1)]
-        assert await apply(store, unit(schedule=ScheduleMove("nightly", 1000, 2000))) == Refused(
-            "schedule", "nightly"
-        )
+        assert await apply(store, unit(schedule=ScheduleMove("nightly", 1000, 2000))) == Refused("schedule", "nightly")
 
     async def test_the_last_slot_ends_it(self, store: Store) -> None:
         await store.upsert_schedule(ROW)

@@ -60,9 +60,7 @@ class SignalsContract(StoreUnderTest):
             assert await listener.wait(BOUND)
 
     @pytest.mark.parametrize("later", [False, True])
-    async def test_a_job_that_comes_back_wakes_its_queue(
-        self, store: Store, clock: FakeClock, later: bool
-    ) -> None:
+    async def test_a_job_that_comes_back_wakes_its_queue(self, store: Store, clock: FakeClock, later: bool) -> None:
         due = clock.now_ms() + 1000 if later else 0
         for n, outcome in enumerate((RetryAt(due, ERROR), GivenBack(due))):
             one = await held(store, f"j{n}", f"q{n}")
@@ -122,9 +120,7 @@ class SignalsContract(StoreUnderTest):
             store.signals.listen("queue:letters") as letters,
             store.signals.listen(f"stream:{STREAM}") as stream,
         ):
-            await apply(
-                store, unit(claim=one, outcome=Completed(), jobs=[job("k", "letters")], events=[event()])
-            )
+            await apply(store, unit(claim=one, outcome=Completed(), jobs=[job("k", "letters")], events=[event()]))
             assert await letters.wait(BOUND)
             assert await stream.wait(BOUND)
 

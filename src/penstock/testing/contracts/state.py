@@ -59,9 +59,7 @@ class StateContract(StoreUnderTest):
             while True:
                 row = await store.state("n")
                 assert row is not None
-                if isinstance(
-                    await put(store, "n", b"%d" % (int(row.value) + 1), expect=row.version), Committed
-                ):
+                if isinstance(await put(store, "n", b"%d" % (int(row.value) + 1), expect=row.version), Committed):
                     return
 
         await asyncio.gather(*(increment() for _ in range(10)))

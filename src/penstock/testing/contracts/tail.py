@@ -39,9 +39,7 @@ class TailContract(StoreUnderTest):
     async def test_tail_longer_than_a_page(self, store: Store) -> None:
         count = 1203
         await write(store, count)
-        assert seqs(await _soon(asyncio.create_task(first(store.tail(STREAM), count)))) == list(
-            range(1, count + 1)
-        )
+        assert seqs(await _soon(asyncio.create_task(first(store.tail(STREAM), count)))) == list(range(1, count + 1))
 
     async def test_tails_under_concurrent_writers_lose_and_repeat_nothing(self, store: Store) -> None:
         writers, each = 8, 25

@@ -27,9 +27,7 @@ class WaitsContract(StoreUnderTest):
 
     async def test_one_of_many_racing_wins(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
-        racing = [
-            apply(store, unit(waits=[CloseWait("w", "resolved")], events=[event(data=n)])) for n in range(20)
-        ]
+        racing = [apply(store, unit(waits=[CloseWait("w", "resolved")], events=[event(data=n)])) for n in range(20)]
         receipts = await asyncio.gather(*racing)
         assert sum(isinstance(r, Committed) for r in receipts) == 1
         assert sum(r == Refused("wait", "w") for r in receipts) == 19

@@ -1,0 +1,101 @@
+"""Three orders, shown live: one goes well, one cannot be delivered, one survives the death of its worker.
+
+python examples/shop/demo.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from penstock import App
+from penstock.cli.live import how_to_resume, work_and_watch
+from penstock.cli.picture import plain
+
+HERE = Path(__file__).resolve().parent
+WORKERS = HERE / "workers"
+STORE = Path(os.environ.get("SHOP_STORE") or HERE / ".penstock" / "shop.db").resolve()
+URL = f"sqlite:///{STORE}"
+LEASE = "1s"  # short, so that nobody waits long for a dead worker
+LINES = [
+    {"sku": "lamp", "quantity": 2, "price": 1900},
+    {"sku": "bulb", "quantity": 4, "price": 450},
+    {"sku": "cable", "quantity": 1, "price": 700},
+]
+
+
+async def main() -> int:
+    console = Console()
+    async with App(URL, WORKERS, lease=LEASE) as app:
+        console.rule("An order. The payment provider answers at the third attempt.", align="left")
+        good = await order(app, console, "order-1001", customer="Ada")
+
+        console.rule("An address no carrier goes to: what was done is undone, last first.", align="left")
+        undone = await order(app, console, "order-1002", customer="Grace", deliverable=False)
+
+        console.rule("A worker is killed while it ships. Another one takes over.", align="left")
+        id = await start(app, "order-1003", customer="Barbara")
+        await kill_a_worker(app, id, console)
+        recovered = await watched(app, console, id)
+    tell_how_to_look(console)
+    return 0 if (good, undone, recovered) == ("completed", "compensated", "completed") else 1
+
+
+async def order(app: App, console: Console, id: str, **rest: Any) -> str:
+    return await watched(app, console, await start(app, id, **rest))
+
+
+async def start(app: App, id: str, **rest: Any) -> str:
+    return await app.start("shop", {"id": id, "lines": LINES, **rest}, idempotency_key=id)
+
+
+async def watched(app: App, console: Console, id: str) -> str:
+    """Works on a run in this process and draws it; gives how it ended."""
+    view = await work_and_watch(app, "shop", id, console)
+    if view.completed_at is None:
+        sys.exit(how_to_resume("shop", id))
+    if not console.is_terminal:
+        print(plain(view, app.clock.now_ms()))
+    print()
+    return view.status
+
+
+async def kill_a_worker(app: App, id: str, console: Console) -> None:
+    """Starts a worker of its own process and kills it in the middle of `ship`: no goodbye, nothing cleaned up."""
+    command = [sys.executable, "-m", "penstock.cli", "worker", "--dir", str(WORKERS), "--url", URL]
+    env = {**os.environ, "PENSTOCK_LEASE": LEASE}
+    worker = await asyncio.create_subprocess_exec(*command, env=env, stdout=asyncio.subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(60), aclosing(app.follow(id)) as events:
+            async for event in events:
+                if event.kind == "step.progress" and event.step == "ship":
+                    break
+    finally:
+        worker.kill()
+        await worker.wait()
+    console.print(f"Worker {worker.pid} was killed in the middle of ship. Its lease runs out in {LEASE}.", style="red")
+
+
+def tell_how_to_look(console: Console) -> None:
+    penstock = "penstock" if shutil.which("penstock") else os.path.relpath(Path(sys.executable).with_name("penstock"))
+    url = f"--url sqlite:///{os.path.relpath(STORE)}"
+    console.print("The runs are kept. Look at them:", style="bold")
+    for command in ("runs", "runs show order-1002", "events order-1003"):
+        console.print(f"  {penstock} {command} {url}", soft_wrap=True, highlight=False)
+
+
+def forget_the_last_demo() -> None:
+    for end in ("", "-wal", "-shm"):
+        Path(f"{STORE}{end}").unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    forget_the_last_demo()
+    sys.exit(asyncio.run(main()))

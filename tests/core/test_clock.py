@@ -1,0 +1,77 @@
+"""Time as events carry it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.clock import SystemClock, from_iso, iso, moment_ms
+
+YEAR_1 = -62_135_596_800_000
+YEAR_9999 = 253_402_300_799_999
+moments = st.integers(YEAR_1, YEAR_9999)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (1, "1970-01-01T00:00:00.001Z"),
+        (-1, "1969-12-31T23:59:59.999Z"),
+        (1_700_000_000_000, "2023-11-14T22:13:20.000Z"),
+        (1_719_667_845_123, "2024-06-29T13:30:45.123Z"),
+        (YEAR_9999, "9999-12-31T23:59:59.999Z"),
+        (YEAR_1, "0001-01-01T00:00:00.000Z"),
+    ],
+)
+def test_iso(ms: int, text: str) -> None:
+    assert iso(ms) == text
+    assert from_iso(text) == ms
+
+
+@given(moments)
+def test_iso_and_back_is_exact(ms: int) -> None:
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", iso(ms))
+    assert from_iso(iso(ms)) == ms
+
+
+@given(moments, moments)
+def test_the_order_of_text_is_the_order_of_time(a: int, b: int) -> None:
+    assert (iso(a) < iso(b)) == (a < b)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1970-01-01T01:00:00+01:00", 0),
+        ("1970-01-01T00:00:00", 0),
+        ("1970-01-01", 0),
+        ("1970-01-01T00:00:00.5Z", 500),
+        ("1969-12-31T19:00:00.001-05:00", 1),
+    ],
+)
+def test_other_zones_and_none(text: str, ms: int) -> None:
+    assert from_iso(text) == ms
+
+
+def test_what_is_no_time() -> None:
+    with pytest.raises(ValueError):
+        from_iso("tomorrow")
+
+
+@given(st.datetimes(datetime(1970, 1, 2), datetime(9999, 1, 1)), st.integers(-14 * 60, 14 * 60))
+def test_a_datetime_of_any_zone(moment: datetime, minutes: int) -> None:
+    moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+    zoned = moment.replace(tzinfo=timezone(timedelta(minutes=minutes)))
+    assert moment_ms(zoned) == moment_ms(moment) - minutes * 60_000
+    assert moment_ms(moment) == moment_ms(moment.replace(tzinfo=UTC))
+
+
+def test_the_machines_clock() -> None:
+    before = datetime.now(UTC)
+    now = SystemClock().now_ms()
+    assert abs(now - moment_ms(before)) < 10_000

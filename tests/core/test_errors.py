@@ -1,0 +1,56 @@
+"""One error tree, each with a code of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core import errors
+from penstock.core.errors import AttemptCancelled, DefinitionError, PenstockError, Retry
+
+
+def tree(cls: type[PenstockError]) -> list[type[PenstockError]]:
+    return [cls, *(leaf for child in cls.__subclasses__() for leaf in tree(child))]
+
+
+def ours() -> list[type[PenstockError]]:
+    return [cls for cls in tree(PenstockError) if cls.__module__ == errors.__name__]
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    codes = [cls.code for cls in ours()]
+    assert len(codes) > 25
+    assert len(set(codes)) == len(codes)
+    assert all(code == code.lower() and " " not in code for code in codes)
+    assert all("code" in vars(cls) for cls in ours())
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    assert errors.__doc__ is not None
+    for cls in ours():
+        assert cls.__name__ in errors.__doc__, cls.__name__
+
+
+def test_a_cancelled_attempt_cannot_be_eaten() -> None:
+    assert not issubclass(AttemptCancelled, Exception)
+
+    def handler() -> None:
+        try:
+            raise AttemptCancelled("lease lost")
+        except Exception:
+            pytest.fail("a handler's `except Exception` must not see it")
+
+    with pytest.raises(AttemptCancelled) as stopped:
+        handler()
+    assert stopped.value.reason == "lease lost"
+
+
+def test_a_definition_error_says_where() -> None:
+    problem = DefinitionError("no handler", code="no_handler", where="orders/charge.py")
+    assert str(problem) == "orders/charge.py: no handler"
+    assert (problem.kind, problem.where) == ("no_handler", "orders/charge.py")
+    assert str(DefinitionError("no handler")) == "no handler"
+
+
+def test_retry_carries_when() -> None:
+    assert Retry().after is None
+    assert Retry("later", after="5s").after == "5s"

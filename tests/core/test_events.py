@@ -1,0 +1,121 @@
+"""The envelope of an event, and the names of streams."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import PenstockError
+from penstock.core.events import (
+    STREAM_TYPES,
+    BadStream,
+    Body,
+    Event,
+    Streams,
+    decode_event,
+    encode_body,
+    encode_event,
+)
+from penstock.core.payload import pack
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+
+
+def test_an_event_on_the_wire() -> None:
+    body = Body("order.paid", "order/7", "shop", "charge", None, "c-1", msgspec.Raw(b'{"sum":7}'), {"attempt": 1})
+    event = decode_event("nq:entity:7", 3, 1_700_000_000_123, encode_body(body))
+    assert json.loads(encode_event(event)) == {
+        "id": "1700000000123-3",
+        "ts": "2023-11-14T22:13:20.123Z",
+        "kind": "order.paid",
+        "subject": "order/7",
+        "flow": "shop",
+        "step": "charge",
+        "correlationId": "c-1",
+        "data": {"sum": 7},
+        "meta": {"attempt": 1},
+    }
+    assert event.seq == 3
+
+
+def test_what_is_absent_is_left_out() -> None:
+    assert encode_body(Body("a", "b")) == b'{"kind":"a","subject":"b"}'
+    assert encode_event(Event("1-1", "t", "a", "b")) == b'{"id":"1-1","ts":"t","kind":"a","subject":"b"}'
+
+
+def test_data_is_kept_as_it_came() -> None:
+    raw = b'{ "a" : [] , "n":9007199254740991, "f":1.0 }'
+    assert raw in encode_body(Body("a", "b", data=msgspec.Raw(raw)))
+
+
+@given(words, words, st.none() | words, st.none() | words, json_values, st.integers(0, 2**53), st.integers(0, 2**45))
+def test_an_event_comes_back_as_written(
+    kind: str, subject: str, step: str | None, correlation: str | None, data: Any, seq: int, ms: int
+) -> None:
+    body = Body(kind, subject, step=step, correlation_id=correlation, data=msgspec.Raw(pack(data)))
+    event = decode_event("nq:entity:7", seq, ms, encode_body(body))
+    assert (event.kind, event.subject, event.step, event.correlation_id) == (kind, subject, step, correlation)
+    assert event.data == data
+    assert event.id == f"{ms}-{seq}"
+    assert event.seq == seq
+    assert msgspec.json.decode(encode_event(event), type=Event) == event
+
+
+@pytest.mark.parametrize(
+    ("stream", "subject", "flow", "correlation"),
+    [
+        ("nq:flow:r-1", "r-1", "r-1", "r-1"),
+        ("nq:queue:orders", "orders", None, "orders"),
+        ("nq:entity:order-7", "order-7", None, None),
+        ("nq:global", "global", None, None),
+    ],
+)
+def test_what_the_stream_says_is_filled_in(
+    stream: str, subject: str, flow: str | None, correlation: str | None
+) -> None:
+    event = decode_event(stream, 1, 0, encode_body(Body("a")))
+    assert (event.subject, event.flow, event.correlation_id) == (subject, flow, correlation)
+    said = decode_event(stream, 1, 0, encode_body(Body("a", "s", "f", correlation_id="c")))
+    assert (said.subject, said.flow, said.correlation_id) == ("s", "f", "c")
+
+
+def test_an_event_does_not_change() -> None:
+    with pytest.raises(AttributeError):
+        Event("1-1", "t", "a", "b").kind = "c"  # type: ignore[misc]
+
+
+def test_names_of_streams() -> None:
+    streams = Streams("shop")
+    assert streams.flow("r-1") == "shop:flow:r-1"
+    assert streams.queue("orders") == "shop:queue:orders"
+    assert streams.named("entity", "order-7") == "shop:entity:order-7"
+    assert streams.global_stream == "shop:global"
+    assert Streams().flow("r") == "nq:flow:r"
+
+
+@pytest.mark.parametrize("name", ["nq:global", *(f"nq:{type_}:x" for type_ in STREAM_TYPES)])
+def test_good_streams(name: str) -> None:
+    assert Streams().check(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "nq", "nq:", "nq:flow", "nq:flow:", "nq:other:x", "shop:flow:x", "nq:flow:a:b", "flow:x", "shop:global"],
+)
+def test_bad_streams(name: str) -> None:
+    with pytest.raises(BadStream, match="nq:<type>:<id>") as problem:
+        Streams().check(name)
+    assert isinstance(problem.value, PenstockError)
+    assert problem.value.code == "bad_stream"

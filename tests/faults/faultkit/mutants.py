@@ -1,0 +1,246 @@
+"""Known bugs, put back on purpose: a fault suite that does not catch its mutant tests nothing.
+
+Each is a patch of this process, made before anything runs; none of it is in the package. A patch that no longer finds
+what it changes fails loudly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+import penstock.flows.assemble as assemble
+import penstock.jobs.committer as group_commit
+from penstock.ports.unit import Ask, Claims, Committed, CommitReply, Conflict, Unit
+from penstock.stores.sqlite import claim as claiming
+from penstock.stores.sqlite import commit as committing
+from penstock.stores.sqlite import writer as writing
+from penstock.stores.sqlite.append import SQL
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug: what it is called, what it does, which suites are to catch it."""
+
+    name: str
+    what: str
+    suites: tuple[str, ...]
+    apply: Callable[[], None]
+
+
+ALL: dict[str, Mutant] = {}
+
+
+def mutant(what: str, *suites: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def add(apply: Callable[[], None]) -> Callable[[], None]:
+        ALL[apply.__name__] = Mutant(apply.__name__, what, suites, apply)
+        return apply
+
+    return add
+
+
+def apply(name: str) -> None:
+    ALL[name].apply()
+
+
+def of(suite: str) -> list[str]:
+    return [mutant.name for mutant in ALL.values() if suite in mutant.suites]
+
+
+def _rewrite(statement: str, old: str, new: str) -> None:
+    text = getattr(SQL, statement)
+    assert old in text, f"the statement {statement} no longer holds {old!r}: bring the mutant up to date"
+    setattr(SQL, statement, text.replace(old, new))
+
+
+# The commit
+
+
+class _SplitStore:
+    """Commits what an attempt changed, and only then the jobs that follow from it."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+        first = [msgspec.structs.replace(unit, jobs=[]) for unit in units]
+        reply = await self._inner.commit(first, ask)
+        rest = [
+            Unit(f"{unit.id}-jobs", jobs=unit.jobs)
+            for unit, receipt in zip(units, reply.receipts, strict=True)
+            if unit.jobs and isinstance(receipt, Committed) and not receipt.repeated
+        ]
+        if rest:
+            await self._inner.commit(rest)
+        return reply  # type: ignore[no-any-return]
+
+
+@mutant("an attempt's events and the jobs they start are two commits", "simulation", "sweep", "kill")
+def split_commit() -> None:
+    original = group_commit.Committer.__init__
+
+    def init(self: Any, store: Any) -> None:
+        original(self, _SplitStore(store))
+
+    group_commit.Committer.__init__ = init  # type: ignore[method-assign]
+
+
+@mutant("a commit is taken whoever holds the job now", "simulation", "pause")
+def no_fence() -> None:
+    def check(self: Any, unit: Unit) -> Any:
+        row = self._cursor.execute(SQL.fence, (unit.claim.handle,)).fetchone()  # type: ignore[union-attr]
+        return Committed(repeated=True) if row is not None and row[3] == unit.id else None
+
+    assert hasattr(committing.Committer, "_check_fence")
+    committing.Committer._check_fence = check  # type: ignore[method-assign]
+
+
+@mutant("a run record is overwritten whatever its version", "simulation")
+def no_version_check() -> None:
+    original = committing.Committer._check_version
+
+    def check(self: Any, unit: Unit, run: Any) -> Any:
+        answer = original(self, unit, run)
+        return None if isinstance(answer, Conflict) and run.expect else answer
+
+    committing.Committer._check_version = check  # type: ignore[method-assign]
+
+
+@mutant("a unit sent again after a lost reply is not recognised", "simulation", "sweep")
+def repeats_unseen() -> None:
+    _rewrite("fence", "token, unit", "token, NULL")
+    _rewrite("run_head", "closed, unit", "closed, NULL")
+    _rewrite("unit_applied", "WHERE id = ?", "WHERE id = ? AND 0")
+    _rewrite("remember_unit", "INSERT INTO", "INSERT OR IGNORE INTO")
+
+
+@mutant("a unit sent again after a lost reply is given a new id", "simulation", "sweep")
+def new_id_on_repeat() -> None:
+    original = group_commit.Committer._wait_and_repeat
+
+    async def repeat(self: Any, batch: Any, problem: Any) -> None:
+        for intent in batch:
+            intent.unit = msgspec.structs.replace(intent.unit, id=f"{intent.unit.id}x")
+        await original(self, batch, problem)
+
+    group_commit.Committer._wait_and_repeat = repeat  # type: ignore[method-assign]
+
+
+@mutant("the second instance of a step is given the job id of the first", "simulation", "sweep", "kill")
+def job_id_reused() -> None:
+    original = assemble.step_job
+    assemble.step_job = lambda run, step, n: original(run, step, 1)
+
+
+@mutant("a running attempt of a cancelled run goes on writing logs and progress", "simulation")
+def frames_after_the_end() -> None:
+    assert hasattr(committing.Committer, "_is_closed")
+    committing.Committer._is_closed = lambda self, run: False  # type: ignore[method-assign]
+
+
+@mutant("a key is taken as often as it is given", "simulation", "sweep")
+def keys_ignored() -> None:
+    _rewrite("seen", "WHERE key = ?", "WHERE key = ? AND 0")
+    _rewrite("see", "INSERT INTO", "INSERT OR IGNORE INTO")
+
+
+@mutant("two redrives both take the same dead letter", "simulation")
+def letters_taken_twice() -> None:
+    _rewrite("takeable", "SELECT 1 FROM jobs WHERE id = ?", "SELECT 1 WHERE ? IS NOT NULL OR EXISTS (SELECT 1 FROM jobs WHERE id = ''")
+    SQL.takeable = SQL.takeable + ")"  # type: ignore[attr-defined]
+
+
+# The claim
+
+
+@mutant("an attempt is not recorded when it is handed out", "simulation", "sweep", "kill")
+def attempts_unrecorded() -> None:
+    original = claiming.Claimer._activate
+
+    def activate(self: Any, queue: str, row: Any, *rest: Any) -> Any:
+        append, self._append = self._append, lambda _: []
+        try:
+            return original(self, queue, row, *rest)
+        finally:
+            self._append = append
+
+    claiming.Claimer._activate = activate  # type: ignore[method-assign]
+
+
+@mutant("a claim takes jobs whose lease still runs", "simulation")
+def leases_ignored() -> None:
+    _rewrite("expired", "lease <= ?", "? > 0")
+
+
+@mutant("a lease that ran out is never taken back", "simulation", "sweep", "kill", "pause")
+def leases_for_ever() -> None:
+    _rewrite("expired", "lease <= ?", "? < 0")
+
+
+@mutant("cancelling a run leaves its queued jobs, and they are handed out", "simulation", "sweep")
+def cancel_keeps_jobs() -> None:
+    _rewrite("cancel_jobs", "state IN (0, 1, 3)", "state IN (-1)")
+    original = claiming.Claimer._run_head
+
+    def head(self: Any, run: Any) -> Any:
+        found = original(self, run)
+        if found is None:
+            row = self._cursor.execute(SQL.run_of_claim, (run,)).fetchone()
+            return None if row is None else (row[0], row[2])
+        return found
+
+    claiming.Claimer._run_head = head  # type: ignore[method-assign]
+
+
+@mutant("what an attempt recorded with `patch` is forgotten by the next", "simulation")
+def memos_forgotten() -> None:
+    _rewrite("memos_of", "WHERE scope = ?", "WHERE scope = ? AND 0")
+
+
+# The file
+
+
+@mutant("transactions begin deferred", "processes")
+def deferred_begin() -> None:
+    def attempt(self: Any, connection: Any, cursor: Any, batch: Any) -> None:
+        cursor.execute("BEGIN")
+        try:
+            for ticket in batch:
+                ticket.result = ticket.work(cursor)
+            cursor.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                cursor.execute("ROLLBACK")
+            raise
+
+    assert hasattr(writing.Writer, "_attempt")
+    writing.Writer._attempt = attempt  # type: ignore[method-assign]
+
+
+@mutant("a commit is answered before it is on disk", "kill")
+def answered_too_early() -> None:
+    import time
+
+    def attempt(self: Any, connection: Any, cursor: Any, batch: Any) -> None:
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            for ticket in batch:
+                ticket.result = ticket.work(cursor)
+            writing._deliver(batch)
+            time.sleep(0.002)
+            cursor.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                cursor.execute("ROLLBACK")
+            raise
+
+    writing.Writer._attempt = attempt  # type: ignore[method-assign]
+
+
+_ = Claims

@@ -21,6 +21,7 @@ def main() -> int:
     chosen = [s for s in SCENARIOS if not given.only or s.name in given.only]
     rounds = given.rounds or (1 if given.quick else 5)
     facts = page.machine() | {"source": page.source()}
+    before = page.load()
     with console.status("installing the peers") as status:
         try:
             python = peers.python()
@@ -28,6 +29,7 @@ def main() -> int:
             console.print(f"The peers could not be installed, measuring without them: {problem}")
             python = None
         readings = Rounds(python, given.dir, status.update).take(chosen, rounds, quick=given.quick)
+    facts["load"] = f"{before:.1f} before and {page.load():.1f} after"
     if page.source() != facts["source"]:
         readings.failures.append("src was edited while it was measured: measure again")
     console.print(for_terminal(readings))

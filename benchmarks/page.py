@@ -25,8 +25,12 @@ def machine() -> dict[str, str]:
         "cpu": f"{os.cpu_count()} × {_processor()}",
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "load": f"{os.getloadavg()[0]:.1f} before the first round" if hasattr(os, "getloadavg") else "unknown",
     }
+
+
+def load() -> float:
+    """How many processes want a core; above the number of cores, the readings say little."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def _processor() -> str:
@@ -62,8 +66,8 @@ def write(readings: Readings, facts: dict[str, str], command: str, rounds: int) 
         raise SystemExit(f"{PAGE.name} has no place for the table: put back the lines {BEGIN!r} and {END!r}")
     origin = (
         f"Measured {facts['date']} by `{command}`: medians of {rounds} interleaved rounds, {facts['cpu']}, "
-        f"{facts['system']}, Python {facts['python']}, load {facts['load']}. "
-        "In brackets: how many times better Penstock is."
+        f"{facts['system']}, Python {facts['python']}, load {facts['load']}, source {facts['source']}. "
+        "In brackets: how many times better Penstock is, as the median, least and most of the rounds."
     )
     notes = "\n".join(f"- {line}" for line in settings(readings))
     middle = f"\n{origin}\n\n{for_page(readings)}\n\n{notes}\n"

@@ -47,21 +47,24 @@ def _cell(readings: Readings, scenario: Scenario, metric: Metric, contender: str
     if not there:
         return "failed" if values and None in readings.of(scenario.name, contender) else "–"
     shown = _number(statistics.median(there), metric.unit)
-    ours = _values(readings, scenario, metric, OURS)
-    ratio = None if contender == OURS else _ratio(ours, values, metric)
-    return shown if ratio is None else f"{shown} ({_times(ratio)})"
+    ratios = _ratios(_values(readings, scenario, metric, OURS), values, metric) if contender != OURS else []
+    return f"{shown} ({_spread(ratios)})" if ratios else shown
 
 
 def _values(readings: Readings, scenario: Scenario, metric: Metric, contender: str) -> list[float | None]:
     return [m.get(metric.key) if m else None for m in readings.of(scenario.name, contender)]
 
 
-def _ratio(ours: Sequence[float | None], theirs: Sequence[float | None], metric: Metric) -> float | None:
-    """The median over the rounds of how many times better ours was in that round."""
+def _ratios(ours: Sequence[float | None], theirs: Sequence[float | None], metric: Metric) -> list[float]:
+    """How many times better ours was, round by round."""
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=False) if a and b]
-    if not pairs:
-        return None
-    return statistics.median(a / b if metric.more_is_better else b / a for a, b in pairs)
+    return [a / b if metric.more_is_better else b / a for a, b in pairs]
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    """The median, and with several rounds the least and the most: a wide span means a busy machine."""
+    middle = f"{_times(statistics.median(ratios))}×"
+    return middle if len(ratios) < 3 else f"{middle}, {_times(min(ratios))}–{_times(max(ratios))}"
 
 
 def _number(value: float, unit: str) -> str:
@@ -70,11 +73,15 @@ def _number(value: float, unit: str) -> str:
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×" if ratio >= 1 else f"{ratio:.2f}×"
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2f}"
 
 
 def for_terminal(readings: Readings) -> Table:
-    table = Table(title="Penstock beside others", caption="(n×): ours is n times better", title_justify="left")
+    table = Table(
+        title="Penstock beside others",
+        caption="(n×): ours is n times better; least–most of the rounds",
+        title_justify="left",
+    )
     table.add_column("")
     for title in columns(readings):
         table.add_column(title, justify="right", no_wrap=True)

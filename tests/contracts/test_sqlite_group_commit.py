@@ -13,7 +13,7 @@ import pytest
 from penstock.core.errors import StoreUnavailable
 from penstock.ports.store import Retention
 from penstock.ports.unit import Committed, Completed, Dead, GivenBack, Memo
-from penstock.stores.sqlite import SqliteStore
+from penstock.stores.sqlite import SqliteStore, writer
 from penstock.testing.clock import FakeClock
 from penstock.testing.contracts.picture import picture
 from penstock.testing.contracts.samples import (
@@ -42,10 +42,9 @@ async def test_a_broken_commit_hurts_no_neighbour(tmp_path: Path) -> None:
     broken: Any = object()
 
     async def commit(n: int) -> object:
+        new = job(f"j{n}", f"q{n:02}", opts=broken if n == 7 else b"{}")
         try:
-            return await apply(
-                store, unit(events=[event(data=n)], jobs=[job(f"j{n}", opts=broken if n == 7 else b"{}")])
-            )
+            return await apply(store, unit(events=[event(data=n)], jobs=[new]))
         except TypeError as problem:
             return problem
 
@@ -54,7 +53,9 @@ async def test_a_broken_commit_hurts_no_neighbour(tmp_path: Path) -> None:
         assert [n for n, answer in enumerate(answers) if isinstance(answer, TypeError)] == [7]
         read = await store.read(STREAM)
         assert seqs(read) == list(range(1, 20))
-        assert sorted(e.data for e in read) == [n for n in range(20) if n != 7]
+        others = [n for n in range(20) if n != 7]
+        assert sorted(e.data for e in read) == others
+        assert [queue.name for queue in await store.queues()] == [f"q{n:02}" for n in others]
     finally:
         await store.close()
 
@@ -111,22 +112,59 @@ async def test_threads_end_with_the_store(tmp_path: Path) -> None:
     assert not any(thread.is_alive() for thread in ours)
 
 
+class SlowDoor:
+    """The writer's inbox, with a pause between the caller's look at the door and the step through it."""
+
+    def __init__(self, inbox: Any) -> None:
+        self._inbox = inbox
+        self.entering = threading.Event()
+        self.closed = threading.Event()
+
+    def put(self, ticket: object) -> None:
+        if ticket is not None:
+            self.entering.set()
+            self.closed.wait(0.2)  # runs out when nobody can close the door meanwhile, as it should
+        self._inbox.put(ticket)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inbox, name)
+
+
 async def test_a_renewal_never_hangs_on_a_store_that_is_closing(tmp_path: Path) -> None:
-    for n in range(20):
-        store = await opened(tmp_path / f"store{n}.db")
-        threads = [threading.Thread(target=_renew_until_closed, args=(store,), daemon=True) for _ in range(3)]
-        for thread in threads:
-            thread.start()
+    store = await opened(tmp_path / "store.db")
+    door: Any = SlowDoor(store._writer._inbox)
+    store._writer._inbox = door
+    renewal = threading.Thread(target=_renew, args=(store,), daemon=True)
+    renewal.start()
+    await asyncio.to_thread(door.entering.wait)
+    await store.close()
+    door.closed.set()
+    await until(lambda: not renewal.is_alive(), timeout=5)
+
+
+def _renew(store: SqliteStore) -> None:
+    try:
+        store.renew([], 1000)
+    except StoreUnavailable:
+        pass
+
+
+async def test_a_look_that_fails_does_not_end_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await opened(tmp_path / "store.db")
+    looked = 0
+
+    def broken(cursor: apsw.Cursor) -> int:
+        nonlocal looked
+        looked += 1
+        raise apsw.IOError("the disk went away for a moment")
+
+    monkeypatch.setattr(writer, "_data_version", broken)
+    try:
+        await until(lambda: looked > 2)
+        async with asyncio.timeout(10):
+            assert isinstance(await apply(store, unit(events=[event()])), Committed)
+    finally:
         await store.close()
-        await until(lambda threads=threads: not any(thread.is_alive() for thread in threads), timeout=5)
-
-
-def _renew_until_closed(store: SqliteStore) -> None:
-    while True:
-        try:
-            store.renew([], 1000)
-        except StoreUnavailable:
-            return
 
 
 async def test_sweeping_forgets_what_only_repeats_need(tmp_path: Path) -> None:

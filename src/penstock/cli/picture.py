@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from rich.console import Console, ConsoleOptions, Group, RenderResult
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from ..core.clock import Clock
@@ -16,6 +15,7 @@ COLOURS = {
     "timeout": "red", "cancelled": "magenta", "compensating": "yellow", "compensated": "yellow",
 }  # fmt: skip
 ASCII = {"✓": "+", "✗": "x", "●": "*", "↻": "~", "·": ".", "…": "_", "–": "-"}
+BAR = 16  # characters
 RESULT = 200  # characters of a result shown in a picture
 
 
@@ -32,32 +32,21 @@ class Picture:
         # What does not fit the screen would scroll away while it is redrawn.
         room = max((options.height or console.height) - 4, 5)
         hidden = len(rows) - room if options.is_terminal and len(rows) > room else 0
-        parts: list[Text | Table] = [self._head(now), self._table(rows[hidden:], options.encoding.startswith("utf"))]
+        yield self._head(now)
         if hidden:
-            parts.insert(1, Text(f"  {hidden} more above", style="dim"))
-        yield Group(*parts, *self._end())
+            yield Text(f"  {hidden} more above", style="dim")
+        for line in _lines(rows[hidden:], options.encoding.startswith("utf")):
+            line.truncate(options.max_width, overflow="ellipsis")
+            yield line
+        yield from self._end()
 
     def _head(self, now: int) -> Text:
         view = self.view
+        colour = COLOURS.get(view.status, "")
+        spent = (elapsed(view, now), "dim")
         return Text.assemble(
-            (view.name or "run", "bold"), " ", (view.id, "dim"), "  ", (view.status, COLOURS.get(view.status, "")),
-            "  ", (elapsed(view, now), "dim"),
-        )  # fmt: skip
-
-    def _table(self, rows: list[Row], unicode: bool) -> Table:
-        table = Table.grid(padding=(0, 2, 0, 0))
-        for justify in ("left", "left", "right", "left", "left"):
-            table.add_column(justify=justify, no_wrap=True, overflow="ellipsis")
-        for row in rows:
-            mark = MARKS.get(row.status, "?")
-            name = Text.assemble(
-                (f"  {mark if unicode else ASCII.get(mark, mark)} ", COLOURS.get(row.status, "")), row.name
-            )
-            bar = ProgressBar(100, row.progress, width=16) if row.progress is not None else ""
-            colour = "red" if row.status in ("failed", "retrying", "timeout") else "dim"
-            note, took, detail = Text(row.note, "yellow"), Text(row.took, "dim"), Text(row.detail, colour)
-            table.add_row(name, note, took, bar, detail)
-        return table
+            (view.name or "run", "bold"), " ", (view.id, "dim"), "  ", (view.status, colour), "  ", spent
+        )
 
     def _end(self) -> list[Text]:
         view = self.view
@@ -66,6 +55,29 @@ class Picture:
         if view.error is not None:
             return [Text.assemble(("error ", "red"), one_line(view.error, RESULT))]
         return [Text.assemble(("reason ", "dim"), one_line(view.reason, RESULT))] if view.reason else []
+
+
+def _lines(rows: list[Row], unicode: bool) -> list[Text]:
+    """A line for each row, its columns under each other; only the last one is cut when the screen is narrow."""
+    name, note, took = (
+        max((cell_len(getattr(row, part)) for row in rows), default=0) for part in ("name", "note", "took")
+    )
+    lines = []
+    for row in rows:
+        mark = MARKS.get(row.status, "?")
+        line = Text(f"  {mark if unicode else ASCII.get(mark, mark)} ", COLOURS.get(row.status, ""), no_wrap=True)
+        line.append(set_cell_size(row.name, name), "default not dim")
+        line.append("  " + set_cell_size(row.note, note) if note else "", "not dim yellow")
+        line.append(f"  {row.took:>{took}}", "dim default")
+        if row.progress is not None:
+            done = round(BAR * row.progress / 100)
+            line.append("  " + ("━" if unicode else "=") * done, "not dim cyan")
+            line.append(("━" if unicode else "-") * (BAR - done), "bright_black")
+        colour = "not dim red" if row.status in ("failed", "retrying", "timeout") else "dim default"
+        line.append(f"  {row.detail}" if row.detail else "", colour)
+        line.rstrip()
+        lines.append(line)
+    return lines
 
 
 def plain(view: FlowView, now_ms: int, unicode: bool = True) -> str:

@@ -87,7 +87,7 @@ def _took(step: StepView, now_ms: int) -> str:
 
 def _percent(step: StepView) -> float | None:
     value = step.progress
-    if step.status == "completed" or isinstance(value, bool) or not isinstance(value, int | float):
+    if step.status != "running" or isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(min(max(value, 0), 100))
 

@@ -156,8 +156,9 @@ class StepWork:
         def build(_version: int, data: bytes | None) -> Unit:
             over = data is None or records.decode(data).closed
             outcome: Outcome = Cancelled(stopped.reason) if over and stopped.reason != SHUTDOWN else GivenBack()
-            said = [] if over else [NewEvent(self.stream, body) for body in stopped.spoken.frames]
-            return Unit(self._engine.unit_id(), claim=self.claim, outcome=outcome, events=said)
+            said = [] if over or stopped.reason != SHUTDOWN else stopped.spoken.frames
+            events = [NewEvent(self.stream, body) for body in said]
+            return Unit(self._engine.unit_id(), claim=self.claim, outcome=outcome, events=events)
 
         return self._waiting(build)
 

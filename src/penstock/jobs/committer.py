@@ -13,6 +13,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from ..core.errors import StoreUnavailable
 from ..ports.store import Commits
 from ..ports.unit import Ask, Claims, Committed, Conflict, Receipt, Unit
@@ -26,6 +28,8 @@ MAX_RETRIES_OF_COMMAND = 4
 REMEMBERED_RUNS = 2048
 
 Build = Callable[[int, bytes | None], Unit | Receipt]
+# A run's version and record, and the unit that is to write them if they are not committed yet.
+_Head = tuple[int, bytes | None, str | None]
 
 
 class WorkSource(Protocol):
@@ -116,33 +120,48 @@ class Committer:
 
     def _built(self, batch: list[Intent]) -> list[Intent]:
         """Decides each intent on the newest state known of its run; gives those that have a unit to commit."""
-        heads: dict[str, tuple[int, bytes]] = {}
+        heads: dict[str, _Head] = {}
         ready: list[Intent] = []
+        later: list[Intent] = []
         for intent in batch:
-            if intent.unit is None and not self._decide(intent, heads):
-                continue
-            ready.append(intent)
+            if intent.unit is not None or self._decide(intent, heads, later):
+                ready.append(intent)
+        self._pending[:0] = later
         return ready
 
-    def _decide(self, intent: Intent, heads: dict[str, tuple[int, bytes]]) -> bool:
-        version, record = intent.version, intent.record
+    def _decide(self, intent: Intent, heads: dict[str, _Head], later: list[Intent]) -> bool:
+        """Whether the intent has a unit now. An answer that no version check would catch is not given on the strength
+        of a unit that is itself still to be committed: it is decided `later`, when that one's fate is known."""
+        version, record, after = intent.version, intent.record, None
         # A run that is to be new is the store's to judge: what is known here may be uncommitted yet, or swept away.
         if intent.run is not None and version:
-            newest = heads.get(intent.run) or self._known.get(intent.run)
-            if newest is not None and newest[0] > version:
-                version, record = newest
+            version, record, after = self._newest(intent.run, heads, (version, record, None))
         try:
             built = intent.build(version, record)
         except BaseException as problem:
-            intent.fail(problem)
+            if after is None:
+                intent.fail(problem)
+            else:
+                later.append(intent)
+            return False
+        if after is not None and (not isinstance(built, Unit) or built.run is None):
+            later.append(intent)
             return False
         if not isinstance(built, Unit):
             intent.settle(built)
             return False
         intent.unit = built
         if built.run is not None:
-            heads[built.run.id] = (built.run.expect + 1, built.run.record)
+            if after is not None:
+                built.run = msgspec.structs.replace(built.run, after=after)
+            heads[built.run.id] = (built.run.expect + 1, built.run.record, built.id)
         return True
+
+    def _newest(self, run: str, heads: dict[str, _Head], own: _Head) -> _Head:
+        known = self._known.get(run)
+        committed = own if known is None or known[0] <= own[0] else (*known, None)
+        head = heads.get(run)
+        return committed if head is None or head[0] <= committed[0] else head
 
     async def _commit(self, batch: list[Intent]) -> None:
         if not batch:

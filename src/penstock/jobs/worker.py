@@ -69,6 +69,7 @@ class Worker:
         self._held: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
+        self._nudged = asyncio.Event()
         self._next_due: int | None = None
         self._turn = 0
         self._loop = asyncio.get_running_loop()
@@ -95,23 +96,27 @@ class Worker:
     def stop(self) -> None:
         """Takes no more work; `run` returns once what is in hand is finished or given back."""
         self._stopping.set()
+        self._nudged.set()
 
     # Claiming
 
     async def _serve(self) -> None:
         topics = [f"queue:{queue}" for queue in self._queues]
         with self._store.signals.listen(*topics) as listener:
-            stop = asyncio.create_task(self._stopping.wait())
-            try:
-                while not self._stopping.is_set():
-                    ask = self.ask(Counter())
-                    if ask is not None:
-                        await self._claim(ask)
-                    heard = asyncio.create_task(listener.wait(self._patience()))
-                    await asyncio.wait((heard, stop), return_when=asyncio.FIRST_COMPLETED)
+            while True:
+                ask = self.ask(Counter())
+                if ask is not None:
+                    await self._claim(ask)
+                if self._stopping.is_set():
+                    return
+                self._nudged.clear()  # what was heard of until now, the patience knows
+                heard = asyncio.create_task(listener.wait(self._patience()))
+                nudged = asyncio.create_task(self._nudged.wait())
+                try:
+                    await asyncio.wait((heard, nudged), return_when=asyncio.FIRST_COMPLETED)
+                finally:
                     heard.cancel()
-            finally:
-                stop.cancel()
+                    nudged.cancel()
 
     async def _claim(self, ask: Ask) -> None:
         try:
@@ -145,6 +150,8 @@ class Worker:
         return Ask((*wants[self._turn :], *wants[: self._turn]), self._lease_ms, self.name, free)
 
     def take(self, work: Claims) -> None:
+        if work.next_due is not None and (self._next_due is None or work.next_due < self._next_due):
+            self._nudged.set()  # a commit brought news of work that is due before the next look at the store
         self._next_due = work.next_due
         for claim in work.claims:
             self._active[claim.token] = (claim, None)

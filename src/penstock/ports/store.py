@@ -19,7 +19,8 @@ class Commits(Protocol):
         """Applies each unit whole or not at all, in order, in one durable write; then hands out work.
 
         A refused unit leaves its neighbours untouched. A unit may expect the run version that an earlier unit of the
-        same call writes. Raises StoreUnavailable when nothing is known; committing the same units again is safe.
+        same call writes, naming it in `after`. Raises StoreUnavailable when nothing is known; committing the same
+        units again is safe.
         """
         ...
 

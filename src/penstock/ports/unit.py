@@ -111,7 +111,11 @@ Outcome = Completed | RetryAt | Dead | Suspended | Cancelled | GivenBack
 
 
 class RunWrite(msgspec.Struct, frozen=True):
-    """The run record's next state. Refused unless the stored version is `expect` (0: the run must not exist)."""
+    """The run record's next state. Refused unless the stored version is `expect` (0: the run must not exist).
+
+    `after` is the unit this one was decided on before that was committed: refused unless that wrote the stored version.
+    The number alone would not tell: if that unit was refused, another's commit may have been given the same one.
+    """
 
     id: str
     expect: int
@@ -120,6 +124,7 @@ class RunWrite(msgspec.Struct, frozen=True):
     status: str
     closed: bool = False  # a closed run's jobs are never claimed again
     cancel_jobs: bool = False  # drop what is waiting or delayed, in the same write
+    after: str | None = None
 
 
 class Memo(msgspec.Struct, frozen=True):

@@ -19,8 +19,9 @@ from ..ports.store import RunRow, Store
 
 TERMINAL = ("flow.completed", "flow.failed", "flow.cancelled", "flow.compensated")
 # Kinds an attempt writes about itself: only the newest attempt of a job may.
-_OWN_KINDS = ("step.completed", "step.failed", "step.progress", "step.partial", "job.completed", "job.failed")
-_OWN_KINDS += ("job.progress", "job.partial", "job.cancelled", "log", "buffer.drop", "schema.error")
+_OWN_KINDS = frozenset(
+    f"{family}.{what}" for family in ("step", "job") for what in ("completed", "failed", "cancelled", "progress", "partial")
+) | {"log", "buffer.drop", "schema.error"}
 _JOB_ENDS = ("job.completed", "job.cancelled")
 PAGE = 1000
 

@@ -112,6 +112,16 @@ def no_version_check() -> None:
     committing.Committer._check_version = check  # type: ignore[method-assign]
 
 
+@mutant("a decision made on a unit that was then refused is taken if the version number fits", "simulation")
+def versions_by_number() -> None:
+    original = committing.Committer._check_version
+
+    def check(self: Any, unit: Unit, run: Any) -> Any:
+        return original(self, unit, msgspec.structs.replace(run, after=None))
+
+    committing.Committer._check_version = check  # type: ignore[method-assign]
+
+
 @mutant("a unit sent again after a lost reply is not recognised", "simulation", "sweep")
 def repeats_unseen() -> None:
     _rewrite("fence", "token, unit", "token, NULL")

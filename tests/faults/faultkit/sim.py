@@ -36,7 +36,7 @@ from .keeper import TaskKeeper
 from .simloop import Deadlock, Party, SimLoop
 
 LEASE = 1.0
-HEAL_LIMIT = 600.0  # virtual seconds
+HEAL_LIMIT = 60.0  # virtual seconds
 
 # The flows. `WORLD` is the simulation that runs at the moment: one at a time in a process.
 
@@ -48,13 +48,15 @@ async def _work(ctx: Any, slow: float = 0.0) -> None:
     world = WORLD
     world.effects.append(Effect(ctx.run_id or "", ctx.step or ctx.queue, ctx.job_id, ctx.attempt, ctx.idempotency_key()))
     dice = world.dice(ctx.job_id, ctx.attempt)
-    if dice.random() < 0.15:
-        ctx.log("here", attempt=ctx.attempt)
-    if dice.random() < 0.10:
-        ctx.progress(50)
+    said = f"{ctx.job_id}/{ctx.attempt}"
+    if dice.random() < 0.3:
+        ctx.log(f"{said}/begins")
     await asyncio.sleep(dice.choice((0.0, 0.01, 0.05, 0.3)) + slow * dice.random())
-    if dice.random() < 0.05:
-        ctx.partial("half")
+    if dice.random() < 0.3:
+        ctx.progress(f"{said}/half")
+        await asyncio.sleep(dice.choice((0.0, 0.05, 0.2)))
+    if dice.random() < 0.1:
+        ctx.partial(f"{said}/some")
 
 
 async def _stumble(ctx: Any, chance: float) -> None:
@@ -393,34 +395,67 @@ class World:
             run = f"{name}-{n}"
             at = rng.uniform(0, 3)
             plan.append((at, "start", (name, run, {"parts": rng.randint(1, 3)})))
-            if rng.random() < 0.25:
+            if rng.random() < 0.35:
                 plan.append((at + rng.uniform(0, 3), "cancel", run))
             if name == "door":
                 plan += [(at + rng.uniform(0, 2), "emit", (run, f"guest-{n}-{k}")) for k in range(2)]
+                plan.append((at + rng.uniform(0, 2), "shout", (run, f"shout-{n}")))
             if name == "doomed":
                 plan.append((at + rng.uniform(1, 6), "redrive", run))
         plan += [(rng.uniform(0, 4), "mail", f"letter-{n}") for n in range(rng.randint(0, 3))]
         if rng.random() < 0.2:
             plan.append((0.5, "schedule", "tick"))
-        return sorted(plan, key=lambda item: item[0])
+        return [(round(at * 4) / 4, what, about) for at, what, about in sorted(plan, key=lambda item: item[0])]
 
     async def _client(self, name: str) -> None:
+        """Carries out the plan, things of the same moment side by side; some clients are workers as well."""
         app = self._app(name)
+        started: dict[str, asyncio.Event] = {}
         async with app:
-            for at, what, about in self._plan:
-                await asyncio.sleep(max(at - self.loop.time(), 0))
-                await self._insist(lambda what=what, about=about: getattr(self, f"_{what}")(app, about))  # type: ignore[misc]
+            tasks = [asyncio.create_task(self._item(app, name, item, started)) for item in self._plan]
+            if self.dice(name).random() < 0.5:
+                self._apps[name] = app
+                async with app.working(name=name, concurrency=4):
+                    await asyncio.gather(*tasks)
+                self._apps.pop(name, None)
+            await asyncio.gather(*tasks)
         self._done.add(name)
         self._clients.pop(name, None)
 
-    async def _insist(self, call: Callable[[], Awaitable[None]]) -> None:
+    async def _item(self, app: App, name: str, item: tuple[float, str, Any], started: dict[str, asyncio.Event]) -> None:
+        at, what, about = item
+        run = about if isinstance(about, str) else about[1] if what == "start" else about[0]
+        known = started.setdefault(run, asyncio.Event())
+        await asyncio.sleep(max(at - self.loop.time(), 0))
+        if what in ("cancel", "emit", "shout", "redrive"):
+            await known.wait()
+        if what == "shout":
+            await self._shout(app, name, about)
+            return
+        times = 2 if self.dice(name, what, run).random() < 0.3 else 1
+        await asyncio.gather(*(self._insist(getattr(self, f"_{what}"), app, about) for _ in range(times)))
+        known.set()
+
+    async def _insist(self, call: Callable[[App, Any], Awaitable[None]], app: App, about: Any) -> None:
         """Asks again, as the error says is safe, until there is an answer."""
         while True:
             try:
-                return await call()
+                return await call(app, about)
             except StoreUnavailable:
                 self.counts["asked again"] += 1
                 await asyncio.sleep(0.1)
+
+    async def _shout(self, app: App, name: str, about: Any) -> None:
+        """An event without a key can be sent once only: it may be there once or not at all."""
+        run, key = about
+        if name != "c0" or key in self.emitted:
+            return
+        self.emitted[key] = (run, False)
+        try:
+            await app.emit("guest.came", {"key": key}, run=run)
+        except (RunError, StoreUnavailable):
+            return
+        self.emitted[key] = (run, True)
 
     async def _start(self, app: App, about: Any) -> None:
         flow, run, input = about
@@ -500,6 +535,7 @@ class World:
         self.counts["runs"] += len(history.runs)
         self.counts["attempts"] += len(self.effects)
         self._judge_emits(history)
+        self._judge_frames(history)
         await self._judge_state(store, history)
         digest = hashlib.sha256()
         for run in sorted(history.runs, key=lambda r: r.id):
@@ -514,6 +550,17 @@ class World:
         for key, (run, acknowledged) in self.emitted.items():
             if seen[key] > 1 or (acknowledged and not seen[key]):
                 self.violations.append(Violation("emits", run, f"{key} was recorded {seen[key]} times (answered: {acknowledged})"))
+
+    def _judge_frames(self, history: Any) -> None:
+        """What a handler said while it ran is there once."""
+        seen: Counter[str] = Counter()
+        for events in (*(run.events for run in history.runs), *history.queues.values()):
+            for event in events:
+                if event.kind == "log" or event.kind.endswith((".progress", ".partial")):
+                    seen[str(event.data.get("msg") or event.data.get("progress") or event.data.get("chunk"))] += 1
+        for what, times in seen.items():
+            if times > 1:
+                self.violations.append(Violation("frames", what, f"was recorded {times} times"))
 
     async def _judge_state(self, store: InlineStore, history: Any) -> None:
         row = await store.state("shared/count")

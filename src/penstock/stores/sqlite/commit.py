@@ -74,8 +74,9 @@ class Committer:
             return Committed(repeated=True)
         if state != ACTIVE or token != claim.token or attempt != claim.attempt:
             return Fenced()
-        if unit.outcome is None and claim.run is not None and self._is_closed(claim.run):
-            return Fenced()  # a cancelled run's attempt may end, but nothing comes after the run's last event
+        if unit.run is None and claim.run is not None and (unit.events or unit.outcome is None):
+            # A cancelled run's attempt may end, but nothing comes after the run's last event.
+            return Fenced() if self._is_closed(claim.run) else None
         return None
 
     def _is_closed(self, run: str) -> bool:
@@ -88,7 +89,7 @@ class Committer:
         version, status, closed, last, record = row
         if last == unit.id:
             return Committed(repeated=True)
-        if version != run.expect:
+        if version != run.expect or (run.after is not None and run.after != last):
             return Conflict(version, record)
         self._head = (status, closed)
         return None

@@ -110,25 +110,29 @@ class Writer:
 
     def _serve(self, connection: apsw.Connection) -> None:
         cursor = connection.cursor()
-        seen = _data_version(cursor)
+        seen = self._look(cursor, -1)
         while True:
             try:
                 first = self._inbox.get(timeout=GLANCE)
             except queue.Empty:
-                now = _data_version(cursor)
-                if now != seen:
-                    seen = now
-                    self._glance()
+                seen = self._look(cursor, seen)
                 continue
             batch, stop = self._collect(first)
             if batch:
                 self._transact(connection, cursor, batch)
-                now = _data_version(cursor)
-                if now != seen:
-                    seen = now
-                    self._glance()
+                seen = self._look(cursor, seen)
             if stop:
                 return
+
+    def _look(self, cursor: apsw.Cursor, seen: int) -> int:
+        """Tells when another process has committed since the version seen; gives the present one."""
+        try:
+            now = _data_version(cursor)
+        except apsw.Error:
+            return seen  # the next commit says what is wrong; a look must not end the thread that answers
+        if now != seen:
+            self._glance()
+        return now
 
     def _collect(self, first: _Ticket[Any] | None) -> tuple[list[_Ticket[Any]], bool]:
         batch: list[_Ticket[Any]] = []

@@ -1,0 +1,68 @@
+"""Draws run.svg, the picture in the README: a real run of the shop, at three moments.
+
+python docs/images/draw_run.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import tempfile
+from pathlib import Path
+
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+
+from penstock import App
+from penstock.cli.picture import Picture
+from penstock.core.clock import from_iso
+from penstock.core.events import Event
+from penstock.core.payload import parse
+from penstock.flows.reducer import reduce_flow
+
+HERE = Path(__file__).resolve().parent
+SHOP = HERE.parents[1] / "examples" / "shop"
+# Fonts are those of the reader: a picture asks nobody on the network for one.
+FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.S)
+
+
+class Moment:
+    """A clock that shows the time of one event."""
+
+    def __init__(self, event: Event) -> None:
+        self._ms = from_iso(event.ts)
+
+    def now_ms(self) -> int:
+        return self._ms
+
+
+async def run() -> list[Event]:
+    order = parse((SHOP / "order.json").read_text("utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        async with App(f"sqlite:///{folder}/shop.db", SHOP / "workers") as app, app.working():
+            id = await app.start("shop", order, idempotency_key=order["id"])
+            await app.wait(id, timeout="1m")
+            return await app.events.read_all(f"nq:flow:{id}")
+
+
+def draw(events: list[Event]) -> str:
+    console = Console(
+        record=True, width=90, file=io.StringIO(), force_terminal=True, color_system="truecolor", legacy_windows=False
+    )
+    console.print("[green]$[/] penstock run shop --input @order.json", highlight=False)
+    for event in moments(events):
+        console.print(Picture(reduce_flow(e for e in events if e.seq <= event.seq), Moment(event)))
+        console.print()
+    return console.export_svg(title="the same run at three moments", code_format=FORMAT, unique_id="penstock-run")
+
+
+def moments(events: list[Event]) -> list[Event]:
+    """The payment has failed for the second time; the parcel is half packed; all is done."""
+    failed = [e for e in events if e.step == "charge" and e.kind == "step.retry"]
+    packed = [e for e in events if e.step == "ship" and e.kind == "step.progress" and e.data == {"progress": 50}]
+    return [failed[0], packed[0], events[-1]]
+
+
+if __name__ == "__main__":
+    (HERE / "run.svg").write_text(draw(asyncio.run(run())), "utf-8")

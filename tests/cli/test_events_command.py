@@ -1,0 +1,109 @@
+"""`penstock events`: a stream, stored or live."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock import App
+from penstock.core.events import encode_event
+
+
+def envelopes(run: str) -> list[Any]:
+    """The stream as the store gives it."""
+
+    async def read() -> list[Any]:
+        async with App(handlers=()) as app:
+            return [json.loads(encode_event(event)) for event in await app.events.read_all(f"nq:flow:{run}")]
+
+    return asyncio.run(read())
+
+
+def records(answer: Any) -> list[Any]:
+    return [json.loads(line) for line in answer.lines]
+
+
+def test_json_lines_are_the_envelopes(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "mine", "--input", '"Ada"')
+    found = records(penstock("events", "mine", "--json"))
+    assert found == envelopes("mine")
+    assert [event["kind"] for event in found] == [
+        "flow.started", "step.started", "greeted", "step.completed", "step.started", "step.completed", "flow.completed",
+    ]  # fmt: skip
+
+
+def test_the_full_name_of_the_stream(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "mine")
+    assert penstock("events", "nq:flow:mine", "--json").out == penstock("events", "mine", "--json").out
+
+
+def test_after_and_limit(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "mine")
+    every = records(penstock("events", "mine", "--json"))
+    assert records(penstock("events", "mine", "--json", "--limit", "2")) == every[:2]
+    assert records(penstock("events", "mine", "--json", "--after", every[1]["id"], "--limit", "3")) == every[2:5]
+    assert penstock("events", "mine", "--json", "--after", every[-1]["id"]).out == ""
+
+
+def test_lines_for_people_leave_out_the_stack(penstock: Callable) -> None:
+    penstock("run", "fails", "--key", "mine")
+    answer = penstock("events", "mine")
+    failed = next(line for line in answer.lines if "step.failed" in line)
+    assert "it does not work" in failed
+    assert "stack" not in failed
+
+
+def test_follow_ends_with_the_run(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "mine")
+    assert penstock("events", "mine", "--follow", "--json").out == penstock("events", "mine", "--json").out
+
+
+def test_follow_sees_what_another_process_does(
+    child: Callable, penstock: Callable, project: Path, until_there: Callable
+) -> None:
+    penstock("start", "gated", "--key", "mine")
+    follower = child("events", "mine", "--follow", "--json")
+    follower.until_it_says("flow.started")
+    worker = child("run", "gated", "--key", "mine")
+    follower.until_it_says("step.started")
+    (project / "gate").touch()
+    assert worker.end().code == 0
+    answer = follower.end()
+    assert answer.code == 0
+    assert [json.loads(line)["kind"] for line in answer.lines] == [
+        "flow.started", "step.started", "step.completed", "flow.completed",
+    ]  # fmt: skip
+
+
+def test_follow_with_a_limit_ends_by_itself(penstock: Callable) -> None:
+    penstock("start", "greet", "--key", "mine")
+    assert len(penstock("events", "mine", "--follow", "--limit", "1").lines) == 1
+
+
+def test_follow_is_left_with_ctrl_c(child: Callable, penstock: Callable) -> None:
+    penstock("start", "greet", "--key", "mine")
+    follower = child("events", "mine", "--follow")
+    follower.until_it_says("flow.started")
+    follower.signal(signal.SIGINT)
+    answer = follower.end()
+    assert (answer.code, answer.err) == (130, "")
+
+
+def test_a_reader_that_stops_reading_is_no_error(child: Callable, penstock: Callable) -> None:
+    penstock("start", "greet", "--key", "mine")
+    follower = child("events", "mine", "--follow")
+    follower.until_it_says("flow.started")
+    follower.process.stdout.close()
+    penstock("run", "greet", "--key", "mine")
+    assert follower.process.wait(30) == 0
+    assert follower.process.stderr.read() == ""
+
+
+def test_a_queue_without_events(penstock: Callable) -> None:
+    penstock("start", "greet")
+    answer = penstock("events", "nq:queue:empty")
+    assert (answer.code, answer.out, answer.err) == (0, "", "No events in nq:queue:empty.\n")

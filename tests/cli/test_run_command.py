@@ -1,0 +1,124 @@
+"""`penstock run`: starts, works, shows, and says by its exit code how it went."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock import SyncApp
+
+STEP_KEYS = {"step", "n", "status", "attempt", "startedAt", "completedAt", "duration", "result", "error", "code"}
+
+
+def test_a_completed_run_is_drawn_and_gives_zero(penstock: Callable) -> None:
+    answer = penstock("run", "greet", "--input", '"Ada"', "--key", "first")
+    assert answer.code == 0
+    assert re.fullmatch(r"greet first completed \d+ ms", answer.lines[0])
+    assert [line.split()[:2] for line in answer.lines[1:3]] == [["✓", "greet"], ["✓", "answer"]]
+    assert answer.lines[3] == "result Hello, Ada!"
+    assert answer.err == ""
+
+
+def test_json_is_one_object_with_everything(penstock: Callable) -> None:
+    run = penstock("run", "greet", "--input", '"Ada"', "--json").json
+    assert (run["flow"], run["status"], run["input"], run["result"]) == ("greet", "completed", "Ada", "Hello, Ada!")
+    assert run["error"] is None
+    assert run["startedAt"] <= run["completedAt"]
+    assert run["duration"] >= 0
+    assert list(run["steps"]) == ["greet", "answer"]
+    assert set(run["steps"]["answer"]) >= STEP_KEYS
+    assert run["steps"]["answer"]["status"] == "completed"
+
+
+def test_a_failed_run_gives_one_and_shows_the_error(penstock: Callable) -> None:
+    answer = penstock("run", "fails")
+    assert answer.code == 1
+    assert "✗ fails" in answer.out
+    assert "error it does not work" in answer.out
+
+
+def test_a_failed_run_in_json(penstock: Callable) -> None:
+    answer = penstock("run", "fails", "--json")
+    assert answer.code == 1
+    assert (answer.json["status"], answer.json["error"]) == ("failed", "it does not work")
+    assert answer.json["steps"]["fails"]["status"] == "failed"
+
+
+def test_input_from_a_file(penstock: Callable, project: Path) -> None:
+    (project / "who.json").write_text('"Grace"')
+    assert penstock("run", "greet", "--input", "@who.json", "--json").json["result"] == "Hello, Grace!"
+
+
+def test_input_from_stdin(penstock: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO('"Zoë"'.encode())))
+    assert penstock("run", "greet", "--input", "-", "--json").json["result"] == "Hello, Zoë!"
+
+
+def test_a_negative_number_is_an_input(penstock: Callable) -> None:
+    assert penstock("run", "greet", "--input", "-5", "--json").json["input"] == -5
+
+
+def test_tags_priority_and_delay_reach_the_run(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "k", "--tag", "a=1", "--tag", "b=x=y", "--priority", "7", "--delay", "50ms")
+    first = json.loads(penstock("events", "k", "--json", "--limit", "1").out)
+    assert first["meta"]["tags"] == {"a": "1", "b": "x=y"}
+
+
+def test_the_key_of_an_unfinished_run_goes_on_with_it(penstock: Callable, project: Path) -> None:
+    started = penstock("start", "greet", "--key", "mine", "--input", '"Ada"')
+    assert started.out == "mine\n"
+    answer = penstock("run", "greet", "--key", "mine", "--json")
+    assert answer.code == 0
+    assert answer.json["result"] == "Hello, Ada!"
+    assert "going on with it" in answer.err
+
+
+def test_the_key_of_an_ended_run_shows_it_again(penstock: Callable) -> None:
+    penstock("run", "fails", "--key", "mine")
+    answer = penstock("run", "fails", "--key", "mine", "--json")
+    assert answer.code == 1
+    assert answer.json["steps"]["fails"]["attempt"] == 1
+    assert "ended before" in answer.err
+
+
+def test_the_key_of_another_flow_is_refused(penstock: Callable) -> None:
+    penstock("run", "fails", "--key", "mine")
+    answer = penstock("run", "greet", "--key", "mine", "--input", "1")
+    assert answer.code == 2
+    assert "is of flow 'fails'" in answer.err
+
+
+def test_what_handlers_print_stays_out_of_the_answer(penstock: Callable, project: Path) -> None:
+    (project / "gate").touch()
+    answer = penstock("run", "gated", "--json")
+    assert answer.json["result"] == "through"
+    assert "the handler prints this" in answer.err
+
+
+def test_a_run_cancelled_meanwhile_gives_one(child: Callable, project: Path, until_there: Callable) -> None:
+    running = child("run", "gated", "--key", "mine", "--json")
+    until_there(project / "began")
+    with SyncApp(handlers=()) as app:
+        assert app.cancel("mine", "no longer wanted")
+    answer = running.end()
+    assert answer.code == 1
+    assert (answer.json["status"], answer.json["reason"]) == ("cancelled", "no longer wanted")
+
+
+def test_other_flows_queues_are_left_alone(penstock: Callable) -> None:
+    penstock("start", "fails", "--key", "other")
+    penstock("run", "greet", "--input", "1")
+    assert penstock("runs", "show", "other", "--json").json["status"] == "running"
+
+
+def test_the_url_of_the_environment_is_used(penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", "sqlite:///elsewhere.db")
+    assert penstock("run", "greet", "--input", "1").code == 0
+    assert (project / "elsewhere.db").exists()
+    assert not (project / ".penstock").exists()

@@ -1,0 +1,39 @@
+"""`penstock --help` is quick: the engine is not loaded for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+SLOW = ("asyncio", "apsw", "msgspec", "penstock.app", "penstock.flows", "rich.live")
+
+
+def python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_help_does_not_load_the_engine() -> None:
+    code = f"""
+import sys
+from penstock.cli import main
+assert main(["--help"]) == 0
+print("loaded", [name for name in {SLOW!r} if name in sys.modules])
+"""
+    assert python(code).splitlines()[-1] == "loaded []"
+
+
+def test_help_is_quick() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        python("from penstock.cli import main; main(['--help'])")
+        return time.perf_counter() - start
+
+    # The best of some: a busy machine is not our doing.
+    assert any(seconds() < 0.4 for _ in range(10))
+
+
+def test_the_public_names_are_all_there() -> None:
+    python("from penstock import *; App, SyncApp, flow, step, job, Context")
+    assert python("import penstock; print(set(penstock.__all__) <= set(dir(penstock)))").strip() == "True"
+    assert "no attribute 'nope'" in python("import penstock\ntry: penstock.nope\nexcept AttributeError as e: print(e)")

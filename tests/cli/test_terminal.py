@@ -1,0 +1,74 @@
+"""What a person at a terminal sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def test_a_run_is_drawn_live(terminal: type, project: Path) -> None:
+    screen = terminal("run", "gated", "--key", "mine")
+    screen.until(lambda: "running" in screen.seen and "● " in screen.seen)
+    assert "completed" not in screen.seen
+    (project / "gate").touch()
+    assert screen.end() == 0
+    assert "the handler prints this" in screen.seen
+    assert "✓ " in screen.seen
+    assert screen.seen.rstrip().endswith("through\r\n\x1b[?25h")
+
+
+def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(
+    terminal: type, penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_GRACE", "100ms")
+    screen = terminal("run", "gated", "--key", "mine")
+    screen.until((project / "began").exists)
+    screen.press_ctrl_c()
+    assert screen.end() == 130
+    assert "Run mine is kept: `penstock worker` goes on with it, or `penstock run gated --key mine`" in screen.seen
+    assert "Traceback" not in screen.seen
+    (project / "gate").touch()
+    answer = penstock("run", "gated", "--key", "mine", "--json")
+    assert (answer.code, answer.json["steps"]["gated"]["attempt"]) == (0, 2)
+
+
+def test_a_second_ctrl_c_does_not_wait(terminal: type, project: Path) -> None:
+    screen = terminal("run", "gated", "--key", "mine")
+    screen.until((project / "began").exists)
+    screen.press_ctrl_c()
+    screen.until(lambda: "Ctrl-C again stops at once" in screen.seen)
+    screen.press_ctrl_c()
+    assert screen.end() == 130
+    assert "Run mine is kept" in screen.seen
+
+
+def test_a_run_that_ends_while_it_is_stopped_is_shown(terminal: type, project: Path) -> None:
+    screen = terminal("run", "gated", "--key", "mine")
+    screen.until((project / "began").exists)
+    screen.press_ctrl_c()
+    screen.until(lambda: "Stopping" in screen.seen)
+    (project / "gate").touch()
+    assert screen.end() == 0
+    assert "through" in screen.seen
+
+
+def test_json_leaves_nothing_else_on_the_screen(terminal: type) -> None:
+    screen = terminal("run", "greet", "--input", '"Ada"', "--key", "mine", "--json")
+    assert screen.end() == 0
+    assert screen.seen.rpartition("\x1b[2K")[2].startswith('{"id": "mine"')
+
+
+def test_start_tells_what_comes_next(terminal: type) -> None:
+    screen = terminal("start", "greet", "--key", "mine")
+    assert screen.end() == 0
+    assert "`penstock worker` works on it" in screen.seen
+
+
+def test_a_run_is_shown_in_colour(terminal: type, penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "mine", "--input", '"Ada"')
+    screen = terminal("runs", "show", "mine")
+    assert screen.end() == 0
+    assert "\x1b[32mcompleted" in screen.seen
+    assert "input Ada" in screen.seen

@@ -1,0 +1,84 @@
+"""`penstock worker`: says what it works on, works, and stops in good order."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_works_and_stops_in_good_order(
+    child: Callable, penstock: Callable, project: Path, until_there: Callable, number: int
+) -> None:
+    worker = child("worker")
+    worker.until_it_says("Working.")
+    penstock("start", "gated", "--key", "mine")
+    until_there(project / "began")
+    worker.signal(number)
+    (project / "gate").touch()
+    answer = worker.end()
+    assert answer.code == 0
+    assert "Stopping" in answer.err
+    assert answer.err.endswith("Stopped.\n")
+    run = penstock("runs", "show", "mine", "--json").json
+    assert (run["status"], run["steps"]["gated"]["attempt"]) == ("completed", 1)
+
+
+def test_a_handler_that_does_not_finish_is_given_back(
+    child: Callable, penstock: Callable, project: Path, until_there: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_GRACE", "100ms")
+    worker = child("worker")
+    penstock("start", "gated", "--key", "mine")
+    until_there(project / "began")
+    worker.signal(signal.SIGTERM)
+    assert worker.end().code == 0
+    (project / "gate").touch()
+    assert penstock("run", "gated", "--key", "mine", "--json").json["status"] == "completed"
+
+
+def test_the_summary(child: Callable, project: Path) -> None:
+    (project / "workers" / "broken.py").write_text("import no_such_module\n")
+    worker = child("worker", "--concurrency", "3", "--queues", "greet,gated")
+    worker.until_it_says("Working.")
+    worker.signal(signal.SIGTERM)
+    answer = worker.end()
+    assert "store     sqlite:///.penstock/penstock.db" in answer.out
+    assert "queues    greet, gated, 3 handlers at once" in answer.out
+    assert "greet (2 steps)" in answer.out
+    assert "problems  1" in answer.out
+    assert "broken.py:1: the file does not import: ModuleNotFoundError" in answer.err
+
+
+def test_the_summary_in_json(child: Callable) -> None:
+    worker = child("worker", "--json")
+    worker.until_it_says("queues")
+    worker.signal(signal.SIGTERM)
+    about = json.loads(worker.end().out)
+    assert about["queues"] == ["fails", "gated", "greet"]
+    assert about["flows"]["greet"] == ["greet", "answer"]
+    assert about["problems"] == []
+
+
+def test_the_password_of_a_url_is_not_shown(penstock: Callable) -> None:
+    answer = penstock("worker", "--url", "redis://user:secret@host/0")
+    assert answer.code == 2
+    assert "secret" not in answer.out + answer.err
+
+
+def test_a_queue_nobody_works_on(penstock: Callable) -> None:
+    answer = penstock("worker", "--queues", "nope")
+    assert answer.code == 2
+    assert "no handler here works on queue 'nope'" in answer.err
+    assert "[unknown_queue]" in answer.err
+
+
+def test_nothing_to_work_on(penstock: Callable, project: Path) -> None:
+    (project / "empty").mkdir()
+    answer = penstock("worker", "--dir", "empty")
+    assert answer.code == 2
+    assert "nothing to work on" in answer.err

@@ -1,0 +1,90 @@
+"""Every python and console block of the README, the docs and the examples is run, and shows what it says it shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from snippets import Block, blocks_of, matches
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md")])
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder, with our commands on the path and without what others left in the interpreter."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SHOP_PACE", "0.02")
+    monkeypatch.setenv("COLUMNS", "120")
+    modules, path = set(sys.modules), sys.path[:]
+    yield tmp_path
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name.startswith("penstock_worker_"):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_page_is_true(page: Path, place: Path) -> None:
+    if "examples" in page.parts:
+        shutil.copytree(page.parent, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".penstock", "__pycache__"))
+    scope: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks_of(page):
+        where = f"{page.relative_to(ROOT)}:{block.line}"
+        if block.not_run is not None:
+            continue
+        if block.file is not None and block.language in ("python", "json"):
+            _write(block, place)
+        elif block.language == "python":
+            exec(compile(block.text, _saved(block, place), "exec"), scope)
+        elif block.language == "console":
+            _type(block, where)
+
+
+def _write(block: Block, place: Path) -> None:
+    assert block.file is not None
+    target = place / block.file
+    target.parent.mkdir(parents=True, exist_ok=True)
+    text = block.text if block.language == "python" else block.text.partition("\n")[2]
+    target.write_text(text, "utf-8")
+
+
+def _saved(block: Block, place: Path) -> str:
+    """The block as a file, so that errors and handlers know where they are from."""
+    target = place / f"snippet_{block.line}.py"
+    target.write_text("\n" * block.line + block.text, "utf-8")
+    return str(target)
+
+
+def _type(block: Block, where: str) -> None:
+    commands = block.commands()
+    assert commands, f"{where}: a console block has lines that begin with '$ '"
+    for command in commands:
+        done = subprocess.run(
+            command.text, shell=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120
+        )
+        said = done.stdout.splitlines()
+        assert matches(command.shown, said), f"{where}: $ {command.text}\n" + "\n".join(said)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_a_picture_asks_the_network_for_nothing() -> None:
+    for picture in ROOT.glob("docs/images/*.svg"):
+        text = picture.read_text("utf-8")
+        assert "@font-face" not in text
+        assert "url(http" not in text

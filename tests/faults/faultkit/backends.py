@@ -1,0 +1,31 @@
+"""The stores under test. A new backend is one entry here; every suite then runs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.app.backend import open_store
+from penstock.core.clock import Clock
+from penstock.ports.store import Store
+
+
+@dataclass(frozen=True)
+class Backend:
+    """How to make one, and what it can be put through."""
+
+    name: str
+    url: Callable[[Path], str]  # a store of its own for each folder
+    processes: bool  # several processes can share it
+    our_clock: bool  # leases go by the clock it is given, so time can be virtual
+
+    def open(self, folder: Path, clock: Clock) -> Store:
+        return open_store(self.url(folder), clock=clock, namespace="nq")
+
+
+SQLITE_FILE = Backend("sqlite-file", lambda folder: f"sqlite:///{folder / 'penstock.db'}", True, True)
+SQLITE_MEMORY = Backend("sqlite-memory", lambda _: ":memory:", False, True)
+
+ALL = (SQLITE_FILE, SQLITE_MEMORY)
+SHARED = tuple(backend for backend in ALL if backend.processes)

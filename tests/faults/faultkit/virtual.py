@@ -1,0 +1,79 @@
+"""Virtual time for real stores: when nothing is under way but waiting, time moves on at once.
+
+Unlike `simloop` this is asyncio's own loop with real sockets and threads; only its clock is ours. A call that is inside
+the store holds time still, so a reply is never late because the machine was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from penstock.testing.clock import START_MS
+
+T = TypeVar("T")
+
+
+class _Skipping:
+    """A selector that skips what it would have slept, unless something real is being waited for."""
+
+    def __init__(self) -> None:
+        self._inner = selectors.DefaultSelector()
+        self.skipped = 0.0
+        self.busy: Callable[[], bool] = lambda: False
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None or timeout <= 0:
+            return self._inner.select(timeout)
+        if self.busy():
+            return self._inner.select(0.05)
+        ready = self._inner.select(0)
+        if not ready:
+            self.skipped += timeout
+        return ready
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """asyncio's loop on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.skipping = _Skipping()
+        self._executing = 0
+        super().__init__(self.skipping)  # type: ignore[arg-type]
+
+    def time(self) -> float:
+        return self.skipping.skipped
+
+    @property
+    def executing(self) -> int:
+        return self._executing
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        future = super().run_in_executor(executor, func, *args)
+        self._executing += 1
+        future.add_done_callback(self._executed)
+        return future
+
+    def _executed(self, _: asyncio.Future[Any]) -> None:
+        self._executing -= 1
+
+
+class VirtualClock:
+    """The engine's clock: the loop's own time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        return START_MS + int(self._loop.time() * 1000)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Runs work on a virtual loop."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work())

@@ -1,0 +1,263 @@
+"""Cancelling: for good, at once for what waits, soon for what runs, and exactly one end however close the race."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from penstock import flow, step
+from penstock.core.errors import RunCancelled, UnknownRun
+from penstock.core.ids import step_job
+from penstock.testing.clock import FakeClock
+from penstock.testing.until import until
+
+TERMINAL = ("flow.completed", "flow.failed", "flow.cancelled", "flow.compensated")
+
+
+@flow("idle")
+async def idle() -> str:
+    return "done"
+
+
+async def test_a_queued_run_is_cancelled_and_never_starts(app: Any) -> None:
+    async with app(idle) as a:
+        run = await a.start("idle")
+        assert await a.cancel(run, "not needed")
+        assert (await a.queues.job(step_job(run, "idle", 1))).state.value == "cancelled"
+        async with a.working():
+            assert await a.gives("idle") == "done"
+        assert await a.kinds(run) == ["flow.started", "flow.cancelled"]
+        with pytest.raises(RunCancelled, match="not needed"):
+            await a.result(run)
+
+
+async def test_a_delayed_run_is_cancelled(app: Any, clock: FakeClock) -> None:
+    async with app(idle, clock=clock) as a, a.working():
+        run = await a.start("idle", delay="1h")
+        assert await a.cancel(run)
+        a.tick("2h")
+        assert await a.gives("idle") == "done"
+        assert await a.kinds(run) == ["flow.started", "flow.cancelled"]
+
+
+async def test_a_run_waiting_for_its_retry_is_cancelled(app: Any, clock: FakeClock) -> None:
+    @flow("retries", retry={"attempts": 5, "backoff": {"delay": "1m"}})
+    async def retries() -> None:
+        raise ValueError("again")
+
+    async with app(retries, clock=clock) as a, a.working():
+        run = await a.start("retries")
+        await a.step_in(run, "retries", "delayed")
+        await a.cancel(run)
+        a.tick("10m")
+        assert (await a.step_in(run, "retries", "cancelled")).attempt == 1
+        assert (await a.kinds(run))[-1] == "flow.cancelled"
+        assert await a.letters() == []
+
+
+async def test_a_running_async_handler_is_stopped_and_may_clean_up(app: Any) -> None:
+    told = asyncio.Event()
+    began = asyncio.Event()
+
+    @flow("endless", emits=["late"])
+    async def endless(ctx: Any) -> None:
+        ctx.emit("late")
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except Exception:  # a plain except must not eat it
+            pass
+        finally:
+            assert ctx.cancelled
+            told.set()
+
+    async with app(endless, lease="30s") as a, a.working():
+        run = await a.start("endless")
+        await asyncio.wait_for(began.wait(), 20)
+        assert await a.cancel(run, "enough")
+        await asyncio.wait_for(told.wait(), 20)
+        await a.step_in(run, "endless", "cancelled")
+        assert await a.kinds(run) == ["flow.started", "step.started", "flow.cancelled"]
+        view = await a.run(run)
+        assert (view.status, view.reason, view.steps["endless"].status) == ("cancelled", "enough", "cancelled")
+
+
+async def test_a_running_thread_is_stopped(app: Any) -> None:
+    began, stopped = threading.Event(), threading.Event()
+
+    @flow("spinning")
+    def spins(ctx: Any) -> None:
+        began.set()
+        try:
+            while True:
+                sum(range(100))
+        finally:
+            stopped.set()
+
+    async with app(spins, lease="30s") as a, a.working():
+        run = await a.start("spinning")
+        await until(began.is_set)
+        await a.cancel(run)
+        await until(stopped.is_set)
+        await a.step_in(run, "spins", "cancelled")
+        assert (await a.kinds(run))[-1] == "flow.cancelled"
+
+
+async def test_a_thread_can_ask_whether_it_is_cancelled(app: Any) -> None:
+    seen = threading.Event()
+
+    @flow("polite")
+    def polite(ctx: Any) -> str:
+        try:
+            while not ctx.cancelled:
+                pass
+        finally:
+            seen.set()
+        return "left by itself"
+
+    async with app(polite) as a, a.working():
+        run = await a.start("polite")
+        await a.step_in(run, "polite", "active")
+        await a.cancel(run)
+        await until(seen.is_set)
+        await a.step_in(run, "polite", "cancelled")
+
+
+async def test_cancelling_frees_the_slot(app: Any) -> None:
+    @flow("endless")
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    async with app(endless, idle, concurrency=1) as a, a.working():
+        run = await a.start("endless")
+        await a.step_in(run, "endless", "active")
+        await a.cancel(run)
+        assert await a.gives("idle") == "done"
+
+
+async def test_cancelled_from_another_app(shared: Any) -> None:
+    stopped = asyncio.Event()
+
+    @flow("endless")
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async with shared(endless) as worker, shared(endless) as other, worker.working():
+        run = await other.start("endless")
+        await worker.step_in(run, "endless", "active")
+        assert await other.cancel(run)
+        await asyncio.wait_for(stopped.wait(), 20)
+        await other.step_in(run, "endless", "cancelled")
+
+
+async def test_cancelling_is_final(app: Any) -> None:
+    gate = asyncio.Event()
+
+    @flow("two", emits=["go"])
+    async def begin(ctx: Any) -> str:
+        ctx.emit("go", "late")
+        ctx.state.set("k", "late")
+        while not gate.is_set():
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                continue  # a handler that will not listen
+        return "late"
+
+    @step(on="go")
+    async def never() -> None: ...
+
+    async with app(begin, never) as a, a.working():
+        run = await a.start("two")
+        await a.step_in(run, "begin", "active")
+        assert await a.cancel(run)
+        before = await a.stream(run)
+        gate.set()
+        await a.step_in(run, "begin", "cancelled")
+        assert await a.stream(run) == before, "a late commit changes nothing"
+        assert await a.state.of_run(run).get("k") is None
+        assert not await a.cancel(run), "it had ended before"
+        row = await a.store.run(run)
+        assert (row.status, row.closed) == ("cancelled", True)
+
+
+async def test_an_ended_run_cannot_be_cancelled(app: Any) -> None:
+    async with app(idle) as a, a.working():
+        run, _ = await a.ends("idle")
+        before = await a.stream(run)
+        assert not await a.cancel(run)
+        assert await a.stream(run) == before
+        with pytest.raises(UnknownRun):
+            await a.cancel("nobody")
+
+
+async def test_a_step_that_was_next_is_never_started(app: Any) -> None:
+    gate = asyncio.Event()
+    ran: list[str] = []
+
+    @flow("three", emits=["go"])
+    async def begin(ctx: Any) -> None:
+        ctx.emit("go")
+
+    @step(on="go", emits=["next"])
+    async def middle(ctx: Any) -> None:
+        await gate.wait()
+        ctx.emit("next")
+
+    @step(on="next")
+    async def last() -> None:
+        ran.append("last")
+
+    async with app(begin, middle, last) as a, a.working():
+        run = await a.start("three")
+        await a.step_in(run, "middle", "active")
+        await a.cancel(run)
+        gate.set()
+        await a.step_in(run, "middle", "cancelled")
+        assert await a.store.job(step_job(run, "last", 1)) is None
+    assert ran == []
+
+
+async def test_cancel_racing_completion_ends_each_run_exactly_once(app: Any) -> None:
+    @flow("racing", emits=["go"])
+    async def begin(ctx: Any) -> None:
+        ctx.emit("go")
+
+    @step(on="go")
+    async def end() -> str:
+        return "end"
+
+    async with app(begin, end, concurrency=50) as a, a.working():
+        runs = [await a.start("racing") for _ in range(200)]
+        answers = await asyncio.gather(*(a.cancel(run) for run in runs))
+        for run, cancelled in zip(runs, answers, strict=True):
+            status = await a.ended(run)
+            ends = [kind for kind in await a.kinds(run) if kind in TERMINAL]
+            assert ends == [f"flow.{status}"]
+            assert cancelled == (status == "cancelled")
+
+
+async def test_cancel_at_the_moment_of_completion(app: Any) -> None:
+    """Each run is cancelled from inside its own last step, so that the two commits go side by side."""
+    cancels: list[Any] = []
+    cancel: Any = None
+
+    @flow("brink")
+    async def brink(ctx: Any) -> None:
+        cancels.append(asyncio.create_task(cancel(ctx.run_id)))
+
+    async with app(brink, concurrency=50) as a, a.working():
+        cancel = a.cancel
+        runs = [await a.start("brink") for _ in range(100)]
+        statuses = [await a.ended(run) for run in runs]
+        answers = await asyncio.gather(*cancels)
+        assert set(statuses) <= {"completed", "cancelled"}
+        assert statuses.count("cancelled") == answers.count(True)
+        for run, status in zip(runs, statuses, strict=True):
+            assert [k for k in await a.kinds(run) if k in TERMINAL] == [f"flow.{status}"]

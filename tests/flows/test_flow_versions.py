@@ -1,0 +1,139 @@
+"""Code that changes while runs are under way: pinned trigger tables, and workers that do not know a step yet."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from penstock import flow, job, step
+from penstock.core.ids import step_job
+from penstock.testing.clock import FakeClock
+
+
+def old(version: str | None, gate: asyncio.Event) -> list[Any]:
+    @flow("shop", version=version, emits=["paid"])
+    async def pay(ctx: Any) -> None:
+        await gate.wait()
+        ctx.emit("paid")
+
+    @step(on="paid", name="letter", queue="post")
+    async def by_letter() -> str:
+        return "sent a letter"
+
+    return [pay, by_letter]
+
+
+def new(version: str | None, gate: asyncio.Event) -> list[Any]:
+    @flow("shop", version=version, emits=["paid"])
+    async def pay(ctx: Any) -> None:
+        await gate.wait()
+        ctx.emit("paid")
+
+    @step(on="never", name="letter", flow="shop", queue="post")
+    async def by_letter() -> str:
+        return "sent a letter, by new code"
+
+    @step(on="paid", name="mail", queue="post")
+    async def by_mail() -> str:
+        return "sent a mail"
+
+    return [pay, by_letter, by_mail]
+
+
+async def begun_under_old_code(shared: Any, versions: tuple[str | None, str | None]) -> tuple[Any, list[str]]:
+    """Starts a run under old code and finishes it under new code; gives its result and its steps."""
+    gate = asyncio.Event()
+    async with shared(*old(versions[0], gate)) as before:
+        run = await before.start("shop")
+    async with shared(*new(versions[1], gate)) as after, after.working():
+        gate.set()
+        result = await after.result(run, timeout=20)
+        started = [e.step for e in await after.said(run, "step.started")]
+        fresh = await after.gives("shop")
+        assert fresh == "sent a mail", "new runs go by the new table"
+        return result, started
+
+
+async def test_a_versioned_run_keeps_the_table_it_began_with(shared: Any) -> None:
+    result, started = await begun_under_old_code(shared, ("1", "2"))
+    assert result == "sent a letter, by new code", "the table is pinned, the code is the newest"
+    assert started == ["pay", "letter"]
+
+
+async def test_a_run_without_a_version_goes_by_the_newest_code(shared: Any) -> None:
+    result, started = await begun_under_old_code(shared, (None, None))
+    assert result == "sent a mail"
+    assert started == ["pay", "mail"]
+
+
+async def test_two_apps_with_different_code_at_the_same_time(shared: Any) -> None:
+    """Both workers take steps of both versions; each run goes by its own table."""
+    gate = asyncio.Event()
+    gate.set()
+    async with shared(*old("1", gate)) as one, shared(*new("2", gate)) as two:
+        ones = [await one.start("shop") for _ in range(5)]
+        twos = [await two.start("shop") for _ in range(5)]
+        # The older code does not know the step "mail", so it leaves that queue to the newer worker.
+        async with one.working(queues=["default"]), two.working():
+            for run, second in [*((run, "letter") for run in ones), *((run, "mail") for run in twos)]:
+                await two.ended(run)
+                assert [e.step for e in await two.said(run, "step.started")] == ["pay", second]
+
+
+async def refused(app: Any, id: str, attempt: int) -> Any:
+    """Waits until a job was tried so many times by a worker that does not know it."""
+    row = await app.in_state(id, "delayed")
+    while row.attempt < attempt:
+        row = await app.in_state(id, "delayed")
+    return row
+
+
+async def test_a_step_an_old_worker_does_not_know_waits_for_one_that_does(shared: Any, clock: FakeClock) -> None:
+    gate = asyncio.Event()
+    gate.set()
+    async with shared(*old(None, gate), clock=clock) as behind, shared(*new(None, gate), clock=clock) as ahead:
+        run = await ahead.start("shop")
+        async with ahead.working(queues=["default"]):
+            await ahead.step_in(run, "mail", "waiting")
+        async with behind.working():
+            row = await refused(behind, step_job(run, "mail", 1), 1)
+            assert b"unknown_step" in row.error
+            assert row.due > clock.now_ms()
+        async with ahead.working():
+            ahead.tick((row.due - clock.now_ms()) / 1000)
+            assert await ahead.result(run, timeout=20) == "sent a mail"
+        assert await ahead.letters("post") == []
+
+
+async def test_a_step_nobody_knows_is_a_dead_letter_in_the_end(shared: Any, clock: FakeClock) -> None:
+    gate = asyncio.Event()
+    gate.set()
+    async with shared(*old(None, gate), clock=clock) as behind, shared(*new(None, gate), clock=clock) as ahead:
+        run = await ahead.start("shop")
+        async with ahead.working(queues=["default"]):
+            await ahead.step_in(run, "mail", "waiting")
+        async with behind.working():
+            for attempt in range(1, 5):
+                row = await refused(behind, step_job(run, "mail", 1), attempt)
+                behind.tick((row.due - clock.now_ms()) / 1000)
+            assert await behind.ended(run) == "failed"
+        (letter,) = await behind.letters("post")
+        assert (letter.error["code"], letter.attempts_made) == ("unknown_step", 5)
+        await ahead.dead_letters.redrive(letter.original_job_id)
+        async with ahead.working():
+            assert await ahead.result(run, timeout=20) == "sent a mail"
+
+
+async def test_a_job_nobody_knows_is_a_dead_letter_in_the_end(app: Any, clock: FakeClock) -> None:
+    @job(queue="mail", name="known")
+    async def known() -> None: ...
+
+    async with app(known, clock=clock) as a, a.working():
+        id = await a.enqueue("mail", {"x": 1}, name="unknown")
+        for attempt in range(1, 5):
+            row = await refused(a, id, attempt)
+            a.tick((row.due - clock.now_ms()) / 1000)
+        await a.in_state(id, "failed")
+        (letter,) = await a.letters("mail")
+        assert (letter.error["code"], letter.original_data) == ("unknown_queue", {"x": 1})
+        assert await a.job_result(await a.enqueue("mail", name="known"), timeout=20) is None

@@ -1,0 +1,100 @@
+"""Timeouts: an attempt that takes too long fails with the code "timeout"."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from penstock import flow, job
+from penstock.testing.until import until
+
+
+async def test_an_async_attempt_that_takes_too_long_fails(app: Any) -> None:
+    cleaned = asyncio.Event()
+
+    @flow("slow", timeout="30ms")
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.set()
+
+    async with app(slow) as a, a.working():
+        run, status = await a.ends("slow")
+        assert status == "failed"
+        failed = (await a.said(run, "step.failed"))[0].data
+        assert (failed["code"], failed["willRetry"]) == ("timeout", False)
+        assert "timeout of 0.03 s" in failed["error"]
+        assert cleaned.is_set()
+        (letter,) = await a.letters()
+        assert letter.error["code"] == "timeout"
+
+
+async def test_a_thread_that_takes_too_long_fails_and_is_stopped(app: Any) -> None:
+    stopped = threading.Event()
+
+    @flow("slow", timeout="30ms", emits=["late"])
+    def slow(ctx: Any) -> None:
+        ctx.emit("late")
+        try:
+            while True:
+                sum(range(100))
+        finally:
+            stopped.set()
+
+    async with app(slow) as a, a.working():
+        run, status = await a.ends("slow")
+        assert status == "failed"
+        assert (await a.said(run, "step.failed"))[0].data["code"] == "timeout"
+        assert "late" not in await a.kinds(run)
+        await until(stopped.is_set)
+
+
+async def test_a_timeout_is_retried_under_the_policy(app: Any) -> None:
+    @flow("slow", timeout=0.03, retry={"attempts": 2, "backoff": {"delay": "1ms"}})
+    async def slow(ctx: Any) -> int:
+        if ctx.attempt == 1:
+            await asyncio.Event().wait()
+        return ctx.attempt
+
+    async with app(slow) as a, a.working():
+        assert await a.gives("slow") == 2
+
+
+async def test_a_timeout_of_the_handlers_own_is_not_ours(memory: Any) -> None:
+    @flow("own", timeout="1m")
+    async def own() -> None:
+        async with asyncio.timeout(0.001):
+            await asyncio.Event().wait()
+
+    async with memory(own) as a, a.working():
+        run, _ = await a.ends("own")
+        failed = (await a.said(run, "step.failed"))[0].data
+        assert (failed["name"], failed.get("code")) == ("TimeoutError", None)
+
+
+async def test_in_time_is_in_time(memory: Any) -> None:
+    @job(queue="quick", timeout="1m")
+    def quick(input: int) -> int:
+        return input + 1
+
+    async with memory(quick) as a, a.working():
+        assert await a.job_result(await a.enqueue("quick", 1), timeout=20) == 2
+
+
+async def test_a_stuck_thread_does_not_hold_up_the_others(memory: Any) -> None:
+    release = threading.Event()
+
+    @job(queue="stuck", timeout="30ms")
+    def stuck(input: str) -> str:
+        if input == "stuck":
+            release.wait(20)  # a call into C: it cannot be broken off
+        return input
+
+    async with memory(stuck, threads=2) as a, a.working():
+        first = await a.enqueue("stuck", "stuck")
+        row = await a.in_state(first, "failed")
+        assert b'"timeout"' in row.error
+        assert await a.job_result(await a.enqueue("stuck", "fine"), timeout=20) == "fine"
+        release.set()

@@ -14,10 +14,12 @@ import pytest
 
 from penstock import App, Event
 from penstock.core.ids import step_job
+from penstock.jobs import scheduler, worker
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.ports.store import JobRow
 from penstock.ports.unit import JobState
 from penstock.settings import Settings
+from penstock.stores import tailing
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
@@ -124,7 +126,15 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def app(url: str) -> Callable[..., Trial]:
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at the store without being woken: a lost wake-up fails a test instead of slowing it down."""
+    monkeypatch.setattr(worker, "MAX_IDLE", 3600.0)
+    monkeypatch.setattr(scheduler, "MAX_IDLE", 3600.0)
+    monkeypatch.setattr(tailing, "BACKSTOP", 3600.0)
+
+
+@pytest.fixture
+def app(url: str, no_polling: None) -> Callable[..., Trial]:
     """Makes Apps with the handlers given, on every store."""
     return apps_at(url)
 
@@ -136,12 +146,12 @@ def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def shared(shared_url: str) -> Callable[..., Trial]:
+def shared(shared_url: str, no_polling: None) -> Callable[..., Trial]:
     """Makes Apps that meet in one store, on every store where they can."""
     return apps_at(shared_url)
 
 
 @pytest.fixture
-def memory() -> Callable[..., Trial]:
+def memory(no_polling: None) -> Callable[..., Trial]:
     """Makes Apps in memory, for what no store has a say in."""
     return apps_at(":memory:")

@@ -1,11 +1,17 @@
-"""Settings: arguments over environment (`PENSTOCK_*`) over defaults. Unknown names are errors with a suggestion."""
+"""Settings: arguments over environment (`PENSTOCK_*`) over `penstock.toml` over `[tool.penstock]` over defaults.
+
+Unknown names are errors with a suggestion, wherever they stand. Every value remembers where it came from.
+"""
 
 from __future__ import annotations
 
 import difflib
 import os
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from .core.durations import to_ms
@@ -14,8 +20,9 @@ from .core.ids import check_name
 
 DEFAULT_URL = "sqlite:///.penstock/penstock.db"
 PREFIX = "PENSTOCK_"
-# Read by other parts: the log level by the CLI, the length of the fault suite by the tests.
-_OTHERS = {"PENSTOCK_LOG", "PENSTOCK_FAULTS", "PENSTOCK_DEBUG"}
+DEFAULT = "default"
+# Read by other parts: tracebacks by the CLI, the length of the fault suite by the tests.
+_OTHERS = {"PENSTOCK_FAULTS", "PENSTOCK_DEBUG"}
 
 
 @dataclass(frozen=True)
@@ -35,63 +42,120 @@ class Settings:
     retain_runs: int | None = 30 * 86_400_000
     retain_jobs: int | None = 7 * 86_400_000
     retain_events: int | None = 7 * 86_400_000
+    log: Literal["debug", "info", "warning", "error"] = "warning"
+    log_format: Literal["pretty", "json"] = "pretty"
+    redact: tuple[str, ...] = ("password", "passwd", "secret", "token", "authorization", "cookie", "api_key", "apikey")
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def load(cls, given: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> Settings:
-        """Reads the environment, lets arguments (those not None) win, and checks every value."""
+    def load(
+        cls,
+        given: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        folder: str | Path | None = None,
+    ) -> Settings:
+        """Reads the files of a folder (the current one), the environment and arguments (those not None)."""
+        reader = _Reader()
+        base = Path(folder) if folder is not None else Path.cwd()
+        reader.take(_toml(base / "pyproject.toml", "tool", "penstock"), lambda name: f"[tool.penstock] {name}")
+        reader.take(_toml(base / "penstock.toml"), lambda name: f"penstock.toml {name}")
         environment = os.environ if env is None else env
-        known = {field.name for field in fields(cls)}
-        values: dict[str, Any] = {}
-        for key, text in environment.items():
-            if key.startswith(PREFIX) and key not in _OTHERS:
-                name = key.removeprefix(PREFIX).lower()
-                values[name] = _read(name, text, known, f"environment variable {key}")
-        for name, value in (given or {}).items():
-            if value is not None:
-                values[name] = _read(name, value, known, f"argument {name}")
-        return cls(**values)
+        named = {key: text for key, text in environment.items() if key.startswith(PREFIX) and key not in _OTHERS}
+        reader.take({key.removeprefix(PREFIX).lower(): text for key, text in named.items()}, _variable)
+        reader.take({name: value for name, value in (given or {}).items() if value is not None}, _argument)
+        return cls(**reader.values, sources=MappingProxyType(reader.sources))
+
+    def source(self, name: str) -> str:
+        """Where a value came from."""
+        return self.sources.get(name, DEFAULT)
+
+
+def names() -> list[str]:
+    """The names of all settings."""
+    return [f.name for f in fields(Settings) if f.name != "sources"]
+
+
+def _variable(name: str) -> str:
+    return f"environment variable {PREFIX}{name.upper()}"
+
+
+def _argument(name: str) -> str:
+    return f"argument {name}"
+
+
+class _Reader:
+    """Values by name, later ones over earlier ones."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+        self._known = set(names())
+
+    def take(self, found: Mapping[str, Any], where: Any) -> None:
+        for key, value in found.items():
+            name = key.replace("-", "_")
+            self.values[name] = self._read(name, value, where(name))
+            self.sources[name] = where(name)
+
+    def _read(self, name: str, value: Any, where: str) -> Any:
+        if name not in self._known:
+            near = difflib.get_close_matches(name, sorted(self._known), 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(self._known))}"
+            raise SettingError(f"{where}: there is no setting {name!r}; {hint}")
+        try:
+            return _convert(name, value)
+        except (ValueError, TypeError) as problem:
+            raise SettingError(f"{where}: {problem}") from None
+
+
+def _toml(path: Path, *table: str) -> Mapping[str, Any]:
+    try:
+        found: Any = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise SettingError(f"{path.name} cannot be read: {problem}") from None
+    for name in table:
+        found = found.get(name, {})
+    if not isinstance(found, dict):
+        raise SettingError(f"{path.name}: [{'.'.join(table)}] must be a table of settings, not {found!r}")
+    return found
 
 
 _DURATIONS = {"lease", "grace", "retain_runs", "retain_jobs", "retain_events"}
 _COUNTS = {"concurrency": 1, "threads": 1, "max_crashes": 0}
-
-
-def _read(name: str, value: Any, known: set[str], where: str) -> Any:
-    if name not in known:
-        near = difflib.get_close_matches(name, sorted(known), 1)
-        raise SettingError(
-            f"{where}: there is no setting {name!r}; "
-            + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}")
-        )
-    try:
-        return _convert(name, value)
-    except (ValueError, TypeError) as problem:
-        raise SettingError(f"{where}: {problem}") from None
+_LISTS = {"queues", "redact"}
+_CHOICES = {
+    "queue_names": ("filename", "directory"),
+    "log": ("debug", "info", "warning", "error"),
+    "log_format": ("pretty", "json"),
+}
 
 
 def _convert(name: str, value: Any) -> Any:
     if name in _DURATIONS:
-        if value in ("never", "off"):
-            return _never(name)
-        ms = to_ms(value)
-        if name == "lease" and ms < 500:
-            raise ValueError(f"a lease of {ms} ms is too short to renew: give at least 500ms")
-        return ms
+        return _duration(name, value)
     if name in _COUNTS:
         number = int(value)
         if number < _COUNTS[name]:
             raise ValueError(f"{name}={value!r}: give a whole number of at least {_COUNTS[name]}")
         return number
-    if name == "queues":
-        parts = value.split(",") if isinstance(value, str) else value
-        return tuple(check_name(part.strip(), "queue name") for part in parts if part.strip())
+    if name in _LISTS:
+        parts = [part.strip() for part in (value.split(",") if isinstance(value, str) else value)]
+        return tuple(check_name(p, "queue name") if name == "queues" else p for p in parts if p)
     if name == "namespace":
         return check_name(str(value), "namespace")
-    if name == "queue_names" and value not in ("filename", "directory"):
-        raise ValueError(f"queue_names={value!r}: write 'filename' or 'directory'")
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise ValueError(f"{name}={value!r}: write {' or '.join(map(repr, _CHOICES[name]))}")
     return str(value)
 
 
-def _never(name: str) -> None:
-    if not name.startswith("retain_"):
-        raise ValueError(f"{name} cannot be switched off")
+def _duration(name: str, value: Any) -> int | None:
+    if value in ("never", "off"):
+        if not name.startswith("retain_"):
+            raise ValueError(f"{name} cannot be switched off")
+        return None
+    ms = to_ms(value)
+    if name == "lease" and ms < 500:
+        raise ValueError(f"a lease of {ms} ms is too short to renew: give at least 500ms")
+    return ms

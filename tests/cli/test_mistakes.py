@@ -113,7 +113,7 @@ def test_a_setting_of_the_environment_is_checked(penstock: Callable, monkeypatch
     assert "did you mean 'lease'" in penstock("run", "greet").err
     monkeypatch.delenv("PENSTOCK_LESE")
     monkeypatch.setenv("PENSTOCK_LOG", "loud")
-    assert "PENSTOCK_LOG=loud: write debug, info" in penstock("run", "greet").err
+    assert "environment variable PENSTOCK_LOG: log='loud'" in penstock("run", "greet").err
 
 
 def test_the_log_is_as_it_was_afterwards(penstock: Callable, project: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,6 @@
 """Reading the fenced blocks of a page.
 
-- A ```python block whose first line is `# some/file.py` is written to that file; any other is executed, in one namespace a page.
+- A ```python block whose first line is `# some/file.py` is written to that file; others are executed, in one namespace.
 - In a ```console block, lines beginning with `$ ` are run and what follows is compared with what they print.
 - `<!-- not run: why -->` on the line before a block leaves it out. A block of another language is only read.
 """

@@ -35,7 +35,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_page_is_true(page: Path, place: Path) -> None:
     if "examples" in page.parts:
-        shutil.copytree(page.parent, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".penstock", "__pycache__"))
+        shutil.copytree(
+            page.parent, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".penstock", "__pycache__")
+        )
     scope: dict[str, object] = {"__name__": "__main__"}
     for block in blocks_of(page):
         where = f"{page.relative_to(ROOT)}:{block.line}"

@@ -119,7 +119,7 @@ async def test_what_a_step_is_told(app: Any, style: Style) -> None:
         yield None
         return [ctx.run_id, ctx.flow, ctx.step, ctx.n, ctx.attempt, ctx.queue, ctx.job_id, str(ctx.correlation_id)]
 
-    first = flow("only")(style(begin))
+    first = flow("only", emits=["go"])(style(begin))
     second = step(on="go", mode="each", queue="side")(style(told))
     async with app(first, second) as a, a.working():
         run = await a.start("only", correlation_id="c")
@@ -377,7 +377,7 @@ async def test_state_is_shared_by_the_steps_of_a_run_and_by_nobody_else(app: Any
         default = yield ctx.state.get("nothing", "default")
         return [name, cart, nothing, default]
 
-    async with app(flow("only")(style(begin)), step(on="go")(style(end))) as a, a.working():
+    async with app(flow("only", emits=["go"])(style(begin)), step(on="go")(style(end))) as a, a.working():
         one, two = await a.start("only", "one"), await a.start("only", "two")
         assert await a.result(one, timeout=20) == ["one", {"n": 2}, None, "default"]
         assert await a.result(two, timeout=20) == ["two", {"n": 2}, None, "default"]

@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import random
+import re
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
@@ -17,8 +18,8 @@ from typing import Any, Self
 from ..core.clock import Clock, SystemClock, iso, moment_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import ConfigError, PayloadTooLarge, RunCancelled, RunFailed, UnknownRun, WaitTimeout
-from ..core.events import Event, Streams
-from ..core.ids import check_id, event_seq, uuid7
+from ..core.events import Event
+from ..core.ids import check_id, check_name, event_seq, uuid7
 from ..core.payload import pack, unpack
 from ..flows.commands import Commands
 from ..flows.definition import FlowDefinition, definitions_in
@@ -35,6 +36,8 @@ from ..jobs.work import Work
 from ..ports.store import RunRow, ScheduleRow, Store
 from ..ports.unit import Claim
 from ..settings import Settings
+from ..telemetry.recorder import Recorder
+from ..telemetry.redaction import Redactor
 from .backend import open_store
 from .enqueuing import Enqueuing
 from .events import Events
@@ -73,7 +76,7 @@ class App:
         self.settings = Settings.load(given)
         self.clock: Clock = clock or SystemClock()
         self.registry = self._load(handlers, dir is not None or (handlers is None and "PENSTOCK_DIR" in os.environ))
-        self._streams = Streams(self.settings.namespace)
+        self._recorder = Recorder(self.settings.namespace, Redactor(self.settings.redact))
         self._store = store
         self._prefix = f"{os.urandom(6).hex()}-"
         self._numbers = itertools.count(1)
@@ -90,17 +93,17 @@ class App:
         committer = Committer(store)
         self.store = store
         self._committer = committer
-        self._engine = FlowEngine(lambda: self.registry, store, self._streams, self.clock, self._unit_id)
-        self._jobs = JobEngine(lambda q, n: self.registry.job(q, n), self._streams, self.clock, self._unit_id)
+        self._engine = FlowEngine(lambda: self.registry, store, self._recorder, self.clock, self._unit_id)
+        self._jobs = JobEngine(lambda q, n: self.registry.job(q, n), self._recorder, self.clock, self._unit_id)
         self._commands = Commands(self._engine, committer, store)
-        self.events = Events(store, committer, self._streams, self._unit_id)
+        self.events = Events(store, committer, self._recorder, self._unit_id)
         self.state = AppState(store, committer, self.clock, self._unit_id)
-        self.queues = Queues(store, self._streams, lambda: self.registry.queues())
+        self.queues = Queues(store, self._recorder, lambda: self.registry.queues())
         self.dead_letters = DeadLetters(
-            store, self._commands, committer, self._streams, self._unit_id, lambda: self.registry.handlers()
+            store, self._commands, committer, self._recorder, self._unit_id, lambda: self.registry.handlers()
         )
         self._enqueuing = Enqueuing(
-            store, committer, self._streams, self.clock, self._unit_id, lambda q, n: self.registry.job(q, n)
+            store, committer, self._recorder, self.clock, self._unit_id, lambda q, n: self.registry.job(q, n)
         )
         self._scheduling = Scheduling(
             store,
@@ -178,13 +181,13 @@ class App:
     async def run(self, id: str) -> FlowView:
         """A run's state, folded from its events."""
         await self._row(id)
-        return reduce_flow(await self.events.read_all(self._streams.flow(id)))
+        return reduce_flow(await self.events.read_all(self._recorder.flow(id)))
 
     async def run_at(self, id: str, event: str) -> FlowView:
         """A run's state as it was just after an event."""
         await self._row(id)
         last = event_seq(event)
-        return reduce_flow(e for e in await self.events.read_all(self._streams.flow(id)) if e.seq <= last)
+        return reduce_flow(e for e in await self.events.read_all(self._recorder.flow(id)) if e.seq <= last)
 
     async def runs(
         self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
@@ -208,7 +211,7 @@ class App:
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Waits for a run and gives what it returned; raises RunFailed or RunCancelled if there is nothing to give."""
         row = await self.wait(id, timeout=timeout)
-        last = await self.store.read(self._streams.flow(id), limit=20, backward=True)
+        last = await self.store.read(self._recorder.flow(id), limit=20, backward=True)
         end = next((e for e in last if e.kind == f"flow.{row.status}"), None)
         data = end.data if end is not None and isinstance(end.data, dict) else {}
         if row.status == COMPLETED:
@@ -232,7 +235,7 @@ class App:
         if run is not None:
             await self._commands.emit(run, check_kind(kind), data, key=key)
         else:
-            await self.events.append(self._streams.global_stream, kind, data, key=key)
+            await self.events.append(self._recorder.global_stream, kind, data, key=key)
 
     # Jobs
 
@@ -329,7 +332,7 @@ class App:
         self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
     ) -> None:
         """Works on the queues of the loaded handlers (or those given) until cancelled or `stop_worker`."""
-        await self._working.run(queues, concurrency, name or self._worker_name())
+        await self._working.run(queues, concurrency, self._worker_name(name))
 
     def stop_worker(self) -> None:
         """Lets `run_worker` finish or give back what is in hand, and return."""
@@ -337,7 +340,7 @@ class App:
 
     def working(self, **options: Any) -> Any:
         """`async with app.working():` runs a worker in the background."""
-        return self._working.background(options.pop("name", None) or self._worker_name(), **options)
+        return self._working.background(self._worker_name(options.pop("name", None)), **options)
 
     def describe(self) -> dict[str, Any]:
         """The frozen, JSON-safe registry: what was found, and what is wrong with it."""
@@ -351,7 +354,7 @@ class App:
 
     def follow(self, id: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """A run's events, then live."""
-        return self.events.subscribe(self._streams.flow(id), after=after)
+        return self.events.subscribe(self._recorder.flow(id), after=after)
 
     # Parts
 
@@ -373,9 +376,11 @@ class App:
     def _unit_id(self) -> str:
         return f"{self._prefix}{next(self._numbers)}"
 
-    def _worker_name(self) -> str:
-        host = "".join(c if c.isalnum() or c in "-." else "-" for c in socket.gethostname())
-        return f"{host}-{os.getpid()}-{random.randrange(16**4):04x}"
+    def _worker_name(self, given: str | None) -> str:
+        if given is not None:
+            return check_name(given, "worker name")
+        host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname())
+        return f"{host[:50]}-{os.getpid()}-{random.randrange(16**4):04x}"
 
     def _flow(self, flow: str | Callable[..., Any]) -> Flow:
         if isinstance(flow, str):

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..core.clock import Clock
 from ..core.errors import RunFailed, UnknownJob
-from ..core.events import Streams
 from ..core.ids import check_id, check_name, uuid7
 from ..core.payload import pack, unpack
 from ..core.retry import RetryPolicy
@@ -16,6 +15,7 @@ from ..jobs.definition import Handler
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow, Store
 from ..ports.unit import JobState, NewJob, Unit
+from ..telemetry.recorder import Recorder
 from .given import text
 
 JOBS_A_COMMIT = 200
@@ -28,14 +28,14 @@ class Enqueuing:
         self,
         store: Store,
         committer: Committer,
-        streams: Streams,
+        recorder: Recorder,
         clock: Clock,
         unit_id: Callable[[], str],
         find: Callable[[str, str], Handler | None],
     ) -> None:
         self._store = store
         self._committer = committer
-        self._streams = streams
+        self._recorder = recorder
         self._clock = clock
         self._unit_id = unit_id
         self._find = find
@@ -89,7 +89,7 @@ class Enqueuing:
             queue=queue,
             name=name or (handler.name if handler is not None else queue),
             payload=data,
-            streams=self._streams,
+            recorder=self._recorder,
             options=options,
             priority=priority,
             due=now + delay_ms if delay_ms else 0,
@@ -99,7 +99,7 @@ class Enqueuing:
     async def result(self, id: str) -> Any:
         """Waits for a job's end."""
         row = await self._row(id)
-        with self._store.signals.listen(f"stream:{self._streams.queue(row.queue)}") as listener:
+        with self._store.signals.listen(f"stream:{self._recorder.queue(row.queue)}") as listener:
             while True:
                 row = await self._row(id)
                 if row.state == JobState.COMPLETED:

@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
-from ..core.events import Body, Event, Streams, encode_body
+from ..core.events import Body, Event
 from ..core.payload import pack
 from ..jobs.committer import Committer, Intent
 from ..jobs.context import check_kind
 from ..ports.store import Store
 from ..ports.unit import Committed, NewEvent, Unit
+from ..telemetry.recorder import Recorder
 from .given import text
 
 log = logging.getLogger("penstock.events")
@@ -27,10 +28,10 @@ Unsubscribe = Callable[[], None]
 class Events:
     """Streams by name (`nq:flow:<run>`, `nq:queue:<queue>`, `nq:global`, …) and in-process subscriptions."""
 
-    def __init__(self, store: Store, committer: Committer, streams: Streams, unit_id: Callable[[], str]) -> None:
+    def __init__(self, store: Store, committer: Committer, recorder: Recorder, unit_id: Callable[[], str]) -> None:
         self._store = store
         self._committer = committer
-        self._streams = streams
+        self._recorder = recorder
         self._unit_id = unit_id
         self._by_kind: dict[str, list[Hears]] = {}
         self._by_subject: dict[str, list[Hears]] = {}
@@ -48,8 +49,11 @@ class Events:
         meta: dict[str, Any] | None = None,
         key: str | None = None,
     ) -> Event | None:
-        """Appends an event to any stream and gives it back; None when `key` was used before."""
-        name = self._streams.check(stream)
+        """Appends an event to any stream and gives it back.
+
+        None when `key` was used before, or when the store's first answer was lost and its place with it.
+        """
+        name = self._recorder.check(stream)
         check_kind(kind)
         text(subject, "the subject")
         text(correlation_id, "the correlation id")
@@ -57,9 +61,9 @@ class Events:
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None
         body = Body(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
-        unit = Unit(self._unit_id(), events=[NewEvent(name, encode_body(body))], once=key)
+        unit = Unit(self._unit_id(), events=[NewEvent(name, self._recorder.encode(body))], once=key)
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
-        if not isinstance(receipt, Committed):
+        if not isinstance(receipt, Committed) or receipt.repeated:
             return None
         _, seq = receipt.events[0]
         found = await self._store.read(name, after=f"0-{seq - 1}" if seq > 1 else None, limit=1)
@@ -76,7 +80,7 @@ class Events:
     ) -> list[Event]:
         """Events between two cursors (event ids), oldest first or newest first."""
         return await self._store.read(
-            self._streams.check(stream), after=after, before=before, limit=limit, backward=backward
+            self._recorder.check(stream), after=after, before=before, limit=limit, backward=backward
         )
 
     async def read_all(self, stream: str) -> list[Event]:
@@ -88,7 +92,7 @@ class Events:
 
     def subscribe(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """Every event of a stream after the cursor (from the beginning without one), then live, without a gap."""
-        return self._store.tail(self._streams.check(stream), after=after)
+        return self._store.tail(self._recorder.check(stream), after=after)
 
     async def on_kind(self, kind: str, handler: Hears) -> Unsubscribe:
         """Calls `handler` for every event of a kind, of any stream, from now on; gives the way to stop."""

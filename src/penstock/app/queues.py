@@ -17,6 +17,7 @@ from ..jobs.definition import Handler
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow, QueueRow, Store
 from ..ports.unit import Committed, JobState, Unit
+from ..telemetry.recorder import Recorder
 
 
 class Queues:
@@ -108,7 +109,7 @@ class DeadLetters:
         store: Store,
         commands: Commands,
         committer: Committer,
-        streams: Streams,
+        recorder: Recorder,
         unit_id: Callable[[], str],
         handlers: Callable[[], Sequence[Handler]],
     ) -> None:
@@ -116,7 +117,7 @@ class DeadLetters:
         self._store = store
         self._commands = commands
         self._committer = committer
-        self._streams = streams
+        self._recorder = recorder
         self._unit_id = unit_id
 
     async def queues(self) -> dict[str, int]:
@@ -205,7 +206,7 @@ class DeadLetters:
             queue=letter.queue,
             name=letter.original_job_name,
             payload=payload,
-            streams=self._streams,
+            recorder=self._recorder,
             options=options,
         )
         unit = Unit(self._unit_id(), jobs=[job], takes=[row.id])

@@ -18,6 +18,6 @@ def _call(args: list[str]) -> int:
     from .commands import commands
     from .logs import logged
 
-    with logged(chatty=args[:1] == ["worker"]):
+    with logged():
         code = commands()(args)
     return code if isinstance(code, int) else 0

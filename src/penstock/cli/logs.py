@@ -1,41 +1,52 @@
-"""Penstock's own log, and what handlers log, as plain lines on stderr."""
+"""Penstock's own log, and what handlers log, as lines on stderr."""
 
 from __future__ import annotations
 
+import json
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .mistakes import UsageMistake, warn
+from ..settings import DEFAULT, Settings
+from .mistakes import warn
+
+LOGGER = "penstock"
 
 
 class _Stderr(logging.Handler):
     """One line each. The stream is looked up when written to: a live picture replaces it for a while."""
 
+    as_json = False
+
     def emit(self, record: logging.LogRecord) -> None:
-        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        parts = (getattr(record, "run", None), getattr(record, "step", None))
-        place = " ".join(str(part) for part in parts if part)
-        warn(f"{level}{f'{place}: ' if place else ''}{self.format(record)}")
+        about = {key: getattr(record, key) for key in ("run", "step", "job", "attempt") if getattr(record, key, None)}
+        text, level = self.format(record), record.levelname.lower()
+        if self.as_json:
+            warn(json.dumps({"level": level, "logger": record.name, "msg": text, **about}))
+            return
+        place = " ".join(str(about[key]) for key in ("run", "step") if key in about)
+        warn(f"{'' if level == 'info' else f'{level}: '}{f'{place}: ' if place else ''}{text}")
 
 
 @contextmanager
-def logged(chatty: bool) -> Iterator[None]:
-    """Shows the log while a command runs, from PENSTOCK_LOG on, or from `info` on for a worker and for a person."""
-    log = logging.getLogger("penstock")
+def logged() -> Iterator[None]:
+    """Shows the log while a command runs; afterwards it is as it was."""
+    log = logging.getLogger(LOGGER)
     before = log.level, log.propagate, log.handlers[:]
-    log.setLevel(_level("info" if chatty or sys.stderr.isatty() else "warning"))
     log.propagate, log.handlers = False, [_Stderr()]
+    log.setLevel("WARNING")
     try:
         yield
     finally:
         log.level, log.propagate, log.handlers = before
 
 
-def _level(default: str) -> str:
-    level = os.environ.get("PENSTOCK_LOG") or default
-    if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        raise UsageMistake(f"PENSTOCK_LOG={level}: write debug, info, warning or error")
-    return level.upper()
+def log_as(settings: Settings, chatty: bool) -> None:
+    """From the level that was set on; if none was, from `info` on for a worker and for a person at a terminal."""
+    log = logging.getLogger(LOGGER)
+    told = settings.source("log") != DEFAULT
+    log.setLevel((settings.log if told else "info" if chatty or sys.stderr.isatty() else "warning").upper())
+    for handler in log.handlers:
+        if isinstance(handler, _Stderr):
+            handler.as_json = settings.log_format == "json"

@@ -32,7 +32,7 @@ def worker(
 
 
 async def _work(queues: str | None, concurrency: int | None, common: Common) -> int:
-    async with working_app(common, queues=queues, concurrency=concurrency) as app:
+    async with working_app(common, chatty=True, queues=queues, concurrency=concurrency) as app:
         if not app.registry.handlers():
             raise ConfigError(f"there is nothing to work on: no flow, step or job was found in {app.settings.dir!r}")
         working = asyncio.create_task(app.run_worker())

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from ..core.events import Body, Streams, encode_body
+from ..core.events import Body
 from ..core.ids import step_job
 from ..core.payload import unpack
 from ..ports.unit import NewEvent, NewJob, RunWrite, Started
+from ..telemetry.recorder import Recorder
 from .decide import Decision, Start
 from .record import CANCELLED, RunRecord, encode
 from .registry import Flow
@@ -30,11 +31,12 @@ decode_options = msgspec.json.Decoder(StepOptions).decode
 class Assembler:
     """Turns decisions about one run into what the store writes."""
 
-    def __init__(self, run: str, table: TriggerTable, flow: Flow | None, streams: Streams, now: int) -> None:
+    def __init__(self, run: str, table: TriggerTable, flow: Flow | None, recorder: Recorder, now: int) -> None:
         self._run = run
         self._table = table
         self._flow = flow
-        self._stream = streams.flow(run)
+        self._encode = recorder.encode
+        self._stream = recorder.flow(run)
         self._now = now
 
     def run_write(self, decision: Decision, version: int) -> RunWrite:
@@ -44,7 +46,7 @@ class Assembler:
         )
 
     def events(self, decision: Decision) -> list[NewEvent]:
-        return [NewEvent(self._stream, encode_body(body)) for body in decision.events]
+        return [NewEvent(self._stream, self._encode(body)) for body in decision.events]
 
     def jobs(self, decision: Decision, delay_ms: int = 0) -> list[NewJob]:
         return [self._job(start, decision.record, delay_ms) for start in decision.starts]
@@ -87,7 +89,7 @@ class Assembler:
             meta["n"] = options.n
         data = msgspec.Raw(b'{"input":' + shown + b"}") if shown is not None else None
         corr = record.shown_correlation(self._run)
-        head = encode_body(Body("step.started", step=step, correlation_id=corr, data=data, meta=meta))
+        head = self._encode(Body("step.started", step=step, correlation_id=corr, data=data, meta=meta))
         return NewJob(
             id,
             queue,

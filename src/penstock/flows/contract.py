@@ -56,7 +56,7 @@ def read_module(
     check_keys(shape, _FLOW, "config['flow']", file)
     step_name = shape.get("step") or config.get("step")
     handler = make_handler(handle, step_name or name, _options(config, queue, file))
-    if not shape and "step" not in config and "subscriptions" not in config:
+    if not shape and config.keys().isdisjoint(("step", "subscriptions", "triggers")):
         return JobDefinition(handler, any_name=True)
     step = _step(handler, shape, config, file)
     role = shape.get("role", "step")

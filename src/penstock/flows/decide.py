@@ -142,7 +142,9 @@ class Decider:
         meta = self._failure_meta(ended, max_attempts)
         self._say("step.failed", {**error, "willRetry": True, "nextRetryAt": at}, ended.step, meta)
         again = {"attempt": ended.attempt + 1, "scheduledAt": at, **_n(ended.n)}
-        self._say("step.retry", {"reason": error.get("error", ""), "delayMs": due - self._now}, ended.step, again)
+        self._say(
+            "step.retry", {"reason": error.get("error", ""), "delayMs": max(due - self._now, 0)}, ended.step, again
+        )
         return self._decision()
 
     def emitted(self, emission: Emission, cause: str) -> Decision:

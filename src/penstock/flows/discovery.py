@@ -84,8 +84,7 @@ def _read(path: Path, root: Path, queue_names: QueueNames) -> list[Found]:
     for export, fn in list(vars(module).items()):
         if callable(fn) and getattr(fn, MARK, None) and getattr(fn, "__module__", None) == module.__name__:
             found += [
-                Found(worker_id, str(path), export, _placed(definition, queue))
-                for definition in definitions_in(fn)
+                Found(worker_id, str(path), export, _placed(definition, queue)) for definition in definitions_in(fn)
             ]
     handle = getattr(module, "handle", None)
     if callable(handle) and not getattr(handle, MARK, None):

@@ -9,7 +9,7 @@ import msgspec
 
 from ..core.clock import Clock
 from ..core.errors import UndeclaredEvent, UnknownStep
-from ..core.events import Body, Streams, encode_body
+from ..core.events import Body
 from ..core.payload import unpack
 from ..jobs.attempt import SHUTDOWN
 from ..jobs.committer import Intent
@@ -19,6 +19,7 @@ from ..jobs.engine import unknown_handler
 from ..jobs.work import Failure, Spoken, Stopped, Success, packed
 from ..ports.store import State
 from ..ports.unit import Cancelled, Claim, Completed, Dead, GivenBack, NewEvent, NewJob, Outcome, RetryAt, Unit
+from ..telemetry.recorder import Recorder
 from . import record as records
 from .assemble import Assembler, decode_options
 from .decide import Decider, Decision, Emission, Ended
@@ -35,12 +36,17 @@ class FlowEngine:
     """Knows the code of this process and the pinned tables of runs begun under older code."""
 
     def __init__(
-        self, registry: Callable[[], Registry], state: State, streams: Streams, clock: Clock, unit_id: Callable[[], str]
+        self,
+        registry: Callable[[], Registry],
+        state: State,
+        recorder: Recorder,
+        clock: Clock,
+        unit_id: Callable[[], str],
     ) -> None:
         self._registry = registry
         self._state = state
         self._tables: dict[str, TriggerTable] = {}
-        self.streams = streams
+        self.recorder = recorder
         self.clock = clock
         self.unit_id = unit_id
 
@@ -82,7 +88,7 @@ class FlowEngine:
         return Decider(run, record, table, routing, self.clock.now_ms(), MAX_STEPS)
 
     def assembler(self, run: str, record: RunRecord, table: TriggerTable) -> Assembler:
-        return Assembler(run, table, self._registry().flows.get(record.flow), self.streams, self.clock.now_ms())
+        return Assembler(run, table, self._registry().flows.get(record.flow), self.recorder, self.clock.now_ms())
 
 
 def table_key(fingerprint: str) -> str:
@@ -114,7 +120,8 @@ class StepWork:
         self.run_id: str | None = claim.run
         self.subject: str | None = None
         self.shown_correlation = record.shown_correlation(claim.run)
-        self.stream = engine.streams.flow(claim.run)
+        self.recorder = engine.recorder
+        self.stream = engine.recorder.flow(claim.run)
         self.flow: str | None = record.flow
         self.step: str | None = claim.name
         self.n = n
@@ -216,4 +223,4 @@ class StepWork:
         meta = {"attempt": self.claim.attempt}
         raw = msgspec.Raw(packed(error))
         body = Body("schema.error", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
-        return NewEvent(self.stream, encode_body(body))
+        return NewEvent(self.stream, self.recorder.encode(body))

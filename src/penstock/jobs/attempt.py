@@ -12,7 +12,7 @@ import msgspec
 
 from ..core.clock import Clock
 from ..core.errors import AttemptCancelled, PayloadError, SchemaViolation, StaleAttempt, WorkerLost
-from ..core.events import Body, encode_body
+from ..core.events import Body
 from ..core.payload import pack, unpack
 from ..ports.runner import Interrupt, Runner
 from ..ports.store import State
@@ -116,7 +116,7 @@ class Attempt:
             delay = None if final else policy.next_delay_ms(problem, failures, self._rng)
         except (ValueError, OverflowError):  # it asks for a wait that is none, an HTTP date perhaps
             delay = policy.delay_ms(failures, self._rng)
-        return Failure(await self._spoken(), ErrorInfo.of(problem), delay, schema_error)
+        return Failure(await self._spoken(), ErrorInfo.of(problem, self.work.recorder), delay, schema_error)
 
     async def _spoken(self) -> Spoken:
         frames, progress = await self._frames.rest() if self._frames is not None else ([], None)
@@ -193,7 +193,8 @@ class Attempt:
         if work.n > 1:
             meta["n"] = work.n
         raw = msgspec.Raw(pack(data, kind))
-        return encode_body(Body(kind, work.subject, None, work.step, None, work.shown_correlation, raw, meta))
+        body = Body(kind, work.subject, None, work.step, None, work.shown_correlation, raw, meta)
+        return work.recorder.encode(body)
 
     async def _send(self, bodies: list[bytes], progress: bytes | None) -> None:
         events = [NewEvent(self.work.stream, body) for body in bodies]

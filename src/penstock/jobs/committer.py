@@ -17,7 +17,7 @@ import msgspec
 
 from ..core.errors import StoreUnavailable
 from ..ports.store import Commits
-from ..ports.unit import Ask, Claims, Committed, Conflict, Receipt, Unit
+from ..ports.unit import Ask, Claims, CommitReply, Committed, Conflict, Receipt, Unit
 
 log = logging.getLogger("penstock.store")
 
@@ -38,9 +38,13 @@ class WorkSource(Protocol):
     @property
     def active(self) -> int: ...
 
-    def ask(self, finishing: Counter[str]) -> Ask | None: ...
+    def ask(self, finishing: Counter[str]) -> Ask | None:
+        """What it can take now; the slots are kept for the answer."""
+        ...
 
-    def take(self, work: Claims) -> None: ...
+    def take(self, ask: Ask, work: Claims | None) -> None:
+        """The answer, None when there was none."""
+        ...
 
 
 class Intent:
@@ -167,28 +171,34 @@ class Committer:
         if not batch:
             return
         units = [intent.unit for intent in batch if intent.unit is not None]
-        clock = asyncio.get_running_loop().time
-        began = clock()
         try:
-            reply = await self._store.commit(units, self._ask(batch))
-            self._last_commit = clock() - began
+            reply = await self._ask_and_commit(batch, units)
         except StoreUnavailable as problem:
             await self._wait_and_repeat(batch, problem)
             return
         except Exception as problem:
             await self._isolate(batch, problem)
             return
-        if self.worker is not None and (reply.work.claims or reply.work.next_due is not None):
-            self.worker.take(reply.work)
         again: list[Intent] = []
         for intent, receipt in zip(batch, reply.receipts, strict=True):
             self._settle(intent, receipt, again)
         self._pending[:0] = again
 
-    def _ask(self, batch: list[Intent]) -> Ask | None:
-        if self.worker is None:
-            return None
-        return self.worker.ask(Counter(intent.frees for intent in batch if intent.frees is not None))
+    async def _ask_and_commit(self, batch: list[Intent], units: list[Unit]) -> CommitReply:
+        """One call for both; the worker hears of the answer, or that there was none."""
+        worker, clock = self.worker, asyncio.get_running_loop().time
+        freed = Counter(intent.frees for intent in batch if intent.frees is not None)
+        ask = worker.ask(freed) if worker is not None else None
+        began = clock()
+        work: Claims | None = None
+        try:
+            reply = await self._store.commit(units, ask)
+            work = reply.work
+        finally:
+            self._last_commit = clock() - began
+            if worker is not None and ask is not None:
+                worker.take(ask, work)
+        return reply
 
     def _settle(self, intent: Intent, receipt: Receipt, again: list[Intent]) -> None:
         unit = intent.unit

@@ -10,9 +10,10 @@ import msgspec
 
 from ..core.clock import Clock, iso
 from ..core.errors import UnknownQueue
-from ..core.events import Body, Streams, encode_body
+from ..core.events import Body
 from ..core.retry import Backoff, RetryPolicy
 from ..ports.unit import Cancelled, Claim, Completed, Dead, GivenBack, NewEvent, NewJob, Outcome, RetryAt, Started, Unit
+from ..telemetry.recorder import Recorder
 from .attempt import SHUTDOWN
 from .committer import Intent
 from .dead_letters import letter
@@ -39,10 +40,10 @@ class JobEngine:
     """Opens claims of plain jobs."""
 
     def __init__(
-        self, find: Callable[[str, str], Handler | None], streams: Streams, clock: Clock, unit_id: Callable[[], str]
+        self, find: Callable[[str, str], Handler | None], recorder: Recorder, clock: Clock, unit_id: Callable[[], str]
     ) -> None:
         self._find = find
-        self._streams = streams
+        self._recorder = recorder
         self._clock = clock
         self._unit_id = unit_id
 
@@ -56,7 +57,7 @@ class JobEngine:
                     f"no handler here for job {claim.name!r} of queue {claim.queue!r}: add a worker file or @job for it"
                 ),
             )
-        return JobWork(claim, handler, self._streams.queue(claim.queue), self._clock, self._unit_id)
+        return JobWork(claim, handler, self._recorder, self._clock, self._unit_id)
 
 
 def unknown_handler(name: str, queue: str, problem: Exception) -> Handler:
@@ -74,18 +75,18 @@ def new_job(
     queue: str,
     name: str,
     payload: bytes,
-    streams: Streams,
+    recorder: Recorder,
     options: JobOptions,
     priority: int = 0,
     due: int = 0,
     rate_key: str | None = None,
 ) -> NewJob:
     """A plain job, with the events that adding it and claiming it will append."""
-    stream, corr = streams.queue(queue), options.correlation_id
+    stream, corr = recorder.queue(queue), options.correlation_id
     meta: dict[str, Any] = {"name": name}
-    active = encode_body(Body("job.active", id, correlation_id=corr, meta=meta))
+    active = recorder.encode(Body("job.active", id, correlation_id=corr, meta=meta))
     shown = {**meta, "due": iso(due)} if due else meta
-    added = encode_body(Body("job.added", id, correlation_id=corr, data=msgspec.Raw(payload), meta=shown))
+    added = recorder.encode(Body("job.added", id, correlation_id=corr, data=msgspec.Raw(payload), meta=shown))
     return NewJob(
         id,
         queue,
@@ -103,11 +104,14 @@ def new_job(
 class JobWork:
     """One claim of a plain job."""
 
-    def __init__(self, claim: Claim, handler: Handler, stream: str, clock: Clock, unit_id: Callable[[], str]) -> None:
+    def __init__(
+        self, claim: Claim, handler: Handler, recorder: Recorder, clock: Clock, unit_id: Callable[[], str]
+    ) -> None:
         options = _options.decode(claim.opts)
         self.claim = claim
         self.handler = handler if options.retry is None else replace(handler, retry=options.retry)
-        self.stream = stream
+        self.recorder = recorder
+        self.stream = recorder.queue(claim.queue)
         self.subject: str | None = claim.job
         self.shown_correlation = options.correlation_id
         self.run_id: str | None = None
@@ -157,7 +161,9 @@ class JobWork:
         about = {"attempt": self.claim.attempt, "name": self.claim.name, **(meta or {})}
         return NewEvent(
             self.stream,
-            encode_body(Body(kind, self.subject, correlation_id=self._options.correlation_id, data=raw, meta=about)),
+            self.recorder.encode(
+                Body(kind, self.subject, correlation_id=self._options.correlation_id, data=raw, meta=about)
+            ),
         )
 
     def _intent(

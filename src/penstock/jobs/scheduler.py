@@ -100,6 +100,7 @@ class Scheduler:
                         pause = min(max((due - self._clock.now_ms()) / 1000, 0.001), MAX_IDLE)
                 except StoreError as problem:
                     log.warning("cannot read schedules, trying again: %s", problem)
+                    pause = STUCK
                 await listener.wait(pause)
 
     async def fire_due(self) -> int:

@@ -12,6 +12,7 @@ import msgspec
 from ..core.errors import PenstockError
 from ..core.payload import pack
 from ..ports.unit import Claim, StateWrite
+from ..telemetry.recorder import Recorder
 from .committer import Intent
 from .definition import Handler
 
@@ -36,15 +37,21 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     stack: str | None = None
 
     @classmethod
-    def of(cls, problem: BaseException) -> ErrorInfo:
+    def of(cls, problem: BaseException, recorder: Recorder) -> ErrorInfo:
+        """The error with its stack in the user's own code, its secrets hidden."""
         code = getattr(problem, "code", None)
         stack = None
         if not isinstance(problem, PenstockError) or problem.__traceback__ is not None:
             frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not _ours(frame.filename)]
             if frames:
                 lines = [*traceback.format_list(frames), *traceback.format_exception_only(problem)]
-                stack = _clean("".join(lines))[-MAX_STACK:]
-        return cls(_text(problem), type(problem).__name__, _clean(str(code)) if code is not None else None, stack)
+                stack = recorder.text(_clean("".join(lines))[-MAX_STACK:])
+        return cls(
+            recorder.text(_text(problem)),
+            type(problem).__name__,
+            _clean(str(code)) if code is not None else None,
+            stack,
+        )
 
 
 _OURS = tuple(os.path.dirname(file) + os.sep for file in (os.path.dirname(__file__), asyncio.__file__))
@@ -106,6 +113,7 @@ class Work(Protocol):
 
     claim: Claim
     handler: Handler
+    recorder: Recorder
     stream: str
     subject: str | None  # of its events; None where the stream's name says it
     shown_correlation: str | None  # likewise

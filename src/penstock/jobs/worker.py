@@ -67,6 +67,8 @@ class Worker:
         self._rng = rng or random.Random()
         self._active: dict[str, tuple[Claim, Attempt | None]] = {}
         self._held: Counter[str] = Counter()
+        self._denied = False
+        self._kept: Counter[str] = Counter()  # slots kept for asks that are not answered yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._nudged = asyncio.Event()
@@ -119,11 +121,13 @@ class Worker:
                     nudged.cancel()
 
     async def _claim(self, ask: Ask) -> None:
+        work: Claims | None = None
         try:
-            self.take(await self._store.claim(ask))
+            work = await self._store.claim(ask)
         except StoreError as problem:
             log.warning("cannot claim work, trying again: %s", problem)
-            self._next_due = self._clock.now_ms() + 500
+        finally:
+            self.take(ask, work)
 
     def _patience(self) -> float:
         """How long nothing can be due: an unheard signal costs at most MAX_IDLE."""
@@ -135,21 +139,31 @@ class Worker:
         """What this worker can take, counting the slots that the commit on its way sets free."""
         if self._stopping.is_set():
             return None
-        free = self._concurrency - len(self._active) + finishing.total()
+        free = self._concurrency - len(self._active) - self._kept.total() + finishing.total()
         if free <= 0:
+            self._denied = self._kept.total() > 0  # the answer under way may leave room
             return None
         wants = []
         for queue, limits in self._queues.items():
-            room = min(limits.concurrency - self._held[queue] + finishing[queue], free)
+            room = min(limits.concurrency - self._held[queue] - self._kept[queue] + finishing[queue], free)
             if room > 0:
                 wants.append(Want(queue, room, limits.rate, limits.max_active))
         if not wants:
             return None
         # Whoever is first in line is served first: take turns.
         self._turn = (self._turn + 1) % len(wants)
+        for want in wants:
+            self._kept[want.queue] += want.limit
         return Ask((*wants[self._turn :], *wants[: self._turn]), self._lease_ms, self.name, free)
 
-    def take(self, work: Claims) -> None:
+    def take(self, ask: Ask, work: Claims | None) -> None:
+        for want in ask.wants:
+            self._kept[want.queue] -= want.limit
+        if self._denied:
+            self._denied = False
+            self._nudged.set()
+        if work is None:
+            work = Claims(next_due=self._clock.now_ms() + 500)  # no answer: ask again soon
         if work.next_due is not None and (self._next_due is None or work.next_due < self._next_due):
             self._nudged.set()  # a commit brought news of work that is due before the next look at the store
         self._next_due = work.next_due
@@ -163,6 +177,7 @@ class Worker:
     # Working
 
     async def _work(self, claim: Claim) -> None:
+        recorded = False
         try:
             work = await self._engine.open(claim)
             attempt = Attempt(
@@ -178,7 +193,7 @@ class Worker:
             self._active[claim.token] = (claim, attempt)
             if self._stopping.is_set() and self._grace <= 0:
                 attempt.interrupt(SHUTDOWN)
-            await self._settle(attempt, await attempt.run())
+            recorded = await self._settle(attempt, await attempt.run()) is not None
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -187,6 +202,8 @@ class Worker:
         finally:
             del self._active[claim.token]
             self._held[claim.queue] -= 1
+            if not recorded:
+                self._nudged.set()  # a slot is free, and no commit asked for work to fill it
 
     async def _settle(self, attempt: Attempt, ending: Success | Failure | Stopped) -> Receipt | None:
         work = attempt.work

@@ -18,6 +18,7 @@ class Claimer:
         self._cursor = cursor
         self._now = now
         self._append = appender.append
+        self.emptied: list[str] = []  # queues of which nothing due is left
 
     def claim(self, ask: Ask) -> Claims:
         claims: list[Claim] = []
@@ -43,11 +44,9 @@ class Claimer:
         if want.max_active is not None:
             left = min(left, want.max_active - (self._one(SQL.count_active, want.queue) or 0))
         budget = _Budget(self._cursor, want.queue, want.rate, self._now) if want.rate else None
-        while left > 0:
-            page = left if budget is None else min(left, budget.room())
-            rows = self._cursor.execute(SQL.waiting, (want.queue, page)).fetchall() if page > 0 else []
-            if not rows:
-                break
+        page = left if budget is None else min(left, budget.room())
+        while page > 0:
+            rows = self._cursor.execute(SQL.waiting, (want.queue, page)).fetchall()
             for row in rows:
                 head = self._run_head(row[9])
                 if head is None:
@@ -57,6 +56,10 @@ class Claimer:
                 else:
                     claims.append(self._activate(want.queue, row, head, ask))
                     left -= 1
+            if len(rows) < page:
+                self.emptied.append(want.queue)
+                break
+            page = left if budget is None else min(left, budget.room())
         if budget is not None:
             budget.save()
             return budget.held_until()

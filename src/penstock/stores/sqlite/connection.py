@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -24,10 +25,12 @@ def connect(path: str) -> apsw.Connection:
         _prepare(Path(path))
     try:
         connection = apsw.Connection(path, statementcachesize=200)
+        if connection.readonly("main"):  # SQLite opens what it may not write all the same, and fails later
+            raise StoreUnavailable(f"cannot write {path}: check the path and its permissions")
         connection.set_busy_handler(_patient())
         # Before any setting is made: those below would change a file that is another program's.
         known = _recognise(connection, path)
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        _write_ahead(connection)
         # FULL: an acknowledged commit survives power loss. Group commit pays for the fsync.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA wal_autocheckpoint = 4000").fetchall()
@@ -48,6 +51,18 @@ def _prepare(path: Path) -> None:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as problem:
         raise StoreUnavailable(f"cannot open {path}: {problem.strerror}; give a path you may write to") from None
+
+
+def _write_ahead(connection: apsw.Connection) -> None:
+    """Switches to the write-ahead log. SQLite asks no busy handler for this: who comes second is refused at once."""
+    patient = _patient()
+    for count in itertools.count():
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except apsw.BusyError:
+            if not patient(count):
+                raise
 
 
 def _recognise(connection: apsw.Connection, path: str) -> bool:

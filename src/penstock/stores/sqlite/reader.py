@@ -38,7 +38,12 @@ class Reader:
 
     def _work(self, work: Callable[[apsw.Cursor], T]) -> T:
         try:
-            return work(self._cursor())
+            cursor = self._cursor()
+            cursor.execute("BEGIN")  # what one piece of work reads is of one moment
+            try:
+                return work(cursor)
+            finally:
+                cursor.execute("COMMIT")
         except apsw.Error as problem:
             raise translate(problem, self._path) from problem
 

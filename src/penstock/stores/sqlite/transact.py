@@ -19,8 +19,9 @@ def transact(cursor: apsw.Cursor, now: int, units: Sequence[Unit], ask: Ask | No
     receipts = [committer.apply(unit) for unit in units]
     work = Claims()
     if ask is not None:
-        work = Claimer(cursor, now, appender).claim(ask)
-        # Whoever asks has just been given what there is: waking it for the same jobs would make it ask again for nothing.
-        touched.difference_update(f"queue:{want.queue}" for want in ask.wants)
+        claimer = Claimer(cursor, now, appender)
+        work = claimer.claim(ask)
+        # Whoever asks has just been given all there is of these: waking it for the same jobs would be for nothing.
+        touched.difference_update(f"queue:{queue}" for queue in claimer.emptied)
     appender.flush()
     return CommitReply(receipts, work)

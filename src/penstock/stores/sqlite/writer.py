@@ -110,7 +110,7 @@ class Writer:
 
     def _serve(self, connection: apsw.Connection) -> None:
         cursor = connection.cursor()
-        seen = self._look(cursor, -1)
+        seen = self._look(cursor, None)
         while True:
             try:
                 first = self._inbox.get(timeout=GLANCE)
@@ -124,13 +124,13 @@ class Writer:
             if stop:
                 return
 
-    def _look(self, cursor: apsw.Cursor, seen: int) -> int:
+    def _look(self, cursor: apsw.Cursor, seen: int | None) -> int | None:
         """Tells when another process has committed since the version seen; gives the present one."""
         try:
             now = _data_version(cursor)
         except apsw.Error:
             return seen  # the next commit says what is wrong; a look must not end the thread that answers
-        if now != seen:
+        if seen is not None and now != seen:
             self._glance()
         return now
 

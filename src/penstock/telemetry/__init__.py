@@ -1,0 +1,1 @@
+"""What the outside sees of the inside: logging and redaction."""

@@ -1,0 +1,86 @@
+"""Redaction: applied once, where an event, a log line or an error is made. Jobs keep what they need to run.
+
+Hidden are the values of keys whose name holds one of the patterns, of dotted paths (`order.card.number`), and text that
+looks like a credential wherever it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+HIDDEN = "[redacted]"
+
+_TEXT = re.compile(
+    r"(?P<bearer>(?i:bearer|basic)\s+)[A-Za-z0-9._~+/-]{8,}=*"
+    r"|(?P<userinfo>[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
+    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
+    re.DOTALL,
+)
+# Words of a cheap look before anything is parsed: most events hold nothing to hide.
+_HINTS = (b"bearer", b"basic", b"://", b"privatekey", b"akia", b"asia", b"eyj")
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Redactor:
+    """Hides secrets in JSON, in values and in text."""
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        listed = [pattern.strip().lower() for pattern in patterns if pattern.strip()]
+        self._words = tuple(_plain(pattern) for pattern in listed if "." not in pattern)
+        self._paths = {tuple(pattern.split(".")) for pattern in listed if "." in pattern}
+        parts = [*self._words, *(_plain(path[-1]) for path in self._paths)]
+        self._hints = (*(part.encode() for part in parts), *_HINTS)
+        spelled = "|".join("[-_ ]?".join(map(re.escape, word)) for word in self._words)
+        self._said = (
+            re.compile(rf"(?i)([\w-]*(?:{spelled})[\w-]*[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+") if spelled else None
+        )
+
+    def json(self, data: bytes) -> bytes:
+        """JSON with its secrets hidden; the same bytes if there are none."""
+        text = data.lower().translate(None, b"-_ ")
+        for hint in self._hints:
+            if hint in text:
+                break
+        else:
+            return data
+        value = _decode(data)
+        hidden = self.value(value)
+        return data if hidden == value else _encode(hidden)
+
+    def value(self, value: Any, path: tuple[str, ...] = ()) -> Any:
+        """A JSON value with its secrets hidden."""
+        if isinstance(value, dict):
+            return {key: self._member(key, item, (*path, key.lower())) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.value(item, path) for item in value]
+        return self.text(value) if isinstance(value, str) else value
+
+    def text(self, text: str) -> str:
+        """Text with what looks like a credential hidden, `password=…` included."""
+        text = _TEXT.sub(_hide, text)
+        return text if self._said is None else self._said.sub(rf"\1{HIDDEN}", text)
+
+    def _member(self, key: str, item: Any, path: tuple[str, ...]) -> Any:
+        if any(path[-len(listed) :] == listed for listed in self._paths):
+            return HIDDEN
+        name = _plain(key)
+        if not any(word in name for word in self._words) or item is None:
+            return self.value(item, path)
+        # A number under `token` may be one; under `max_tokens` it is a count.
+        return HIDDEN if isinstance(item, str | list | dict) or name in self._words else item
+
+
+def _hide(found: re.Match[str]) -> str:
+    return f"{found['bearer'] or found['userinfo'] or ''}{HIDDEN}"
+
+
+def _plain(key: str) -> str:
+    """`api_key`, `apiKey` and `API-Key` are one name."""
+    return re.sub(r"[-_ ]", "", key).lower()

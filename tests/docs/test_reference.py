@@ -1,0 +1,117 @@
+"""The reference pages name what there is: no less and no more."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import penstock
+from penstock.cli.commands import COMMANDS
+from penstock.core.durations import to_ms
+from penstock.core.errors import PenstockError
+from penstock.core.events import RESERVED, STREAM_TYPES
+from penstock.flows import reducer
+from penstock.settings import Settings, names
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src" / "penstock"
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text("utf-8")
+
+
+def errors() -> dict[str, str]:
+    """Every class of the error tree and its code."""
+    for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
+        if not module.name.startswith("penstock.testing") and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found: dict[str, str] = {}
+    todo = [PenstockError]
+    while todo:
+        kind = todo.pop()
+        if kind.__module__.startswith("penstock.") and not kind.__module__.startswith("penstock.testing"):
+            found[kind.__name__] = kind.code
+        todo += kind.__subclasses__()
+    return found
+
+
+def test_every_error_and_its_code() -> None:
+    documented = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page("errors.md"), flags=re.M))
+    assert {name: code for code, name in documented.items()} == errors()
+
+
+def test_codes_are_unique() -> None:
+    codes = list(errors().values())
+    assert sorted(codes) == sorted(set(codes))
+
+
+def test_every_problem_of_a_worker_file() -> None:
+    text = "".join((SOURCES / "flows" / name).read_text("utf-8") for name in ("discovery.py", "registry.py"))
+    codes = set(re.findall(r'Problem\("(\w+)"', text)) | set(re.findall(r'code="(\w+)"', text)) | {"bad_definition"}
+    codes |= {"duplicate_flow", "duplicate_step", "duplicate_job"}  # put together from a word
+    table = page("errors.md").partition("## Problems with worker files")[2]
+    assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, flags=re.M)))) == codes
+
+
+def written_kinds() -> set[str]:
+    """The kinds that appear in the engine's code as something to write; reducers and readers only know them."""
+    kinds = {"step.progress", "job.progress", "step.partial", "job.partial", "log"}  # put together from a word
+    for path in [*(SOURCES / "flows").glob("*.py"), *(SOURCES / "jobs").glob("*.py")]:
+        if path.name != "reducer.py":
+            kinds |= set(re.findall(r'"((?:flow|step|job|schema|buffer)\.[a-z]+)"', path.read_text("utf-8")))
+    return kinds
+
+
+def test_every_kind_of_event() -> None:
+    text = page("events.md").partition("## Of a run")[2].partition("## Reading them")[0]
+    cells = "".join(re.findall(r"^\| (`.*?) \|", text, flags=re.M))
+    documented = set(re.findall(r"`([a-z]+(?:\.[a-z]+)*)`", cells))
+    assert documented == written_kinds()
+
+
+def test_the_kinds_a_run_is_folded_from_are_documented() -> None:
+    assert all(f"`{kind}`" in page("events.md") for kind in reducer._CHANGES if kind != "step.resumed")
+    assert "`step.resumed`" in page("events.md")
+
+
+def test_reserved_words_and_streams() -> None:
+    assert all(f"`{word}`" in page("events.md") for word in RESERVED)
+    assert all(f"`nq:{type_}" in page("events.md") for type_ in STREAM_TYPES)
+
+
+def test_every_setting_and_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(PENSTOCK_\w+)` \| (.*?) \|", page("settings.md"), flags=re.M)
+    assert [(name, variable) for name, variable, _ in rows] == [
+        (name, f"PENSTOCK_{name.upper()}") for name, _, _ in rows
+    ]
+    defaults = {field.name: field.default for field in fields(Settings) if field.name in names()}
+    assert {name for name, _, _ in rows} == set(defaults)
+    for name, _, shown in rows:
+        if name not in ("queues", "log"):
+            assert _same(shown, defaults[name]), name
+
+
+def _same(shown: str, default: object) -> bool:
+    words = re.findall(r"`([^`]+)`", shown)
+    if isinstance(default, tuple):
+        return tuple(words) == default
+    return words == [str(default)] or (isinstance(default, int) and to_ms(words[0]) == default)
+
+
+def test_every_command() -> None:
+    assert re.findall(r"^\| `penstock (\w+)", page("index.md"), flags=re.M) == list(COMMANDS)
+
+
+def test_the_guarantee_is_said_in_the_same_words() -> None:
+    words = "Steps run at least once and are recorded exactly once; a worker that lost its lease can record nothing."
+    for name in ("README.md", "docs/handlers.md"):
+        assert words in " ".join((ROOT / name).read_text("utf-8").split())
+
+
+def test_the_changelog_names_the_commands() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert all(f"penstock {command}" in " ".join(text.split()) for command in COMMANDS)

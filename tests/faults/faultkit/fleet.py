@@ -1,0 +1,105 @@
+"""Worker processes: started by us, killed, stopped and continued by their pid, never by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from penstock.testing.faults import EffectLog
+
+HERE = Path(__file__).parent.parent
+
+
+class Workman:
+    """One worker process; it begins when it is told to."""
+
+    def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
+        self._log = log.open("ab")
+        self.process = subprocess.Popen(
+            command, cwd=HERE, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._log
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def begin(self) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(b"go\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died before
+
+    def send(self, what: signal.Signals) -> None:
+        if self.alive:  # not reaped yet, so the pid is still its own
+            os.kill(self.pid, what)
+
+    def end(self, what: signal.Signals = signal.SIGKILL) -> None:
+        self.send(what)
+        self.process.wait(timeout=30)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self._log.close()
+
+
+class Fleet:
+    """The worker processes of one test, and the files they write to. `spares` are loaded and wait for their turn."""
+
+    def __init__(self, url: str, folder: Path, *, lease: str = "1s", max_crashes: int = 1_000_000, spares: int = 0,
+                 arguments: tuple[str, ...] = (), step_ms: int = 60) -> None:  # fmt: skip
+        self.effects = EffectLog(folder / "effects.jsonl")
+        self.acks = folder / "acks.txt"
+        self.receipts = folder / "receipts.txt"
+        self.log = folder / "workers.log"
+        self._command = [
+            sys.executable, "-m", "faultkit.worker", url, "--acks", str(self.acks), "--receipts", str(self.receipts), *arguments,
+        ]  # fmt: skip
+        self._env = {
+            **os.environ,
+            "PENSTOCK_LEASE": lease,
+            "PENSTOCK_MAX_CRASHES": str(max_crashes),
+            "FAULTKIT_EFFECTS": str(self.effects.path),
+            "FAULTKIT_STEP_MS": str(step_ms),
+        }
+        self._spares = [self._load() for _ in range(spares)]
+        self._keep = spares
+        self.working: list[Workman] = []
+
+    def _load(self) -> Workman:
+        return Workman(self._command, self._env, self.log)
+
+    def hire(self) -> Workman:
+        """Lets one more begin."""
+        workman = self._spares.pop(0) if self._spares else self._load()
+        workman.begin()
+        self.working.append(workman)
+        while len(self._spares) < self._keep:
+            self._spares.append(self._load())
+        return workman
+
+    def kill(self, workman: Workman) -> None:
+        workman.end(signal.SIGKILL)
+        self.working.remove(workman)
+
+    def acknowledged(self) -> set[str]:
+        return set(self.acks.read_text().split()) if self.acks.exists() else set()
+
+    def logged(self, text: str) -> int:
+        return self.log.read_text(errors="replace").count(text) if self.log.exists() else 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        for workman in (*self.working, *self._spares):
+            workman.end()

@@ -1,0 +1,152 @@
+"""A full disk: commands are told so, nothing acknowledged is lost, and work goes on by itself when there is room."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import apsw
+import pytest
+from faultkit.trades import FLOWS, HANDLERS, TRIGGERS
+
+from penstock import App
+from penstock.core.errors import StoreFull
+from penstock.testing.faults import EffectLog
+from penstock.testing.history import check, read_history
+from penstock.testing.until import until
+
+pytestmark = pytest.mark.xdist_group("faults")
+
+
+class Disk(Protocol):
+    folder: Path
+
+    async def fill(self, app: App) -> None: ...
+
+    async def free(self, app: App) -> None: ...
+
+
+class SmallDisk:
+    """A tmpfs of a few megabytes, with a ballast file to fill it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ballast = folder / "ballast"
+
+    async def fill(self, app: App) -> None:
+        with self._ballast.open("wb", buffering=0) as file:
+            for size in (65536, 4096, 512, 1):
+                try:
+                    while True:
+                        file.write(b"x" * size)
+                except OSError:
+                    continue
+
+    async def free(self, app: App) -> None:
+        self._ballast.unlink()
+
+
+class FewPages:
+    """A file that may not grow: the same error, without being root."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def fill(self, app: App) -> None:
+        await self._limit(app, 1)  # below what is used: SQLite takes the present size as the limit
+
+    async def free(self, app: App) -> None:
+        await self._limit(app, 1_000_000)
+
+    async def _limit(self, app: App, pages: int) -> None:
+        store: Any = app.store
+        await store._writer.run(lambda cursor: cursor.execute(f"PRAGMA max_page_count = {pages}").fetchall())
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Disk]:
+    place = folder / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", place], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        yield SmallDisk(place)
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+@contextmanager
+def few_pages(folder: Path) -> Iterator[Disk]:
+    yield FewPages(folder)
+
+
+@pytest.fixture(params=[small_disk, few_pages], ids=["tmpfs", "pages"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    with request.param(tmp_path) as disk:
+        yield disk
+
+
+async def test_a_full_disk_loses_nothing_and_work_goes_on_by_itself(
+    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
+) -> None:
+    effects = EffectLog(tmp_path / "effects.jsonl")
+    monkeypatch.setattr("faultkit.trades.EFFECTS", effects)
+    acknowledged: list[str] = []
+    async with App(f"sqlite:///{disk.folder / 'penstock.db'}", handlers=HANDLERS, lease="30s") as app:
+        async with app.working(concurrency=10):
+            await _start_some(app, acknowledged, 30)
+            await until(lambda: _completed(app, 3))
+            await disk.fill(app)
+            slowest = 0.0
+            for _ in range(3):
+                slowest = max(slowest, await _refused(app))
+            assert app.store is not None
+            await disk.free(app)
+            freed = time.monotonic()
+            await _start_some(app, acknowledged, 5)
+            resumed = time.monotonic() - freed
+            await until(lambda: _completed(app, len(acknowledged)), timeout=20)
+            healed = time.monotonic() - freed
+        history = await read_history(app.store, effects=effects.read(), acknowledged=acknowledged, triggers=TRIGGERS)
+        assert check(history) == []
+        assert await app.store.loose_runs() == []
+        tell(f"refused within {slowest:.1f} s, taken again after {resumed:.1f} s, all {len(acknowledged)} runs after {healed:.1f} s")
+        assert slowest <= 2.0
+        assert resumed <= 10.0
+    connection = apsw.Connection(str(disk.folder / "penstock.db"))
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+
+
+async def _start_some(app: App, acknowledged: list[str], count: int) -> None:
+    for n in range(count):
+        while True:
+            try:
+                acknowledged.append(await app.start(FLOWS[n % 3], {"n": n, "room": "x" * 200}))
+                break
+            except StoreFull:
+                await asyncio.sleep(0.05)
+
+
+async def _completed(app: App, count: int) -> bool:
+    return len(await app.store.runs(status="completed", limit=1000)) >= count
+
+
+async def _refused(app: App) -> float:
+    """Starts something large until there is no room for it; gives how long it took to be told."""
+    for n in range(2000):
+        began = time.monotonic()
+        try:
+            await app.start("line", {"n": n, "filler": os.urandom(5000).hex()})
+        except StoreFull as problem:
+            assert "room" in str(problem)
+            assert problem.code == "store_full"
+            return time.monotonic() - began
+    raise AssertionError("the disk never was full")

@@ -1,0 +1,204 @@
+"""Limits: how many at once here, how many at once anywhere, how many in a span of time, for all or for each key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from penstock import flow, job, step
+from penstock.core.errors import DefinitionError
+from penstock.testing.clock import FakeClock
+from penstock.testing.until import until
+
+
+class Crowd:
+    """Counts who is inside, and the most there ever were; nobody leaves before they are let out."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.most = 0
+        self.came = 0
+        self.doors = asyncio.Event()
+
+    async def visit(self) -> None:
+        self.inside += 1
+        self.came += 1
+        self.most = max(self.most, self.inside)
+        await self.doors.wait()
+        await asyncio.sleep(0)
+        self.inside -= 1
+
+
+async def test_a_worker_takes_no_more_than_its_concurrency(app: Any) -> None:
+    crowd = Crowd()
+
+    @job(queue="q")
+    async def visit() -> None:
+        await crowd.visit()
+
+    async with app(visit, concurrency=4) as a, a.working():
+        ids = await a.enqueue_many("q", range(20))
+        await until(lambda: crowd.inside == 4)
+        assert (await a.queues.counts("q"))["waiting"] == 16
+        crowd.doors.set()
+        for id in ids:
+            await a.in_state(id, "completed")
+    assert (crowd.most, crowd.came) == (4, 20)
+
+
+async def test_a_queue_has_a_concurrency_of_its_own(app: Any) -> None:
+    narrow, wide = Crowd(), Crowd()
+
+    @job(queue="narrow", concurrency=2)
+    async def small() -> None:
+        await narrow.visit()
+
+    @job(queue="wide")
+    async def large() -> None:
+        await wide.visit()
+
+    async with app(small, large, concurrency=10) as a, a.working():
+        ids = [*await a.enqueue_many("narrow", range(10)), *await a.enqueue_many("wide", range(20))]
+        await until(lambda: narrow.inside == 2 and wide.inside == 8)
+        narrow.doors.set()
+        wide.doors.set()
+        for id in ids:
+            await a.in_state(id, "completed")
+    assert narrow.most == 2
+    assert narrow.came == 10
+
+
+async def test_one_busy_queue_does_not_starve_another(app: Any) -> None:
+    done: list[str] = []
+
+    @job(queue="busy")
+    async def busy() -> None:
+        done.append("busy")
+
+    @job(queue="calm")
+    async def calm() -> None:
+        done.append("calm")
+
+    async with app(busy, calm, concurrency=1) as a:
+        await a.enqueue_many("busy", range(100))
+        ids = await a.enqueue_many("calm", range(5))
+        async with a.working():
+            for id in ids:
+                await a.in_state(id, "completed")
+            assert done.count("busy") < 100
+
+
+async def test_max_active_holds_over_two_apps(shared: Any) -> None:
+    crowd = Crowd()
+
+    @job(queue="q", max_active=3)
+    async def visit() -> None:
+        await crowd.visit()
+
+    async with shared(visit) as a, shared(visit) as b:
+        ids = await a.enqueue_many("q", range(20))
+        async with a.working(), b.working():
+            await until(lambda: crowd.inside == 3)
+            crowd.doors.set()
+            for id in ids:
+                await a.in_state(id, "completed")
+    assert (crowd.most, crowd.came) == (3, 20)
+
+
+async def test_a_rate_limit_per_queue(app: Any, clock: FakeClock) -> None:
+    @job(queue="q", rate_limit="3/1m")
+    async def work() -> None: ...
+
+    async with app(work, clock=clock) as a, a.working():
+        await a.enqueue_many("q", range(8))
+        for total in (3, 6):
+            await until(lambda total=total: _done(a, total))
+            a.tick("59s")
+            assert (await a.queues.counts("q"))["waiting"] == 8 - total
+            a.tick("1s")
+        await until(lambda: _done(a, 8))
+
+
+async def _done(app: Any, total: int) -> bool:
+    """Whether so many have ended and none is in hand."""
+    counts = await app.queues.counts("q")
+    return counts["completed"] == total and counts["active"] == 0
+
+
+async def test_a_rate_limit_holds_over_two_apps(shared: Any, clock: FakeClock) -> None:
+    @job(queue="q", rate_limit={"max": 4, "duration": "10s"})
+    async def work() -> None: ...
+
+    async with shared(work, clock=clock) as a, shared(work, clock=clock) as b:
+        await a.enqueue_many("q", range(10))
+        async with a.working(), b.working():
+            await until(lambda: _done(a, 4))
+            a.wake()
+            b.wake()
+            assert await _done(b, 4)
+            a.tick("10s", b)
+            await until(lambda: _done(a, 8))
+
+
+@pytest.mark.parametrize("key", ["tenant", lambda payload: payload["tenant"]], ids=["path", "function"])
+async def test_a_rate_limit_per_key(app: Any, clock: FakeClock, key: Any) -> None:
+    ran: Counter[str] = Counter()
+
+    @job(queue="q", rate_limit={"max": 2, "durationMs": 60_000, "perKey": True}, rate_key=key)
+    async def work(input: Any) -> None:
+        ran[input["tenant"]] += 1
+
+    async with app(work, clock=clock) as a, a.working():
+        await a.enqueue_many("q", [{"tenant": "greedy"}] * 5 + [{"tenant": "modest"}] * 2)
+        await until(lambda: _done(a, 4))
+        assert ran == {"greedy": 2, "modest": 2}
+        assert (await a.queues.counts("q"))["delayed"] == 3, "the others wait for their key's next span"
+        a.tick("1m")
+        await until(lambda: _done(a, 6))
+        assert ran == {"greedy": 4, "modest": 2}
+        a.tick("1m")
+        await until(lambda: _done(a, 7))
+        assert ran == {"greedy": 5, "modest": 2}
+
+
+async def test_a_rate_limit_of_a_step(app: Any, clock: FakeClock) -> None:
+    @flow("limited", emits=["item"])
+    async def begin(ctx: Any) -> None:
+        for i in range(5):
+            ctx.emit("item", {"user": {"id": i % 2}})
+
+    @step(on="item", mode="each", queue="q", rate_limit={"max": 1, "duration": "1m", "per_key": True}, rate_key="user.id")
+    async def work(input: Any) -> int:
+        return input["user"]["id"]
+
+    async with app(begin, work, clock=clock) as a, a.working():
+        run = await a.start("limited")
+
+        async def completed(n: int) -> bool:
+            return len(await a.said(run, "step.completed", "work")) == n
+
+        await until(lambda: completed(2))
+        a.tick("1m")
+        await until(lambda: completed(4))
+        a.tick("1m")
+        assert await a.result(run, timeout=20) == [0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("bad", ["fast", "ten/1m", "10", {"max": 1}, {"max": 1, "duration": "1m", "extra": 1}, 5])
+def test_a_rate_limit_that_cannot_be_read_is_refused(bad: Any) -> None:
+    with pytest.raises(DefinitionError, match="rate_limit"):
+
+        @job(rate_limit=bad)
+        async def work() -> None: ...
+
+
+@pytest.mark.parametrize("bad", [0, -1, "2", True, 1.5])
+@pytest.mark.parametrize("option", ["concurrency", "max_active"])
+def test_a_limit_is_a_number_of_at_least_one(option: str, bad: Any) -> None:
+    with pytest.raises(DefinitionError, match=option):
+
+        @job(**{option: bad})
+        async def work() -> None: ...

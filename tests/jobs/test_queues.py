@@ -1,0 +1,159 @@
+"""Looking after queues: `app.queues`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock import flow, job
+from penstock.core.errors import RunError, UnknownQueue
+from penstock.core.ids import step_job
+from penstock.testing.clock import FakeClock
+
+
+@job(queue="echo")
+async def echo(input: Any) -> Any:
+    return input
+
+
+async def test_a_paused_queue_hands_out_nothing(app: Any) -> None:
+    async with app(echo) as a, a.working():
+        await a.queues.pause("echo")
+        id = await a.enqueue("echo", 1)
+        a.wake()
+        other = [row for row in await a.queues.list() if row.name == "echo"][0]
+        assert (other.paused, other.counts["waiting"]) == (True, 1)
+        await a.queues.resume("echo")
+        assert await a.job_result(id, timeout=20) == 1
+
+
+async def test_what_runs_when_a_queue_is_paused_ends(app: Any) -> None:
+    gate = asyncio.Event()
+
+    @job(queue="q", concurrency=1)
+    async def held() -> str:
+        await gate.wait()
+        return "ended"
+
+    async with app(held) as a, a.working():
+        first, second = await a.enqueue("q"), await a.enqueue("q")
+        await a.in_state(first, "active")
+        await a.queues.pause("q")
+        gate.set()
+        assert await a.job_result(first, timeout=20) == "ended"
+        assert (await a.queues.job(second)).state.value == "waiting"
+        await a.queues.resume("q")
+        assert await a.job_result(second, timeout=20) == "ended"
+
+
+async def test_a_pause_holds_for_every_worker(shared: Any) -> None:
+    async with shared(echo) as a, shared(echo) as b, b.working():
+        await a.queues.pause("echo")
+        id = await a.enqueue("echo", 1)
+        assert (await b.queues.list())[0].paused
+        await a.queues.resume("echo")
+        assert await a.job_result(id, timeout=20) == 1
+
+
+async def test_a_delayed_job_can_be_promoted(app: Any, clock: FakeClock) -> None:
+    async with app(echo, clock=clock) as a, a.working():
+        id = await a.enqueue("echo", 1, delay="1d")
+        assert await a.queues.promote(id)
+        assert await a.job_result(id, timeout=20) == 1
+        assert not await a.queues.promote(id)
+        assert not await a.queues.promote("nobody")
+
+
+async def test_a_failed_job_can_be_retried(app: Any) -> None:
+    broken = {"yes": True}
+
+    @job(queue="q", retry={"attempts": 2, "backoff": {"delay": "1ms"}})
+    async def work() -> str:
+        if broken["yes"]:
+            raise ValueError("broken")
+        return "mended"
+
+    async with app(work) as a, a.working():
+        id = await a.enqueue("q")
+        assert (await a.in_state(id, "failed")).failures == 2
+        broken["yes"] = False
+        assert await a.queues.retry(id)
+        assert await a.job_result(id, timeout=20) == "mended"
+        assert not await a.queues.retry(id), "a completed one is not run again"
+
+
+async def test_removing_and_draining(app: Any, clock: FakeClock) -> None:
+    async with app(echo, clock=clock) as a:
+        ids = await a.enqueue_many("echo", range(5))
+        late = await a.enqueue("echo", delay="1h")
+        assert await a.queues.remove(ids[0])
+        assert await a.store.job(ids[0]) is None
+        assert await a.queues.drain("echo") == 4
+        assert (await a.queues.job(late)).state.value == "delayed"
+        assert await a.queues.drain("echo", delayed=True) == 1
+        assert sum((await a.queues.counts("echo")).values()) == 0
+
+
+async def test_the_jobs_of_a_run_are_its_own(app: Any) -> None:
+    @flow("shop", queue="q")
+    async def begin() -> None: ...
+
+    async with app(begin) as a:
+        run = await a.start("shop")
+        with pytest.raises(RunError, match="cancel the run instead"):
+            await a.queues.remove(step_job(run, "begin", 1))
+        assert await a.queues.drain("q", delayed=True) == 0
+        assert not await a.queues.retry(step_job(run, "begin", 1))
+        async with a.working():
+            assert await a.ended(run) == "completed"
+
+
+async def test_a_job_in_hand_cannot_be_removed(app: Any) -> None:
+    gate = asyncio.Event()
+
+    @job(queue="q")
+    async def held() -> None:
+        await gate.wait()
+
+    async with app(held) as a, a.working():
+        id = await a.enqueue("q")
+        await a.in_state(id, "active")
+        assert not await a.queues.remove(id)
+        gate.set()
+        await a.job_result(id, timeout=20)
+
+
+async def test_pages_of_jobs_in_every_state(app: Any) -> None:
+    async with app(echo) as a:
+        ids = await a.enqueue_many("echo", range(7))
+        first = await a.queues.jobs("echo", limit=3)
+        second = await a.queues.jobs("echo", "waiting", after=first[-1].id, limit=3)
+        third = await a.queues.jobs("echo", after=second[-1].id, limit=3)
+        assert [row.id for row in (*first, *second, *third)] == ids
+        async with a.working():
+            for id in ids:
+                await a.in_state(id, "completed")
+        assert {row.id for row in await a.queues.jobs("echo", "completed")} == set(ids)
+        with pytest.raises(ValueError, match="nonsense"):
+            await a.queues.jobs("echo", "nonsense")
+
+
+async def test_an_unknown_queue_is_named_with_those_there_are(memory: Any) -> None:
+    async with memory(echo) as a:
+        for ask in (a.queues.pause, a.queues.resume, a.queues.counts, a.queues.drain):
+            with pytest.raises(UnknownQueue, match="known are echo"):
+                await ask("ecko")
+
+
+async def test_the_events_of_a_queue_live(app: Any) -> None:
+    async with app(echo) as a, a.working():
+        id = await a.enqueue("echo", 1)
+        kinds = []
+        async for event in a.queues.events("echo"):
+            kinds.append(event.kind)
+            if event.kind == "job.completed":
+                break
+        assert kinds == ["job.added", "job.active", "job.completed"]
+        assert await a.job_result(id) == 1

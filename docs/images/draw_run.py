@@ -11,7 +11,6 @@ import re
 import tempfile
 from pathlib import Path
 
-from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from penstock import App
@@ -23,8 +22,6 @@ from penstock.flows.reducer import reduce_flow
 
 HERE = Path(__file__).resolve().parent
 SHOP = HERE.parents[1] / "examples" / "shop"
-# Fonts are those of the reader: a picture asks nobody on the network for one.
-FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.S)
 
 
 class Moment:
@@ -50,11 +47,13 @@ def draw(events: list[Event]) -> str:
     console = Console(
         record=True, width=90, file=io.StringIO(), force_terminal=True, color_system="truecolor", legacy_windows=False
     )
-    console.print("[green]$[/] penstock run shop --input @order.json", highlight=False)
+    console.print("[green]$[/] penstock run shop --input @order.json --key order-2001", highlight=False)
     for event in moments(events):
         console.print(Picture(reduce_flow(e for e in events if e.seq <= event.seq), Moment(event)))
         console.print()
-    return console.export_svg(title="the same run at three moments", code_format=FORMAT, unique_id="penstock-run")
+    svg = console.export_svg(title="the same run at three moments", unique_id="penstock-run")
+    # Fonts are those of the reader: a picture asks nobody on the network for one.
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S)
 
 
 def moments(events: list[Event]) -> list[Event]:

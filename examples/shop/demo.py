@@ -23,6 +23,8 @@ HERE = Path(__file__).resolve().parent
 WORKERS = HERE / "workers"
 STORE = Path(os.environ.get("SHOP_STORE") or HERE / ".penstock" / "shop.db").resolve()
 URL = f"sqlite:///{STORE}"
+SHOWN_URL = f"--url sqlite:///{os.path.relpath(STORE)}"
+PLACE = f" --dir {os.path.relpath(WORKERS)} {SHOWN_URL}"
 LEASE = "1s"  # short, so that nobody waits long for a dead worker
 LINES = [
     {"sku": "lamp", "quantity": 2, "price": 1900},
@@ -58,9 +60,9 @@ async def start(app: App, id: str, **rest: Any) -> str:
 
 async def watched(app: App, console: Console, id: str) -> str:
     """Works on a run in this process and draws it; gives how it ended."""
-    view = await work_and_watch(app, "shop", id, console)
+    view = await work_and_watch(app, "shop", id, console, place=PLACE)
     if view.completed_at is None:
-        sys.exit(how_to_resume("shop", id))
+        sys.exit(how_to_resume("shop", id, PLACE))
     if not console.is_terminal:
         print(plain(view, app.clock.now_ms()))
     print()
@@ -85,10 +87,9 @@ async def kill_a_worker(app: App, id: str, console: Console) -> None:
 
 def tell_how_to_look(console: Console) -> None:
     penstock = "penstock" if shutil.which("penstock") else os.path.relpath(Path(sys.executable).with_name("penstock"))
-    url = f"--url sqlite:///{os.path.relpath(STORE)}"
     console.print("The runs are kept. Look at them:", style="bold")
     for command in ("runs", "runs show order-1002", "events order-1003"):
-        console.print(f"  {penstock} {command} {url}", soft_wrap=True, highlight=False)
+        console.print(f"  {penstock} {command} {SHOWN_URL}", soft_wrap=True, highlight=False)
 
 
 def forget_the_last_demo() -> None:

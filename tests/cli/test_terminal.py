@@ -34,6 +34,18 @@ def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(
     assert (answer.code, answer.json["steps"]["gated"]["attempt"]) == (0, 2)
 
 
+def test_the_way_to_go_on_has_the_options_of_the_call(
+    terminal: type, penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_GRACE", "100ms")
+    place = ["--dir", "workers", "--url", "sqlite:///a b.db"]
+    screen = terminal("run", "gated", "--key", "mine", *place)
+    screen.until((project / "began").exists)
+    screen.press_ctrl_c()
+    assert screen.end() == 130
+    assert "penstock run gated --key mine --dir workers --url 'sqlite:///a b.db'`" in screen.seen.replace("\r\n", "")
+
+
 def test_a_second_ctrl_c_does_not_wait(terminal: type, project: Path) -> None:
     screen = terminal("run", "gated", "--key", "mine")
     screen.until((project / "began").exists)

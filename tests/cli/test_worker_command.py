@@ -64,6 +64,17 @@ def test_the_summary_in_json(child: Callable) -> None:
     assert about["problems"] == []
 
 
+def test_the_log_in_json(child: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_LOG_FORMAT", "json")
+    (project / "workers" / "broken.py").write_text("import no_such_module\n")
+    worker = child("worker")
+    worker.until_it_says("Working.")
+    worker.signal(signal.SIGTERM)
+    line = json.loads(worker.end().err.splitlines()[0])
+    assert (line["level"], line["logger"]) == ("warning", "penstock")
+    assert "broken.py:1" in line["msg"]
+
+
 def test_the_password_of_a_url_is_not_shown(penstock: Callable) -> None:
     answer = penstock("worker", "--url", "redis://user:secret@host/0")
     assert answer.code == 2

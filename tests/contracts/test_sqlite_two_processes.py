@@ -10,13 +10,14 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import apsw
 import pytest
 import pytest_asyncio
 
 from penstock.core.clock import SystemClock
 from penstock.ports.store import ScheduleRow
 from penstock.ports.unit import Committed, Completed
-from penstock.stores.sqlite import SqliteStore
+from penstock.stores.sqlite import SqliteStore, connection
 from penstock.testing.clock import FakeClock
 from penstock.testing.contracts.samples import (
     QUEUE,
@@ -133,6 +134,26 @@ async def test_many_open_a_new_file_at_once(tmp_path: Path) -> None:
         await asyncio.gather(*(apply(store, unit(events=[event()])) for store in stores))
         assert len(await stores[0].read(STREAM)) == 6
         await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_opening_waits_for_another_who_is_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "new.db"
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE")  # as one does who is just switching this file over to the write-ahead log
+    naps = 0
+
+    def nap(seconds: float) -> None:
+        nonlocal naps
+        naps += 1
+        if naps == 3:
+            other.execute("ROLLBACK")
+
+    monkeypatch.setattr(connection.time, "sleep", nap)
+    store = SqliteStore(str(path))
+    await store.open()
+    other.close()
+    await store.close()
+    assert naps == 3
 
 
 # A process of its own

@@ -33,7 +33,7 @@ class Disk(Protocol):
 
 
 class SmallDisk:
-    """A tmpfs of a few megabytes, with a ballast file to fill it."""
+    """A tmpfs of 48 megabytes (the write-ahead log alone may take 16), with a ballast file to fill it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ class FewPages:
 def small_disk(folder: Path) -> Iterator[Disk]:
     place = folder / "small"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", place], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", place], capture_output=True)
     if mounted.returncode:
         pytest.skip("mounting a small disk needs root")
     try:

@@ -1,4 +1,4 @@
-"""Finding worker files: the module contract of the first spec as it is written, decorators, and files that are wrong."""
+"""Finding worker files: the module contract of the first spec as written, decorators, and files that are wrong."""
 
 from __future__ import annotations
 
@@ -160,18 +160,27 @@ async def test_every_key_of_a_config(memory: Any, write: Write) -> None:
     first = found.steps["first"].handler
     assert (first.queue, first.concurrency, first.max_active, first.priority) == ("everything", 3, 7, 2)
     assert (first.rate.max, first.rate.duration_ms, first.rate_key) == (5, 1000, "tenant")
-    assert (first.retry.attempts, first.retry.backoff.delay_ms, first.retry.retriable_errors) == (4, 20, ("NetworkError",))
+    assert (first.retry.attempts, first.retry.backoff.delay_ms, first.retry.retriable_errors) == (
+        4,
+        20,
+        ("NetworkError",),
+    )
     assert (first.timeout_ms, first.dlq, first.idempotency_key) == (2500, "graves", "auto")
     assert (found.definition.version, found.definition.accepts, list(found.event_checks)) == ("3", ("b",), ["a"])
     second = found.steps["second"]
-    assert (second.kinds, second.mode, second.compensation, second.compensate_on) == (("a", "b"), "all", "third", ("c",))
+    assert (second.kinds, second.mode, second.compensation, second.compensate_on) == (
+        ("a", "b"),
+        "all",
+        "third",
+        ("c",),
+    )
     assert second.handler.queue == "second", "named after its file"
 
 
 async def test_triggers_beside_the_flow_make_a_step_too(memory: Any, write: Write) -> None:
     app = memory(
         dir=write(
-            first="config = {'flow': {'id': 'f', 'role': 'main', 'emits': ['go']}}\ndef handle(input, ctx): ctx.emit('go')",
+            first="config = {'flow': {'id': 'f', 'role': 'main', 'emits': ['go']}}\ndef handle(ctx): ctx.emit('go')",
             second="config = {'triggers': ['go']}\ndef handle(): return 'second'",
         )
     )
@@ -238,7 +247,13 @@ def test_workers_may_import_their_neighbours(memory: Any, write: Write) -> None:
 def test_an_imported_handler_belongs_to_the_file_it_was_written_in(memory: Any, write: Write) -> None:
     folder = write(
         penstock_test_first="from penstock import job\n@job(queue='one')\ndef work(): ...",
-        penstock_test_second="from penstock_test_first import work\nfrom penstock import job\n@job(queue='two')\ndef own(): ...",
+        penstock_test_second="""
+        from penstock import job
+        from penstock_test_first import work
+
+        @job(queue='two')
+        def own(): ...
+        """,
     )
     found = memory(dir=folder).registry.found
     assert [(item.worker_id, item.export) for item in found] == [
@@ -248,13 +263,15 @@ def test_an_imported_handler_belongs_to_the_file_it_was_written_in(memory: Any, 
 
 
 def test_two_files_of_one_name_do_not_meet(memory: Any, write: Write) -> None:
-    folder = write(a__send="X = 1\nqueue = 'a'\ndef handle(): return X", b__send="X = 2\nqueue = 'b'\ndef handle(): return X")
+    folder = write(
+        a__send="X = 1\nqueue = 'a'\ndef handle(): return X", b__send="X = 2\nqueue = 'b'\ndef handle(): return X"
+    )
     found = memory(dir=folder).registry.found
     assert [item.definition.handler.fn() for item in found] == [1, 2]
 
 
 def test_a_missing_folder_is_an_error_that_says_what_to_do(memory: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not a directory.*setting 'dir'"):
+    with pytest.raises(ConfigError, match=r"not a directory.*setting 'dir'"):
         memory(dir=tmp_path / "nowhere")
 
 

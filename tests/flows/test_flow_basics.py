@@ -47,11 +47,15 @@ async def test_a_flow_of_three_steps(app: Any) -> None:
             ("flow.completed", None),
         ]
         assert gapless(events)
-        assert [e.id for e in events] == sorted((e.id for e in events), key=lambda i: (i.split("-")[0], int(i.split("-")[1])))
+        assert [e.id for e in events] == sorted(
+            (e.id for e in events), key=lambda i: (i.split("-")[0], int(i.split("-")[1]))
+        )
         assert {e.subject for e in events} == {run} == {e.flow for e in events}
         view = await a.run(run)
         assert (view.status, view.name, view.input) == ("completed", "shop", {"id": 7})
-        assert {name: s.status for name, s in view.steps.items()} == dict.fromkeys(("order", "charge", "ship"), "completed")
+        assert {name: s.status for name, s in view.steps.items()} == dict.fromkeys(
+            ("order", "charge", "ship"), "completed"
+        )
         row = (await a.runs(flow="shop"))[0]
         assert (row.id, row.status, row.closed) == (run, "completed", True)
         assert await a.store.loose_runs() == []

@@ -91,10 +91,13 @@ async def retried_in(a: Any, run: str) -> int | None:
     ("error", "policy", "wait"),
     [
         pytest.param(ValueError("x"), {"attempts": 2, "backoff": {**STEADY, "delayMs": 700}}, 700, id="policy"),
+        pytest.param(ValueError("x"), RetryPolicy(2, Backoff("fixed", 250, jitter=False)), 250, id="policy object"),
         pytest.param(
-            ValueError("x"), RetryPolicy(2, Backoff("fixed", 250, jitter=False)), 250, id="policy object"
+            ValueError("x"),
+            {"attempts": 2, "backoff": {"type": "fixed", "delay": "2m", "jitter": False}},
+            120_000,
+            id="words",
         ),
-        pytest.param(ValueError("x"), {"attempts": 2, "backoff": {"type": "fixed", "delay": "2m", "jitter": False}}, 120_000, id="words"),  # fmt: skip
         pytest.param(ValueError("x"), None, None, id="no retry by default"),
         pytest.param(ValueError("x"), 1, None, id="one attempt"),
         pytest.param(Permanent("never"), 5, None, id="permanent"),
@@ -105,12 +108,32 @@ async def retried_in(a: Any, run: str) -> int | None:
         pytest.param(Odd(retriable=False), 5, None, id="retriable false"),
         pytest.param(Odd(retry_after=7), 2, 7000, id="retry_after"),
         pytest.param(Odd(retriable=False, retry_after=7), 2, None, id="retriable false wins"),
-        pytest.param(NetworkError("x"), {"attempts": 2, "retriableErrors": ["NetworkError"], "backoff": STEADY}, 1000, id="listed"),  # fmt: skip
+        pytest.param(
+            NetworkError("x"),
+            {"attempts": 2, "retriableErrors": ["NetworkError"], "backoff": STEADY},
+            1000,
+            id="listed",
+        ),
         pytest.param(ValueError("x"), {"attempts": 2, "retriableErrors": ["NetworkError"]}, None, id="not listed"),
-        pytest.param(ConnectionResetError("x"), {"attempts": 2, "retriable_errors": ["OSError"], "backoff": STEADY}, 1000, id="base class"),  # fmt: skip
+        pytest.param(
+            ConnectionResetError("x"),
+            {"attempts": 2, "retriable_errors": ["OSError"], "backoff": STEADY},
+            1000,
+            id="base class",
+        ),
         pytest.param(Odd(code="E42"), {"attempts": 2, "retriableErrors": ["E42"], "backoff": STEADY}, 1000, id="code"),
-        pytest.param(Odd(retriable=True), {"attempts": 2, "retriableErrors": ["Else"], "backoff": STEADY}, 1000, id="retriable true"),  # fmt: skip
-        pytest.param(Odd(retry_after="Wed, 21 Oct 2015 07:28:00 GMT"), {"attempts": 2, "backoff": STEADY}, 1000, id="an HTTP date"),  # fmt: skip
+        pytest.param(
+            Odd(retriable=True),
+            {"attempts": 2, "retriableErrors": ["Else"], "backoff": STEADY},
+            1000,
+            id="retriable true",
+        ),
+        pytest.param(
+            Odd(retry_after="Wed, 21 Oct 2015 07:28:00 GMT"),
+            {"attempts": 2, "backoff": STEADY},
+            1000,
+            id="an HTTP date",
+        ),
         pytest.param(Odd(retry_after=-3), {"attempts": 2, "backoff": STEADY}, 1000, id="a negative wait"),
         pytest.param(Odd(retry_after=float("inf")), {"attempts": 2, "backoff": STEADY}, 1000, id="an endless wait"),
     ],

@@ -170,7 +170,9 @@ async def test_a_rate_limit_of_a_step(app: Any, clock: FakeClock) -> None:
         for i in range(5):
             ctx.emit("item", {"user": {"id": i % 2}})
 
-    @step(on="item", mode="each", queue="q", rate_limit={"max": 1, "duration": "1m", "per_key": True}, rate_key="user.id")
+    @step(
+        on="item", mode="each", queue="q", rate_limit={"max": 1, "duration": "1m", "per_key": True}, rate_key="user.id"
+    )
     async def work(input: Any) -> int:
         return input["user"]["id"]
 

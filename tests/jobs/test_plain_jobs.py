@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from penstock import Permanent, job
-from penstock.core.errors import NotJSON, PayloadError, PayloadTooLarge, RunFailed, SchemaViolation, UnknownJob, WaitTimeout
+from penstock.core.errors import (
+    NotJSON,
+    PayloadError,
+    PayloadTooLarge,
+    RunFailed,
+    SchemaViolation,
+    UnknownJob,
+    WaitTimeout,
+)
 from penstock.core.ids import BadId
 from penstock.jobs.reducer import reduce_job
 from penstock.testing.clock import FakeClock

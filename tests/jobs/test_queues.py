@@ -23,8 +23,8 @@ async def test_a_paused_queue_hands_out_nothing(app: Any) -> None:
         await a.queues.pause("echo")
         id = await a.enqueue("echo", 1)
         a.wake()
-        other = [row for row in await a.queues.list() if row.name == "echo"][0]
-        assert (other.paused, other.counts["waiting"]) == (True, 1)
+        (row,) = await a.queues.list()
+        assert (row.paused, row.counts["waiting"]) == (True, 1)
         await a.queues.resume("echo")
         assert await a.job_result(id, timeout=20) == 1
 

@@ -1,4 +1,4 @@
-"""Schemas: what a handler takes, gives and emits, declared in any of five ways; what does not fit is a permanent failure."""
+"""Schemas of what a handler takes, gives and emits, declared in five ways; what does not fit is a permanent failure."""
 
 import dataclasses
 import typing
@@ -33,7 +33,11 @@ class ModelOrder(pydantic.BaseModel):
     name: str = "?"
 
 
-JSON_ORDER = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}, "required": ["id"]}
+JSON_ORDER = {
+    "type": "object",
+    "properties": {"id": {"type": "integer"}, "name": {"type": "string"}},
+    "required": ["id"],
+}
 
 SCHEMAS = [StructOrder, DataOrder, DictOrder, ModelOrder, JSON_ORDER]
 NAMES = ["struct", "dataclass", "typeddict", "pydantic", "json"]
@@ -126,7 +130,9 @@ async def test_a_bad_event_is_a_permanent_failure(app: Any, schema: Any) -> None
 
 
 @pytest.mark.parametrize(
-    "value", [StructOrder(7), DataOrder(7), {"id": 7, "name": "?"}, ModelOrder(id=7)], ids=["struct", "dataclass", "dict", "pydantic"]
+    "value",
+    [StructOrder(7), DataOrder(7), {"id": 7, "name": "?"}, ModelOrder(id=7)],
+    ids=["struct", "dataclass", "dict", "pydantic"],
 )
 @every_schema
 async def test_whatever_an_event_is_made_of_its_json_is_checked(memory: Any, schema: Any, value: Any) -> None:

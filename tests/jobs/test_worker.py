@@ -191,7 +191,7 @@ async def test_a_job_whose_worker_died_is_run_again(app: Any, clock: FakeClock) 
             assert await a.result(run, timeout=20) == 2
         row = await a.queues.job(step_job(run, "work", 1))
         assert (row.crashes, row.failures) == (1, 0)
-        assert [e.meta["worker"] for e in await a.said(run, "step.started")][0] == "doomed"
+        assert (await a.said(run, "step.started"))[0].meta["worker"] == "doomed"
 
 
 @pytest.mark.parametrize(("cap", "runs"), [(0, 1), (2, 3)])
@@ -398,7 +398,10 @@ async def test_two_workers_on_one_run_never_step_on_each_other(shared: Any) -> N
     async def first_done() -> str:
         return "once"
 
-    async with shared(begin, work, first_done, concurrency=20) as one, shared(begin, work, first_done, concurrency=20) as two:
+    async with (
+        shared(begin, work, first_done, concurrency=20) as one,
+        shared(begin, work, first_done, concurrency=20) as two,
+    ):
         async with one.working(), two.working():
             run = await one.start("fan")
             assert await two.result(run, timeout=30) == "once"

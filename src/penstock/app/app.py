@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..core.clock import Clock, SystemClock, iso, moment_ms
 from ..core.durations import Duration, to_ms
@@ -50,6 +50,18 @@ from .working import Working
 log = logging.getLogger("penstock")
 
 
+_PARTS = {
+    *("store", "events", "state", "queues", "dead_letters"),
+    *("_commands", "_committer", "_enqueuing", "_scheduling", "_working", "_engine", "_jobs"),
+}
+
+
+class NotOpen(ConfigError, AttributeError):
+    """An App was used before it was opened."""
+
+    code = "not_open"
+
+
 class App:
     """Penstock in one object: start flows, add jobs, look at them, work on them.
 
@@ -83,6 +95,14 @@ class App:
         self._is_open = False
 
     # Life
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Most parts come with opening: what is missing may be so because nobody opened."""
+            if name in _PARTS:
+                raise NotOpen("this App is not open: write `async with App(…) as app:`, or await app.open() first")
+            raise AttributeError(f"App has no attribute {name!r}")
 
     async def open(self) -> None:
         """Opens the store; `async with` does it."""

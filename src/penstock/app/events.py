@@ -126,7 +126,7 @@ class Events:
     async def _listen(self, ready: asyncio.Future[None]) -> None:
         with self._store.signals.listen("events") as listener:
             newest = await self._store.feed(None)
-            cursor = newest[-1].cursor if newest else 0
+            cursor = newest[-1].cursor if newest else ""
             ready.set_result(None)
             while True:
                 items = await self._store.feed(cursor)

@@ -88,7 +88,14 @@ class SyncApp:
 
     def start_worker(self, **options: Any) -> None:
         """Runs a worker in the background until the `with` ends."""
-        asyncio.run_coroutine_threadsafe(self.app.run_worker(**options), self._loop)
+        self._call(self._begin(options))
+
+    async def _begin(self, options: dict[str, Any]) -> None:
+        worker = asyncio.create_task(self.app.run_worker(**options))
+        await asyncio.sleep(0)
+        if worker.done():  # it could not even begin: whoever asked is told why
+            worker.result()
+        self._worker = worker
 
     def follow(self, id: str) -> Iterator[Event]:
         """A run's events, then live."""

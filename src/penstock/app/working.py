@@ -94,6 +94,11 @@ class Working:
             self._worker = None
             self._ended.set()
 
+    @property
+    def active(self) -> int:
+        """How many attempts are under way."""
+        return self._worker.active if self._worker is not None else 0
+
     def stop(self) -> None:
         if self._worker is not None:
             self._worker.stop()

@@ -18,14 +18,16 @@ from .stopping import on_stop, stopping
 REDRAW = 0.1  # seconds; running times move between events
 
 
-async def work_and_watch(app: App, flow: str, id: str, console: Console | None, *, keep: bool = True) -> FlowView:
+async def work_and_watch(
+    app: App, flow: str, id: str, console: Console | None, *, keep: bool = True, place: str = ""
+) -> FlowView:
     """Works on a flow's queues and draws the run until it ends, or until a signal; gives the run as it is then."""
     if (await app.run(id)).completed_at is not None:
         return await watch(app, id, console, keep=keep)
     queues = sorted({step.handler.home for step in app.registry.flow(flow).steps.values()})
     working = asyncio.create_task(app.run_worker(queues))
     watching = asyncio.create_task(watch(app, id, console, keep=keep))
-    with on_stop(lambda: watching.cancel(), how_to_resume(flow, id)):
+    with on_stop(lambda: watching.cancel(), how_to_resume(flow, id, place)):
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         watching.cancel()
         await asyncio.wait((watching,))
@@ -41,9 +43,10 @@ async def work_and_watch(app: App, flow: str, id: str, console: Console | None, 
     return view
 
 
-def how_to_resume(flow: str, id: str) -> str:
-    """What a person who interrupts a run is told."""
-    return f"Interrupted. Run {id} is kept: `penstock worker` goes on with it, or `penstock run {flow} --key {id}`."
+def how_to_resume(flow: str, id: str, place: str = "") -> str:
+    """What a person who interrupts a run is told; `place` are the options that find it again."""
+    again = f"`penstock worker{place}` goes on with it, or `penstock run {flow} --key {id}{place}`"
+    return f"Interrupted. Run {id} is kept: {again}."
 
 
 async def watch(app: App, run: str, console: Console | None = None, *, keep: bool = True) -> FlowView:

@@ -7,9 +7,12 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from ..settings import DEFAULT, Settings
 from .mistakes import warn
+
+if TYPE_CHECKING:  # `--help` does without them
+    from ..settings import Settings
 
 LOGGER = "penstock"
 
@@ -45,7 +48,7 @@ def logged() -> Iterator[None]:
 def log_as(settings: Settings, chatty: bool) -> None:
     """From the level that was set on; if none was, from `info` on for a worker and for a person at a terminal."""
     log = logging.getLogger(LOGGER)
-    told = settings.source("log") != DEFAULT
+    told = "log" in settings.sources
     log.setLevel((settings.log if told else "info" if chatty or sys.stderr.isatty() else "warning").upper())
     for handler in log.handlers:
         if isinstance(handler, _Stderr):

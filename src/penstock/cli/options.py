@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -24,6 +25,12 @@ class Common:
     debug: Annotated[
         bool, Parameter(negative="", show_default=False, help="Show a traceback with an error; also PENSTOCK_DEBUG=1.")
     ] = False
+
+    @property
+    def place(self) -> str:
+        """The options that make another command look at the same code and data."""
+        given = (("--dir", self.dir), ("--url", self.url))
+        return "".join(f" {name} {shlex.quote(value)}" for name, value in given if value is not None)
 
 
 @Parameter(name="*", group=_STARTING)

@@ -39,10 +39,10 @@ async def _run(flow: str, starting: Starting, common: Common) -> int:
     with nullcontext() if shown else redirect_stdout(sys.stderr):
         async with working_app(common) as app:
             id = await _id(app, flow, starting)
-            view = await work_and_watch(app, flow, id, console, keep=shown)
+            view = await work_and_watch(app, flow, id, console, keep=shown, place=common.place)
             now = app.clock.now_ms()
     if view.completed_at is None:
-        warn(how_to_resume(flow, id))
+        warn(how_to_resume(flow, id, common.place))
         return INTERRUPTED
     if common.json:
         print_json(run_object(view))

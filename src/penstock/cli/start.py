@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from contextlib import redirect_stdout
 
@@ -28,7 +29,8 @@ def start(flow: str, /, *, starting: Starting = PLAIN_START, common: Common = US
     else:
         print(id)
     if sys.stderr.isatty() and sys.stdout.isatty():
-        warn(f"Started. `penstock worker` works on it, `penstock events {id} --follow` shows it.")
+        url = f" --url {shlex.quote(common.url)}" if common.url is not None else ""
+        warn(f"Started. `penstock worker{common.place}` works on it, `penstock events {id} --follow{url}` shows it.")
     return 0
 
 

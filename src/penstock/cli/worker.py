@@ -35,7 +35,7 @@ async def _work(queues: str | None, concurrency: int | None, common: Common) -> 
     async with working_app(common, chatty=True, queues=queues, concurrency=concurrency) as app:
         if not app.registry.handlers():
             raise ConfigError(f"there is nothing to work on: no flow, step or job was found in {app.settings.dir!r}")
-        working = asyncio.create_task(app.run_worker())
+        working = asyncio.create_task(app.run_worker(concurrency=concurrency))
         with on_stop(lambda: _stop(app)):
             await asyncio.sleep(0)
             if not working.done():

@@ -86,6 +86,8 @@ def flow(
 ) -> Callable[[F], F]:
     """Marks a function as the first step of a flow; the function itself stays as it is."""
     options = dict(locals())
+    if callable(name):  # `@flow` without its name would mark nothing, in silence
+        raise DefinitionError(f'a flow needs a name: write @flow("{getattr(name, "__name__", "name")}")')
 
     def mark(fn: F) -> F:
         handler = make_handler(fn, step, options)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..core.events import Event
+from ..core.events import RESERVED, Event
 
 
 class StepView(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -79,7 +79,7 @@ def apply_flow(view: FlowView, event: Event) -> None:
         change(view, event, data, event.meta or {})
     elif event.kind.startswith("step.await."):
         _awaits(view, event, data, event.meta or {})
-    elif not event.kind.startswith(("flow.", "step.", "schema.", "buffer.")):
+    elif not event.kind.startswith(RESERVED):
         view.emitted.append(
             {"id": event.id, "ts": event.ts, "kind": event.kind, "step": event.step, "data": event.data}
         )
@@ -106,7 +106,7 @@ def _flow_ended(status: str) -> Callable[[FlowView, Event, dict[str, Any], dict[
         if status == "cancelled":
             for step in view.steps.values():
                 if step.status in ("pending", "running", "retrying", "waiting"):
-                    step.status, step.completed_at = "cancelled", event.ts
+                    step.status, step.completed_at, step.next_retry_at = "cancelled", event.ts, None
 
     return change
 

@@ -25,6 +25,7 @@ MAX_BATCH = 500
 MIN_SHARE = 16
 SLOW_COMMIT = 0.005  # seconds
 MAX_RETRIES_OF_COMMAND = 4
+LONGEST_WAIT = 1.0  # seconds between tries
 REMEMBERED_RUNS = 2048
 
 Build = Callable[[int, bytes | None], Unit | Receipt]
@@ -220,20 +221,20 @@ class Committer:
 
     async def _wait_and_repeat(self, batch: list[Intent], problem: StoreUnavailable) -> None:
         """Whether the write happened is unknown; the same units, with the same ids, are safe to send again."""
-        kept: list[Intent] = []
-        tries = 0
-        for intent in batch:
-            if intent.future.done():
-                continue  # its caller has gone away
+        waiting = [intent for intent in batch if not intent.future.done()]  # the others' callers have gone away
+        for intent in waiting:
             intent.tries += 1
-            tries = max(tries, intent.tries)
-            if intent.patient or intent.tries < MAX_RETRIES_OF_COMMAND:
+        # A command is not kept waiting for a store that is known to be down: its caller is to hear of it soon.
+        tries = max((intent.tries for intent in waiting), default=0)
+        kept: list[Intent] = []
+        for intent in waiting:
+            if intent.patient or tries < MAX_RETRIES_OF_COMMAND:
                 kept.append(intent)
             else:
                 intent.fail(problem)
         if tries in (1, 10) or tries % 100 == 0:
             log.warning("the store refuses or does not answer, trying again: %s", problem)
-        await asyncio.sleep(min(0.02 * 2 ** min(tries, 8), 2.0))
+        await asyncio.sleep(min(0.02 * 2 ** min(tries, 8), LONGEST_WAIT))
         self._pending[:0] = kept
 
     async def _isolate(self, batch: list[Intent], problem: Exception) -> None:

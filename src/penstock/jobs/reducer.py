@@ -45,7 +45,7 @@ def _apply(view: JobView, event: Event) -> None:
             view.status = "delayed" if "due" in meta else "waiting"
         case "job.active":
             view.status, view.attempt = "active", meta.get("attempt", 1)
-            view.started_at = view.started_at or event.ts
+            view.started_at, view.finished_at = view.started_at or event.ts, None
         case "job.progress":
             view.progress = data.get("progress")
         case "job.partial":

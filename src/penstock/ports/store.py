@@ -53,6 +53,10 @@ class Signals(Protocol):
 
     def listen(self, *topics: str) -> AbstractContextManager[Listener]: ...
 
+    def fire_all(self) -> None:
+        """Everyone looks at the store: another process has written, or a test has moved its clock."""
+        ...
+
 
 class EventLog(Protocol):
     """Streams, read by cursor."""
@@ -81,9 +85,9 @@ class EventLog(Protocol):
 
 
 class FeedItem(msgspec.Struct, frozen=True):
-    """An event of any stream, with its place in the order of commits."""
+    """An event of any stream, with its place in the order of commits. The cursor is the store's own."""
 
-    cursor: int
+    cursor: str
     stream: str
     event: Event
 
@@ -91,8 +95,8 @@ class FeedItem(msgspec.Struct, frozen=True):
 class Feed(Protocol):
     """Every event of every stream, in the order they were committed."""
 
-    async def feed(self, after: int | None, limit: int = 500) -> list[FeedItem]:
-        """Events after the cursor; with None, just the newest one, to begin from."""
+    async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
+        """Events after the cursor, all of them with ""; with None just the newest one, to begin from."""
         ...
 
 
@@ -211,6 +215,8 @@ class Schedules(Protocol):
 
 
 class StateRow(msgspec.Struct, frozen=True):
+    """A key as it is; its version counts the writes since it was absent."""
+
     key: str
     value: bytes
     version: int
@@ -246,7 +252,11 @@ class Housekeeping(Protocol):
 
 
 class Store(Commits, EventLog, Feed, Runs, QueueAdmin, Schedules, State, Housekeeping, Protocol):
-    """A backend."""
+    """A backend.
+
+    What goes together: the ids of a run's jobs begin with `<run>.`, state under `run/<run>/` and the stream of a run go
+    with it, and memos of a scope with the last job that could read them.
+    """
 
     @property
     def signals(self) -> Signals: ...

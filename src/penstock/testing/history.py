@@ -387,7 +387,7 @@ async def read_history(
 ) -> History:
     """The history a store holds. Read by the feed, so that a feed that passes over events is caught as well."""
     streams: dict[str, list[Event]] = {}
-    cursor = 0
+    cursor = ""
     while items := await store.feed(cursor, PAGE):
         cursor = items[-1].cursor
         for item in items:

@@ -28,9 +28,9 @@ def read(
     return [decode_event(stream, seq, ms, body) for seq, ms, body in rows]
 
 
-def feed(cursor: apsw.Cursor, after: int | None, limit: int) -> list[FeedItem]:
-    rows = cursor.execute(SQL.feed_end) if after is None else cursor.execute(SQL.feed, (after, limit))
-    return [FeedItem(pos, stream, decode_event(stream, seq, ms, body)) for pos, stream, seq, ms, body in rows]
+def feed(cursor: apsw.Cursor, after: str | None, limit: int) -> list[FeedItem]:
+    rows: Any = cursor.execute(SQL.feed_end) if after is None else cursor.execute(SQL.feed, (int(after or 0), limit))
+    return [FeedItem(str(pos), stream, decode_event(stream, seq, ms, body)) for pos, stream, seq, ms, body in rows]
 
 
 def names(cursor: apsw.Cursor, prefix: str, after: str | None, limit: int) -> list[str]:

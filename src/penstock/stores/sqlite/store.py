@@ -83,7 +83,7 @@ class SqliteStore:
     def tail(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
         return follow(self.read, self.signals, stream, after)
 
-    async def feed(self, after: int | None, limit: int = 500) -> list[FeedItem]:
+    async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
         return await self._reader.run(lambda c: events.feed(c, after, limit))
 
     async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]:

@@ -17,7 +17,7 @@ class FeedContract(StoreUnderTest):
 
     async def test_an_empty_feed(self, store: Store) -> None:
         assert await store.feed(None) == []
-        assert await store.feed(0) == []
+        assert await store.feed("") == []
 
     async def test_none_gives_the_newest_to_begin_from(self, store: Store) -> None:
         await write(store, 3)
@@ -34,27 +34,27 @@ class FeedContract(StoreUnderTest):
         await add(store, job("j", started=started(b), added=event("4", a)))
         await claim(store)
         await apply(store, unit(events=[event("5", b)]))
-        items = await store.feed(0)
+        items = await store.feed("")
         assert [item.event.kind for item in items] == ["1", "2", "3", "4", "step.started", "5"]
         assert _places(items) == [(a, 1), (b, 1), (a, 2), (a, 3), (b, 2), (b, 3)]
         assert [item.event for item in items if item.stream == a] == await store.read(a)
-        assert [item.cursor for item in items] == sorted({item.cursor for item in items})
+        assert len({item.cursor for item in items}) == len(items)
 
     async def test_pages_of_the_feed_join(self, store: Store) -> None:
         for n in range(7):
             await write(store, 1, f"nq:flow:{n % 3}")
         found: list[FeedItem] = []
-        while page := await store.feed(found[-1].cursor if found else 0, limit=3):
+        while page := await store.feed(found[-1].cursor if found else "", limit=3):
             assert len(page) <= 3
             found += page
-        assert found == await store.feed(0)
+        assert found == await store.feed("")
         assert len(found) == 7
 
     async def test_a_refused_unit_leaves_no_gap_to_wait_for(self, store: Store) -> None:
         await write(store, 1)
         await apply(store, unit(run=run("r", 7), events=[event(), event()]))
         await write(store, 1)
-        assert _places(await store.feed(0)) == [(STREAM, 1), (STREAM, 2)]
+        assert _places(await store.feed("")) == [(STREAM, 1), (STREAM, 2)]
 
     async def test_a_cursor_stays_good_when_what_it_points_to_is_trimmed(self, store: Store) -> None:
         await write(store, 3)
@@ -76,7 +76,7 @@ class FeedContract(StoreUnderTest):
             found: list[FeedItem] = []
             with store.signals.listen("events") as listener:
                 while len(found) < writers * each * 2:
-                    page = await store.feed(found[-1].cursor if found else 0, limit=50)
+                    page = await store.feed(found[-1].cursor if found else "", limit=50)
                     found += page
                     if not page:
                         await listener.wait(1.0)

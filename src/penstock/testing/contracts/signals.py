@@ -10,7 +10,7 @@ import pytest
 from ...ports.store import ScheduleRow, Store
 from ...ports.unit import Completed, Dead, GivenBack, RetryAt
 from ..clock import FakeClock
-from .samples import ERROR, QUEUE, STREAM, add, apply, claim, event, held, job, run, started, unit
+from .samples import ERROR, QUEUE, STREAM, add, apply, ask, claim, event, held, job, run, started, unit
 from .subject import StoreUnderTest
 
 BOUND = 5.0  # seconds; a machine under load is slow, a missing signal never comes
@@ -25,6 +25,14 @@ class SignalsContract(StoreUnderTest):
             with store.signals.listen(f"queue:{QUEUE}") as listener:
                 await add(store, job(f"j{n}", due=due))
                 assert await listener.wait(BOUND)
+
+    async def test_work_that_the_asker_leaves_behind_wakes_the_others(self, store: Store) -> None:
+        one = await held(store, "j")
+        with store.signals.listen(f"queue:{QUEUE}") as listener:
+            done = unit(claim=one, outcome=Completed(), jobs=[job("k1"), job("k2")])
+            reply = await store.commit([done], ask(limit=1))
+            assert len(reply.work.claims) == 1
+            assert await listener.wait(BOUND)
 
     async def test_an_event_wakes_its_stream(self, store: Store) -> None:
         with store.signals.listen(f"stream:{STREAM}") as listener:

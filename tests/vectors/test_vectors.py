@@ -1,0 +1,96 @@
+"""The reducers of this language against the vectors of all languages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock import Event
+from penstock.flows.reducer import apply_flow, reduce_flow, reduce_trigger
+from penstock.jobs.reducer import reduce_job
+
+HERE = Path(__file__).parent
+LISTS = {"steps", "emitted", "logs", "partials"}
+FILES = {"flow": reduce_flow, "trigger": reduce_trigger, "job": reduce_job}
+VECTORS = [
+    pytest.param(name, vector, id=f"{name}: {vector['name']}")
+    for name in FILES
+    for vector in json.loads((HERE / f"{name}.json").read_text("utf-8"))["vectors"]
+]
+
+
+def said(view: msgspec.Struct) -> dict[str, Any]:
+    """A state as JSON, without what says nothing."""
+    whole = {f.encode_name: getattr(view, f.name) for f in msgspec.structs.fields(view)}
+    return {
+        name: _said(name, value)
+        for name, value in whole.items()
+        if not (value is None or (name in LISTS and not value))
+    }
+
+
+def _said(name: str, value: Any) -> Any:
+    if name == "steps":
+        return {key: said(step) for key, step in value.items()}
+    if name in ("emitted", "logs"):
+        return [{key: item for key, item in entry.items() if item is not None} for entry in value]
+    return value
+
+
+def fold(name: str, vector: dict[str, Any], after: int) -> msgspec.Struct:
+    events = [msgspec.convert(event, Event) for event in vector["events"][:after]]
+    if name == "job":
+        return reduce_job(events, vector.get("job"))
+    reduce: Callable[[Any], msgspec.Struct] = FILES[name]
+    return reduce(events)
+
+
+@pytest.mark.parametrize(("name", "vector"), VECTORS)
+def test_a_vector(name: str, vector: dict[str, Any]) -> None:
+    for expected in vector["states"]:
+        assert said(fold(name, vector, expected["after"])) == expected["state"], f"after {expected['after']} events"
+    assert vector["states"][-1]["after"] == len(vector["events"])
+
+
+@pytest.mark.parametrize(("name", "vector"), VECTORS)
+def test_every_prefix_of_a_vector_folds(name: str, vector: dict[str, Any]) -> None:
+    for after in range(len(vector["events"]) + 1):
+        msgspec.json.encode(fold(name, vector, after))
+
+
+@pytest.mark.parametrize(("name", "vector"), VECTORS)
+def test_the_events_of_a_vector_are_envelopes(name: str, vector: dict[str, Any]) -> None:
+    """Ids in order, nothing beside the envelope: another language reads them as they are."""
+    known = {f.encode_name for f in msgspec.structs.fields(Event)}
+    for seq, event in enumerate(vector["events"], 1):
+        assert set(event) <= known
+        assert event["id"].endswith(f"-{seq}")
+        assert msgspec.to_builtins(msgspec.convert(event, Event)) == {k: v for k, v in event.items() if v is not None}
+
+
+def test_folding_one_by_one_is_folding_at_once() -> None:
+    for param in VECTORS:
+        name, vector = param.values
+        if name != "flow":
+            continue
+        events = [msgspec.convert(event, Event) for event in vector["events"]]
+        view = reduce_flow([])
+        for event in events:
+            apply_flow(view, event)
+        assert view == reduce_flow(events)
+
+
+def test_a_fold_does_not_touch_what_it_folded_before() -> None:
+    """Views are made anew: a list shared between two of them would show one run's logs in another."""
+    events = [
+        msgspec.convert(event, Event) for event in json.loads((HERE / "flow.json").read_text())["vectors"][2]["events"]
+    ]
+    before = msgspec.json.encode(reduce_flow(events))
+    reduce_flow(events)
+    assert reduce_flow([]).logs == []
+    assert msgspec.json.encode(reduce_flow(events)) == before

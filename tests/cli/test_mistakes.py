@@ -86,7 +86,7 @@ def test_a_file_that_does_not_import_is_a_warning(penstock: Callable, project: P
 
 def test_a_missing_flow_says_which_file_it_may_be_in(penstock: Callable, project: Path) -> None:
     (project / "workers" / "greet.py").write_text("import no_such_module\n")
-    assert "could not be loaded" in penstock("run", "greet").err
+    assert "found while loading" in penstock("run", "greet").err
 
 
 def test_debug_shows_the_traceback(penstock: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

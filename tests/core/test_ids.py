@@ -55,7 +55,7 @@ def test_good_ids(value: str) -> None:
     ],
 )
 def test_bad_ids(value: Any) -> None:
-    with pytest.raises(BadId, match="cannot be a run id") as problem:
+    with pytest.raises(BadId, match="cannot be used as run id") as problem:
         check_id(value, "run id")
     assert repr(value) in str(problem.value)
     assert problem.value.code == "bad_id"
@@ -68,7 +68,7 @@ def test_good_names(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["", ".hidden", "12", "a:b", "a b", "x" * 101, None, 3])
 def test_bad_names(value: Any) -> None:
-    with pytest.raises(BadId, match="cannot be a queue"):
+    with pytest.raises(BadId, match="cannot be used as queue"):
         check_name(value, "queue")
 
 

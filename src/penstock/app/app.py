@@ -27,6 +27,7 @@ from ..flows.describe import describe
 from ..flows.discovery import discover, from_functions
 from ..flows.engine import FlowEngine
 from ..flows.record import COMPLETED
+from ..flows.record import decode as decode_record
 from ..flows.reducer import FlowView, reduce_flow
 from ..flows.registry import Flow, Registry, build
 from ..jobs.committer import Committer
@@ -231,15 +232,17 @@ class App:
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Waits for a run and gives what it returned; raises RunFailed or RunCancelled if there is nothing to give."""
         row = await self.wait(id, timeout=timeout)
-        last = await self.store.read(self._recorder.flow(id), limit=20, backward=True)
-        end = next((e for e in last if e.kind == f"flow.{row.status}"), None)
-        data = end.data if end is not None and isinstance(end.data, dict) else {}
         if row.status == COMPLETED:
-            if "result" not in data:
+            # From the record, not from the event: there, secrets are hidden.
+            result = decode_record(row.record).result()
+            if result is None:
                 raise PayloadTooLarge(
                     f"the results of run {id!r} are together over 64 KB: read them step by step from app.run(id).steps"
                 )
-            return data["result"]
+            return unpack(result)
+        last = await self.store.read(self._recorder.flow(id), limit=20, backward=True)
+        end = next((e for e in last if e.kind == f"flow.{row.status}"), None)
+        data = end.data if end is not None and isinstance(end.data, dict) else {}
         if row.status == "cancelled":
             raise RunCancelled(f"run {id!r} was cancelled: {data.get('reason', '')}")
         raise RunFailed(f"run {id!r} {row.status} in step {data.get('step')!r}: {data.get('error', '')}")

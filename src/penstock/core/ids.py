@@ -28,7 +28,7 @@ def check_id(value: str, what: str = "id") -> str:
     """The id itself, or BadId saying which rule it breaks."""
     if not isinstance(value, str) or not _ID.fullmatch(value) or value.isdigit() or len(value) > MAX_ID:
         raise BadId(
-            f"{value!r} cannot be a {what}: use letters, digits, '.', '_' and '-', not digits alone, "
+            f"{value!r} cannot be used as {what}: use letters, digits, '.', '_' and '-', not digits alone, "
             f"at most {MAX_ID} characters"
         )
     return value
@@ -38,7 +38,7 @@ def check_name(value: str, what: str) -> str:
     """A queue, flow or step name; names become parts of ids and keys."""
     if not isinstance(value, str) or not _NAME.fullmatch(value) or value.isdigit() or len(value) > 100:
         raise BadId(
-            f"{value!r} cannot be a {what}: use letters, digits, '.', '_' and '-', not digits alone, "
+            f"{value!r} cannot be used as {what}: use letters, digits, '.', '_' and '-', not digits alone, "
             "at most 100 characters"
         )
     return value

@@ -295,7 +295,6 @@ class Decider:
             if record.arrived:
                 data["unmet"] = {step: self._missing(step) for step in record.arrived}
             self._say("flow.completed", data)
-            record.results.clear()
             return
         # Only so many failures are kept, and redriving takes its own away.
         first = record.failures[0] if record.failures else FailedStep("", 0, f"{record.failed} steps failed")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ..core.errors import DefinitionError
 from ..core.ids import check_name
+from ..jobs.context import BadEmit, check_kind
 from ..jobs.definition import MARK, Handler, IdempotencyKey, check_keys, make_handler
 from .table import Mode
 
@@ -39,6 +40,13 @@ class StepDefinition:
     flow: str | None = None  # None: it joins every flow that emits what it listens to
     compensation: str | None = None
     compensate_on: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for kind in self.emits or ():
+            try:
+                check_kind(kind)
+            except BadEmit as problem:
+                raise DefinitionError(f"emits: {problem}", where=self.handler.where) from None
 
     @property
     def name(self) -> str:

@@ -63,9 +63,8 @@ class Registry:
         return sorted({handler.home for handler in self.handlers()})
 
     def _hint(self) -> str:
-        return (
-            f" ({len(self.problems)} worker file(s) could not be loaded: {self.problems[0]})" if self.problems else ""
-        )
+        found = len(self.problems)
+        return f" ({found} problem{'s' if found > 1 else ''} found while loading: {self.problems[0]})" if found else ""
 
 
 def _nearest(name: str, known: Iterable[str], what: str) -> str:

@@ -92,6 +92,7 @@ class Committer:
         self._known: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
         self._last_commit = 0.0  # seconds it took
+        self._closing = False
 
     async def submit(self, intent: Intent) -> Receipt:
         """Waits for the receipt; never a Conflict unless the intent's own build answers with one."""
@@ -101,7 +102,8 @@ class Committer:
         return await intent.future
 
     async def close(self) -> None:
-        """Waits until everything handed in has been answered."""
+        """Waits until everything handed in has been answered; a store that is down is no longer waited for."""
+        self._closing = True
         while self._task is not None:
             await asyncio.wait((self._task,))
 
@@ -228,7 +230,7 @@ class Committer:
         tries = max((intent.tries for intent in waiting), default=0)
         kept: list[Intent] = []
         for intent in waiting:
-            if intent.patient or tries < MAX_RETRIES_OF_COMMAND:
+            if (intent.patient and not self._closing) or tries < MAX_RETRIES_OF_COMMAND:
                 kept.append(intent)
             else:
                 intent.fail(problem)

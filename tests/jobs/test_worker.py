@@ -130,7 +130,8 @@ async def test_a_patch_under_a_lost_lease_is_refused(shared: Any, clock: FakeClo
                 await two.ended(run)
             slow.gate.set()
             await until(lambda: slow.late)
-        assert isinstance(slow.late[0], StaleAttempt)
+        # Refused by the store, or stopped by the lease keeper before it came to that.
+        assert isinstance(slow.late[0], StaleAttempt | asyncio.CancelledError)
         assert await two.state.get("n") is None
 
 

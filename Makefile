@@ -8,13 +8,14 @@ STAMP  := $(VENV)/.setup-stamp
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench faults clean
+.PHONY: help setup demo test check docs bench faults clean
 
 help:
 	@echo "make setup    the virtual environment $(VENV), with this package and the tools"
 	@echo "make demo     a small shop: a flow, a crash and its recovery, shown live"
 	@echo "make test     check, then every test"
 	@echo "make check    ruff, mypy and the import rules"
+	@echo "make docs     the documentation as a site, in site/"
 	@echo "make bench    our numbers beside other engines', measured here"
 	@echo "make faults   the fault suite at full length"
 	@echo "make clean    removes what the others made"
@@ -46,6 +47,11 @@ check: setup
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+docs: setup
+	@$(BIN)/python docs/generate_cli.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)
 
@@ -53,6 +59,6 @@ faults: setup
 	@PENSTOCK_FAULTS=full $(BIN)/pytest tests/faults
 
 clean:
-	rm -rf $(VENV) benchmarks/.peers-venv benchmarks/results dist build
+	rm -rf $(VENV) benchmarks/.peers-venv benchmarks/results dist build site
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

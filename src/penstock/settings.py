@@ -8,16 +8,18 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
-from .core.durations import to_ms
+from .core.durations import Duration, to_ms
 from .core.errors import SettingError
-from .core.ids import check_name
+from .core.ids import BadId, check_name
 
+Names = str | Sequence[str]
+Retention = Duration | Literal["never", "off"]
 DEFAULT_URL = "sqlite:///.penstock/penstock.db"
 PREFIX = "PENSTOCK_"
 DEFAULT = "default"
@@ -25,11 +27,30 @@ DEFAULT = "default"
 _OTHERS = {"PENSTOCK_FAULTS", "PENSTOCK_DEBUG"}
 
 
+class SettingOptions(TypedDict, total=False):
+    """Settings as they are given to App; None is as if it were not given."""
+
+    namespace: str | None
+    concurrency: int | None
+    threads: int | None
+    lease: Duration | None
+    grace: Duration | None
+    max_crashes: int | None
+    queue_names: Literal["filename", "directory"] | None
+    queues: Names | None
+    retain_runs: Retention | None
+    retain_jobs: Retention | None
+    retain_events: Retention | None
+    log: Literal["debug", "info", "warning", "error"] | None
+    log_format: Literal["pretty", "json"] | None
+    redact: Names | None
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything that can be set. Durations are milliseconds here; "30s" and the like where they are given."""
 
-    url: str = DEFAULT_URL
+    url: str = field(default=DEFAULT_URL, repr=False)  # it may hold a password
     dir: str = "workers"
     namespace: str = "nq"
     concurrency: int = 10
@@ -104,7 +125,7 @@ class _Reader:
             raise SettingError(f"{where}: there is no setting {name!r}; {hint}")
         try:
             return _convert(name, value)
-        except (ValueError, TypeError) as problem:
+        except (ValueError, TypeError, BadId) as problem:
             raise SettingError(f"{where}: {problem}") from None
 
 
@@ -136,18 +157,26 @@ def _convert(name: str, value: Any) -> Any:
     if name in _DURATIONS:
         return _duration(name, value)
     if name in _COUNTS:
-        number = int(value)
-        if number < _COUNTS[name]:
-            raise ValueError(f"{name}={value!r}: give a whole number of at least {_COUNTS[name]}")
-        return number
+        return _count(name, value)
     if name in _LISTS:
-        parts = [part.strip() for part in (value.split(",") if isinstance(value, str) else value)]
-        return tuple(check_name(p, "queue name") if name == "queues" else p for p in parts if p)
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
+            raise ValueError(f'{name}={value!r}: give words, as a list or as "a,b"')
+        words = [part.strip() for part in parts]
+        return tuple(check_name(word, "queue name") if name == "queues" else word for word in words if word)
     if name == "namespace":
         return check_name(str(value), "namespace")
     if name in _CHOICES and value not in _CHOICES[name]:
         raise ValueError(f"{name}={value!r}: write {' or '.join(map(repr, _CHOICES[name]))}")
     return str(value)
+
+
+def _count(name: str, value: Any) -> int:
+    """A whole number; a file or a variable may hold anything."""
+    text = str(value).strip()
+    if isinstance(value, bool) or not text.isdecimal() or int(text) < _COUNTS[name]:
+        raise ValueError(f"{name}={value!r}: give a whole number of at least {_COUNTS[name]}")
+    return int(text)
 
 
 def _duration(name: str, value: Any) -> int | None:

@@ -155,7 +155,10 @@ class Terminal:
             self._look()
 
     def press_ctrl_c(self) -> None:
-        os.write(self._fd, b"\x03")
+        self.type("\x03")
+
+    def type(self, keys: str) -> None:
+        os.write(self._fd, keys.encode())
 
     def end(self) -> int:
         deadline = time.monotonic() + PATIENCE

@@ -117,7 +117,9 @@ async def test_a_full_disk_loses_nothing_and_work_goes_on_by_itself(
         history = await read_history(app.store, effects=effects.read(), acknowledged=acknowledged, triggers=TRIGGERS)
         assert check(history) == []
         assert await app.store.loose_runs() == []
-        tell(f"refused within {slowest:.1f} s, taken again after {resumed:.1f} s, all {len(acknowledged)} runs after {healed:.1f} s")
+        tell(
+            f"refused within {slowest:.1f} s, taken again after {resumed:.1f} s, all {len(acknowledged)} runs after {healed:.1f} s"
+        )
         assert slowest <= 2.0
         assert resumed <= 10.0
     connection = apsw.Connection(str(disk.folder / "penstock.db"))

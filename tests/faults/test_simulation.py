@@ -43,7 +43,9 @@ def test_no_seed_breaks_a_rule(tell: Callable[[str], None]) -> None:
     played, seconds = sum(part["played"] for part in answers), max(part["seconds"] for part in answers)
     tell(f"{played} seeds in {seconds:.0f} s on {CORES} cores: {dict(totals)}; 95 % bound: {3 / played:.2%} a seed")
     failures = [failure for part in answers for failure in part["failures"]]
-    assert failures == [], "play one again with: cd tests/faults && python -m faultkit.simulate --first <seed> --count 1"
+    assert failures == [], (
+        "play one again with: cd tests/faults && python -m faultkit.simulate --first <seed> --count 1"
+    )
     assert played >= SEEDS
 
 

@@ -21,7 +21,7 @@ from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 
-PAUSES, JOBS = (200, 2000) if FULL else (10, 150)
+PAUSES, JOBS = (200, 2000) if FULL else (8, 120)
 
 
 async def test_a_worker_that_stood_still_records_nothing(
@@ -61,7 +61,9 @@ async def test_a_poison_job_is_dead_after_its_crashes_and_the_good_ones_are_done
         # Three crashes are forgiven; the fourth is the end of it.
         assert len(runs) == crashes + 1
         assert (await app.queues.counts("good"))["completed"] == len(goods)
-        tell(f"{shared.name}: poison ran {len(runs)} times, then lay in {id}; 200 good ones done, {time.monotonic() - began:.1f} s")
+        tell(
+            f"{shared.name}: poison ran {len(runs)} times, then lay in {id}; 200 good ones done, {time.monotonic() - began:.1f} s"
+        )
 
 
 async def _supervise(fleet: Fleet) -> None:

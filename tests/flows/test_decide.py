@@ -504,7 +504,7 @@ def test_results_too_large_together_are_left_out() -> None:
     half = "h" * (MAX_BYTES // 2)
     run.completes("b", n=1, result=half)
     run.completes("b", n=2, result=half)
-    assert len(encode(run.record)) < MAX_BYTES, "the record does not grow with results that will not be given"
+    assert len(encode(run.record)) < 1000, "the record does not grow with results that will not be given"
     assert "result" not in data(run.completes("b", n=3, result="small"), "flow.completed")
 
 

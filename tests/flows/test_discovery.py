@@ -448,6 +448,17 @@ def test_two_rate_limits_of_one_queue_are_told(memory: Any) -> None:
     assert codes(memory(one, two)) == ["rate_conflict"]
 
 
+@pytest.mark.parametrize("name", ["when", "map"])
+def test_a_condition_that_would_have_to_be_awaited_is_refused(name: str) -> None:
+    async def later(event: Any) -> bool:
+        return False
+
+    with pytest.raises(DefinitionError, match=f"the {name} of 'x' is async"):
+
+        @step(on="x", **{name: later})
+        async def work() -> None: ...
+
+
 def test_a_function_without_a_mark_is_no_handler(memory: Any) -> None:
     def plain() -> None: ...
 

@@ -134,6 +134,7 @@ async def retried_in(a: Any, run: str) -> int | None:
             1000,
             id="an HTTP date",
         ),
+        pytest.param(Odd(retry_after=object()), {"attempts": 2, "backoff": STEADY}, 1000, id="no wait at all"),
         pytest.param(Odd(retry_after=-3), {"attempts": 2, "backoff": STEADY}, 1000, id="a negative wait"),
         pytest.param(Odd(retry_after=float("inf")), {"attempts": 2, "backoff": STEADY}, 1000, id="an endless wait"),
     ],

@@ -125,7 +125,7 @@ async def test_lower_priority_numbers_go_first(app: Any) -> None:
         order.append(input)
 
     async with app(ranked) as a:
-        runs = [await a.start("ranked", name, priority=p) for name, p in [("c", 5), ("a", -1), ("d", 5), ("b", 0)]]
+        runs = [await a.start("ranked", name, priority=p) for name, p in [("c", 5), ("a", 0), ("d", 5), ("b", 1)]]
         async with a.working():
             for run in runs:
                 await a.ended(run)

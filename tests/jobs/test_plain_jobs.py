@@ -167,7 +167,7 @@ async def test_priority_delay_and_names_of_the_definition(app: Any, clock: FakeC
         ids = [
             await a.enqueue("mixed", "low", name="low"),
             await a.enqueue("mixed", "high", name="high"),
-            await a.enqueue("mixed", "urgent", name="low", priority=-5),
+            await a.enqueue("mixed", "urgent", name="low", priority=0),
         ]
         slowly = await a.enqueue("mixed", "slow", name="slow")
         async with a.working():

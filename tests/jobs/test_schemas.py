@@ -129,6 +129,19 @@ async def test_a_bad_event_is_a_permanent_failure(app: Any, schema: Any) -> None
         assert await a.said(run, "order.made") == await a.said(run, "free") == []
 
 
+@every_schema
+async def test_a_bad_event_from_outside_is_refused_at_the_door(memory: Any, schema: Any) -> None:
+    @flow("typed", accepts=["order.made"], events={"order.made": schema})
+    async def typed(input: Any) -> None: ...
+
+    async with memory(typed) as a:
+        run = await a.start("typed")
+        with pytest.raises(SchemaViolation, match=r"the data of order\.made"):
+            await a.emit("order.made", {"id": []}, run=run)
+        await a.emit("order.made", {"id": 7}, run=run)
+        assert [e.data for e in await a.said(run, "order.made")] == [{"id": 7}]
+
+
 @pytest.mark.parametrize(
     "value",
     [StructOrder(7), DataOrder(7), {"id": 7, "name": "?"}, ModelOrder(id=7)],

@@ -327,10 +327,12 @@ async def test_one_worker_an_app(memory: Any) -> None:
     async def work() -> str:
         return "done"
 
+    entered = False
     async with memory(work) as a, a.working():
         with pytest.raises(ConfigError, match="runs a worker already"):
             async with a.working():
-                pytest.fail("the body of a worker that could not begin was entered")
+                entered = True
+        assert not entered
         assert await a.job_result(await a.enqueue("q"), timeout=20) == "done", "the first one goes on"
 
 
@@ -338,10 +340,12 @@ async def test_a_queue_nobody_works_on_is_refused_before_the_work_begins(memory:
     @job(queue="mail")
     async def work() -> None: ...
 
+    entered = False
     async with memory(work) as a:
         with pytest.raises(UnknownQueue, match="known are mail"):
             async with a.working(queues=["male"]):
-                pytest.fail("the body of a worker that could not begin was entered")
+                entered = True
+        assert not entered, "whoever waits for that worker inside would wait for ever"
     with pytest.raises(UnknownQueue):
         async with memory(work, queues="male") as a:
             await a.run_worker()

@@ -9,11 +9,12 @@ import os
 import random
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..core.clock import Clock, SystemClock, iso, moment_ms
 from ..core.durations import Duration, to_ms
@@ -21,35 +22,41 @@ from ..core.errors import ConfigError, PayloadTooLarge, RunCancelled, RunFailed,
 from ..core.events import Event
 from ..core.ids import check_id, check_name, event_seq, uuid7
 from ..core.payload import pack, unpack
+from ..core.priority import check_priority
+from ..core.retry import Retries
 from ..flows.commands import Commands
 from ..flows.definition import FlowDefinition, definitions_in
 from ..flows.describe import describe
-from ..flows.discovery import discover, from_functions
+from ..flows.discovery import Found, Problem, discover, from_functions
 from ..flows.engine import FlowEngine
 from ..flows.record import COMPLETED
 from ..flows.record import decode as decode_record
 from ..flows.reducer import FlowView, reduce_flow
 from ..flows.registry import Flow, Registry, build
+from ..flows.reload import rediscover
 from ..jobs.committer import Committer
 from ..jobs.context import check_kind
 from ..jobs.engine import JobEngine
 from ..jobs.work import Work
 from ..ports.store import RunRow, ScheduleRow, Store
 from ..ports.unit import Claim
-from ..settings import Settings
+from ..settings import SettingOptions, Settings
+from ..telemetry.logging import configure
 from ..telemetry.recorder import Recorder
 from ..telemetry.redaction import Redactor
-from .backend import open_store
+from .backend import mask, open_store
 from .enqueuing import Enqueuing
 from .events import Events
 from .given import text, texts
+from .options import NoInput, StartOptions, WorkerOptions
 from .queues import DeadLetters, Queues
 from .scheduling import Scheduling
 from .state import AppState
 from .working import Working
 
 log = logging.getLogger("penstock")
-
+I = TypeVar("I")  # noqa: E741
+"""The input of a flow."""
 
 _PARTS = {
     *("store", "events", "state", "queues", "dead_letters"),
@@ -83,13 +90,16 @@ class App:
         handlers: Iterable[Callable[..., Any]] | None = None,
         clock: Clock | None = None,
         store: Store | None = None,
-        **settings: Any,
+        **settings: Unpack[SettingOptions],
     ) -> None:
         given = {**settings, "url": url, "dir": str(dir) if dir is not None else None}
         self.settings = Settings.load(given)
+        redactor = Redactor(self.settings.redact)
+        if settings.get("log") is not None or settings.get("log_format") is not None:
+            configure(self.settings.log, self.settings.log_format, redactor=redactor)
         self.clock: Clock = clock or SystemClock()
         self.registry = self._load(handlers, dir is not None or (handlers is None and "PENSTOCK_DIR" in os.environ))
-        self._recorder = Recorder(self.settings.namespace, Redactor(self.settings.redact))
+        self._recorder = Recorder(self.settings.namespace, redactor)
         self._store = store
         self._prefix = f"{os.urandom(6).hex()}-"
         self._numbers = itertools.count(1)
@@ -168,6 +178,18 @@ class App:
 
     # Runs
 
+    @overload
+    async def start(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> str: ...
+
+    @overload
+    async def start(self, flow: NoInput, input: None = None, **options: Unpack[StartOptions]) -> str: ...
+
+    @overload
+    async def start(self, flow: Callable[[I, Any], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
+
+    @overload
+    async def start(self, flow: Callable[[I], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
+
     async def start(
         self,
         flow: str | Callable[..., Any],
@@ -175,10 +197,10 @@ class App:
         *,
         idempotency_key: str | None = None,
         correlation_id: str | None = None,
-        priority: int = 0,
+        priority: int | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
-        tags: dict[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> str:
         """Starts a run of a flow and gives its id. The same `idempotency_key`, which becomes the id, starts it once."""
         known = self._flow(flow)
@@ -193,7 +215,7 @@ class App:
             run,
             data,
             correlation_id=text(correlation_id, "the correlation id"),
-            priority=priority,
+            priority=check_priority(priority or 0),
             delay_ms=self._delay(delay, at),
             tags=texts(tags, "tags"),
         )
@@ -271,8 +293,8 @@ class App:
         id: str | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
-        priority: int = 0,
-        retry: Any = None,
+        priority: int | None = None,
+        retry: Retries | None = None,
         correlation_id: str | None = None,
     ) -> str:
         """Adds a job and gives its id; an `id` that exists is not added again."""
@@ -295,8 +317,8 @@ class App:
         *,
         name: str | None = None,
         delay: Duration | None = None,
-        priority: int = 0,
-        retry: Any = None,
+        priority: int | None = None,
+        retry: Retries | None = None,
     ) -> list[str]:
         """Adds many jobs, a few hundred to a commit, and gives their ids in order."""
         return await self._enqueuing.add(
@@ -325,7 +347,7 @@ class App:
         cron: str | None = None,
         tz: str = "UTC",
         at: datetime | None = None,
-        priority: int = 0,
+        priority: int | None = None,
     ) -> ScheduleRow:
         """Creates or replaces a schedule: it starts a flow or adds a job, `every` so often, by `cron`, or once `at`."""
         target_flow = self._flow(flow).name if flow is not None else None
@@ -339,7 +361,7 @@ class App:
             cron=cron,
             tz=tz,
             at=at,
-            priority=priority,
+            priority=check_priority(priority or 0),
         )
 
     async def unschedule(self, id: str) -> bool:
@@ -361,9 +383,21 @@ class App:
         """Lets `run_worker` finish or give back what is in hand, and return."""
         self._working.stop()
 
-    def working(self, **options: Any) -> Any:
+    def working(self, **options: Unpack[WorkerOptions]) -> AbstractAsyncContextManager[None]:
         """`async with app.working():` runs a worker in the background."""
-        return self._working.background(self._worker_name(options.pop("name", None)), **options)
+        name = self._worker_name(options.get("name"))
+        return self._working.background(name, options.get("queues"), options.get("concurrency"))
+
+    def reload(self) -> Registry:
+        """Loads the worker files anew; a file that cannot be loaded keeps the version it had.
+
+        What is running goes on with the code it began with; a running worker takes the new queues and limits.
+        """
+        if self._has_dir:
+            self.registry = self._built(*rediscover(self.settings.dir, self.settings.queue_names, self.registry))
+        if self._is_open:
+            self._working.refresh()
+        return self.registry
 
     def describe(self) -> dict[str, Any]:
         """The frozen, JSON-safe registry: what was found, and what is wrong with it."""
@@ -386,12 +420,14 @@ class App:
         return await (self._jobs if claim.run is None else self._engine).open(claim)
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, dir_given: bool) -> Registry:
-        found = from_functions(list(handlers)) if handlers is not None else []
-        problems: list[Any] = []
-        if dir_given or (handlers is None and Path(self.settings.dir).is_dir()):
-            more, problems = discover(self.settings.dir, self.settings.queue_names)
-            found += more
-        registry = build(found, problems)
+        self._given = from_functions(list(handlers)) if handlers is not None else []
+        self._has_dir = dir_given or (handlers is None and Path(self.settings.dir).is_dir())
+        if not self._has_dir:
+            return self._built([], [])
+        return self._built(*discover(self.settings.dir, self.settings.queue_names))
+
+    def _built(self, found: list[Found], problems: list[Problem]) -> Registry:
+        registry = build([*self._given, *found], problems)
         for problem in registry.problems:
             log.warning("%s [%s]", problem, problem.code)
         return registry
@@ -421,5 +457,5 @@ class App:
     async def _row(self, id: str) -> RunRow:
         row = await self.store.run(id)
         if row is None:
-            raise UnknownRun(f"there is no run {id!r} in {self.settings.url}: check the id and the URL")
+            raise UnknownRun(f"there is no run {id!r} in {mask(self.settings.url)}: check the id and the URL")
         return row

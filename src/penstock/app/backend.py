@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote, urlsplit
+import re
+from urllib.parse import unquote
 
 from ..core.clock import Clock
 from ..core.errors import SettingError
@@ -13,7 +14,7 @@ FORMS = "sqlite:///file.db (relative), sqlite:////absolute/file.db or sqlite://:
 
 def open_store(url: str, *, clock: Clock, namespace: str) -> Store:
     """The store a URL names; opening it is the caller's."""
-    scheme = urlsplit(url).scheme if ":" in url else ""
+    scheme = url.partition(":")[0].lower() if ":" in url else ""
     if url in (":memory:", "memory:", "memory://") or scheme == "sqlite":
         from ..stores.sqlite import SqliteStore
 
@@ -25,15 +26,16 @@ def sqlite_path(url: str) -> str:
     """The file of a sqlite URL."""
     rest = url.partition(":")[2] if url.startswith("sqlite:") else ":memory:"
     rest = rest.removeprefix("//")
-    if rest in ("", ":memory:", "/:memory:"):
+    if rest in (":memory:", "/:memory:"):
         return ":memory:"
-    path = unquote(rest.partition("?")[0])
-    return path.removeprefix("/")
+    path = unquote(rest.partition("?")[0]).removeprefix("/")
+    if not path:
+        raise SettingError(f"{url!r} names no file: write {FORMS}")
+    return path
 
 
 def mask(url: str) -> str:
     """A URL fit for a message: no password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+    url = re.sub(r"(?i)([?&][^=&]*(?:password|passwd|secret|token|sslkey)[^=&]*=)[^&#]+", r"\1***", url)
+    # By hand: the parser refuses some URLs, and the message about those is where a password must not stand.
+    return re.sub(r"(://[^/?#:@]*:)[^/]*(?=@)", r"\1***", url)

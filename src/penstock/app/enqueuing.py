@@ -9,7 +9,8 @@ from ..core.clock import Clock
 from ..core.errors import RunFailed, UnknownJob
 from ..core.ids import check_id, check_name, uuid7
 from ..core.payload import pack, unpack
-from ..core.retry import RetryPolicy
+from ..core.priority import check_priority
+from ..core.retry import Retries, RetryPolicy
 from ..jobs.committer import Committer, Intent
 from ..jobs.definition import Handler
 from ..jobs.engine import JobOptions, new_job
@@ -48,8 +49,8 @@ class Enqueuing:
         name: str | None = None,
         id: str | None = None,
         delay_ms: int = 0,
-        priority: int = 0,
-        retry: Any = None,
+        priority: int | None = None,
+        retry: Retries | None = None,
         correlation_id: str | None = None,
     ) -> list[str]:
         """Adds a job for each payload; an id that exists is not added again. Gives the ids in order."""
@@ -70,7 +71,7 @@ class Enqueuing:
         name: str | None = None,
         id: str | None = None,
         delay_ms: int = 0,
-        priority: int = 0,
+        priority: int | None = None,
     ) -> NewJob:
         """One job, validated, with the key, delay, priority and rate key its handler's definition gives."""
         data = pack(payload, f"the payload of a job of queue {check_name(queue, 'queue name')!r}")
@@ -82,7 +83,7 @@ class Enqueuing:
             id = id or handler.key_of(plain)
             rate_key = handler.rate_key_of(plain)
             delay_ms = delay_ms or handler.delay_ms
-            priority = priority or handler.priority
+            priority = handler.priority if priority is None else priority
         now = self._clock.now_ms()
         return new_job(
             id=check_id(id, "job id") if id is not None else uuid7(now),
@@ -91,7 +92,7 @@ class Enqueuing:
             payload=data,
             recorder=self._recorder,
             options=options,
-            priority=priority,
+            priority=check_priority(0 if priority is None else priority),
             due=now + delay_ms if delay_ms else 0,
             rate_key=rate_key,
         )

@@ -163,8 +163,8 @@ class DeadLetters:
 
     async def discard(self, id: str) -> bool:
         """Deletes a letter for good."""
-        await self._row(id)
-        return await self._store.remove(id)
+        row = await self._row(id)
+        return await self._store.remove(row.id)
 
     async def _picked(self, queue: str, where: Callable[[DeadLetter], bool] | None) -> Sequence[str]:
         """Picks first and sends afterwards: pages shift while letters leave them."""

@@ -56,13 +56,18 @@ class Working:
         self._settings = settings
         self._registry = registry
         self._worker: Worker | None = None
+        self._asked: tuple[Sequence[str], int] = ((), 1)
         self._ended = asyncio.Event()
         self._ended.set()
+        self._closed = False
 
     async def run(self, queues: Sequence[str] | None, concurrency: int | None, name: str) -> None:
+        if self._closed:  # before its task came to run: on a closed store it would wait for ever
+            return
         if self._worker is not None:
             raise ConfigError("this App runs a worker already: make another App for another worker")
         settings = self._settings
+        self._asked = queues or settings.queues, concurrency or settings.concurrency
         runner = InProcessRunner(max(settings.threads, concurrency or 0))
         worker = Worker(
             name=name,
@@ -71,7 +76,7 @@ class Working:
             engine=self._engine,
             runner=runner,
             clock=self._clock,
-            queues=self._limits(queues or settings.queues, concurrency or settings.concurrency),
+            queues=self._limits(*self._asked),
             concurrency=concurrency or settings.concurrency,
             lease_ms=settings.lease,
             grace=settings.grace / 1000,
@@ -99,11 +104,26 @@ class Working:
         """How many attempts are under way."""
         return self._worker.active if self._worker is not None else 0
 
+    @property
+    def next_due(self) -> int | None:
+        """When there is more to work on, as far as is known."""
+        return self._worker.next_due if self._worker is not None else None
+
     def stop(self) -> None:
         if self._worker is not None:
             self._worker.stop()
 
+    def refresh(self) -> None:
+        """The running worker takes the queues and limits of the registry as it is now."""
+        if self._worker is None:
+            return
+        queues, concurrency = self._asked
+        known = self._registry().queues()
+        wanted = [queue for queue in queues or known if queue in known]
+        self._worker.work_on(self._limits(wanted, concurrency) if wanted else {})
+
     async def close(self) -> None:
+        self._closed = True
         self.stop()
         await self._ended.wait()
 

@@ -1,4 +1,4 @@
-"""The command line: `penstock run | start | worker | runs | events`. One file a command."""
+"""The command line, one file a command; `commands` has the table of them."""
 
 from __future__ import annotations
 

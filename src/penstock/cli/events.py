@@ -12,6 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ..app import App
+from ..app.backend import mask
 from ..core.errors import UnknownRun
 from ..core.events import Event, encode_event
 from ..core.ids import check_id, event_seq
@@ -71,7 +72,7 @@ async def _source(app: App, stream: str, follow: bool, after: str | None) -> Asy
     if run is None:
         return app.events.subscribe(stream, after=after) if follow else _stored(app, stream, after)
     if await app.store.run(check_id(run, "run id")) is None:
-        raise UnknownRun(f"there is no run {run!r} in {app.settings.url}: check the id and the URL")
+        raise UnknownRun(f"there is no run {run!r} in {mask(app.settings.url)}: check the id and the URL")
     return until_ended(app, run, after) if follow else _stored(app, flows + run, after)
 
 

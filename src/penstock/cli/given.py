@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..core.payload import parse
 from .mistakes import UsageMistake
 
 
-def read_input(text: str | None) -> Any:
+def read_input(text: str | None, option: str = "--input") -> Any:
     """The value of --input: JSON, the JSON in a file (`@FILE`) or on standard input (`-`)."""
     if text is None:
         return None
@@ -21,11 +22,11 @@ def read_input(text: str | None) -> Any:
     if text.startswith("@"):
         return parse(_file(text[1:]), f"the input in {text[1:]}")
     try:
-        return parse(text, "the value of --input")
+        return parse(text, f"the value of {option}")
     except NotJSON as problem:
         if not text[:1].isalpha():
             raise
-        raise NotJSON(f"{problem}; text has quotes of its own: --input '\"{text}\"'") from None
+        raise NotJSON(f"{problem}; text has quotes of its own: {option} '\"{text}\"'") from None
 
 
 def read_tags(tags: list[str] | None) -> dict[str, str]:
@@ -39,14 +40,29 @@ def read_tags(tags: list[str] | None) -> dict[str, str]:
     return read
 
 
-def read_delay(text: str | None) -> str | None:
+def read_delay(text: str | None, option: str = "--delay") -> str | None:
     """The value of --delay, once it is sure to be a duration."""
     if text is not None:
         try:
             to_ms(text)
         except ValueError as problem:
-            raise UsageMistake(f"--delay: {problem}") from None
+            raise UsageMistake(f"{option}: {problem}") from None
     return text
+
+
+def read_moment(text: str | None) -> datetime | None:
+    """The value of --at: a time as ISO 8601 writes it; without a zone it is UTC."""
+    try:
+        return datetime.fromisoformat(text) if text is not None else None
+    except ValueError:
+        raise UsageMistake(f"--at {text}: write a time such as 2030-01-31T09:00:00+01:00") from None
+
+
+def read_limit(limit: int) -> int:
+    """The value of --limit."""
+    if limit < 1:
+        raise UsageMistake(f"--limit {limit}: give a whole number of at least 1")
+    return limit
 
 
 def _file(path: str) -> bytes:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 
-from rich.console import Console
+from rich.console import Console, ConsoleRenderable
 from rich.live import Live
 
 from ..app import App
+from ..core.clock import Clock
 from ..flows.reducer import FlowView, apply_flow
 from .following import until_ended
 from .mistakes import warn
@@ -49,13 +51,20 @@ def how_to_resume(flow: str, id: str, place: str = "") -> str:
     return f"Interrupted. Run {id} is kept: {again}."
 
 
-async def watch(app: App, run: str, console: Console | None = None, *, keep: bool = True) -> FlowView:
+async def watch(
+    app: App,
+    run: str,
+    console: Console | None = None,
+    *,
+    keep: bool = True,
+    draw: Callable[[FlowView, Clock], ConsoleRenderable] = Picture,
+) -> FlowView:
     """Follows a run to its end and gives it; draws it live if `console` is a terminal, and `keep`s the last picture."""
     view = FlowView(id=run)
     if console is None or not console.is_terminal:
         await _fold(app, run, view)
         return view
-    picture = Picture(view, app.clock)
+    picture = draw(view, app.clock)
     with Live(picture, console=console, auto_refresh=False, transient=not keep) as live:
         # Redrawn on this thread: a view is not to be read while an event changes it.
         redrawing = asyncio.create_task(_redraw(live))

@@ -49,6 +49,11 @@ def warn(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+def shown_as(text: str, colour: str) -> str:
+    """Text in a colour (an ANSI number) for a terminal, as it is for a pipe."""
+    return f"\x1b[{colour}m{text}\x1b[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+
+
 def _say(message: str, code: str, exit_code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
@@ -57,5 +62,7 @@ def _say(message: str, code: str, exit_code: int, debug: bool) -> int:
 
 
 def _help(args: list[str]) -> str:
-    words = [word for word in args[:1] if word in ("run", "start", "worker", "runs", "events")]
+    from .commands import COMMANDS
+
+    words = [word for word in args[:1] if word in COMMANDS]
     return " ".join(["penstock", *words, "--help"])

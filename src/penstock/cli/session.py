@@ -7,6 +7,7 @@ from typing import Any
 
 from ..app import App
 from ..app.backend import sqlite_path
+from ..core.clock import Clock
 from ..core.errors import ConfigError, NotFound
 from ..settings import Settings
 from .logs import log_as
@@ -17,18 +18,37 @@ def working_app(common: Common, *, chatty: bool = False, **given: Any) -> App:
     """An App with the worker files loaded; those that cannot be are warned about, and the rest works."""
     settings = Settings.load({"url": common.url, "dir": common.dir, **given})
     log_as(settings, chatty)
-    if not Path(settings.dir).is_dir():
-        raise ConfigError(
-            f"there is no folder {settings.dir!r} here: go to your project, or give the worker files' --dir"
-        )
+    check_dir(settings.dir)
     return App(common.url, settings.dir, **given)
 
 
-def looking_app(common: Common) -> App:
+def looking_app(common: Common, clock: Clock | None = None) -> App:
     """An App that loads no code, on a store that is there: looking creates nothing."""
-    app = App(common.url, handlers=())
+    if common.dir is not None:
+        check_dir(common.dir)
+    app = App(common.url, handlers=(), clock=clock)
     log_as(app.settings, chatty=False)
+    _check_store(app)
+    return app
+
+
+def acting_app(common: Common) -> App:
+    """An App with the worker files if there are any, on a store that is there."""
+    settings = Settings.load({"url": common.url, "dir": common.dir})
+    if common.dir is None and not Path(settings.dir).is_dir():
+        return looking_app(common)
+    app = working_app(common)
+    _check_store(app)
+    return app
+
+
+def check_dir(dir: str) -> None:
+    """A folder that is not there is a mistake."""
+    if not Path(dir).is_dir():
+        raise ConfigError(f"there is no folder {dir!r} here: go to your project, or give the worker files' --dir")
+
+
+def _check_store(app: App) -> None:
     url = app.settings.url
     if url.startswith("sqlite:") and (path := sqlite_path(url)) != ":memory:" and not Path(path).exists():
         raise NotFound(f"there is no store at {path}: nothing has run here yet, or give the right --url")
-    return app

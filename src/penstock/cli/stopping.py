@@ -22,7 +22,9 @@ def stopping(app: App) -> str:
 
 
 @contextmanager
-def on_stop(stop: Callable[[], object], last_words: str = "Stopped at once.") -> Iterator[None]:
+def on_stop(
+    stop: Callable[[], object], last_words: str = "Stopped at once.", kill: Callable[[], object] | None = None
+) -> Iterator[None]:
     """Calls `stop` at the first signal. A second one ends the process: what is not recorded runs again elsewhere."""
     loop = asyncio.get_running_loop()
     asked = False
@@ -32,6 +34,8 @@ def on_stop(stop: Callable[[], object], last_words: str = "Stopped at once.") ->
         if asked:
             sys.stdout.flush()
             warn(last_words)
+            if kill is not None:
+                kill()
             os._exit(INTERRUPTED)
         asked = True
         stop()

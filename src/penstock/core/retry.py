@@ -35,7 +35,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     retriable_errors: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, value: RetryPolicy | Mapping[str, Any] | int | None) -> RetryPolicy:
+    def of(cls, value: Retries | None) -> RetryPolicy:
         """Reads `retry=3`, a spec `retryPolicy` mapping or a policy."""
         if value is None:
             return cls()
@@ -81,6 +81,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
                 # Errors of other libraries carry anything here, an HTTP date for one: the policy knows then.
                 pass
         return self.delay_ms(failures, rng)
+
+
+Retries = RetryPolicy | Mapping[str, Any] | int
+"""How people write a policy: `3`, a mapping such as the specs' `retryPolicy`, or the policy itself."""
 
 
 def _read(value: Mapping[str, Any]) -> RetryPolicy:

@@ -89,7 +89,9 @@ class Commands:
         emission = Emission(kind, pack(data, f"the data of {kind}"))
         unit_id = self._engine.unit_id()
         row = await self._row(run)
-        table = await self._engine.table(records.decode(row.record))
+        begun = records.decode(row.record)
+        self._engine.check_event(begun.flow, kind, emission.data)
+        table = await self._engine.table(begun)
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
             record = _open(run, data, f"receive {kind!r}")

@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ..core.durations import Duration
 from ..core.errors import DefinitionError
 from ..core.ids import check_name
+from ..core.retry import Retries
 from ..jobs.context import BadEmit, check_kind
-from ..jobs.definition import MARK, Handler, IdempotencyKey, check_keys, make_handler
+from ..jobs.definition import MARK, Handler, IdempotencyKey, Rate, RateKey, check_keys, make_handler
+from ..jobs.schemas import Schema
 from .table import Mode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,6 +30,12 @@ class Subscription:
     kind: str
     when: When | None = None
     map: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("when", "map"):
+            # It decides inside a commit and is not awaited: a coroutine would always count as true.
+            if inspect.iscoroutinefunction(getattr(self, name)):
+                raise DefinitionError(f"the {name} of {self.kind!r} is async: write a plain function of the event")
 
 
 @dataclass(frozen=True)
@@ -75,22 +84,22 @@ def flow(
     emits: Sequence[str] | str | None = None,
     version: str | None = None,
     accepts: Sequence[str] | str = (),
-    events: Mapping[str, Any] | None = None,
+    events: Mapping[str, Schema] | None = None,
     compensation: str | Mapping[str, Any] | None = None,
     queue: str | None = None,
-    retry: Any = None,
-    timeout: Any = None,
+    retry: Retries | None = None,
+    timeout: Duration | None = None,
     priority: int = 0,
-    delay: Any = None,
+    delay: Duration | None = None,
     concurrency: int | None = None,
     max_active: int | None = None,
-    rate_limit: Any = None,
-    rate_key: str | Callable[[Any], str] | None = None,
+    rate_limit: Rate | None = None,
+    rate_key: RateKey | None = None,
     dead_letters: bool = True,
     dead_letter_queue: str | None = None,
     idempotency_key: IdempotencyKey | None = None,
-    input_schema: Any = None,
-    output_schema: Any = None,
+    input_schema: Schema | None = None,
+    output_schema: Schema | None = None,
 ) -> Callable[[F], F]:
     """Marks a function as the first step of a flow; the function itself stays as it is."""
     options = dict(locals())
@@ -120,18 +129,18 @@ def step(
     emits: Sequence[str] | str | None = None,
     compensation: str | Mapping[str, Any] | None = None,
     queue: str | None = None,
-    retry: Any = None,
-    timeout: Any = None,
+    retry: Retries | None = None,
+    timeout: Duration | None = None,
     priority: int = 0,
-    delay: Any = None,
+    delay: Duration | None = None,
     concurrency: int | None = None,
     max_active: int | None = None,
-    rate_limit: Any = None,
-    rate_key: str | Callable[[Any], str] | None = None,
+    rate_limit: Rate | None = None,
+    rate_key: RateKey | None = None,
     dead_letters: bool = True,
     dead_letter_queue: str | None = None,
-    input_schema: Any = None,
-    output_schema: Any = None,
+    input_schema: Schema | None = None,
+    output_schema: Schema | None = None,
 ) -> Callable[[F], F]:
     """Marks a function as a step that the events `on` start; the function itself stays as it is.
 

@@ -82,6 +82,13 @@ class FlowEngine:
             self._tables[record.table] = known
         return known
 
+    def check_event(self, flow: str, kind: str, data: bytes) -> None:
+        """Raises if an event does not fit the schema its flow declares, whoever emits it."""
+        known = self._registry().flows.get(flow)
+        check = known.event_checks.get(kind) if known is not None else None
+        if check is not None:
+            check(unpack(data))
+
     def decider(self, run: str, record: RunRecord, table: TriggerTable) -> Decider:
         flow = self._registry().flows.get(record.flow)
         routing = CodeRouting(flow, RunView(run, record.flow, record.correlation_id))
@@ -136,9 +143,7 @@ class StepWork:
                 f"step {self._step!r} emitted {kind!r}, which its emits does not list "
                 f"({', '.join(definition.emits) or 'nothing'}): add it there, so that the flow's graph is true"
             )
-        check = self._flow.event_checks.get(kind)
-        if check is not None:
-            check(unpack(data))
+        self._engine.check_event(self._flow.name, kind, data)
 
     def succeeded(self, success: Success) -> Intent:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in success.emitted]

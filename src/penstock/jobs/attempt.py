@@ -17,13 +17,14 @@ from ..core.payload import pack, unpack
 from ..ports.runner import Interrupt, Runner
 from ..ports.store import State
 from ..ports.unit import Committed, Fenced, Memo, NewEvent, StateWrite, Unit
+from ..telemetry.logging import HANDLER, AttemptFields
 from .committer import Committer, Intent
 from .context import BadEmit, Context, SyncContext, check_kind
 from .frames import Frames
 from .state import StateView
 from .work import Emitted, ErrorInfo, Failure, Spoken, Stopped, Success, Work
 
-log = logging.getLogger("penstock.handler")
+log = logging.getLogger(HANDLER)
 SHUTDOWN = "shutdown"
 LEASE_LOST = "lease lost"
 
@@ -56,6 +57,7 @@ class Attempt:
         self._frames: Frames | None = None
         self._interrupt: Interrupt | None = None
         self._stop_reason: str | None = None
+        self.abandoned = False  # the worker gives up on it and cancels its task
         self._started_ms = clock.now_ms()
         self._loop = asyncio.get_running_loop()
         self._ctx = self._context()
@@ -75,8 +77,16 @@ class Attempt:
             return Stopped(await self._spoken(), stop.reason)
         except SchemaViolation as problem:
             return await self._failure(problem, {"message": str(problem), "attempt": claim.attempt})
-        except (Exception, SystemExit) as problem:
-            # A handler that calls sys.exit ends its own attempt, not the worker and everyone else's.
+        except asyncio.CancelledError:
+            if self.abandoned:
+                raise
+            # The handler cancelled the very task it runs in; its attempt fails, the worker goes on.
+            task = asyncio.current_task()
+            while task is not None and task.uncancel():
+                pass
+            return await self._failure(RuntimeError("the handler cancelled its own task"), None)
+        except BaseException as problem:
+            # sys.exit, KeyboardInterrupt and their like end the handler's own attempt, not everyone else's worker.
             return await self._failure(problem, None)
         finally:
             self._ctx.close()
@@ -97,9 +107,10 @@ class Attempt:
             ctx = SyncContext(self._ctx, asyncio.get_running_loop())
         if self._stop_reason is not None:
             raise AttemptCancelled(self._stop_reason)
-        return await self._runner.run(
-            lambda: handler.call(value, ctx), is_async=handler.is_async, timeout=timeout, interruptible=self._runs
-        )
+        with AttemptFields(self._about()):
+            return await self._runner.run(
+                lambda: handler.call(value, ctx), is_async=handler.is_async, timeout=timeout, interruptible=self._runs
+            )
 
     def _runs(self, interrupt: Interrupt) -> None:
         self._interrupt = interrupt
@@ -109,13 +120,14 @@ class Attempt:
         self.work.handler.check_output(result if data == b"null" else unpack(data))
         return data
 
+    async def failure(self, problem: Exception) -> Failure:
+        """The attempt as failed after all, for a reason found while recording it."""
+        return await self._failure(problem, None)
+
     async def _failure(self, problem: BaseException, schema_error: dict[str, Any] | None) -> Failure:
         policy, failures = self.work.handler.retry, self.work.claim.failures + 1
         final = isinstance(problem, PayloadError | WorkerLost | StaleAttempt)
-        try:
-            delay = None if final else policy.next_delay_ms(problem, failures, self._rng)
-        except (ValueError, OverflowError):  # it asks for a wait that is none, an HTTP date perhaps
-            delay = policy.delay_ms(failures, self._rng)
+        delay = None if final else policy.next_delay_ms(problem, failures, self._rng)
         return Failure(await self._spoken(), ErrorInfo.of(problem, self.work.recorder), delay, schema_error)
 
     async def _spoken(self) -> Spoken:
@@ -160,17 +172,24 @@ class Attempt:
             **({"fields": fields} if fields else {}),
         }
         self._frame("log", data)
-        log.log(
-            getattr(logging, level.upper()),
-            "%s",
-            message,
-            extra={
-                "run": self.work.run_id,
-                "step": self.work.step,
-                "job": self.work.claim.job,
-                "attempt": self.work.claim.attempt,
-            },
-        )
+        number = getattr(logging, level.upper())
+        if log.isEnabledFor(number):
+            recorder = self.work.recorder
+            extra = {**self._about(), "redacted": True}
+            if fields:
+                extra["fields"] = recorder.value(unpack(pack(fields)))
+            log.log(number, "%s", recorder.text(message), extra=extra)
+
+    def _about(self) -> dict[str, Any]:
+        """What log lines say of the attempt they were written in."""
+        work, claim = self.work, self.work.claim
+        return {
+            "run": work.run_id,
+            "step": work.step,
+            "job": claim.job,
+            "attempt": claim.attempt,
+            "queue": claim.queue,
+        }
 
     def progress(self, value: Any) -> None:
         self._frame(f"{self._family}.progress", {"progress": value}, pack(value, "progress"))

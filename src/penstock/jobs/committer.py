@@ -97,14 +97,14 @@ class Committer:
     async def submit(self, intent: Intent) -> Receipt:
         """Waits for the receipt; never a Conflict unless the intent's own build answers with one."""
         self._pending.append(intent)
-        if self._task is None:
+        if self._task is None or self._task.done():  # done: cancelled before it began
             self._task = asyncio.create_task(self._flush(), name="penstock-commit")
         return await intent.future
 
     async def close(self) -> None:
         """Waits until everything handed in has been answered; a store that is down is no longer waited for."""
         self._closing = True
-        while self._task is not None:
+        while self._task is not None and not self._task.done():
             await asyncio.wait((self._task,))
 
     async def _flush(self) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .definition import MARK, IdempotencyKey, JobDefinition, make_handler
+from ..core.durations import Duration
+from ..core.retry import Retries
+from .definition import MARK, IdempotencyKey, JobDefinition, Rate, RateKey, make_handler
+from .schemas import Schema
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -14,19 +17,19 @@ def job(
     *,
     queue: str | None = None,
     name: str | None = None,
-    retry: Any = None,
-    timeout: Any = None,
+    retry: Retries | None = None,
+    timeout: Duration | None = None,
     priority: int = 0,
-    delay: Any = None,
+    delay: Duration | None = None,
     concurrency: int | None = None,
     max_active: int | None = None,
-    rate_limit: Any = None,
-    rate_key: str | Callable[[Any], str] | None = None,
+    rate_limit: Rate | None = None,
+    rate_key: RateKey | None = None,
     dead_letters: bool = True,
     dead_letter_queue: str | None = None,
     idempotency_key: IdempotencyKey | None = None,
-    input_schema: Any = None,
-    output_schema: Any = None,
+    input_schema: Schema | None = None,
+    output_schema: Schema | None = None,
 ) -> Callable[[F], F]:
     """Marks a function as the handler of plain jobs; the function itself stays as it is.
 

@@ -13,14 +13,17 @@ import msgspec
 
 from ..core.durations import to_ms
 from ..core.errors import DefinitionError
-from ..core.ids import check_name, digest
+from ..core.ids import BadId, check_name, digest
 from ..core.payload import plain
+from ..core.priority import BadPriority, check_priority
 from ..core.retry import RetryPolicy
 from ..ports.unit import RateLimit
 from .context import Context, SyncContext
 from .schemas import Check, checker, wants_checking
 
 IdempotencyKey = Literal["auto"] | Callable[[Any], str]
+Rate = RateLimit | str | Mapping[str, Any]
+RateKey = str | Callable[[Any], str]
 MARK = "__penstock__"
 
 
@@ -38,7 +41,7 @@ class Handler:
     concurrency: int | None = None
     max_active: int | None = None
     rate: RateLimit | None = None
-    rate_key: str | Callable[[Any], str] | None = None
+    rate_key: RateKey | None = None
     dead_letters: bool = True
     dead_letter_queue: str | None = None
     idempotency_key: IdempotencyKey | None = None
@@ -51,6 +54,11 @@ class Handler:
         check_name(self.name, "name")
         if self.queue is not None:
             check_name(self.queue, "queue name")
+        if inspect.isgeneratorfunction(self.fn) or inspect.isasyncgenfunction(self.fn) or isinstance(self.fn, type):
+            kind = "a class" if isinstance(self.fn, type) else "a generator"
+            raise DefinitionError(
+                f"{self.name} is {kind}: a handler is a function with a result", where=self.where
+            )
         parameters = list(inspect.signature(self.fn).parameters.values())
         annotation, passes = _shape(self.fn, parameters, self.where)
         schema = self.input_schema if self.input_schema is not None else annotation
@@ -154,18 +162,18 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
     where = f"{file}:{line}"
     try:
         return Handler(
-            name=name or fn.__name__,
+            name=name or _name_of(fn),
             fn=fn,
             queue=options.get("queue"),
             retry=RetryPolicy.of(options.get("retry")),
-            timeout_ms=_duration(options.get("timeout")),
-            priority=options.get("priority") or 0,
+            timeout_ms=_timeout(options.get("timeout")),
+            priority=check_priority(options.get("priority") or 0),
             delay_ms=_duration(options.get("delay")) or 0,
             concurrency=_positive("concurrency", options.get("concurrency")),
             max_active=_positive("max_active", options.get("max_active")),
-            rate=read_rate(options.get("rate_limit")),
+            rate=_rate(options.get("rate_limit"), options.get("rate_key")),
             rate_key=options.get("rate_key"),
-            dead_letters=options.get("dead_letters", True),
+            dead_letters=_flag("dead_letters", options.get("dead_letters", True)),
             dead_letter_queue=options.get("dead_letter_queue"),
             idempotency_key=options.get("idempotency_key"),
             input_schema=options.get("input_schema"),
@@ -175,12 +183,46 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
         )
     except DefinitionError as problem:
         raise problem if problem.where else DefinitionError(str(problem), where=where) from None
-    except ValueError as problem:
+    except (ValueError, BadId, BadPriority) as problem:
         raise DefinitionError(str(problem), where=where) from None
 
 
 def _duration(value: Any) -> int | None:
     return None if value is None else to_ms(value)
+
+
+def _timeout(value: Any) -> int | None:
+    ms = _duration(value)
+    if ms == 0:
+        raise DefinitionError("timeout=0 would end every attempt at once: leave it out for none")
+    return ms
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise DefinitionError(f"{name}={value!r}: give True or False")
+    return value
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    name = getattr(fn, "__name__", None)
+    if not isinstance(name, str):
+        raise DefinitionError(f"{fn!r} has no name of its own: give a function, or name it with name=…")
+    return name
+
+
+def _rate(limit: Any, key: Any) -> RateLimit | None:
+    """A limit with a key is one for each key."""
+    rate = read_rate(limit)
+    if rate is None:
+        if key is not None:
+            raise DefinitionError("rate_key says whose limit it is, but there is no rate_limit: give both")
+        return None
+    if rate.max < 1 or rate.duration_ms < 1:
+        raise DefinitionError(f"rate_limit={limit!r}: nothing could ever begin; give at least 1, and a span of time")
+    if rate.per_key and key is None:
+        raise DefinitionError("rate_limit is per key, but there is no rate_key: give the key's path in the payload")
+    return msgspec.structs.replace(rate, per_key=key is not None)
 
 
 def _positive(name: str, value: Any) -> int | None:

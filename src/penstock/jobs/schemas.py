@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable
+from types import UnionType
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ import msgspec
 from ..core.errors import DefinitionError, SchemaViolation
 
 Check = Callable[[Any], Any]
+Schema = type[Any] | UnionType | dict[str, Any]
+"""A model, any type msgspec can convert to, or a JSON schema."""
 
 
 def checker(schema: Any, what: str) -> Check:
@@ -63,7 +66,7 @@ def _json_schema(schema: dict[str, Any], what: str) -> Check:
     try:
         validate = fastjsonschema.compile(schema, use_default=False)
     except fastjsonschema.JsonSchemaDefinitionException as problem:
-        raise DefinitionError(f"the {what} schema is not a JSON schema: {problem}") from None
+        raise DefinitionError(f"the schema of {what} is not a JSON schema: {problem}") from None
 
     def check(value: Any) -> Any:
         try:

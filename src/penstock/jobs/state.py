@@ -14,11 +14,17 @@ from ..core.clock import Clock
 from ..core.durations import Duration, to_ms
 from ..core.errors import PenstockError
 from ..core.payload import pack, unpack
-from ..ports.store import State, StateRow
+from ..ports.store import State
 from ..ports.unit import StateWrite
 
 T = TypeVar("T")
 Key = str | Sequence[str]
+
+
+class StateConflict(PenstockError):
+    """A key was set and patched in one attempt."""
+
+    code = "state_conflict"
 
 
 class StateContention(PenstockError):
@@ -99,35 +105,42 @@ class StateView:
                     rows[full] = write.value
         return {key.removeprefix(self._prefix): unpack(rows[key]) for key in sorted(rows)[:limit]}
 
-    async def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
-        """Applies `change` to the stored value atomically, now and once, and gives the new value."""
+    async def patch(
+        self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None, name: str | None = None
+    ) -> Any:
+        """Applies `change` to the stored value atomically, now and once, and gives the new value.
+
+        A re-run of the handler is given what its first patch of the key gave, its second the second's, and so on; a
+        handler that does not always patch in the same order tells its patches apart by `name`.
+        """
         self._log.check()
         full = self._prefix + join_key(key)
-        number = self._patches[full] = self._patches.get(full, 0) + 1
-        name = f"patch:{full}#{number}"
-        recalled = self._log.recall(name)
+        if full in self._writes:
+            raise StateConflict(
+                f"state {full} was set in this attempt and is not committed yet, so it cannot be patched: "
+                "use either set or patch for a key"
+            )
+        memo = self._memo(full, name)
+        recalled = self._log.recall(memo)
         if recalled is not None:
-            self._writes.pop(full, None)  # what was set before it went into it, in the attempt that applied it
             return unpack(recalled)
         for _ in range(MAX_PATCH_TRIES):
             row = await self._store.state(full)
-            pending = self._writes.get(full)
-            value = pack(change(_present(row, pending)), f"state {full}")
+            value = pack(change(None if row is None else unpack(row.value)), f"state {full}")
             write = StateWrite(full, value, row.version if row else 0, self._expiry(ttl))
-            if await self._log.apply(write, name, value):
-                self._writes.pop(full, None)
+            if await self._log.apply(write, memo, value):
                 return unpack(value)
             await asyncio.sleep(0)
         raise StateContention(f"state {full} changed {MAX_PATCH_TRIES} times while being patched: use more keys")
 
+    def _memo(self, full: str, name: str | None) -> str:
+        if name is not None:
+            return f"patch:{full}@{name}"
+        number = self._patches[full] = self._patches.get(full, 0) + 1
+        return f"patch:{full}#{number}"
+
     def _expiry(self, ttl: Duration | None) -> int | None:
         return None if ttl is None else self._clock.now_ms() + to_ms(ttl)
-
-
-def _present(row: StateRow | None, pending: StateWrite | None) -> Any:
-    if pending is not None:
-        return None if pending.value is None else unpack(pending.value)
-    return None if row is None else unpack(row.value)
 
 
 class Done:
@@ -159,8 +172,10 @@ class SyncStateView:
     def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
         return dict(self._wait(self._view.list(prefix, limit=limit)))
 
-    def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
-        return self._wait(self._view.patch(key, change, ttl=ttl))
+    def patch(
+        self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None, name: str | None = None
+    ) -> Any:
+        return self._wait(self._view.patch(key, change, ttl=ttl, name=name))
 
     def _wait(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

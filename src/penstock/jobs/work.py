@@ -18,6 +18,8 @@ from .definition import Handler
 
 MAX_STACK = 8_000
 MAX_MESSAGE = 2_000
+# Secrets are hidden first and the text is cut after: half a key would not be recognised.
+MARGIN = 8_000
 
 
 class Emitted(msgspec.Struct, frozen=True):
@@ -45,11 +47,11 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
             frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not _ours(frame.filename)]
             if frames:
                 lines = [*traceback.format_list(frames), *traceback.format_exception_only(problem)]
-                stack = recorder.text(_clean("".join(lines))[-MAX_STACK:])
+                stack = recorder.text(_clean("".join(lines)[-MAX_STACK - MARGIN :]))[-MAX_STACK:]
         return cls(
-            recorder.text(_text(problem)),
+            recorder.text(_text(problem))[:MAX_MESSAGE],
             type(problem).__name__,
-            _clean(str(code)) if code is not None else None,
+            recorder.text(_clean(str(code))) if code is not None else None,
             stack,
         )
 
@@ -66,7 +68,7 @@ def _text(problem: BaseException) -> str:
         text = str(problem)
     except Exception:  # an error that cannot even say what it is still has to be recorded
         text = ""
-    return _clean(text or type(problem).__name__)[:MAX_MESSAGE]
+    return _clean((text or type(problem).__name__)[: MAX_MESSAGE + MARGIN])
 
 
 def _clean(text: str) -> str:

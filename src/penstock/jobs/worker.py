@@ -9,18 +9,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from ..core.clock import Clock
+from ..core.durations import show_ms
 from ..core.errors import StoreError
 from ..ports.runner import Runner
-from ..ports.store import Store
+from ..ports.store import Listener, Store
 from ..ports.unit import Ask, Claim, Claims, RateLimit, Receipt, Want
 from .attempt import LEASE_LOST, SHUTDOWN, Attempt
 from .committer import Committer
 from .leases import LeaseKeeper
-from .work import Engine, Failure, Stopped, Success
+from .quarantine import Quarantine
+from .work import Engine, Failure, Stopped, Success, Work
 
 log = logging.getLogger("penstock.worker")
 
 MAX_IDLE = 5.0  # seconds between looks at the store when nothing is heard
+GIVING_BACK = 2.0  # seconds an interrupted handler has to come to its end
 
 
 class QueueLimits:
@@ -75,11 +78,17 @@ class Worker:
         self._next_due: int | None = None
         self._turn = 0
         self._loop = asyncio.get_running_loop()
+        self._quarantine = Quarantine(max_crashes, lease_ms / 1000)
         self._keeper = LeaseKeeper(store, lease_ms, self._claims, self._report_lost)
 
     @property
     def active(self) -> int:
         return len(self._active)
+
+    @property
+    def next_due(self) -> int | None:
+        """When there is more to claim, as the store last said."""
+        return self._next_due
 
     async def run(self) -> None:
         """Works until `stop`; then finishes or gives back what is in hand."""
@@ -99,26 +108,38 @@ class Worker:
         """Takes no more work; `run` returns once what is in hand is finished or given back."""
         self._stopping.set()
         self._nudged.set()
+        self._quarantine.wake()
+
+    def work_on(self, queues: dict[str, QueueLimits]) -> None:
+        """Takes other queues, or other limits, from now on; what is in hand goes on."""
+        self._queues = queues
+        self._nudged.set()
 
     # Claiming
 
     async def _serve(self) -> None:
-        topics = [f"queue:{queue}" for queue in self._queues]
-        with self._store.signals.listen(*topics) as listener:
-            while True:
-                ask = self.ask(Counter())
-                if ask is not None:
-                    await self._claim(ask)
-                if self._stopping.is_set():
-                    return
-                self._nudged.clear()  # what was heard of until now, the patience knows
-                heard = asyncio.create_task(listener.wait(self._patience()))
-                nudged = asyncio.create_task(self._nudged.wait())
-                try:
-                    await asyncio.wait((heard, nudged), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    heard.cancel()
-                    nudged.cancel()
+        while not self._stopping.is_set():
+            queues = self._queues
+            with self._store.signals.listen(*(f"queue:{queue}" for queue in queues)) as listener:
+                while await self._turns(listener, queues):
+                    pass
+
+    async def _turns(self, listener: Listener, queues: dict[str, QueueLimits]) -> bool:
+        """Claims once, then waits for news; False when there are other queues to listen to, or it is time to stop."""
+        ask = self.ask(Counter())
+        if ask is not None:
+            await self._claim(ask)
+        if self._stopping.is_set() or self._queues is not queues:
+            return False
+        self._nudged.clear()  # what was heard of until now, the patience knows
+        heard = asyncio.create_task(listener.wait(self._patience()))
+        nudged = asyncio.create_task(self._nudged.wait())
+        try:
+            await asyncio.wait((heard, nudged), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            heard.cancel()
+            nudged.cancel()
+        return True
 
     async def _claim(self, ask: Ask) -> None:
         work: Claims | None = None
@@ -137,7 +158,7 @@ class Worker:
 
     def ask(self, finishing: Counter[str]) -> Ask | None:
         """What this worker can take, counting the slots that the commit on its way sets free."""
-        if self._stopping.is_set():
+        if self._stopping.is_set() or self._quarantine.busy:
             return None
         free = self._concurrency - len(self._active) - self._kept.total() + finishing.total()
         if free <= 0:
@@ -193,6 +214,8 @@ class Worker:
             self._active[claim.token] = (claim, attempt)
             if self._stopping.is_set() and self._grace <= 0:
                 attempt.interrupt(SHUTDOWN)
+            elif self._quarantine.concerns(claim) and not await self._alone(claim):
+                attempt.interrupt(SHUTDOWN)
             recorded = await self._settle(attempt, await attempt.run()) is not None
         except asyncio.CancelledError:
             raise
@@ -202,8 +225,12 @@ class Worker:
         finally:
             del self._active[claim.token]
             self._held[claim.queue] -= 1
-            if not recorded:
+            if not recorded or self._quarantine.concerns(claim):
                 self._nudged.set()  # a slot is free, and no commit asked for work to fill it
+            self._quarantine.left(claim)
+
+    async def _alone(self, claim: Claim) -> bool:
+        return await self._quarantine.enter(claim, lambda: len(self._active), self._stopping.is_set)
 
     async def _settle(self, attempt: Attempt, ending: Success | Failure | Stopped) -> Receipt | None:
         work = attempt.work
@@ -221,8 +248,17 @@ class Worker:
                     )
                     return None
                 intent = work.stopped(ending)
+        _tell(work, ending)
         intent.frees = work.claim.queue
-        return await self._committer.submit(intent)
+        try:
+            return await self._committer.submit(intent)
+        except StoreError:
+            raise
+        except Exception as problem:
+            # What a decision calls of the user's own raised: that is a failure of the attempt, to be recorded as one.
+            if isinstance(ending, Failure):
+                raise
+            return await self._settle(attempt, await attempt.failure(problem))
 
     # Leases and cancellation
 
@@ -259,10 +295,15 @@ class Worker:
         for _, attempt in list(self._active.values()):
             if attempt is not None:
                 attempt.interrupt(SHUTDOWN)
-        await self._drain(max(self._grace, MAX_IDLE))
+        await self._drain(max(self._grace, GIVING_BACK))
+        for _, attempt in list(self._active.values()):
+            if attempt is not None:
+                attempt.abandoned = True
         for task in list(self._tasks):
             task.cancel()
-        await self._drain(None)
+        await self._drain(1.0)
+        if self._tasks:
+            log.warning("%d handlers do not stop when cancelled; they are left behind", len(self._tasks))
 
     async def _drain(self, seconds: float | None) -> None:
         try:
@@ -271,3 +312,22 @@ class Worker:
                     await asyncio.wait(self._tasks)
         except TimeoutError:
             pass
+
+
+def _tell(work: Work, ending: Success | Failure | Stopped) -> None:
+    """Failures are told where workers are watched; what they mean for a run is in its events."""
+    if not isinstance(ending, Failure):
+        return
+    name = f"step {work.step} of run {work.run_id}" if work.run_id is not None else f"job {work.claim.job}"
+    fields = {
+        "run": work.run_id,
+        "step": work.step,
+        "job": work.claim.job,
+        "attempt": work.claim.attempt,
+        "queue": work.claim.queue,
+    }
+    if ending.retry_in_ms is None:
+        log.info("%s failed for good: %s: %s", name, ending.error.name, ending.error.error, extra=fields)
+    else:
+        wait = show_ms(ending.retry_in_ms)
+        log.info("%s failed, next try in %s: %s: %s", name, wait, ending.error.name, ending.error.error, extra=fields)

@@ -148,6 +148,7 @@ class JobRow(msgspec.Struct, frozen=True):
     progress: bytes | None
     result: bytes | None
     error: bytes | None
+    lease: int | None = None  # until when the worker that holds it may be silent
 
 
 class QueueRow(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..core.events import Body, Streams, encode_body
 from .redaction import Redactor
 
@@ -20,3 +22,7 @@ class Recorder(Streams):
     def text(self, text: str) -> str:
         """A message fit to be recorded."""
         return self._redactor.text(text)
+
+    def value(self, value: Any) -> Any:
+        """A JSON value fit to be recorded."""
+        return self._redactor.value(value)

@@ -1,7 +1,7 @@
 """Redaction: applied once, where an event, a log line or an error is made. Jobs keep what they need to run.
 
 Hidden are the values of keys whose name holds one of the patterns, of dotted paths (`order.card.number`), and text that
-looks like a credential wherever it stands.
+looks like a credential wherever it stands. Without any pattern nothing is hidden.
 """
 
 from __future__ import annotations
@@ -14,14 +14,22 @@ import msgspec
 
 HIDDEN = "[redacted]"
 
+# Every repetition has an end: a long error must not take longer than its length.
 _TEXT = re.compile(
-    r"(?P<bearer>(?i:bearer|basic)\s+)[A-Za-z0-9._~+/-]{8,}=*"
-    r"|(?P<userinfo>[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"(?P<bearer>\b(?i:bearer|basic)\s{1,8})[A-Za-z0-9._~+/-]{8,}=*"
+    r"|(?P<userinfo>\b(?i:[a-z][a-z0-9+.-]{0,30})://"
+    r"(?:[^\s/:@]{0,200}:(?=[^\s/]{1,500}@)|(?=[^\s/:@]{20,500}@)))[^\s/]{1,500}(?=@)"
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
-    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
+    r"|\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]{8,}){1,4}",
     re.DOTALL,
 )
+# After the name of a secret: what stands between them, then the value, quoted or up to where a word ends.
+_VALUE = (
+    r"[\w-]{0,40}\\?[\"']?\s{0,8}[=:]\s{0,8})"
+    r"(?:(?P<quote>\\?[\"']).*?(?:(?P=quote)|\Z)|(?:(?i:bearer|basic|digest|token)\s{1,8})?[^\s\"',;&]+)"
+)
+_HEADER = re.compile(r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie)(\s{0,8}:\s{0,8})[^\r\n\"']+")
 # Words of a cheap look before anything is parsed: most events hold nothing to hide.
 _HINTS = (b"bearer", b"basic", b"://", b"privatekey", b"akia", b"asia", b"eyj")
 _encode = msgspec.json.Encoder().encode
@@ -35,15 +43,16 @@ class Redactor:
         listed = [pattern.strip().lower() for pattern in patterns if pattern.strip()]
         self._words = tuple(_plain(pattern) for pattern in listed if "." not in pattern)
         self._paths = {tuple(pattern.split(".")) for pattern in listed if "." in pattern}
+        self._off = not listed
         parts = [*self._words, *(_plain(path[-1]) for path in self._paths)]
         self._hints = (*(part.encode() for part in parts), *_HINTS)
         spelled = "|".join("[-_ ]?".join(map(re.escape, word)) for word in self._words)
-        self._said = (
-            re.compile(rf"(?i)([\w-]*(?:{spelled})[\w-]*[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+") if spelled else None
-        )
+        self._said = re.compile(rf"(?is)((?:{spelled}){_VALUE}") if spelled else None
 
     def json(self, data: bytes) -> bytes:
         """JSON with its secrets hidden; the same bytes if there are none."""
+        if self._off:
+            return data
         text = data.lower().translate(None, b"-_ ")
         for hint in self._hints:
             if hint in text:
@@ -56,6 +65,8 @@ class Redactor:
 
     def value(self, value: Any, path: tuple[str, ...] = ()) -> Any:
         """A JSON value with its secrets hidden."""
+        if self._off:
+            return value
         if isinstance(value, dict):
             return {key: self._member(key, item, (*path, key.lower())) for key, item in value.items()}
         if isinstance(value, list):
@@ -64,8 +75,16 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Text with what looks like a credential hidden, `password=…` included."""
+        if self._off:
+            return text
         text = _TEXT.sub(_hide, text)
-        return text if self._said is None else self._said.sub(rf"\1{HIDDEN}", text)
+        if self._said is None:
+            return text
+        return self._said.sub(_hide_value, _HEADER.sub(self._hide_header, text))
+
+    def _hide_header(self, found: re.Match[str]) -> str:
+        name = _plain(found[1])
+        return f"{found[1]}{found[2]}{HIDDEN}" if any(word in name for word in self._words) else found[0]
 
     def _member(self, key: str, item: Any, path: tuple[str, ...]) -> Any:
         if any(path[-len(listed) :] == listed for listed in self._paths):
@@ -79,6 +98,11 @@ class Redactor:
 
 def _hide(found: re.Match[str]) -> str:
     return f"{found['bearer'] or found['userinfo'] or ''}{HIDDEN}"
+
+
+def _hide_value(found: re.Match[str]) -> str:
+    quote = found["quote"] or ""
+    return f"{found[1]}{quote}{HIDDEN}{quote}"
 
 
 def _plain(key: str) -> str:

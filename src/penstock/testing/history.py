@@ -20,7 +20,9 @@ from ..ports.store import RunRow, Store
 TERMINAL = ("flow.completed", "flow.failed", "flow.cancelled", "flow.compensated")
 # Kinds an attempt writes about itself: only the newest attempt of a job may.
 _OWN_KINDS = frozenset(
-    f"{family}.{what}" for family in ("step", "job") for what in ("completed", "failed", "cancelled", "progress", "partial")
+    f"{family}.{what}"
+    for family in ("step", "job")
+    for what in ("completed", "failed", "cancelled", "progress", "partial")
 ) | {"log", "buffer.drop", "schema.error"}
 _JOB_ENDS = ("job.completed", "job.cancelled")
 PAGE = 1000
@@ -56,8 +58,8 @@ class RunHistory(msgspec.Struct, frozen=True):
 class History(msgspec.Struct, frozen=True):
     """Everything that can be known afterwards.
 
-    `settled`: nothing more is under way, so everything must have ended. `calm`: nothing happened that could cost anyone a
-    lease, so every attempt must have been recorded to its end before the next.
+    `settled`: nothing more is under way, so everything must have ended. `calm`: nothing happened that could cost
+    anyone a lease, so every attempt must have been recorded to its end before the next.
     """
 
     runs: Sequence[RunHistory] = ()
@@ -304,9 +306,7 @@ def _instances(run: RunHistory) -> dict[tuple[str, int], str]:
 # Plain jobs
 
 
-def check_queue(
-    stream: str, events: Sequence[Event], *, settled: bool = True, calm: bool = False
-) -> list[Violation]:
+def check_queue(stream: str, events: Sequence[Event], *, settled: bool = True, calm: bool = False) -> list[Violation]:
     """The rules of the plain jobs of one queue."""
     found = list(check_stream(stream, events))
     attempts = _Attempts(stream, calm)

@@ -1,4 +1,4 @@
-"""The SQLite store without its threads: the same statements, run on the spot, so that a test decides the order of all."""
+"""The SQLite store without its threads: the same statements, run on the spot, so that a test decides their order."""
 
 from __future__ import annotations
 

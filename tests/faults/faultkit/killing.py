@@ -54,17 +54,18 @@ async def kill_workers(
     arguments = ("--starts", "2", *(("--mutant", mutant) if mutant else ()))
     async with App(backend.url(folder), handlers=HANDLERS) as app:
         acknowledged: set[str] = set()
-        with Fleet(backend.url(folder), folder, spares=2, arguments=arguments) as fleet:
+        with Fleet(backend.url(folder), folder, spares=2, arguments=arguments, step_ms=150) as fleet:
             for _ in range(2):
                 fleet.hire()
             watch = asyncio.create_task(_watch(app, report))
             try:
                 await _chaos(app, fleet, rng, report, acknowledged, kills, flows)
                 healing = time.monotonic()
-                await _quiet(app, heal_seconds)
+                healed = await _quiet(app, heal_seconds)
                 report.healing = time.monotonic() - healing
                 tail = [await app.start(FLOWS[n % 3], {"tail": n}) for n in range(5)]
-                await _quiet(app, 20)
+                if healed:
+                    await _quiet(app, 20)
             finally:
                 watch.cancel()
                 await asyncio.wait((watch,))
@@ -73,7 +74,11 @@ async def kill_workers(
             app.store, effects=fleet.effects.read(), acknowledged=acknowledged, triggers=TRIGGERS
         )
         found = check(history)
-        found += [Violation("tail", run, "a run begun after the healing is not complete") for run in tail if not await _complete(app, run)]
+        found += [
+            Violation("tail", run, "a run begun after the healing is not complete")
+            for run in tail
+            if not await _complete(app, run)
+        ]
         found += await _patches(app, history)
     report.violations += [str(violation) for violation in found]
     report.flows = len(history.runs)
@@ -87,7 +92,9 @@ async def kill_workers(
     return report
 
 
-async def _chaos(app: App, fleet: Fleet, rng: random.Random, report: Report, acknowledged: set[str], kills: int, flows: int) -> None:
+async def _chaos(
+    app: App, fleet: Fleet, rng: random.Random, report: Report, acknowledged: set[str], kills: int, flows: int
+) -> None:
     for n in range(kills):
         for k in range(flows * n // kills, flows * (n + 1) // kills):
             acknowledged.add(await app.start(FLOWS[k % 3], {"n": k}, idempotency_key=f"flow-{k}"))
@@ -108,14 +115,16 @@ async def _watch(app: App, report: Report) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _quiet(app: App, seconds: float) -> None:
+async def _quiet(app: App, seconds: float) -> bool:
+    """Waits until nothing is under way; whether that came about."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         queues = [queue for queue in await app.store.queues() if not queue.name.endswith("-dlq")]
         busy = sum(queue.counts[state] for queue in queues for state in LIVE)
         if not busy and not await app.store.runs(status="running", limit=1):
-            return
+            return True
         await asyncio.sleep(0.05)
+    return False
 
 
 async def _complete(app: App, run: str) -> bool:

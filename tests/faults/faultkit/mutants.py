@@ -14,7 +14,7 @@ import msgspec
 
 import penstock.flows.assemble as assemble
 import penstock.jobs.committer as group_commit
-from penstock.ports.unit import Ask, Claims, Committed, CommitReply, Conflict, Unit
+from penstock.ports.unit import Ask, Committed, CommitReply, Conflict, Unit
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing
 from penstock.stores.sqlite import writer as writing
@@ -23,7 +23,7 @@ from penstock.stores.sqlite.append import SQL
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug: what it is called, what it does, which suites are to catch it."""
+    """A bug: what it is called, what it does, which suites are to catch it; `sweep:cancel` names the scenario."""
 
     name: str
     what: str
@@ -46,8 +46,15 @@ def apply(name: str) -> None:
     ALL[name].apply()
 
 
-def of(suite: str) -> list[str]:
-    return [mutant.name for mutant in ALL.values() if suite in mutant.suites]
+def of(suite: str) -> list[tuple[str, str]]:
+    """The mutants a suite is to catch, each with the part of the suite that does."""
+    found = []
+    for mutant in ALL.values():
+        for name in mutant.suites:
+            head, _, part = name.partition(":")
+            if head == suite:
+                found.append((mutant.name, part))
+    return found
 
 
 def _rewrite(statement: str, old: str, new: str) -> None:
@@ -81,7 +88,7 @@ class _SplitStore:
         return reply  # type: ignore[no-any-return]
 
 
-@mutant("an attempt's events and the jobs they start are two commits", "simulation", "sweep", "kill")
+@mutant("an attempt's events and the jobs they start are two commits", "simulation", "sweep:linear", "kill")
 def split_commit() -> None:
     original = group_commit.Committer.__init__
 
@@ -122,7 +129,7 @@ def versions_by_number() -> None:
     committing.Committer._check_version = check  # type: ignore[method-assign]
 
 
-@mutant("a unit sent again after a lost reply is not recognised", "simulation", "sweep")
+@mutant("a unit sent again after a lost reply is not recognised", "simulation", "sweep:plain job")
 def repeats_unseen() -> None:
     _rewrite("fence", "token, unit", "token, NULL")
     _rewrite("run_head", "closed, unit", "closed, NULL")
@@ -130,7 +137,7 @@ def repeats_unseen() -> None:
     _rewrite("remember_unit", "INSERT INTO", "INSERT OR IGNORE INTO")
 
 
-@mutant("a unit sent again after a lost reply is given a new id", "simulation", "sweep")
+@mutant("a unit sent again after a lost reply is given a new id", "simulation", "sweep:plain job")
 def new_id_on_repeat() -> None:
     original = group_commit.Committer._wait_and_repeat
 
@@ -142,19 +149,19 @@ def new_id_on_repeat() -> None:
     group_commit.Committer._wait_and_repeat = repeat  # type: ignore[method-assign]
 
 
-@mutant("the second instance of a step is given the job id of the first", "simulation", "sweep", "kill")
+@mutant("the second instance of a step is given the job id of the first", "simulation", "sweep:fan-out", "kill")
 def job_id_reused() -> None:
     original = assemble.step_job
     assemble.step_job = lambda run, step, n: original(run, step, 1)
 
 
-@mutant("a running attempt of a cancelled run goes on writing logs and progress", "simulation")
+@mutant("a running attempt of a cancelled run goes on writing logs and progress", "simulation", "sweep:cancel")
 def frames_after_the_end() -> None:
     assert hasattr(committing.Committer, "_is_closed")
     committing.Committer._is_closed = lambda self, run: False  # type: ignore[method-assign]
 
 
-@mutant("a key is taken as often as it is given", "simulation", "sweep")
+@mutant("a key is taken as often as it is given", "simulation", "sweep:external")
 def keys_ignored() -> None:
     _rewrite("seen", "WHERE key = ?", "WHERE key = ? AND 0")
     _rewrite("see", "INSERT INTO", "INSERT OR IGNORE INTO")
@@ -162,14 +169,18 @@ def keys_ignored() -> None:
 
 @mutant("two redrives both take the same dead letter", "simulation")
 def letters_taken_twice() -> None:
-    _rewrite("takeable", "SELECT 1 FROM jobs WHERE id = ?", "SELECT 1 WHERE ? IS NOT NULL OR EXISTS (SELECT 1 FROM jobs WHERE id = ''")
+    _rewrite(
+        "takeable",
+        "SELECT 1 FROM jobs WHERE id = ?",
+        "SELECT 1 WHERE ? IS NOT NULL OR EXISTS (SELECT 1 FROM jobs WHERE id = ''",
+    )
     SQL.takeable = SQL.takeable + ")"  # type: ignore[attr-defined]
 
 
 # The claim
 
 
-@mutant("an attempt is not recorded when it is handed out", "simulation", "sweep", "kill")
+@mutant("an attempt is not recorded when it is handed out", "simulation", "sweep:linear", "kill")
 def attempts_unrecorded() -> None:
     original = claiming.Claimer._activate
 
@@ -188,12 +199,12 @@ def leases_ignored() -> None:
     _rewrite("expired", "lease <= ?", "? > 0")
 
 
-@mutant("a lease that ran out is never taken back", "simulation", "sweep", "kill", "pause")
+@mutant("a lease that ran out is never taken back", "simulation", "kill")
 def leases_for_ever() -> None:
     _rewrite("expired", "lease <= ?", "? < 0")
 
 
-@mutant("cancelling a run leaves its queued jobs, and they are handed out", "simulation", "sweep")
+@mutant("cancelling a run leaves its queued jobs, and they are handed out", "simulation", "sweep:cancel")
 def cancel_keeps_jobs() -> None:
     _rewrite("cancel_jobs", "state IN (0, 1, 3)", "state IN (-1)")
     original = claiming.Claimer._run_head
@@ -208,7 +219,7 @@ def cancel_keeps_jobs() -> None:
     claiming.Claimer._run_head = head  # type: ignore[method-assign]
 
 
-@mutant("what an attempt recorded with `patch` is forgotten by the next", "simulation")
+@mutant("what an attempt recorded with `patch` is forgotten by the next", "simulation", "sweep:state")
 def memos_forgotten() -> None:
     _rewrite("memos_of", "WHERE scope = ?", "WHERE scope = ? AND 0")
 
@@ -243,7 +254,7 @@ def answered_too_early() -> None:
             for ticket in batch:
                 ticket.result = ticket.work(cursor)
             writing._deliver(batch)
-            time.sleep(0.002)
+            time.sleep(0.01)
             cursor.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -251,6 +262,3 @@ def answered_too_early() -> None:
             raise
 
     writing.Writer._attempt = attempt  # type: ignore[method-assign]
-
-
-_ = Claims

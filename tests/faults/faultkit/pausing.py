@@ -38,7 +38,9 @@ class Report(msgspec.Struct):
         )
 
 
-async def pause_workers(backend: Backend, folder: Path, *, pauses: int, jobs: int, seed: int, mutant: str | None = None) -> Report:
+async def pause_workers(
+    backend: Backend, folder: Path, *, pauses: int, jobs: int, seed: int, mutant: str | None = None
+) -> Report:
     """Two workers; now one, now the other stands still for three leases."""
     rng = random.Random(seed)
     began = time.monotonic()

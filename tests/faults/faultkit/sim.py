@@ -46,7 +46,9 @@ WORLD: World
 async def _work(ctx: Any, slow: float = 0.0) -> None:
     """What every handler does first: note that it runs, say something now and then, take a while."""
     world = WORLD
-    world.effects.append(Effect(ctx.run_id or "", ctx.step or ctx.queue, ctx.job_id, ctx.attempt, ctx.idempotency_key()))
+    world.effects.append(
+        Effect(ctx.run_id or "", ctx.step or ctx.queue, ctx.job_id, ctx.attempt, ctx.idempotency_key())
+    )
     dice = world.dice(ctx.job_id, ctx.attempt)
     said = f"{ctx.job_id}/{ctx.attempt}"
     if dice.random() < 0.3:
@@ -226,7 +228,15 @@ class Profile(msgspec.Struct):
             return cls(dies=0.03)
         if kind == 4:
             return cls(restarts=0.5, after=0.05)
-        return cls(before=0.05, after=0.05, dies=0.01, deaths=0.15, pauses=0.15, restarts=0.1, latency=rng.choice((0.0, 0.02, 0.2)))
+        return cls(
+            before=0.05,
+            after=0.05,
+            dies=0.01,
+            deaths=0.15,
+            pauses=0.15,
+            restarts=0.1,
+            latency=rng.choice((0.0, 0.02, 0.2)),
+        )
 
 
 class Storm:
@@ -250,7 +260,9 @@ class Storm:
 
     def blocking(self, method: str, when: When) -> None:
         world = self._world
-        if not world.healed and world.rng.random() < (world.profile.before if when == "before" else world.profile.after):
+        if not world.healed and world.rng.random() < (
+            world.profile.before if when == "before" else world.profile.after
+        ):
             raise StoreUnavailable(f"simulated {when} {method}")
 
 
@@ -295,7 +307,9 @@ class World:
         except Deadlock as problem:
             self.violations.append(Violation("stuck", "world", str(problem)))
         for problem in self.loop.problems:
-            self.violations.append(Violation("exception", "loop", repr(problem.get("exception") or problem.get("message"))))
+            self.violations.append(
+                Violation("exception", "loop", repr(problem.get("exception") or problem.get("message")))
+            )
         return self.violations
 
     async def _story(self) -> None:
@@ -336,7 +350,11 @@ class World:
         later = self.rng.uniform(0.0, 1.5)
         if party.name in self._clients:
             again = self._client
-            self.loop.call_later(later, lambda: self._clients.__setitem__(party.name, self.loop.spawn(party.name, again(party.name))), context=self.loop.root.context)
+            self.loop.call_later(
+                later,
+                lambda: self._clients.__setitem__(party.name, self.loop.spawn(party.name, again(party.name))),
+                context=self.loop.root.context,
+            )
         else:
             self._workers.pop(party.name, None)
             self._apps.pop(party.name, None)
@@ -413,7 +431,7 @@ class World:
         started: dict[str, asyncio.Event] = {}
         async with app:
             tasks = [asyncio.create_task(self._item(app, name, item, started)) for item in self._plan]
-            if self.dice(name).random() < 0.5:
+            if not self.profile.calm and self.dice(name).random() < 0.5:
                 self._apps[name] = app
                 async with app.working(name=name, concurrency=4):
                     await asyncio.gather(*tasks)
@@ -549,7 +567,9 @@ class World:
             seen.update(e.data["key"] for e in run.events if e.kind == "guest.came")
         for key, (run, acknowledged) in self.emitted.items():
             if seen[key] > 1 or (acknowledged and not seen[key]):
-                self.violations.append(Violation("emits", run, f"{key} was recorded {seen[key]} times (answered: {acknowledged})"))
+                self.violations.append(
+                    Violation("emits", run, f"{key} was recorded {seen[key]} times (answered: {acknowledged})")
+                )
 
     def _judge_frames(self, history: Any) -> None:
         """What a handler said while it ran is there once."""
@@ -567,7 +587,9 @@ class World:
         count = int(row.value) if row is not None else 0
         ran = {effect.key for effect in self.effects if effect.step == "fan_work"}
         if not len(self.patched) <= count <= len(ran):
-            self.violations.append(Violation("state", "count", f"is {count}; {len(self.patched)} patches returned, {len(ran)} could have"))
+            self.violations.append(
+                Violation("state", "count", f"is {count}; {len(self.patched)} patches returned, {len(ran)} could have")
+            )
 
 
 # Running seeds

@@ -42,6 +42,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._rng = rng
         self._lateness = lateness
         self._now = 0.0
+        self._limit = 0.0
         self._timers: list[tuple[float, int, asyncio.TimerHandle, Party]] = []
         self._count = itertools.count()
         self.root = Party("root")
@@ -77,9 +78,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         asyncio._set_running_loop(self)
         try:
             task = self.create_task(work, context=self.root.context)
+            self._limit = limit
             while not task.done():
-                if self._now > limit:
-                    raise Deadlock(f"not over after {limit} virtual seconds")
                 self._step()
             return task.result()
         finally:
@@ -108,6 +108,8 @@ class SimLoop(asyncio.AbstractEventLoop):
                 heapq.heappop(self._timers)
                 continue
             self._now = max(self._now, when)
+            if self._now > self._limit:
+                raise Deadlock(f"not over after {self._limit} virtual seconds")
             return
         raise Deadlock("nobody can move and no timer is set")
 
@@ -116,7 +118,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self._now
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
         context = context if context is not None else contextvars.copy_context()
         handle = asyncio.Handle(callback, args, self, context)
         party = context.get(_PARTY, self.root)
@@ -126,10 +130,14 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     call_soon_threadsafe = call_soon
 
-    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> asyncio.TimerHandle:
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
         return self.call_at(self._now + max(delay, 0), callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> asyncio.TimerHandle:
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
         context = context if context is not None else contextvars.copy_context()
         when += self._rng.random() * self._lateness
         handle = asyncio.TimerHandle(when, callback, args, self, context)
@@ -144,7 +152,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
+    ) -> asyncio.Task[Any]:
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         party = context.get(_PARTY, self.root) if context is not None else self.current()
         party.tasks.append(task)  # kept: a killed party's coroutines must not be closed by the collector

@@ -21,7 +21,11 @@ def main() -> None:
     parser.add_argument("--digests", action="store_true")
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of strings keep their order, or a seed is no seed
-        os.execve(sys.executable, [sys.executable, "-m", "faultkit.simulate", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "faultkit.simulate", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )  # noqa: S606
 
     from . import sim
 
@@ -33,7 +37,11 @@ def main() -> None:
     if options.digests:
         print(json.dumps([sim.play(seed).digest for seed in range(options.first, options.first + options.count)]))
         return
-    print(json.dumps(sim.play_many(options.first, options.count, stop_at=options.stop_at, seconds=options.seconds), indent=1))
+    print(
+        json.dumps(
+            sim.play_many(options.first, options.count, stop_at=options.stop_at, seconds=options.seconds), indent=1
+        )
+    )
 
 
 if __name__ == "__main__":

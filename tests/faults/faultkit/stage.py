@@ -84,11 +84,12 @@ class Stage:
         await self.insist(lambda: self.app.start(flow, input, idempotency_key=run))
         self.acknowledged.add(run)
 
-    async def settle(self, seconds: float = 120) -> None:
+    async def settle(self, seconds: float = 40) -> None:
         """Waits until nothing is under way; at no moment may there be a run that nothing will move on."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
-            assert await self.store.loose_runs() == []
+            loose = await self.store.loose_runs()
+            assert not loose, f"open runs with no job and no wait: {loose}"
             queues = [queue for queue in await self.store.queues() if not queue.name.endswith("-dlq")]
             busy = sum(queue.counts[state] for queue in queues for state in LIVE)
             if not busy and all(row.closed for row in await self.store.runs(limit=1000)):
@@ -136,7 +137,9 @@ def perform(scenario: Scenario, backend: Backend, folder: Path, fault: Callable[
         return virtual.run(lambda: _perform_virtually(scenario, backend, folder, fault))
 
 
-async def _perform_virtually(scenario: Scenario, backend: Backend, folder: Path, fault: Callable[[], Weather]) -> Outcome:
+async def _perform_virtually(
+    scenario: Scenario, backend: Backend, folder: Path, fault: Callable[[], Weather]
+) -> Outcome:
     clock = virtual.VirtualClock(asyncio.get_running_loop())
     return await _perform(scenario, backend, folder, fault, clock, "2s")
 

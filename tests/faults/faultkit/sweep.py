@@ -48,7 +48,9 @@ def sweep(
     return swept
 
 
-def _strikes(scenario: Scenario, backend: Backend, kind: Kind, method: str, when: When) -> Iterator[tuple[int, Outcome]]:
+def _strikes(
+    scenario: Scenario, backend: Backend, kind: Kind, method: str, when: When
+) -> Iterator[tuple[int, Outcome]]:
     k = 0
     while True:
         k += 1

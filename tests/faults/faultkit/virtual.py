@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from penstock.testing.clock import START_MS
 
 T = TypeVar("T")
+REAL_LIMIT = 60.0  # seconds
 
 
 class _Skipping:
@@ -23,8 +25,12 @@ class _Skipping:
         self._inner = selectors.DefaultSelector()
         self.skipped = 0.0
         self.busy: Callable[[], bool] = lambda: False
+        self._deadline: float | None = time.monotonic() + REAL_LIMIT
 
     def select(self, timeout: float | None = None) -> Any:
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            self._deadline = None  # once: ending the loop takes a few more turns
+            raise TimeoutError(f"not over after {REAL_LIMIT:.0f} real seconds, {self.skipped:.1f} virtual ones")
         if timeout is None or timeout <= 0:
             return self._inner.select(timeout)
         if self.busy():

@@ -42,7 +42,9 @@ async def work(options: argparse.Namespace) -> None:
 
 async def _start(app: App, count: int, acks: Line) -> None:
     for n in range(count):
-        run = await app.start(FLOWS[n % 3], {"by": os.getpid()}, idempotency_key=f"own-{os.getpid()}-{os.urandom(4).hex()}")
+        run = await app.start(
+            FLOWS[n % 3], {"by": os.getpid()}, idempotency_key=f"own-{os.getpid()}-{os.urandom(4).hex()}"
+        )
         acks(run)
         await asyncio.sleep(0.05)
 
@@ -57,7 +59,13 @@ def _note_receipts(app: App, note: Line) -> None:
         reply = await commit(units, ask)
         for unit, receipt in zip(units, reply.receipts, strict=True):
             if unit.claim is not None and unit.outcome is not None:
-                kind = "fenced" if isinstance(receipt, Fenced) else "committed" if isinstance(receipt, Committed) else "other"
+                kind = (
+                    "fenced"
+                    if isinstance(receipt, Fenced)
+                    else "committed"
+                    if isinstance(receipt, Committed)
+                    else "other"
+                )
                 note(os.getpid(), unit.claim.job, unit.claim.attempt, kind)
         return reply
 

@@ -74,34 +74,34 @@ SELECT queue, state, count(*) FROM jobs WHERE state >= 4 GROUP BY queue, state;
 
 -- name: job
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error FROM jobs WHERE id = ?;
+       progress, result, error, lease FROM jobs WHERE id = ?;
 
 -- name: job_place
 SELECT pk, priority, due, finished FROM jobs WHERE id = ?;
 
 -- name: jobs_waiting
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error FROM jobs
+       progress, result, error, lease FROM jobs
 WHERE queue = ? AND state = 0 AND (priority, pk) > (?, ?) ORDER BY priority, pk LIMIT ?;
 
 -- name: jobs_delayed
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error FROM jobs
+       progress, result, error, lease FROM jobs
 WHERE queue = ? AND state = 1 AND (due, pk) > (?, ?) ORDER BY due, pk LIMIT ?;
 
 -- name: jobs_active
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error FROM jobs
+       progress, result, error, lease FROM jobs
 WHERE queue = ? AND state = 2 AND pk > ? ORDER BY pk LIMIT ?;
 
 -- name: jobs_suspended
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error FROM jobs
+       progress, result, error, lease FROM jobs
 WHERE queue = ? AND state = 3 AND pk > ? ORDER BY pk LIMIT ?;
 
 -- name: jobs_finished
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error FROM jobs
+       progress, result, error, lease FROM jobs
 WHERE queue = ? AND state = ? AND state >= 4 AND (finished, pk) > (?, ?) ORDER BY finished, pk LIMIT ?;
 
 -- name: set_paused

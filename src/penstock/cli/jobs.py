@@ -1,0 +1,150 @@
+"""`penstock jobs list|show|retry|remove|promote`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal
+
+from cyclopts import App as Commands
+from cyclopts import Parameter
+
+from ..app import App
+from ..core.clock import iso
+from ..core.errors import RunError
+from ..core.payload import unpack
+from ..ports.store import JobRow
+from ..ports.unit import JobState
+from .confirm import NOT_DONE, Yes, confirmed
+from .given import read_limit
+from .listing import done, show_list, show_object
+from .options import USUAL_PLACE, Common
+from .session import looking_app
+
+jobs = Commands(name="jobs", help="List the jobs of a queue; show, retry, remove and promote them.")
+State = Literal["waiting", "delayed", "active", "suspended", "completed", "failed", "cancelled"]
+_SHOWN = ("id", "name", "state", "attempt", "run", "createdAt", "due", "error")
+
+
+@jobs.command(name="list")
+def list_jobs(
+    queue: str,
+    /,
+    *,
+    state: Annotated[State | None, Parameter(help="Only jobs in this state; else all that have not ended.")] = None,
+    after: Annotated[str | None, Parameter(help="Only jobs after the one of this id; needs --state.")] = None,
+    limit: Annotated[int, Parameter(help="At most so many of each state.")] = 50,
+    common: Common = USUAL_PLACE,
+) -> int:
+    """List the jobs of a queue.
+
+    Parameters
+    ----------
+    queue
+        The queue's name.
+    """
+    rows = asyncio.run(_list(common, queue, state, after, read_limit(limit)))
+    show_list([job_object(row) for row in rows], _SHOWN, json=common.json, none=f"No jobs in queue {queue}.")
+    return 0
+
+
+@jobs.command
+def show(id: str, /, *, common: Common = USUAL_PLACE) -> int:
+    """Show a job with its payload and its result or error.
+
+    Parameters
+    ----------
+    id
+        The job's id.
+    """
+    show_object(job_object(asyncio.run(_job(common, id))), json=common.json)
+    return 0
+
+
+@jobs.command
+def retry(id: str, /, *, common: Common = USUAL_PLACE) -> int:
+    """Put a failed or cancelled plain job back into its queue, its failures forgotten.
+
+    Parameters
+    ----------
+    id
+        The job's id.
+    """
+    asyncio.run(_act(common, id, "only a failed or cancelled one can be retried", lambda app: app.queues.retry(id)))
+    done(f"Job {id} waits again.", {"id": id, "retried": True}, json=common.json)
+    return 0
+
+
+@jobs.command
+def promote(id: str, /, *, common: Common = USUAL_PLACE) -> int:
+    """Make a delayed job due now.
+
+    Parameters
+    ----------
+    id
+        The job's id.
+    """
+    asyncio.run(_act(common, id, "only a delayed one can be promoted", lambda app: app.queues.promote(id)))
+    done(f"Job {id} is due now.", {"id": id, "promoted": True}, json=common.json)
+    return 0
+
+
+@jobs.command
+def remove(id: str, /, *, yes: Yes = False, common: Common = USUAL_PLACE) -> int:
+    """Delete a plain job that no worker holds.
+
+    Parameters
+    ----------
+    id
+        The job's id.
+    """
+    if not confirmed(f"Delete job {id}?", yes):
+        return NOT_DONE
+    asyncio.run(_act(common, id, "it cannot be removed while a worker holds it", lambda app: app.queues.remove(id)))
+    done(f"Job {id} is gone.", {"id": id, "removed": True}, json=common.json)
+    return 0
+
+
+async def _list(common: Common, queue: str, state: State | None, after: str | None, limit: int) -> list[JobRow]:
+    states = (state,) if state is not None else ("active", "waiting", "delayed", "suspended")
+    async with looking_app(common) as app:
+        await app.queues.counts(queue)  # a queue that is not there is a mistake, not an empty list
+        pages = [await app.queues.jobs(queue, one, after=after, limit=limit) for one in states]
+    return [row for page in pages for row in page]
+
+
+async def _job(common: Common, id: str) -> JobRow:
+    async with looking_app(common) as app:
+        return await app.queues.job(id)
+
+
+async def _act(common: Common, id: str, why_not: str, act: Callable[[App], Awaitable[bool]]) -> None:
+    async with looking_app(common) as app:
+        row = await app.queues.job(id)
+        if row.run is not None and row.state in (JobState.FAILED, JobState.CANCELLED):
+            why_not = f"it is a step of run {row.run}: use `penstock runs retry {row.run}`"
+        if not await act(app):
+            raise RunError(f"job {id!r} is {row.state.value}: {why_not}")
+
+
+def job_object(row: JobRow) -> dict[str, Any]:
+    """The object `jobs --json` prints."""
+    error = unpack(row.error) if row.error is not None else {}
+    return {
+        "id": row.id,
+        "queue": row.queue,
+        "name": row.name,
+        "state": row.state.value,
+        "priority": row.priority,
+        "due": iso(row.due) if row.due and row.state is JobState.DELAYED else None,
+        "attempt": row.attempt,
+        "failures": row.failures,
+        "crashes": row.crashes,
+        "run": row.run,
+        "createdAt": iso(row.created),
+        "finishedAt": iso(row.finished) if row.finished is not None else None,
+        "payload": unpack(row.payload),
+        "progress": unpack(row.progress) if row.progress is not None else None,
+        "result": unpack(row.result) if row.result is not None else None,
+        "error": error.get("error"),
+    }

@@ -1,0 +1,30 @@
+"""`penstock settings`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..app.backend import mask
+from ..core.durations import show_ms
+from ..settings import Settings, names
+from .listing import show_list
+from .options import USUAL_PLACE, Common
+
+
+def settings(*, common: Common = USUAL_PLACE) -> int:
+    """Print every setting, and where its value came from. Passwords are not shown."""
+    found = Settings.load({"url": common.url, "dir": common.dir})
+    rows = [_row(found, name, common.json) for name in names()]
+    show_list(rows, ("setting", "value", "source"), json=common.json, none="")
+    return 0
+
+
+def _row(found: Settings, name: str, json: bool) -> dict[str, Any]:
+    value: Any = getattr(found, name)
+    if name == "url":
+        value = mask(value)
+    elif isinstance(value, tuple):
+        value = list(value) if json else ", ".join(value)
+    elif name.startswith(("lease", "grace", "retain_")) and not json:
+        value = "never" if value is None else show_ms(value)
+    return {"setting": name, "value": value, "source": found.source(name)}

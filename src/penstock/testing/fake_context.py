@@ -1,0 +1,201 @@
+"""`FakeContext`: a `ctx` without an App, to test a step alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from ..core.durations import Duration
+from ..core.errors import UndeclaredEvent
+from ..core.payload import pack, unpack
+from ..jobs.context import Context, SyncContext, check_kind
+from ..jobs.state import Done, Key, StateView, SyncStateView
+from ..ports.store import StateRow
+from ..ports.unit import StateWrite
+from .clock import FakeClock
+
+RUN, SHARED = "run/", "shared/"
+
+
+class Said(NamedTuple):
+    """A line a handler logged."""
+
+    level: str
+    message: str
+    fields: dict[str, Any]
+
+
+class FakeContext(Context):
+    """Give it to a step and look at what the step said.
+
+        ctx = FakeContext(attempt=2)
+        assert await charge(Order(7), ctx) == "paid"
+        assert ctx.emitted == [("order.paid", {"id": 7})]
+
+    A `def` step takes `ctx.sync`, which tells the same story. State is kept in memory and read back at once; `state`
+    and `shared` are its first values. With `emits`, other kinds are refused, as in a flow.
+    """
+
+    def __init__(
+        self,
+        *,
+        attempt: int = 1,
+        run_id: str | None = "run-1",
+        flow: str | None = "flow",
+        step: str | None = "step",
+        n: int = 1,
+        job_id: str = "run-1.step.1",
+        queue: str = "default",
+        correlation_id: str = "run-1",
+        idempotency_key: str = "run-1.step.1",
+        cancelled: bool = False,
+        emits: Sequence[str] | None = None,
+        state: Mapping[str, Any] | None = None,
+        shared: Mapping[str, Any] | None = None,
+        clock: FakeClock | None = None,
+    ) -> None:
+        self.clock = clock or FakeClock()
+        self.emitted: list[tuple[str, Any]] = []
+        self.logs: list[Said] = []
+        self.progressed: list[Any] = []
+        self.partials: list[Any] = []
+        self._emits = emits
+        memory = _Memory(self.clock)
+        super().__init__(
+            voice=_Recorded(self),
+            state=_FakeState(RUN, memory, state),
+            shared=_FakeState(SHARED, memory, shared),
+            job_id=job_id,
+            queue=queue,
+            attempt=attempt,
+            scope=idempotency_key,
+            run_id=run_id,
+            flow=flow,
+            step=step,
+            n=n,
+            correlation_id=correlation_id,
+        )
+        self.cancelled = cancelled
+
+    @property
+    def sync(self) -> SyncContext:
+        """The same handle for `def` steps."""
+        return _FakeSyncContext(self)
+
+    @property
+    def cancelled(self) -> bool:
+        return self._reason is not None
+
+    @cancelled.setter
+    def cancelled(self, value: bool) -> None:
+        self._reason = "cancelled by the test" if value else None
+
+
+class _Recorded:
+    """A voice that only remembers. What could not be recorded in earnest is refused here too."""
+
+    def __init__(self, ctx: FakeContext) -> None:
+        self._ctx = ctx
+
+    def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
+        declared = self._ctx._emits
+        if check_kind(kind) and declared is not None and kind not in declared:
+            raise UndeclaredEvent(
+                f"step {self._ctx.step!r} emitted {kind!r}, which its emits does not list "
+                f"({', '.join(declared) or 'nothing'}): add it there, so that the flow's graph is true"
+            )
+        self._ctx.emitted.append((kind, _copied(data, f"the data of {kind}")))
+
+    def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        self._ctx.logs.append(Said(level, message, _copied(dict(fields), "the fields of a log line")))
+
+    def progress(self, value: Any) -> None:
+        self._ctx.progressed.append(_copied(value, "progress"))
+
+    def partial(self, chunk: Any) -> None:
+        self._ctx.partials.append(_copied(chunk, "a partial"))
+
+
+class _Memory:
+    """Keys and values, and the log of patches: every write takes effect at once."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self._rows: dict[str, StateRow] = {}
+
+    async def state(self, key: str) -> StateRow | None:
+        row = self._rows.get(key)
+        over = row is not None and row.expires is not None and row.expires <= self.clock.now_ms()
+        return None if over else row
+
+    async def states(self, prefix: str, *, after: str | None = None, limit: int = 100) -> list[StateRow]:
+        rows = [await self.state(key) for key in sorted(self._rows) if key.startswith(prefix) and key > (after or "")]
+        return [row for row in rows if row is not None][:limit]
+
+    def write(self, write: StateWrite) -> None:
+        before = self._rows.pop(write.key, None)
+        if write.value is not None:
+            version = before.version + 1 if before is not None else 1
+            self._rows[write.key] = StateRow(write.key, write.value, version, write.expires)
+
+    def check(self) -> None:
+        """The attempt is never over."""
+
+    def recall(self, name: str) -> bytes | None:
+        return None
+
+    async def apply(self, write: StateWrite, name: str, value: bytes) -> bool:
+        self.write(write)
+        return True
+
+
+class _FakeState(StateView):
+    """State that does not wait for a commit, so that what expires can be seen to."""
+
+    def __init__(self, prefix: str, memory: _Memory, first: Mapping[str, Any] | None) -> None:
+        self._pending: dict[str, StateWrite] = {}
+        super().__init__(prefix, memory, memory.clock, memory, self._pending)
+        self._memory = memory
+        for key, value in (first or {}).items():
+            self.set(key, value)
+
+    def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> Done:
+        done = super().set(key, value, ttl=ttl)
+        self._flush()
+        return done
+
+    def delete(self, key: Key) -> Done:
+        done = super().delete(key)
+        self._flush()
+        return done
+
+    def _flush(self) -> None:
+        for write in self._pending.values():
+            self._memory.write(write)
+        self._pending.clear()
+
+
+class _FakeSyncState(SyncStateView):
+    """No loop and no thread: a memory answers at once."""
+
+    def __init__(self, view: StateView) -> None:
+        self._view = view
+
+    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            work.send(None)
+        except StopIteration as answer:
+            return answer.value
+        raise AssertionError("a memory does not wait")
+
+
+class _FakeSyncContext(SyncContext):
+    def __init__(self, inner: FakeContext) -> None:
+        super().__init__(inner, cast(asyncio.AbstractEventLoop, None))
+        self.state = _FakeSyncState(inner.state)
+        self.shared = _FakeSyncState(inner.shared)
+
+
+def _copied(value: Any, what: str) -> Any:
+    return unpack(pack(value, what))

@@ -1,0 +1,53 @@
+"""Histories fit to compare: a run's events without what differs from run to run, and the file they are kept in."""
+
+from __future__ import annotations
+
+import json
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from ..core.events import Event
+
+UPDATE = "--penstock-update"
+updating: ContextVar[bool] = ContextVar("penstock_updating", default=False)
+"""Whether saved histories are replaced; set by the pytest plugin."""
+
+_VARYING_META = ("worker", "duration", "scheduledAt")
+_VARYING_DATA = ("duration", "nextRetryAt", "delayMs", "stack")
+
+
+def timeless(event: Event, run: str) -> dict[str, Any]:
+    """An event without ids, times, workers and durations."""
+    meta = {key: value for key, value in (event.meta or {}).items() if key not in _VARYING_META}
+    data = event.data
+    if isinstance(data, dict) and event.kind.startswith(("flow.", "step.")):
+        data = {key: value for key, value in data.items() if key not in _VARYING_DATA}
+    found: dict[str, Any] = {"kind": event.kind, "step": event.step, "data": data, "meta": meta}
+    text = json.dumps({k: v for k, v in found.items() if v not in (None, {})}, sort_keys=True, ensure_ascii=False)
+    return dict(json.loads(text.replace(run, "RUN")))
+
+
+def compare(found: list[dict[str, Any]], path: Path, what: str) -> None:
+    """Saves a history if none is saved yet or updating was asked for; else an AssertionError says where they part."""
+    __tracebackhide__ = True
+    if updating.get() or not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_lines(found), "utf-8")
+        return
+    saved = json.loads(path.read_text("utf-8"))
+    if saved == found:
+        return
+    pairs = enumerate(zip(saved, found, strict=False))
+    at = next((number for number, (then, now) in pairs if then != now), min(len(saved), len(found)))
+    then, now = (history[at] if at < len(history) else "nothing more" for history in (saved, found))
+    raise AssertionError(
+        f"{what} differs from {path.name} at event {at + 1}:\n  saved {then}\n  now   {now}\n"
+        f"If it is right now: pytest {UPDATE}"
+    )
+
+
+def _lines(history: list[dict[str, Any]]) -> str:
+    """An event a line: a changed history is read as a diff."""
+    lines = ",\n".join(" " + json.dumps(event, ensure_ascii=False, sort_keys=True) for event in history)
+    return f"[\n{lines}\n]\n"

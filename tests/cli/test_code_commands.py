@@ -1,0 +1,175 @@
+"""`penstock flows`, `diagram`, `registry`, `settings`, `completion` and `init`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from penstock.flows.diagram import diagram_of
+from penstock.flows.diagram_svg import as_svg
+from penstock.flows.diagram_text import as_text
+from penstock.flows.discovery import discover
+from penstock.flows.registry import build
+
+SHOP = Path(__file__).parents[2] / "examples" / "shop" / "workers"
+# A circle, a step that listens to itself, one that declares nothing, and an event from outside.
+ODD = """
+from penstock import flow, step
+
+@flow("odd", emits=["go"], accepts=["poke"])
+def begin(x): ...
+
+@step(on=["go", "again"], emits=["ping"], mode="each", flow="odd")
+def left(x): ...
+
+@step(on=["ping", "poke"], emits=["again"], mode="each", flow="odd")
+def right(x): ...
+
+@step(on="poke", mode="each", flow="odd")
+def loose(x): ...
+
+@step(on="whatever", flow="odd")
+def never(x): ...
+"""
+
+
+def test_flows_are_listed(penstock: Callable) -> None:
+    assert [line.split()[0] for line in penstock("flows").lines] == ["fails", "gated", "greet"]
+    found = {row["flow"]: row for row in map(json.loads, penstock("flows", "list", "--json").lines)}
+    assert found["greet"]["entry"] == "greet"
+    assert found["greet"]["steps"]["answer"]["on"] == ["greeted"]
+
+
+def test_a_flow_is_shown(penstock: Callable) -> None:
+    answer = penstock("flows", "show", "greet")
+    assert answer.lines[1].split()[:4] == ["answer", "greet", "greeted", "once"]
+    assert "── greeted ─▶ │ answer │" in answer.out
+    assert penstock("flows", "show", "greet", "--json").json["steps"]["greet"]["emits"] == ["greeted"]
+    assert "[unknown_flow]" in penstock("flows", "show", "gret").err
+
+
+def test_a_flow_is_drawn(penstock: Callable, project: Path) -> None:
+    assert penstock("diagram", "greet").lines == [
+        "┌───────┐",
+        "│ greet │  entry · queue greet",
+        "└─┬─────┘",
+        "  │              ┌────────┐",
+        "  └── greeted ─▶ │ answer │  queue greet",
+        "                 └────────┘",
+    ]
+    mermaid = penstock("diagram", "greet", "--format", "mermaid").out
+    assert mermaid.startswith("flowchart LR\n")
+    assert 'n0 -->|"greeted"| n1' in mermaid
+    assert penstock("diagram", "greet", "--format", "svg", "--output", "greet.svg").code == 0
+    ElementTree.parse(project / "greet.svg")
+    assert penstock("diagram", "greet", "--format", "mermaid", "--json").json["diagram"] + "\n" == mermaid
+
+
+def test_joins_and_fan_out_are_marked() -> None:
+    flow = build(*discover(SHOP)).flows["shop"]
+    graph = diagram_of(flow)
+    assert (graph.nodes["ship"].mode, graph.nodes["reserve"].mode) == ("all", "each")
+    assert graph.nodes["refund"].undoes
+    text = as_text(graph)
+    assert "║ ship ║  queue ship · join: all of them" in text
+    assert "order.paid ─▶ ship (above)" in text
+    assert "undone by" in text
+    assert as_text(graph, unicode=False).isascii()
+
+
+def test_an_odd_flow_is_drawn_too(project: Path) -> None:
+    (project / "odd").mkdir()
+    (project / "odd" / "odd.py").write_text(ODD)
+    graph = diagram_of(build(*discover(project / "odd")).flows["odd"])
+    assert {(e.start, e.end, e.label, e.sort) for e in graph.edges} >= {
+        ("left", "right", "ping", "emits"),
+        ("right", "left", "again", "emits"),
+        ("(outside)", "loose", "poke", "emits"),
+        ("loose", "never", "whatever", "may"),
+    }
+    assert sum(map(len, graph.layers())) == len(graph.nodes)
+    for name in graph.nodes:
+        assert f" {name} " in as_text(graph)
+        assert f">{name}</text>" in as_svg(graph)
+
+
+def test_boxes_do_not_lie_on_each_other() -> None:
+    svg = ElementTree.fromstring(as_svg(diagram_of(build(*discover(SHOP)).flows["shop"])))
+    boxes = [
+        tuple(float(rect.attrib[side]) for side in ("x", "y", "width", "height"))
+        for rect in svg.iter("{http://www.w3.org/2000/svg}rect")
+        if rect.attrib.get("class", "").split() in (["box"], ["box", "entry"], ["box", "all"], ["box", "once"])
+    ]
+    assert len(boxes) >= 5
+    for one in boxes:
+        for other in boxes:
+            apart = one[0] + one[2] <= other[0] or other[0] + other[2] <= one[0]
+            assert one is other or apart or one[1] + one[3] <= other[1] or other[1] + other[3] <= one[1]
+    width, height = float(svg.attrib["width"]), float(svg.attrib["height"])
+    assert all(x >= 0 and y >= 0 and x + w <= width and y + h <= height for x, y, w, h in boxes)
+
+
+def test_the_registry(penstock: Callable) -> None:
+    found = penstock("registry").json
+    assert set(found["flows"]) == {"fails", "gated", "greet"}
+    assert found["problems"] == []
+    assert len(penstock("registry", "--json").lines) == 1
+
+
+def test_settings_and_where_they_come_from(penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "penstock.toml").write_text('lease = "5s"\n')
+    monkeypatch.setenv("PENSTOCK_CONCURRENCY", "3")
+    answer = penstock("settings", "--json", "--url", "redis://user:hush@host/0")
+    found = {row["setting"]: (row["value"], row["source"]) for row in map(json.loads, answer.lines)}
+    assert found["lease"] == (5000, "penstock.toml lease")
+    assert found["concurrency"] == (3, "environment variable PENSTOCK_CONCURRENCY")
+    assert found["url"] == ("redis://user:***@host/0", "argument url")
+    assert found["grace"][1] == "default"
+    assert "5.0 s" in penstock("settings").out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(penstock: Callable, shell: str) -> None:
+    answer = penstock("completion", shell)
+    assert answer.code == 0
+    assert "penstock" in answer.out
+    assert "redrive" in answer.out
+    assert penstock("completion", shell, "--json").json["script"] + "\n" == answer.out
+    assert penstock("completion", "tcsh").code == 2
+
+
+def test_bash_reads_its_completion(penstock: Callable, project: Path) -> None:
+    script = penstock("completion", "bash").out
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_init_makes_a_project_that_works(penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert penstock("init", "new", "--json").json["files"] == [
+        "README.md",
+        "penstock.toml",
+        "tests/test_welcome.py",
+        "workers/resize.py",
+        "workers/welcome.py",
+    ]
+    monkeypatch.chdir("new")
+    assert "Welcome, Ada!" in penstock("run", "welcome", "--input", '{"name": "Ada"}').out
+    assert penstock("doctor").code == 0
+    ran = subprocess.run([sys.executable, "-m", "pytest", "-q"], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout
+    assert "2 passed" in ran.stdout
+
+
+def test_init_overwrites_nothing(penstock: Callable, project: Path) -> None:
+    (project / "new").mkdir()
+    (project / "new" / "README.md").write_text("mine")
+    answer = penstock("init", "new")
+    assert (answer.code, "is there already, and nothing is overwritten" in answer.err) == (2, True)
+    assert [path.name for path in (project / "new").iterdir()] == ["README.md"]
+    (project / "file").touch()
+    assert penstock("init", "file").code == 2

@@ -1,0 +1,222 @@
+"""`penstock dev`: files change under a worker that runs, and it takes them without dropping what it has in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import watching
+from penstock.testing.until import until
+
+VERSION = """
+from penstock import flow
+
+@flow("which", queue="{queue}")
+def which(input):
+    return "{version}"
+"""
+# Waits for a file named `gate`, then asks a module beside it what it says: the old code asks the old module.
+HOLDS = """
+import asyncio
+from pathlib import Path
+from penstock import flow
+import words
+
+@flow("holds")
+async def holds(input):
+    Path("began").touch()
+    while not Path("gate").exists():
+        await asyncio.sleep(0.01)
+    return ["{version}", words.WORD]
+"""
+
+
+class Dev:
+    """`penstock dev` in a process of its own."""
+
+    def __init__(self, child: Callable, project: Path, polling: bool) -> None:
+        self._child = child("dev", "--json")
+        self._workers = project / "workers"
+        self.polling = polling
+        assert json.loads(self._next())["watching"] == "workers"
+
+    def change(self, name: str, text: str) -> dict:
+        """Writes a file and waits until it was taken."""
+        (self._workers / name).write_text(text)
+        return self.reloaded()
+
+    def remove(self, name: str) -> dict:
+        (self._workers / name).unlink()
+        return self.reloaded()
+
+    def reloaded(self) -> dict:
+        return json.loads(self._next())
+
+    def end(self) -> str:
+        self._child.signal(signal.SIGTERM)
+        answer = self._child.end()
+        assert answer.code == 0
+        assert "Traceback" not in answer.err
+        return answer.err
+
+    def _next(self) -> str:
+        line = self._child.process.stdout.readline()
+        assert line, self._child.end()
+        return line
+
+
+@pytest.fixture(params=["told", "polling"])
+def dev(
+    request: pytest.FixtureRequest, child: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Dev]:
+    if request.param == "polling":
+        # A module of this name that cannot be imported stands before the one that is installed.
+        (project / "watchfiles.py").write_text("raise ImportError('not installed')\n")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")]))
+    else:
+        pytest.importorskip("watchfiles")
+    (project / "workers" / "which.py").write_text(VERSION.format(queue="which", version="one"))
+    yield Dev(child, project, request.param == "polling")
+
+
+def result(penstock: Callable, flow: str, key: str) -> object:
+    """Starts a run for the worker and gives its result once the run has ended."""
+    assert penstock("start", flow, "--key", key).code == 0
+    penstock("tail", key)
+    return penstock("runs", "show", key, "--json").json["result"]
+
+
+def test_a_changed_file_is_taken(dev: Dev, penstock: Callable) -> None:
+    assert result(penstock, "which", "a") == "one"
+    told = dev.change("which.py", VERSION.format(queue="which", version="two"))
+    assert (told["reloaded"], told["problems"]) == (["which.py"], [])
+    assert result(penstock, "which", "b") == "two"
+
+
+def test_a_new_queue_is_worked_on_and_a_removed_one_is_not(dev: Dev, penstock: Callable) -> None:
+    told = dev.change("which.py", VERSION.format(queue="elsewhere", version="two"))
+    assert (told["queuesAdded"], told["queuesRemoved"]) == (["elsewhere"], ["which"])
+    assert result(penstock, "which", "a") == "two"
+    told = dev.change("more.py", VERSION.replace('"which"', '"more"').format(queue="more", version="three"))
+    assert (told["flowsAdded"], told["queuesAdded"]) == (["more"], ["more"])
+    assert result(penstock, "more", "b") == "three"
+    assert dev.remove("more.py")["flowsRemoved"] == ["more"]
+
+
+def test_an_error_is_shown_and_the_old_version_goes_on(dev: Dev, penstock: Callable) -> None:
+    told = dev.change("which.py", "def which(:\n")
+    assert told["kept"] == ["which.py"]
+    assert told["problems"][0]["code"] == "import_failed"
+    assert "SyntaxError" in told["problems"][0]["message"]
+    penstock("start", "greet", "--key", "other")
+    assert penstock("tail", "other").code == 0
+    told = dev.change("which.py", VERSION.format(queue="which", version="two"))
+    assert told["problems"] == []
+    assert result(penstock, "which", "b") == "two"
+    assert "which.py:1: the file does not import: SyntaxError" in dev.end()
+
+
+def test_a_run_is_worked_on_by_the_old_version_while_the_file_is_broken(
+    dev: Dev, penstock: Callable, project: Path
+) -> None:
+    dev.change("which.py", "import no_such_module\n")
+    # Started from a copy: the command line could not load the file.
+    (project / "sound").mkdir()
+    (project / "sound" / "which.py").write_text(VERSION.format(queue="which", version="of the starter"))
+    assert penstock("start", "which", "--key", "mine", "--dir", "sound").code == 0
+    penstock("tail", "mine")
+    assert penstock("runs", "show", "mine", "--json").json["result"] == "one"
+
+
+def test_a_running_attempt_is_not_dropped(dev: Dev, penstock: Callable, project: Path, until_there: Callable) -> None:
+    (project / "workers" / "words.py").write_text("WORD = 'old'\n")
+    dev.reloaded()
+    dev.change("holds.py", HOLDS.format(version="old"))
+    penstock("start", "holds", "--key", "before")
+    until_there(project / "began")
+    dev.change("words.py", "WORD = 'new'\n")
+    dev.change("holds.py", HOLDS.format(version="new"))
+    (project / "gate").touch()
+    penstock("tail", "before")
+    run = penstock("runs", "show", "before", "--json").json
+    assert (run["result"], run["steps"]["holds"]["attempt"]) == (["old", "old"], 1)
+    assert result(penstock, "holds", "after") == ["new", "new"]
+
+
+def test_an_edit_within_the_same_second_and_of_the_same_size_is_seen(dev: Dev, penstock: Callable) -> None:
+    for version in ("two", "six", "ten"):
+        dev.change("which.py", VERSION.format(queue="which", version=version))
+        assert result(penstock, "which", version) == version
+
+
+def test_it_waits_for_the_first_file(child: Callable, penstock: Callable, project: Path) -> None:
+    (project / "empty").mkdir()
+    dev = child("dev", "--dir", "empty")
+    dev.until_it_says("Working.")
+    (project / "empty" / "which.py").write_text(VERSION.format(queue="which", version="one"))
+    dev.until_it_says("flow which is new; queue which is new.")
+    penstock("start", "which", "--key", "mine", "--dir", "empty")
+    penstock("tail", "mine")
+    assert penstock("runs", "show", "mine", "--json").json["result"] == "one"
+
+
+def test_the_summary(child: Callable) -> None:
+    dev = child("dev")
+    dev.until_it_says("Working.")
+    dev.signal(signal.SIGINT)
+    answer = dev.end()
+    assert answer.out.startswith("Penstock ")
+    assert "greet (2 steps)" in answer.out
+    assert "watching  workers" in answer.out
+    assert answer.err.endswith("Stopped.\n")
+
+
+async def test_looking_sees_what_is_added_changed_and_removed(tmp_path: Path) -> None:
+    file, changes = tmp_path / "a.py", watching.polled(tmp_path, every=0.005)
+
+    def grow(file: Path) -> None:
+        with file.open("a") as out:
+            out.write("#")
+
+    async def seen(change: Callable[[], object]) -> list[str]:
+        looking = asyncio.create_task(anext(changes))
+        await until(lambda: (change(), looking.done())[1])
+        return [Path(name).name for name in looking.result()]
+
+    (tmp_path / "notes.txt").touch()
+    assert await seen(lambda: grow(file)) == ["a.py"]
+    assert await seen(lambda: grow(file)) == ["a.py"]
+    assert await seen(lambda: file.unlink(missing_ok=True)) == ["a.py"]
+    await changes.aclose()
+
+
+def test_reloading_without_the_command_line(project: Path) -> None:
+    """App.reload, in a process of its own, for it imports files."""
+    code = """
+import asyncio
+from pathlib import Path
+from penstock import App
+
+FILE = Path("workers/which.py")
+
+async def main():
+    async with App(dir="workers") as app, app.working():
+        old = app.registry
+        FILE.write_text(FILE.read_text().replace("one", "two").replace('queue="which"', 'queue="other"'))
+        new = app.reload()
+        assert new is app.registry and old is not new and "other" in new.queues()
+        print(await app.result(await app.start("which"), timeout=20))
+
+asyncio.run(main())
+"""
+    (project / "workers" / "which.py").write_text(VERSION.format(queue="which", version="one"))
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.returncode) == ("two\n", 0), ran.stderr

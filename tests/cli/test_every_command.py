@@ -1,0 +1,171 @@
+"""Whatever is wrong, every command says so in a sentence with a code on stderr and ends with 2: no traceback.
+
+The commands come from the parser, so a new one is covered by being there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+from cyclopts import App as Parser
+
+from penstock.cli.commands import COMMANDS, commands
+from penstock.stores.sqlite import connection
+
+# What a command is given where it needs something; by the name of its parameter.
+WORDS = {"flow": "greet", "shell": "bash", "file": "runs.jsonl", "kind": "thing.happened", "value": "1", "dir": "new"}
+# Commands that open no store, and those that load no code.
+NO_STORE = {"init", "flows list", "flows show", "flows", "diagram", "registry", "settings", "bench", "completion"}
+NO_CODE = {"init", "settings", "bench", "completion"}
+MORE = {  # options without which a command says only that they are missing
+    "schedules add": ["--flow", "greet", "--every", "1m"],
+    "dlq redrive": ["--all", "greet"],
+    "export": ["--all"],
+    "jobs list": ["--state", "waiting"],
+}
+
+
+def _below(parser: Parser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Callable]]:
+    for name in parser:
+        if name.startswith("-"):
+            continue
+        command = parser[name]
+        if command.default_command is not None:
+            yield " ".join((*words, name)), command.default_command
+        yield from _below(command, (*words, name))
+
+
+EVERY = dict(_below(commands()))
+
+
+def call_of(name: str) -> list[str]:
+    """A call of a command with all it needs."""
+    signature = inspect.signature(EVERY[name])
+    needed = [
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.kind is parameter.POSITIONAL_ONLY and (parameter.default is parameter.empty)
+    ]
+    return [*name.split(), *(WORDS.get(word, "some-id") for word in needed), *MORE.get(name, [])]
+
+
+@pytest.fixture
+def refused(penstock: Callable, project: Path) -> Callable[..., str]:
+    (project / "runs.jsonl").write_text("")
+
+    def call(*args: str) -> str:
+        answer = penstock(*args)
+        assert "Traceback" not in answer.err + answer.out
+        assert "hidden" not in answer.err + answer.out
+        assert answer.code == 2, (args, answer)
+        assert re.search(r"^error: .+ \[[a-z_]+\]$", answer.err, flags=re.M | re.S), answer.err
+        return answer.err.rpartition("[")[2].strip("]\n")
+
+    return call
+
+
+def test_the_table_and_the_parser_name_the_same_commands() -> None:
+    assert [name for name in commands() if not name.startswith("-")] == list(COMMANDS)
+    assert {name.partition(" ")[0] for name in EVERY} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_help(penstock: Callable, name: str) -> None:
+    answer = penstock(*name.split(), "--help")
+    assert (answer.code, answer.err) == (0, "")
+    assert f"Usage: penstock {name.partition(' ')[0]}" in answer.out
+    assert "--json" in answer.out
+    assert "--debug" in answer.out
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_bad_arguments(refused: Callable, name: str) -> None:
+    assert refused(*call_of(name), "--no-such-option") == "usage"
+    assert refused(*call_of(name), *["one-too-many"] * 5) == "usage"
+    assert refused(*call_of(name), "--url") == "usage"
+    if len(call_of(name)) > len(name.split()) and name not in MORE:
+        assert refused(*name.split()) == "usage"
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_a_bad_setting(refused: Callable, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("PENSTOCK_LEASE", "soon")
+    if name in ("init", "completion"):
+        pytest.skip("it reads no settings")
+    assert refused(*call_of(name)) in ("bad_setting", "unwell")
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_CODE))
+def test_a_folder_that_is_not_there(refused: Callable, name: str) -> None:
+    assert refused(*call_of(name), "--dir", "nowhere") in ("config_error", "unwell")
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
+@pytest.mark.parametrize("place", ["nonsense", "sqlite:///workers", "redis://user:hidden@nowhere/0"])
+def test_a_store_that_cannot_be(refused: Callable, name: str, place: str) -> None:
+    assert refused(*call_of(name), "--url", place) in ("bad_setting", "store_unavailable", "unwell")
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
+def test_a_file_that_is_no_database(refused: Callable, project: Path, name: str) -> None:
+    (project / "bad.db").write_bytes(b"this is not a database, whatever its name says" * 100)
+    assert refused(*call_of(name), "--url", "sqlite:///bad.db") in ("store_corrupt", "unwell")
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
+def test_a_damaged_database(refused: Callable, penstock: Callable, project: Path, name: str) -> None:
+    penstock("start", "greet", "--key", "some-id")
+    path = project / ".penstock" / "penstock.db"
+    with apsw.Connection(str(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    db.close()
+    data = bytearray(path.read_bytes())
+    data[100:] = b"\xa5" * (len(data) - 100)  # the header is whole, the rest is not
+    path.write_bytes(data)
+    assert refused(*call_of(name)) in ("store_corrupt", "store_error", "unwell")
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
+def test_a_locked_database(
+    refused: Callable, penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    penstock("start", "greet", "--key", "some-id")
+    monkeypatch.setattr(connection, "_BUSY_SECONDS", 0.05)
+    with _locked(project / ".penstock" / "penstock.db"):
+        assert refused(*call_of(name)) in ("store_unavailable", "unwell")
+
+
+class _locked:  # noqa: N801
+    """A database that another program keeps to itself."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = apsw.Connection(str(path))
+
+    def __enter__(self) -> None:
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+        self._db.execute("BEGIN EXCLUSIVE")
+
+    def __exit__(self, *_: object) -> None:
+        self._db.execute("ROLLBACK")
+        self._db.close()
+
+
+def test_files_that_are_not_there(refused: Callable) -> None:
+    assert refused("import", "nope.jsonl") == "usage"
+    assert refused("import", "workers") == "usage"
+    assert refused("diagram", "greet", "--output", "no/where.svg") == "usage"
+    assert refused("state", "set", "a", "@nope.json") == "usage"
+    assert refused("emit", "a.b", "--data", "@nope.json") == "usage"
+
+
+def test_nothing_there_yet(refused: Callable) -> None:
+    """Looking at a store that is not there makes none."""
+    makes_one = NO_STORE | {"run", "start", "worker", "dev", "emit", "schedules add", "doctor", "import"}
+    for name in sorted(EVERY.keys() - makes_one):
+        assert refused(*call_of(name)) in ("not_found", "unknown_run"), name
+    assert not Path(".penstock").exists() or not list(Path(".penstock").iterdir())

@@ -1,0 +1,137 @@
+"""`penstock worker --processes N`: started together, stopped together, replaced when they die."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.testing.until import until
+
+# Says which process it ran in, and waits until two of them are at it.
+TOGETHER = """
+import os, time
+from pathlib import Path
+from penstock import flow
+
+@flow("together", concurrency=1)
+def together(input):
+    Path(f"at-{os.getpid()}").touch()
+    while len(list(Path(".").glob("at-*"))) < 2:
+        time.sleep(0.01)
+    return os.getpid()
+"""
+
+
+class Fleet:
+    """`penstock worker --processes 2`, and what it says on stderr."""
+
+    def __init__(self, child: Callable, *options: str) -> None:
+        self.child = child("worker", "--processes", "2", *options)
+        self.child.until_it_says("Working.")
+        self.said = ""
+
+    def pid(self, number: int) -> int:
+        """The process a worker is, once it is said."""
+        return int(self.until(rf"Worker {number} is process (\d+)\.")[1])
+
+    def until(self, pattern: str) -> re.Match[str]:
+        """Reads on until the pattern was said; what was read before is not looked at again."""
+        said = ""
+        for line in self.child.process.stderr:
+            said += line
+            self.said += line
+            if found := re.search(pattern, said):
+                return found
+        raise AssertionError(f"{pattern} was not said, but {self.said}")
+
+    def stop(self) -> str:
+        self.child.signal(signal.SIGTERM)
+        answer = self.child.end()
+        assert answer.code == 0
+        assert "Traceback" not in answer.err
+        return answer.err
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        stat = Path(f"/proc/{pid}/stat")
+        # One that has ended is still listed until whoever inherited it asks for it.
+        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+@pytest.fixture
+def fleet(child: Callable, project: Path) -> Fleet:
+    (project / "workers" / "together.py").write_text(TOGETHER)
+    return Fleet(child)
+
+
+def test_they_work_side_by_side_and_stop_together(fleet: Fleet, penstock: Callable) -> None:
+    pids = {fleet.pid(1), fleet.pid(2)}
+    for key in ("a", "b"):
+        penstock("start", "together", "--key", key)
+    for key in ("a", "b"):
+        penstock("tail", key)
+    assert {penstock("runs", "show", key, "--json").json["result"] for key in ("a", "b")} == pids
+    said = fleet.stop()
+    assert said.count("Stopped.") == 2
+    assert said.endswith("All stopped.\n")
+    assert not any(map(is_alive, pids))
+
+
+def test_one_that_dies_is_replaced(fleet: Fleet, penstock: Callable) -> None:
+    first, second = fleet.pid(1), fleet.pid(2)
+    os.kill(first, signal.SIGKILL)
+    fleet.until(r"Worker 1 was killed by SIGKILL: starting another\.")
+    third = fleet.pid(1)
+    assert third not in (first, second)
+    penstock("start", "greet", "--key", "mine")
+    assert penstock("tail", "mine").code == 0
+    fleet.stop()
+
+
+async def test_they_stop_when_their_parent_is_killed(fleet: Fleet) -> None:
+    pids = [fleet.pid(1), fleet.pid(2)]
+    fleet.child.process.kill()
+    await until(lambda: not any(map(is_alive, pids)), 30)
+
+
+def test_what_handlers_print_and_log_is_passed_on(child: Callable, penstock: Callable, project: Path) -> None:
+    (project / "gate").touch()
+    fleet = Fleet(child, "--queues", "gated", "--concurrency", "1")
+    penstock("start", "gated", "--key", "mine")
+    penstock("tail", "mine")
+    fleet.child.until_it_says("the handler prints this")
+    fleet.stop()
+
+
+async def test_a_second_signal_does_not_wait(
+    fleet: Fleet, penstock: Callable, project: Path, until_there: Callable
+) -> None:
+    pids = [fleet.pid(1), fleet.pid(2)]
+    await asyncio.to_thread(penstock, "start", "gated")
+    until_there(project / "began")
+    fleet.child.signal(signal.SIGINT)
+    fleet.until("Ctrl-C again stops at once")
+    fleet.child.signal(signal.SIGINT)
+    fleet.child.process.wait(30)
+    assert fleet.child.process.returncode == 130
+    await until(lambda: not any(map(is_alive, pids)), 30)
+
+
+def test_a_mistake_ends_it(penstock: Callable, child: Callable, project: Path) -> None:
+    assert "at least 1" in penstock("worker", "--processes", "0").err
+    assert "[unknown_queue]" in penstock("worker", "--processes", "2", "--queues", "nope").err
+    (project / "bad.db").write_bytes(b"this is not a database" * 100)
+    worker = child("worker", "--processes", "2", "--url", "sqlite:///bad.db")
+    answer = worker.end()
+    assert answer.code == 2
+    assert "[store_corrupt]" in answer.err

@@ -1,0 +1,220 @@
+"""`penstock queues`, `jobs`, `dlq`, `schedules` and `state`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import App
+from penstock.testing.until import until
+
+RESIZE = """
+from pathlib import Path
+from penstock import job
+
+@job(queue="pictures")
+def resize(picture):
+    if not Path("mended").exists():
+        raise ValueError(f"cannot read {picture}")
+    return picture
+"""
+
+
+@pytest.fixture(autouse=True)
+def _workers(project: Path) -> None:
+    (project / "workers" / "resize.py").write_text(RESIZE)
+
+
+def enqueue(*payloads: Any, **options: Any) -> list[str]:
+    async def add() -> list[str]:
+        async with App(dir="workers") as app:
+            return [await app.enqueue("pictures", payload, **options) for payload in payloads]
+
+    return asyncio.run(add())
+
+
+def work() -> None:
+    """Works on the pictures until none waits."""
+
+    async def all_of_them() -> None:
+        async with App(dir="workers") as app, app.working(queues=["pictures"]):
+            await until(lambda: _is_idle(app), 20)
+
+    asyncio.run(all_of_them())
+
+
+async def _is_idle(app: App) -> bool:
+    counts = await app.queues.counts("pictures")
+    return not counts["waiting"] and not counts["active"]
+
+
+def rows(answer: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in answer.lines]
+
+
+def test_queues_are_listed_with_their_counts(penstock: Callable) -> None:
+    enqueue(1, 2)
+    found = {row["queue"]: row for row in rows(penstock("queues", "--json"))}
+    assert found["pictures"]["waiting"] == 2
+    assert found["greet"]["waiting"] == 0
+    assert penstock("queues", "list").out == penstock("queues").out
+
+
+def test_a_queue_is_paused_and_resumed(penstock: Callable) -> None:
+    enqueue(1)
+    assert penstock("queues", "pause", "pictures").out == "Queue pictures is paused.\n"
+    assert [row["paused"] for row in rows(penstock("queues", "--json")) if row["queue"] == "pictures"] == [True]
+    assert penstock("queues", "resume", "pictures", "--json").json == {"queue": "pictures", "paused": False}
+    assert "there is no queue 'pictres'" in penstock("queues", "pause", "pictres").err
+
+
+def test_a_queue_is_drained(penstock: Callable) -> None:
+    enqueue(1, 2)
+    enqueue(3, delay="1h")
+    assert penstock("queues", "drain", "pictures").out == "Removed 2 jobs of queue pictures.\n"
+    assert penstock("queues", "drain", "pictures", "--delayed", "--json").json["removed"] == 1
+
+
+def test_jobs_are_listed_and_shown(penstock: Callable) -> None:
+    ids = enqueue("a", "b")
+    assert [row["id"] for row in rows(penstock("jobs", "list", "pictures", "--json"))] == ids
+    assert len(penstock("jobs", "list", "pictures", "--limit", "1").lines) == 1
+    shown = penstock("jobs", "show", ids[0], "--json").json
+    assert (shown["state"], shown["payload"]) == ("waiting", "a")
+    assert f"id          {ids[0]}" in penstock("jobs", "show", ids[0]).out
+    assert "[unknown_job]" in penstock("jobs", "show", "nope").err
+    assert "[unknown_queue]" in penstock("jobs", "list", "nope").err
+
+
+def test_jobs_are_promoted_retried_and_removed(penstock: Callable) -> None:
+    (id,) = enqueue("a", delay="1h")
+    assert penstock("jobs", "promote", id).out == f"Job {id} is due now.\n"
+    assert "only a delayed one can be promoted [run_error]" in penstock("jobs", "promote", id).err
+    assert "only a failed or cancelled one" in penstock("jobs", "retry", id).err
+    work()
+    assert penstock("jobs", "show", id, "--json").json["state"] == "failed"
+    assert penstock("jobs", "retry", id).code == 0
+    assert penstock("jobs", "remove", id).out == f"Job {id} is gone.\n"
+    assert penstock("jobs", "show", id).code == 2
+
+
+def test_a_step_is_not_retried_as_a_job(penstock: Callable) -> None:
+    penstock("run", "fails", "--key", "mine")
+    assert "use `penstock runs retry mine`" in penstock("jobs", "retry", "mine.fails.1").err
+
+
+def test_dead_letters_are_listed_shown_and_discarded(penstock: Callable) -> None:
+    (id,) = enqueue("a")
+    assert "No dead letters." in penstock("dlq").err
+    work()
+    assert rows(penstock("dlq", "--json")) == [{"queue": "pictures-dlq", "letters": 1}]
+    (letter,) = rows(penstock("dlq", "list", "pictures", "--json"))
+    assert (letter["id"], letter["error"], letter["payload"]) == (f"{id}.dlq", "cannot read a", "a")
+    shown = penstock("dlq", "show", id)
+    assert shown.lines[0] == f"id        {id}.dlq"
+    assert 'raise ValueError(f"cannot read {picture}")' in shown.out
+    assert penstock("dlq", "discard", id).out == f"Dead letter {id} is gone.\n"
+    assert penstock("jobs", "show", id).code == 0  # the letter is gone, not the job it tells of
+    assert "[unknown_job]" in penstock("dlq", "discard", id).err
+
+
+def test_one_letter_is_redriven_with_another_payload(penstock: Callable, project: Path) -> None:
+    (id,) = enqueue("a")
+    work()
+    (project / "mended").touch()
+    answer = penstock("dlq", "redrive", id, "--payload", '"b"')
+    assert answer.lines == [f"{id}.dlq -> {id}.redrive-1", "Sent 1 dead letter again."]
+    work()
+    assert penstock("jobs", "show", f"{id}.redrive-1", "--json").json["result"] == "b"
+
+
+def test_many_letters_are_redriven_by_their_error(penstock: Callable) -> None:
+    enqueue("red", "green", "dark red")
+    work()
+    sent = penstock("dlq", "redrive", "--all", "pictures", "--error", "red", "--limit", "1", "--json").json
+    assert len(sent["sent"]) == 1
+    assert "Sent 1 dead letter again." in penstock("dlq", "redrive", "--all", "pictures", "--error", "red").out
+    assert "Sent 1 dead letter again." in penstock("dlq", "redrive", "--all", "pictures").out
+    assert "there was none to send" in penstock("dlq", "redrive", "--all", "pictures").out
+
+
+@pytest.mark.parametrize("args", [[], ["a", "--all", "pictures"], ["a", "--error", "x"], ["a", "--payload", "{"]])
+def test_a_redrive_that_is_not_clear(penstock: Callable, args: list[str]) -> None:
+    enqueue("a")
+    assert penstock("dlq", "redrive", *args).code == 2
+
+
+def test_a_letter_that_cannot_be_sent_is_told(penstock: Callable) -> None:
+    penstock("run", "fails", "--key", "mine")
+    asyncio.run(_forget("mine"))
+    answer = penstock("dlq", "redrive", "mine.fails.1")
+    assert answer.code == 1
+    assert "not sent: mine.fails.1.dlq: there is no run 'mine'" in answer.err
+
+
+async def _forget(run: str) -> None:
+    from penstock.ports.store import Retention
+
+    async with App(dir="workers") as app:
+        await app.store.sweep(Retention(keep_runs=0))
+        assert await app.store.run(run) is None
+
+
+def test_schedules(penstock: Callable) -> None:
+    answer = penstock("schedules", "add", "daily", "--flow", "greet", "--cron", "0 9 * * *", "--input", '"Ada"')
+    assert answer.out.startswith("Schedule daily fires 0 9 * * * UTC, next at 2")
+    penstock("schedules", "add", "often", "--queue", "pictures", "--every", "5m")
+    penstock("schedules", "add", "once", "--flow", "greet", "--at", "2090-01-31T09:00:00+01:00")
+    found = {row["id"]: row for row in rows(penstock("schedules", "--json"))}
+    assert [found[id]["when"] for id in ("daily", "often", "once")] == [
+        "0 9 * * * UTC",
+        "every 5 min 0 s",
+        "once at 2090-01-31T08:00:00.000Z",
+    ]
+    assert found["daily"]["input"] == "Ada"
+    assert penstock("schedules", "remove", "often").out == "Schedule often is gone.\n"
+    assert "[unknown_schedule]" in penstock("schedules", "remove", "often").err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--flow", "greet"],
+        ["--every", "1m"],
+        ["--flow", "greet", "--queue", "q", "--every", "1m"],
+        ["--flow", "nope", "--every", "1m"],
+        ["--flow", "greet", "--every", "soon"],
+        ["--flow", "greet", "--cron", "often"],
+        ["--flow", "greet", "--cron", "0 9 * * *", "--tz", "Mars/Base"],
+        ["--flow", "greet", "--at", "tomorrow"],
+    ],
+)
+def test_schedules_that_cannot_be(penstock: Callable, args: list[str]) -> None:
+    answer = penstock("schedules", "add", "mine", *args)
+    assert (answer.code, answer.err.startswith("error: ")) == (2, True)
+
+
+def test_state(penstock: Callable) -> None:
+    penstock("start", "greet", "--key", "mine")
+    assert penstock("state", "set", "rates/eur", "1.08").out == "rates/eur is set.\n"
+    assert penstock("state", "get", "rates/eur").out == "1.08\n"
+    penstock("state", "set", "rates/usd", '{"a": "b"}', "--json")
+    assert penstock("state", "list", "rates/").lines == ["rates/eur  1.08", 'rates/usd  {"a":"b"}']
+    assert penstock("state", "delete", "rates/eur").out == "rates/eur is gone.\n"
+    assert penstock("state", "get", "rates/eur").code == 2
+    assert penstock("state", "delete", "rates/eur").code == 2
+
+
+def test_the_state_of_a_run(penstock: Callable) -> None:
+    penstock("start", "greet", "--key", "mine")
+    penstock("state", "set", "seen", '"once"', "--run", "mine", "--ttl", "1h")
+    assert penstock("state", "get", "seen", "--run", "mine").out == "once\n"
+    assert penstock("state", "get", "seen").code == 2
+    assert "[unknown_run]" in penstock("state", "set", "a", "1", "--run", "nope").err
+    assert "cannot be a state key" in penstock("state", "set", "x" * 501, "1").err
+    assert "'soon' is not a duration" in penstock("state", "set", "a", "1", "--ttl", "soon").err

@@ -1,0 +1,198 @@
+"""`penstock doctor`, `export`, `import` and `bench`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+OTHER = ("--url", "sqlite:///other.db")
+RETRIES = """
+from penstock import flow
+
+@flow("retries", retry={"attempts": 3, "backoff": {"type": "fixed", "delay": "1h", "jitter": False}})
+def retries(input):
+    raise ValueError("not yet")
+"""
+JOINS = """
+from penstock import Context, flow, step
+
+@flow("joins", emits=["one"], accepts=["two"])
+async def begin(input, ctx: Context):
+    ctx.emit("one", 1)
+
+@step(on=["one", "two"], mode="all")
+def both(x): ...
+
+@step(on="one", delay="1h")
+def later(x): ...
+"""
+
+
+def test_doctor_finds_all_well(penstock: Callable) -> None:
+    assert penstock("doctor").code == 0  # a store that is not there yet is no illness
+    penstock("run", "greet")
+    answer = penstock("doctor", "--json").json
+    assert answer["ok"]
+    names = [check["name"] for check in answer["checks"]]
+    assert names == [
+        *("versions", "settings", "worker files", "store", "clock", "disk", "runs", "queues", "dead letters"),
+    ]
+
+
+def test_doctor_finds_what_is_wrong(penstock: Callable, project: Path) -> None:
+    penstock("start", "greet")
+    penstock("queues", "pause", "greet")
+    (project / "workers" / "broken.py").write_text("import no_such_module\n")
+    answer = penstock("doctor")
+    assert answer.code == 2
+    assert "✗ worker files" in answer.out
+    assert "no_such_module" in answer.out
+    assert "queue greet is paused with 1 waiting" in answer.out
+    assert "2 of 9 checks found something to mend, see above [unwell]" in answer.err
+
+
+def test_why_a_run_waits(penstock: Callable, project: Path) -> None:
+    penstock("start", "greet", "--key", "mine")
+    assert "there is no worker for it" in penstock("doctor", "mine").out
+    penstock("queues", "pause", "greet")
+    assert "which is paused: `penstock queues resume greet`" in penstock("doctor", "mine").out
+    penstock("queues", "resume", "greet")
+    (project / "workers" / "greet.py").unlink()
+    assert "which no worker file here works on" in penstock("doctor", "mine").out
+    penstock("start", "gated", "--key", "late", "--delay", "1h")
+    (reason,) = penstock("doctor", "late", "--json").json["reasons"]
+    assert reason.startswith("step 'gated' is due at 2")
+    assert "[unknown_run]" in penstock("doctor", "nope").err
+
+
+def test_why_a_run_that_ended_does_not_move(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "good")
+    penstock("run", "fails", "--key", "bad")
+    assert "it has ended: completed" in penstock("doctor", "good").out
+    assert "`penstock runs retry bad` sends its failed steps again" in penstock("doctor", "bad").out
+
+
+def test_why_a_run_is_being_worked_on(
+    penstock: Callable, child: Callable, project: Path, until_there: Callable
+) -> None:
+    worker = child("worker")
+    penstock("start", "gated", "--key", "mine")
+    until_there(project / "began")
+    (reason,) = penstock("doctor", "mine", "--json").json["reasons"]
+    assert reason.startswith("step 'gated' is held by worker ")
+    assert "attempt 1, with a lease until 2" in reason
+    worker.process.kill()
+    worker.end()
+
+
+def test_why_a_run_is_retried_later(penstock: Callable, child: Callable, project: Path) -> None:
+    (project / "workers" / "retries.py").write_text(RETRIES)
+    penstock("start", "retries", "--key", "mine")
+    worker = child("worker")
+    worker.until_it_says("Working.")
+    for line in worker.process.stderr:
+        if "not yet" in line:
+            break
+    answer = penstock("doctor", "mine").out
+    assert "step 'retries' failed 1 times (not yet) and waits for its retry at 2" in answer
+
+
+def test_why_a_join_waits(penstock: Callable, terminal: type, project: Path) -> None:
+    (project / "workers" / "joins.py").write_text(JOINS)
+    penstock("start", "joins", "--key", "mine")
+    screen = terminal("run", "joins", "--key", "mine")
+    screen.until(lambda: "later" in screen.seen)
+    screen.press_ctrl_c()
+    screen.end()
+    assert "step 'both' has one and waits for two" in penstock("doctor", "mine").out
+    assert "step 'later' is due at" in penstock("doctor", "mine").out
+
+
+def test_a_run_is_exported_and_imported_as_it_was(penstock: Callable, project: Path) -> None:
+    penstock("run", "greet", "--key", "mine", "--input", '{"name": "Ada"}', "--tag", "a=b")
+    line = json.loads(penstock("export", "mine").out)
+    assert (line["run"], line["status"]) == ("mine", "completed")
+    assert penstock("export", "mine", "mine.jsonl").err == "Exported 1 run to mine.jsonl.\n"
+    assert penstock("import", "mine.jsonl", *OTHER).out == "Imported 1 run.\n"
+    for look in (["events", "mine", "--json"], ["runs", "show", "mine", "--json"], ["runs", "--json"]):
+        assert penstock(*look, *OTHER).out == penstock(*look).out
+
+
+def test_open_and_failed_runs_go_on_elsewhere(penstock: Callable, project: Path) -> None:
+    penstock("run", "fails", "--key", "bad")
+    penstock("start", "greet", "--key", "open", "--input", '"Ada"')
+    penstock("start", "greet", "--key", "late", "--delay", "1h")
+    assert penstock("export", "--all", "all.jsonl", "--json").json == {"runs": 3, "file": "all.jsonl"}
+    assert penstock("import", "all.jsonl", *OTHER, "--json").json == {"runs": 3}
+    assert "result Hello, Ada!" in penstock("run", "greet", "--key", "open", *OTHER).out
+    assert [json.loads(line)["run"] for line in penstock("dlq", "list", "fails", "--json", *OTHER).lines] == ["bad"]
+    assert penstock("runs", "retry", "bad", *OTHER).code == 0
+    assert "is due at" in penstock("doctor", "late", *OTHER).out
+
+
+def test_nothing_is_imported_if_one_is_there(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "first")
+    penstock("run", "greet", "--key", "second")
+    penstock("export", "--all", "all.jsonl")
+    penstock("run", "greet", "--key", "second", *OTHER)
+    answer = penstock("import", "all.jsonl", *OTHER)
+    assert (answer.code, "run 'second' is in this store already: nothing was imported" in answer.err) == (2, True)
+    assert [line.split()[0] for line in penstock("runs", *OTHER).lines] == ["second"]
+
+
+def test_an_import_that_was_killed_is_gone_on_with(
+    penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.app.transfer import Importer
+
+    penstock("run", "greet", "--key", "mine")
+    penstock("export", "mine", "mine.jsonl")
+    with monkeypatch.context() as broken:
+        broken.setattr(Importer, "_run", _killed)
+        assert penstock("import", "mine.jsonl", *OTHER).code == 130
+    assert penstock("runs", *OTHER).lines == []
+    assert penstock("import", "mine.jsonl", *OTHER).code == 0
+    assert penstock("events", "mine", *OTHER).out == penstock("events", "mine").out
+
+
+async def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("line", ["{", "7", '{"penstock": 1}', "null", '{"run": "a", "penstock": "x"}'])
+def test_files_that_are_no_export(penstock: Callable, project: Path, line: str) -> None:
+    penstock("run", "greet", "--key", "mine")
+    penstock("export", "mine", "file.jsonl")
+    with (project / "file.jsonl").open("a") as file:
+        file.write(line + "\n")
+    answer = penstock("import", "file.jsonl", *OTHER)
+    assert (answer.code, "line 2 is not a run" in answer.err, "[bad_export]" in answer.err) == (2, True, True)
+    assert not (project / "other.db").exists()
+
+
+def test_an_export_of_later(penstock: Callable, project: Path) -> None:
+    penstock("run", "greet", "--key", "mine")
+    text = penstock("export", "mine").out
+    (project / "file.jsonl").write_text(text.replace('"penstock":1', '"penstock":2'))
+    assert "written by a newer Penstock" in penstock("import", "file.jsonl", *OTHER).err
+    (project / "file.jsonl").write_text(text + text)
+    assert "is in the file twice" in penstock("import", "file.jsonl", *OTHER).err
+
+
+@pytest.mark.parametrize("args", [[], ["--all", "a", "b"], ["nope"], ["mine", "no/where.jsonl"]])
+def test_exports_that_cannot_be(penstock: Callable, args: list[str]) -> None:
+    penstock("run", "greet", "--key", "mine")
+    assert penstock("export", *args).code == 2
+
+
+def test_bench(penstock: Callable, project: Path) -> None:
+    found = penstock("bench", "--jobs", "20", "--flows", "5", "--json").json
+    assert found["jobsPerSecond"] > 0
+    assert found["flowsPerSecond"] > 0
+    assert found["stepMs"]["p50"] <= found["stepMs"]["p95"]
+    assert "a second" in penstock("bench", "--jobs", "20", "--flows", "5").out
+    assert penstock("bench", "--jobs", "0").code == 2
+    assert not (project / ".penstock").exists()

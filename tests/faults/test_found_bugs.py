@@ -1,0 +1,203 @@
+"""Bugs these suites found, each in its smallest form, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+from faultkit.backends import SQLITE_MEMORY, Backend
+
+from penstock import App, flow, job
+from penstock.core.errors import StoreUnavailable
+from penstock.core.events import Body, encode_body
+from penstock.jobs.committer import Committer, Intent
+from penstock.ports.store import Store
+from penstock.ports.unit import (
+    Ask,
+    Claim,
+    Committed,
+    Completed,
+    Conflict,
+    Fenced,
+    GivenBack,
+    NewEvent,
+    NewJob,
+    RunWrite,
+    Unit,
+    Want,
+)
+from penstock.testing.clock import FakeClock
+from penstock.testing.faults import Calm, FaultStore, When
+from penstock.testing.until import until
+
+
+@pytest_asyncio.fixture
+async def store(backend: Backend, tmp_path: Path) -> AsyncIterator[Store]:
+    store = backend.open(tmp_path, FakeClock())
+    await store.open()
+    yield store
+    await store.close()
+
+
+def write(expect: int, record: str = "{}", after: str | None = None, **more: Any) -> RunWrite:
+    return RunWrite("r", expect, record.encode(), "shop", more.pop("status", "running"), after=after, **more)
+
+
+def said(text: str) -> NewEvent:
+    return NewEvent("nq:flow:r", encode_body(Body("log", data=msgspec.Raw(msgspec.json.encode(text)))))
+
+
+async def begun(store: Store, *jobs: str) -> list[Claim]:
+    """A run whose jobs are claimed."""
+    await store.commit(
+        [Unit("begin", run=write(0), jobs=[NewJob(f"r.{id}.1", "q", id, b"{}", run="r") for id in jobs])]
+    )
+    return (await store.claim(Ask((Want("q", 10),), 30_000, "w1"))).claims
+
+
+async def answer(store: Store, unit: Unit) -> Any:
+    return (await store.commit([unit])).receipts[0]
+
+
+async def test_a_decision_on_a_refused_unit_is_refused_though_the_number_fits(store: Store) -> None:
+    """Two units of one batch, the second decided on the first. The first is refused, and another process has meanwhile
+    written the version the second expects: that is another version 2, not the one it was decided on."""
+    a, b = await begun(store, "a", "b")
+    lost = msgspec.structs.replace(a, token="another's")
+    await store.commit([Unit("elsewhere", run=write(1, '"by another process"'))])
+    first = Unit("first", claim=lost, outcome=Completed(), run=write(1, '"by the first"'))
+    second = Unit("second", claim=b, outcome=Completed(), run=write(2, '"by both"', after="first"))
+    receipts = (await store.commit([first, second])).receipts
+    assert receipts == [Fenced(), Conflict(2, b'"by another process"')]
+
+
+async def test_a_decision_on_a_unit_that_was_committed_is_taken(store: Store) -> None:
+    a, b = await begun(store, "a", "b")
+    first = Unit("first", claim=a, outcome=Completed(), run=write(1))
+    second = Unit("second", claim=b, outcome=Completed(), run=write(2, after="first"))
+    receipts = (await store.commit([first, second])).receipts
+    assert all(isinstance(receipt, Committed) for receipt in receipts)
+
+
+@pytest.mark.parametrize("outcome", [None, GivenBack()], ids=["going on", "given back"])
+async def test_nothing_is_said_after_a_run_was_cancelled(store: Store, outcome: Any) -> None:
+    """A running attempt of a cancelled run may end, but its logs come too late."""
+    [a] = await begun(store, "a")
+    await store.commit(
+        [Unit("cancel", run=write(1, status="cancelled", closed=True, cancel_jobs=True), events=[said("x")])]
+    )
+    assert await answer(store, Unit("late", claim=a, outcome=outcome, events=[said("late")])) == Fenced()
+    assert len(await store.read("nq:flow:r")) == 1
+    assert isinstance(await answer(store, Unit("end", claim=a, outcome=GivenBack())), Committed)
+
+
+class Outage(Calm):
+    """Commits wait for `gate`, and fail before they are made as long as `down`."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.held = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def around(self, method: str, when: When) -> None:
+        if method == "commit" and when == "before" and not self.gate.is_set():
+            self.held += 1
+            await self.gate.wait()
+            return
+        if self.down and method == "commit" and when == "before":
+            raise StoreUnavailable("down")
+
+
+async def test_work_decided_on_a_command_that_gave_up_is_decided_again(tmp_path: Path) -> None:
+    """A step ends in the batch of its run's cancellation, and the store is down. The cancellation gives up; the step,
+    decided on a cancelled run, must not end as cancelled: that would leave an open run with nothing to move it on."""
+    release = asyncio.Event()
+
+    @flow("one", emits=[])
+    async def only(ctx: Any) -> str:
+        await release.wait()
+        return "done"
+
+    outage = Outage()
+    store: Any = FaultStore(SQLITE_MEMORY.open(tmp_path, FakeClock()), outage)
+    async with App(":memory:", handlers=[only], store=store) as app, app.working():
+        await app.start("one", idempotency_key="r")
+        await until(lambda: _active(app))
+        # While one commit is in flight, both queue up for the next: the cancellation first.
+        outage.gate.clear()
+        unrelated = asyncio.create_task(app.emit("world.turned"))
+        await until(lambda: outage.held)
+        cancelling = asyncio.create_task(app.cancel("r"))
+        await until(lambda: app._committer._pending)
+        release.set()
+        await until(lambda: len(app._committer._pending) == 2)
+        outage.down = True
+        outage.gate.set()
+        with pytest.raises(StoreUnavailable):
+            await cancelling
+        outage.down = False
+        await asyncio.wait((unrelated,))
+        assert await app.result("r", timeout="10s") == "done"
+        assert await app.store.loose_runs() == []
+
+
+async def _active(app: App) -> bool:
+    row = await app.store.job("r.only.1")
+    return row is not None and row.state.value == "active"
+
+
+async def test_an_app_closes_though_its_store_is_down(tmp_path: Path) -> None:
+    """What a handler said may wait for the store for as long as it takes, but not keep the process from ending."""
+
+    @job(queue="chatty")
+    async def chatty(ctx: Any) -> None:
+        while True:
+            ctx.log("still here")
+            await asyncio.sleep(0.01)
+
+    outage = Outage()
+    store: Any = FaultStore(SQLITE_MEMORY.open(tmp_path, FakeClock()), outage)
+    async with asyncio.timeout(30):
+        async with App(":memory:", handlers=[chatty], store=store, grace="100ms") as app, app.working():
+            await app.enqueue("chatty")
+            await until(lambda: _said(app))
+            outage.down = True
+
+
+async def _said(app: App) -> bool:
+    return any(event.kind == "log" for event in await app.store.read("nq:queue:chatty"))
+
+
+async def test_a_committer_whose_task_was_cancelled_before_it_began_still_closes(tmp_path: Path) -> None:
+    store = SQLITE_MEMORY.open(tmp_path, FakeClock())
+    await store.open()
+    committer = Committer(store)
+    waiting = asyncio.create_task(committer.submit(Intent(lambda _v, _r: Unit("u", events=[said("x")]))))
+    await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.wait((waiting,))
+    async with asyncio.timeout(5):
+        await committer.close()
+    await store.close()
+
+
+async def test_an_event_whose_first_answer_was_lost_is_there_once(tmp_path: Path) -> None:
+    class Lost(Calm):
+        struck = False
+
+        async def around(self, method: str, when: When) -> None:
+            if method == "commit" and when == "after" and not self.struck:
+                self.struck = True
+                raise StoreUnavailable("the answer is lost")
+
+    store: Any = FaultStore(SQLITE_MEMORY.open(tmp_path, FakeClock()), Lost())
+    async with App(":memory:", handlers=[], store=store) as app:
+        await app.emit("world.turned", {"n": 1})
+        assert len(await app.events.read("nq:global")) == 1

@@ -1,0 +1,201 @@
+"""Settings: which source wins, what is refused and how it is said, and what is never shown."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import App
+from penstock.app.backend import mask, open_store
+from penstock.core.clock import SystemClock
+from penstock.core.errors import SettingError, UnknownRun
+from penstock.settings import SettingOptions, Settings, names
+
+SOURCES = ["tool", "toml", "env", "argument"]  # each over those before it
+
+
+def load(folder: Path, given: dict[str, Any], name: str = "lease") -> Settings:
+    """Settings with a value of one name from some of the sources."""
+    if "tool" in given:
+        (folder / "pyproject.toml").write_text(f"[tool.penstock]\n{name} = {_toml(given['tool'])}\n")
+    if "toml" in given:
+        (folder / "penstock.toml").write_text(f"{name} = {_toml(given['toml'])}\n")
+    env = {f"PENSTOCK_{name.upper()}": str(given["env"])} if "env" in given else {}
+    return Settings.load({name: given.get("argument")}, env, folder)
+
+
+def _toml(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+@pytest.mark.parametrize("count", range(len(SOURCES) + 1))
+def test_later_sources_win(tmp_path: Path, count: int) -> None:
+    given = {source: f"{number + 1}m" for number, source in enumerate(SOURCES[:count])}
+    settings = load(tmp_path, given)
+    assert settings.lease == (count * 60_000 or 30_000)
+    assert (
+        settings.source("lease")
+        == [
+            "default",
+            "[tool.penstock] lease",
+            "penstock.toml lease",
+            "environment variable PENSTOCK_LEASE",
+            "argument lease",
+        ][count]
+    )
+
+
+def test_sources_are_mixed_name_by_name(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.penstock]\nlease = "1m"\nqueues = ["a", "b"]\nlog-format = "json"\n'
+    )
+    (tmp_path / "penstock.toml").write_text('lease = "2m"\nconcurrency = 3\n')
+    settings = Settings.load({"threads": 7}, {"PENSTOCK_CONCURRENCY": "4", "HOME": "/root"}, tmp_path)
+    assert (settings.lease, settings.concurrency, settings.threads) == (120_000, 4, 7)
+    assert (settings.queues, settings.log_format) == (("a", "b"), "json")
+
+
+def test_an_argument_of_none_is_as_if_not_given(tmp_path: Path) -> None:
+    assert load(tmp_path, {"env": "5s", "argument": None}).lease == 5000
+
+
+def test_the_files_of_the_present_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "penstock.toml").write_text('log = "debug"\n')
+    assert Settings.load().log == "debug"
+    assert App(":memory:", handlers=[]).settings.log == "debug"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_unknown_name_is_refused_with_the_nearest_one(tmp_path: Path, source: str) -> None:
+    where = {
+        "tool": r"\[tool.penstock\] leese",
+        "toml": "penstock.toml leese",
+        "env": "environment variable PENSTOCK_LEESE",
+        "argument": "argument leese",
+    }[source]
+    with pytest.raises(SettingError, match=f"^{where}: there is no setting 'leese'; did you mean 'lease'\\?"):
+        load(tmp_path, {source: "5s"}, "leese")
+
+
+def test_a_name_like_none_lists_them_all(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="known are concurrency, dir"):
+        load(tmp_path, {"toml": 1}, "qqqqqqqq")
+
+
+def test_an_app_refuses_it_too() -> None:
+    with pytest.raises(SettingError, match="did you mean 'lease'"):
+        App(":memory:", handlers=[], leese="5s")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("lease", "soon", "'soon' is not a duration"),
+        ("lease", "1ms", "too short to renew"),
+        ("lease", "never", "cannot be switched off"),
+        ("concurrency", "many", "concurrency='many': give a whole number of at least 1"),
+        ("concurrency", "0", "at least 1"),
+        ("max_crashes", "-1", "at least 0"),
+        ("log", "loud", "log='loud': write 'debug' or 'info'"),
+        ("log_format", "xml", "write 'pretty' or 'json'"),
+        ("queue_names", "folder", "write 'filename' or 'directory'"),
+        ("namespace", "a:b", "namespace"),
+        ("queues", "a b,c", "queue name"),
+    ],
+)
+def test_a_bad_value_is_refused_where_it_stands(tmp_path: Path, source: str, name: str, value: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said) as problem:
+        load(tmp_path, {source: value}, name)
+    word = {"tool": "[tool.penstock]", "toml": "penstock.toml", "env": "PENSTOCK_", "argument": "argument"}[source]
+    assert word in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("concurrency", True),
+        ("concurrency", 2.5),
+        ("queues", 5),
+        ("queues", [1, 2]),
+        ("redact", {"a": 1}),
+        ("lease", []),
+    ],
+)
+def test_a_file_may_hold_anything(tmp_path: Path, name: str, value: Any) -> None:
+    with pytest.raises(SettingError, match=f"^argument {name}"):
+        Settings.load({name: value}, {}, tmp_path)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text("lease = \n")
+    with pytest.raises(SettingError, match=r"penstock\.toml cannot be read"):
+        Settings.load({}, {}, tmp_path)
+    (tmp_path / "penstock.toml").unlink()
+    (tmp_path / "pyproject.toml").write_text("[tool]\npenstock = 3\n")
+    with pytest.raises(SettingError, match=r"\[tool.penstock\] must be a table"):
+        Settings.load({}, {}, tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.other]\nx = 3\n")
+    assert Settings.load({}, {}, tmp_path) == Settings()
+
+
+def test_ways_of_writing_values(tmp_path: Path) -> None:
+    given = {
+        "lease": timedelta(seconds=40),
+        "grace": 2.5,
+        "retain_runs": "never",
+        "retain_jobs": "off",
+        "redact": "iban, order.card.number,",
+        "queues": ["a", "b"],
+        "concurrency": "12",
+    }
+    settings = Settings.load(given, {}, tmp_path)
+    assert (settings.lease, settings.grace, settings.concurrency) == (40_000, 2500, 12)
+    assert (settings.retain_runs, settings.retain_jobs) == (None, None)
+    assert (settings.redact, settings.queues) == (("iban", "order.card.number"), ("a", "b"))
+    assert Settings.load({"redact": ()}, {}, tmp_path).redact == ()
+    assert Settings.load({}, {"PENSTOCK_REDACT": ""}, tmp_path).redact == ()
+
+
+def test_variables_of_others_are_left_alone(tmp_path: Path) -> None:
+    assert Settings.load({}, {"PENSTOCK_DEBUG": "1", "PENSTOCK_FAULTS": "full"}, tmp_path) == Settings()
+
+
+def test_every_setting_can_be_given_to_an_app() -> None:
+    assert {*SettingOptions.__annotations__, "url", "dir"} == set(names())
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://ann:hunter2@host:6379/0", "redis://ann:***@host:6379/0"),
+        ("redis://:hunter2@host/0", "redis://:***@host/0"),
+        ("redis://ann:hunter2@hunter2@host/0", "redis://ann:***@host/0"),
+        ("redis://ann:hunter2[@host", "redis://ann:***@host"),
+        ("postgres://host/db?user=ann&password=hunter2&x=1", "postgres://host/db?user=ann&password=***&x=1"),
+        ("sqlite:///shop.db", "sqlite:///shop.db"),
+        (":memory:", ":memory:"),
+        ("http://host:80/a@b", "http://host:80/a@b"),
+    ],
+)
+def test_passwords_of_urls_are_masked(url: str, shown: str) -> None:
+    assert mask(url) == shown
+    assert "hunter2" not in repr(Settings(url=url))
+
+
+def test_a_store_that_cannot_be_opened_is_named_without_its_password() -> None:
+    for url in ("redis://ann:hunter2@host", "redis://ann:hunter2[@host"):
+        with pytest.raises(SettingError, match="is not a store this version can open") as problem:
+            open_store(url, clock=SystemClock(), namespace="nq")
+        assert "hunter2" not in str(problem.value)
+
+
+async def test_an_unknown_run_is_reported_without_a_password(tmp_path: Path) -> None:
+    async with App(f"sqlite:///{tmp_path}/a.db?password=hunter2", handlers=[]) as app:
+        with pytest.raises(UnknownRun, match=r"password=\*\*\*") as problem:
+            await app.run("nope")
+        assert "hunter2" not in str(problem.value)

@@ -1,0 +1,237 @@
+"""Log lines: for people and for programs, with the run, step and attempt they were written in."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock import App, Context, SyncApp, flow, job
+from penstock.telemetry.logging import AttemptFilter, LineHandler, configure, unchanged
+
+OWN = logging.getLogger("shop.orders")
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    with unchanged("", "penstock", "shop.orders"):
+        yield
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+@flow("talk", queue="talks")
+async def talk(ctx: Context) -> None:
+    ctx.log("hello", order=7, api_key="abc")
+    OWN.info("by hand, password=hunter2")
+    await asyncio.gather(asyncio.create_task(later()), asyncio.to_thread(OWN.info, "from a thread"))
+
+
+async def later() -> None:
+    OWN.info("from a task")
+
+
+@flow("talk-in-a-thread")
+def talk_in_a_thread(ctx: Any) -> None:
+    OWN.info("from a handler's thread")
+
+
+async def run(app: App, *flows: Any) -> list[str]:
+    runs = [await app.start(flow, idempotency_key=flow.__name__) for flow in flows]
+    for one in runs:
+        await app.wait(one, timeout=20)
+    return runs
+
+
+async def test_json_lines_know_their_attempt() -> None:
+    stream = io.StringIO()
+    configure("info", "json", logger="", stream=stream)
+    async with App(":memory:", handlers=[talk, talk_in_a_thread]) as app, app.working():
+        await run(app, talk, talk_in_a_thread)
+    OWN.info("outside")
+    said = {line["msg"]: line for line in lines(stream)}
+    hello = said["hello"]
+    assert hello["logger"] == "penstock.handler"
+    assert hello["fields"] == {"order": 7, "api_key": "[redacted]"}
+    about = {"run": "talk", "step": "talk", "job": hello["job"], "attempt": 1, "queue": "talks"}
+    for message in ("hello", "by hand, password=[redacted]", "from a task", "from a thread"):
+        assert {key: said[message][key] for key in about} == about
+        assert list(said[message])[:4] == ["ts", "level", "logger", "msg"]
+        assert said[message]["ts"].endswith("Z")
+        assert said[message]["level"] == "info"
+    assert said["from a handler's thread"]["run"] == "talk_in_a_thread"
+    assert said["outside"].keys() == {"ts", "level", "logger", "msg"}
+
+
+async def test_a_plain_job_and_a_later_attempt() -> None:
+    stream = io.StringIO()
+
+    @job(queue="mail", retry={"attempts": 2, "backoff": {"delay": "1ms"}})
+    async def send(ctx: Context) -> None:
+        ctx.log.error("trying")
+        if ctx.attempt == 1:
+            raise ConnectionError
+
+    configure("info", "json", stream=stream)
+    async with App(":memory:", handlers=[send]) as app, app.working():
+        id = await app.enqueue("mail", id="m-1")
+        await app.job_result(id, timeout=20)
+    said = [line for line in lines(stream) if line["msg"] == "trying"]
+    assert [(line["job"], line["attempt"], line["queue"]) for line in said] == [("m-1", 1, "mail"), ("m-1", 2, "mail")]
+    assert "run" not in said[0]
+
+
+def test_an_error_is_one_line_of_json() -> None:
+    stream = io.StringIO()
+    configure("info", "json", stream=stream)
+    try:
+        raise ValueError("cannot reach redis://u:hunter2@host")
+    except ValueError:
+        logging.getLogger("penstock.worker").exception("went wrong")
+    logging.getLogger("penstock").warning("here", stack_info=True)
+    first, second = lines(stream)
+    assert first["msg"] == "went wrong"
+    assert first["error"].startswith("Traceback")
+    assert "hunter2" not in stream.getvalue()
+    assert first["error"].endswith("ValueError: cannot reach redis://u:[redacted]@host")
+    assert "stack_info=True" in second["error"]
+
+
+def test_lines_for_people() -> None:
+    stream = io.StringIO()
+    configure("debug", "pretty", stream=stream)
+    log = logging.getLogger("penstock.worker")
+    log.info("plain")
+    log.warning("careful, %s", "you")
+    log.debug("in a run", extra={"run": "r-1", "step": "charge", "attempt": 2})
+    log.error("in a job", extra={"job": "j-1", "attempt": 1})
+    try:
+        raise ValueError("token=abc")
+    except ValueError:
+        log.exception("oh")
+    assert stream.getvalue().splitlines()[:5] == [
+        "plain",
+        "warning: careful, you",
+        "debug: r-1 charge attempt 2: in a run",
+        "error: j-1: in a job",
+        "error: oh",
+    ]
+    assert stream.getvalue().endswith("ValueError: token=[redacted]\n")
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_colours_at_a_terminal() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    configure("info", stream=stream)
+    logging.getLogger("penstock").warning("careful", extra={"run": "r-1"})
+    assert stream.getvalue() == "\x1b[33mwarning: \x1b[0m\x1b[2mr-1: \x1b[0mcareful\n"
+
+
+def test_configuring_again_changes_how() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    configure("info", stream=first)
+    configure("error", "json", stream=second)
+    logging.getLogger("penstock").warning("not shown")
+    logging.getLogger("penstock").error("shown")
+    assert first.getvalue() == ""
+    assert [line["msg"] for line in lines(second)] == ["shown"]
+
+
+def test_stderr_is_looked_up_when_it_is_written_to(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("info")
+    before = sys.stderr
+    sys.stderr = other = io.StringIO()
+    try:
+        logging.getLogger("penstock").info("there")
+    finally:
+        sys.stderr = before
+    logging.getLogger("penstock").info("here")
+    assert (other.getvalue(), capsys.readouterr().err) == ("there\n", "here\n")
+
+
+def test_what_cannot_be_logged_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = io.StringIO()
+    configure("info", stream=stream)
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    logging.getLogger("penstock").info("%d", "no number")
+    assert "Logging error" in capsys.readouterr().err
+
+
+async def test_a_handler_of_your_own() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(run)s/%(step)s#%(attempt)s %(message)s"))
+    handler.addFilter(AttemptFilter())
+    OWN.addHandler(handler)
+    OWN.setLevel("INFO")
+    async with App(":memory:", handlers=[talk]) as app, app.working():
+        await run(app, talk)
+    OWN.info("outside")
+    assert stream.getvalue().splitlines()[0] == "talk/talk#1 by hand, password=hunter2"  # yours: you decide
+    assert stream.getvalue().splitlines()[-1] == "None/None#None outside"
+
+
+async def test_what_handlers_log_is_hidden_for_every_handler(caplog: pytest.LogCaptureFixture) -> None:
+    @flow("careless")
+    async def careless(ctx: Context) -> None:
+        ctx.log.warning("password=hunter2", token="abc")
+
+    async with App(":memory:", handlers=[careless]) as app, app.working():
+        await run(app, careless)
+    record = next(r for r in caplog.records if r.name == "penstock.handler")
+    assert record.getMessage() == "password=[redacted]"
+    assert record.__dict__["fields"] == {"token": "[redacted]"}
+    assert (record.__dict__["run"], record.__dict__["queue"]) == ("careless", "default")
+
+
+def test_an_app_leaves_logging_alone() -> None:
+    code = """
+import asyncio, logging, os
+os.environ["PENSTOCK_LOG"] = "debug"
+from penstock import App
+async def use():
+    async with App(":memory:", handlers=[]):
+        pass
+before = logging.getLogger().level
+asyncio.run(use())
+root, ours = logging.getLogger(), logging.getLogger("penstock")
+print(root.handlers, root.level == before, ours.handlers, ours.level, ours.propagate)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[] True [] 0 True"
+
+
+def test_an_app_logs_when_it_is_asked_to() -> None:
+    ours, root = logging.getLogger("penstock"), logging.getLogger()
+    before = root.handlers[:], root.level
+    with SyncApp(":memory:", handlers=[], log="info", log_format="json", redact=["iban"]):
+        handlers = [one for one in ours.handlers if isinstance(one, LineHandler)]
+        assert (len(handlers), ours.level) == (1, logging.INFO)
+        record = ours.makeRecord("penstock", logging.INFO, "f", 1, "iban=DE1", (), None)
+        assert json.loads(handlers[0].format(record))["msg"] == "iban=[redacted]"
+    assert (root.handlers, root.level) == before
+
+
+def test_as_it_was_before() -> None:
+    logger = logging.getLogger("penstock")
+    before = logger.level, logger.propagate, logger.handlers[:]
+    with unchanged("penstock"):
+        configure("debug")
+        assert logger.isEnabledFor(logging.DEBUG)
+    assert (logger.level, logger.propagate, logger.handlers) == before
+    assert not logger.isEnabledFor(logging.DEBUG)

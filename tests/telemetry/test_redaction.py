@@ -1,0 +1,263 @@
+"""Secrets are hidden where events, errors and log lines are made; what runs still gets them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from canaries import CANARIES, REDACT, Canary
+
+from penstock import App, Context, Permanent, flow, step
+from penstock.cli import main
+from penstock.core.errors import RunFailed
+from penstock.telemetry.logging import configure, unchanged
+from penstock.telemetry.redaction import HIDDEN, Redactor
+
+HAND_MADE = logging.getLogger("shop.own")
+DELIVERED: list[Any] = []
+INPUTS: list[Any] = []
+
+
+@flow("leaky", emits=["secret.seen"])
+async def leaky(payload: list[Any], ctx: Context) -> Any:
+    INPUTS.append(payload)
+    for canary in CANARIES:
+        ctx.partial(canary.payload)
+        ctx.progress(canary.payload)
+        ctx.log("look", what=canary.payload)
+        if canary.text is not None:
+            ctx.log.warning(canary.text)
+            HAND_MADE.warning("by hand: %s", canary.text)
+        await ctx.state.set("kept", canary.payload)
+        ctx.emit("secret.seen", canary.payload)
+    return payload
+
+
+@step(on="secret.seen", mode="each", dead_letters=True, queue="deliver")
+def deliver(payload: Any, ctx: Any) -> None:
+    DELIVERED.append(payload)
+    text = next((c.text for c in CANARIES if c.payload == payload), None)
+    cause = ValueError(text)
+    cause.code = text  # type: ignore[attr-defined]
+    raise cause
+
+
+@flow("honest", emits=["handed.on"])
+async def honest(payload: Any, ctx: Context) -> None:
+    ctx.emit("handed.on", payload)
+
+
+@step(on="handed.on")
+async def last(payload: Any) -> Any:
+    return payload
+
+
+class Scene:
+    """Everything that can be seen of two runs that are full of secrets."""
+
+    def __init__(self, place: Path) -> None:
+        self.url = f"sqlite:///{place}/canaries.db"
+        self.seen: dict[str, str] = {}
+
+    async def play(self) -> None:
+        payload = [canary.payload for canary in CANARIES]
+        async with App(self.url, handlers=[leaky, deliver, honest, last], redact=REDACT) as app, app.working():
+            self.run = await app.start("leaky", payload, tags={"note": "Bearer tags-are-seen-too"})
+            await app.wait(self.run, timeout=60)
+            self.honest = await app.start("honest", payload)
+            self.result = await app.result(self.honest, timeout=60)
+            with pytest.raises(RunFailed) as problem:
+                await app.result(self.run)
+            await self._look(app)
+            self.seen["the exception"] = str(problem.value)
+
+    async def _look(self, app: App) -> None:
+        streams = [f"nq:flow:{self.run}", f"nq:flow:{self.honest}", "nq:queue:deliver", "nq:queue:default", "nq:global"]
+        events = [event for stream in streams for event in await app.events.read_all(stream)]
+        self.kinds = {event.kind for event in events}
+        self.seen["events"] = "\n".join(json.dumps([e.data, e.meta, e.subject], ensure_ascii=False) for e in events)
+        letters = [letter for _, letter in await app.dead_letters.list("deliver", limit=1000)]
+        self.letters = len(letters)
+        self.seen["dead letters"] = "\n".join(json.dumps(letter.error) for letter in letters)
+        rows = await app.queues.jobs("deliver", "failed", limit=1000)
+        self.seen["failed jobs"] = "\n".join((row.error or b"").decode() for row in rows)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    scene = Scene(tmp_path_factory.mktemp("canaries"))
+    pretty, lines = io.StringIO(), io.StringIO()
+    with unchanged("", "penstock"):
+        configure("debug", "json", logger="", redactor=Redactor(REDACT), stream=lines)
+        configure("debug", "pretty", redactor=Redactor(REDACT), stream=pretty)
+        logging.getLogger("penstock").propagate = True
+        asyncio.run(scene.play())
+    scene.seen["the log"], scene.seen["the log in JSON"] = pretty.getvalue(), lines.getvalue()
+    yield scene
+    DELIVERED.clear()
+    INPUTS.clear()
+
+
+@pytest.fixture(scope="module")
+def answers(scene: Scene) -> dict[str, str]:
+    """What the command line says of it."""
+    found: dict[str, str] = {}
+    for run in (scene.run, scene.honest):
+        for command in (
+            ["runs", "show", run],
+            ["runs", "show", run, "--json"],
+            ["events", run],
+            ["events", run, "--json"],
+        ):
+            out, err = io.StringIO(), io.StringIO()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                assert main([*command, "--url", scene.url]) == 0
+            found[" ".join(command)] = out.getvalue() + err.getvalue()
+    return found
+
+
+def leaks(text: str) -> list[str]:
+    # JSON and repr write a newline and a quote in their own way; a secret has neither.
+    return [canary.secret for canary in CANARIES if canary.secret in text]
+
+
+def test_there_are_fifty_of_them() -> None:
+    assert len(CANARIES) == len({canary.secret for canary in CANARIES}) == 50
+
+
+def test_everything_was_said(scene: Scene) -> None:
+    """The other tests prove nothing about a kind of event that never came."""
+    kinds = {"flow.started", "step.completed", "step.failed", "log", "step.progress", "step.partial", "secret.seen"}
+    assert kinds <= scene.kinds
+    assert scene.letters == len(CANARIES)
+    assert scene.seen["the log in JSON"].count("by hand") == len([c for c in CANARIES if c.text is not None])
+    assert "Traceback" not in scene.seen["the log"]
+
+
+@pytest.mark.parametrize(
+    "place", ["events", "dead letters", "failed jobs", "the exception", "the log", "the log in JSON"]
+)
+def test_nothing_is_seen_of_them(scene: Scene, place: str) -> None:
+    assert leaks(scene.seen[place]) == []
+    assert HIDDEN in scene.seen[place] or place == "the exception"
+
+
+def test_nothing_is_seen_of_them_at_the_command_line(answers: dict[str, str]) -> None:
+    assert {command: leaks(text) for command, text in answers.items() if leaks(text)} == {}
+    assert all(HIDDEN in text for text in answers.values())
+
+
+def test_tags_are_hidden_too(scene: Scene) -> None:
+    assert "tags-are-seen-too" not in "".join(scene.seen.values())
+
+
+def test_what_runs_gets_the_real_values(scene: Scene) -> None:
+    payload = [canary.payload for canary in CANARIES]
+    assert INPUTS[0] == payload
+    assert scene.result == payload
+    assert sorted(map(json.dumps, DELIVERED)) == sorted(map(json.dumps, payload))
+
+
+@pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.secret[:24])
+def test_each_of_them(canary: Canary) -> None:
+    redactor = Redactor(REDACT)
+    hidden = redactor.json(json.dumps(canary.payload).encode()).decode()
+    assert canary.secret not in hidden
+    assert json.loads(hidden) == redactor.value(canary.payload)
+    assert redactor.value(redactor.value(canary.payload)) == redactor.value(canary.payload)
+    if canary.text is not None:
+        once = redactor.text(canary.text)
+        assert canary.secret not in once
+        assert redactor.text(once) == once
+
+
+INNOCENT = [
+    "the secret of a good soup is patience",
+    "https://example.com:8080/a/b@c?page=2",
+    "https://ann@example.com/inbox",
+    "sqlite:////var/lib/shop.db",
+    "basic skills and bearer bonds",
+    "2024-05-01T00:00:00Z step charge of run 0190a7c2-7d1e-7c3f-9f58-0c2b1e6c9f10",
+    "tokens are counted, passwords are not",
+]
+
+
+@pytest.mark.parametrize("text", INNOCENT)
+def test_what_is_no_secret_is_left_alone(text: str) -> None:
+    redactor = Redactor(REDACT)
+    assert redactor.text(text) == text
+    data = json.dumps({"note": text, "max_tokens": 100, "tokens_used": 7, "number": 5}).encode()
+    assert redactor.json(data) is data or json.loads(redactor.json(data)) == json.loads(data)
+
+
+def test_numbers_and_nothing() -> None:
+    value = {"token": 123456, "max_tokens": 100, "password": None, "secrets": ["a", "b"], "cookie": {"a": 1}}
+    assert Redactor(REDACT).value(value) == {
+        "token": HIDDEN,
+        "max_tokens": 100,
+        "password": None,
+        "secrets": HIDDEN,
+        "cookie": HIDDEN,
+    }
+
+
+def test_without_patterns_nothing_is_hidden() -> None:
+    redactor = Redactor(())
+    text = "password=hunter2 Bearer abcdefghij"
+    assert redactor.text(text) == text
+    assert redactor.value({"password": "hunter2"}) == {"password": "hunter2"}
+    assert redactor.json(b'{"password":"hunter2"}') == b'{"password":"hunter2"}'
+
+
+def test_other_words_than_the_usual_ones() -> None:
+    redactor = Redactor(["iban"])
+    assert redactor.value({"IBAN": "DE1", "password": "x"}) == {"IBAN": HIDDEN, "password": "x"}
+    assert redactor.text("iban=DE1 Bearer abcdefghij") == f"iban={HIDDEN} Bearer {HIDDEN}"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "x",
+        "token",
+        "tok-en_",
+        "a.",
+        "a:b@",
+        "aa://",
+        "Bearer ",
+        "eyJ",
+        "eyJaaaaaaaa.",
+        "password=",
+        '"password": "',
+        " \t",
+    ],
+)
+def test_long_text_takes_no_longer_than_its_length(part: str) -> None:
+    redactor = Redactor(REDACT)
+    began = time.perf_counter()
+    redactor.text((part * 200_000)[:200_000])
+    assert time.perf_counter() - began < 10  # it was minutes; a busy machine is slow, but not that slow
+
+
+def test_a_key_is_hidden_before_a_long_error_is_cut(tmp_path: Path) -> None:
+    key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkq\n" * 200 + "-----END PRIVATE KEY-----"
+
+    @flow("long")
+    async def long() -> None:
+        raise Permanent("x" * 1900 + key + "y" * 6000)
+
+    async def play() -> str:
+        async with App(":memory:", handlers=[long], redact=REDACT) as app, app.working():
+            run = await app.start(long)
+            await app.wait(run, timeout=60)
+            return json.dumps([event.data for event in await app.events.read_all(f"nq:flow:{run}")])
+
+    assert "MIIEvQIBADANBgkq" not in asyncio.run(play())

@@ -1,0 +1,146 @@
+"""What users write and type checkers accept; checked by test_typing.py, not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypedDict, assert_type
+
+import msgspec
+from pydantic import BaseModel
+
+from penstock import App, Backoff, Context, RetryPolicy, Subscription, SyncApp, SyncContext, flow, job, step
+from penstock.testing import FakeClock, FakeContext, TestApp
+
+
+@dataclass
+class Order:
+    id: int
+
+
+class Parcel(msgspec.Struct):
+    id: int
+
+
+class Invoice(BaseModel):
+    id: int
+
+
+class Letter(TypedDict):
+    id: int
+
+
+@flow("orders", emits=["paid"], retry=3, timeout="30s", queue="orders", rate_limit="100/1m", rate_key="id")
+async def orders(order: Order, ctx: Context) -> int:
+    ctx.emit("paid", {"id": order.id})
+    ctx.log.warning("paid", amount=5)
+    assert_type(ctx.attempt, int)
+    assert_type(ctx.run_id, str | None)
+    return order.id
+
+
+@flow("parcels", retry=RetryPolicy(3, Backoff("fixed", 1000)), delay=timedelta(seconds=1), idempotency_key="auto")
+def parcels(parcel: Parcel, ctx: SyncContext) -> int:
+    ctx.state.set("seen", True, ttl="1h")
+    return parcel.id
+
+
+@flow("invoices", retry={"attempts": 3, "backoff": {"delay": "1s"}}, timeout=2.5, idempotency_key=lambda i: str(i))
+async def invoices(invoice: Invoice) -> int:
+    return invoice.id
+
+
+@flow("letters", input_schema={"type": "object"}, output_schema=Order, events={"sent": Parcel})
+async def letters(letter: Letter, ctx: Context) -> int:
+    return letter["id"]
+
+
+@flow("anything", rate_limit={"max": 5, "duration": "1m"}, rate_key=lambda data: str(data["id"]))
+async def anything(data: dict[str, Any], ctx: Context) -> None: ...
+
+
+@flow("names", compensation={"step": "undo", "on": ["paid"]}, accepts="paid")
+async def names(data: list[str]) -> None: ...
+
+
+@flow("context")
+async def only_context(ctx: Context) -> None: ...
+
+
+@flow("thread")
+def only_sync_context(ctx: SyncContext) -> None: ...
+
+
+@flow("nothing")
+def nothing() -> None: ...
+
+
+@flow("optional")
+async def optional(order: Order | None, ctx: Context) -> None: ...
+
+
+@step(on=["paid", "sent"], mode="all", emits="shipped", concurrency=2, max_active=1, compensation="undo")
+async def ship(order: dict[str, Any], ctx: Context) -> str:
+    await ctx.state.set("x", 1)
+    return str(await ctx.state.get("x"))
+
+
+@step(subscriptions=[Subscription("paid", when={"id": 7}), {"eventKind": "sent"}], mode="each", dead_letters=False)
+def tell(order: Order) -> None: ...
+
+
+@job(queue="mail", name="send", retry=5, dead_letter_queue="lost")
+async def send(mail: Letter) -> bool:
+    return True
+
+
+# The functions stay what they are.
+assert_type(tell(Order(1)), None)
+kept: Callable[[Order, Context], Coroutine[Any, Any, int]] = orders
+thread: Callable[[Parcel, SyncContext], int] = parcels
+mailed: Callable[[Letter], Coroutine[Any, Any, bool]] = send
+
+
+async def starts(app: App) -> None:
+    assert_type(await app.start(orders, Order(1), delay="1h", tags={"by": "me"}), str)
+    await app.start(parcels, Parcel(1), idempotency_key="p-1")
+    await app.start(invoices, Invoice(id=1), priority=3)
+    await app.start(letters, Letter(id=1))
+    await app.start(anything, {"id": 1, "name": "x"})
+    await app.start(names, ["a", "b"])
+    await app.start(only_context)
+    await app.start(only_sync_context)
+    await app.start(nothing)
+    await app.start(optional)
+    await app.start(optional, Order(1))
+    await app.start("orders", {"id": 1})
+    await app.start("orders")
+
+
+async def works() -> None:
+    async with App(":memory:", handlers=[orders, ship], lease="10s", retain_runs="never", redact=["iban"]) as app:
+        async with app.working(concurrency=3, queues=["orders"]):
+            await app.enqueue("mail", {"id": 1}, retry=3, delay="5s")
+        await app.schedule("nightly", flow=orders, cron="0 3 * * *")
+
+
+def waits() -> None:
+    with SyncApp(dir="workers", log="info", log_format="json") as app:
+        assert_type(app.start(orders, Order(1), delay="1h"), str)
+        app.start(nothing)
+        app.start("orders", {"id": 1})
+        app.enqueue("mail", {"id": 1}, id="m-1")
+        app.schedule("nightly", queue="mail", every="1d")
+        app.start_worker(concurrency=2)
+
+
+async def tests() -> None:
+    async with TestApp(handlers=[orders, ship], clock=FakeClock()) as app:
+        run = await app.run_flow(orders, Order(1))
+        assert_type(run.status, str)
+        await app.run_flow("orders", {"id": 1}, delay="1d")
+        await app.run_flow(only_context)
+    ctx = FakeContext(attempt=2, emits=["paid"])
+    await orders(Order(1), ctx)
+    parcels(Parcel(1), ctx.sync)

@@ -1,0 +1,83 @@
+"""What type checkers refuse: each line that ends in `# E:` is an error whose message holds one of the parts named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import App, Context, SyncApp, flow, job, step
+from penstock.testing import TestApp
+
+
+@dataclass
+class Order:
+    id: int
+
+
+@dataclass
+class Parcel:
+    id: int
+
+
+@flow("orders")
+async def orders(order: Order, ctx: Context) -> int:
+    ctx.emit(order.id)  # E: "emit"
+    print(ctx.nothing)  # E: "nothing"
+    return order.id
+
+
+@flow("nothing")
+def nothing() -> None: ...
+
+
+@flow("names")
+async def names(data: list[str]) -> None: ...
+
+
+async def starts(app: App) -> None:
+    await app.start(orders, Parcel(1))  # E: "start"
+    await app.start(orders)  # E: "start"
+    await app.start(orders, {"id": 1})  # E: "start"
+    await app.start(names, [1])  # E: "start"
+    await app.start(nothing, 3)  # E: "start"
+    await app.start(7)  # E: "start"
+    await app.start(orders, Order(1), dellay="1h")  # E: "dellay" | No overloads for "start"
+    await app.start(orders, Order(1), tags={"n": 1})  # E: "start" | Dict entry 0 has incompatible type
+    await app.enqueue("mail", {}, retry="often")  # E: "retry" | argument type "str"; | expected "RetryPolicy
+    await app.schedule("nightly", evry="1d")  # E: "evry"
+    App(leese="10s")  # E: "leese"
+    App(log="loud")  # E: "log" | expected "Literal['debug'
+
+
+def waits(app: SyncApp) -> None:
+    app.start(orders, Parcel(1))  # E: "start"
+    app.result("run", timeout=[1])  # E: "timeout" | expected "str | int | float | timedelta | None"
+
+
+async def tests(app: TestApp) -> None:
+    await app.run_flow(orders, Parcel(1))  # E: "run_flow"
+    await app.run_flow(orders, "7")  # E: "run_flow"
+
+
+@step(on="paid", mode="twice")  # E: "mode" | expected "Literal['once', 'each', 'all']"
+async def ship(order: Order) -> None: ...
+
+
+@step(on="paid", retry="often")  # E: "retry" | expected "RetryPolicy
+async def pack(order: Order) -> None: ...
+
+
+@flow("timed", timeout=[3])  # E: "timeout" | expected "str | int | float | timedelta | None"
+async def timed(order: Order) -> None: ...
+
+
+@flow("unknown", retries=3)  # E: "retries"
+async def unknown(order: Order) -> None: ...
+
+
+@job(queue="mail", idempotency_key="always")  # E: "idempotency_key" | expected "Literal['auto']
+async def send(order: Order) -> bool:
+    return True
+
+
+changed: Any = orders(Parcel(1), 3)  # E: "orders" | "Parcel"

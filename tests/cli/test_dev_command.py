@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,10 +42,9 @@ async def holds(input):
 class Dev:
     """`penstock dev` in a process of its own."""
 
-    def __init__(self, child: Callable, project: Path, polling: bool) -> None:
+    def __init__(self, child: Callable, project: Path) -> None:
         self._child = child("dev", "--json")
         self._workers = project / "workers"
-        self.polling = polling
         assert json.loads(self._next())["watching"] == "workers"
 
     def change(self, name: str, text: str) -> dict:
@@ -74,9 +73,7 @@ class Dev:
 
 
 @pytest.fixture(params=["told", "polling"])
-def dev(
-    request: pytest.FixtureRequest, child: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Dev]:
+def dev(request: pytest.FixtureRequest, child: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> Dev:
     if request.param == "polling":
         # A module of this name that cannot be imported stands before the one that is installed.
         (project / "watchfiles.py").write_text("raise ImportError('not installed')\n")
@@ -84,7 +81,7 @@ def dev(
     else:
         pytest.importorskip("watchfiles")
     (project / "workers" / "which.py").write_text(VERSION.format(queue="which", version="one"))
-    yield Dev(child, project, request.param == "polling")
+    return Dev(child, project)
 
 
 def result(penstock: Callable, flow: str, key: str) -> object:

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import FULL
 from faultkit.backends import SQLITE_MEMORY, Backend
 from faultkit.scenarios import SCENARIOS
 from faultkit.stage import Scenario
 from faultkit.sweep import EVERY, LOST, _play, sweep
 
+from conftest import FULL
 from penstock.testing.faults import HOT_PATH, Calm
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]

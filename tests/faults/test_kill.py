@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import FULL
 from faultkit.backends import Backend
 from faultkit.killing import kill_workers
+
+from conftest import FULL
 
 KILLS, FLOWS = (1000, 10_000) if FULL else (200, 2000)
 

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import FULL, HERE
 from faultkit import mutants
 from faultkit.backends import Backend
 from faultkit.killing import kill_workers
 from faultkit.pausing import pause_workers
+from faultkit.poisoning import poison_workers
 from faultkit.racing import race_workers
+
+from conftest import FULL, HERE
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
@@ -65,6 +67,14 @@ async def test_the_pauses_catch_a_missing_fence(shared: Backend, tmp_path: Path,
     report = await pause_workers(shared, tmp_path, pauses=3, jobs=45, seed=5, mutant="no_fence")
     assert report.violations or report.late_committed, "no_fence survived"
     tell(f"no_fence: caught by {report.pauses} pauses: {report.late_committed} late commits taken")
+
+
+async def test_the_poison_catches_blamed_bystanders(shared: Backend, tmp_path: Path, tell: Tell) -> None:
+    report = await poison_workers(
+        shared, tmp_path, goods=8, max_crashes=3, workers=1, mutant="bystanders_blamed", seconds=30
+    )
+    assert report.completed < report.goods, "bystanders_blamed survived"
+    tell(f"bystanders_blamed: caught by the poison: {report}")
 
 
 async def test_two_processes_catch_a_deferred_begin(shared: Backend, tmp_path: Path, tell: Tell) -> None:

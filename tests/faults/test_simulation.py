@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import FULL, HERE
 
 SEEDS = int(os.environ.get("FAULTKIT_SEEDS") or (20_000 if FULL else 2000))

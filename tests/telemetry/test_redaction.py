@@ -119,7 +119,8 @@ def answers(scene: Scene) -> dict[str, str]:
         ):
             out, err = io.StringIO(), io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                assert main([*command, "--url", scene.url]) == 0
+                code = main([*command, "--url", scene.url, "--debug"])
+            assert code == 0, err.getvalue()
             found[" ".join(command)] = out.getvalue() + err.getvalue()
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,6 @@ import pytest
 
 from penstock import flow
 from penstock.testing import FakeClock, TestApp
-
-ENDED: list[TestApp] = []
 
 TESTS = """
 from pathlib import Path
@@ -35,18 +33,25 @@ async def greet(who: str) -> str:
     return f"hello {who}"
 
 
-async def test_apps_are_made_and_share_a_clock(penstock_app: Callable[..., Any], penstock_clock: FakeClock) -> None:
+@pytest.fixture
+def made() -> Iterator[list[TestApp]]:
+    """Apps of which the fixture that made them has closed every one, once the test is over."""
+    apps: list[TestApp] = []
+    yield apps
+    assert apps
+    assert not any(app._is_open for app in apps)
+
+
+async def test_apps_are_made_and_share_a_clock_and_are_closed(
+    made: list[TestApp], penstock_app: Callable[..., Any], penstock_clock: FakeClock
+) -> None:
     app, other = await penstock_app(greet), await penstock_app(greet, lease="5s")
+    made += [app, other]
     assert (await app.run_flow(greet, "you")).result == "hello you"
     assert (await other.run_flow("greet", "me")).result == "hello me"
     assert app.time is other.time is penstock_clock
     assert other.settings.lease == 5000
-    ENDED[:] = [app, other]
-
-
-def test_apps_are_closed_after_the_test() -> None:
-    assert ENDED
-    assert not any(app._is_open for app in ENDED)
+    assert app._is_open
 
 
 async def test_apps_from_a_folder(penstock_app: Callable[..., Any], tmp_path: Path) -> None:
@@ -57,7 +62,7 @@ async def test_apps_from_a_folder(penstock_app: Callable[..., Any], tmp_path: Pa
 
 def pytest_in(place: Path, *args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args, str(place)]
-    return subprocess.run(command, cwd=place, capture_output=True, text=True)
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("mode", ["auto", "strict"])

@@ -23,7 +23,7 @@ def mypy(file: Path) -> Errors:
     args = ["--strict", "--no-error-summary", "--hide-error-context", "--show-absolute-path", "--no-pretty"]
     config = ROOT / "pyproject.toml"
     command = [sys.executable, "-m", "mypy", f"--config-file={config}", *args, str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode in (0, 1), done.stderr
     found: Errors = defaultdict(list)
     for name, line, message in re.findall(r"^(.+?):(\d+): error: (.*)$", done.stdout, flags=re.M):
@@ -40,7 +40,9 @@ def pyright(file: Path) -> Errors:
     place = ROOT / ".mypy_cache" / f"pyright-{file.stem}.json"
     place.parent.mkdir(exist_ok=True)
     place.write_text(json.dumps({**config, "venvPath": str(ROOT), "venv": ".venv", "extraPaths": [str(ROOT / "src")]}))
-    done = subprocess.run([program, "--outputjson", "-p", str(place)], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [program, "--outputjson", "-p", str(place)], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
     found: Errors = defaultdict(list)
     for said in json.loads(done.stdout)["generalDiagnostics"]:
         if said["severity"] == "error":

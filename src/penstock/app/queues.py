@@ -200,9 +200,11 @@ class DeadLetters:
     async def _resend(self, row: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
         before = msgspec.convert(letter.options, JobOptions)
         options = msgspec.structs.replace(before, redriven=before.redriven + 1)
-        id = f"{letter.original_job_id.partition('.redrive-')[0]}.redrive-{options.redriven}"
+        scope = letter.original_job_id.partition(".redrive-")[0]  # it keeps its memos and its idempotency key
+        id = f"{scope}.redrive-{options.redriven}"
         job = new_job(
             id=id,
+            scope=scope,
             queue=letter.queue,
             name=letter.original_job_name,
             payload=payload,

@@ -61,4 +61,7 @@ def commands() -> App:
     for order, (name, entry) in enumerate(COMMANDS.items()):
         place = entry.place or f"{name}:{name}"
         app.command(f"penstock.cli.{place}", name=name, help=entry.help, group=entry.group, sort_key=order)
+    options = Group("Options", sort_key=9)
+    for flag in ("--help", "--version"):
+        app[flag].group = options
     return app

@@ -80,6 +80,7 @@ def new_job(
     priority: int = 0,
     due: int = 0,
     rate_key: str | None = None,
+    scope: str | None = None,
 ) -> NewJob:
     """A plain job, with the events that adding it and claiming it will append."""
     stream, corr = recorder.queue(queue), options.correlation_id
@@ -94,6 +95,7 @@ def new_job(
         payload,
         priority,
         due,
+        scope=scope,
         opts=encode_options(options),
         started=Started(stream, active[:-2] + b","),
         rate_key=rate_key,

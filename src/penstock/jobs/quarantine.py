@@ -2,8 +2,8 @@
 
 Every job that was running when a worker died has a crash counted against it, and they all come back together: a job
 that kills its worker each time would take the same neighbours with it until they are all called dead. So before the
-crash that would be one too many, a job runs with no neighbour: if the worker dies then, there is no doubt whose fault it
-is, and if it does not, the job was a bystander and is done.
+crash that would be one too many, a job runs with no neighbour: if the worker dies then, there is no doubt whose fault
+it is, and if it does not, the job was a bystander and is done.
 """
 
 from __future__ import annotations

@@ -212,9 +212,7 @@ class Worker:
                 max_crashes=self._max_crashes,
             )
             self._active[claim.token] = (claim, attempt)
-            if self._stopping.is_set() and self._grace <= 0:
-                attempt.interrupt(SHUTDOWN)
-            elif self._quarantine.concerns(claim) and not await self._alone(claim):
+            if (claim.crashes or self._stopping.is_set()) and not await self._may_run(claim):
                 attempt.interrupt(SHUTDOWN)
             recorded = await self._settle(attempt, await attempt.run()) is not None
         except asyncio.CancelledError:
@@ -229,8 +227,11 @@ class Worker:
                 self._nudged.set()  # a slot is free, and no commit asked for work to fill it
             self._quarantine.left(claim)
 
-    async def _alone(self, claim: Claim) -> bool:
-        return await self._quarantine.enter(claim, lambda: len(self._active), self._stopping.is_set)
+    async def _may_run(self, claim: Claim) -> bool:
+        """Whether its handler is to be called, or the job to go back to its queue."""
+        if self._quarantine.concerns(claim):
+            return await self._quarantine.enter(claim, lambda: len(self._active), self._stopping.is_set)
+        return not self._stopping.is_set() or self._grace > 0
 
     async def _settle(self, attempt: Attempt, ending: Success | Failure | Stopped) -> Receipt | None:
         work = attempt.work

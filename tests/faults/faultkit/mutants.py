@@ -14,7 +14,8 @@ import msgspec
 
 import penstock.flows.assemble as assemble
 import penstock.jobs.committer as group_commit
-from penstock.ports.unit import Ask, Committed, CommitReply, Conflict, Unit
+import penstock.jobs.quarantine as quarantine
+from penstock.ports.unit import Ask, CommitReply, Committed, Conflict, Unit
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing
 from penstock.stores.sqlite import writer as writing
@@ -222,6 +223,15 @@ def cancel_keeps_jobs() -> None:
 @mutant("what an attempt recorded with `patch` is forgotten by the next", "simulation", "sweep:state")
 def memos_forgotten() -> None:
     _rewrite("memos_of", "WHERE scope = ?", "WHERE scope = ? AND 0")
+
+
+# The worker
+
+
+@mutant("a job that may be killing its workers is run among others to the last", "poison")
+def bystanders_blamed() -> None:
+    assert hasattr(quarantine.Quarantine, "concerns")
+    quarantine.Quarantine.concerns = lambda self, claim: False  # type: ignore[method-assign]
 
 
 # The file

@@ -25,7 +25,7 @@ def main() -> None:
             sys.executable,
             [sys.executable, "-m", "faultkit.simulate", *sys.argv[1:]],
             {**os.environ, "PYTHONHASHSEED": "0"},
-        )  # noqa: S606
+        )
 
     from . import sim
 

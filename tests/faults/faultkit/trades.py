@@ -90,6 +90,14 @@ async def good(x: Any, ctx: Any) -> str:
     return "good"
 
 
+@job(queue="patient", retry=QUICK)
+async def patient(x: Any, ctx: Any) -> str:
+    """Takes longer than it takes a poison to come round again."""
+    EFFECTS.note(ctx)
+    await asyncio.sleep(1.2)
+    return "good"
+
+
 @job(queue="poison", retry=QUICK)
 async def poison(x: Any, ctx: Any) -> None:
     EFFECTS.note(ctx)
@@ -104,7 +112,7 @@ async def held(x: Any, ctx: Any) -> str:
     return "done"
 
 
-HANDLERS = [line_1, line_2, line_3, flaky_1, flaky_2, flaky_3, fan_1, fan_2, fan_3, good, poison, held]
+HANDLERS = [line_1, line_2, line_3, flaky_1, flaky_2, flaky_3, fan_1, fan_2, fan_3, good, patient, poison, held]
 FLOWS = ("line", "flaky", "fan")
 
 TRIGGERS = {

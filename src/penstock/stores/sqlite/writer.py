@@ -149,8 +149,10 @@ class Writer:
         try:
             self._attempt(connection, cursor, batch)
         except Exception as problem:
-            if len(batch) == 1:
-                batch[0].error = translate(problem, self.path) if isinstance(problem, apsw.Error) else problem
+            if len(batch) == 1 or isinstance(problem, apsw.BusyError):
+                # A file that another process holds is held for all of them: they are told together.
+                for ticket in batch:
+                    ticket.error = translate(problem, self.path) if isinstance(problem, apsw.Error) else problem
             else:
                 # One piece of work broke: each goes alone, so that it hurts no neighbour.
                 for ticket in batch:

@@ -139,3 +139,18 @@ def test_generators_and_classes_are_no_handlers() -> None:
         job(queue="q")(generator)
     with pytest.raises(DefinitionError, match="is a class"):
         job(queue="q")(dict)
+
+
+async def test_a_log_line_never_fails_the_work(app: Any) -> None:
+    @flow("chatty")
+    async def chatty(ctx: Any) -> str:
+        ctx.log("x" * 100_000)
+        ctx.log("odd", what=object(), lone="\ud800", much="y" * 100_000)
+        return "done"
+
+    async with app(chatty) as a, a.working():
+        run = await a.start("chatty")
+        assert await a.result(run, timeout=20) == "done"
+        long, odd = await a.said(run, "log")
+        assert "100,000 characters" in long.data["msg"]
+        assert "object object" in odd.data["fields"]["what"]

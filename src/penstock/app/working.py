@@ -68,7 +68,7 @@ class Working:
             raise ConfigError("this App runs a worker already: make another App for another worker")
         settings = self._settings
         self._asked = queues or settings.queues, concurrency or settings.concurrency
-        runner = InProcessRunner(max(settings.threads, concurrency or 0))
+        runner = InProcessRunner(max(settings.threads, concurrency or settings.concurrency))
         worker = Worker(
             name=name,
             store=self._store,

@@ -27,6 +27,7 @@ from .work import Emitted, ErrorInfo, Failure, Spoken, Stopped, Success, Work
 log = logging.getLogger(HANDLER)
 SHUTDOWN = "shutdown"
 LEASE_LOST = "lease lost"
+MAX_LOGGED = 8_000
 
 
 class Attempt:
@@ -166,6 +167,7 @@ class Attempt:
         self._emitted.append(Emitted(kind, packed, correlation_id))
 
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        message, fields = _loggable(message, fields)
         data = {
             "level": "warn" if level == "warning" else level,
             "msg": message,
@@ -238,3 +240,15 @@ class Attempt:
         if isinstance(receipt, Fenced):
             raise StaleAttempt(f"attempt {claim.attempt} of {claim.job} lost its lease: nothing more can be recorded")
         return isinstance(receipt, Committed)
+
+
+def _loggable(message: str, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """A log line never costs a step its work: what has no JSON form is shown as text, what is too long is cut."""
+    text = message.encode("utf-8", "replace").decode()
+    if len(text) > MAX_LOGGED:
+        text = f"{text[:MAX_LOGGED]}… ({len(text):,} characters)"
+    try:
+        pack(fields, "log fields", MAX_LOGGED)
+    except PayloadError:
+        fields = {str(key): repr(value)[:500] for key, value in list(fields.items())[:20]}
+    return text, fields

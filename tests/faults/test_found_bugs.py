@@ -224,9 +224,6 @@ async def test_a_locked_file_is_reported_to_all_at_once(tmp_path: Path, monkeypa
     await store.close()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="not fixed: a job id that is taken is passed over in silence, and the run waits for ever"
-)
 async def test_a_run_whose_first_job_id_is_taken_is_not_acknowledged(tmp_path: Path) -> None:
     """Run `order-7`, step `only` has the job `order-7.only.1`; anyone may have given a plain job that id."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.clock import Clock
 from ..core.errors import RunFailed, UnknownJob
-from ..core.ids import check_id, check_name, uuid7
+from ..core.ids import check_job_id, check_name, uuid7
 from ..core.payload import pack, unpack
 from ..core.priority import check_priority
 from ..core.retry import Retries, RetryPolicy
@@ -86,7 +86,7 @@ class Enqueuing:
             priority = handler.priority if priority is None else priority
         now = self._clock.now_ms()
         return new_job(
-            id=check_id(id, "job id") if id is not None else uuid7(now),
+            id=check_job_id(id) if id is not None else uuid7(now),
             queue=queue,
             name=name or (handler.name if handler is not None else queue),
             payload=data,

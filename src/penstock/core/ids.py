@@ -15,6 +15,7 @@ MAX_ID = 200
 _ID = re.compile(r"[A-Za-z0-9._-]+")
 # At most 18 digits, so that every store's 64-bit integers hold the sequence of a cursor someone made up.
 _EVENT_ID = re.compile(r"[0-9]{1,18}-([0-9]{1,18})")
+_STEP_JOB = re.compile(r".+\..+\.[0-9]{1,9}")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
@@ -42,6 +43,13 @@ def check_name(value: str, what: str) -> str:
             "at most 100 characters"
         )
     return value
+
+
+def check_job_id(value: str) -> str:
+    """An id for a plain job; those a flow gives its steps (`run.step.1`) are not to be had."""
+    if isinstance(value, str) and _STEP_JOB.fullmatch(value):
+        raise BadId(f"{value!r} cannot be used as job id: a flow may give it to a step; end it otherwise than in .1")
+    return check_id(value, "job id")
 
 
 def uuid7(now_ms: int) -> str:

@@ -21,8 +21,12 @@ OWN = logging.getLogger("shop.orders")
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
+    engine = logging.getLogger("penstock")
+    engine.propagate = True
+    engine.handlers.clear()
     with unchanged("", "penstock", "shop.orders"):
         yield
+    OWN.handlers.clear()
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,8 +36,10 @@ def dev(
 
 async def _dev(concurrency: int | None, common: Common) -> int:
     async with working_app(common, chatty=True, concurrency=concurrency) as app:
+        folder = _folder(app)
+        found = changes(folder)  # from here on, before anyone is told that it watches
         working = asyncio.create_task(app.run_worker(concurrency=concurrency))
-        watching = asyncio.create_task(_watch(app, _folder(app), common.json))
+        watching = asyncio.create_task(_watch(app, folder, found, common.json))
         with on_stop(lambda: _stop(app)):
             await asyncio.sleep(0)
             if not working.done():
@@ -62,8 +64,8 @@ def _stop(app: App) -> None:
     app.stop_worker()
 
 
-async def _watch(app: App, folder: Path, json: bool) -> None:
-    async with aclosing(changes(folder)) as found:  # type: ignore[type-var]
+async def _watch(app: App, folder: Path, changed: AsyncIterator[list[str]], json: bool) -> None:
+    async with aclosing(changed) as found:  # type: ignore[type-var]
         async for files in found:
             names = [str(Path(file).relative_to(folder)) for file in files]
             before = app.registry

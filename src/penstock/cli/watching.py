@@ -12,32 +12,43 @@ Stamps = dict[str, tuple[int, int]]
 
 
 def changes(folder: Path) -> AsyncIterator[list[str]]:
-    """The Python files that were added, changed or removed under a folder, whenever some were."""
+    """The Python files that were added, changed or removed under a folder since this was called, whenever some were."""
+    before = stamps(folder)
     try:
         import watchfiles  # noqa: F401
     except ImportError:
-        return polled(folder)
-    return _told(folder)
+        return polled(folder, before)
+    return _told(folder, before)
 
 
-async def _told(folder: Path) -> AsyncIterator[list[str]]:
+async def _told(folder: Path, before: Stamps) -> AsyncIterator[list[str]]:
     from watchfiles import PythonFilter, awatch
 
     logging.getLogger("watchfiles").setLevel("WARNING")  # it counts every change aloud
-    async for found in awatch(folder, watch_filter=PythonFilter(), step=20, debounce=200):
-        yield sorted({path for _, path in found})
-
-
-async def polled(folder: Path, every: float = EVERY) -> AsyncIterator[list[str]]:
-    """The same by looking at the time and size of every file."""
-    before = await asyncio.to_thread(stamps, folder)
-    while True:
-        await asyncio.sleep(every)
+    # It says when to look. What changed before it was ready is seen at its first pause.
+    told = awatch(folder, watch_filter=PythonFilter(), step=20, debounce=200, rust_timeout=1000, yield_on_timeout=True)
+    async for _ in told:
         now = await asyncio.to_thread(stamps, folder)
-        changed = sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
+        changed = differing(before, now)
         before = now
         if changed:
             yield changed
+
+
+async def polled(folder: Path, before: Stamps, every: float = EVERY) -> AsyncIterator[list[str]]:
+    """The same by looking at the time and size of every file."""
+    while True:
+        await asyncio.sleep(every)
+        now = await asyncio.to_thread(stamps, folder)
+        changed = differing(before, now)
+        before = now
+        if changed:
+            yield changed
+
+
+def differing(before: Stamps, now: Stamps) -> list[str]:
+    """The files that are not as they were."""
+    return sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
 
 
 def stamps(folder: Path) -> Stamps:

@@ -173,7 +173,10 @@ def configure(
 
 @contextmanager
 def unchanged(*loggers: str) -> Iterator[None]:
-    """Whatever is configured inside, these loggers (the root is "") are afterwards as they were."""
+    """Whatever is configured inside, these loggers (the root is "") are afterwards as they were.
+
+    Handlers that are not ours are left alone: others put theirs on and take them off again meanwhile.
+    """
     targets = [logging.getLogger(name or None) for name in loggers]
     before = [(target.level, target.propagate, target.handlers[:]) for target in targets]
     try:
@@ -181,7 +184,11 @@ def unchanged(*loggers: str) -> Iterator[None]:
     finally:
         for target, (level, propagate, handlers) in zip(targets, before, strict=True):
             target.setLevel(level)  # not by assignment: it also empties the caches of who is enabled
-            target.propagate, target.handlers = propagate, handlers
+            target.propagate = propagate
+            for new in [one for one in target.handlers if isinstance(one, LineHandler)]:
+                target.removeHandler(new)
+            for old in [one for one in handlers if isinstance(one, LineHandler)]:
+                target.addHandler(old)
 
 
 def _usual() -> Hides:

@@ -1,21 +1,12 @@
-"""The stores under test, and how long the suites are: `PENSTOCK_FAULTS=full` (make faults) makes them long."""
+"""The stores under test, and a way to show numbers."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-from faultkit import backends  # noqa: E402
-from faultkit.backends import Backend  # noqa: E402
-
-FULL = os.environ.get("PENSTOCK_FAULTS") == "full"
+from faultkit import backends
+from faultkit.backends import Backend
 
 
 @pytest.fixture(params=backends.ALL, ids=lambda backend: backend.name)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from faultkit.backends import SQLITE_MEMORY, Backend
+from faultkit.length import FULL
 from faultkit.scenarios import SCENARIOS
 from faultkit.stage import Scenario
 from faultkit.sweep import EVERY, LOST, _play, sweep
 
-from conftest import FULL
 from penstock.testing.faults import HOT_PATH, Calm
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]

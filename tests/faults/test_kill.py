@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from faultkit.backends import Backend
 from faultkit.killing import kill_workers
-
-from conftest import FULL
+from faultkit.length import FULL
 
 KILLS, FLOWS = (1000, 10_000) if FULL else (200, 2000)
 

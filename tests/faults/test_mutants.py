@@ -13,11 +13,10 @@ import pytest
 from faultkit import mutants
 from faultkit.backends import Backend
 from faultkit.killing import kill_workers
+from faultkit.length import FULL, HERE
 from faultkit.pausing import pause_workers
 from faultkit.poisoning import poison_workers
 from faultkit.racing import race_workers
-
-from conftest import FULL, HERE
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 

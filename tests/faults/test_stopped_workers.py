@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from faultkit.backends import Backend
+from faultkit.length import FULL
 from faultkit.pausing import pause_workers
 from faultkit.poisoning import poison_workers
-
-from conftest import FULL
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 

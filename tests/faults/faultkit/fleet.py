@@ -12,7 +12,7 @@ from typing import Self
 
 from penstock.testing.faults import EffectLog
 
-HERE = Path(__file__).parent.parent
+from .length import HERE
 
 
 class Workman:

@@ -156,6 +156,16 @@ def job_id_reused() -> None:
     assemble.step_job = lambda run, step, n: original(run, step, 1)
 
 
+@mutant("a dead letter is sent again under the id of the job that died", "simulation", "sweep:dead letter")
+def finished_id_reused() -> None:
+    original = assemble.Assembler.job
+
+    def job(self: Any, id: str, *rest: Any, **more: Any) -> Any:
+        return original(self, id.partition(".redrive-")[0], *rest, **more)
+
+    assemble.Assembler.job = job  # type: ignore[method-assign]
+
+
 @mutant("a running attempt of a cancelled run goes on writing logs and progress", "simulation", "sweep:cancel")
 def frames_after_the_end() -> None:
     assert hasattr(committing.Committer, "_is_closed")

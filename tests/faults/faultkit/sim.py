@@ -317,7 +317,7 @@ class World:
             self._hire(f"w{n}")
         for n in range(2):
             self._clients[f"c{n}"] = self.loop.spawn(f"c{n}", self._client(f"c{n}"))
-        end = self.loop.time() + self.rng.uniform(4, 10)
+        end = self.loop.time() + self.rng.uniform(4, 8)
         while self.loop.time() < end:
             await asyncio.sleep(0.1)
             self._strike()

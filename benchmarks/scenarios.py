@@ -22,7 +22,7 @@ class Metric:
 
     key: str
     title: str
-    unit: Literal["/s", "ms", "%"]
+    unit: Literal["/s", "ms", "%", "bytes"]
 
     @property
     def more_is_better(self) -> bool:
@@ -134,6 +134,38 @@ SCENARIOS = (
         ),
         n=100_000,
         quick_n=5000,
+        once=True,
+    ),
+    Scenario(
+        "waiting",
+        "runs that wait at once",
+        ("penstock",),
+        (
+            Metric("bytes_a_run", "memory of the worker for one more of them", "bytes"),
+            Metric("plain_per_s", "ordinary steps, for comparison", "/s"),
+            Metric("timed_per_s", "resumed by the clock", "/s"),
+            Metric("called_per_s", "resumed by an event each, the events included", "/s"),
+            Metric("timed_percent", "resumed by the clock, of the rate of ordinary steps", "%"),
+            Metric("called_percent", "resumed by an event each, likewise", "%"),
+        ),
+        n=10_000,
+        quick_n=500,
+        once=True,
+    ),
+    Scenario(
+        "waiting_rows",
+        "a file of many runs that wait",
+        ("penstock",),
+        (
+            Metric("claim_empty_ms", "claim a job, empty file", "ms"),
+            Metric("claim_waiting_ms", "claim a job, all of them waiting in its queue", "ms"),
+            Metric("commit_empty_ms", "commit a step, empty file", "ms"),
+            Metric("commit_waiting_ms", "commit a step, all of them waiting", "ms"),
+            Metric("claim_percent", "claim, of its time in the empty file", "%"),
+            Metric("commit_percent", "commit, likewise", "%"),
+        ),
+        n=1_000_000,
+        quick_n=20_000,
         once=True,
     ),
 )

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import postgres_server
+import redis_server
 from penstock import App, Event
 from penstock.core.ids import step_job
 from penstock.jobs import scheduler, worker
@@ -27,8 +29,10 @@ from penstock.testing.until import until
 PLACES: dict[str, Callable[[Path], str]] = {
     "memory": lambda _tmp: ":memory:",
     "file": lambda tmp: f"sqlite:///{tmp}/penstock.db",
+    "postgres": lambda _tmp: postgres_server.url(),
+    "redis": lambda _tmp: redis_server.url(),
 }
-SHARED = ("file",)
+SHARED = ("file", "postgres", "redis")
 
 PATIENCE = 20  # seconds until a test that waits gives up
 

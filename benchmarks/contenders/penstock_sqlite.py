@@ -12,6 +12,7 @@ from typing import Any
 
 import apsw
 from entry import Case, Metrics, idle_cpu, latency, main, pauses, tell, throughput
+from penstock_waits import waiting, waiting_rows
 
 from penstock import App, Context, flow, job, step
 from penstock.core.events import Streams
@@ -298,6 +299,8 @@ main(
             "pickup": pickup,
             "pickup_installed": pickup_installed,
             "grown": grown,
+            "waiting": waiting,
+            "waiting_rows": lambda case: waiting_rows(case, Probe),
         }.items()
     },
     {

@@ -5,17 +5,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .app import App, SyncApp
-    from .core.errors import PenstockError, Permanent, Retry
+    from .core.errors import AwaitTimeout, PenstockError, Permanent, Retry
     from .core.events import Event
     from .core.retry import Backoff, RetryPolicy
+    from .core.signatures import sign
     from .flows.definition import Subscription, flow, step
-    from .jobs.context import Context, SyncContext
+    from .flows.resuming import Signature
+    from .jobs.await_config import Await
+    from .jobs.context import Context
     from .jobs.decorator import job
+    from .jobs.sync_context import SyncContext
 
 __version__ = "0.1.0"
 
 __all__ = [
     "App",
+    "Await",
+    "AwaitTimeout",
     "Backoff",
     "Context",
     "Event",
@@ -23,16 +29,20 @@ __all__ = [
     "Permanent",
     "Retry",
     "RetryPolicy",
+    "Signature",
     "Subscription",
     "SyncApp",
     "SyncContext",
     "flow",
     "job",
+    "sign",
     "step",
 ]
 
 _PLACES = {
     "App": ".app",
+    "Await": ".jobs.await_config",
+    "AwaitTimeout": ".core.errors",
     "Backoff": ".core.retry",
     "Context": ".jobs.context",
     "Event": ".core.events",
@@ -40,11 +50,13 @@ _PLACES = {
     "Permanent": ".core.errors",
     "Retry": ".core.errors",
     "RetryPolicy": ".core.retry",
+    "Signature": ".flows.resuming",
     "Subscription": ".flows.definition",
     "SyncApp": ".app",
-    "SyncContext": ".jobs.context",
+    "SyncContext": ".jobs.sync_context",
     "flow": ".flows.definition",
     "job": ".jobs.decorator",
+    "sign": ".core.signatures",
     "step": ".flows.definition",
 }
 

@@ -38,9 +38,13 @@ class SettingOptions(TypedDict, total=False):
     max_crashes: int | None
     queue_names: Literal["filename", "directory"] | None
     queues: Names | None
+    public_url: str | None
     retain_runs: Retention | None
     retain_jobs: Retention | None
     retain_events: Retention | None
+    keep_runs: int | Literal["all"] | None
+    keep_jobs: int | Literal["all"] | None
+    keep_events: int | Literal["all"] | None
     log: Literal["debug", "info", "warning", "error"] | None
     log_format: Literal["pretty", "json"] | None
     redact: Names | None
@@ -60,9 +64,13 @@ class Settings:
     max_crashes: int = 3
     queue_names: Literal["filename", "directory"] = "filename"
     queues: tuple[str, ...] = ()
+    public_url: str = "http://127.0.0.1:8000"
     retain_runs: int | None = 30 * 86_400_000
     retain_jobs: int | None = 7 * 86_400_000
     retain_events: int | None = 7 * 86_400_000
+    keep_runs: int | None = None
+    keep_jobs: int | None = None
+    keep_events: int | None = None
     log: Literal["debug", "info", "warning", "error"] = "warning"
     log_format: Literal["pretty", "json"] = "pretty"
     redact: tuple[str, ...] = ("password", "passwd", "secret", "token", "authorization", "cookie", "api_key", "apikey")
@@ -144,7 +152,7 @@ def _toml(path: Path, *table: str) -> Mapping[str, Any]:
 
 
 _DURATIONS = {"lease", "grace", "retain_runs", "retain_jobs", "retain_events"}
-_COUNTS = {"concurrency": 1, "threads": 1, "max_crashes": 0}
+_COUNTS = {"concurrency": 1, "threads": 1, "max_crashes": 0, "keep_runs": 0, "keep_jobs": 0, "keep_events": 0}
 _LISTS = {"queues", "redact"}
 _CHOICES = {
     "queue_names": ("filename", "directory"),
@@ -157,7 +165,7 @@ def _convert(name: str, value: Any) -> Any:
     if name in _DURATIONS:
         return _duration(name, value)
     if name in _COUNTS:
-        return _count(name, value)
+        return None if name.startswith("keep_") and value == "all" else _count(name, value)
     if name in _LISTS:
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):

@@ -44,8 +44,20 @@ def test_the_public_names_are_sorted_and_there() -> None:
     for name in penstock.__all__:
         assert getattr(penstock, name) is not None
     assert set(penstock.__all__) == {
-        *("App", "Backoff", "Context", "Event", "PenstockError", "Permanent", "Retry", "RetryPolicy", "Subscription"),
-        *("SyncApp", "SyncContext", "flow", "job", "step"),
+        *(
+            "App",
+            "Await",
+            "AwaitTimeout",
+            "Backoff",
+            "Context",
+            "Event",
+            "PenstockError",
+            "Permanent",
+            "Retry",
+            "RetryPolicy",
+            "Subscription",
+        ),
+        *("Signature", "SyncApp", "SyncContext", "flow", "job", "sign", "step"),
     }
 
 
@@ -80,7 +92,7 @@ async def test_everything_that_starts_also_stops(app: Any) -> None:
             for n in range(5):
                 await a.gives("shop", n)
                 await a.job_result(await a.enqueue("sums", [1, n]), timeout=20)
-        assert ours(), "the store has threads while it is open"
+        assert ours() or a.settings.url.startswith("redis"), "a store of files has threads while it is open"
     await until(lambda: not ours())
     left = {task.get_name() for task in asyncio.all_tasks() - before}
     assert left == set()

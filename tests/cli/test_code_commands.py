@@ -40,7 +40,7 @@ def never(x): ...
 
 
 def test_flows_are_listed(penstock: Callable) -> None:
-    assert [line.split()[0] for line in penstock("flows").lines] == ["fails", "gated", "greet"]
+    assert [line.split()[0] for line in penstock("flows").lines[1:]] == ["fails", "gated", "greet"]
     found = {row["flow"]: row for row in map(json.loads, penstock("flows", "list", "--json").lines)}
     assert found["greet"]["entry"] == "greet"
     assert found["greet"]["steps"]["answer"]["on"] == ["greeted"]
@@ -48,7 +48,7 @@ def test_flows_are_listed(penstock: Callable) -> None:
 
 def test_a_flow_is_shown(penstock: Callable) -> None:
     answer = penstock("flows", "show", "greet")
-    assert answer.lines[1].split()[:4] == ["answer", "greet", "greeted", "once"]
+    assert answer.lines[2].split()[:4] == ["answer", "greet", "greeted", "once"]
     assert "── greeted ─▶ │ answer │" in answer.out
     assert penstock("flows", "show", "greet", "--json").json["steps"]["greet"]["emits"] == ["greeted"]
     assert "[unknown_flow]" in penstock("flows", "show", "gret").err

@@ -148,6 +148,37 @@ def test_a_running_attempt_is_not_dropped(dev: Dev, penstock: Callable, project:
     assert result(penstock, "holds", "after") == ["new", "new"]
 
 
+SHARING = """
+from penstock import flow
+import shared
+from lib import words
+
+@flow("shares")
+def shares(input):
+    return [shared.WORD, words.WORD]
+"""
+
+
+def test_a_file_beside_the_folder_that_workers_import_is_watched(dev: Dev, penstock: Callable, project: Path) -> None:
+    (project / "lib").mkdir()
+    (project / "lib" / "words.py").write_text("WORD = 'one'\n")
+    (project / "unrelated.py").write_text("")
+    dev.reloaded()
+    assert "No module named 'shared'" in dev.change("shares.py", SHARING)["problems"][0]["message"]
+    (project / "shared.py").write_text("WORD = 'one'\n")  # what was missing is made
+    assert dev.reloaded()["problems"] == []
+    assert result(penstock, "shares", "a") == ["one", "one"]
+    (project / "unrelated.py").write_text("nothing")
+    (project / "shared.py").write_text("WORD = 'two'\n")
+    assert dev.reloaded()["reloaded"] == ["../shared.py"]
+    (project / "lib" / "words.py").write_text("WORD = 'six'\n")
+    assert dev.reloaded()["reloaded"] == ["../lib/words.py"]
+    assert result(penstock, "shares", "b") == ["two", "six"]
+    (project / "shared.py").write_text("WORD = \n")
+    assert dev.reloaded()["kept"] == ["shares.py"]
+    assert "SyntaxError" in dev.end()
+
+
 def test_an_edit_within_the_same_second_and_of_the_same_size_is_seen(dev: Dev, penstock: Callable) -> None:
     for version in ("two", "six", "ten"):
         dev.change("which.py", VERSION.format(queue="which", version=version))
@@ -177,7 +208,7 @@ def test_the_summary(child: Callable) -> None:
 
 
 async def test_looking_sees_what_is_added_changed_and_removed(tmp_path: Path) -> None:
-    file, changes = tmp_path / "a.py", watching.polled(tmp_path, watching.stamps(tmp_path), every=0.005)
+    file, changes = tmp_path / "a.py", watching.polled(tmp_path, watching.look(tmp_path), every=0.005)
 
     def grow(file: Path) -> None:
         with file.open("a") as out:

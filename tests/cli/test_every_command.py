@@ -25,6 +25,7 @@ NO_CODE = {"init", "settings", "bench", "completion"}
 MORE = {  # options without which a command says only that they are missing
     "schedules add": ["--flow", "greet", "--every", "1m"],
     "dlq redrive": ["--all", "greet"],
+    "runs fork": ["--at", "0-1"],
     "export": ["--all"],
     "jobs list": ["--state", "waiting"],
 }
@@ -165,7 +166,8 @@ def test_files_that_are_not_there(refused: Callable) -> None:
 
 def test_nothing_there_yet(refused: Callable) -> None:
     """Looking at a store that is not there makes none."""
-    makes_one = NO_STORE | {"run", "start", "worker", "dev", "emit", "schedules add", "doctor", "import"}
+    makes_one = NO_STORE | {"run", "start", "worker", "dev", "emit", "enqueue", "schedules add", "doctor", "import"}
+    makes_one |= {"check"}
     for name in sorted(EVERY.keys() - makes_one):
         assert refused(*call_of(name)) in ("not_found", "unknown_run"), name
     assert not Path(".penstock").exists() or not list(Path(".penstock").iterdir())

@@ -83,7 +83,7 @@ def test_a_queue_is_drained(penstock: Callable) -> None:
 def test_jobs_are_listed_and_shown(penstock: Callable) -> None:
     ids = enqueue("a", "b")
     assert [row["id"] for row in rows(penstock("jobs", "list", "pictures", "--json"))] == ids
-    assert len(penstock("jobs", "list", "pictures", "--limit", "1").lines) == 1
+    assert len(penstock("jobs", "list", "pictures", "--limit", "1").lines) == 2  # a header and one
     shown = penstock("jobs", "show", ids[0], "--json").json
     assert (shown["state"], shown["payload"]) == ("waiting", "a")
     assert f"id          {ids[0]}" in penstock("jobs", "show", ids[0]).out
@@ -177,8 +177,25 @@ def test_schedules(penstock: Callable) -> None:
         "once at 2090-01-31T08:00:00.000Z",
     ]
     assert found["daily"]["input"] == "Ada"
+    assert penstock("schedules", "pause", "often").out == "Schedule often is paused.\n"
+    (paused,) = (row for row in rows(penstock("schedules", "--json")) if row["id"] == "often")
+    assert (paused["paused"], paused["overlap"], paused["fired"]) == (True, "allow", 0)
+    assert penstock("schedules", "resume", "often").out.startswith("Schedule often goes on, next at 2")
+    (started,) = rows(penstock("schedules", "run-now", "daily", "--json"))
+    assert penstock("runs", "show", started["started"]).code == 0
     assert penstock("schedules", "remove", "often").out == "Schedule often is gone.\n"
     assert "[unknown_schedule]" in penstock("schedules", "remove", "often").err
+
+
+def test_schedules_with_policies(penstock: Callable) -> None:
+    times = ["--every", "1m", "--start", "2090-01-01", "--end", "2091-01-01T00:00:00+01:00"]
+    policies = ["--limit", "3", "--overlap", "queue", "--catch-up", "none"]
+    (made,) = rows(penstock("schedules", "add", "mine", "--flow", "greet", *times, *policies, "--json"))
+    assert (made["start"], made["end"]) == ("2090-01-01T00:00:00.000Z", "2090-12-31T23:00:00.000Z")
+    assert (made["limit"], made["overlap"], made["catchUp"], made["origin"]) == (3, "queue", "none", None)
+    assert made["next"] == made["start"]
+    for command in ("pause", "resume", "run-now"):
+        assert "[unknown_schedule]" in penstock("schedules", command, "other").err
 
 
 @pytest.mark.parametrize(
@@ -192,6 +209,9 @@ def test_schedules(penstock: Callable) -> None:
         ["--flow", "greet", "--cron", "often"],
         ["--flow", "greet", "--cron", "0 9 * * *", "--tz", "Mars/Base"],
         ["--flow", "greet", "--at", "tomorrow"],
+        ["--flow", "greet", "--every", "1m", "--limit", "0"],
+        ["--flow", "greet", "--every", "1m", "--overlap", "never"],
+        ["--flow", "greet", "--every", "1m", "--start", "2031-01-01", "--end", "2030-01-01"],
     ],
 )
 def test_schedules_that_cannot_be(penstock: Callable, args: list[str]) -> None:
@@ -204,7 +224,11 @@ def test_state(penstock: Callable) -> None:
     assert penstock("state", "set", "rates/eur", "1.08").out == "rates/eur is set.\n"
     assert penstock("state", "get", "rates/eur").out == "1.08\n"
     penstock("state", "set", "rates/usd", '{"a": "b"}', "--json")
-    assert penstock("state", "list", "rates/").lines == ["rates/eur  1.08", 'rates/usd  {"a":"b"}']
+    assert penstock("state", "list", "rates/").lines == [
+        "key        value",
+        "rates/eur  1.08",
+        'rates/usd  {"a":"b"}',
+    ]
     assert penstock("state", "delete", "rates/eur").out == "rates/eur is gone.\n"
     assert penstock("state", "get", "rates/eur").code == 2
     assert penstock("state", "delete", "rates/eur").code == 2

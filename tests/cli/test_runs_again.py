@@ -77,9 +77,16 @@ def test_a_retried_run_that_fails_again_can_be_retried_again(penstock: Callable,
 def test_what_cannot_be_retried(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "good")
     assert "is completed, not failed" in penstock("runs", "retry", "good").err
+    penstock("start", "fragile", "--key", "new")
+    assert "is running and has no failed step to send again" in penstock("runs", "retry", "new").err
+
+
+def test_a_step_whose_letter_was_discarded_is_sent_again_from_the_record(penstock: Callable, project: Path) -> None:
     penstock("run", "fragile", "--key", "bad")
     penstock("dlq", "discard", "bad.mend.1", "--yes")
-    assert "has no dead letter to send again" in penstock("runs", "retry", "bad").err
+    assert penstock("runs", "retry", "bad").lines[0] == "bad.mend.1 -> bad.mend.1.redrive-1"
+    (project / "mended").touch()
+    assert "whole" in penstock("run", "fragile", "--key", "bad").out
 
 
 def test_replay_starts_a_new_run_with_the_recorded_input(penstock: Callable) -> None:

@@ -13,6 +13,7 @@ def test_runs_are_listed_newest_first(penstock: Callable) -> None:
     for key, flow in (("a", "greet"), ("b", "fails")):
         penstock("run", flow, "--key", key)
     assert [line.split()[:3] for line in penstock("runs").lines] == [
+        ["id", "flow", "status"],
         ["b", "fails", "failed"],
         ["a", "greet", "completed"],
     ]

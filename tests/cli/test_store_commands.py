@@ -140,7 +140,7 @@ def test_nothing_is_imported_if_one_is_there(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "second", *OTHER)
     answer = penstock("import", "all.jsonl", *OTHER)
     assert (answer.code, "run 'second' is in this store already: nothing was imported" in answer.err) == (2, True)
-    assert [line.split()[0] for line in penstock("runs", *OTHER).lines] == ["second"]
+    assert [line.split()[0] for line in penstock("runs", *OTHER).lines] == ["id", "second"]
 
 
 def test_an_import_that_was_killed_is_gone_on_with(
@@ -176,7 +176,7 @@ def test_files_that_are_no_export(penstock: Callable, project: Path, line: str) 
 def test_an_export_of_later(penstock: Callable, project: Path) -> None:
     penstock("run", "greet", "--key", "mine")
     text = penstock("export", "mine").out
-    (project / "file.jsonl").write_text(text.replace('"penstock":1', '"penstock":2'))
+    (project / "file.jsonl").write_text(text.replace('"penstock":2', '"penstock":3'))
     assert "written by a newer Penstock" in penstock("import", "file.jsonl", *OTHER).err
     (project / "file.jsonl").write_text(text + text)
     assert "is in the file twice" in penstock("import", "file.jsonl", *OTHER).err

@@ -57,7 +57,7 @@ async def test_signals_cross_connections(two: tuple[SqliteStore, SqliteStore], t
     here, there = two
     with here.signals.listen(topic) as listener:
         if topic == "schedules":
-            await there.upsert_schedule(ScheduleRow("s", b"{}", b"{}", 1000))
+            await there.put_schedule(ScheduleRow("s", b"{}", b"{}", 1000), None)
         else:
             closed = run("r", closed=True, cancel_jobs=True)
             await apply(there, unit(jobs=[job("j")], events=[event()], run=closed))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.matching import contains
+from penstock.core.matching import MAX_LEAVES, contains, filed_under, keys_of
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab", max_size=2),
@@ -57,3 +57,32 @@ def test_a_value_contains_itself(value: Any) -> None:
 def test_containment_passes_on(a: Any, b: Any, c: Any) -> None:
     if contains(a, b) and contains(b, c):
         assert contains(a, c)
+
+
+numbers = st.integers(-3, 3) | st.sampled_from([0.0, -0.0, 1.0, 2.5, 1e300, -1e19, 2.0**53])
+events = st.dictionaries(st.text("ab", max_size=2), values | numbers, max_size=4)
+
+
+@given(events, events)
+def test_what_an_event_contains_is_filed_under_one_of_its_keys(event: Any, pattern: Any) -> None:
+    keys = keys_of(event)
+    assert keys is not None
+    if contains(event, pattern):
+        assert filed_under(pattern) in keys
+
+
+@given(events, st.data())
+def test_a_part_of_an_event_is_found_by_its_keys(event: Any, data: st.DataObject) -> None:
+    part = {key: event[key] for key in event if data.draw(st.booleans())}
+    assert contains(event, part)
+    assert filed_under(part) in (keys_of(event) or [])
+
+
+@pytest.mark.parametrize(("one", "other"), [(7, 7.0), (0, -0.0), (10**15, 1e15)])
+def test_equal_numbers_have_one_key(one: Any, other: Any) -> None:
+    assert filed_under({"a": one}) == filed_under({"a": other})
+
+
+def test_an_event_with_too_many_scalars_is_held_against_all() -> None:
+    assert keys_of({str(n): n for n in range(MAX_LEAVES + 1)}) is None
+    assert keys_of(None) == sorted({"any", filed_under(None)})

@@ -57,12 +57,19 @@ def test_every_problem_of_a_worker_file() -> None:
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, flags=re.M)))) == codes
 
 
+WRITTEN = re.compile(r'"((?:flow|step|job|schema|buffer|schedule|trigger)\.[a-z]+(?:\.[a-z]+)?)"')
+
+
 def written_kinds() -> set[str]:
     """The kinds that appear in the engine's code as something to write; reducers and readers only know them."""
     kinds = {"step.progress", "job.progress", "step.partial", "job.partial", "log"}  # put together from a word
-    for path in [*(SOURCES / "flows").glob("*.py"), *(SOURCES / "jobs").glob("*.py")]:
+    for path in [
+        *(SOURCES / "flows").glob("*.py"),
+        *(SOURCES / "jobs").glob("*.py"),
+        SOURCES / "app" / "scheduling.py",
+    ]:
         if path.name != "reducer.py":
-            kinds |= set(re.findall(r'"((?:flow|step|job|schema|buffer)\.[a-z]+)"', path.read_text("utf-8")))
+            kinds |= set(WRITTEN.findall(path.read_text("utf-8")))
     return kinds
 
 
@@ -99,6 +106,8 @@ def _same(shown: str, default: object) -> bool:
     words = re.findall(r"`([^`]+)`", shown)
     if isinstance(default, tuple):
         return tuple(words) == default
+    if default is None:
+        return words == ["all"]
     return words == [str(default)] or (isinstance(default, int) and to_ms(words[0]) == default)
 
 

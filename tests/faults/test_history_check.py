@@ -180,3 +180,79 @@ def test_a_good_job_has_no_violations() -> None:
 )
 def test_each_rule_finds_the_job_that_breaks_it(rule: str, events: list[Event]) -> None:
     assert rule in rules(jobs(events))
+
+
+def waited() -> list[Event]:
+    """order waits for an event and a trigger; charge, which it started before, waits in vain."""
+    await_event = {"wait": "paid#1", "eventKind": "paid"}
+    return [
+        event(1, "flow.started", data={}),
+        event(2, "step.started", "order", jobId="r1.order.1", causationId="start", attempt=1),
+        event(3, "order.made", "order", data={}, causationId="r1.order.1", attempt=1),
+        event(4, "step.await.event", "order", await_event, attempt=1),
+        event(5, "step.started", "charge", jobId="r1.charge.1", causationId="r1.order.1", attempt=1),
+        event(6, "step.await.event", "charge", {"wait": "never#1"}, attempt=1),
+        event(7, "step.resumed", "order", {"wait": "paid#1"}, awaitType="event"),
+        event(8, "step.started", "order", jobId="r1.order.1", causationId="start", attempt=2),
+        event(9, "step.await.trigger", "order", {"wait": "approval#1"}, attempt=2),
+        event(10, "step.started", "charge", jobId="r1.charge.1", causationId="r1.order.1", attempt=2),
+        event(11, "step.await.timeout", "charge", {"wait": "never#1"}, attempt=2),
+        event(12, "step.completed", "charge", attempt=2),
+        event(13, "step.resumed", "order", {"wait": "approval#1"}, awaitType="trigger"),
+        event(14, "step.started", "order", jobId="r1.order.1", causationId="start", attempt=3),
+        event(15, "step.completed", "order", attempt=3),
+        event(16, "flow.completed", data={}),
+    ]
+
+
+def test_a_good_history_of_waits_has_no_violations() -> None:
+    assert check(history(waited(), effects=[], calm=True)) == []
+
+
+def without_waited(*seqs: int) -> list[Event]:
+    return renumbered([e for e in waited() if e.seq not in seqs])
+
+
+def with_waited(place: int, *more: Event) -> list[Event]:
+    return renumbered([*waited()[:place], *more, *waited()[place:]])
+
+
+BROKEN_WAITS: list[tuple[str, list[Event]]] = [
+    ("waits", with_waited(7, waited()[6])),  # opened twice
+    (
+        "waits",
+        with_waited(11, event(0, "step.resumed", "charge", {"wait": "never#1"})),
+    ),  # by an event after its timeout
+    ("waits", with_waited(8, waited()[3])),  # slept on again after it was opened
+    ("waits", with_waited(12, event(0, "step.resumed", "charge", {"wait": "other#1"}))),  # after its step's end
+    ("terminal", with_waited(16, event(0, "step.resumed", "order", {"wait": "other#1"}))),  # after the run's end
+    ("fence", with_waited(8, event(0, "step.await.time", "order", {"wait": "time#1"}, attempt=1))),
+    ("stuck", waited()[:9]),
+    ("wasted", without_waited(7)),
+]
+
+
+@pytest.mark.parametrize(("rule", "events"), BROKEN_WAITS, ids=[f"{r}-{n}" for n, (r, _) in enumerate(BROKEN_WAITS)])
+def test_each_rule_finds_the_wait_that_breaks_it(rule: str, events: list[Event]) -> None:
+    status, closed = ("running", False) if rule == "stuck" else ("completed", True)
+    assert rule in rules(history(events, status, closed, effects=[], calm=True))
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("trigger.fired",),
+        ("trigger.registered", "trigger.registered"),
+        ("trigger.registered", "trigger.fired", "trigger.fired"),
+        ("trigger.registered", "trigger.fired", "trigger.timeout"),
+    ],
+)
+def test_a_trigger_is_registered_and_opened_once(kinds: tuple[str, ...]) -> None:
+    stream = [event(n, kind) for n, kind in enumerate(kinds, 1)]
+    assert rules(History(gates={"nq:trigger:t": stream})) == {"trigger"}
+
+
+def test_a_delivery_that_is_given_up_leaves_a_step_asleep() -> None:
+    failed = [job_event(1, "job.failed", data={"willRetry": True}), job_event(2, "job.failed", data={})]
+    assert rules(History(queues={"nq:queue:penstock-events": failed[:1]})) == set()
+    assert rules(History(queues={"nq:queue:penstock-events": failed})) == {"stuck"}

@@ -143,7 +143,7 @@ async def test_pages_of_jobs_in_every_state(app: Any) -> None:
 async def test_an_unknown_queue_is_named_with_those_there_are(memory: Any) -> None:
     async with memory(echo) as a:
         for ask in (a.queues.pause, a.queues.resume, a.queues.counts, a.queues.drain):
-            with pytest.raises(UnknownQueue, match="known are echo"):
+            with pytest.raises(UnknownQueue, match="did you mean 'echo'"):
                 await ask("ecko")
 
 

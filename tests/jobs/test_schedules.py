@@ -13,7 +13,7 @@ from penstock import flow, job
 from penstock.core.clock import from_iso, iso
 from penstock.core.errors import ConfigError, NotJSON, UnknownFlow
 from penstock.core.ids import BadId
-from penstock.jobs import scheduler
+from penstock.jobs.schedule import ScheduleSpec, next_slot
 from penstock.testing.clock import START_MS, FakeClock
 from penstock.testing.until import until
 
@@ -108,7 +108,7 @@ async def test_cron_in_its_time_zone(app: Any, clock: FakeClock) -> None:
     ],
 )
 def test_the_next_slot_of_a_cron(cron: str, tz: str, after: str, slot: str) -> None:
-    found = scheduler.next_slot(scheduler.ScheduleSpec(cron=cron, tz=tz), from_iso(after))
+    found = next_slot(ScheduleSpec(cron=cron, tz=tz), from_iso(after))
     assert found is not None
     assert iso(found)[:19] == slot[:19]
 
@@ -213,13 +213,13 @@ async def test_a_schedule_this_worker_cannot_fire_waits_for_one_that_can(
 
 def _count_fires(app: Any) -> list[str]:
     tries: list[str] = []
-    inner = app._scheduling.scheduler._fire
+    inner = app._scheduling.fire
 
-    async def fire(row: Any, target: Any, move: Any) -> bool:
+    async def fire(row: Any, target: Any, decision: Any) -> bool:
         tries.append(row.id)
-        return bool(await inner(row, target, move))
+        return bool(await inner(row, target, decision))
 
-    app._scheduling.scheduler._fire = fire
+    app._scheduling.fire = fire
     return tries
 
 

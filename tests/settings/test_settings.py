@@ -188,7 +188,7 @@ def test_passwords_of_urls_are_masked(url: str, shown: str) -> None:
 
 
 def test_a_store_that_cannot_be_opened_is_named_without_its_password() -> None:
-    for url in ("redis://ann:hunter2@host", "redis://ann:hunter2[@host"):
+    for url in ("mysql://ann:hunter2@host", "mysql://ann:hunter2[@host"):
         with pytest.raises(SettingError, match="is not a store this version can open") as problem:
             open_store(url, clock=SystemClock(), namespace="nq")
         assert "hunter2" not in str(problem.value)

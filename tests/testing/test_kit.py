@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import logging
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -64,9 +63,7 @@ async def test_days_of_backoff_take_milliseconds() -> None:
         return "at last"
 
     async with TestApp(handlers=[stubborn]) as app:
-        began = time.perf_counter()
-        run = await app.run_flow(stubborn)
-        assert time.perf_counter() - began < 5  # a busy machine; mostly it is some milliseconds
+        run = await app.run_flow(stubborn)  # two days by the machine's clock would outlast the test's own limit
         assert run.status == "completed"
         assert [b - a for a, b in itertools.pairwise(seen)] == [DAY_MS, DAY_MS]
 
@@ -259,16 +256,15 @@ async def test_what_a_rate_limit_holds_back_comes_in_its_time() -> None:
         assert sent == [0, 1, 2]
 
 
-async def test_a_paused_queue_is_named_instead_of_waited_for() -> None:
+async def test_a_paused_queue_is_named_instead_of_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline_module, "PATIENCE", 3600)  # who waited for it would outlast the test's own limit
     async with TestApp(handlers=[charge, ship]) as app:
         await app.schedule("often", flow=charge, payload={"id": 1}, every="1s")
         await app.queues.pause("default")
-        began = time.perf_counter()
         with pytest.raises(
             AssertionError, match=r"queue 'default' has 1 waiting, and it is paused: .*resume\('default'\)"
         ):
             await app.run_flow("shop", {"id": 7})
-        assert time.perf_counter() - began < 5
         await app.unschedule("often")
         await app.queues.resume("default")
         run = (await app.runs())[0].id

@@ -10,7 +10,22 @@ from typing import Any, TypedDict, assert_type
 import msgspec
 from pydantic import BaseModel
 
-from penstock import App, Backoff, Context, RetryPolicy, Subscription, SyncApp, SyncContext, flow, job, step
+from penstock import (
+    App,
+    Await,
+    AwaitTimeout,
+    Backoff,
+    Context,
+    Event,
+    RetryPolicy,
+    Subscription,
+    SyncApp,
+    SyncContext,
+    flow,
+    job,
+    step,
+)
+from penstock.ports.store import RunRow
 from penstock.testing import FakeClock, FakeContext, TestApp
 
 
@@ -133,6 +148,49 @@ def waits() -> None:
         app.enqueue("mail", {"id": 1}, id="m-1")
         app.schedule("nightly", queue="mail", every="1d")
         app.start_worker(concurrency=2)
+        assert_type(app.queues.counts("mail"), dict[str, int])
+        assert_type(app.dead_letters.discard("m-1"), bool)
+        assert_type(app.state.list("a"), dict[str, Any])
+        assert_type(app.events.read("nq:global"), list[Event])
+        assert_type(app.runs(status="failed"), list[RunRow])
+        with app.working(queues=["mail"]):
+            app.stop_worker()
+
+
+@flow("patient", start_on=["order.made"], wait={"type": "time", "delay": "1h"})
+async def patient(order: Order, ctx: Context) -> None:
+    paid = await ctx.wait.event("order.paid", match={"id": 1}, timeout="24h")
+    assert_type(paid, Event)
+    assert_type(await ctx.wait.time("1h"), None)
+    approval = await ctx.wait.trigger("approval", type="user", timeout="7d", schema={"type": "object"})
+    assert_type(approval.url, str)
+    said: dict[str, Any] = await approval.wait()
+    await ctx.run("tell", tell, order, retry=3, timeout="5s")
+    which, value = await ctx.first({"paid": ctx.wait.event("order.paid"), "late": ctx.wait.time("1h", name="late")})
+    assert_type(which, str)
+    values: list[Any] = await ctx.all([ctx.run("a", lambda: 1), approval.wait()])
+    print(ctx.now().isoformat(), ctx.uuid().upper(), ctx.random() + 1, ctx.awaited, said, value, values)
+
+
+@step(on="order.paid", wait=Await("event", event="parcel.packed", timeout="2d", on_timeout="ship"))
+def patient_too(order: Order, ctx: SyncContext) -> None:
+    assert_type(ctx.wait.event("order.paid", timeout=60), Event)
+    ctx.wait.time("1h")
+    approval = ctx.wait.trigger("approval")
+    assert_type(approval.token, str)
+    which, _ = ctx.first({"said": approval.branch, "late": ctx.branch.time("1h", name="late")})
+    assert_type(which, str)
+    print(ctx.run("tell", tell, order), approval.wait())
+
+
+async def answers(app: TestApp) -> None:
+    assert_type(await app.fire("approval", {"ok": True}, run="r-1"), str)
+    for wait in await app.waiting():
+        print(wait.kind, wait.name, wait.until)
+    ctx = FakeContext(events={"order.paid": {"id": 1}}, triggers={"approval": AwaitTimeout}, awaited={}, seed=3)
+    await patient(Order(1), ctx)
+    patient_too(Order(1), ctx.sync)
+    print(ctx.waited[0].type, ctx.ran[0].value)
 
 
 async def tests() -> None:

@@ -54,6 +54,15 @@ def waits(app: SyncApp) -> None:
     app.result("run", timeout=[1])  # E: "timeout" | expected "str | int | float | timedelta | None"
 
 
+async def durable(ctx: Context) -> None:
+    await ctx.wait.time([1])  # E: "time" | expected "str | int | float | timedelta | datetime" | "until"
+    await ctx.wait.event("paid", timout="1h")  # E: "timout"
+    await ctx.wait.event("paid", match="7")  # E: "match" | expected "Mapping[str, Any] | None"
+    await ctx.wait.trigger("approval", type="pigeon")  # E: "type" | expected "Literal['webhook', 'user', 'api']"
+    await ctx.run("name", 3)  # E: "run" | expected "Callable[..., Any]"
+    await ctx.first([ctx.wait.time("1h")])  # E: "first" | expected "Mapping[str, Durable[Any]]"
+
+
 async def tests(app: TestApp) -> None:
     await app.run_flow(orders, Parcel(1))  # E: "run_flow"
     await app.run_flow(orders, "7")  # E: "run_flow"

@@ -9,6 +9,8 @@ from ..core.events import Event
 from ..core.ids import dead_letter, step_job
 from ..flows.record import FAILED, RUNNING
 from ..flows.record import decode as decode_record
+from ..ports.store import JobRow
+from ..ports.unit import JobState
 from ..telemetry.redaction import HIDDEN
 from .app import App
 from .queues import Redriven
@@ -25,21 +27,38 @@ async def jobs_of(app: App, run: str) -> list[str]:
 
 
 async def retry_run(app: App, run: str) -> Redriven:
-    """Sends the failed steps of a failed run again, each from its dead letter; says what became of each."""
-    status = (await app.run(run)).status
+    """Sends the failed steps of a failed run again, each from its dead letter, or from the record if it left none.
+
+    They keep their memos: what a step has done is not done again. Says what became of each."""
+    await app.run(run)  # a run that is not there is a mistake
+    row = await app.store.run(run)
+    status = decode_record(row.record).status if row is not None else "gone"
     if status not in (FAILED, RUNNING):
         raise RunError(f"run {run!r} is {status}, not failed: `penstock runs replay {run}` starts it anew")
     done = Redriven()
-    for job in await jobs_of(app, run):
-        if await app.store.job(dead_letter(job)) is not None:
-            one = await app.dead_letters.redrive(job)
-            done.sent.update(one.sent)
-            done.refused.update(one.refused)
+    for id, job in (await _last_jobs(app, run)).items():
+        if await app.store.job(dead_letter(id)) is not None:
+            one = await app.dead_letters.redrive(id)
+        elif job is not None and job.state is JobState.FAILED:
+            one = await app.dead_letters.retry(job)
+        else:
+            continue
+        done.sent.update(one.sent)
+        done.refused.update(one.refused)
     if not done.sent and not done.refused:
         raise RunError(
-            f"run {run!r} is {status} and has no dead letter to send again: `penstock runs replay {run}` starts it anew"
+            f"run {run!r} is {status} and has no failed step to send again: `penstock runs replay {run}` starts it anew"
         )
     return done
+
+
+async def _last_jobs(app: App, run: str) -> dict[str, JobRow | None]:
+    """The ids of a run's jobs, of a step that was sent again that of the last time, with what is still kept of them."""
+    last: dict[str, tuple[int, str]] = {}
+    for id in await jobs_of(app, run):
+        scope, _, times = id.partition(".redrive-")
+        last[scope] = max(last.get(scope, (0, id)), (int(times or 0), id))
+    return {id: await app.store.job(id) for _, id in last.values()}
 
 
 async def replay_run(app: App, run: str, given: list[Any] | None = None, key: str | None = None) -> str:

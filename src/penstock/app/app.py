@@ -9,7 +9,7 @@ import os
 import random
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
@@ -18,40 +18,44 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..core.clock import Clock, SystemClock, iso, moment_ms
 from ..core.durations import Duration, to_ms
-from ..core.errors import ConfigError, PayloadTooLarge, RunCancelled, RunFailed, UnknownRun, WaitTimeout
+from ..core.errors import BadArgument, ConfigError, WaitTimeout
 from ..core.events import Event
-from ..core.ids import check_id, check_name, event_seq, uuid7
-from ..core.payload import pack, unpack
+from ..core.ids import check_name
 from ..core.priority import check_priority
 from ..core.retry import Retries
 from ..flows.commands import Commands
 from ..flows.definition import FlowDefinition, definitions_in
+from ..flows.deliveries import Deliveries, Starters, start_inputs
 from ..flows.describe import describe
 from ..flows.discovery import Found, Problem, discover, from_functions
 from ..flows.engine import FlowEngine
-from ..flows.record import COMPLETED
-from ..flows.record import decode as decode_record
-from ..flows.reducer import FlowView, reduce_flow
+from ..flows.forking import Forks
+from ..flows.reducer import FlowView
 from ..flows.registry import Flow, Registry, build
 from ..flows.reload import rediscover
+from ..flows.resuming import Signature, Triggers
 from ..jobs.committer import Committer
 from ..jobs.context import check_kind
 from ..jobs.engine import JobEngine
+from ..jobs.schedule import CatchUp, Overlap, Target, make_spec
 from ..jobs.work import Work
 from ..ports.store import RunRow, ScheduleRow, Store
-from ..ports.unit import Claim
+from ..ports.unit import DELIVERIES, Claim
 from ..settings import SettingOptions, Settings
 from ..telemetry.logging import configure
 from ..telemetry.recorder import Recorder
 from ..telemetry.redaction import Redactor
 from .backend import mask, open_store
+from .doubts import Doubts
 from .enqueuing import Enqueuing
 from .events import Events
-from .given import text, texts
+from .given import count
 from .options import NoInput, StartOptions, WorkerOptions
 from .queues import DeadLetters, Queues
+from .runs import Runs
 from .scheduling import Scheduling
 from .state import AppState
+from .waiting import Waiting, WaitView
 from .working import Working
 
 log = logging.getLogger("penstock")
@@ -60,7 +64,18 @@ I = TypeVar("I")  # noqa: E741
 
 _PARTS = {
     *("store", "events", "state", "queues", "dead_letters"),
-    *("_commands", "_committer", "_enqueuing", "_scheduling", "_working", "_engine", "_jobs"),
+    *(
+        "_commands",
+        "_runs",
+        "_committer",
+        "_enqueuing",
+        "_scheduling",
+        "_working",
+        "_engine",
+        "_jobs",
+        "_triggers",
+        "_deliveries",
+    ),
 }
 
 
@@ -124,7 +139,12 @@ class App:
         committer = Committer(store)
         self.store = store
         self._committer = committer
-        self._engine = FlowEngine(lambda: self.registry, store, self._recorder, self.clock, self._unit_id)
+        self._engine = FlowEngine(
+            lambda: self.registry, store, self._recorder, self.clock, self._unit_id, self.settings.public_url
+        )
+        self._triggers = Triggers(store, committer, self._recorder, self.clock, self._unit_id)
+        self._deliveries = Deliveries(store, committer, self._recorder, self.clock, self._unit_id, self._start_on_event)
+        self._starters = Starters(store, committer, self.clock, self._unit_id)
         self._jobs = JobEngine(lambda q, n: self.registry.job(q, n), self._recorder, self.clock, self._unit_id)
         self._commands = Commands(self._engine, committer, store)
         self.events = Events(store, committer, self._recorder, self._unit_id)
@@ -133,23 +153,43 @@ class App:
         self.dead_letters = DeadLetters(
             store, self._commands, committer, self._recorder, self._unit_id, lambda: self.registry.handlers()
         )
+        self._doubts = Doubts(store, self._recorder, lambda: self.registry)
+        self._runs = Runs(
+            store,
+            self._commands,
+            Forks(self._engine, committer, store),
+            self.events,
+            self._recorder,
+            self.clock,
+            self._doubts,
+            lambda: self.registry,
+            mask(self.settings.url),
+        )
         self._enqueuing = Enqueuing(
-            store, committer, self._recorder, self.clock, self._unit_id, lambda q, n: self.registry.job(q, n)
+            store,
+            committer,
+            self._recorder,
+            self.clock,
+            self._unit_id,
+            lambda q, n: self.registry.job(q, n),
+            self._doubts,
         )
         self._scheduling = Scheduling(
             store,
             committer,
             self._commands,
             self._enqueuing,
+            self._recorder,
             self.clock,
             self._unit_id,
-            lambda f: self.registry.flow(f),
+            lambda: self.registry,
         )
         self._working = Working(
             store,
             committer,
             self.open_claim,
             self._scheduling,
+            self._starters,
             self.clock,
             self._unit_id,
             self.settings,
@@ -203,75 +243,64 @@ class App:
         tags: Mapping[str, str] | None = None,
     ) -> str:
         """Starts a run of a flow and gives its id. The same `idempotency_key`, which becomes the id, starts it once."""
-        known = self._flow(flow)
-        data = pack(input, f"the input of flow {known.name!r}")
-        entry = known.definition.entry.handler
-        plain = unpack(data)
-        entry.check_input(plain)
-        key = idempotency_key or entry.key_of(plain, known.name)
-        run = check_id(key, "idempotency key") if key is not None else uuid7(self.clock.now_ms())
-        await self._commands.start(
-            known,
-            run,
-            data,
-            correlation_id=text(correlation_id, "the correlation id"),
-            priority=check_priority(priority or 0),
+        return await self._runs.start(
+            self._flow(flow),
+            input,
+            idempotency_key=idempotency_key,
+            correlation_id=correlation_id,
+            priority=priority,
             delay_ms=self._delay(delay, at),
-            tags=texts(tags, "tags"),
+            tags=tags,
         )
-        return run
 
     async def run(self, id: str) -> FlowView:
         """A run's state, folded from its events."""
-        await self._row(id)
-        return reduce_flow(await self.events.read_all(self._recorder.flow(id)))
+        return await self._runs.view(id)
 
     async def run_at(self, id: str, event: str) -> FlowView:
         """A run's state as it was just after an event."""
-        await self._row(id)
-        last = event_seq(event)
-        return reduce_flow(e for e in await self.events.read_all(self._recorder.flow(id)) if e.seq <= last)
+        return await self._runs.view(id, event)
 
     async def runs(
         self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
     ) -> list[RunRow]:
         """Runs, newest first; `before` is the id of the last one of the page before."""
-        return await self.store.runs(flow=flow, status=status, before=before, limit=limit)
+        return await self._runs.list(flow=flow, status=status, before=before, limit=limit)
 
     async def wait(self, id: str, *, timeout: Duration | None = None) -> RunRow:
         """Waits until a run has ended, however it ended."""
-        try:
-            async with asyncio.timeout(to_ms(timeout) / 1000 if timeout is not None else None):
-                with self.store.signals.listen(f"run:{id}") as listener:
-                    while not (row := await self._row(id)).closed:
-                        await listener.wait(1.0)
-                    return row
-        except TimeoutError:
-            raise WaitTimeout(
-                f"run {id!r} has not ended after {timeout}: is a worker running for its queues?"
-            ) from None
+        return await self._runs.wait(id, timeout)
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Waits for a run and gives what it returned; raises RunFailed or RunCancelled if there is nothing to give."""
-        row = await self.wait(id, timeout=timeout)
-        if row.status == COMPLETED:
-            # From the record, not from the event: there, secrets are hidden.
-            result = decode_record(row.record).result()
-            if result is None:
-                raise PayloadTooLarge(
-                    f"the results of run {id!r} are together over 64 KB: read them step by step from app.run(id).steps"
-                )
-            return unpack(result)
-        last = await self.store.read(self._recorder.flow(id), limit=20, backward=True)
-        end = next((e for e in last if e.kind == f"flow.{row.status}"), None)
-        data = end.data if end is not None and isinstance(end.data, dict) else {}
-        if row.status == "cancelled":
-            raise RunCancelled(f"run {id!r} was cancelled: {data.get('reason', '')}")
-        raise RunFailed(f"run {id!r} {row.status} in step {data.get('step')!r}: {data.get('error', '')}")
+        return await self._runs.result(id, timeout)
 
     async def cancel(self, id: str, reason: str = "cancelled by request") -> bool:
         """Cancels a run for good: queued steps are dropped, running ones are told. False if it had ended before."""
         return await self._commands.cancel(id, reason)
+
+    async def pause(self, id: str, reason: str = "paused by request") -> bool:
+        """Halts a run: what is running may end, nothing more of it is begun until `resume`. What it waits for may come
+        meanwhile. False if it was paused or had ended before."""
+        return await self._commands.pause(id, reason)
+
+    async def resume(self, id: str, reason: str = "resumed by request") -> bool:
+        """Lets a paused run go on. False if it was not paused."""
+        return await self._commands.resume(id, reason)
+
+    async def fork(self, id: str, event: str, *, key: str | None = None) -> str:
+        """Starts a new run that has the past of a run up to an event and goes on from there, and gives its id.
+
+        What was open at that point is begun anew, by the present code. The same `key`, which becomes the id, forks it
+        once.
+        """
+        return await self._runs.fork(id, event, key)
+
+    async def waits(
+        self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[WaitView]:
+        """What runs wait for, of one run or of all, in the order of their ids; `after` is the last one seen."""
+        return await Waiting(self.store).list(run=run, kind=kind, after=after, limit=count(limit))
 
     async def emit(self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None) -> None:
         """Says that something happened: to a run, whose steps may be started by it, or to everyone (`nq:global`).
@@ -281,6 +310,14 @@ class App:
             await self._commands.emit(run, check_kind(kind), data, key=key)
         else:
             await self.events.append(self._recorder.global_stream, kind, data, key=key)
+
+    async def fire(self, token: str, payload: Any = None, *, signature: Signature | None = None) -> str:
+        """Fires a trigger by its token (or its URL) and gives the id of the run that goes on. A token works once."""
+        return await self._triggers.fire(token, payload, signature)
+
+    async def trigger_token(self, id: str) -> str:
+        """A new token for an open trigger (`penstock waits` lists them): for a declared wait, or after a lost link."""
+        return await self._triggers.token(id)
 
     # Jobs
 
@@ -347,29 +384,49 @@ class App:
         cron: str | None = None,
         tz: str = "UTC",
         at: datetime | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        overlap: Overlap = "allow",
+        catch_up: CatchUp = "one",
         priority: int | None = None,
     ) -> ScheduleRow:
-        """Creates or replaces a schedule: it starts a flow or adds a job, `every` so often, by `cron`, or once `at`."""
-        target_flow = self._flow(flow).name if flow is not None else None
-        return await self._scheduling.upsert(
-            id,
-            flow=target_flow,
-            queue=queue,
-            name=name,
-            payload=payload,
-            every=every,
-            cron=cron,
-            tz=tz,
-            at=at,
-            priority=check_priority(priority or 0),
+        """Creates or changes a schedule: it starts a flow or adds a job, `every` so often, by `cron`, or once `at`.
+
+        `start` and `end` bound its slots, `limit` how often it fires. `overlap` says what happens to a slot while what
+        the last one started is still under way, `catch_up` to slots that were missed while nothing ran.
+        """
+        target = Target(
+            self._flow(flow).name if flow is not None else None,
+            check_name(queue, "queue name") if queue is not None else None,
+            name,
+            payload,
+            check_priority(priority) if priority is not None else None,
         )
+        spec = make_spec(
+            every=every, cron=cron, tz=tz, at=at, start=start, end=end, limit=limit, overlap=overlap, catch_up=catch_up
+        )
+        return await self._scheduling.upsert(id, spec, target)
 
     async def unschedule(self, id: str) -> bool:
         """Removes a schedule."""
         return await self.store.remove_schedule(id)
 
     async def schedules(self) -> list[ScheduleRow]:
+        """All schedules, by id."""
         return await self.store.schedules()
+
+    async def pause_schedule(self, id: str) -> ScheduleRow:
+        """Lets a schedule fire no more until it is resumed; what it has started goes on."""
+        return await self._scheduling.pause(id)
+
+    async def resume_schedule(self, id: str) -> ScheduleRow:
+        """Lets a paused schedule go on with its next slot; those that passed meanwhile stay unfired."""
+        return await self._scheduling.resume(id)
+
+    async def run_schedule(self, id: str) -> str:
+        """Starts what a schedule is for now, besides its slots and paused or not; gives the run's or the job's id."""
+        return await self._scheduling.run_now(id)
 
     # Working
 
@@ -415,9 +472,16 @@ class App:
 
     # Parts
 
-    async def open_claim(self, claim: Claim) -> Work:
+    def open_claim(self, claim: Claim) -> Coroutine[Any, Any, Work]:
         """The engine a claim belongs to opens it; called by the worker."""
-        return await (self._jobs if claim.run is None else self._engine).open(claim)
+        if claim.queue == DELIVERIES:
+            return self._deliveries.open(claim)
+        return (self._jobs if claim.run is None else self._engine).open(claim)
+
+    async def _start_on_event(self, flow: str, run: str, event: Event) -> None:
+        known = self.registry.flow(flow)
+        for input in start_inputs(known, event):
+            await self._commands.start(known, run, input, correlation_id=event.correlation_id, cause=event.id)
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, dir_given: bool) -> Registry:
         self._given = from_functions(list(handlers)) if handlers is not None else []
@@ -450,12 +514,11 @@ class App:
         raise ConfigError(f"{getattr(flow, '__name__', flow)!r} is not marked with @flow, so it cannot be started")
 
     def _delay(self, delay: Duration | None, at: datetime | None) -> int:
+        if at is not None and delay is not None:
+            raise BadArgument(f"delay={delay!r} and at={at!r}: give one of them")
         if at is not None:
             return max(moment_ms(at) - self.clock.now_ms(), 0)
         return to_ms(delay) if delay is not None else 0
 
     async def _row(self, id: str) -> RunRow:
-        row = await self.store.run(id)
-        if row is None:
-            raise UnknownRun(f"there is no run {id!r} in {mask(self.settings.url)}: check the id and the URL")
-        return row
+        return await self._runs.row(id)

@@ -9,7 +9,12 @@ from ..core.clock import Clock
 from ..core.errors import SettingError
 from ..ports.store import Store
 
-FORMS = "sqlite:///file.db (relative), sqlite:////absolute/file.db or sqlite://:memory:"
+FORMS = (
+    "sqlite:///file.db (relative), sqlite:////absolute/file.db, sqlite://:memory:, "
+    "redis://host:6379/0 or postgresql://user@host:5432/database"
+)
+POSTGRES = ("postgresql", "postgres")
+REDIS = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 
 
 def open_store(url: str, *, clock: Clock, namespace: str) -> Store:
@@ -19,6 +24,24 @@ def open_store(url: str, *, clock: Clock, namespace: str) -> Store:
         from ..stores.sqlite import SqliteStore
 
         return SqliteStore(sqlite_path(url), clock=clock, namespace=namespace)
+    if scheme in REDIS:
+        try:
+            from ..stores.redis import RedisStore
+        except ModuleNotFoundError as problem:
+            raise SettingError(
+                f"a Redis store needs the package {problem.name}: pip install 'penstock[redis]'"
+            ) from None
+
+        return RedisStore(url, clock=clock, namespace=namespace)
+    if scheme in POSTGRES:
+        try:
+            from ..stores.postgres import PostgresStore
+        except ModuleNotFoundError as problem:
+            raise SettingError(
+                f"a Postgres store needs the package {problem.name}: pip install 'penstock[postgres]'"
+            ) from None
+
+        return PostgresStore(url, clock=clock, namespace=namespace)
     raise SettingError(f"{mask(url)!r} is not a store this version can open: write {FORMS}")
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.clock import iso
+import msgspec
+
+from ..core.clock import from_iso, iso
 from ..core.durations import show_ms
 from ..core.payload import unpack
-from ..flows.record import RunRecord
+from ..flows.assemble import decode_options
+from ..flows.record import PAUSED, RunRecord
 from ..flows.record import decode as decode_record
 from ..flows.reducer import FlowView
 from ..ports.store import JobRow, QueueRow
 from ..ports.unit import JobState
 from .again import jobs_of
 from .app import App
+from .waiting import WaitView
 
 
 async def why(app: App, run: str) -> list[str]:
@@ -25,11 +29,16 @@ async def why(app: App, run: str) -> list[str]:
         return [_ended(view)]
     queues = {queue.name: queue for queue in await app.store.queues()}
     workers = await _workers(app, run)
-    said = []
+    waits = await app.waits(run=run, limit=1000)
+    said = [_paused(view)] if row.status == PAUSED else []
     for id in await jobs_of(app, run):
         job = await app.store.job(id)
         if job is not None and job.state in _REASONS:
-            said.append(_of_job(app, job, queues[job.queue], workers.get(id, "a worker")))
+            asleep = job.state in (JobState.SUSPENDED, JobState.DELAYED)
+            mine = [wait for wait in waits if (wait.step, wait.n) == _instance(job)] if asleep else []
+            said += [_of_wait(app, wait) for wait in mine] or [
+                _of_job(app, job, queues[job.queue], workers.get(id, "a worker"))
+            ]
     said += _joins(app, decode_record(row.record))
     return said or ["nothing of it is queued, running or waiting, which must never be: please report it"]
 
@@ -58,11 +67,40 @@ def _of_job(app: App, job: JobRow, queue: QueueRow, worker: str) -> str:
             return f"{step} {_delayed(app, job)}"
         case JobState.ACTIVE:
             return f"{step} {_active(app, job, worker)}"
+        case JobState.HELD:
+            return f"{step} is ready, and held back while the run is paused"
         case _:
             return f"{step} is suspended: it waits for a time, an event or a trigger"
 
 
-_REASONS = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED)
+_REASONS = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
+
+
+def _paused(view: FlowView) -> str:
+    return f"it is paused ({view.reason or 'for no given reason'}): `penstock runs resume {view.id}` lets it go on"
+
+
+def _instance(job: JobRow) -> tuple[str, int]:
+    options = decode_options(job.opts)
+    return options.step, options.n
+
+
+def _of_wait(app: App, wait: WaitView) -> str:
+    """What a step waits for, since when, until when, and how to let it go on."""
+    which = f"step {wait.step!r}" if wait.n == 1 else f"step {wait.step!r} (instance {wait.n})"
+    span = f"since {wait.since}" + (f", at most until {wait.until}" if wait.until is not None else "")
+    if wait.kind == "time":
+        left = max(from_iso(wait.until) - app.clock.now_ms(), 0) if wait.until is not None else 0
+        return f"{which} sleeps since {wait.since} until {wait.until}, for another {show_ms(left)}"
+    if wait.kind == "event":
+        match = f" that holds {msgspec.json.encode(wait.match).decode()}" if wait.match else ""
+        data = f" --data '{msgspec.json.encode(wait.match).decode()}'" if wait.match else ""
+        return f"{which} waits {span} for an event {wait.event}{match}: `penstock emit {wait.event}{data}` is one"
+    signed = ", with a signature" if wait.signed else ""
+    return (
+        f"{which} waits {span} for its {wait.trigger} trigger {wait.name!r} ({wait.id}) to be fired{signed}: "
+        f"`penstock fire TOKEN` does it, with the token the step was given or one of `penstock waits token {wait.id}`"
+    )
 
 
 def _waiting(app: App, queue: QueueRow) -> str:

@@ -17,7 +17,8 @@ from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow, Store
 from ..ports.unit import JobState, NewJob, Unit
 from ..telemetry.recorder import Recorder
-from .given import text
+from .doubts import Doubts
+from .given import several, text
 
 JOBS_A_COMMIT = 200
 
@@ -33,6 +34,7 @@ class Enqueuing:
         clock: Clock,
         unit_id: Callable[[], str],
         find: Callable[[str, str], Handler | None],
+        doubts: Doubts,
     ) -> None:
         self._store = store
         self._committer = committer
@@ -40,6 +42,7 @@ class Enqueuing:
         self._clock = clock
         self._unit_id = unit_id
         self._find = find
+        self._doubts = doubts
 
     async def add(
         self,
@@ -56,11 +59,19 @@ class Enqueuing:
         """Adds a job for each payload; an id that exists is not added again. Gives the ids in order."""
         policy = RetryPolicy.of(retry) if retry is not None else None
         options = JobOptions(text(correlation_id, "the correlation id"), policy)
-        jobs = [self.job(queue, p, options, name=name, id=id, delay_ms=delay_ms, priority=priority) for p in payloads]
+        jobs = [
+            self.job(queue, payload, options, name=name, id=id, delay_ms=delay_ms, priority=priority)
+            for payload in several(payloads, "payloads")
+        ]
         for start in range(0, len(jobs), JOBS_A_COMMIT):
             unit = Unit(self._unit_id(), jobs=jobs[start : start + JOBS_A_COMMIT])
             await self._committer.submit(Intent(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
+        await self.doubt(queue, name)
         return [job.id for job in jobs]
+
+    async def doubt(self, queue: str, name: str | None = None) -> None:
+        """Warns of a queue nobody works on."""
+        await self._doubts.unworked(queue, name)
 
     def job(
         self,

@@ -61,7 +61,7 @@ class Events:
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None
         body = Body(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
-        unit = Unit(self._unit_id(), events=[NewEvent(name, self._recorder.encode(body))], once=key)
+        unit = Unit(self._unit_id(), events=[NewEvent(name, self._recorder.encode(body), kind)], once=key)
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or receipt.repeated:
             return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..core.errors import PayloadError
+from ..core.errors import BadArgument, PayloadError
 
 
 def text(value: Any, what: str) -> str | None:
@@ -17,7 +18,42 @@ def text(value: Any, what: str) -> str | None:
 
 def texts(values: Mapping[str, str] | None, what: str) -> dict[str, str]:
     """Names and values that are text."""
+    if values is not None and not isinstance(values, Mapping):
+        raise BadArgument(f"{what}={values!r}: give names and their values, such as {{'customer': 'ada'}}")
     for name, value in (values or {}).items():
         text(name, f"a name in {what}")
         text(value, f"{what} {name!r}")
     return dict(values or {})
+
+
+def count(value: Any, what: str = "limit") -> int:
+    """A whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadArgument(f"{what}={value!r}: give a whole number of at least 1")
+    return value
+
+
+def one_of(value: str, known: Iterable[str], what: str) -> str:
+    """One of some words; a word near it is named."""
+    words = list(known)
+    if value in words:
+        return value
+    raise BadArgument(f"{what}={value!r}: {near(value, words) or 'write one of ' + ', '.join(words)}")
+
+
+def several(values: Any, what: str) -> list[Any]:
+    """Many values: a list, a tuple, a range, a generator. Text or an object is one value, most likely by mistake."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise BadArgument(f"{what} is {_short(values)}, one value: give a list of them, [{_short(values)}]")
+    return list(values)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The hint at a known word near this one; nothing if there is none."""
+    found = difflib.get_close_matches(str(name), list(known), 1)
+    return f"did you mean {found[0]!r}?" if found else ""
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"

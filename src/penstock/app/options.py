@@ -8,7 +8,9 @@ from typing import Any, TypedDict
 
 from ..core.durations import Duration
 from ..core.retry import Retries
-from ..jobs.context import Context, SyncContext
+from ..jobs.context import Context
+from ..jobs.schedule import CatchUp, Overlap
+from ..jobs.sync_context import SyncContext
 
 NoInput = (
     Callable[[], Any]
@@ -59,6 +61,11 @@ class ScheduleOptions(TypedDict, total=False):
     cron: str | None
     tz: str
     at: datetime | None
+    start: datetime | None
+    end: datetime | None
+    limit: int | None
+    overlap: Overlap
+    catch_up: CatchUp
     priority: int | None
 
 

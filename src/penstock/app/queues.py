@@ -9,6 +9,7 @@ import msgspec
 
 from ..core.errors import RunError, UnknownJob, UnknownQueue, UnknownRun
 from ..core.events import Event, Streams
+from ..core.ids import dead_letter
 from ..core.payload import pack
 from ..flows.commands import Commands, read_letter
 from ..jobs.committer import Committer, Intent
@@ -16,8 +17,9 @@ from ..jobs.dead_letters import DeadLetter
 from ..jobs.definition import Handler
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow, QueueRow, Store
-from ..ports.unit import Committed, JobState, Unit
+from ..ports.unit import DELIVERIES, Committed, JobState, Unit
 from ..telemetry.recorder import Recorder
+from .given import count, near, one_of
 
 
 class Queues:
@@ -28,9 +30,11 @@ class Queues:
         self._streams = streams
         self._known = known
 
-    async def list(self) -> list[QueueRow]:
-        """Every queue with its counts by state, those this process knows included if nothing was ever in them."""
-        rows = {row.name: row for row in await self._store.queues()}
+    async def list(self, *, internal: bool = False) -> list[QueueRow]:
+        """Every queue with its counts by state, those this process knows included if nothing was ever in them.
+
+        With `internal`, also the one on which events are delivered to whoever waits for them."""
+        rows = {row.name: row for row in await self._store.queues() if internal or row.name != DELIVERIES}
         for name in self._known():
             rows.setdefault(name, QueueRow(name, False, {state.value: 0 for state in JobState}))
         return [rows[name] for name in sorted(rows)]
@@ -42,7 +46,8 @@ class Queues:
         self, queue: str, state: JobState | str = JobState.WAITING, *, after: str | None = None, limit: int = 50
     ) -> Sequence[JobRow]:
         """A page of jobs in a state; `after` is the id of the last one of the page before."""
-        return await self._store.jobs(queue, JobState(state), after=after, limit=limit)
+        state = JobState(one_of(state, [one.value for one in JobState], "state"))
+        return await self._store.jobs(queue, state, after=after, limit=count(limit))
 
     async def job(self, id: str) -> JobRow:
         row = await self._store.job(id)
@@ -84,11 +89,12 @@ class Queues:
         return self._store.tail(self._streams.queue(queue), after=after)
 
     async def _get(self, queue: str) -> QueueRow:
-        for row in await self.list():
+        for row in await self.list(internal=True):
             if row.name == queue:
                 return row
-        names = ", ".join(row.name for row in await self.list()) or "none"
-        raise UnknownQueue(f"there is no queue {queue!r}: known are {names}")
+        names = [row.name for row in await self.list()]
+        hint = near(queue, names) or f"known are {', '.join(names) or 'none'}"
+        raise UnknownQueue(f"there is no queue {queue!r}: {hint}")
 
 
 GONE = "someone else took it first"
@@ -128,7 +134,8 @@ class DeadLetters:
 
     async def list(self, queue: str, *, after: str | None = None, limit: int = 50) -> list[tuple[str, DeadLetter]]:
         """A page of letters of a queue (with or without `-dlq`), oldest first, each with its id."""
-        rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=after, limit=limit)
+        last = _letter_id(after) if after is not None else None
+        rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=last, limit=count(limit))
         return [(row.id, read_letter(row)) for row in rows]
 
     async def show(self, id: str) -> DeadLetter:
@@ -138,6 +145,20 @@ class DeadLetters:
         """Sends one letter again, with another payload if one is given."""
         done = Redriven()
         await self._redrive(await self._row(id), done, None if payload is None else pack(payload))
+        return done
+
+    async def retry(self, failed: JobRow) -> Redriven:
+        """Sends a step again that failed for good and left no letter, or whose letter is gone."""
+        done = Redriven()
+        try:
+            sent = await self._commands.retry_step(failed)
+        except (RunError, UnknownRun) as problem:
+            done.refused[failed.id] = str(problem)
+            return done
+        if sent is None:
+            done.refused[failed.id] = GONE
+        else:
+            done.sent[failed.id] = sent
         return done
 
     async def redrive_all(
@@ -176,9 +197,9 @@ class DeadLetters:
         return picked
 
     async def _row(self, id: str) -> JobRow:
-        row = await self._store.job(id if id.endswith(".dlq") else f"{id}.dlq")
+        row = await self._store.job(_letter_id(id))
         if row is None:
-            raise UnknownJob(f"there is no dead letter {id!r}: list them with dead_letters.list(queue)")
+            raise UnknownJob(f"there is no dead letter {id!r}: `penstock dlq` shows where there are any")
         return row
 
     async def _redrive(self, row: JobRow, done: Redriven, payload: bytes | None) -> None:
@@ -221,3 +242,8 @@ class DeadLetters:
         if queue.endswith("-dlq") or any(handler.dlq == queue for handler in handlers):
             return queue
         return next((handler.dlq for handler in handlers if handler.home == queue), f"{queue}-dlq")
+
+
+def _letter_id(id: str) -> str:
+    """The id of a letter, given that or the id of the job that died."""
+    return id if id.endswith(".dlq") else dead_letter(id)

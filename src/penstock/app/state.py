@@ -12,6 +12,7 @@ from ..jobs.committer import Committer, Intent
 from ..jobs.state import MAX_PATCH_TRIES, Key, StateContention, join_key
 from ..ports.store import Store
 from ..ports.unit import Committed, StateWrite, Unit
+from .given import count
 
 
 class AppState:
@@ -42,7 +43,7 @@ class AppState:
 
     async def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
         start = self._prefix + (join_key(prefix) if prefix else "")
-        rows = await self._store.states(start, limit=limit)
+        rows = await self._store.states(start, limit=count(limit))
         return {row.key.removeprefix(self._prefix): unpack(row.value) for row in rows}
 
     async def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:

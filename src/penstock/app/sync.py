@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from ..core.clock import Clock
 from ..core.durations import Duration
+from ..core.errors import ConfigError
 from ..core.events import Event
 from ..flows.reducer import FlowView
+from ..flows.registry import Registry
+from ..flows.resuming import Signature
 from ..ports.store import RunRow, ScheduleRow, Store
-from ..settings import SettingOptions
-from .app import App
+from ..settings import SettingOptions, Settings
+from .app import App, NotOpen
+from .last_threads import LastThreads
 from .options import EnqueueManyOptions, EnqueueOptions, NoInput, ScheduleOptions, StartOptions, WorkerOptions
+from .sync_parts import SyncDeadLetters, SyncEvents, SyncQueues, SyncState, each
+from .waiting import WaitView
 
 T = TypeVar("T")
 I = TypeVar("I")  # noqa: E741
 
 
 class SyncApp:
-    """Every call waits for its answer. Takes the arguments of App; used with `with`.
+    """Every call waits for its answer. Takes the arguments of App; used with `with`, or opened and closed by hand.
 
     with SyncApp(dir="workers") as app:
         run = app.start("shop", {"order": 7})
@@ -40,35 +47,70 @@ class SyncApp:
         **settings: Unpack[SettingOptions],
     ) -> None:
         self._make: Callable[[], App] = lambda: App(url, dir, handlers=handlers, clock=clock, store=store, **settings)
+        self._app: App | None = None
+        self._worker: asyncio.Task[None] | None = None
 
-    def __enter__(self) -> Self:
-        self.app = self._make()
+    # Life
+
+    def open(self) -> None:
+        """Starts the thread and opens the store; `with` does it."""
+        if self._app is not None:
+            raise ConfigError("this SyncApp is open already")
+        app = self._make()
         self._loop = asyncio.new_event_loop()
+        self._threads = LastThreads()
+        self._loop.set_default_executor(self._threads)
         self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-loop", daemon=True)
         self._thread.start()
         try:
-            self._call(self.app.open())
+            self._call(app.open())
         except BaseException:
             self._stop()
             raise
+        self._app = app
+
+    def close(self) -> None:
+        """Stops working, writes what is in hand, closes the store; a second time does nothing. Fit for `atexit`."""
+        app, self._app, self._worker = self._app, None, None
+        if app is None:
+            return
+        try:
+            self._call(app.close())
+        finally:
+            self._stop()
+
+    def __enter__(self) -> Self:
+        self.open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._call(self.app.close())
-        finally:
-            self._stop()
+        self.close()
+
+    @property
+    def app(self) -> App:
+        """The App behind it, which lives on another thread."""
+        if self._app is None:
+            raise NotOpen("this SyncApp is not open: write `with SyncApp(…) as app:`, or call app.open() first")
+        return self._app
 
     def _stop(self) -> None:
         self._call(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._threads.end()
         self._loop.close()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return waiting.result()
+        except BaseException:
+            waiting.cancel()  # Ctrl-C while it was waited for; nothing if it had ended
+            raise
+
+    # Runs
 
     @overload
     def start(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> str: ...
@@ -86,20 +128,54 @@ class SyncApp:
         """Starts a run; see App.start."""
         return self._call(self.app.start(flow, input, **options))
 
+    def run(self, id: str) -> FlowView:
+        return self._call(self.app.run(id))
+
+    def run_at(self, id: str, event: str) -> FlowView:
+        return self._call(self.app.run_at(id, event))
+
+    def runs(
+        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
+    ) -> list[RunRow]:
+        return self._call(self.app.runs(flow=flow, status=status, before=before, limit=limit))
+
     def wait(self, id: str, *, timeout: Duration | None = None) -> RunRow:
         return self._call(self.app.wait(id, timeout=timeout))
 
     def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         return self._call(self.app.result(id, timeout=timeout))
 
-    def run(self, id: str) -> FlowView:
-        return self._call(self.app.run(id))
-
     def cancel(self, id: str, reason: str = "cancelled by request") -> bool:
         return self._call(self.app.cancel(id, reason))
 
+    def pause(self, id: str, reason: str = "paused by request") -> bool:
+        return self._call(self.app.pause(id, reason))
+
+    def resume(self, id: str, reason: str = "resumed by request") -> bool:
+        return self._call(self.app.resume(id, reason))
+
+    def fork(self, id: str, event: str, *, key: str | None = None) -> str:
+        return self._call(self.app.fork(id, event, key=key))
+
+    def waits(
+        self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[WaitView]:
+        return self._call(self.app.waits(run=run, kind=kind, after=after, limit=limit))
+
     def emit(self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None) -> None:
         self._call(self.app.emit(kind, data, run=run, key=key))
+
+    def fire(self, token: str, payload: Any = None, *, signature: Signature | None = None) -> str:
+        return self._call(self.app.fire(token, payload, signature=signature))
+
+    def trigger_token(self, id: str) -> str:
+        return self._call(self.app.trigger_token(id))
+
+    def follow(self, id: str, *, after: str | None = None) -> Iterator[Event]:
+        """A run's events, then live."""
+        return each(self._call, self.app.follow(id, after=after))
+
+    # Jobs and schedules
 
     def enqueue(self, queue: str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> str:
         return self._call(self.app.enqueue(queue, payload, **options))
@@ -113,9 +189,83 @@ class SyncApp:
     def schedule(self, id: str, **options: Unpack[ScheduleOptions]) -> ScheduleRow:
         return self._call(self.app.schedule(id, **options))
 
+    def unschedule(self, id: str) -> bool:
+        return self._call(self.app.unschedule(id))
+
+    def schedules(self) -> list[ScheduleRow]:
+        return self._call(self.app.schedules())
+
+    def pause_schedule(self, id: str) -> ScheduleRow:
+        return self._call(self.app.pause_schedule(id))
+
+    def resume_schedule(self, id: str) -> ScheduleRow:
+        return self._call(self.app.resume_schedule(id))
+
+    def run_schedule(self, id: str) -> str:
+        return self._call(self.app.run_schedule(id))
+
+    # Working
+
     def start_worker(self, **options: Unpack[WorkerOptions]) -> None:
-        """Runs a worker in the background until the `with` ends."""
+        """Runs a worker in the background until `stop_worker`, or until the App is closed."""
         self._call(self._begin(options))
+
+    def stop_worker(self) -> None:
+        """Lets the worker finish, or give back, what is in hand, and waits for that."""
+        self._call(self._end())
+
+    @contextmanager
+    def working(self, **options: Unpack[WorkerOptions]) -> Iterator[None]:
+        """`with app.working():` runs a worker in the background."""
+        self.start_worker(**options)
+        try:
+            yield
+        finally:
+            self.stop_worker()
+
+    def run_worker(
+        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+    ) -> None:
+        """Works until Ctrl-C, or until another thread calls `stop_worker`."""
+        try:
+            self._call(self.app.run_worker(queues, concurrency=concurrency, name=name))
+        except KeyboardInterrupt:
+            self.stop_worker()
+            raise
+
+    def reload(self) -> Registry:
+        """Loads the worker files anew; see App.reload."""
+        return self._call(self._reload())
+
+    def describe(self) -> dict[str, Any]:
+        """What was found, as JSON-safe data."""
+        return self.app.describe()
+
+    # Parts
+
+    @property
+    def settings(self) -> Settings:
+        return self.app.settings
+
+    @property
+    def registry(self) -> Registry:
+        return self.app.registry
+
+    @property
+    def queues(self) -> SyncQueues:
+        return SyncQueues(self._call, self.app.queues)
+
+    @property
+    def dead_letters(self) -> SyncDeadLetters:
+        return SyncDeadLetters(self._call, self.app.dead_letters)
+
+    @property
+    def state(self) -> SyncState:
+        return SyncState(self._call, self.app.state)
+
+    @property
+    def events(self) -> SyncEvents:
+        return SyncEvents(self._call, self.app.events)
 
     async def _begin(self, options: WorkerOptions) -> None:
         worker = asyncio.create_task(self.app.run_worker(**options))
@@ -124,12 +274,11 @@ class SyncApp:
             worker.result()
         self._worker = worker
 
-    def follow(self, id: str) -> Iterator[Event]:
-        """A run's events, then live."""
-        events = self.app.follow(id)
-        while True:
-            yield self._call(_next(events))
+    async def _end(self) -> None:
+        worker, self._worker = self._worker, None
+        self.app.stop_worker()
+        if worker is not None:
+            await worker
 
-
-async def _next(events: AsyncIterator[Event]) -> Event:
-    return await anext(events)
+    async def _reload(self) -> Registry:
+        return self.app.reload()

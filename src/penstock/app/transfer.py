@@ -1,5 +1,6 @@
-"""Runs as lines of JSON, out of one store and into another: each run with its events, jobs, state and record.
+"""Runs as lines of JSON, out of one store and into another: each run with its events, jobs, waits, state and record.
 
+A step that waits is run again once in the other store, with its memos, and goes on waiting there; tokens keep working.
 Times and event ids come through as they were. Jobs that had ended are not made again: their story is in the events.
 """
 
@@ -21,13 +22,25 @@ from ..flows.engine import table_key
 from ..flows.record import decode as decode_record
 from ..flows.table import TriggerTable
 from ..ports.store import JobRow, RunRow
-from ..ports.unit import Committed, JobState, NewEvent, NewJob, RunWrite, StateWrite, Unit
+from ..ports.unit import (
+    Claim,
+    Committed,
+    JobState,
+    Memo,
+    NewEvent,
+    NewJob,
+    OpenWait,
+    RunWrite,
+    StateWrite,
+    Unit,
+    WaitChange,
+)
 from ..telemetry.recorder import Recorder
 from .again import jobs_of
 from .app import App
 
-FORMAT = 1
-OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE)
+FORMAT = 2
+OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
 PAGE = 200  # events a commit
 
 
@@ -51,6 +64,9 @@ class SavedRun(msgspec.Struct, rename="camel"):
     events: list[Event]
     jobs: list[dict[str, Any]]
     state: dict[str, msgspec.Raw] = {}
+    memos: dict[str, dict[str, msgspec.Raw]] = {}  # by scope
+    waits: list[dict[str, Any]] = []  # those that are open
+    ended: list[dict[str, Any]] = []  # jobs of steps that completed and have memos: for replaying, not for importing
 
 
 class PlayedClock:
@@ -94,22 +110,43 @@ async def export_run(app: App, id: str) -> bytes:
     row = await app.store.run(id)
     if row is None:
         raise RunError(f"run {id!r} went away while it was exported")
+    jobs, ended = await _jobs(app, row)
+    scopes = {job["scope"] for job in (*jobs, *ended)} | {_scope_of_letter(job["id"]) for job in jobs}
+    found = {scope: await app.store.memos(scope) for scope in sorted(scopes)}
+    memos = {scope: {name: msgspec.Raw(value) for name, value in kept.items()} for scope, kept in found.items() if kept}
     saved = SavedRun(
         FORMAT, row.id, row.flow, row.status, row.closed, row.created, row.updated, msgspec.Raw(row.record),
-        await app.events.read_all(f"{app.settings.namespace}:flow:{id}"), await _jobs(app, row), await _state(app, row),
+        await app.events.read_all(f"{app.settings.namespace}:flow:{id}"), jobs, await _state(app, row), memos,
+        await _waits(app, id), [job for job in ended if job["scope"] in memos],
     )  # fmt: skip
     return msgspec.json.encode(saved)
 
 
-async def _jobs(app: App, row: RunRow) -> list[dict[str, Any]]:
-    """What of a run is still to be done, and its dead letters."""
+async def _jobs(app: App, row: RunRow) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What of a run is still to be done, and its dead letters; and what it has completed."""
     found: list[dict[str, Any]] = []
+    ended: list[dict[str, Any]] = []
     for id in await jobs_of(app, row.id):
         job, letter = await app.store.job(id), await app.store.job(dead_letter(id))
-        if job is not None and job.state is JobState.SUSPENDED:
-            raise RunError(f"run {row.id!r} waits for something, which cannot be exported: wait until it goes on")
         found += [_job(one) for one in (job, letter) if one is not None and one.state in OPEN]
+        if job is not None and job.state is JobState.COMPLETED:
+            ended.append(_job(job))
+    return found, ended
+
+
+async def _waits(app: App, run: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    after: str | None = None
+    while rows := await app.store.waits(run=run, after=after):
+        after = rows[-1].id
+        names = ("id", "kind", "scope", "due", "job", "topic", "key")
+        found += [{**{name: getattr(row, name) for name in names}, "body": msgspec.Raw(row.body)} for row in rows]
     return found
+
+
+def _scope_of_letter(id: str) -> str:
+    """Whose memos a dead letter's step would go on with."""
+    return id.removesuffix(".dlq").partition(".redrive-")[0]
 
 
 def _job(row: JobRow) -> dict[str, Any]:
@@ -175,10 +212,18 @@ class Importer:
         state = [StateWrite(key, bytes(value)) for key, value in saved.state.items()]
         # A second write only for when an ended run was changed last: an open one may be worked on already.
         moments = (saved.created, saved.updated) if saved.closed else (saved.created,)
+        memos = [
+            Memo(scope, name, bytes(value))
+            for scope, kept in saved.memos.items()
+            if any(scope in (job["scope"], _scope_of_letter(job["id"])) for job in saved.jobs)
+            for name, value in kept.items()
+        ]
+        waits: list[WaitChange] = [_open_wait(saved.run, wait) for wait in saved.waits]
+        paused = decode_record(record).paused
         for version, self._clock.then in enumerate(moments):
-            write = RunWrite(saved.run, version, record, saved.flow, saved.status, saved.closed)
-            await self._commit(Unit(next(self._units), run=write, jobs=jobs, state=state))
-            jobs, state = [], []
+            write = RunWrite(saved.run, version, record, saved.flow, saved.status, saved.closed, paused)
+            await self._commit(Unit(next(self._units), run=write, jobs=jobs, state=state, memos=memos, waits=waits))
+            jobs, state, memos, waits = [], [], [], []
 
     def _new_job(self, saved: SavedRun, job: dict[str, Any]) -> NewJob:
         payload, opts = msgspec.json.encode(job["payload"]), msgspec.json.encode(job["opts"])
@@ -187,7 +232,8 @@ class Importer:
         record = decode_record(bytes(saved.record))
         table = TriggerTable(saved.flow, "", {})
         maker = Assembler(saved.run, table, None, self._recorder, saved.created)
-        scope = job["scope"] if job["scope"] != job["id"] else None
+        # Its scope is said even if it is its own id: that is how the store knows that there are memos.
+        scope = job["scope"] if job["scope"] != job["id"] or job["scope"] in saved.memos else None
         return maker.job(
             job["id"], job["name"], job["queue"], payload, decode_options(opts), record, "import",
             priority=job["priority"], due=job["due"], scope=scope,
@@ -197,6 +243,26 @@ class Importer:
         receipt = (await self._app.store.commit([unit])).receipts[0]
         if not isinstance(receipt, Committed):
             raise RunError("the store was written by someone else meanwhile: import again")
+
+
+def _open_wait(run: str, wait: dict[str, Any]) -> OpenWait:
+    body = msgspec.json.encode(wait["body"])
+    return OpenWait(
+        wait["id"], run, wait["scope"], wait["kind"], body, wait["due"], wait["job"], wait["topic"], wait["key"]
+    )
+
+
+def saved_claims(saved: SavedRun, now: int) -> list[Claim]:
+    """The steps of a saved run as a worker would be handed them: those that are open, and those that had memos."""
+    return [
+        Claim(
+            job["id"], job["queue"], job["name"], msgspec.json.encode(job["payload"]), msgspec.json.encode(job["opts"]),
+            job["scope"], 1, "", 0, 0, 0, saved.run, 1, bytes(saved.record),
+            {name: bytes(value) for name, value in saved.memos.get(job["scope"], {}).items()}, now,
+        )
+        for job in (*saved.jobs, *saved.ended)
+        if job["run"] is not None
+    ]  # fmt: skip
 
 
 def _ms(event: Event) -> int:

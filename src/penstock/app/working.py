@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from ..core.clock import Clock
 from ..core.errors import ConfigError, StoreError, UnknownQueue
+from ..flows.deliveries import Starters
 from ..flows.registry import Registry
 from ..jobs.committer import Committer
 from ..jobs.work import Work
 from ..jobs.worker import QueueLimits, Worker
 from ..ports.store import Retention, Store
-from ..ports.unit import Claim
+from ..ports.unit import DELIVERIES, Claim
 from ..runners.inprocess import InProcessRunner
 from ..settings import Settings
+from .given import count, several
 from .scheduling import Scheduling
 
 log = logging.getLogger("penstock.worker")
 SWEEP_EVERY = 60.0  # seconds
+KEEP_DELIVERIES = 100  # enough to see what the last ones were; every event that is waited for makes one
 
 
 class _Dispatch:
     """The worker's engine: whatever the App says of a claim."""
 
-    def __init__(self, open_claim: Callable[[Claim], Awaitable[Work]]) -> None:
+    def __init__(self, open_claim: Callable[[Claim], Coroutine[Any, Any, Work]]) -> None:
         self._open = open_claim
 
-    async def open(self, claim: Claim) -> Work:
-        return await self._open(claim)
+    def open(self, claim: Claim) -> Coroutine[Any, Any, Work]:
+        return self._open(claim)
 
 
 class Working:
@@ -40,8 +44,9 @@ class Working:
         self,
         store: Store,
         committer: Committer,
-        open_claim: Callable[[Claim], Awaitable[Work]],
+        open_claim: Callable[[Claim], Coroutine[Any, Any, Work]],
         scheduling: Scheduling,
+        starters: Starters,
         clock: Clock,
         unit_id: Callable[[], str],
         settings: Settings,
@@ -51,6 +56,7 @@ class Working:
         self._committer = committer
         self._engine = _Dispatch(open_claim)
         self._scheduling = scheduling
+        self._starters = starters
         self._clock = clock
         self._unit_id = unit_id
         self._settings = settings
@@ -67,6 +73,8 @@ class Working:
         if self._worker is not None:
             raise ConfigError("this App runs a worker already: make another App for another worker")
         settings = self._settings
+        queues = several(queues, "queues") if queues is not None else None
+        concurrency = count(concurrency, "concurrency") if concurrency is not None else None
         self._asked = queues or settings.queues, concurrency or settings.concurrency
         runner = InProcessRunner(max(settings.threads, concurrency or settings.concurrency))
         worker = Worker(
@@ -88,6 +96,7 @@ class Working:
         background = [
             asyncio.create_task(self._scheduling.scheduler.run(), name="penstock-scheduler"),
             asyncio.create_task(self._sweep(), name="penstock-sweep"),
+            asyncio.create_task(self._keep_starters(), name="penstock-starters"),
         ]
         try:
             await self._until_stopped(worker)
@@ -101,8 +110,8 @@ class Working:
 
     @property
     def active(self) -> int:
-        """How many attempts are under way."""
-        return self._worker.active if self._worker is not None else 0
+        """How many attempts are under way, those counted in whose claim has not been answered yet."""
+        return self._worker.active + self._worker.asked_for if self._worker is not None else 0
 
     @property
     def next_due(self) -> int | None:
@@ -121,6 +130,7 @@ class Working:
         known = self._registry().queues()
         wanted = [queue for queue in queues or known if queue in known]
         self._worker.work_on(self._limits(wanted, concurrency) if wanted else {})
+        self._store.signals.fire_all()  # whoever keeps what the code asks for (schedules, starters) looks again
 
     async def close(self) -> None:
         self._closed = True
@@ -167,7 +177,22 @@ class Working:
             most = [handler.max_active for handler in mine if handler.max_active is not None]
             rate = next((handler.rate for handler in mine if handler.rate is not None), None)
             limits[queue] = QueueLimits(min(own, default=concurrency), rate, min(most, default=None))
+        # Events are delivered by whoever works, whatever it works on.
+        limits[DELIVERIES] = QueueLimits(concurrency)
         return limits
+
+    async def _keep_starters(self) -> None:
+        """Opens the gates by which events start the flows of this code; again when it was reloaded."""
+        kept: Registry | None = None
+        with self._store.signals.listen("registry") as listener:
+            while True:
+                try:
+                    if kept is not (registry := self._registry()):
+                        await self._starters.keep(registry.flows)
+                        kept = registry
+                except StoreError as problem:
+                    log.warning("cannot say which events start flows, trying again: %s", problem)
+                await listener.wait(5.0 if kept is None else None)
 
     async def _sweep(self) -> None:
         while True:
@@ -194,4 +219,8 @@ class Working:
             runs_before=before(settings.retain_runs),
             jobs_before=before(settings.retain_jobs),
             events_before=before(settings.retain_events),
+            keep_runs=settings.keep_runs,
+            keep_jobs=settings.keep_jobs,
+            keep_events=settings.keep_events,
+            keep_deliveries=KEEP_DELIVERIES,
         )

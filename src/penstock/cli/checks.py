@@ -14,6 +14,7 @@ from ..core.clock import iso
 from ..core.durations import show_ms
 from ..core.errors import PenstockError
 from ..settings import Settings
+from .listing import counted
 from .options import Common
 from .session import working_app
 
@@ -54,7 +55,11 @@ def _code(common: Common) -> tuple[App | None, Check]:
     if registry.problems:
         said = "; ".join(f"{problem} [{problem.code}]" for problem in registry.problems)
         return app, Check("worker files", False, said)
-    return app, Check("worker files", True, f"{len(registry.flows)} flows, {len(registry.jobs)} jobs, no problems")
+    return app, Check(
+        "worker files",
+        True,
+        f"{counted(len(registry.flows), 'flow')}, {counted(len(registry.jobs), 'job')}, no problems",
+    )
 
 
 async def _store(app: App, loaded: bool) -> list[Check]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from pathlib import Path
@@ -16,7 +17,7 @@ from ..flows.registry import Registry
 from .mistakes import warn
 from .options import USUAL_PLACE, Common
 from .report import print_json
-from .session import working_app
+from .session import check_kept, working_app
 from .stopping import on_stop, stopping
 from .watching import changes
 from .worker import about, introduce
@@ -27,7 +28,7 @@ def dev(
     concurrency: Annotated[int | None, Parameter(help="Handlers at once; else PENSTOCK_CONCURRENCY, else 10.")] = None,
     common: Common = USUAL_PLACE,
 ) -> int:
-    """Work, and load the worker files anew whenever one changes.
+    """Work, and load the worker files anew whenever one changes, or a file beside their folder that they import.
 
     What is running goes on with the code it began with. An error in a file is shown, and its old version goes on.
     """
@@ -35,6 +36,7 @@ def dev(
 
 
 async def _dev(concurrency: int | None, common: Common) -> int:
+    check_kept(common)
     async with working_app(common, chatty=True, concurrency=concurrency) as app:
         folder = _folder(app)
         found = changes(folder)  # from here on, before anyone is told that it watches
@@ -67,7 +69,7 @@ def _stop(app: App) -> None:
 async def _watch(app: App, folder: Path, changed: AsyncIterator[list[str]], json: bool) -> None:
     async with aclosing(changed) as found:  # type: ignore[type-var]
         async for files in found:
-            names = [str(Path(file).relative_to(folder)) for file in files]
+            names = [_shown(file, folder) for file in files]
             before = app.registry
             try:
                 app.reload()
@@ -75,6 +77,10 @@ async def _watch(app: App, folder: Path, changed: AsyncIterator[list[str]], json
                 warn(f"error: {problem}; the old version goes on [{problem.code}]")
                 continue
             _tell(names, before, app.registry, json)
+
+
+def _shown(file: str, folder: Path) -> str:
+    return os.path.relpath(file, folder)
 
 
 def _tell(names: list[str], before: Registry, now: Registry, json: bool) -> None:

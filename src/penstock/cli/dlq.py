@@ -9,7 +9,10 @@ import msgspec
 from cyclopts import App as Commands
 from cyclopts import Parameter
 
+from ..app import App
+from ..app.given import near
 from ..app.queues import Redriven
+from ..core.errors import UnknownQueue
 from ..core.ids import dead_letter
 from ..jobs.dead_letters import DeadLetter
 from .confirm import NOT_DONE, Yes, confirmed
@@ -18,6 +21,7 @@ from .listing import done, show_list, show_object
 from .mistakes import UsageMistake, warn
 from .options import USUAL_PLACE, Common
 from .report import FAILED, OK
+from .secrets import Reveal, Veil
 from .session import acting_app
 
 dlq = Commands(name="dlq", help="Dead letters: what finally failed, kept until it is sent again or discarded.")
@@ -32,6 +36,7 @@ def list_letters(
     *,
     after: Annotated[str | None, Parameter(help="Only letters after the one of this id.")] = None,
     limit: Annotated[int, Parameter(help="At most so many.")] = 50,
+    reveal: Reveal = False,
     common: Common = USUAL_PLACE,
 ) -> int:
     """List the dead letters of a queue, oldest first; without a queue, the queues that have any.
@@ -45,14 +50,15 @@ def list_letters(
         rows = [{"queue": name, "letters": count} for name, count in asyncio.run(_queues(common)).items()]
         show_list(rows, ("queue", "letters"), json=common.json, none="No dead letters.")
         return 0
+    veil = Veil(common, reveal)
     letters = asyncio.run(_list(common, queue, after, read_limit(limit)))
-    rows = [letter_object(id, letter) for id, letter in letters]
+    rows = [letter_object(id, letter, veil) for id, letter in letters]
     show_list(rows, _SHOWN, json=common.json, none=f"No dead letters of queue {queue}.")
     return 0
 
 
 @dlq.command
-def show(id: str, /, *, common: Common = USUAL_PLACE) -> int:
+def show(id: str, /, *, reveal: Reveal = False, common: Common = USUAL_PLACE) -> int:
     """Show a dead letter with its payload and its error.
 
     Parameters
@@ -62,10 +68,9 @@ def show(id: str, /, *, common: Common = USUAL_PLACE) -> int:
     """
     letter = asyncio.run(_show(common, id))
     stack = letter.error.get("stack") or ""
-    show_object(
-        letter_object(dead_letter(letter.original_job_id), letter) | ({"stack": stack} if common.json else {}),
-        json=common.json,
-    )
+    veil = Veil(common, reveal)
+    shown = letter_object(dead_letter(letter.original_job_id), letter, veil)
+    show_object(shown | ({"stack": stack} if common.json else {}), json=common.json)
     if stack and not common.json:
         print(stack.rstrip())
     return 0
@@ -115,9 +120,9 @@ def discard(id: str, /, *, yes: Yes = False, common: Common = USUAL_PLACE) -> in
     return 0
 
 
-def letter_object(id: str, letter: DeadLetter) -> dict[str, Any]:
+def letter_object(id: str, letter: DeadLetter, veil: Veil) -> dict[str, Any]:
     """The object `dlq --json` prints."""
-    return {
+    found = {
         "id": id,
         "queue": letter.queue,
         "name": letter.original_job_name,
@@ -131,6 +136,7 @@ def letter_object(id: str, letter: DeadLetter) -> dict[str, Any]:
         "code": letter.error.get("code"),
         "payload": letter.original_data,
     }
+    return veil.over(found, "payload")
 
 
 def told(sent: Redriven, json: bool) -> int:
@@ -149,8 +155,18 @@ async def _queues(common: Common) -> dict[str, int]:
         return await app.dead_letters.queues()
 
 
+async def _check_queue(app: App, queue: str) -> None:
+    """A queue nobody has heard of is a mistake, not one without letters."""
+    known = {row.name for row in await app.queues.list()} | {handler.dlq for handler in app.registry.handlers()}
+    if queue not in known and f"{queue}-dlq" not in known and queue.removesuffix("-dlq") not in known:
+        names = sorted(known)
+        hint = near(queue, names) or f"known are {', '.join(names) or 'none'}"
+        raise UnknownQueue(f"there is no queue {queue!r}: {hint}")
+
+
 async def _list(common: Common, queue: str, after: str | None, limit: int) -> list[tuple[str, DeadLetter]]:
     async with acting_app(common) as app:
+        await _check_queue(app, queue)
         return await app.dead_letters.list(queue, after=after, limit=limit)
 
 
@@ -173,6 +189,7 @@ async def _redrive_all(
         return error is None or error in f"{letter.error.get('name')}: {letter.error.get('message')}"
 
     async with acting_app(common) as app:
+        await _check_queue(app, queue)
         change = None if data is None else lambda _before: data[0]
         return await app.dead_letters.redrive_all(queue, where=picked, change=change, limit=limit)
 

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from .given import read_input
 from .listing import done
 from .options import USUAL_PLACE, Common
-from .session import acting_app, working_app
+from .session import acting_app, check_kept, working_app
 
 
 def emit(
@@ -39,6 +39,7 @@ def emit(
 
 
 async def _emit(common: Common, kind: str, data: Any, run: str | None, key: str | None) -> None:
+    check_kept(common)
     async with working_app(common) if run is None else acting_app(common) as app:
         if run is not None:
             # Without the flow's code nobody here knows what the event starts.

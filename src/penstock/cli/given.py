@@ -21,12 +21,16 @@ def read_input(text: str | None, option: str = "--input") -> Any:
         return parse(sys.stdin.buffer.read(), "the input on stdin")
     if text.startswith("@"):
         return parse(_file(text[1:]), f"the input in {text[1:]}")
+    named = option.startswith("-")
+    before = f"{option} " if named else ""
     try:
-        return parse(text, f"the value of {option}")
+        return parse(text, f"the value of {option}" if named else f"the {option}")
     except NotJSON as problem:
+        if _is_file(text):
+            raise NotJSON(f"{problem}; to read the file of that name write {before}@{text}") from None
         if not text[:1].isalpha():
             raise
-        raise NotJSON(f"{problem}; text has quotes of its own: {option} '\"{text}\"'") from None
+        raise NotJSON(f"{problem}; text has quotes of its own: {before}'\"{text}\"'") from None
 
 
 def read_tags(tags: list[str] | None) -> dict[str, str]:
@@ -50,12 +54,12 @@ def read_delay(text: str | None, option: str = "--delay") -> str | None:
     return text
 
 
-def read_moment(text: str | None) -> datetime | None:
-    """The value of --at: a time as ISO 8601 writes it; without a zone it is UTC."""
+def read_moment(text: str | None, option: str = "--at") -> datetime | None:
+    """The value of --at and the like: a time as ISO 8601 writes it; without a zone it is UTC."""
     try:
         return datetime.fromisoformat(text) if text is not None else None
     except ValueError:
-        raise UsageMistake(f"--at {text}: write a time such as 2030-01-31T09:00:00+01:00") from None
+        raise UsageMistake(f"{option} {text}: write a time such as 2030-01-31T09:00:00+01:00") from None
 
 
 def read_limit(limit: int) -> int:
@@ -63,6 +67,13 @@ def read_limit(limit: int) -> int:
     if limit < 1:
         raise UsageMistake(f"--limit {limit}: give a whole number of at least 1")
     return limit
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # no path at all: too long, or with a null in it
+        return False
 
 
 def _file(path: str) -> bytes:

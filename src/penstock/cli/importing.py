@@ -15,7 +15,7 @@ from .logs import log_as
 from .mistakes import UsageMistake
 from .options import USUAL_PLACE, Common
 from .progress import progress
-from .session import check_dir
+from .session import check_dir, check_kept
 
 
 def import_(file: str, /, *, common: Common = USUAL_PLACE) -> int:
@@ -28,6 +28,7 @@ def import_(file: str, /, *, common: Common = USUAL_PLACE) -> int:
     file
         The file; - reads standard input.
     """
+    check_kept(common)
     data = _read(file)
     if common.dir is not None:
         check_dir(common.dir)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import App as Commands
 from cyclopts import Parameter
@@ -19,10 +19,11 @@ from .confirm import NOT_DONE, Yes, confirmed
 from .given import read_limit
 from .listing import done, show_list, show_object
 from .options import USUAL_PLACE, Common
+from .secrets import Reveal, Veil
 from .session import looking_app
 
 jobs = Commands(name="jobs", help="List the jobs of a queue; show, retry, remove and promote them.")
-State = Literal["waiting", "delayed", "active", "suspended", "completed", "failed", "cancelled"]
+_ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 _SHOWN = ("id", "name", "state", "attempt", "run", "createdAt", "due", "error")
 
 
@@ -31,9 +32,10 @@ def list_jobs(
     queue: str,
     /,
     *,
-    state: Annotated[State | None, Parameter(help="Only jobs in this state; else all that have not ended.")] = None,
+    state: Annotated[JobState | None, Parameter(help="Only jobs in this state; else all that have not ended.")] = None,
     after: Annotated[str | None, Parameter(help="Only jobs after the one of this id; needs --state.")] = None,
     limit: Annotated[int, Parameter(help="At most so many of each state.")] = 50,
+    reveal: Reveal = False,
     common: Common = USUAL_PLACE,
 ) -> int:
     """List the jobs of a queue.
@@ -43,13 +45,14 @@ def list_jobs(
     queue
         The queue's name.
     """
+    veil = Veil(common, reveal)
     rows = asyncio.run(_list(common, queue, state, after, read_limit(limit)))
-    show_list([job_object(row) for row in rows], _SHOWN, json=common.json, none=f"No jobs in queue {queue}.")
+    show_list([job_object(row, veil) for row in rows], _SHOWN, json=common.json, none=f"No jobs in queue {queue}.")
     return 0
 
 
 @jobs.command
-def show(id: str, /, *, common: Common = USUAL_PLACE) -> int:
+def show(id: str, /, *, reveal: Reveal = False, common: Common = USUAL_PLACE) -> int:
     """Show a job with its payload and its result or error.
 
     Parameters
@@ -57,7 +60,8 @@ def show(id: str, /, *, common: Common = USUAL_PLACE) -> int:
     id
         The job's id.
     """
-    show_object(job_object(asyncio.run(_job(common, id))), json=common.json)
+    veil = Veil(common, reveal)
+    show_object(job_object(asyncio.run(_job(common, id)), veil), json=common.json)
     return 0
 
 
@@ -105,8 +109,8 @@ def remove(id: str, /, *, yes: Yes = False, common: Common = USUAL_PLACE) -> int
     return 0
 
 
-async def _list(common: Common, queue: str, state: State | None, after: str | None, limit: int) -> list[JobRow]:
-    states = (state,) if state is not None else ("active", "waiting", "delayed", "suspended")
+async def _list(common: Common, queue: str, state: JobState | None, after: str | None, limit: int) -> list[JobRow]:
+    states = (state,) if state is not None else tuple(one for one in JobState if one not in _ENDED)
     async with looking_app(common) as app:
         await app.queues.counts(queue)  # a queue that is not there is a mistake, not an empty list
         pages = [await app.queues.jobs(queue, one, after=after, limit=limit) for one in states]
@@ -127,10 +131,10 @@ async def _act(common: Common, id: str, why_not: str, act: Callable[[App], Await
             raise RunError(f"job {id!r} is {row.state.value}: {why_not}")
 
 
-def job_object(row: JobRow) -> dict[str, Any]:
+def job_object(row: JobRow, veil: Veil) -> dict[str, Any]:
     """The object `jobs --json` prints."""
     error = unpack(row.error) if row.error is not None else {}
-    return {
+    found = {
         "id": row.id,
         "queue": row.queue,
         "name": row.name,
@@ -148,3 +152,4 @@ def job_object(row: JobRow) -> dict[str, Any]:
         "result": unpack(row.result) if row.result is not None else None,
         "error": error.get("error"),
     }
+    return veil.over(found, "payload", "progress", "result", "error")

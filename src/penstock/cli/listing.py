@@ -1,4 +1,4 @@
-"""Lists: a table for a person at a terminal, bare lines for a pipe, one JSON object a line for a program."""
+"""Lists: a table for a person at a terminal, plain lines under a header for a pipe, JSON lines for a program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def show_list(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, json
     elif sys.stdout.isatty():
         _table(rows, columns)
     else:
-        cells = [[cell(row.get(column)) or "-" for column in columns] for row in rows]
+        cells = [list(columns), *([cell(row.get(column)) or "-" for column in columns] for row in rows)]
         widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
         for line in cells:
             print("  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
@@ -37,6 +37,11 @@ def show_object(value: Mapping[str, Any], *, json: bool) -> None:
     width = max(map(len, value), default=0)
     for key, item in value.items():
         print(f"{key:<{width}}  {cell(item)}".rstrip())
+
+
+def counted(count: int, thing: str) -> str:
+    """`1 flow`, `2 flows`."""
+    return f"{count} {thing}{'s' * (count != 1)}"
 
 
 def done(message: str, answer: Mapping[str, Any], *, json: bool) -> None:

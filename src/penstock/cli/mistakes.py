@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, UnusedCliTokensError
 
 from ..core.errors import PenstockError
 
@@ -36,7 +36,7 @@ def shown(command: Callable[[], int], args: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except CycloptsError as problem:
-        return _say(f"{str(problem).strip()} Try: {_help(args)}", UsageMistake.code, MISTAKE, debug)
+        return _say(f"{_worded(problem, args)} Try: {_help(args)}", UsageMistake.code, MISTAKE, debug)
     except PenstockError as problem:
         return _say(str(problem), problem.code, MISTAKE, debug)
     except Exception as problem:
@@ -59,6 +59,21 @@ def _say(message: str, code: str, exit_code: int, debug: bool) -> int:
         traceback.print_exc()
     warn(f"error: {message} [{code}]")
     return exit_code
+
+
+def _worded(problem: CycloptsError, args: list[str]) -> str:
+    """The parser's own words, but for words too many: those are most often a misspelt command."""
+    if not isinstance(problem, UnusedCliTokensError) or not problem.unused_tokens:
+        return str(problem).strip()
+    from ..app.given import near
+    from .commands import commands
+
+    group, word = args[0], problem.unused_tokens[0]
+    parser = commands()[group]
+    below = [name for name in parser if not name.startswith("-")]
+    if args[1:2] == [word] and below:
+        return f"There is no command {group} {word}: {near(word, below) or 'there are ' + ', '.join(below) + '.'}"
+    return f"{' '.join(problem.unused_tokens)} is too much: {' '.join(args)}."
 
 
 def _help(args: list[str]) -> str:

@@ -45,7 +45,7 @@ class Starting:
     key: Annotated[
         str | None, Parameter(help="Idempotency key, which becomes the run's id: the same key starts one run only.")
     ] = None
-    delay: Annotated[str | None, Parameter(help="Begin later: 30s, 1h30m.")] = None
+    delay: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Begin later: 30s, 1h30m.")] = None
     priority: Annotated[int, Parameter(help="Lower goes first.")] = 0
     tag: Annotated[
         list[str] | None, Parameter(negative="", help="A label name=value kept with the run; may be repeated.")

@@ -13,6 +13,7 @@ from .rows import MARKS, Row, elapsed, one_line, rows_of
 COLOURS = {
     "running": "cyan", "completed": "green", "failed": "red", "retrying": "yellow", "pending": "dim", "waiting": "blue",
     "timeout": "red", "cancelled": "magenta", "compensating": "yellow", "compensated": "yellow",
+    "paused": "magenta",
 }  # fmt: skip
 ASCII = {"✓": "+", "✗": "x", "●": "*", "↻": "~", "·": ".", "…": "_", "–": "-"}
 BAR = 16  # characters

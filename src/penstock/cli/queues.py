@@ -8,20 +8,25 @@ from typing import Annotated, Any
 from cyclopts import App as Commands
 from cyclopts import Parameter
 
+from ..ports.unit import JobState
 from .confirm import NOT_DONE, Yes, confirmed
 from .listing import done, show_list
 from .options import USUAL_PLACE, Common
 from .session import acting_app
 
 queues = Commands(name="queues", help="List queues with their counts by state; pause, resume and drain them.")
-_SHOWN = ("queue", "paused", "waiting", "delayed", "active", "suspended", "completed", "failed", "cancelled")
+_SHOWN = ("queue", "paused", *(state.value for state in JobState))
 
 
 @queues.command(name="list")
 @queues.default
-def list_queues(*, common: Common = USUAL_PLACE) -> int:
+def list_queues(
+    *,
+    all: Annotated[bool, Parameter(negative="", show_default=False, help="The engine's own queue too.")] = False,
+    common: Common = USUAL_PLACE,
+) -> int:
     """List queues with their counts by state."""
-    show_list(asyncio.run(_list(common)), _SHOWN, json=common.json, none="No queues.")
+    show_list(asyncio.run(_list(common, all)), _SHOWN, json=common.json, none="No queues.")
     return 0
 
 
@@ -77,9 +82,10 @@ def drain(
     return 0
 
 
-async def _list(common: Common) -> list[dict[str, Any]]:
+async def _list(common: Common, all: bool) -> list[dict[str, Any]]:
     async with acting_app(common) as app:
-        return [{"queue": row.name, "paused": row.paused, **row.counts} for row in await app.queues.list()]
+        rows = await app.queues.list(internal=all)
+        return [{"queue": row.name, "paused": row.paused, **row.counts} for row in rows]
 
 
 async def _set_paused(common: Common, queue: str, paused: bool) -> None:

@@ -20,6 +20,7 @@ def run_object(view: FlowView) -> dict[str, Any]:
         "flow": view.name,
         "status": view.status,
         "version": view.version,
+        "forkedFrom": view.forked_from,
         "correlationId": view.correlation_id,
         "startedAt": view.started_at,
         "completedAt": view.completed_at,
@@ -52,4 +53,4 @@ def unicode_out() -> bool:
 
 def exit_code(view: FlowView) -> int:
     """0 for a completed run; failed, compensated and cancelled ones did not do what was asked."""
-    return OK if view.status in ("completed", "running", "compensating") else FAILED
+    return OK if view.status in ("completed", "running", "paused", "compensating") else FAILED

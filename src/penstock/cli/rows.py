@@ -98,11 +98,28 @@ def _detail(step: StepView, now_ms: int) -> str:
         return one_line(f"again in {show_ms(wait)}: {step.error or ''}")
     if step.status in ("failed", "timeout", "retrying"):
         return one_line(step.error or "")
+    if step.status == "waiting":
+        return one_line(_awaited(step, now_ms))
     if step.partials:
         return _tail(step.partials)
     if step.progress is not None and step.status == "running" and _percent(step) is None:
         return one_line(step.progress)
     return ""
+
+
+def _awaited(step: StepView, now_ms: int) -> str:
+    """What a step waits for."""
+    data = step.await_data if isinstance(step.await_data, dict) else {}
+    match step.await_type:
+        case "time":
+            until = data.get("resumeAt")
+            left = f", in {show_ms(max(from_iso(until) - now_ms, 0))}" if until else ""
+            return f"until {until}{left}"
+        case "event":
+            held = f" {one_line(data['match'])}" if data.get("match") else ""
+            return f"for {data.get('eventKind')}{held}"
+        case _:
+            return f"for trigger {data.get('name') or data.get('triggerId')}"
 
 
 def _tail(partials: list[Any]) -> str:

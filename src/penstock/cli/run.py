@@ -23,6 +23,7 @@ def run(flow: str, /, *, starting: Starting = PLAIN_START, common: Common = USUA
     """Start a run and work on it here, with live progress, until it ends.
 
     With the --key of a run that has not ended, that run is continued. Ctrl-C leaves the run in the store.
+    It is a worker of the flow's queues until then: whatever else waits in those is worked on too.
 
     Parameters
     ----------
@@ -57,5 +58,7 @@ async def _id(app: App, flow: str, starting: Starting) -> str:
     row = await app.store.run(check_id(key, "idempotency key")) if key is not None else None
     if row is None or row.flow != app.registry.flow(flow).name:  # a run of another flow is for `start` to refuse
         return await start_run(app, flow, starting)
+    if starting.input is not None:
+        await start_run(app, flow, starting)  # starts nothing, and warns of an input that is not the run's
     warn(f"Run {row.id} {'ended before: here it is' if row.closed else 'was started before: going on with it'}.")
     return row.id

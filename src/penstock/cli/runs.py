@@ -1,4 +1,4 @@
-"""`penstock runs list|show|cancel|retry|replay`."""
+"""`penstock runs list|show|pause|resume|cancel|retry|replay|fork`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ..app.again import replay_run, retry_run
+from ..app.given import near
 from ..app.queues import Redriven
 from ..core.clock import iso
 from ..core.durations import show_ms
-from ..core.errors import RunError
+from ..core.errors import RunError, UnknownFlow
 from ..flows.reducer import FlowView
 from ..ports.store import RunRow
 from .confirm import NOT_DONE, Yes, confirmed
@@ -29,8 +30,9 @@ from .report import print_json, run_object, unicode_out
 from .rows import one_line
 from .session import acting_app, looking_app
 
+_SHOWN = ("id", "flow", "status", "createdAt", "took")
 LOGS, WIDE = 20, 1000  # lines of log shown, and characters of each
-runs = Commands(name="runs", help="List runs, newest first; show, cancel, retry and replay them.")
+runs = Commands(name="runs", help="List runs, newest first; show, pause, resume, cancel, retry, replay and fork them.")
 
 
 @runs.command(name="list")
@@ -45,12 +47,8 @@ def list_runs(
 ) -> int:
     """List runs, newest first; 'runs show ID' shows one with its steps."""
     rows = asyncio.run(_list(common, flow, status, before, read_limit(limit)))
-    if common.json or sys.stdout.isatty() or not rows:
-        objects = [_object(row) for row in rows]
-        show_list(objects, ("id", "flow", "status", "createdAt", "took"), json=common.json, none="No runs.")
-        return 0
-    for row in rows:
-        print(f"{row.id:<36}  {row.flow:<16}  {row.status:<12}  {iso(row.created)}  {_took(row)}".rstrip())
+    none = "No runs." if flow is None else f"No runs of flow {flow}."
+    show_list([_object(row) for row in rows], _SHOWN, json=common.json, none=none)
     return 0
 
 
@@ -70,6 +68,68 @@ def show(id: str, /, *, common: Common = USUAL_PLACE) -> int:
         Console().print(Picture(view, _Stopped(now)), *_extras(view), sep="\n", markup=False, highlight=False)
     else:
         print(plain(view, now, unicode_out()), *_extras(view), sep="\n")
+    return 0
+
+
+@runs.command
+def pause(
+    id: str,
+    /,
+    *,
+    reason: Annotated[str, Parameter(help="Recorded with it.")] = "paused by request",
+    common: Common = USUAL_PLACE,
+) -> int:
+    """Halt a run: what is running may end, nothing more of it begins. What it waits for may come meanwhile.
+
+    Parameters
+    ----------
+    id
+        The run's id.
+    """
+    asyncio.run(_pause(common, id, reason))
+    done(f"Run {id} is paused.", {"id": id, "paused": True}, json=common.json)
+    return 0
+
+
+@runs.command
+def resume(
+    id: str,
+    /,
+    *,
+    reason: Annotated[str, Parameter(help="Recorded with it.")] = "resumed by request",
+    common: Common = USUAL_PLACE,
+) -> int:
+    """Let a paused run go on, with whatever has come meanwhile.
+
+    Parameters
+    ----------
+    id
+        The run's id.
+    """
+    asyncio.run(_resume(common, id, reason))
+    done(f"Run {id} goes on.", {"id": id, "paused": False}, json=common.json)
+    return 0
+
+
+@runs.command
+def fork(
+    id: str,
+    /,
+    *,
+    at: Annotated[str, Parameter(help="The id of an event of that run; 'penstock events ID' lists them.")],
+    key: Annotated[str | None, Parameter(help="Idempotency key, which becomes the new run's id.")] = None,
+    common: Common = USUAL_PLACE,
+) -> int:
+    """Start a new run that has the past of a run up to an event and goes on from there; prints its id.
+
+    Parameters
+    ----------
+    id
+        The run's id.
+    """
+    with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
+        new = asyncio.run(_fork(common, id, at, key))
+    done(new, {"id": new, "forkOf": id, "at": at}, json=common.json)
     return 0
 
 
@@ -98,7 +158,7 @@ def cancel(
 
 @runs.command
 def retry(id: str, /, *, common: Common = USUAL_PLACE) -> int:
-    """Send the failed steps of a failed run again, from their dead letters. A worker then goes on with it.
+    """Send the failed steps of a failed run again, with what they have recorded. A worker then goes on with it.
 
     Parameters
     ----------
@@ -135,12 +195,36 @@ def replay(
 
 async def _list(common: Common, flow: str | None, status: str | None, before: str | None, limit: int) -> list[RunRow]:
     async with looking_app(common) as app:
-        return await app.runs(flow=flow, status=status, before=before, limit=limit)
+        if before is not None:
+            await app.run(before)  # a run that is not there is a mistake, not the end of the list
+        rows = await app.runs(flow=flow, status=status, before=before, limit=limit)
+        if flow is not None and not rows and not await app.runs(flow=flow, limit=1):
+            known = sorted({row.flow for row in await app.runs(limit=1000)})
+            if hint := near(flow, known):
+                raise UnknownFlow(f"there is no run of flow {flow!r}: {hint}")
+        return rows
 
 
 async def _show(common: Common, id: str) -> tuple[FlowView, int]:
     async with looking_app(common) as app:
         return await app.run(id), app.clock.now_ms()
+
+
+async def _pause(common: Common, id: str, reason: str) -> None:
+    async with looking_app(common) as app:
+        if not await app.pause(id, reason):
+            raise RunError(f"run {id!r} is {(await app.run(id)).status}: it cannot be paused")
+
+
+async def _resume(common: Common, id: str, reason: str) -> None:
+    async with looking_app(common) as app:
+        if not await app.resume(id, reason):
+            raise RunError(f"run {id!r} is {(await app.run(id)).status}, not paused")
+
+
+async def _fork(common: Common, id: str, at: str, key: str | None) -> str:
+    async with acting_app(common) as app:
+        return await app.fork(id, at, key=key)
 
 
 async def _cancel(common: Common, id: str, reason: str) -> None:

@@ -24,6 +24,7 @@ def working_app(common: Common, *, chatty: bool = False, **given: Any) -> App:
 
 def looking_app(common: Common, clock: Clock | None = None) -> App:
     """An App that loads no code, on a store that is there: looking creates nothing."""
+    check_kept(common)
     if common.dir is not None:
         check_dir(common.dir)
     app = App(common.url, handlers=(), clock=clock)
@@ -34,12 +35,28 @@ def looking_app(common: Common, clock: Clock | None = None) -> App:
 
 def acting_app(common: Common) -> App:
     """An App with the worker files if there are any, on a store that is there."""
+    check_kept(common)
     settings = Settings.load({"url": common.url, "dir": common.dir})
     if common.dir is None and not Path(settings.dir).is_dir():
         return looking_app(common)
     app = working_app(common)
     _check_store(app)
     return app
+
+
+def check_kept(common: Common) -> None:
+    """A store in memory ends with the command: whatever is put into it is for nobody."""
+    url = Settings.load({"url": common.url}).url
+    if in_memory(url):
+        raise ConfigError(
+            f"the store {url!r} is the memory of this very command, which nobody else sees: give a file, such as "
+            "--url sqlite:///penstock.db, or use `penstock run`, which also does the work"
+        )
+
+
+def in_memory(url: str) -> bool:
+    """Whether a URL names no file."""
+    return url in (":memory:", "memory:", "memory://") or (url.startswith("sqlite:") and sqlite_path(url) == ":memory:")
 
 
 def check_dir(dir: str) -> None:
@@ -50,5 +67,5 @@ def check_dir(dir: str) -> None:
 
 def _check_store(app: App) -> None:
     url = app.settings.url
-    if url.startswith("sqlite:") and (path := sqlite_path(url)) != ":memory:" and not Path(path).exists():
+    if url.startswith("sqlite:") and not Path(path := sqlite_path(url)).exists():
         raise NotFound(f"there is no store at {path}: nothing has run here yet, or give the right --url")

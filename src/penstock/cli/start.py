@@ -12,7 +12,7 @@ from .given import read_delay, read_input, read_tags
 from .mistakes import warn
 from .options import PLAIN_START, USUAL_PLACE, Common, Starting
 from .report import print_json
-from .session import working_app
+from .session import check_kept, working_app
 
 
 def start(flow: str, /, *, starting: Starting = PLAIN_START, common: Common = USUAL_PLACE) -> int:
@@ -23,12 +23,14 @@ def start(flow: str, /, *, starting: Starting = PLAIN_START, common: Common = US
     flow
         The flow's name.
     """
-    id = asyncio.run(_start(flow, starting, common))
+    id, existing = asyncio.run(_start(flow, starting, common))
     if common.json:
-        print_json({"id": id})
+        print_json({"id": id, "existing": existing})
     else:
         print(id)
-    if sys.stderr.isatty() and sys.stdout.isatty():
+    if existing:
+        warn(f"Run {id} was started before: no other one was started. `penstock runs show {id}` shows it.")
+    elif sys.stderr.isatty() and sys.stdout.isatty():
         url = f" --url {shlex.quote(common.url)}" if common.url is not None else ""
         warn(f"Started. `penstock worker{common.place}` works on it, `penstock events {id} --follow{url}` shows it.")
     return 0
@@ -46,7 +48,12 @@ async def start_run(app: App, flow: str, starting: Starting) -> str:
     )
 
 
-async def _start(flow: str, starting: Starting, common: Common) -> str:
+async def _start(flow: str, starting: Starting, common: Common) -> tuple[str, bool]:
+    """The run's id, and whether it was there before."""
+    check_kept(common)
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
         async with working_app(common) as app:
-            return await start_run(app, flow, starting)
+            now = app.clock.now_ms()
+            id = await start_run(app, flow, starting)
+            row = await app.store.run(id)
+            return id, row is not None and row.created < now

@@ -20,6 +20,7 @@ from .listing import cell, done, show_list
 from .mistakes import UsageMistake
 from .options import USUAL_PLACE, Common
 from .report import print_json
+from .secrets import Reveal, Veil
 from .session import looking_app
 
 state = Commands(name="state", help="The state store: keys all handlers share, or with --run those of one run.")
@@ -28,7 +29,7 @@ _NOTHING: Any = object()
 
 
 @state.command
-def get(key: str, /, *, run: OfRun = None, common: Common = USUAL_PLACE) -> int:
+def get(key: str, /, *, run: OfRun = None, reveal: Reveal = False, common: Common = USUAL_PLACE) -> int:
     """Print the value of a key.
 
     Parameters
@@ -36,7 +37,8 @@ def get(key: str, /, *, run: OfRun = None, common: Common = USUAL_PLACE) -> int:
     key
         The key.
     """
-    value = asyncio.run(_get(common, run, key))
+    veil = Veil(common, reveal)
+    value = veil.member(key, asyncio.run(_get(common, run, key)))
     print_json(value) if common.json or not isinstance(value, str) else print(cell(value))
     return 0
 
@@ -60,7 +62,7 @@ def set(
     value
         The value as JSON; @FILE reads a file, - standard input.
     """
-    read = read_input(value, "VALUE")
+    read = read_input(value, "value")
     asyncio.run(_set(common, run, key, read, read_delay(ttl, "--ttl")))
     done(f"{key} is set.", {"key": key, "value": read}, json=common.json)
     return 0
@@ -74,6 +76,7 @@ def list_keys(
     *,
     limit: Annotated[int, Parameter(help="At most so many.")] = 100,
     run: OfRun = None,
+    reveal: Reveal = False,
     common: Common = USUAL_PLACE,
 ) -> int:
     """List keys and their values.
@@ -84,7 +87,8 @@ def list_keys(
         Only keys that begin so.
     """
     found = asyncio.run(_list(common, run, prefix, read_limit(limit)))
-    rows = [{"key": key, "value": value} for key, value in found.items()]
+    veil = Veil(common, reveal)
+    rows = [{"key": key, "value": veil.member(key, value)} for key, value in found.items()]
     show_list(rows, ("key", "value"), json=common.json, none="No keys.")
     return 0
 

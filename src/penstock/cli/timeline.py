@@ -73,6 +73,7 @@ def _line(step: StepView, name: str, span: tuple[int, int], now: int, width: int
         until = from_iso(step.completed_at) if step.completed_at else now
         line.append(f"  {show_ms(max(until - from_iso(step.started_at), 0)):>9}", "dim default")
     line.append(f" ×{step.attempt}" if step.attempt > 1 else "", "yellow")
+    line.append(" waits" if step.status == "waiting" else "", "blue")
     return line
 
 

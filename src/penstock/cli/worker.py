@@ -16,7 +16,7 @@ from .mistakes import UsageMistake, warn
 from .options import USUAL_PLACE, Common
 from .processes import Processes
 from .report import print_json
-from .session import working_app
+from .session import check_kept, working_app
 from .stopping import on_stop, stopping
 
 PARENT_LOOK = 1.0  # seconds between two looks whether the parent of a child process lives
@@ -43,6 +43,7 @@ def worker(
 
 
 async def _work(queues: str | None, concurrency: int | None, common: Common, parent: int | None) -> int:
+    check_kept(common)
     async with working_app(common, chatty=True, queues=queues, concurrency=concurrency) as app:
         check_work(app)
         working = asyncio.create_task(app.run_worker(concurrency=concurrency))
@@ -58,6 +59,7 @@ async def _work(queues: str | None, concurrency: int | None, common: Common, par
 
 
 async def _work_together(count: int, queues: str | None, concurrency: int | None, common: Common) -> int:
+    check_kept(common)
     app = working_app(common, chatty=True, queues=queues, concurrency=concurrency)
     check_work(app)
     introduce(about(app) | {"processes": count}, common.json)

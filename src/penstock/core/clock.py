@@ -6,6 +6,8 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
+from .errors import BadArgument
+
 
 class Clock(Protocol):
     """Milliseconds since the epoch. Time under test is another Clock."""
@@ -36,6 +38,8 @@ def from_iso(text: str) -> int:
 
 def moment_ms(moment: datetime) -> int:
     """Milliseconds since the epoch of a datetime; a naive one is read as UTC."""
+    if not isinstance(moment, datetime):
+        raise BadArgument(f"{moment!r} is not a moment: give a datetime, such as datetime(2030, 1, 31, 9, tzinfo=UTC)")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)

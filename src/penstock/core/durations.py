@@ -6,6 +6,8 @@ import re
 from datetime import timedelta
 from math import isfinite
 
+from .errors import BadDuration
+
 Duration = str | int | float | timedelta
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -14,7 +16,7 @@ _HINT = 'write "500ms", "30s", "1h30m", "7d", a number of seconds or a timedelta
 
 
 def to_ms(value: Duration) -> int:
-    """Whole milliseconds; a ValueError names the value and the forms that are understood."""
+    """Whole milliseconds; BadDuration names the value and the forms that are understood."""
     if isinstance(value, timedelta):
         ms = value.total_seconds() * 1000
     elif isinstance(value, str):
@@ -22,11 +24,11 @@ def to_ms(value: Duration) -> int:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         ms = value * 1000
     else:
-        raise ValueError(f"{value!r} is not a duration: {_HINT}")
+        raise BadDuration(f"{value!r} is not a duration: {_HINT}")
     if isinstance(ms, float) and not isfinite(ms):
-        raise ValueError(f"a duration must have an end: {value!r}")
+        raise BadDuration(f"a duration must have an end: {value!r}")
     if ms < 0:
-        raise ValueError(f"a duration cannot be negative: {value!r}")
+        raise BadDuration(f"a duration cannot be negative: {value!r}")
     return round(ms)
 
 
@@ -35,7 +37,7 @@ def _parse(text: str) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", compact):
         return float(compact) * 1000
     if not compact or _PART.sub("", compact):
-        raise ValueError(f"{text!r} is not a duration: {_HINT}")
+        raise BadDuration(f"{text!r} is not a duration: {_HINT}")
     return sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(compact))
 
 

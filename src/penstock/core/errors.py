@@ -2,13 +2,18 @@
 
     PenstockError
     ├── ConfigError              SettingError · DefinitionError
+    ├── BadArgument              BadDuration
     ├── NotFound                 UnknownFlow · UnknownStep · UnknownQueue · UnknownRun · UnknownJob · UnknownSchedule
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation
     ├── StoreError               StoreUnavailable · StoreFull · StoreCorrupt
-    ├── HandlerError             Permanent · Retry · UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt
-    ├── RunError                 RunFailed · RunCancelled · RunLimit
+    ├── HandlerError             Permanent · Retry · UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt ·
+    │   │                        ContextClosed · AwaitTimeout · CallFailed · VersionMismatch
+    │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
+    │                            HistoryLimit
+    ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature
+    ├── RunError                 RunFailed · RunCancelled · RunLimit · CannotFork
     └── WaitTimeout
-    AttemptCancelled             a BaseException: `except Exception` in a handler cannot eat it
+    AttemptCancelled, Suspension BaseExceptions: `except Exception` in a handler cannot eat them
 
 Every class has a stable `code`; HTTP, CLI, events and docs show the same one.
 """
@@ -46,6 +51,18 @@ class DefinitionError(ConfigError):
         super().__init__(f"{where}: {message}" if where else message)
         self.kind = code
         self.where = where
+
+
+class BadArgument(PenstockError, ValueError):
+    """A method was given a value it cannot use."""
+
+    code = "bad_argument"
+
+
+class BadDuration(BadArgument):
+    """A span of time that cannot be read."""
+
+    code = "bad_duration"
 
 
 class NotFound(PenstockError):
@@ -172,6 +189,102 @@ class StaleAttempt(HandlerError):
     code = "stale_attempt"
 
 
+class ContextClosed(StaleAttempt):
+    """A ctx was used after its handler had ended: what it says now would be lost."""
+
+    code = "context_closed"
+
+
+class AwaitTimeout(HandlerError):
+    """What a step waited for did not come in time. Catch it to go on; otherwise the step fails, without retries."""
+
+    code = "AWAIT_TIMEOUT"
+
+
+class CallFailed(HandlerError):
+    """A `ctx.run` call failed for good; a re-run of the handler is told the same."""
+
+    code = "call_failed"
+
+
+class VersionMismatch(HandlerError):
+    """A run was begun under another version of its flow, whose policy does not let this code go on with it."""
+
+    code = "version_mismatch"
+
+
+class ReplayError(HandlerError):
+    """A handler broke a rule of re-running: the message says which call, what was recorded and what came now."""
+
+    code = "replay_error"
+
+
+class NonDeterminism(ReplayError):
+    """A re-run made its durable calls in another order, or a call of another kind under a recorded name."""
+
+    code = "non_determinism"
+
+
+class DuplicateName(ReplayError):
+    """Two durable calls in different places of a handler have one name."""
+
+    code = "duplicate_name"
+
+
+class ConcurrentDurableCall(ReplayError):
+    """A durable call began while another was under way, outside `ctx.all` and `ctx.first`."""
+
+    code = "concurrent_durable_call"
+
+
+class SuspendSwallowed(ReplayError):
+    """A handler caught the exception by which a wait suspends it, and went on."""
+
+    code = "suspend_swallowed"
+
+
+class HistoryLimit(ReplayError):
+    """A step recorded more durable calls than a re-run can be asked to go through."""
+
+    code = "history_limit"
+
+
+class TriggerError(PenstockError):
+    """A trigger could not be fired."""
+
+    code = "trigger_error"
+
+
+class UnknownTrigger(TriggerError):
+    """No trigger has this token."""
+
+    code = "unknown_trigger"
+
+
+class TriggerUsed(TriggerError):
+    """The trigger has been fired before."""
+
+    code = "trigger_used"
+
+
+class TriggerExpired(TriggerError):
+    """The trigger's time is up."""
+
+    code = "trigger_expired"
+
+
+class TriggerCancelled(TriggerError):
+    """The step or the run that waited for the trigger is over."""
+
+    code = "trigger_cancelled"
+
+
+class BadSignature(TriggerError):
+    """A signed trigger was fired without a signature, or with a wrong or an old one."""
+
+    code = "bad_signature"
+
+
 class RunError(PenstockError):
     code = "run_error"
 
@@ -194,6 +307,12 @@ class RunLimit(RunError):
     code = "run_limit"
 
 
+class CannotFork(RunError):
+    """A run has no past up to that event of which a new one could be made."""
+
+    code = "cannot_fork"
+
+
 class WaitTimeout(PenstockError):
     """What was waited for did not happen in time; it may still happen."""
 
@@ -206,3 +325,7 @@ class AttemptCancelled(BaseException):
     def __init__(self, reason: str = "interrupted") -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class Suspension(BaseException):
+    """Leaves a handler that waits: its slot is freed, and it is run again from the top when the wait is over."""

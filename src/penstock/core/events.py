@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -65,10 +66,7 @@ class _Stored(msgspec.Struct, rename="camel"):
 _encoder = msgspec.json.Encoder()
 _stored = msgspec.json.Decoder(_Stored)
 encode_event = _encoder.encode
-
-
-def encode_body(body: Body) -> bytes:
-    return _encoder.encode(body)
+encode_body: Callable[[Body], bytes] = _encoder.encode
 
 
 def decode_event(stream: str, seq: int, ms: int, body: bytes) -> Event:

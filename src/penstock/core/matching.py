@@ -1,8 +1,21 @@
-"""JSON containment: whether a value holds everything a pattern asks for."""
+"""JSON containment: whether a value holds everything a pattern asks for.
+
+Many may wait for one kind of event, each for its own order. So that an event need not be held against all of them, a
+pattern is filed under one of the scalars it asks for, and an event is looked up under each of those it has.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
+
+from .ids import digest
+
+ANY = "any"
+MAX_LEAVES = 500
+_encode = msgspec.json.Encoder().encode
 
 
 def contains(value: Any, pattern: Any) -> bool:
@@ -22,3 +35,35 @@ def _equal_numbers(value: Any, pattern: Any) -> bool:
     if isinstance(value, bool) or isinstance(pattern, bool):
         return False
     return isinstance(value, numbers) and isinstance(pattern, numbers) and value == pattern
+
+
+def filed_under(pattern: Any) -> str:
+    """The key a pattern is filed under: one of its scalars, or ANY if it has none."""
+    return min((_key(path, leaf) for path, leaf in _leaves(pattern, ())), default=ANY)
+
+
+def keys_of(value: Any) -> list[str] | None:
+    """Every key under which a pattern that the value contains may be filed; None, meaning all, if they are too many."""
+    keys = {ANY}
+    for path, leaf in _leaves(value, ()):
+        keys.add(_key(path, leaf))
+        if len(keys) > MAX_LEAVES:
+            return None
+    return sorted(keys)
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _leaves(item, (*path, name))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(item, (*path, "[]"))
+    else:
+        yield path, value
+
+
+def _key(path: tuple[str, ...], leaf: Any) -> str:
+    if isinstance(leaf, float) and leaf.is_integer():
+        leaf = int(leaf)  # 7.0 and 7 are one number
+    return digest(_encode([path, leaf]))

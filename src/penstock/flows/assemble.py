@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..core.events import Body
+from ..core.events import RESERVED, Body
 from ..core.ids import step_job
 from ..core.payload import unpack
 from ..ports.unit import NewEvent, NewJob, RunWrite, Started
@@ -28,6 +28,11 @@ class StepOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
 decode_options = msgspec.json.Decoder(StepOptions).decode
 
 
+def told(kind: str) -> str | None:
+    """The kind of an event that others may wait for: not of those the engine writes about its own doings."""
+    return None if kind.startswith(RESERVED) else kind
+
+
 class Assembler:
     """Turns decisions about one run into what the store writes."""
 
@@ -42,11 +47,18 @@ class Assembler:
     def run_write(self, decision: Decision, version: int) -> RunWrite:
         record = decision.record
         return RunWrite(
-            self._run, version, encode(record), record.flow, record.status, record.closed, record.status == CANCELLED
+            self._run,
+            version,
+            encode(record),
+            record.flow,
+            record.shown_status,
+            record.closed,
+            record.paused,
+            record.status == CANCELLED,
         )
 
     def events(self, decision: Decision) -> list[NewEvent]:
-        return [NewEvent(self._stream, self._encode(body)) for body in decision.events]
+        return [NewEvent(self._stream, self._encode(body), told(body.kind)) for body in decision.events]
 
     def jobs(self, decision: Decision, delay_ms: int = 0) -> list[NewJob]:
         return [self._job(start, decision.record, delay_ms) for start in decision.starts]

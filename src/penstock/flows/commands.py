@@ -1,7 +1,8 @@
-"""Commands from outside a run: start, emit, cancel, redrive. Each is one unit."""
+"""Commands from outside a run: start, emit, pause, resume, cancel, redrive. Each is one unit."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,11 +12,12 @@ from ..core.ids import check_id
 from ..core.payload import pack, unpack
 from ..jobs.committer import Committer, Intent
 from ..jobs.dead_letters import DeadLetter
-from ..ports.store import JobRow, Runs
-from ..ports.unit import Committed, Conflict, Receipt, Refused, ScheduleMove, StateWrite, Unit
+from ..jobs.gates import TRIGGER, decode_body, trigger_event
+from ..ports.store import JobRow, RunRow, Store, WaitRow
+from ..ports.unit import CloseWait, Committed, Conflict, NewEvent, Receipt, Refused, ScheduleMove, StateWrite, Unit
 from . import record as records
-from .assemble import StepOptions
-from .decide import Emission
+from .assemble import StepOptions, decode_options
+from .decide import Decider, Decision, Emission
 from .engine import FlowEngine, table_key
 from .record import FAILED, RUNNING, RunRecord
 from .registry import Flow
@@ -25,10 +27,10 @@ from .table import encode as encode_table
 class Commands:
     """What the application does to runs."""
 
-    def __init__(self, engine: FlowEngine, committer: Committer, runs: Runs) -> None:
+    def __init__(self, engine: FlowEngine, committer: Committer, store: Store) -> None:
         self._engine = engine
         self._committer = committer
-        self._runs = runs
+        self._store = store
         self._pinned: set[str] = set()
 
     async def start(
@@ -53,7 +55,13 @@ class Commands:
             if version:
                 return Conflict(version, data)
             record = RunRecord(
-                flow.name, correlation_id or run, engine.clock.now_ms(), priority=priority, table=pin, tags=tags or {}
+                flow.name,
+                correlation_id or run,
+                engine.clock.now_ms(),
+                priority=priority,
+                table=pin,
+                version=flow.definition.version,
+                tags=tags or {},
             )
             decision = engine.decider(run, record, table).begin(input, cause)
             assembler = engine.assembler(run, record, table)
@@ -108,7 +116,38 @@ class Commands:
         await self._committer.submit(Intent(build, run=run, version=row.version, record=row.record))
 
     async def cancel(self, run: str, reason: str) -> bool:
-        """Cancels a run for good; False when it had ended before."""
+        """Cancels a run for good, and the triggers it waits for; False when it had ended before."""
+        while True:
+            triggers = await self._open_triggers(run)
+            closes = [CloseWait(row.id, "cancelled") for row in triggers]
+            said = [self._trigger_cancelled(row, reason) for row in triggers]
+            receipt = await self._decide(run, lambda decider, _: decider.cancelled(reason), closes, said)
+            if not isinstance(receipt, Refused):
+                return isinstance(receipt, Committed)
+            # One of the triggers was fired or has expired meanwhile: it is not cancelled then.
+
+    async def pause(self, run: str, reason: str) -> bool:
+        """Hands out nothing more of a run; False when it was paused or had ended before."""
+        return isinstance(
+            await self._decide(run, lambda decider, record: None if record.paused else decider.paused(reason)),
+            Committed,
+        )
+
+    async def resume(self, run: str, reason: str) -> bool:
+        """Lets a paused run go on; False when it was not paused."""
+        return isinstance(
+            await self._decide(run, lambda decider, record: decider.resumed(reason) if record.paused else None),
+            Committed,
+        )
+
+    async def _decide(
+        self,
+        run: str,
+        decide: Callable[[Decider, RunRecord], Decision | None],
+        waits: Sequence[CloseWait] = (),
+        events: Sequence[NewEvent] = (),
+    ) -> Receipt:
+        """Commits what is decided of an open run; a Conflict when it has ended, or there is nothing to decide."""
         unit_id = self._engine.unit_id()
         row = await self._row(run)
         table = await self._engine.table(records.decode(row.record))
@@ -117,23 +156,51 @@ class Commands:
             record = records.decode(data) if data is not None else None
             if record is None or record.closed:
                 return Conflict(version, data)
-            decision = self._engine.decider(run, record, table).cancelled(reason)
+            decision = decide(self._engine.decider(run, record, table), record)
+            if decision is None:
+                return Conflict(version, data)
             assembler = self._engine.assembler(run, record, table)
-            return Unit(unit_id, run=assembler.run_write(decision, version), events=assembler.events(decision))
+            said = [*events, *assembler.events(decision)]
+            return Unit(unit_id, run=assembler.run_write(decision, version), events=said, waits=list(waits))
 
-        receipt = await self._committer.submit(Intent(build, run=run, version=row.version, record=row.record))
-        return isinstance(receipt, Committed)
+        return await self._committer.submit(Intent(build, run=run, version=row.version, record=row.record))
+
+    async def _open_triggers(self, run: str) -> list[WaitRow]:
+        found: list[WaitRow] = []
+        after: str | None = None
+        while rows := await self._store.waits(run=run, kind=TRIGGER, after=after):
+            after = rows[-1].id
+            found += rows
+        return found
+
+    def _trigger_cancelled(self, row: WaitRow, reason: str) -> NewEvent:
+        recorder, body = self._engine.recorder, decode_body(row.body)
+        return trigger_event(recorder, "trigger.cancelled", row.id, row.run, body, {"reason": reason})
 
     async def redrive(self, letter_job: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
         """Puts a dead step back to work; None when someone else took the letter first."""
         assert letter.run is not None
-        run, step = letter.run, letter.step or letter.original_job_name
+        options = msgspec.convert(letter.options, StepOptions)
+        options = msgspec.structs.replace(options, step=letter.step or letter.original_job_name, n=letter.n)
+        return await self._again(letter.run, letter_job.id, letter.original_job_id, letter.queue, options, payload)
+
+    async def retry_step(self, failed: JobRow) -> str | None:
+        """Puts a step back to work that failed for good and left no dead letter, or whose letter is gone."""
+        assert failed.run is not None
+        return await self._again(
+            failed.run, failed.id, failed.id, failed.queue, decode_options(failed.opts), failed.payload
+        )
+
+    async def _again(
+        self, run: str, taken: str, job: str, queue: str, before: StepOptions, payload: bytes
+    ) -> str | None:
+        """Adds a step's job anew, with the memos of the one that failed. What it takes can be taken once."""
+        step = before.step
         unit_id = self._engine.unit_id()
         row = await self._row(run)
         table = await self._engine.table(records.decode(row.record))
-        before = msgspec.convert(letter.options, StepOptions)
         options = msgspec.structs.replace(before, redriven=before.redriven + 1)
-        scope = letter.original_job_id.partition(".redrive-")[0]
+        scope = job.partition(".redrive-")[0]
         new_id = f"{scope}.redrive-{options.redriven}"
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
@@ -141,22 +208,22 @@ class Commands:
             if record is None or record.status not in (RUNNING, FAILED):
                 state = "is gone" if record is None else f"is {record.status}"
                 raise RunError(f"run {run!r} {state}, so its step {step!r} cannot be sent again: start a new run")
-            decision = self._engine.decider(run, record, table).redriven(step, letter.n, new_id)
+            decision = self._engine.decider(run, record, table).redriven(step, options.n, new_id)
             assembler = self._engine.assembler(run, record, table)
-            job = assembler.job(new_id, step, letter.queue, payload, options, record, letter_job.id, scope=scope)
+            job = assembler.job(new_id, step, queue, payload, options, record, taken, scope=scope)
             return Unit(
                 unit_id,
                 run=assembler.run_write(decision, version),
                 events=assembler.events(decision),
                 jobs=[job],
-                takes=[letter_job.id],
+                takes=[taken],
             )
 
         receipt = await self._committer.submit(Intent(build, run=run, version=row.version, record=row.record))
         return None if isinstance(receipt, Refused) else new_id
 
-    async def _row(self, run: str) -> Any:
-        row = await self._runs.run(check_id(run, "run id"))
+    async def _row(self, run: str) -> RunRow:
+        row = await self._store.run(check_id(run, "run id"))
         if row is None:
             raise UnknownRun(f"there is no run {run!r} in this store: list them, or check the URL")
         return row

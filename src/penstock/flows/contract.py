@@ -7,7 +7,17 @@ from typing import Any
 
 from ..core.errors import DefinitionError
 from ..jobs.definition import JobDefinition, check_keys, make_handler
-from .definition import FlowDefinition, StepDefinition, _compensation, _mode, kinds_of, read_subscription
+from ..jobs.scheduled import ScheduleConfig, read_schedule
+from .definition import (
+    FlowDefinition,
+    StepDefinition,
+    _compensation,
+    _mode,
+    kinds_of,
+    read_start_on,
+    read_subscription,
+    scheduled_step,
+)
 
 _CONFIG = {
     "queue",
@@ -30,6 +40,9 @@ _CONFIG = {
     "mode",
     "handler",
     "triggers",
+    "await",
+    "schedule",
+    "cron",
 }
 _FLOW = {
     "id",
@@ -43,6 +56,8 @@ _FLOW = {
     "mode",
     "accepts",
     "events",
+    "startOn",
+    "onChange",
 }
 
 
@@ -56,8 +71,9 @@ def read_module(
     check_keys(shape, _FLOW, "config['flow']", file)
     step_name = shape.get("step") or config.get("step")
     handler = make_handler(handle, step_name or name, _options(config, queue, file))
+    schedule = read_schedule(_schedule(config, file), handler)
     if not shape and config.keys().isdisjoint(("step", "subscriptions", "triggers")):
-        return JobDefinition(handler, any_name=True)
+        return JobDefinition(handler, any_name=True, schedule=schedule)
     step = _step(handler, shape, config, file)
     role = shape.get("role", "step")
     if role not in ("main", "step"):
@@ -66,9 +82,26 @@ def read_module(
         if "id" not in shape:
             raise DefinitionError("config['flow'] has the role 'main' but no 'id'", where=file)
         return FlowDefinition(
-            shape["id"], step, shape.get("version"), kinds_of(shape.get("accepts")) or (), shape.get("events") or {}
+            shape["id"],
+            step,
+            shape.get("version"),
+            kinds_of(shape.get("accepts")) or (),
+            shape.get("events") or {},
+            schedule,
+            read_start_on(shape.get("startOn"), file),
+            shape.get("onChange", "continue"),
         )
-    return step
+    return scheduled_step(step, schedule)
+
+
+def _schedule(config: Mapping[str, Any], file: str) -> ScheduleConfig | None:
+    """`schedule`, or `cron` for short."""
+    schedule: ScheduleConfig | None = config.get("schedule")
+    if "cron" not in config:
+        return schedule
+    if schedule is not None:
+        raise DefinitionError("config has both 'schedule' and 'cron': give one of them", where=file)
+    return {"cron": config["cron"]}
 
 
 def _step(handler: Any, shape: Mapping[str, Any], config: Mapping[str, Any], file: str) -> StepDefinition:
@@ -103,6 +136,7 @@ def _options(config: Mapping[str, Any], queue: str | None, file: str) -> dict[st
         "idempotency_key": config.get("idempotencyKey"),
         "input_schema": config.get("inputSchema"),
         "output_schema": config.get("outputSchema"),
+        "wait": config.get("await"),
     }
 
 

@@ -107,8 +107,8 @@ class Decider:
         self._start(entry, input, cause)
         return self._decision()
 
-    def completed(self, ended: Ended, result: bytes, emitted: list[Emission]) -> Decision:
-        """A step instance returned."""
+    def completed(self, ended: Ended, result: bytes, emitted: list[Emission], divert: str | None = None) -> Decision:
+        """A step instance returned, or waited in vain and `divert` is to take over."""
         record = self._record
         tally = record.tally(ended.step)
         tally.open -= 1
@@ -118,8 +118,15 @@ class Decider:
         for emission in emitted:
             self._record_emission(emission, ended.step, ended.job, ended.attempt)
             started += self._route(emission.kind, emission.data, ended.job)
-        if not self._heard and record.status == RUNNING:
-            record.keep_result(ended.step, ended.n, result)
+        if divert is not None and self._divert(divert, ended):
+            started.append(divert)
+        if record.status == RUNNING:
+            step = self._table.steps.get(ended.step)
+            each = step is not None and step.mode == "each"
+            if not self._heard:
+                record.keep_result(ended.step, ended.n, result, each)
+            elif each:
+                record.follow(ended.step)
         meta = self._attempt_meta(ended)
         if started:
             meta["starts"] = started
@@ -147,6 +154,15 @@ class Decider:
         )
         return self._decision()
 
+    def suspended(self, ended: Ended, emitted: list[Emission]) -> Decision:
+        """A step instance waits; what it has emitted so far counts."""
+        for emission in emitted:
+            self._record_emission(emission, ended.step, ended.job, ended.attempt)
+            self._route(emission.kind, emission.data, ended.job)
+        if self._heard:
+            self._record.follow(ended.step)  # so what it gives in the end is not what the run gives
+        return self._decision()
+
     def emitted(self, emission: Emission, cause: str) -> Decision:
         """An event came from outside the run's own steps."""
         self._record_emission(emission, None, cause, None)
@@ -158,8 +174,21 @@ class Decider:
         for tally in self._record.steps.values():
             tally.open = 0
         self._record.status = CANCELLED
+        self._record.paused = False
         self._record.arrived.clear()
         self._say("flow.cancelled", {"reason": reason, "duration": self._now - self._record.started_ms})
+        return self._decision()
+
+    def paused(self, reason: str) -> Decision:
+        """Someone halted the run. What is running may end; nothing more of it is handed out."""
+        self._record.paused = True
+        self._say("flow.paused", {"reason": reason})
+        return self._decision()
+
+    def resumed(self, reason: str) -> Decision:
+        """The run goes on, with whatever has come meanwhile."""
+        self._record.paused = False
+        self._say("flow.resumed", {"reason": reason, "status": self._record.status})
         return self._decision()
 
     def redriven(self, step: str, n: int, job: str) -> Decision:
@@ -200,6 +229,14 @@ class Decider:
             ):
                 started.append(name)
         return started
+
+    def _divert(self, name: str, ended: Ended) -> bool:
+        """Starts the step that takes over, on the input of the one that waited in vain."""
+        if self._record.status != RUNNING or name not in self._table.steps or self._spent(name):
+            return False
+        self._heard = True
+        self._start(name, ended.input, ended.job, True)
+        return True
 
     def _arrive(self, name: str, step: TableStep, kind: str, data: bytes, cause: str, mapped: bool) -> bool:
         if step.mode == "each":
@@ -285,7 +322,7 @@ class Decider:
 
     def _close(self, status: str) -> None:
         record = self._record
-        record.status = status
+        record.status, record.paused = status, False
         duration = self._now - record.started_ms
         if status == COMPLETED:
             result = record.result()

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 from ..core.durations import Duration
 from ..core.errors import DefinitionError
 from ..core.ids import check_name
 from ..core.retry import Retries
+from ..jobs.await_config import Await
 from ..jobs.context import BadEmit, check_kind
 from ..jobs.definition import MARK, Handler, IdempotencyKey, Rate, RateKey, check_keys, make_handler
+from ..jobs.scheduled import CodeSchedule, ScheduleConfig, read_schedule
 from ..jobs.schemas import Schema
 from .table import Mode
 
 F = TypeVar("F", bound=Callable[..., Any])
 When = Callable[..., bool] | Mapping[str, Any]
+OnChange = Literal["continue", "pin", "fail"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,11 @@ class StepDefinition:
         return self.handler.name
 
     @property
+    def on_timeout(self) -> str | None:
+        """The step that takes over when its declared wait is in vain."""
+        return self.handler.wait.on_timeout if self.handler.wait is not None else None
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(s.kind for s in self.subscriptions))
 
@@ -75,6 +83,22 @@ class FlowDefinition:
     version: str | None = None
     accepts: tuple[str, ...] = ()  # kinds that come from outside
     events: Mapping[str, Any] = field(default_factory=dict)  # schemas of kinds
+    schedule: CodeSchedule | None = None
+    start_on: tuple[Subscription, ...] = ()  # events, from any run or from outside, that start it
+    on_change: OnChange = "continue"  # what becomes of runs begun under another version
+
+    def __post_init__(self) -> None:
+        if self.on_change not in ("continue", "pin", "fail"):
+            raise DefinitionError(
+                f"on_change={self.on_change!r}: write 'continue' (this code goes on with runs of other versions), "
+                "'pin' (leave them to workers that have theirs) or 'fail'",
+                where=self.entry.handler.where,
+            )
+        if self.on_change != "continue" and self.version is None:
+            raise DefinitionError(
+                f'on_change={self.on_change!r} needs a version to compare: write version="1"',
+                where=self.entry.handler.where,
+            )
 
 
 def flow(
@@ -83,12 +107,16 @@ def flow(
     step: str | None = None,
     emits: Sequence[str] | str | None = None,
     version: str | None = None,
+    on_change: OnChange = "continue",
     accepts: Sequence[str] | str = (),
     events: Mapping[str, Schema] | None = None,
+    start_on: str | Subscription | Mapping[str, Any] | Sequence[str | Subscription | Mapping[str, Any]] = (),
+    schedule: ScheduleConfig | None = None,
     compensation: str | Mapping[str, Any] | None = None,
     queue: str | None = None,
     retry: Retries | None = None,
     timeout: Duration | None = None,
+    wait: Await | Mapping[str, Any] | None = None,
     priority: int = 0,
     delay: Duration | None = None,
     concurrency: int | None = None,
@@ -101,7 +129,11 @@ def flow(
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
 ) -> Callable[[F], F]:
-    """Marks a function as the first step of a flow; the function itself stays as it is."""
+    """Marks a function as the first step of a flow; the function itself stays as it is.
+
+    `on_change` says what becomes of runs begun under another `version`: this code goes on with them, they are left to
+    workers that have theirs (`pin`), or they fail.
+    """
     options = dict(locals())
     if callable(name):  # `@flow` without its name would mark nothing, in silence
         raise DefinitionError(f'a flow needs a name: write @flow("{getattr(name, "__name__", "name")}")')
@@ -110,7 +142,14 @@ def flow(
         handler = make_handler(fn, step, options)
         first = StepDefinition(handler, emits=kinds_of(emits), flow=name, **_compensation(compensation, handler.where))
         definition = FlowDefinition(
-            check_name(name, "flow name"), first, version, kinds_of(accepts) or (), events or {}
+            check_name(name, "flow name"),
+            first,
+            version,
+            kinds_of(accepts) or (),
+            events or {},
+            read_schedule(schedule, handler),
+            read_start_on(start_on, handler.where),
+            on_change,
         )
         return _mark(fn, definition)
 
@@ -127,10 +166,12 @@ def step(
     name: str | None = None,
     flow: str | None = None,
     emits: Sequence[str] | str | None = None,
+    schedule: ScheduleConfig | None = None,
     compensation: str | Mapping[str, Any] | None = None,
     queue: str | None = None,
     retry: Retries | None = None,
     timeout: Duration | None = None,
+    wait: Await | Mapping[str, Any] | None = None,
     priority: int = 0,
     delay: Duration | None = None,
     concurrency: int | None = None,
@@ -145,6 +186,7 @@ def step(
     """Marks a function as a step that the events `on` start; the function itself stays as it is.
 
     `mode`: `once` per run at the first matching event, `each` matching event, or once when `all` listed kinds arrived.
+    With a `schedule` in place of events it is the first step of a flow, named `flow` or after the step.
     """
     options = dict(locals())
 
@@ -160,9 +202,22 @@ def step(
             flow,
             **_compensation(compensation, handler.where),
         )
-        return _mark(fn, definition)
+        return _mark(fn, scheduled_step(definition, read_schedule(schedule, handler)))
 
     return mark
+
+
+def scheduled_step(step: StepDefinition, schedule: CodeSchedule | None) -> StepDefinition | FlowDefinition:
+    """A step that a schedule starts begins a flow; one that events start as well would begin in the middle."""
+    if schedule is None:
+        return step
+    if step.subscriptions:
+        raise DefinitionError(
+            f"step {step.name!r} is started by {', '.join(step.kinds)} and by a schedule: schedule the flow instead",
+            where=step.handler.where,
+        )
+    name = step.flow or step.name
+    return FlowDefinition(check_name(name, "flow name"), replace(step, flow=name), schedule=schedule)
 
 
 def _mark(fn: F, definition: Any) -> F:
@@ -194,6 +249,18 @@ def read_subscription(item: Subscription | Mapping[str, Any], where: str) -> Sub
     if not isinstance(kind, str):
         raise DefinitionError(f"the subscription {dict(item)!r} names no 'eventKind'", where=where)
     return Subscription(kind, item.get("when"), item.get("map"))
+
+
+def read_start_on(value: Any, where: str) -> tuple[Subscription, ...]:
+    """The events that start a flow: a kind, a subscription, or several of them."""
+    items = [value] if isinstance(value, str | Subscription | Mapping) else list(value or ())
+    found = tuple(read_subscription({"kind": item} if isinstance(item, str) else item, where) for item in items)
+    for subscription in found:
+        try:
+            check_kind(subscription.kind)
+        except BadEmit as problem:
+            raise DefinitionError(f"start_on: {problem}", where=where) from None
+    return found
 
 
 def _compensation(value: str | Mapping[str, Any] | None, where: str) -> dict[str, Any]:

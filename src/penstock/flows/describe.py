@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..jobs.schemas import json_schema_of
-from .definition import FlowDefinition, StepDefinition
+from .definition import FlowDefinition, StepDefinition, Subscription
 from .discovery import Found
 from .registry import Registry
 
@@ -21,11 +22,13 @@ def describe(registry: Registry, *, version: int, compiled_at: str, store: str, 
         for step_name, step in flow.steps.items():
             place = {"queue": step.handler.home, "workerId": worker_of.get(id(step.handler), "")}
             if step is not entry:
-                steps[step_name] = {**place, "triggers": list(step.kinds), "mode": step.mode}
+                steps[step_name] = {**place, "triggers": list(step.kinds), "mode": step.mode, **_await(step)}
             for kind in step.kinds:
                 index.setdefault(kind, []).append({"flowId": name, "step": step_name, **place})
         main = {"step": entry.name, "queue": entry.handler.home, "workerId": worker_of.get(id(entry.handler), "")}
-        flows[name] = {"main": main, "steps": steps}
+        flows[name] = {"main": {**main, **_await(entry)}, "steps": steps}
+        if flow.definition.start_on:
+            flows[name]["startOn"] = [_subscription(on) for on in flow.definition.start_on]
     return {
         "version": version,
         "compiledAt": compiled_at,
@@ -39,6 +42,20 @@ def describe(registry: Registry, *, version: int, compiled_at: str, store: str, 
         "eventIndex": index,
         "problems": [{"code": p.code, "message": p.message, "file": p.file, "line": p.line} for p in registry.problems],
     }
+
+
+def _await(step: StepDefinition) -> dict[str, Any]:
+    return {"await": step.handler.wait.describe()} if step.handler.wait is not None else {}
+
+
+def _subscription(on: Subscription) -> dict[str, Any]:
+    """An event that starts a flow; of its functions only that they are there."""
+    shown: dict[str, Any] = {"eventKind": on.kind}
+    if on.when is not None:
+        shown["when"] = dict(on.when) if isinstance(on.when, Mapping) else True
+    if on.map is not None:
+        shown["map"] = True
+    return shown
 
 
 def _worker_ids(registry: Registry) -> dict[int, str]:
@@ -72,6 +89,7 @@ def _worker(item: Found) -> dict[str, Any]:
             flow["emits"] = list(step.emits)
         if step.kinds:
             flow["triggers"] = list(step.kinds)
+        flow.update(_await(step))
         if any(s.when is not None or s.map is not None for s in step.subscriptions):
             flow["subscriptionsRef"] = {"filePath": item.file, "exportName": item.export}
         if isinstance(definition, FlowDefinition) and definition.version is not None:

@@ -6,10 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ..core.durations import Duration, to_ms
+from ..jobs.await_config import Await
 from .registry import Flow
 
 OUTSIDE = "(outside)"  # where the kinds a flow `accepts` come from; no step can be named so
-Sort = Literal["emits", "may", "undo"]
+Sort = Literal["emits", "may", "undo", "late"]
+WAIT = "⏱"
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class Node:
     entry: bool = False
     mode: str = ""  # "each" and "all" are worth a mark
     undoes: bool = False
+    wait: str = ""  # what it waits for, declared in its config
 
     @property
     def notes(self) -> list[str]:
@@ -31,12 +35,13 @@ class Node:
             *([f"queue {self.queue}"] if self.queue else []),
             *([marks[self.mode]] if self.mode in marks else []),
             *(["undoes"] if self.undoes else []),
+            *([f"{WAIT} {self.wait}"] if self.wait else []),
         ]
 
 
 @dataclass(frozen=True)
 class Edge:
-    """What leads from one step to another: an event it emits, one it `may` emit, or its compensation."""
+    """What leads from one step to another: an event it emits or `may` emit, its compensation, a wait in vain."""
 
     start: str
     end: str
@@ -97,10 +102,17 @@ def diagram_of(flow: Flow) -> Diagram:
     undoers = {step.compensation for step in flow.steps.values()}
     entry = flow.definition.entry.name
     nodes = {
-        name: Node(name, step.handler.home, name == entry, step.mode if step.kinds else "", name in undoers)
+        name: Node(
+            name,
+            step.handler.home,
+            name == entry,
+            step.mode if step.kinds else "",
+            name in undoers,
+            _waits_for(step.handler.wait),
+        )
         for name, step in flow.steps.items()
     }
-    edges = [*_emitted(flow), *_undone(flow)]
+    edges = [*_started(flow), *_emitted(flow), *_undone(flow), *_late(flow)]
     if any(edge.start == OUTSIDE for edge in edges):
         nodes = {entry: nodes.pop(entry), OUTSIDE: Node(OUTSIDE), **nodes}
     return Diagram(flow.name, nodes, tuple(edges))
@@ -124,6 +136,37 @@ def _emitted(flow: Flow) -> Iterable[Edge]:
             )
 
 
+def _started(flow: Flow) -> Iterable[Edge]:
+    """The events, of any run or from outside, that start the flow."""
+    kinds = dict.fromkeys(on.kind for on in flow.definition.start_on)
+    return [Edge(OUTSIDE, flow.definition.entry.name, kind) for kind in kinds]
+
+
+def _late(flow: Flow) -> Iterable[Edge]:
+    for name, step in flow.steps.items():
+        if step.on_timeout is not None and step.on_timeout in flow.steps:
+            wait = step.handler.wait
+            span = f" {_span(wait.timeout)}" if wait is not None and wait.timeout is not None else ""
+            yield Edge(name, step.on_timeout, f"timeout{span}", "late")
+
+
+def _waits_for(wait: Await | None) -> str:
+    if wait is None:
+        return ""
+    if wait.type == "time":
+        assert wait.delay is not None
+        return "a time" if callable(wait.delay) else _span(wait.delay)
+    what = wait.event if wait.type == "event" else f"{wait.trigger} {wait.name or 'trigger'}"
+    return f"{what}, at most {_span(wait.timeout)}" if wait.timeout is not None else str(what)
+
+
+def _span(duration: Duration) -> str:
+    """A duration in the largest unit that fits it."""
+    ms = to_ms(duration)
+    units = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
+    return next((f"{ms // size}{unit}" for unit, size in units if ms and ms % size == 0), f"{ms}ms")
+
+
 def _undone(flow: Flow) -> Iterable[Edge]:
     for name, step in flow.steps.items():
         if step.compensation is not None and step.compensation in flow.steps:
@@ -131,14 +174,17 @@ def _undone(flow: Flow) -> Iterable[Edge]:
 
 
 def as_mermaid(diagram: Diagram) -> str:
-    """The graph in Mermaid's language; joins are hexagons, steps that run for each event have a double border."""
+    """The graph in Mermaid's language; joins are hexagons, steps that run for each event have a double border, those
+    that wait lean to one side and lead to themselves."""
     ids = {name: f"n{number}" for number, name in enumerate(diagram.nodes)}
     lines = ["flowchart LR"]
     for name, node in diagram.nodes.items():
-        text = _quoted("<br/>".join([name, *node.notes]))
+        text = _quoted("<br/>".join([name, *(note for note in node.notes if not note.startswith(WAIT))]))
         left, right = _shape(node)
         lines.append(f"  {ids[name]}{left}{text}{right}")
-    arrows = {"emits": "-->", "may": "-.->", "undo": "-.->"}
+        if node.wait:
+            lines.append(f"  {ids[name]} -.->|{_quoted(f'{WAIT} {node.wait}')}| {ids[name]}")
+    arrows = {"emits": "-->", "may": "-.->", "undo": "-.->", "late": "-.->"}
     for edge in diagram.edges:
         lines.append(f"  {ids[edge.start]} {arrows[edge.sort]}|{_quoted(edge.label)}| {ids[edge.end]}")
     return "\n".join(lines)
@@ -151,6 +197,8 @@ def _shape(node: Node) -> tuple[str, str]:
         return "{{", "}}"
     if node.mode == "each":
         return "[[", "]]"
+    if node.wait:
+        return "[/", "/]"
     return ("([", "])") if node.entry else ("[", "]")
 
 

@@ -16,9 +16,11 @@ STYLE = """
     svg { --ink: #e6e9ef; --dim: #98a2b3; --box: #1d2430; --page: #12161d; --line: #667085; --entry: #7aa2ff;
           --join: #f0b24a; --undo: #f48a8a; } }
   .page { fill: var(--page); } .box { fill: var(--box); stroke: var(--line); stroke-width: 1.5; }
+  .wait { stroke-dasharray: 6 3; }
   .entry { stroke: var(--entry); stroke-width: 2; } .all { stroke: var(--join); stroke-width: 2; }
   .name { fill: var(--ink); font-weight: 600; } .note { fill: var(--dim); font-size: 11px; }
   .edge { fill: none; stroke: var(--line); stroke-width: 1.5; } .may { stroke-dasharray: 5 4; }
+  .late { stroke: var(--join); stroke-dasharray: 5 4; }
   .undo { stroke: var(--undo); stroke-dasharray: 2 4; } .head { fill: var(--line); }
   .label { fill: var(--dim); font-size: 11px; text-anchor: middle; paint-order: stroke; stroke: var(--page);
            stroke-width: 4px; }
@@ -153,7 +155,7 @@ def _edge(path: str, sort: str, label: str, x: float, y: float) -> str:
 
 def _drawn(box: _Box) -> str:
     node = box.node
-    sort = " ".join(word for word in ("entry" if node.entry else "", node.mode) if word)
+    sort = " ".join(word for word in ("entry" if node.entry else "", node.mode, "wait" if node.wait else "") if word)
     shape = f'x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="8"'
     parts = []
     if node.mode == "each":  # a stack: it runs many times

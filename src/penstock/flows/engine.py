@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..core.clock import Clock
+from ..core.clock import Clock, iso
 from ..core.errors import UndeclaredEvent, UnknownStep
 from ..core.events import Body
 from ..core.payload import unpack
@@ -16,18 +16,31 @@ from ..jobs.committer import Intent
 from ..jobs.dead_letters import letter
 from ..jobs.definition import Handler
 from ..jobs.engine import unknown_handler
-from ..jobs.work import Failure, Spoken, Stopped, Success, packed
+from ..jobs.work import Failure, Spoken, Stopped, Success, Waiting, packed
 from ..ports.store import State
-from ..ports.unit import Cancelled, Claim, Completed, Dead, GivenBack, NewEvent, NewJob, Outcome, RetryAt, Unit
+from ..ports.unit import (
+    Cancelled,
+    Claim,
+    Completed,
+    Dead,
+    GivenBack,
+    NewEvent,
+    NewJob,
+    Outcome,
+    RetryAt,
+    Suspended,
+    Unit,
+)
 from ..telemetry.recorder import Recorder
 from . import record as records
 from .assemble import Assembler, decode_options
 from .decide import Decider, Decision, Emission, Ended
 from .record import RunRecord
 from .registry import Flow, Registry
-from .routing import CodeRouting, RunView
+from .routing import CodeRouting
 from .table import TriggerTable
 from .table import decode as decode_table
+from .versions import OTHER_VERSION, Versions, next_look
 
 MAX_STEPS = 100_000
 
@@ -42,22 +55,28 @@ class FlowEngine:
         recorder: Recorder,
         clock: Clock,
         unit_id: Callable[[], str],
+        public_url: str = "",
     ) -> None:
         self._registry = registry
         self._state = state
         self._tables: dict[str, TriggerTable] = {}
+        self._versions = Versions()
         self.recorder = recorder
         self.clock = clock
         self.unit_id = unit_id
+        self.public_url = public_url
 
     async def open(self, claim: Claim) -> StepWork:
         assert claim.run is not None
         assert claim.record is not None
         record = records.decode(claim.record)
-        table = await self.table(record)
         flow = self._registry().flows.get(record.flow)
+        table = flow.table if flow is not None and record.table is None else await self.table(record)
         options = decode_options(claim.opts)
         definition = flow.steps.get(options.step) if flow is not None else None
+        handler = self._versions.instead(claim, record, flow)
+        if handler is not None:
+            return LeftWork(self, claim, record, table, flow, handler, options.n)
         if definition is not None:
             handler = definition.handler
         else:
@@ -91,7 +110,7 @@ class FlowEngine:
 
     def decider(self, run: str, record: RunRecord, table: TriggerTable) -> Decider:
         flow = self._registry().flows.get(record.flow)
-        routing = CodeRouting(flow, RunView(run, record.flow, record.correlation_id))
+        routing = CodeRouting(flow, run, record.correlation_id)
         return Decider(run, record, table, routing, self.clock.now_ms(), MAX_STEPS)
 
     def assembler(self, run: str, record: RunRecord, table: TriggerTable) -> Assembler:
@@ -133,6 +152,8 @@ class StepWork:
         self.step: str | None = claim.name
         self.n = n
         self.correlation_id = record.correlation_id
+        self.public_url = engine.public_url
+        self._begun_under = record.version
 
     def check_emit(self, kind: str, data: bytes) -> None:
         if self._flow is None:
@@ -149,7 +170,7 @@ class StepWork:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in success.emitted]
 
         def decide(decider: Decider) -> Decision:
-            return decider.completed(self._ended(success.spoken), success.result, emitted)
+            return decider.completed(self._ended(success.spoken), success.result, emitted, success.divert)
 
         return self._intent(success.spoken, decide, Completed(success.result), success)
 
@@ -163,6 +184,15 @@ class StepWork:
             )
         jobs = [letter(self, failure.error, self._engine.clock.now_ms())] if self.handler.dead_letters else []
         return self._intent(failure.spoken, lambda d: d.failed(ended, error, most), Dead(packed(error)), failure, jobs)
+
+    def suspended(self, waiting: Waiting) -> Intent:
+        emitted = [Emission(e.kind, e.data, e.correlation_id) for e in waiting.emitted]
+        ended = self._ended(waiting.spoken)
+
+        def decide(decider: Decider) -> Decision | None:
+            return decider.suspended(ended, emitted) if emitted else None
+
+        return self._intent(waiting.spoken, decide, Suspended(waiting.due), waiting)
 
     def stopped(self, stopped: Stopped) -> Intent:
         def build(_version: int, data: bytes | None) -> Unit:
@@ -181,15 +211,16 @@ class StepWork:
     def _intent(
         self,
         spoken: Spoken,
-        decide: Callable[[Decider], Decision],
+        decide: Callable[[Decider], Decision | None],
         outcome: Outcome,
-        ending: Success | Failure,
+        ending: Success | Failure | Waiting,
         jobs: list[NewJob] | None = None,
     ) -> Intent:
         frames = [NewEvent(self.stream, body) for body in spoken.frames]
         if isinstance(ending, Failure) and ending.schema_error is not None:
             frames.append(self._schema_error(ending.schema_error))
-        state = ending.state if isinstance(ending, Success) else []
+        state = [] if isinstance(ending, Failure) else ending.state
+        kept = ending.kept
 
         def build(version: int, data: bytes | None) -> Unit:
             record = self._record(data)
@@ -198,13 +229,18 @@ class StepWork:
                 return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
             assembler = self._engine.assembler(self._run, record, self._table)
             decision = decide(self._engine.decider(self._run, record, self._table))
+            said = assembler.events(decision) if decision is not None else []
+            # What a handler emitted comes before what it then waits for, and after what it had waited for.
+            later = [*said, *kept.events] if isinstance(ending, Waiting) else [*kept.events, *said]
             return Unit(
                 self._engine.unit_id(),
                 claim=self.claim,
                 outcome=outcome,
-                run=assembler.run_write(decision, version),
-                events=[*frames, *assembler.events(decision)],
-                jobs=[*assembler.jobs(decision), *(jobs or ())],
+                run=assembler.run_write(decision, version) if decision is not None else None,
+                events=[*frames, *later],
+                jobs=[*(assembler.jobs(decision) if decision is not None else ()), *kept.jobs, *(jobs or ())],
+                memos=kept.memos,
+                waits=kept.waits,
                 state=state,
                 progress=spoken.progress,
             )
@@ -229,3 +265,29 @@ class StepWork:
         raw = msgspec.Raw(packed(error))
         body = Body("schema.error", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
         return NewEvent(self.stream, self.recorder.encode(body))
+
+
+class LeftWork(StepWork):
+    """A claim of a step of another version: it fails, or goes back to its queue for a worker that has that version."""
+
+    def stopped(self, stopped: Stopped) -> Intent:
+        if stopped.reason != OTHER_VERSION:
+            return super().stopped(stopped)
+        due = self._engine.clock.now_ms() + next_look(self.claim.attempt)
+        said = {"reason": stopped.reason, "version": self._begun_under, "until": iso(due)}
+        meta = {"attempt": self.claim.attempt, **({"n": self.n} if self.n > 1 else {})}
+        body = Body(
+            "step.returned",
+            step=self._step,
+            correlation_id=self.shown_correlation,
+            data=msgspec.Raw(packed(said)),
+            meta=meta,
+        )
+
+        def build(_version: int, data: bytes | None) -> Unit:
+            if data is None or records.decode(data).closed:
+                return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
+            told = [NewEvent(self.stream, self.recorder.encode(body))]
+            return Unit(self._engine.unit_id(), claim=self.claim, outcome=GivenBack(due), events=told)
+
+        return self._waiting(build)

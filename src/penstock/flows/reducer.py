@@ -31,13 +31,14 @@ class StepView(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class FlowView(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A run. Status: running, compensating, completed, failed, compensated or cancelled."""
+    """A run. Status: running, paused, compensating, completed, failed, compensated or cancelled."""
 
     id: str = ""
     name: str = ""
     status: str = "running"
     correlation_id: str | None = None
     version: str | None = None
+    forked_from: str | None = None
     started_at: str | None = None
     completed_at: str | None = None
     duration: int | None = None
@@ -52,14 +53,21 @@ class FlowView(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class TriggerView(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A trigger. Status: registered, fired, timeout or cancelled."""
+    """A trigger. Status: registered, fired, timeout or cancelled. `flow` is the run whose `step` it resumes."""
 
     status: str = "registered"
+    id: str | None = None
+    name: str | None = None
+    type: str | None = None
+    flow: str | None = None
+    step: str | None = None
+    correlation_id: str | None = None
+    timeout: int | None = None
     registered_at: str | None = None
     fired_at: str | None = None
-    type: str | None = None
+    ended_at: str | None = None  # however it ended
     payload: Any = None
-    correlation_id: str | None = None
+    reason: str | None = None
 
 
 def reduce_flow(events: Iterable[Event]) -> FlowView:
@@ -107,12 +115,31 @@ def _flow_ended(status: str) -> Callable[[FlowView, Event, dict[str, Any], dict[
             for step in view.steps.values():
                 if step.status in ("pending", "running", "retrying", "waiting"):
                     step.status, step.completed_at, step.next_retry_at = "cancelled", event.ts, None
+                    step.await_type, step.await_data = None, None
 
     return change
 
 
 def _flow_compensating(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
-    view.status = "compensating"
+    if view.status != "paused":  # what was running ended meanwhile: flow.resumed says what it goes on with
+        view.status = "compensating"
+
+
+def _flow_paused(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    view.status, view.reason = "paused", data.get("reason")
+
+
+def _flow_resumed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    view.status, view.reason = data.get("status", "running"), None
+
+
+def _flow_forked(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    """What came before is another run's past; what was under way there begins anew here."""
+    view.forked_from, view.version = data.get("from"), data.get("version")
+    view.status, view.reason = data.get("status", "running"), None
+    for key, step in view.steps.items():
+        if step.status in ("pending", "running", "retrying", "waiting", "timeout"):
+            view.steps[key] = StepView(step.step, step.n)
 
 
 def _flow_reopened(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
@@ -123,7 +150,7 @@ def _step_started(view: FlowView, event: Event, data: dict[str, Any], meta: dict
     step = _step(view, event, meta)
     step.status, step.attempt = "running", meta.get("attempt", 1)
     step.started_at = step.started_at or event.ts
-    step.next_retry_at = None
+    step.next_retry_at, step.await_type, step.await_data = None, None, None
 
 
 def _step_completed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
@@ -153,6 +180,12 @@ def _step_redriven(view: FlowView, event: Event, data: dict[str, Any], meta: dic
     step.status, step.completed_at, step.duration = "pending", None, None
 
 
+def _step_returned(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+    """A worker that could not do it gave it back to its queue."""
+    step = _step(view, event, meta)
+    step.status = "pending"
+
+
 def _step_progress(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     _step(view, event, meta).progress = data.get("progress")
 
@@ -164,10 +197,14 @@ def _step_partial(view: FlowView, event: Event, data: dict[str, Any], meta: dict
 def _awaits(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
     if event.kind == "step.await.timeout":
+        # Its handler may catch it and go on: what comes next says so.
         step.status, step.completed_at = "timeout", event.ts
         step.error = f"Await timeout after {data.get('duration')}ms"
-    else:
-        step.status, step.await_type, step.await_data = "waiting", event.kind.rsplit(".", 1)[1], data
+        step.await_type, step.await_data = None, None
+        return
+    if step.status == "timeout":
+        step.error, step.completed_at = None, None
+    step.status, step.await_type, step.await_data = "waiting", event.kind.rsplit(".", 1)[1], data
 
 
 def _step_resumed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
@@ -187,11 +224,15 @@ _CHANGES: dict[str, Callable[[FlowView, Event, dict[str, Any], dict[str, Any]], 
     "flow.compensated": _flow_ended("compensated"),
     "flow.compensating": _flow_compensating,
     "flow.reopened": _flow_reopened,
+    "flow.paused": _flow_paused,
+    "flow.resumed": _flow_resumed,
+    "flow.forked": _flow_forked,
     "step.started": _step_started,
     "step.completed": _step_completed,
     "step.failed": _step_failed,
     "step.retry": _step_retry,
     "step.redriven": _step_redriven,
+    "step.returned": _step_returned,
     "step.progress": _step_progress,
     "step.partial": _step_partial,
     "step.resumed": _step_resumed,
@@ -206,12 +247,14 @@ def reduce_trigger(events: Iterable[Event]) -> TriggerView:
         data = event.data if isinstance(event.data, dict) else {}
         match event.kind:
             case "trigger.registered":
-                view.status, view.registered_at, view.type = "registered", event.ts, data.get("type")
-                view.correlation_id = event.correlation_id
+                view.status, view.registered_at, view.id = "registered", event.ts, event.subject
+                view.type, view.name, view.timeout = data.get("type"), data.get("name"), data.get("timeout")
+                view.flow, view.step, view.correlation_id = event.flow, event.step, event.correlation_id
             case "trigger.fired":
                 view.status, view.fired_at, view.payload = "fired", event.ts, data.get("payload")
+                view.ended_at = event.ts
             case "trigger.timeout":
-                view.status = "timeout"
+                view.status, view.ended_at = "timeout", event.ts
             case "trigger.cancelled":
-                view.status = "cancelled"
+                view.status, view.ended_at, view.reason = "cancelled", event.ts, data.get("reason")
     return view

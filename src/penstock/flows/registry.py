@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from msgspec.structs import replace
+
 from ..core.errors import DefinitionError, PenstockError, UnknownFlow
 from ..jobs.definition import Handler, JobDefinition
+from ..jobs.schedule import ScheduleSpec, Target
 from ..jobs.schemas import Check, checker
 from .definition import FlowDefinition, StepDefinition
 from .discovery import Found, Problem
@@ -37,6 +40,7 @@ class Registry:
     jobs: Mapping[tuple[str, str], JobDefinition] = field(default_factory=dict)
     found: tuple[Found, ...] = ()
     problems: tuple[Problem, ...] = ()
+    schedules: Mapping[str, tuple[ScheduleSpec, Target]] = field(default_factory=dict)
 
     def flow(self, name: str) -> Flow:
         """The flow of a name, or UnknownFlow with the nearest known ones."""
@@ -87,7 +91,33 @@ def build(found: list[Found], problems: list[Problem]) -> Registry:
             problems.append(_problem(problem, definition.entry.handler))
     _check_strays(steps, ready, problems)
     _check_limits([*_all_handlers(ready), *(j.handler for j in jobs.values())], problems)
-    return Registry(MappingProxyType(ready), MappingProxyType(jobs), tuple(found), tuple(problems))
+    schedules = _schedules(ready, jobs, problems)
+    return Registry(
+        MappingProxyType(ready), MappingProxyType(jobs), tuple(found), tuple(problems), MappingProxyType(schedules)
+    )
+
+
+def _schedules(
+    flows: Mapping[str, Flow], jobs: Mapping[tuple[str, str], JobDefinition], problems: list[Problem]
+) -> dict[str, tuple[ScheduleSpec, Target]]:
+    """The schedules the definitions ask for, each called like what it starts unless it has an id."""
+    starts = [flow.definition for flow in flows.values()]
+    asked = [(flow.schedule, flow.entry.handler, Target(flow=flow.name)) for flow in starts]
+    for job in jobs.values():
+        target = Target(queue=job.handler.home, name=None if job.any_name else job.handler.name)
+        asked.append((job.schedule, job.handler, target))
+    found: dict[str, tuple[ScheduleSpec, Target]] = {}
+    owners: dict[str, Handler] = {}
+    for declared, handler, target in asked:
+        if declared is None:
+            continue
+        id = declared.id or target.flow or handler.name
+        if owners.setdefault(id, handler) is not handler:
+            message = f"schedule {id!r} is defined twice, the first at {owners[id].where}: give one an id of its own"
+            problems.append(Problem("duplicate_schedule", message, handler.file, handler.line))
+            continue
+        found[id] = (declared.spec, replace(target, payload=declared.payload, priority=declared.priority))
+    return found
 
 
 def _sorted(
@@ -115,7 +145,7 @@ def _sorted(
 def _assemble(definition: FlowDefinition, steps: list[StepDefinition], problems: list[Problem]) -> Flow:
     members = _members(definition, steps, problems)
     _drop_unmet_joins(definition, members, problems)
-    _drop_unknown_compensations(definition, members)
+    _check_named_steps(definition, members)
     checks = {kind: checker(schema, f"the data of {kind}") for kind, schema in definition.events.items()}
     steps_of_table = {name: _table_step(step) for name, step in members.items()}
     table = TriggerTable(definition.name, definition.entry.name, steps_of_table, definition.version)
@@ -135,13 +165,13 @@ def _members(
     """The entry, the steps that name this flow, and those reachable from them through emits and subscriptions."""
     members = {definition.entry.name: definition.entry}
     kinds = {*definition.accepts, *(definition.entry.emits or ())}
-    undoers = {definition.entry.compensation}
+    named = {definition.entry.compensation, definition.entry.on_timeout}
     left = [step for step in steps if step.flow in (None, definition.name)]
     joined = True
     while joined:
         joined = False
         for step in left[:]:
-            if step.flow is None and kinds.isdisjoint(step.kinds) and step.name not in undoers:
+            if step.flow is None and kinds.isdisjoint(step.kinds) and step.name not in named:
                 continue
             left.remove(step)
             joined = True
@@ -150,7 +180,7 @@ def _members(
                 problems.append(_twice(f"step of flow {definition.name!r}", step.name, step.handler, twin.handler))
                 continue
             kinds.update(step.emits or ())
-            undoers.add(step.compensation)
+            named.update((step.compensation, step.on_timeout))
     return members
 
 
@@ -170,15 +200,16 @@ def _drop_unmet_joins(definition: FlowDefinition, members: dict[str, StepDefinit
             del members[name]
 
 
-def _drop_unknown_compensations(definition: FlowDefinition, members: dict[str, StepDefinition]) -> None:
+def _check_named_steps(definition: FlowDefinition, members: dict[str, StepDefinition]) -> None:
     for step in members.values():
-        if step.compensation is not None and step.compensation not in members:
-            raise DefinitionError(
-                f"step {step.name!r} is compensated by {step.compensation!r}, which flow {definition.name!r} does not "
-                f"have: {_nearest(step.compensation, members, 'steps')}",
-                code="unknown_step",
-                where=step.handler.where,
-            )
+        for other, what in ((step.compensation, "is compensated by"), (step.on_timeout, "hands over on timeout to")):
+            if other is not None and other not in members:
+                raise DefinitionError(
+                    f"step {step.name!r} {what} {other!r}, which flow {definition.name!r} does not have: "
+                    f"{_nearest(other, members, 'steps')}",
+                    code="unknown_step",
+                    where=step.handler.where,
+                )
 
 
 def _check_strays(steps: list[StepDefinition], flows: Mapping[str, Flow], problems: list[Problem]) -> None:

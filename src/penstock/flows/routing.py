@@ -26,9 +26,10 @@ class RunView:
 class CodeRouting:
     """Evaluates the subscriptions of the code loaded in this process. An unknown step listens without conditions."""
 
-    def __init__(self, flow: Flow | None, view: RunView) -> None:
+    def __init__(self, flow: Flow | None, run: str, correlation_id: str) -> None:
         self._flow = flow
-        self._view = view
+        self._run = run
+        self._correlation_id = correlation_id
 
     def wants(self, step: str, kind: str, data: bytes) -> bool:
         subscription = self._find(step, kind)
@@ -36,30 +37,30 @@ class CodeRouting:
             return True
         value = unpack(data)
         if callable(subscription.when):
-            return bool(_call(subscription.when, self._event(kind, value), self._view))
+            return bool(self._call(subscription.when, kind, value))
         return contains(value, subscription.when)
 
     def input(self, step: str, kind: str, data: bytes) -> bytes | None:
         subscription = self._find(step, kind)
         if subscription is None or subscription.map is None:
             return None
-        return pack(_call(subscription.map, self._event(kind, unpack(data)), self._view), f"the mapped input of {step}")
+        return pack(self._call(subscription.map, kind, unpack(data)), f"the mapped input of {step}")
 
     def _find(self, step: str, kind: str) -> Subscription | None:
         definition: StepDefinition | None = self._flow.steps.get(step) if self._flow is not None else None
-        if definition is None:
-            return None
-        return next((s for s in definition.subscriptions if s.kind == kind), None)
+        if definition is not None:
+            for subscription in definition.subscriptions:
+                if subscription.kind == kind:
+                    return subscription
+        return None
 
-    def _event(self, kind: str, data: Any) -> Event:
-        run = self._view.run_id
-        return Event("", "", kind, run, run, correlation_id=self._view.correlation_id, data=data)
-
-
-def _call(fn: Callable[..., Any], event: Event, view: RunView) -> Any:
-    """Calls with one argument or two, as the function takes them."""
-    try:
-        inspect.signature(fn).bind(event, view)
-    except TypeError:
-        return fn(event)
-    return fn(event, view)
+    def _call(self, fn: Callable[..., Any], kind: str, data: Any) -> Any:
+        """Calls with the event, and the run if the function takes two arguments."""
+        run, corr = self._run, self._correlation_id
+        event = Event("", "", kind, run, run, correlation_id=corr, data=data)
+        view = RunView(run, self._flow.name if self._flow is not None else "", corr)
+        try:
+            inspect.signature(fn).bind(event, view)
+        except TypeError:
+            return fn(event)
+        return fn(event, view)

@@ -11,18 +11,33 @@ from typing import Any
 import msgspec
 
 from ..core.clock import Clock
-from ..core.errors import AttemptCancelled, PayloadError, SchemaViolation, StaleAttempt, WorkerLost
+from ..core.errors import (
+    AttemptCancelled,
+    AwaitTimeout,
+    ContextClosed,
+    PayloadError,
+    ReplayError,
+    SchemaViolation,
+    StaleAttempt,
+    SuspendSwallowed,
+    Suspension,
+    WorkerLost,
+)
 from ..core.events import Body
-from ..core.payload import pack, unpack
+from ..core.payload import NULL, pack, unpack
 from ..ports.runner import Interrupt, Runner
 from ..ports.store import State
-from ..ports.unit import Committed, Fenced, Memo, NewEvent, StateWrite, Unit
+from ..ports.unit import DELIVERIES, Committed, Fenced, Memo, NewEvent, Receipt, StateWrite, Unit
 from ..telemetry.logging import HANDLER, AttemptFields
+from . import awaiting
+from .awaiting import Diverted
 from .committer import Committer, Intent
-from .context import BadEmit, Context, SyncContext, check_kind
+from .context import BadEmit, Context, check_kind
 from .frames import Frames
+from .sleeping import Sleeping
 from .state import StateView
-from .work import Emitted, ErrorInfo, Failure, Spoken, Stopped, Success, Work
+from .sync_context import SyncContext
+from .work import Emitted, Ending, ErrorInfo, Failure, Spoken, Stopped, Success, Waiting, Work
 
 log = logging.getLogger(HANDLER)
 SHUTDOWN = "shutdown"
@@ -44,6 +59,7 @@ class Attempt:
         rng: random.Random,
         unit_id: Callable[[], str],
         max_crashes: int,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.work = work
         self._committer = committer
@@ -54,26 +70,38 @@ class Attempt:
         self._unit_id = unit_id
         self._max_crashes = max_crashes
         self._emitted: list[Emitted] = []
+        self._emits = 0  # how often the handler emitted, what was recorded before included
+        self._sets = 0
         self._writes: dict[str, StateWrite] = {}
+        self._sleeping: Sleeping | None = None
         self._frames: Frames | None = None
         self._interrupt: Interrupt | None = None
         self._stop_reason: str | None = None
+        self._over = False
         self.abandoned = False  # the worker gives up on it and cancels its task
         self._started_ms = clock.now_ms()
-        self._loop = asyncio.get_running_loop()
-        self._ctx = self._context()
+        self._loop = loop
+        if work.claim.memos:
+            _ = self.sleeping  # what was said before is not to be said again
 
-    async def run(self) -> Success | Failure | Stopped:
+    async def run(self) -> Ending:
         """Never raises for what the handler does."""
         work, claim = self.work, self.work.claim
         try:
-            if claim.crashes > self._max_crashes:
+            # The engine's own jobs kill nobody; given up, they would leave a step asleep for ever.
+            if claim.crashes > self._max_crashes and claim.queue != DELIVERIES:
                 raise WorkerLost(
                     f"{claim.crashes} workers died or stalled while running {claim.job}; it is not tried again"
                 )
             value = work.handler.check_input(unpack(claim.payload))
             result = await self._call(value)
-            return Success(await self._spoken(), self._packed(result), self._emitted, list(self._writes.values()))
+            return await self._success(result)
+        except Suspension:
+            if (broken := self.sleeping.journal.problem) is not None:
+                return await self._failure(broken, None)
+            return await self._waiting()
+        except Diverted as diverted:
+            return Success(await self._spoken(), NULL, self._emitted, [], self.sleeping.finish(), diverted.step)
         except AttemptCancelled as stop:
             return Stopped(await self._spoken(), stop.reason)
         except SchemaViolation as problem:
@@ -90,12 +118,30 @@ class Attempt:
             # sys.exit, KeyboardInterrupt and their like end the handler's own attempt, not everyone else's worker.
             return await self._failure(problem, None)
         finally:
-            self._ctx.close()
+            self._over = True
+
+    async def _success(self, result: Any) -> Success:
+        packed = self._packed(result)
+        sleeping = self._sleeping
+        if sleeping is None:
+            return Success(await self._spoken(), packed, self._emitted, list(self._writes.values()))
+        if sleeping.journal.problem is not None:
+            raise sleeping.journal.problem  # though the handler caught it
+        if sleeping.suspended:
+            raise SuspendSwallowed(_swallowed(sleeping, "returned"))
+        sleeping.journal.check_passed()
+        return Success(await self._spoken(), packed, self._emitted, list(self._writes.values()), sleeping.finish())
+
+    async def _waiting(self) -> Waiting:
+        sleeping = self.sleeping
+        kinds = [*sleeping.journal.recorded.kinds, *(emitted.kind for emitted in self._emitted)]
+        sleeping.journal.say(self._emits, self._sets, kinds)
+        kept = sleeping.journal.take()
+        return Waiting(await self._spoken(), self._emitted, list(self._writes.values()), kept, sleeping.due)
 
     def interrupt(self, reason: str) -> None:
         """Stops the handler; called on the loop's thread."""
         self._stop_reason = reason
-        self._ctx.stop(reason)
         if self._interrupt is not None:
             self._interrupt(reason)
 
@@ -103,22 +149,32 @@ class Attempt:
         handler = self.work.handler
         timeout = handler.timeout_ms / 1000 if handler.timeout_ms is not None else None
         if handler.is_async:
-            ctx: Context | SyncContext = self._ctx
+            ctx: Context | SyncContext = self._context()
         else:
-            ctx = SyncContext(self._ctx, asyncio.get_running_loop())
+            ctx = SyncContext(self._context(), self._loop)
         if self._stop_reason is not None:
             raise AttemptCancelled(self._stop_reason)
-        with AttemptFields(self._about()):
-            return await self._runner.run(
-                lambda: handler.call(value, ctx), is_async=handler.is_async, timeout=timeout, interruptible=self._runs
-            )
+        with AttemptFields(self._about):
+            if handler.wait is None:
+                return await self._run(value, ctx, timeout)
+            if handler.wait.type == "time":
+                return await awaiting.after(handler.wait, self, lambda: self._run(value, ctx, timeout))
+            ctx.awaited = await awaiting.before(handler.wait, value, self)
+            return await self._run(value, ctx, timeout)
+
+    async def _run(self, value: Any, ctx: Context | SyncContext, timeout: float | None) -> Any:
+        handler = self.work.handler
+        return await self._runner.run(
+            lambda: handler.call(value, ctx), is_async=handler.is_async, timeout=timeout, interruptible=self._runs
+        )
 
     def _runs(self, interrupt: Interrupt) -> None:
         self._interrupt = interrupt
 
     def _packed(self, result: Any) -> bytes:
         data = pack(result, f"the result of {self.work.handler.name}")
-        self.work.handler.check_output(result if data == b"null" else unpack(data))
+        if self.work.handler.checks_output:
+            self.work.handler.check_output(result if data == NULL else unpack(data))
         return data
 
     async def failure(self, problem: Exception) -> Failure:
@@ -127,9 +183,19 @@ class Attempt:
 
     async def _failure(self, problem: BaseException, schema_error: dict[str, Any] | None) -> Failure:
         policy, failures = self.work.handler.retry, self.work.claim.failures + 1
-        final = isinstance(problem, PayloadError | WorkerLost | StaleAttempt)
+        sleeping = self._sleeping
+        if sleeping is not None and sleeping.suspended and not isinstance(problem, ReplayError):
+            problem = SuspendSwallowed(_swallowed(sleeping, f"raised {type(problem).__name__}"))
+        final = isinstance(problem, _FINAL)
         delay = None if final else policy.next_delay_ms(problem, failures, self._rng)
-        return Failure(await self._spoken(), ErrorInfo.of(problem, self.work.recorder), delay, schema_error)
+        error = ErrorInfo.of(problem, self.work.recorder)
+        if sleeping is None:
+            return Failure(await self._spoken(), error, delay, schema_error)
+        if sleeping.suspended:
+            sleeping.journal.take()  # it is not to sleep before the gates it held
+        # Nobody will stand before the gates of a step that is dead.
+        kept = sleeping.finish() if delay is None else sleeping.journal.take()
+        return Failure(await self._spoken(), error, delay, schema_error, kept)
 
     async def _spoken(self) -> Spoken:
         frames, progress = await self._frames.rest() if self._frames is not None else ([], None)
@@ -137,14 +203,8 @@ class Attempt:
 
     def _context(self) -> Context:
         work = self.work
-        shared = StateView("shared/", self._state, self._clock, self, self._writes)
-        own = shared
-        if work.run_id is not None:
-            own = StateView(f"run/{work.run_id}/", self._state, self._clock, self, self._writes)
         return Context(
             voice=self,
-            state=own,
-            shared=shared,
             job_id=work.claim.job,
             queue=work.claim.queue,
             attempt=work.claim.attempt,
@@ -158,15 +218,63 @@ class Attempt:
 
     # The handler's voice
 
+    @property
+    def stopped(self) -> bool:
+        return self._stop_reason is not None
+
+    def check(self) -> None:
+        if self._over:
+            claim = self.work.claim
+            raise ContextClosed(
+                f"attempt {claim.attempt} of {claim.job} is over, its ctx can record nothing more: "
+                "await or join what you start inside a handler"
+            )
+
+    @property
+    def sleeping(self) -> Sleeping:
+        """The durable side of the attempt, made when it is first needed."""
+        if self._sleeping is None:
+            self._sleeping = Sleeping(
+                self.work,
+                clock=self._clock,
+                rng=self._rng,
+                unit_id=self._unit_id,
+                submit=self._submit,
+                check=self.check,
+                public_url=self.work.public_url,
+            )
+        return self._sleeping
+
+    async def _submit(self, unit: Unit) -> Receipt:
+        return await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
+
+    def view(self, prefix: str) -> StateView:
+        return StateView(prefix, self._state, self._clock, self, self._writes)
+
     def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
         check_kind(kind)
         if correlation_id is not None and not isinstance(correlation_id, str):
             raise BadEmit(f"the correlationId of {kind!r} is {correlation_id!r}: give a string")
         packed = pack(data, f"the data of {kind}")
+        self._emits += 1
+        if self._sleeping is not None and self._sleeping.journal.check_emit(self._emits - 1, kind):
+            return
         self.work.check_emit(kind, packed)
         self._emitted.append(Emitted(kind, packed, correlation_id))
 
+    def hold_emits(self) -> list[tuple[str, bytes, str | None]]:
+        held = [(emitted.kind, emitted.data, emitted.correlation_id) for emitted in self._emitted]
+        self._emits -= len(held)
+        self._emitted.clear()
+        return held
+
+    def give_emits(self, emits: list[tuple[str, bytes, str | None]]) -> None:
+        self._emits += len(emits)
+        self._emitted += [Emitted(*emit) for emit in emits]
+
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        if self._replaying:
+            return
         message, fields = _loggable(message, fields)
         data = {
             "level": "warn" if level == "warning" else level,
@@ -204,6 +312,8 @@ class Attempt:
         return "job" if self.work.run_id is None else "step"
 
     def _frame(self, kind: str, data: Any, progress: bytes | None = None) -> None:
+        if self._replaying:
+            return  # it was said when the handler first came here
         if self._frames is None:
             self._frames = Frames(self._send, lambda n: self._body("buffer.drop", {"dropped": n}), self._loop)
         self._frames.add(self._body(kind, data), progress)
@@ -227,8 +337,13 @@ class Attempt:
 
     # The log of patches
 
-    def check(self) -> None:
-        self._ctx.check()
+    def written_before(self) -> bool:
+        self._sets += 1
+        return self._sleeping is not None and self._sets <= self._sleeping.journal.recorded.sets
+
+    @property
+    def _replaying(self) -> bool:
+        return self._sleeping is not None and self._sleeping.journal.replaying
 
     def recall(self, name: str) -> bytes | None:
         return self.work.claim.memos.get(name)
@@ -240,6 +355,16 @@ class Attempt:
         if isinstance(receipt, Fenced):
             raise StaleAttempt(f"attempt {claim.attempt} of {claim.job} lost its lease: nothing more can be recorded")
         return isinstance(receipt, Committed)
+
+
+_FINAL = (PayloadError, WorkerLost, StaleAttempt, ReplayError, AwaitTimeout)
+
+
+def _swallowed(sleeping: Sleeping, what: str) -> str:
+    return (
+        f"{sleeping.journal.about} caught the exception by which a wait suspends it, and {what}: catch Exception, not "
+        "BaseException, and do not return from a finally block around a wait"
+    )
 
 
 def _loggable(message: str, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

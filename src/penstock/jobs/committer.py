@@ -71,7 +71,7 @@ class Intent:
         self.patient = patient  # work in hand waits for the store as long as it takes; a command gives up
         self.tries = 0
         self.unit: Unit | None = None
-        self.future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[Receipt]  # made when it is submitted
 
     def fail(self, problem: BaseException) -> None:
         if not self.future.done():
@@ -88,6 +88,7 @@ class Committer:
     def __init__(self, store: Commits) -> None:
         self.worker: WorkSource | None = None
         self._store = store
+        self._loop = asyncio.get_running_loop()
         self._pending: list[Intent] = []
         self._known: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
@@ -96,9 +97,10 @@ class Committer:
 
     async def submit(self, intent: Intent) -> Receipt:
         """Waits for the receipt; never a Conflict unless the intent's own build answers with one."""
+        intent.future = self._loop.create_future()
         self._pending.append(intent)
         if self._task is None or self._task.done():  # done: cancelled before it began
-            self._task = asyncio.create_task(self._flush(), name="penstock-commit")
+            self._task = self._loop.create_task(self._flush(), name="penstock-commit")
         return await intent.future
 
     async def close(self) -> None:
@@ -189,7 +191,7 @@ class Committer:
 
     async def _ask_and_commit(self, batch: list[Intent], units: list[Unit]) -> CommitReply:
         """One call for both; the worker hears of the answer, or that there was none."""
-        worker, clock = self.worker, asyncio.get_running_loop().time
+        worker, clock = self.worker, self._loop.time
         freed = Counter(intent.frees for intent in batch if intent.frees is not None)
         ask = worker.ask(freed) if worker is not None else None
         began = clock()

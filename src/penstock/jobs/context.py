@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..core.errors import PenstockError, StaleAttempt
+from ..core.durations import Duration
+from ..core.errors import PenstockError
 from ..core.events import RESERVED
-from .state import DONE, Done, StateView, SyncStateView
+from ..core.retry import Retries
+from .state import DONE, Done, StateView
+
+if TYPE_CHECKING:
+    from .durable import Durable, Durables, RunCall
+    from .sleeping import Sleeping
+    from .waits import Waits
 
 LEVELS = ("debug", "info", "warning", "error")
 
 
 class Voice(Protocol):
-    """What an attempt does with what its handler says."""
+    """The attempt behind a handle: what it does with what its handler says."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the attempt is to stop."""
+        ...
+
+    def check(self) -> None:
+        """Raises StaleAttempt once the attempt is over."""
+        ...
+
+    def view(self, prefix: str) -> StateView:
+        """The state under a prefix, with the attempt's own writes laid over it."""
+        ...
+
+    @property
+    def sleeping(self) -> Sleeping:
+        """The journal, the durable calls and the gates of the attempt."""
+        ...
 
     def emit(self, kind: str, data: Any, correlation_id: str | None) -> None: ...
 
@@ -38,15 +64,16 @@ class CorrelationId(str):
 class Log:
     """`ctx.log("…")`, `ctx.log.warning("…", order=7)`: to the run's stream, with run, step and attempt known."""
 
-    def __init__(self, say: Callable[[str, str, Mapping[str, Any]], None]) -> None:
-        self._say = say
+    def __init__(self, voice: Voice) -> None:
+        self._voice = voice
 
     def __call__(self, message: object, level: str = "info", **fields: Any) -> Done:
         if level == "warn":
             level = "warning"
         if level not in LEVELS:
             raise ValueError(f"{level!r} is not a log level: use {', '.join(LEVELS)}")
-        self._say(level, str(message), fields)
+        self._voice.check()
+        self._voice.log(level, str(message), fields)
         return DONE
 
     def debug(self, message: object, **fields: Any) -> Done:
@@ -67,17 +94,10 @@ class Log:
 class Context:
     """The handle of one attempt. In an `async def` handler, `ctx.state` is awaited; the rest may be."""
 
-    state: StateView
-    """Keys this run's steps share; outside a run, the same as `shared`."""
-    shared: StateView
-    """Keys the whole application shares."""
-
     def __init__(
         self,
         *,
         voice: Voice,
-        state: StateView,
-        shared: StateView,
         job_id: str,
         queue: str,
         attempt: int,
@@ -88,12 +108,9 @@ class Context:
         n: int = 1,
         correlation_id: str = "",
     ) -> None:
+        # The attempt does not know its handle: a cycle would keep both until the collector comes round.
         self._voice = voice
         self._scope = scope
-        self._reason: str | None = None
-        self._open = True
-        self.state = state
-        self.shared = shared
         self.job_id = job_id
         self.queue = queue
         self.attempt = attempt
@@ -102,14 +119,35 @@ class Context:
         self.step = step
         self.n = n
         self.correlation_id = CorrelationId(correlation_id)
-        self.log = self.logger = Log(self._log)
+        self.awaited: Any = None  # the event, or what the trigger was fired with, that a declared wait was for
+
+    # Most handlers use few of these: each is made when it is first asked for.
+
+    @cached_property
+    def state(self) -> StateView:
+        """Keys this run's steps share; outside a run, the same as `shared`."""
+        return self.shared if self.run_id is None else self._voice.view(f"run/{self.run_id}/")
+
+    @cached_property
+    def shared(self) -> StateView:
+        """Keys the whole application shares."""
+        return self._voice.view("shared/")
+
+    @cached_property
+    def log(self) -> Log:
+        """Writes to the run's stream, and to Python's logging."""
+        return Log(self._voice)
+
+    @property
+    def logger(self) -> Log:
+        return self.log
 
     def emit(self, kind: str | Mapping[str, Any], data: Any = None) -> Done:
         """Says that something happened. It appears, and starts what listens to it, when this attempt commits, once.
 
         Also takes the specs' dicts: `{"kind": …, "data": …}` and `{"type": "log"|"progress"|"partial", "data": …}`.
         """
-        self.check()
+        self._voice.check()
         if isinstance(kind, str):
             self._voice.emit(kind, data, None)
         else:
@@ -118,13 +156,13 @@ class Context:
 
     def progress(self, value: Any) -> Done:
         """How far it is, a number up to 100 or anything JSON; seen live."""
-        self.check()
+        self._voice.check()
         self._voice.progress(value)
         return DONE
 
     def partial(self, chunk: Any) -> Done:
         """A piece of output before the end; seen live."""
-        self.check()
+        self._voice.check()
         self._voice.partial(chunk)
         return DONE
 
@@ -135,27 +173,53 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether this attempt is to stop: its run was cancelled, its lease lost or its time is up."""
-        return self._reason is not None
+        return self._voice.stopped
 
-    def stop(self, reason: str) -> None:
-        """Marks the attempt as cancelled; called by the worker."""
-        self._reason = reason
+    # Durable calls: done once, however often the handler is run
 
-    def close(self) -> None:
-        """Ends the handle with its attempt; called by the worker."""
-        self._open = False
+    def run(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        retry: Retries | None = None,
+        timeout: Duration | None = None,
+        **kwargs: Any,
+    ) -> RunCall:
+        """Calls a function once and records what it gives; a re-run of the handler is given the same.
 
-    def _log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
-        self.check()
-        self._voice.log(level, message, fields)
+        With `retry` it is tried again here and now, and its final failure is recorded too, as CallFailed."""
+        return self._voice.sleeping.calls.run(name, fn, args, kwargs, retry, timeout)
 
-    def check(self) -> None:
-        """Raises StaleAttempt once the attempt is over."""
-        if not self._open:
-            raise StaleAttempt(
-                f"attempt {self.attempt} of {self.job_id} is over, its ctx can record nothing more: "
-                "await or join what you start inside a handler"
-            )
+    @property
+    def wait(self) -> Waits:
+        """Waits for a time, an event or a trigger, with nothing held meanwhile: `await ctx.wait.time("1h")`."""
+        return self._voice.sleeping.waits
+
+    async def all(self, calls: Sequence[Durable[Any]]) -> list[Any]:
+        """The values of several durable calls, once all are there."""
+        return await self._voice.sleeping.calls.all(calls)
+
+    def first(self, calls: Mapping[str, Durable[Any]], *, name: str = "first") -> Coroutine[Any, Any, tuple[str, Any]]:
+        """The name and the value of whichever durable call is there first; the other waits are given up."""
+        durables = self.durables
+        return durables.first_of(calls, durables.call(name, "first"))
+
+    @property
+    def durables(self) -> Durables:
+        return self._voice.sleeping.calls
+
+    def now(self) -> datetime:
+        """The time; the same for every run of the handler."""
+        return self._voice.sleeping.calls.now()
+
+    def uuid(self) -> str:
+        """A new id; the same for every run of the handler."""
+        return self._voice.sleeping.calls.uuid()
+
+    def random(self) -> float:
+        """A random number from 0 up to 1; the same for every run of the handler."""
+        return self._voice.sleeping.calls.random()
 
     def _emit_mapping(self, event: Mapping[str, Any]) -> None:
         if "kind" in event:
@@ -193,37 +257,3 @@ def check_kind(kind: str) -> str:
     if kind.startswith(RESERVED):
         raise BadEmit(f"{kind!r} begins with a word the engine keeps for itself ({', '.join(RESERVED)}): rename it")
     return kind
-
-
-class SyncContext:
-    """The same handle for `def` handlers, which run on a thread: nothing is awaited."""
-
-    def __init__(self, inner: Context, loop: asyncio.AbstractEventLoop) -> None:
-        self._inner = inner
-        self.state = SyncStateView(inner.state, loop)
-        self.shared = SyncStateView(inner.shared, loop)
-        self.job_id = inner.job_id
-        self.queue = inner.queue
-        self.attempt = inner.attempt
-        self.run_id = inner.run_id
-        self.flow = inner.flow
-        self.step = inner.step
-        self.n = inner.n
-        self.correlation_id = inner.correlation_id
-        self.log = self.logger = inner.log
-
-    def emit(self, kind: str | Mapping[str, Any], data: Any = None) -> None:
-        self._inner.emit(kind, data)
-
-    def progress(self, value: Any) -> None:
-        self._inner.progress(value)
-
-    def partial(self, chunk: Any) -> None:
-        self._inner.partial(chunk)
-
-    def idempotency_key(self, name: str = "") -> str:
-        return self._inner.idempotency_key(name)
-
-    @property
-    def cancelled(self) -> bool:
-        return self._inner.cancelled

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from ..core.durations import Duration
 from ..core.retry import Retries
 from .definition import MARK, IdempotencyKey, JobDefinition, Rate, RateKey, make_handler
+from .scheduled import ScheduleConfig, read_schedule
 from .schemas import Schema
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -17,6 +18,7 @@ def job(
     *,
     queue: str | None = None,
     name: str | None = None,
+    schedule: ScheduleConfig | None = None,
     retry: Retries | None = None,
     timeout: Duration | None = None,
     priority: int = 0,
@@ -38,7 +40,8 @@ def job(
     options = {key: value for key, value in locals().items() if key != "name"}
 
     def mark(fn: F) -> F:
-        definition = JobDefinition(make_handler(fn, name, options), any_name=name is None)
+        handler = make_handler(fn, name, options)
+        definition = JobDefinition(handler, any_name=name is None, schedule=read_schedule(schedule, handler))
         setattr(fn, MARK, [*getattr(fn, MARK, []), definition])
         return fn
 

@@ -7,7 +7,8 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -18,8 +19,14 @@ from ..core.payload import plain
 from ..core.priority import BadPriority, check_priority
 from ..core.retry import RetryPolicy
 from ..ports.unit import RateLimit
-from .context import Context, SyncContext
+from .await_config import Await, read_await
+from .context import Context
+from .fingerprint import fingerprint
 from .schemas import Check, checker, wants_checking
+from .sync_context import SyncContext
+
+if TYPE_CHECKING:
+    from .scheduled import CodeSchedule
 
 IdempotencyKey = Literal["auto"] | Callable[[Any], str]
 Rate = RateLimit | str | Mapping[str, Any]
@@ -47,6 +54,7 @@ class Handler:
     idempotency_key: IdempotencyKey | None = None
     input_schema: Any = None
     output_schema: Any = None
+    wait: Await | None = None
     file: str = ""
     line: int = 0
 
@@ -56,9 +64,7 @@ class Handler:
             check_name(self.queue, "queue name")
         if inspect.isgeneratorfunction(self.fn) or inspect.isasyncgenfunction(self.fn) or isinstance(self.fn, type):
             kind = "a class" if isinstance(self.fn, type) else "a generator"
-            raise DefinitionError(
-                f"{self.name} is {kind}: a handler is a function with a result", where=self.where
-            )
+            raise DefinitionError(f"{self.name} is {kind}: a handler is a function with a result", where=self.where)
         parameters = list(inspect.signature(self.fn).parameters.values())
         annotation, passes = _shape(self.fn, parameters, self.where)
         schema = self.input_schema if self.input_schema is not None else annotation
@@ -74,6 +80,11 @@ class Handler:
     is_async: bool = field(init=False, default=False)
     _passes: tuple[bool, bool] = field(init=False, default=(True, True), repr=False)
     _checks: tuple[Check | None, Check | None] = field(init=False, default=(None, None), repr=False)
+
+    @cached_property
+    def code(self) -> str:
+        """Which code it is: the same in every process, another after a change."""
+        return fingerprint(self.fn)
 
     @property
     def where(self) -> str:
@@ -91,6 +102,10 @@ class Handler:
     def check_input(self, value: Any) -> Any:
         check = self._checks[0]
         return value if check is None else check(value)
+
+    @property
+    def checks_output(self) -> bool:
+        return self._checks[1] is not None
 
     def check_output(self, value: Any) -> Any:
         check = self._checks[1]
@@ -178,6 +193,7 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
             idempotency_key=options.get("idempotency_key"),
             input_schema=options.get("input_schema"),
             output_schema=options.get("output_schema"),
+            wait=read_await(options.get("wait")),
             file=file,
             line=line,
         )
@@ -268,3 +284,4 @@ class JobDefinition:
 
     handler: Handler
     any_name: bool = False
+    schedule: CodeSchedule | None = None

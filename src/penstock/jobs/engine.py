@@ -18,7 +18,8 @@ from .attempt import SHUTDOWN
 from .committer import Intent
 from .dead_letters import letter
 from .definition import Handler
-from .work import Failure, Spoken, Stopped, Success, packed
+from .journal import Kept
+from .work import Failure, Spoken, Stopped, Success, Waiting, packed
 
 # A job nobody here knows may be known to a newer worker: it is tried again for a while before it is called dead.
 UNKNOWN = RetryPolicy(attempts=5, backoff=Backoff("fixed", 5000, jitter=False))
@@ -121,6 +122,7 @@ class JobWork:
         self.step: str | None = None
         self.n = 1
         self.correlation_id = options.correlation_id or claim.job
+        self.public_url = ""
         self._options = options
         self._clock = clock
         self._unit_id = unit_id
@@ -129,9 +131,9 @@ class JobWork:
         """A plain job may emit anything; it lands on its queue's stream and starts nothing."""
 
     def succeeded(self, success: Success) -> Intent:
-        events = [self._event(e.kind, e.data) for e in success.emitted]
+        events = [msgspec.structs.replace(self._event(e.kind, e.data), kind=e.kind) for e in success.emitted]
         events.append(self._event("job.completed", _result(success.result), self._duration(success.spoken)))
-        return self._intent(success.spoken, Completed(success.result), events, success)
+        return self._intent(success.spoken, Completed(success.result), events, success, kept=success.kept)
 
     def failed(self, failure: Failure) -> Intent:
         now = self._clock.now_ms()
@@ -142,9 +144,12 @@ class JobWork:
         events = [self._event("schema.error", packed(failure.schema_error))] if failure.schema_error else []
         events.append(self._event("job.failed", packed(data), meta))
         if due is not None:
-            return self._intent(failure.spoken, RetryAt(due, packed(error)), events)
+            return self._intent(failure.spoken, RetryAt(due, packed(error)), events, kept=failure.kept)
         jobs = [letter(self, failure.error, now)] if self.handler.dead_letters else []
-        return self._intent(failure.spoken, Dead(packed(error)), events, jobs=jobs)
+        return self._intent(failure.spoken, Dead(packed(error)), events, jobs=jobs, kept=failure.kept)
+
+    def suspended(self, waiting: Waiting) -> Intent:  # noqa: ARG002
+        raise AssertionError(f"job {self.claim.job} belongs to no run and cannot wait")
 
     def stopped(self, stopped: Stopped) -> Intent:
         if stopped.reason == SHUTDOWN:
@@ -175,6 +180,7 @@ class JobWork:
         events: list[NewEvent],
         success: Success | None = None,
         jobs: list[NewJob] | None = None,
+        kept: Kept | None = None,
     ) -> Intent:
         unit = Unit(
             self._unit_id(),
@@ -183,9 +189,17 @@ class JobWork:
             events=[*(NewEvent(self.stream, body) for body in spoken.frames), *events],
             jobs=jobs or [],
             state=success.state if success else [],
+            memos=kept.memos if kept is not None else [],
             progress=spoken.progress,
         )
         return Intent(lambda _v, _r: unit, patient=True)
+
+
+class QuietWork(JobWork):
+    """A claim of one of the engine's own jobs: nobody is told unless it fails."""
+
+    def succeeded(self, success: Success) -> Intent:
+        return self._intent(success.spoken, Completed(), [], success)
 
 
 def _result(result: bytes) -> bytes:

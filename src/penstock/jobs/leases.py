@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable
 from ..core.errors import StoreError
 from ..ports.store import Commits
 from ..ports.unit import Claim
+from .loop_watch import LONG, LoopWatch
 
 log = logging.getLogger("penstock.leases")
 
@@ -30,6 +32,8 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._main, name="penstock-leases", daemon=True)
 
     def start(self) -> None:
+        """Called on the loop that the handlers share."""
+        self._watch = LoopWatch(asyncio.get_running_loop())
         self._thread.start()
 
     def poke(self) -> None:
@@ -43,10 +47,18 @@ class LeaseKeeper:
 
     def _main(self) -> None:
         third = self._lease_ms / 3000
+        looks = max(round(third / LONG), 1)  # from one renewal to the next
+        count = 0
         while not self._stop.is_set():
-            self._wake.wait(third)
+            poked = self._wake.wait(third / looks)
             self._wake.clear()
-            if not self._stop.is_set():
+            count += 1
+            if self._stop.is_set():
+                return
+            if self._held():
+                self._watch.look()
+            if poked or count >= looks:
+                count = 0
                 self._renew()
                 self._stop.wait(min(MIN_PAUSE, third / 2))
 

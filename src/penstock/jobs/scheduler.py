@@ -1,122 +1,146 @@
-"""Schedules: the next slot is computed here, purely; that it fires once is the store's compare-and-set."""
+"""The scheduler: looks for due schedules and has them fired. That a slot fires once is the store's compare-and-set."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import Protocol
 
 import msgspec
-from cronsim import CronSim, CronSimError
 
-from ..core.clock import Clock
-from ..core.errors import ConfigError, StoreError
+from ..core.errors import StoreError
 from ..ports.store import ScheduleRow, Store
-from ..ports.unit import ScheduleMove
+from .schedule import (
+    Before,
+    FireSlot,
+    HoldSlot,
+    PassSlot,
+    ScheduleSpec,
+    Target,
+    decide,
+    oldest_kept,
+    spec_of,
+    target_of,
+)
 
 log = logging.getLogger("penstock.scheduler")
 MAX_IDLE = 5.0  # seconds
-STUCK = 1.0  # seconds before a slot that could not be fired is tried again
+STUCK = 1.0  # seconds before a slot that could not be fired is looked at again
+PAGE = 100
+BURST = 100  # slots of one schedule in a row, so that one with much to make up for does not hold up the others
 
 
-class ScheduleSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """When: every so many milliseconds, by a cron expression in a time zone, or once at a moment."""
+class Starter(Protocol):
+    """Who starts what schedules are for."""
 
-    every_ms: int | None = None
-    cron: str | None = None
-    tz: str = "UTC"
-    at_ms: int | None = None
+    async def prepare(self) -> None:
+        """Called before each look at the store."""
+        ...
 
+    async def before(self, row: ScheduleRow, target: Target) -> Before | None:
+        """What the last slot started, if it is still known."""
+        ...
 
-class Target(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What: a flow to start or a queue to add a job to."""
+    async def fire(self, row: ScheduleRow, target: Target, decision: FireSlot) -> bool:
+        """Starts it and moves the schedule on, in one commit; False when another scheduler did."""
+        ...
 
-    flow: str | None = None
-    queue: str | None = None
-    name: str | None = None
-    payload: Any = None
-    priority: int = 0
-
-
-Fire = Callable[[ScheduleRow, Target, ScheduleMove], Awaitable[bool]]
-
-
-def check_spec(spec: ScheduleSpec) -> ScheduleSpec:
-    """The spec itself, or a ConfigError saying what is wrong with it."""
-    if sum(x is not None for x in (spec.every_ms, spec.cron, spec.at_ms)) != 1:
-        raise ConfigError("a schedule needs exactly one of every='5m', cron='0 9 * * *' or at=<datetime>")
-    if spec.every_ms is not None and spec.every_ms < 1:
-        raise ConfigError("a schedule cannot run every 0 ms: give every='1s' or more")
-    if spec.cron is not None:
-        try:
-            CronSim(spec.cron, datetime(2024, 1, 1, tzinfo=ZoneInfo(spec.tz)))
-        except CronSimError as problem:
-            raise ConfigError(
-                f"{spec.cron!r} is not a cron expression: {problem}; one looks like '0 9 * * 1-5'"
-            ) from None
-        except (ZoneInfoNotFoundError, ValueError):
-            raise ConfigError(f"{spec.tz!r} is not a time zone: one looks like 'Europe/Berlin'") from None
-    return spec
-
-
-def next_slot(spec: ScheduleSpec, after_ms: int, last: int | None = None) -> int | None:
-    """The first slot after a moment; None when there is no more."""
-    if spec.at_ms is not None:
-        return spec.at_ms if last is None else None
-    if spec.every_ms is not None:
-        # Slots are counted from the epoch, so that every scheduler counts the same ones.
-        return (after_ms // spec.every_ms + 1) * spec.every_ms
-    assert spec.cron is not None
-    start = datetime.fromtimestamp(after_ms / 1000, UTC).astimezone(ZoneInfo(spec.tz))
-    try:
-        return round(next(CronSim(spec.cron, start)).timestamp() * 1000)
-    except StopIteration:
-        return None
+    async def pass_by(self, row: ScheduleRow, decision: PassSlot) -> bool:
+        """Moves the schedule on and records why nothing was started; False when another scheduler did."""
+        ...
 
 
 class Scheduler:
     """Fires what is due. Any number of them may run; each slot fires once."""
 
-    def __init__(self, store: Store, clock: Clock, fire: Fire) -> None:
+    def __init__(self, store: Store, starter: Starter) -> None:
         self._store = store
-        self._clock = clock
-        self._fire = fire
+        self._starter = starter
+        self._now = 0
+        self._stuck: dict[str, int] = {}  # schedules that could not be fired, and the slots they are stuck at
+        self._topics: frozenset[str] = frozenset()  # what held slots wait for
 
     async def run(self) -> None:
-        with self._store.signals.listen("schedules") as listener:
-            while True:
-                pause = MAX_IDLE
-                try:
-                    looked = self._clock.now_ms()
-                    while await self.fire_due():
-                        pass
-                    due = await self._store.next_schedule()
-                    if due is not None and due <= looked:
-                        pause = STUCK  # this process cannot fire it, for want of the flow perhaps; another may
-                    elif due is not None:
-                        pause = min(max((due - self._clock.now_ms()) / 1000, 0.001), MAX_IDLE)
-                except StoreError as problem:
-                    log.warning("cannot read schedules, trying again: %s", problem)
-                    pause = STUCK
-                await listener.wait(pause)
+        topics: frozenset[str] = frozenset()
+        while True:
+            with self._store.signals.listen("schedules", *topics) as listener:
+                while True:
+                    pause = await self._look()
+                    if self._topics != topics:
+                        topics = self._topics  # what ended before we listened is seen by looking again
+                        break
+                    await listener.wait(pause)
+
+    async def _look(self) -> float:
+        """Fires what is due; gives how long it can be left alone."""
+        try:
+            await self._starter.prepare()
+            while await self.fire_due():
+                pass
+            due = await self._store.next_schedule(self._now)
+        except StoreError as problem:
+            log.warning("cannot read schedules, trying again: %s", problem)
+            return STUCK
+        pause = MAX_IDLE if due is None else min(max((due - self._now) / 1000, 0.001), MAX_IDLE)
+        return min(pause, STUCK) if self._stuck else pause
 
     async def fire_due(self) -> int:
-        """Fires every schedule that is due now; gives how many this scheduler fired."""
-        fired = 0
-        now = self._clock.now_ms()
-        for row in await self._store.due_schedules(now):
-            assert row.next is not None
-            spec = msgspec.json.decode(row.spec, type=ScheduleSpec)
-            target = msgspec.json.decode(row.target, type=Target)
-            # Slots missed while nothing ran are made up for by one firing.
-            move = ScheduleMove(row.id, row.next, next_slot(spec, max(now, row.next), row.next))
-            try:
-                fired += await self._fire(row, target, move)
-            except asyncio.CancelledError:
-                raise
-            except Exception:
+        """Fires every schedule that is due now; gives how many slots this scheduler fired or passed."""
+        moved = 0
+        held: set[str] = set()
+        stuck: dict[str, int] = {}
+        last: ScheduleRow | None = None
+        while True:
+            due = await self._store.due_schedules(last, PAGE)
+            self._now = due.now
+            for row in due.rows:
+                moved += await self._one(row, due.now, held, stuck)
+            if len(due.rows) < PAGE:
+                break
+            last = due.rows[-1]
+        self._stuck, self._topics = stuck, frozenset(held)
+        return moved
+
+    async def _one(self, row: ScheduleRow, now: int, held: set[str], stuck: dict[str, int]) -> int:
+        assert row.next is not None
+        try:
+            return await self._burst(row, now, held, stuck)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            # For want of the flow perhaps: another process may have it.
+            stuck[row.id] = row.next
+            if self._stuck.get(row.id) != row.next:  # told once
                 log.exception("schedule %s could not fire its slot %d", row.id, row.next)
-        return fired
+            return 0
+
+    async def _burst(self, row: ScheduleRow, now: int, held: set[str], stuck: dict[str, int]) -> int:
+        """The due slots of one schedule, for as long as nobody else moves it."""
+        spec, target = spec_of(row), target_of(row)
+        assert row.next is not None
+        oldest = oldest_kept(spec, row.next, now)
+        for moved in range(BURST):
+            if row.next is None or row.next > now:
+                return moved
+            match decide(spec, row, now, await self._before(spec, row, target), oldest):
+                case HoldSlot(behind):
+                    # A run says when it ends; a plain job is looked at again after a while.
+                    if target.flow is not None:
+                        held.add(f"run:{behind}")
+                    else:
+                        stuck[row.id] = row.next
+                    return moved
+                case PassSlot(next_) as decision:
+                    mine = await self._starter.pass_by(row, decision)
+                    row = msgspec.structs.replace(row, next=next_)
+                case FireSlot(move) as decision:
+                    mine = await self._starter.fire(row, target, decision)
+                    row = msgspec.structs.replace(row, next=move.next, last=move.slot, fired=row.fired + 1)
+            if not mine:
+                return moved
+        return BURST
+
+    async def _before(self, spec: ScheduleSpec, row: ScheduleRow, target: Target) -> Before | None:
+        if spec.overlap == "allow" or row.last is None:
+            return None
+        return await self._starter.before(row, target)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..core.clock import Clock
 from ..core.durations import Duration, to_ms
-from ..core.errors import PenstockError
+from ..core.errors import BadArgument, PenstockError
 from ..core.payload import pack, unpack
 from ..ports.store import State
 from ..ports.unit import StateWrite
@@ -45,6 +45,10 @@ class PatchLog(Protocol):
         """Raises if the attempt is over: what it wrote now would be lost without a word."""
         ...
 
+    def written_before(self) -> bool:
+        """Whether the write about to be made was recorded when an earlier attempt went to sleep."""
+        ...
+
     def recall(self, name: str) -> bytes | None: ...
 
     async def apply(self, write: StateWrite, name: str, value: bytes) -> bool:
@@ -54,9 +58,11 @@ class PatchLog(Protocol):
 
 def join_key(key: Key) -> str:
     """A key as text; the specs' lists of parts are joined by slashes."""
+    if not isinstance(key, str | list | tuple):
+        raise BadArgument(f"{key!r} cannot be a state key: give a string, or a list of parts")
     text = key if isinstance(key, str) else "/".join(str(part) for part in key)
     if not text or len(text) > 500:
-        raise ValueError(f"{text!r} cannot be a state key: 1 to 500 characters")
+        raise BadArgument(f"{text!r} cannot be a state key: 1 to 500 characters")
     return text
 
 
@@ -84,14 +90,17 @@ class StateView:
         """Sets a value when the attempt commits; `ttl` lets it expire."""
         self._log.check()
         full = self._prefix + join_key(key)
-        self._writes[full] = StateWrite(full, pack(value, f"state {full}"), None, self._expiry(ttl))
+        packed = pack(value, f"state {full}")
+        if not self._log.written_before():
+            self._writes[full] = StateWrite(full, packed, None, self._expiry(ttl))
         return DONE
 
     def delete(self, key: Key) -> Done:
         """Deletes a key when the attempt commits."""
         self._log.check()
         full = self._prefix + join_key(key)
-        self._writes[full] = StateWrite(full, None)
+        if not self._log.written_before():
+            self._writes[full] = StateWrite(full, None)
         return DONE
 
     async def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from ..ports.unit import Claim, StateWrite
 from ..telemetry.recorder import Recorder
 from .committer import Intent
 from .definition import Handler
+from .journal import Kept
 
 MAX_STACK = 8_000
 MAX_MESSAGE = 2_000
@@ -68,6 +69,8 @@ def _text(problem: BaseException) -> str:
         text = str(problem)
     except Exception:  # an error that cannot even say what it is still has to be recorded
         text = ""
+    if text and isinstance(problem, KeyError):
+        text = f"KeyError: {text}"  # the bare key says nothing
     return _clean((text or type(problem).__name__)[: MAX_MESSAGE + MARGIN])
 
 
@@ -92,6 +95,8 @@ class Success(msgspec.Struct):
     result: bytes
     emitted: list[Emitted]
     state: list[StateWrite]
+    kept: Kept = msgspec.field(default_factory=Kept)
+    divert: str | None = None  # the step that takes over, its wait having been in vain
 
 
 class Failure(msgspec.Struct):
@@ -101,6 +106,17 @@ class Failure(msgspec.Struct):
     error: ErrorInfo
     retry_in_ms: int | None  # None: this failure is final
     schema_error: dict[str, Any] | None = None
+    kept: Kept = msgspec.field(default_factory=Kept)
+
+
+class Waiting(msgspec.Struct):
+    """The handler waits: it is run again when one of its gates opens, or at `due`."""
+
+    spoken: Spoken
+    emitted: list[Emitted]
+    state: list[StateWrite]
+    kept: Kept
+    due: int | None
 
 
 class Stopped(msgspec.Struct):
@@ -108,6 +124,9 @@ class Stopped(msgspec.Struct):
 
     spoken: Spoken
     reason: str
+
+
+Ending = Success | Failure | Waiting | Stopped
 
 
 class Work(Protocol):
@@ -124,6 +143,7 @@ class Work(Protocol):
     step: str | None
     n: int
     correlation_id: str
+    public_url: str
 
     def check_emit(self, kind: str, data: bytes) -> None:
         """Raises if the handler may not emit this."""
@@ -132,6 +152,8 @@ class Work(Protocol):
     def succeeded(self, success: Success) -> Intent: ...
 
     def failed(self, failure: Failure) -> Intent: ...
+
+    def suspended(self, waiting: Waiting) -> Intent: ...
 
     def stopped(self, stopped: Stopped) -> Intent: ...
 

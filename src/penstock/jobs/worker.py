@@ -13,12 +13,13 @@ from ..core.durations import show_ms
 from ..core.errors import StoreError
 from ..ports.runner import Runner
 from ..ports.store import Listener, Store
-from ..ports.unit import Ask, Claim, Claims, RateLimit, Receipt, Want
+from ..ports.unit import Ask, Claim, Claims, RateLimit, Receipt, Refused, Want
 from .attempt import LEASE_LOST, SHUTDOWN, Attempt
 from .committer import Committer
 from .leases import LeaseKeeper
 from .quarantine import Quarantine
-from .work import Engine, Failure, Stopped, Success, Work
+from .sleeping import OUTDATED
+from .work import Ending, Engine, Failure, Stopped, Success, Waiting, Work
 
 log = logging.getLogger("penstock.worker")
 
@@ -72,9 +73,9 @@ class Worker:
         self._held: Counter[str] = Counter()
         self._denied = False
         self._kept: Counter[str] = Counter()  # slots kept for asks that are not answered yet
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
-        self._nudged = asyncio.Event()
+        self._listener: Listener | None = None
         self._next_due: int | None = None
         self._turn = 0
         self._loop = asyncio.get_running_loop()
@@ -84,6 +85,11 @@ class Worker:
     @property
     def active(self) -> int:
         return len(self._active)
+
+    @property
+    def asked_for(self) -> int:
+        """How many jobs may be on their way here: the store may have handed them out already."""
+        return self._kept.total()
 
     @property
     def next_due(self) -> int | None:
@@ -107,21 +113,21 @@ class Worker:
     def stop(self) -> None:
         """Takes no more work; `run` returns once what is in hand is finished or given back."""
         self._stopping.set()
-        self._nudged.set()
+        self._nudge()
         self._quarantine.wake()
 
     def work_on(self, queues: dict[str, QueueLimits]) -> None:
         """Takes other queues, or other limits, from now on; what is in hand goes on."""
         self._queues = queues
-        self._nudged.set()
+        self._nudge()
 
     # Claiming
 
     async def _serve(self) -> None:
         while not self._stopping.is_set():
             queues = self._queues
-            with self._store.signals.listen(*(f"queue:{queue}" for queue in queues)) as listener:
-                while await self._turns(listener, queues):
+            with self._store.signals.listen(*(f"queue:{queue}" for queue in queues)) as self._listener:
+                while await self._turns(self._listener, queues):
                     pass
 
     async def _turns(self, listener: Listener, queues: dict[str, QueueLimits]) -> bool:
@@ -131,15 +137,13 @@ class Worker:
             await self._claim(ask)
         if self._stopping.is_set() or self._queues is not queues:
             return False
-        self._nudged.clear()  # what was heard of until now, the patience knows
-        heard = asyncio.create_task(listener.wait(self._patience()))
-        nudged = asyncio.create_task(self._nudged.wait())
-        try:
-            await asyncio.wait((heard, nudged), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            heard.cancel()
-            nudged.cancel()
+        await listener.wait(self._patience())
         return True
+
+    def _nudge(self) -> None:
+        """Has the store looked at again, before anything is heard of it."""
+        if self._listener is not None:
+            self._listener.hear()
 
     async def _claim(self, ask: Ask) -> None:
         work: Claims | None = None
@@ -182,18 +186,16 @@ class Worker:
             self._kept[want.queue] -= want.limit
         if self._denied:
             self._denied = False
-            self._nudged.set()
+            self._nudge()
         if work is None:
             work = Claims(next_due=self._clock.now_ms() + 500)  # no answer: ask again soon
         if work.next_due is not None and (self._next_due is None or work.next_due < self._next_due):
-            self._nudged.set()  # a commit brought news of work that is due before the next look at the store
+            self._nudge()  # a commit brought news of work that is due before the next look at the store
         self._next_due = work.next_due
         for claim in work.claims:
             self._active[claim.token] = (claim, None)
             self._held[claim.queue] += 1
-            task = self._loop.create_task(self._work(claim), name=f"penstock {claim.job}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[claim.token] = self._loop.create_task(self._work(claim), name=f"penstock {claim.job}")
 
     # Working
 
@@ -210,6 +212,7 @@ class Worker:
                 rng=self._rng,
                 unit_id=self._unit_id,
                 max_crashes=self._max_crashes,
+                loop=self._loop,
             )
             self._active[claim.token] = (claim, attempt)
             if (claim.crashes or self._stopping.is_set()) and not await self._may_run(claim):
@@ -221,10 +224,10 @@ class Worker:
             # Nothing was recorded: the lease runs out and the job comes again.
             log.exception("attempt %d of %s could not be recorded", claim.attempt, claim.job)
         finally:
-            del self._active[claim.token]
+            del self._active[claim.token], self._tasks[claim.token]
             self._held[claim.queue] -= 1
             if not recorded or self._quarantine.concerns(claim):
-                self._nudged.set()  # a slot is free, and no commit asked for work to fill it
+                self._nudge()  # a slot is free, and no commit asked for work to fill it
             self._quarantine.left(claim)
 
     async def _may_run(self, claim: Claim) -> bool:
@@ -233,13 +236,15 @@ class Worker:
             return await self._quarantine.enter(claim, lambda: len(self._active), self._stopping.is_set)
         return not self._stopping.is_set() or self._grace > 0
 
-    async def _settle(self, attempt: Attempt, ending: Success | Failure | Stopped) -> Receipt | None:
+    async def _settle(self, attempt: Attempt, ending: Ending) -> Receipt | None:
         work = attempt.work
         match ending:
             case Success():
                 intent = work.succeeded(ending)
             case Failure():
                 intent = work.failed(ending)
+            case Waiting():
+                intent = work.suspended(ending)
             case Stopped(reason=reason):
                 if reason == LEASE_LOST:
                     log.warning(
@@ -252,7 +257,11 @@ class Worker:
         _tell(work, ending)
         intent.frees = work.claim.queue
         try:
-            return await self._committer.submit(intent)
+            receipt: Receipt | None = await self._committer.submit(intent)
+            if isinstance(receipt, Refused):
+                # A gate was opened while the handler went to sleep before it: it is run again with what came.
+                receipt = await self._settle(attempt, Stopped(ending.spoken, OUTDATED))
+            return receipt
         except StoreError:
             raise
         except Exception as problem:
@@ -300,22 +309,29 @@ class Worker:
         for _, attempt in list(self._active.values()):
             if attempt is not None:
                 attempt.abandoned = True
-        for task in list(self._tasks):
+        for task in self._tasks.values():
             task.cancel()
-        await self._drain(1.0)
-        if self._tasks:
-            log.warning("%d handlers do not stop when cancelled; they are left behind", len(self._tasks))
+        if left := await self._drain(1.0):
+            log.warning("%d handlers do not stop when cancelled; they are left behind", left)
 
-    async def _drain(self, seconds: float | None) -> None:
+    async def _drain(self, seconds: float | None) -> int:
+        """Waits for what is in hand; gives how much of it has not ended in time."""
+        left = self._under_way()
         try:
             async with asyncio.timeout(seconds):
-                while self._tasks:
-                    await asyncio.wait(self._tasks)
+                while left:
+                    await asyncio.wait(left)
+                    left = self._under_way()
         except TimeoutError:
             pass
+        return len(self._under_way())
+
+    def _under_way(self) -> list[asyncio.Task[None]]:
+        # A task that was cancelled before it began has not taken itself off the list.
+        return [task for task in self._tasks.values() if not task.done()]
 
 
-def _tell(work: Work, ending: Success | Failure | Stopped) -> None:
+def _tell(work: Work, ending: Ending) -> None:
     """Failures are told where workers are watched; what they mean for a run is in its events."""
     if not isinstance(ending, Failure):
         return

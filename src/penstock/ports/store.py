@@ -44,6 +44,10 @@ class Listener(Protocol):
         """True as soon as one of the topics changed since the last wait; False when the time is up."""
         ...
 
+    def hear(self) -> None:
+        """Wakes it as a change would."""
+        ...
+
 
 class Signals(Protocol):
     """Wake-ups: never data, sometimes spurious, at most 50 ms late across processes.
@@ -201,17 +205,85 @@ class ScheduleRow(msgspec.Struct, frozen=True):
     fired: int = 0
 
 
-class Schedules(Protocol):
-    async def upsert_schedule(self, row: ScheduleRow) -> None: ...
+class DueSchedules(msgspec.Struct, frozen=True):
+    """A page of what is due by the store's clock, earliest first, and what that clock said."""
 
-    async def remove_schedule(self, id: str) -> bool: ...
+    now: int
+    rows: list[ScheduleRow]
+
+
+class Schedules(Protocol):
+    async def put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None = None) -> bool:
+        """Puts a schedule in if it still is as it was (None: not there), and applies the unit in the same write.
+
+        False, and nothing is written, when it has changed meanwhile."""
+        ...
+
+    async def remove_schedule(self, id: str, was: ScheduleRow | None = None) -> bool:
+        """Removes a schedule, with `was` only if it still is for the same."""
+        ...
+
+    async def schedule(self, id: str) -> ScheduleRow | None: ...
 
     async def schedules(self) -> list[ScheduleRow]: ...
 
-    async def due_schedules(self, now_ms: int, limit: int = 100) -> list[ScheduleRow]: ...
+    async def due_schedules(self, after: ScheduleRow | None = None, limit: int = 100) -> DueSchedules:
+        """What is due and not paused; `after` is the last row of the page before."""
+        ...
 
-    async def next_schedule(self) -> int | None:
-        """When the next schedule is due."""
+    async def next_schedule(self, after_ms: int = 0) -> int | None:
+        """When the next schedule is due after a moment."""
+        ...
+
+
+class WaitRow(msgspec.Struct, frozen=True):
+    """A gate as it is; see OpenWait."""
+
+    id: str
+    run: str
+    scope: str
+    kind: str
+    state: str  # open, resolved, expired or cancelled
+    body: bytes
+    due: int | None = None
+    job: str = ""
+    topic: str | None = None
+    key: str | None = None
+
+
+class Waits(Protocol):
+    """Gates, and the events that may open them. Both are written by `commit` alone."""
+
+    async def wait_row(self, id: str) -> WaitRow | None: ...
+
+    async def memos(self, scope: str) -> dict[str, bytes]:
+        """What is recorded of the durable calls of a scope."""
+        ...
+
+    async def waits(
+        self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[WaitRow]:
+        """Open gates in the order of their ids; `after` is the last one seen."""
+        ...
+
+    async def listening(
+        self,
+        topic: str,
+        keys: Sequence[str] | None,
+        *,
+        before: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[WaitRow]:
+        """Open gates of a topic whose key is one of these (None: whatever it is), in the order of their ids; with
+        `before`, a feed cursor, those that were there before that event."""
+        ...
+
+    async def told(
+        self, kind: str, *, since: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[FeedItem]:
+        """Events of a kind that others may wait for, in the order they were committed; with `since`, those after the
+        first event of that stream. `after` is a feed cursor. Times are not asked: a clock may go back."""
         ...
 
 
@@ -240,6 +312,8 @@ class Retention(msgspec.Struct, frozen=True):
     jobs_before: int | None = None
     keep_jobs: int | None = None  # of each queue
     events_before: int | None = None  # of queue and global streams
+    keep_events: int | None = None  # of each of those streams
+    keep_deliveries: int | None = None  # finished jobs of the queue on which events are delivered
 
 
 class Housekeeping(Protocol):
@@ -252,7 +326,7 @@ class Housekeeping(Protocol):
         ...
 
 
-class Store(Commits, EventLog, Feed, Runs, QueueAdmin, Schedules, State, Housekeeping, Protocol):
+class Store(Commits, EventLog, Feed, Runs, QueueAdmin, Schedules, Waits, State, Housekeeping, Protocol):
     """A backend.
 
     What goes together: the ids of a run's jobs begin with `<run>.`, state under `run/<run>/` and the stream of a run go

@@ -8,7 +8,7 @@ import msgspec
 
 
 class JobState(StrEnum):
-    """Where a job is. The last three are final."""
+    """Where a job is. Completed, failed and cancelled are final; held ones belong to a paused run."""
 
     WAITING = "waiting"
     DELAYED = "delayed"
@@ -17,13 +17,25 @@ class JobState(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    HELD = "held"
+
+
+# Where the store puts the news of an event that someone waits for; every worker works on it.
+DELIVERIES = "penstock-events"
+DELIVER = "deliver"
 
 
 class NewEvent(msgspec.Struct, frozen=True):
-    """An event to append. The store assigns `<ms>-<seq>`; the body is JSON it never looks into."""
+    """An event to append. The store assigns `<ms>-<seq>`; the body is JSON it never looks into.
+
+    An event that others may wait for has its `kind` said here: it can be found by it afterwards, and if a wait with
+    that topic is open, a job named DELIVER with the payload `{"stream":…,"id":…,"cursor":…}` (of the feed) is added to
+    DELIVERIES in the same write.
+    """
 
     stream: str
     body: bytes
+    kind: str | None = None
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -78,6 +90,7 @@ class Claim(msgspec.Struct, frozen=True):
     version: int = 0
     record: bytes | None = None
     memos: dict[str, bytes] = {}
+    at: int = 0  # when it was handed out, by the store's clock
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed"):
@@ -94,7 +107,9 @@ class Dead(msgspec.Struct, frozen=True, tag="dead"):
 
 
 class Suspended(msgspec.Struct, frozen=True, tag="suspended"):
-    pass
+    """The job sleeps until it is woken, or until `due`."""
+
+    due: int | None = None
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
@@ -122,7 +137,8 @@ class RunWrite(msgspec.Struct, frozen=True):
     record: bytes
     flow: str
     status: str
-    closed: bool = False  # a closed run's jobs are never claimed again
+    closed: bool = False  # a closed run's jobs are never claimed again, its open waits are cancelled
+    paused: bool = False  # a paused run's jobs are held when they come up, and released when it goes on
     cancel_jobs: bool = False  # drop what is waiting or delayed, in the same write
     after: str | None = None
 
@@ -136,21 +152,29 @@ class Memo(msgspec.Struct, frozen=True):
 
 
 class OpenWait(msgspec.Struct, frozen=True, tag="open"):
-    """A gate that holds a step until it is closed."""
+    """A gate that holds a step until it is closed.
+
+    Opening it again, by the step that did, replaces what it says, and opens one that was cancelled. If it is resolved
+    or expired the unit is refused: the step is to look at what became of it before it goes to sleep.
+    """
 
     id: str
     run: str
     scope: str
-    kind: str  # time, event or trigger
+    kind: str  # time, event, trigger or flow
     body: bytes = b"{}"
     due: int | None = None
+    job: str = ""  # whom to wake
+    topic: str | None = None  # the kind of event that may close it
+    key: str | None = None  # narrows the topic: what the event must hold
 
 
 class CloseWait(msgspec.Struct, frozen=True, tag="close"):
-    """Closes an open gate; the unit is refused if it is closed already, so the first one wins."""
+    """Closes an open gate. Unless `lenient`, the unit is refused if it is closed already, so the first one wins."""
 
     id: str
     state: str  # resolved, expired or cancelled
+    lenient: bool = False
 
 
 WaitChange = OpenWait | CloseWait
@@ -186,6 +210,7 @@ class Unit(msgspec.Struct):
     waits: list[WaitChange] = []
     state: list[StateWrite] = []
     progress: bytes | None = None
+    wakes: list[str] = []  # ids of suspended or delayed jobs that are due now
     takes: list[str] = []  # ids of unclaimed jobs to remove; the unit is refused if one is gone
     schedule: ScheduleMove | None = None
     once: str | None = None  # applied at most once for this key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..core.errors import AttemptCancelled, AttemptTimeout
@@ -16,18 +16,18 @@ class InProcessRunner:
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPool(threads)
+        self._loop = asyncio.get_running_loop()  # asking for it again costs every attempt a system call
 
-    async def run(
+    def run(
         self,
         call: Callable[[], Any],
         *,
         is_async: bool,
         timeout: float | None,
         interruptible: Callable[[Interrupt], None],
-    ) -> Any:
-        if is_async:
-            return await self._on_loop(call, timeout, interruptible)
-        return await self._on_thread(call, timeout, interruptible)
+    ) -> Coroutine[Any, Any, Any]:
+        run = self._on_loop if is_async else self._on_thread
+        return run(call, timeout, interruptible)
 
     async def close(self) -> None:
         self._pool.close()
@@ -35,7 +35,7 @@ class InProcessRunner:
     async def _on_loop(
         self, call: Callable[[], Any], timeout: float | None, interruptible: Callable[[Interrupt], None]
     ) -> Any:
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         assert task is not None
         reason: str | None = None
         over = False
@@ -70,8 +70,8 @@ class InProcessRunner:
     async def _on_thread(
         self, call: Callable[[], Any], timeout: float | None, interruptible: Callable[[Interrupt], None]
     ) -> Any:
-        work = Call(call, asyncio.get_running_loop())
-        stopped: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        work = Call(call, self._loop)
+        stopped: asyncio.Future[str] = self._loop.create_future()
 
         def interrupt(why: str) -> None:
             work.interrupt(why)

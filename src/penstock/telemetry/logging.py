@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
@@ -26,7 +26,7 @@ HANDLER = f"{LOGGER}.handler"  # the logger of `ctx.log`
 FIELDS = ("run", "step", "job", "attempt", "queue")
 _COLOURS = {"debug": "2", "info": "", "warning": "33", "error": "31", "critical": "31;1"}
 
-_attempt: ContextVar[Mapping[str, Any] | None] = ContextVar("penstock_attempt", default=None)
+_attempt: ContextVar[Callable[[], Mapping[str, Any]] | None] = ContextVar("penstock_attempt", default=None)
 
 
 class AttemptFields:
@@ -34,8 +34,8 @@ class AttemptFields:
 
     __slots__ = ("_fields", "_token")
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        self._fields = fields
+    def __init__(self, fields: Callable[[], Mapping[str, Any]]) -> None:
+        self._fields = fields  # asked for when something is logged, which most attempts do not do
 
     def __enter__(self) -> None:
         self._token = _attempt.set(self._fields)
@@ -51,7 +51,8 @@ class AttemptFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        here = _attempt.get() or {}
+        fields = _attempt.get()
+        here = fields() if fields is not None else {}
         for name in FIELDS:
             if getattr(record, name, None) is None:
                 setattr(record, name, here.get(name))

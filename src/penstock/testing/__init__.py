@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from .crashes import Crashed
     from .fake_context import FakeContext
     from .kit import TestApp
+    from .replaying import replay
 
-__all__ = ["Crashed", "FakeClock", "FakeContext", "TestApp", "until"]
+__all__ = ["Crashed", "FakeClock", "FakeContext", "TestApp", "replay", "until"]
 
 _PLACES = {
     "Crashed": ".crashes",
     "FakeClock": ".clock",
     "FakeContext": ".fake_context",
     "TestApp": ".kit",
+    "replay": ".replaying",
 }
 
 

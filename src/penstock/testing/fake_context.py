@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 from ..core.durations import Duration
 from ..core.errors import UndeclaredEvent
 from ..core.payload import pack, unpack
-from ..jobs.context import Context, SyncContext, check_kind
+from ..jobs.context import Context, check_kind
+from ..jobs.durable import RunCall
+from ..jobs.sleeping import Sleeping
 from ..jobs.state import Done, Key, StateView, SyncStateView
+from ..jobs.sync_context import Branches, SyncContext
 from ..ports.store import StateRow
 from ..ports.unit import StateWrite
 from .clock import FakeClock
+from .fake_waits import FakeSleeping, Ran, Waited
 
+T = TypeVar("T")
 RUN, SHARED = "run/", "shared/"
 
 
@@ -35,6 +40,15 @@ class FakeContext(Context):
 
     A `def` step takes `ctx.sync`, which tells the same story. State is kept in memory and read back at once; `state`
     and `shared` are its first values. With `emits`, other kinds are refused, as in a flow.
+
+    Waits do not wait. Time moves on, and what is waited for comes from the test; AwaitTimeout in its place lets it be
+    too late, and a tuple is given one after the other:
+
+        ctx = FakeContext(events={"payment.confirmed": {"id": 7}}, triggers={"approval": AwaitTimeout})
+        ...
+        assert ctx.waited[0][:2] == ("event", "payment.confirmed")
+
+    `ctx.run` calls its function; `ctx.ran` holds what is recorded of it. Ids and random numbers come from `seed`.
     """
 
     def __init__(
@@ -53,6 +67,10 @@ class FakeContext(Context):
         emits: Sequence[str] | None = None,
         state: Mapping[str, Any] | None = None,
         shared: Mapping[str, Any] | None = None,
+        events: Mapping[str, Any] | None = None,
+        triggers: Mapping[str, Any] | None = None,
+        awaited: Any = None,
+        seed: int = 0,
         clock: FakeClock | None = None,
     ) -> None:
         self.clock = clock or FakeClock()
@@ -62,10 +80,12 @@ class FakeContext(Context):
         self.partials: list[Any] = []
         self._emits = emits
         memory = _Memory(self.clock)
+        about = f"step {step!r}" if run_id is not None else f"job {job_id}"
+        durable = FakeSleeping(self.clock, about, run_id, seed, events, triggers)
+        self.waited: list[Waited] = durable.waited
+        self.ran: list[Ran] = durable.ran
         super().__init__(
-            voice=_Recorded(self),
-            state=_FakeState(RUN, memory, state),
-            shared=_FakeState(SHARED, memory, shared),
+            voice=_Recorded(self, memory, durable),
             job_id=job_id,
             queue=queue,
             attempt=attempt,
@@ -76,7 +96,10 @@ class FakeContext(Context):
             n=n,
             correlation_id=correlation_id,
         )
+        self.state = _FakeState(RUN, memory, state)
+        self.shared = _FakeState(SHARED, memory, shared)
         self.cancelled = cancelled
+        self.awaited = awaited
 
     @property
     def sync(self) -> SyncContext:
@@ -85,18 +108,34 @@ class FakeContext(Context):
 
     @property
     def cancelled(self) -> bool:
-        return self._reason is not None
+        return self._stopped
 
     @cancelled.setter
     def cancelled(self, value: bool) -> None:
-        self._reason = "cancelled by the test" if value else None
+        self._stopped = value
 
 
 class _Recorded:
     """A voice that only remembers. What could not be recorded in earnest is refused here too."""
 
-    def __init__(self, ctx: FakeContext) -> None:
+    def __init__(self, ctx: FakeContext, memory: _Memory, durable: FakeSleeping) -> None:
         self._ctx = ctx
+        self._memory = memory
+        self._durable = durable
+
+    @property
+    def sleeping(self) -> Sleeping:
+        return cast(Sleeping, self._durable)
+
+    @property
+    def stopped(self) -> bool:
+        return self._ctx.cancelled
+
+    def check(self) -> None:
+        """The attempt is never over."""
+
+    def view(self, prefix: str) -> StateView:
+        return _FakeState(prefix, self._memory, None)
 
     def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
         declared = self._ctx._emits
@@ -142,6 +181,9 @@ class _Memory:
     def check(self) -> None:
         """The attempt is never over."""
 
+    def written_before(self) -> bool:
+        return False
+
     def recall(self, name: str) -> bytes | None:
         return None
 
@@ -183,11 +225,7 @@ class _FakeSyncState(SyncStateView):
         self._view = view
 
     def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        try:
-            work.send(None)
-        except StopIteration as answer:
-            return answer.value
-        raise AssertionError("a memory does not wait")
+        return _at_once(work)
 
 
 class _FakeSyncContext(SyncContext):
@@ -195,6 +233,29 @@ class _FakeSyncContext(SyncContext):
         super().__init__(inner, cast(asyncio.AbstractEventLoop, None))
         self.state = _FakeSyncState(inner.state)
         self.shared = _FakeSyncState(inner.shared)
+        self.awaited = inner.awaited
+
+    @property
+    def branch(self) -> Branches:
+        return _FakeBranches(self._inner)
+
+    def _answer(self, call: Coroutine[Any, Any, T]) -> T:
+        return _at_once(call)
+
+
+class _FakeBranches(Branches):
+    def run(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunCall:
+        return self._ctx.run(name, fn, *args, **kwargs)
+
+
+def _at_once(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine gives that has nothing to wait for."""
+    try:
+        work.send(None)
+    except StopIteration as answer:
+        return cast(T, answer.value)
+    work.close()
+    raise AssertionError("a `def` step was given something to await: make the step async")
 
 
 def _copied(value: Any, what: str) -> Any:

@@ -6,24 +6,30 @@ A day of backoff takes milliseconds: whenever nothing is left to do now, time mo
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from ..app import App
 from ..app.options import EnqueueOptions, NoInput, StartOptions
+from ..app.waiting import WaitView
 from ..core.durations import Duration, to_ms
 from ..flows.reducer import FlowView
+from ..flows.resuming import Signature
+from ..jobs.gates import TRIGGER, decode_body
 from ..jobs.work import Work
 from ..ports.unit import Claim, JobState
 from ..settings import SettingOptions
 from .clock import FakeClock
 from .crashes import Crashed, Crashes, Quiet
+from .open_waits import open_waits, told
 from .snapshots import compare, timeless
 from .timeline import PATIENCE, Timeline
 
 __all__ = ["Crashed", "TestApp"]
 I = TypeVar("I")  # noqa: E741
+_TOKEN = re.compile(r"(^|/)t-[0-9a-f]{32}\.")
 
 
 class TestApp(App):
@@ -58,6 +64,7 @@ class TestApp(App):
 
     async def __aenter__(self) -> Self:
         await self.open()
+        await self._starters.keep(self.registry.flows)  # what a test emits first starts flows already
         self._quiet.begin()
         self._task = asyncio.create_task(self.run_worker(), name="penstock-test-worker")
         await asyncio.sleep(0)
@@ -113,6 +120,21 @@ class TestApp(App):
         """Waits until nothing is left to do at the present time."""
         await self._timeline.settle()
 
+    async def fire(
+        self, trigger: str, payload: Any = None, *, run: str | None = None, signature: Signature | None = None
+    ) -> str:
+        """Fires a trigger by its name, in a run if several wait for one; a test need not know the token. Also takes
+        what App.fire takes: a token, or a URL."""
+        await self.settled()
+        found = [wait for wait in await open_waits(self.store, run) if (wait.kind, wait.name) == (TRIGGER, trigger)]
+        if not found and _TOKEN.search(trigger):
+            return await super().fire(trigger, payload, signature=signature)
+        if len(found) != 1:
+            raise AssertionError(_not_one(trigger, found, await open_waits(self.store, run)))
+        row = await self.store.wait_row(found[0].id)
+        assert row is not None
+        return await self._triggers.open(row, decode_body(row.body), payload)
+
     def crash(self, step: str, *, attempt: int = 1, after: bool = False) -> None:
         """Lets an attempt of a step (or of a job of that name) crash: before its handler runs, or after it, with
         everything it did lost. The job comes again when its lease has run out."""
@@ -135,6 +157,11 @@ class TestApp(App):
             raise AssertionError(f"step {step!r} of run {run} {state}")
         return view.result
 
+    async def waiting(self, run: str | None = None) -> list[WaitView]:
+        """What a run, or every run, waits for once nothing is left to do now."""
+        await self.settled()
+        return await open_waits(self.store, run)
+
     async def history(self, run: str) -> list[dict[str, Any]]:
         """A run's events without what differs from run to run (ids, times, workers, durations): fit to compare."""
         events = await self.events.read_all(f"{self.settings.namespace}:flow:{run}")
@@ -154,3 +181,9 @@ class TestApp(App):
 
     async def open_claim(self, claim: Claim) -> Work:
         return self._crashes.strike(claim, await super().open_claim(claim))
+
+
+def _not_one(trigger: str, found: list[WaitView], waits: list[WaitView]) -> str:
+    if found:
+        return f"{len(found)} runs wait for the trigger {trigger!r}: say which one with run=…"
+    return f"nothing waits for the trigger {trigger!r}: {'; '.join(map(told, waits)) or 'no run waits for anything'}"

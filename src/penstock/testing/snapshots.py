@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,26 @@ updating: ContextVar[bool] = ContextVar("penstock_updating", default=False)
 """Whether saved histories are replaced; set by the pytest plugin."""
 
 _VARYING_META = ("worker", "duration", "scheduledAt")
-_VARYING_DATA = ("duration", "nextRetryAt", "delayMs", "stack")
+_VARYING_DATA = ("duration", "awaitDuration", "nextRetryAt", "resumeAt", "delayMs", "stack")
+_VARYING_TEXT = (
+    (re.compile(r"\bt-[0-9a-f]{32}\.[\w-]{43}"), "TOKEN"),
+    (re.compile(r"\b([tef])-[0-9a-f]{32}\b"), "WAIT"),
+    (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "UUID"),
+)
 
 
 def timeless(event: Event, run: str) -> dict[str, Any]:
-    """An event without ids, times, workers and durations."""
+    """An event without ids, tokens, times, workers and durations."""
     meta = {key: value for key, value in (event.meta or {}).items() if key not in _VARYING_META}
     data = event.data
     if isinstance(data, dict) and event.kind.startswith(("flow.", "step.")):
         data = {key: value for key, value in data.items() if key not in _VARYING_DATA}
     found: dict[str, Any] = {"kind": event.kind, "step": event.step, "data": data, "meta": meta}
     text = json.dumps({k: v for k, v in found.items() if v not in (None, {})}, sort_keys=True, ensure_ascii=False)
-    return dict(json.loads(text.replace(run, "RUN")))
+    text = text.replace(run, "RUN")
+    for pattern, word in _VARYING_TEXT:
+        text = pattern.sub(word, text)
+    return dict(json.loads(text))
 
 
 def compare(found: list[dict[str, Any]], path: Path, what: str) -> None:

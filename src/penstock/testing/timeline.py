@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from ..app.scheduling import Scheduling
 from ..app.working import Working
 from ..core.durations import show_ms
 from ..flows.registry import Registry
 from ..ports.store import QueueRow, Store
-from ..ports.unit import JobState
+from ..ports.unit import DELIVERIES, JobState
 from ..settings import Settings
 from .clock import FakeClock
+from .open_waits import hint, open_waits, told
 
 PATIENCE = 10.0  # seconds of real time until a test that waits gives up
 PAUSE = 0.001
@@ -27,6 +29,7 @@ class Stage(Protocol):
     settings: Settings
     time: FakeClock
     _working: Working
+    _scheduling: Scheduling
 
 
 class Timeline:
@@ -73,6 +76,14 @@ class Timeline:
             await asyncio.sleep(PAUSE)
 
     async def _is_settled(self) -> bool:
+        """Whether nothing is left to do now, and nothing happened while this was found out."""
+        newest = await self._newest()
+        return await self._looks_settled() and newest == await self._newest() and not self._stage._working.active
+
+    async def _newest(self) -> list[str]:
+        return [item.cursor for item in await self._stage.store.feed(None)]
+
+    async def _looks_settled(self) -> bool:
         stage = self._stage
         if stage._working.active or await self._is_late():
             self._held = 0
@@ -90,8 +101,9 @@ class Timeline:
     async def _is_late(self) -> bool:
         """Whether something is due that has not happened yet."""
         stage, now = self._stage, self._stage.time.now_ms()
-        moments = [await stage.store.next_schedule(), *await self._delayed()]
-        if not any(moment is not None and moment <= now for moment in moments):
+        due = (await stage.store.due_schedules()).rows
+        late = any([not await stage._scheduling.is_held(row, now) for row in due])
+        if not late and not any(moment is not None and moment <= now for moment in await self._delayed()):
             return False
         self._wake()
         return True
@@ -106,7 +118,7 @@ class Timeline:
     async def _due(self, *, schedules: bool = True) -> int | None:
         """The next moment at which something happens."""
         stage, now = self._stage, self._stage.time.now_ms()
-        moments = [await stage.store.next_schedule() if schedules else None, *await self._delayed()]
+        moments = [await stage.store.next_schedule(now) if schedules else None, *await self._delayed()]
         if stage._working.next_due is not None and stage._working.next_due > now:
             moments.append(stage._working.next_due)
         elif any(row.counts[JobState.ACTIVE] for row in await self._rows()):
@@ -118,8 +130,8 @@ class Timeline:
         return [job.due for row in rows for job in await self._stage.store.jobs(row.name, JobState.DELAYED, limit=1)]
 
     async def _rows(self) -> list[QueueRow]:
-        """The queues somebody works on here."""
-        known = set(self._stage.registry.queues())
+        """The queues somebody works on here, that of deliveries among them."""
+        known = {*self._stage.registry.queues(), DELIVERIES}
         return [row for row in await self._stage.store.queues() if row.name in known]
 
     async def _paused(self) -> bool:
@@ -127,8 +139,8 @@ class Timeline:
         return any(row.paused and row.counts[JobState.WAITING] for row in await self._rows())
 
     async def _where(self) -> str:
-        known = set(self._stage.registry.queues())
-        told: list[str] = []
+        known = {*self._stage.registry.queues(), DELIVERIES}
+        said: list[str] = []
         for row in await self._stage.store.queues():
             held = {state: count for state, count in row.counts.items() if count and state in _LIVE}
             if not held:
@@ -136,8 +148,9 @@ class Timeline:
             note = "" if row.name in known else ", and no handler of this app works on it"
             if row.paused:
                 note = f", and it is paused: await app.queues.resume({row.name!r}) lets it go on"
-            told.append(f"queue {row.name!r} has {', '.join(f'{n} {state}' for state, n in held.items())}{note}")
-        return "; ".join(told) or "no queue holds anything"
+            said.append(f"queue {row.name!r} has {', '.join(f'{n} {state}' for state, n in held.items())}{note}")
+        said += [f"{told(wait)}: {hint(wait)}" for wait in await open_waits(self._stage.store) if wait.until is None]
+        return "; ".join(said) or "no queue holds anything"
 
     def _move(self, moment: int) -> None:
         self._held = 0

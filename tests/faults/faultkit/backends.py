@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import postgres_server
 from penstock.app.backend import open_store
 from penstock.core.clock import Clock
 from penstock.ports.store import Store
@@ -25,7 +26,8 @@ class Backend:
 
 
 SQLITE_FILE = Backend("sqlite-file", lambda folder: f"sqlite:///{folder / 'penstock.db'}", True, True)
+POSTGRES = Backend("postgres", postgres_server.url_of, True, False)  # what waits for a network waits in real time
 SQLITE_MEMORY = Backend("sqlite-memory", lambda _: ":memory:", False, True)
 
-ALL = (SQLITE_FILE, SQLITE_MEMORY)
+ALL = (SQLITE_FILE, SQLITE_MEMORY, POSTGRES)
 SHARED = tuple(backend for backend in ALL if backend.processes)

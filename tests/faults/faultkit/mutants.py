@@ -19,7 +19,9 @@ from penstock.ports.unit import Ask, CommitReply, Committed, Conflict, Unit
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing
 from penstock.stores.sqlite import writer as writing
-from penstock.stores.sqlite.append import SQL
+from penstock.stores.sqlite.statements import SQL, VERBS
+
+from . import wait_mutants
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ def of(suite: str) -> list[tuple[str, str]]:
     return found
 
 
-def _rewrite(statement: str, old: str, new: str) -> None:
-    text = getattr(SQL, statement)
+def _rewrite(statement: str, old: str, new: str, queries: Any = SQL) -> None:
+    text = getattr(queries, statement)
     assert old in text, f"the statement {statement} no longer holds {old!r}: bring the mutant up to date"
-    setattr(SQL, statement, text.replace(old, new))
+    setattr(queries, statement, text.replace(old, new))
 
 
 # The commit
@@ -101,9 +103,9 @@ def split_commit() -> None:
 
 @mutant("a commit is taken whoever holds the job now", "simulation", "pause")
 def no_fence() -> None:
-    def check(self: Any, unit: Unit) -> Any:
-        row = self._cursor.execute(SQL.fence, (unit.claim.handle,)).fetchone()  # type: ignore[union-attr]
-        return Committed(repeated=True) if row is not None and row[3] == unit.id else None
+    def check(self: Any, unit: Unit, claim: Any) -> Any:
+        fence = self._seen.fences.get(claim.handle)
+        return Committed(repeated=True) if fence is not None and fence[3] == unit.id else None
 
     assert hasattr(committing.Committer, "_check_fence")
     committing.Committer._check_fence = check  # type: ignore[method-assign]
@@ -132,10 +134,10 @@ def versions_by_number() -> None:
 
 @mutant("a unit sent again after a lost reply is not recognised", "simulation", "sweep:plain job")
 def repeats_unseen() -> None:
-    _rewrite("fence", "token, unit", "token, NULL")
-    _rewrite("run_head", "closed, unit", "closed, NULL")
-    _rewrite("unit_applied", "WHERE id = ?", "WHERE id = ? AND 0")
-    _rewrite("remember_unit", "INSERT INTO", "INSERT OR IGNORE INTO")
+    _rewrite("look", "token, unit", "token, NULL")
+    _rewrite("look", "paused, unit", "paused, ''")
+    _rewrite("look", "units.id = k.value", "units.id = k.value AND 0")
+    _rewrite("remember_unit", "INSERT INTO", "INSERT OR IGNORE INTO", VERBS)
 
 
 @mutant("a unit sent again after a lost reply is given a new id", "simulation", "sweep:plain job")
@@ -208,6 +210,8 @@ def attempts_unrecorded() -> None:
 @mutant("a claim takes jobs whose lease still runs", "simulation")
 def leases_ignored() -> None:
     _rewrite("expired", "lease <= ?", "? > 0")
+    assert hasattr(claiming._Line, "overdue")
+    claiming._Line.overdue = lambda self, now: True  # type: ignore[method-assign]
 
 
 @mutant("a lease that ran out is never taken back", "simulation", "kill")
@@ -217,15 +221,11 @@ def leases_for_ever() -> None:
 
 @mutant("cancelling a run leaves its queued jobs, and they are handed out", "simulation", "sweep:cancel")
 def cancel_keeps_jobs() -> None:
-    _rewrite("cancel_jobs", "state IN (0, 1, 3)", "state IN (-1)")
+    _rewrite("cancel_jobs", "state IN (-1, 0, 1, 3)", "state IN (-2)")
     original = claiming.Claimer._run_head
 
-    def head(self: Any, run: Any) -> Any:
-        found = original(self, run)
-        if found is None:
-            row = self._cursor.execute(SQL.run_of_claim, (run,)).fetchone()
-            return None if row is None else (row[0], row[2])
-        return found
+    def head(self: Any, job: Any, bodies: Any) -> Any:
+        return (job.version, bodies[3]) if job.closed else original(self, job, bodies)
 
     claiming.Claimer._run_head = head  # type: ignore[method-assign]
 
@@ -233,6 +233,59 @@ def cancel_keeps_jobs() -> None:
 @mutant("what an attempt recorded with `patch` is forgotten by the next", "simulation", "sweep:state")
 def memos_forgotten() -> None:
     _rewrite("memos_of", "WHERE scope = ?", "WHERE scope = ? AND 0")
+
+
+# The scheduler
+
+
+class _LooseMoves:
+    """Moves schedules in a write of its own, before or after what their slots start."""
+
+    def __init__(self, inner: Any, before: bool) -> None:
+        self._inner = inner
+        self._before = before
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+        moves = [unit for unit in units if unit.schedule is not None]
+        if not moves:
+            return await self._inner.commit(units, ask)  # type: ignore[no-any-return]
+        if self._before:
+            guard = [Unit(f"{unit.id}-move", schedule=unit.schedule) for unit in moves]
+            reply = await self._inner.commit(guard)
+            if not all(isinstance(receipt, Committed) for receipt in reply.receipts):
+                return reply  # type: ignore[no-any-return]
+        reply = await self._inner.commit([msgspec.structs.replace(unit, schedule=None) for unit in units], ask)
+        if not self._before:
+            for unit in moves:
+                await self._move(unit.schedule)
+        return reply  # type: ignore[no-any-return]
+
+    async def _move(self, move: Any) -> None:
+        row = await self._inner.schedule(move.id)
+        moved = msgspec.structs.replace(row, next=move.next, last=move.slot, fired=row.fired + 1)
+        await self._inner.put_schedule(moved, row)
+
+
+def _loose_moves(before: bool) -> None:
+    original = group_commit.Committer.__init__
+
+    def init(self: Any, store: Any) -> None:
+        original(self, _LooseMoves(store, before))
+
+    group_commit.Committer.__init__ = init  # type: ignore[method-assign]
+
+
+@mutant("a slot fires whether or not another scheduler fired it", "schedulers")
+def slots_unguarded() -> None:
+    _loose_moves(before=False)
+
+
+@mutant("a schedule is moved on before its slot has fired", "killed-schedulers")
+def moved_before_fired() -> None:
+    _loose_moves(before=True)
 
 
 # The worker
@@ -282,3 +335,21 @@ def answered_too_early() -> None:
             raise
 
     writing.Writer._attempt = attempt  # type: ignore[method-assign]
+
+
+# Waits
+
+
+mutant("a step goes to sleep whether or not its trigger was fired meanwhile", "simulation")(wait_mutants.gates_unnamed)
+mutant("a gate does not look for what came before it", "simulation", "sweep:event before")(
+    wait_mutants.look_back_left_out
+)
+mutant("an event that a step has had is given to it again", "simulation")(wait_mutants.taken_ignored)
+mutant("a gate is closed whether or not it is open", "simulation", "fires")(wait_mutants.close_unchecked)
+mutant("a timeout is recorded after the handler has heard of it", "simulation")(wait_mutants.timeout_unrecorded)
+mutant("a gate is closed, and then its step is woken", "simulation", "sweep:event after", "waits-kill")(
+    wait_mutants.wake_afterwards
+)
+mutant("what is due soon is handed out now", "timers")(wait_mutants.woken_before_time)
+mutant("what came due while nobody worked is not handed out", "timers")(wait_mutants.timers_forgotten)
+mutant("a wait that was let go is begun again", "simulation")(wait_mutants.losers_begun_again)

@@ -32,6 +32,7 @@ from penstock.testing.faults import FaultStore, When
 from penstock.testing.history import Effect, Trigger, Violation, check, read_history
 from penstock.testing.inline_store import InlineDatabase, InlineStore
 
+from . import simwaits
 from .keeper import TaskKeeper
 from .simloop import Deadlock, Party, SimLoop
 
@@ -175,7 +176,7 @@ async def mail(x: Any, ctx: Any) -> str:
 
 HANDLERS = [
     line_1, line_2, line_3, fan_split, fan_work, fan_left, fan_right, fan_join, doomed_1, doomed_2, saga_reserve, saga_charge,
-    saga_undo, door_open, door_guest, mail,
+    saga_undo, door_open, door_guest, mail, *simwaits.HANDLERS,
 ]  # fmt: skip
 
 TRIGGERS = {
@@ -190,6 +191,7 @@ TRIGGERS = {
     "doomed": {"doomed_1": Trigger(()), "doomed_2": Trigger(("doomed.go",))},
     "saga": {"saga_reserve": Trigger(()), "saga_charge": Trigger(("saga.reserved",))},
     "door": {"door_open": Trigger(()), "door_guest": Trigger(("guest.came",), "each")},
+    **simwaits.TRIGGERS,
 }
 
 
@@ -282,6 +284,8 @@ class World:
         self.patched: set[str] = set()
         self.acknowledged: set[str] = set()
         self.emitted: dict[str, tuple[str, bool]] = {}  # key -> run, acknowledged
+        self.facts = simwaits.Facts()
+        self.paid: set[str] = set()
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
         self.max_crashes = 1000 if self.rng.random() < 0.8 else 3
@@ -409,10 +413,13 @@ class World:
         rng = self.rng
         plan: list[tuple[float, str, Any]] = []
         for n in range(rng.randint(3, 6)):
-            name = rng.choice(("line", "line", "fan", "fan", "doomed", "saga", "door"))
+            name = rng.choice(("line", "line", "fan", "fan", "doomed", "saga", "door", *simwaits.FLOWS))
             run = f"{name}-{n}"
             at = rng.uniform(0, 3)
-            plan.append((at, "start", (name, run, {"parts": rng.randint(1, 3)})))
+            if name in simwaits.FLOWS:
+                plan += simwaits.plan_of(name, run, at, rng)
+            else:
+                plan.append((at, "start", (name, run, {"parts": rng.randint(1, 3)})))
             if rng.random() < 0.35:
                 plan.append((at + rng.uniform(0, 3), "cancel", run))
             if name == "door":
@@ -445,7 +452,7 @@ class World:
         run = about if isinstance(about, str) else about[1] if what == "start" else about[0]
         known = started.setdefault(run, asyncio.Event())
         await asyncio.sleep(max(at - self.loop.time(), 0))
-        if what in ("cancel", "emit", "shout", "redrive"):
+        if what in ("cancel", "emit", "shout", "redrive", "pay", "fire", "pause"):
             await known.wait()
         if what == "shout":
             await self._shout(app, name, about)
@@ -495,6 +502,30 @@ class World:
         except RunError:
             return  # it had ended
         self.emitted[key] = (run, True)
+
+    async def _pay(self, app: App, about: Any) -> None:
+        run, key = about
+        await app.emit("paid", {"order": run, "key": key}, key=key)
+        self.paid.add(key)
+
+    async def _fire(self, app: App, about: Any) -> None:
+        """Until the handler has told someone its token, or there is no handler any more."""
+        run, payload = about
+        while not await simwaits.fire(self, app, run, payload):
+            row = await app.store.run(run)
+            if row is None or row.closed:
+                return
+            await asyncio.sleep(0.2)
+
+    async def _pause(self, app: App, about: Any) -> None:
+        """Lets it go on before the client's plan is done, whoever paused it last."""
+        run, seconds = about
+        try:
+            await app.pause(run, "by the plan")
+            await asyncio.sleep(seconds)
+            await app.resume(run, "by the plan")
+        except RunError:
+            return  # it had ended
 
     async def _redrive(self, app: App, run: str) -> None:
         try:
@@ -554,6 +585,7 @@ class World:
         self.counts["attempts"] += len(self.effects)
         self._judge_emits(history)
         self._judge_frames(history)
+        self.violations += simwaits.judge(self, history)
         await self._judge_state(store, history)
         digest = hashlib.sha256()
         for run in sorted(history.runs, key=lambda r: r.id):

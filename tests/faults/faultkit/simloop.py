@@ -31,8 +31,11 @@ class Party:
         self.context.run(_PARTY.set, self)
 
 
+MOST_STEPS = 60_000  # an ordinary story has some four thousand
+
+
 class Deadlock(Exception):
-    """Nobody can move and no timer is set."""
+    """Nobody can move and no timer is set; or all move and come to no end."""
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -98,6 +101,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         party = movers[0] if len(movers) == 1 else self._rng.choice(movers)
         handle = party.ready.popleft()
         self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise Deadlock(f"not over after {MOST_STEPS:,} steps")
         if not handle._cancelled:
             handle._run()
 

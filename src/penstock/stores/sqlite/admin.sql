@@ -123,22 +123,32 @@ DELETE FROM jobs WHERE queue = ? AND state = 0 AND run IS NULL RETURNING coalesc
 -- name: drain_delayed
 DELETE FROM jobs WHERE queue = ? AND state = 1 AND run IS NULL RETURNING coalesce(scope, id);
 
--- name: upsert_schedule
-INSERT INTO schedules (id, spec, target, next, last, paused) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT (id) DO UPDATE SET spec = ?2, target = ?3, next = ?4, paused = ?6;
+-- name: add_schedule
+INSERT INTO schedules (id, spec, target, next, last, paused, fired) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING RETURNING id;
+
+-- name: change_schedule
+UPDATE schedules SET spec = ?, target = ?, next = ?, last = ?, paused = ?, fired = ?
+WHERE id = ? AND spec = ? AND target = ? AND next IS ? AND last IS ? AND paused = ? AND fired = ? RETURNING id;
 
 -- name: remove_schedule
 DELETE FROM schedules WHERE id = ? RETURNING id;
+
+-- name: remove_schedule_as_it_was
+DELETE FROM schedules WHERE id = ? AND spec = ? AND target = ? RETURNING id;
+
+-- name: schedule
+SELECT id, spec, target, next, last, paused, fired FROM schedules WHERE id = ?;
 
 -- name: schedules
 SELECT id, spec, target, next, last, paused, fired FROM schedules ORDER BY id;
 
 -- name: due_schedules
 SELECT id, spec, target, next, last, paused, fired FROM schedules
-WHERE next IS NOT NULL AND paused = 0 AND next <= ? ORDER BY next LIMIT ?;
+WHERE next IS NOT NULL AND paused = 0 AND next <= ? AND (next, id) > (?, ?) ORDER BY next, id LIMIT ?;
 
 -- name: next_schedule
-SELECT min(next) FROM schedules WHERE next IS NOT NULL AND paused = 0;
+SELECT min(next) FROM schedules WHERE next IS NOT NULL AND paused = 0 AND next > ?;
 
 -- name: state
 SELECT key, value, version, expires FROM states WHERE key = ? AND (expires IS NULL OR expires > ?);
@@ -168,6 +178,9 @@ DELETE FROM jobs WHERE id > ? AND id < ? AND run = ?;
 
 -- name: forget_run_memos
 DELETE FROM memos WHERE scope IN (SELECT coalesce(scope, id) FROM jobs WHERE id > ? AND id < ? AND run = ?);
+
+-- name: run_triggers
+SELECT id FROM waits WHERE run = ? AND kind = 'trigger';
 
 -- name: forget_run_waits
 DELETE FROM waits WHERE run = ?;
@@ -206,3 +219,41 @@ DELETE FROM once WHERE key IN (SELECT key FROM once WHERE at < ? LIMIT ?);
 
 -- name: old_units
 DELETE FROM units WHERE id IN (SELECT id FROM units WHERE at < ? LIMIT ?);
+
+-- name: memos
+SELECT name, value FROM memos WHERE scope = ?;
+
+-- name: wait
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits WHERE id = ?;
+
+-- name: open_waits
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_open
+WHERE state = 'open' AND kind = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
+
+-- name: open_waits_of_run
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_by_run
+WHERE run = ?1 AND state = 'open' AND (?2 IS NULL OR kind = ?2) AND id > ?3 ORDER BY id LIMIT ?4;
+
+-- name: listening
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_listening
+WHERE state = 'open' AND topic = ?1 AND topic IS NOT NULL AND key IN (SELECT value FROM json_each(?2)) AND id > ?3
+  AND pos < ?5
+ORDER BY id LIMIT ?4;
+
+-- name: listening_at_all
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_listening
+WHERE state = 'open' AND topic = ?1 AND topic IS NOT NULL AND id > ?2 AND pos < ?4 ORDER BY id LIMIT ?3;
+
+-- name: told
+SELECT e.pos, s.name, e.seq, e.ms, e.body FROM events e INDEXED BY events_told JOIN streams s ON s.sid = e.sid
+WHERE e.kind = ?1 AND e.kind IS NOT NULL AND e.pos > max(?2, coalesce((
+  SELECT b.pos FROM streams t JOIN events b ON b.sid = t.sid WHERE t.name = ?3 ORDER BY b.seq LIMIT 1), 0))
+ORDER BY e.pos LIMIT ?4;
+
+-- name: count_held
+SELECT queue, count(*) FROM jobs WHERE state = -1 GROUP BY queue;
+
+-- name: jobs_held
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error, lease FROM jobs
+WHERE queue = ? AND state = -1 AND pk > ? ORDER BY pk LIMIT ?;

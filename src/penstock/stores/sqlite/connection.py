@@ -28,6 +28,8 @@ def connect(path: str) -> apsw.Connection:
         if connection.readonly("main"):  # SQLite opens what it may not write all the same, and fails later
             raise StoreUnavailable(f"cannot write {path}: check the path and its permissions")
         connection.set_busy_handler(_patient())
+        # Without this, statements that use a partial index are prepared anew each time they are given values.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         # Before any setting is made: those below would change a file that is another program's.
         known = _recognise(connection, path)
         _write_ahead(connection)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import apsw
 
 from ...ports.store import Retention
+from ...ports.unit import DELIVERIES
 from .events import SQL, trim
 from .queues import delete as delete_jobs
 
@@ -20,17 +21,26 @@ def sweep(cursor: apsw.Cursor, what: Retention, now: int, limit: int, namespace:
     for queue, _ in cursor.execute(SQL.queue_names).fetchall():
         if what.jobs_before is not None:
             gone["jobs"] += delete_jobs(cursor, SQL.old_jobs, (queue, what.jobs_before, limit))
-        if what.keep_jobs is not None:
-            gone["jobs"] += delete_jobs(cursor, SQL.surplus_jobs, (queue, what.keep_jobs, limit))
-        if what.events_before is not None:
-            gone["events"] += trim(cursor, f"{namespace}:queue:{queue}", None, what.events_before)
-    if what.events_before is not None:
-        gone["events"] += trim(cursor, f"{namespace}:global", None, what.events_before)
+        kept = what.keep_jobs if queue != DELIVERIES else _least(what.keep_jobs, what.keep_deliveries)
+        if kept is not None:
+            gone["jobs"] += delete_jobs(cursor, SQL.surplus_jobs, (queue, kept, limit))
+        gone["events"] += _trim(cursor, f"{namespace}:queue:{queue}", what)
+    gone["events"] += _trim(cursor, f"{namespace}:global", what)
     cursor.execute(SQL.expired_states, (now, limit))
     gone["states"] += cursor.connection.changes()
     cursor.execute(SQL.old_once, (now - ONCE_KEPT_MS, limit * SMALL_ROWS))
     cursor.execute(SQL.old_units, (now - UNITS_KEPT_MS, limit * SMALL_ROWS))
     return gone
+
+
+def _trim(cursor: apsw.Cursor, stream: str, what: Retention) -> int:
+    if what.events_before is None and what.keep_events is None:
+        return 0
+    return trim(cursor, stream, what.keep_events, what.events_before)
+
+
+def _least(*counts: int | None) -> int | None:
+    return min((count for count in counts if count is not None), default=None)
 
 
 def _doomed(cursor: apsw.Cursor, what: Retention, now: int, limit: int) -> list[str]:
@@ -51,6 +61,10 @@ def _forget(cursor: apsw.Cursor, run: str, namespace: str, gone: dict[str, int])
     cursor.execute(SQL.forget_run_memos, (low, high, run))
     cursor.execute(SQL.forget_run_jobs, (low, high, run))
     gone["jobs"] += cursor.connection.changes()
+    for (trigger,) in cursor.execute(SQL.run_triggers, (run,)).fetchall():
+        cursor.execute(SQL.forget_events, (f"{namespace}:trigger:{trigger}",))
+        gone["events"] += cursor.connection.changes()
+        cursor.execute(SQL.forget_stream, (f"{namespace}:trigger:{trigger}",))
     cursor.execute(SQL.forget_run_waits, (run,))
     cursor.execute(SQL.forget_run_states, (f"run/{run}/", f"run/{run}0"))
     gone["states"] += cursor.connection.changes()

@@ -18,6 +18,7 @@ STATES = (
     JobState.COMPLETED,
     JobState.FAILED,
     JobState.CANCELLED,
+    JobState.HELD,  # -1, the last
 )
 
 
@@ -29,6 +30,8 @@ def queues(cursor: apsw.Cursor) -> list[QueueRow]:
     for state, sql in zip(STATES, live, strict=False):
         for queue, n in cursor.execute(sql):
             counts[queue][state.value] = n
+    for queue, n in cursor.execute(SQL.count_held):
+        counts[queue][JobState.HELD.value] = n
     for queue, number, n in cursor.execute(SQL.count_finished):
         counts[queue][STATES[number].value] = n
     return [QueueRow(name, bool(flag), counts[name]) for name, flag in paused.items()]
@@ -46,6 +49,8 @@ def jobs(cursor: apsw.Cursor, queue: str, state: JobState, after: str | None, li
             rows = cursor.execute(SQL.jobs_active, (queue, pk, limit))
         case JobState.SUSPENDED:
             rows = cursor.execute(SQL.jobs_suspended, (queue, pk, limit))
+        case JobState.HELD:
+            rows = cursor.execute(SQL.jobs_held, (queue, pk, limit))
         case _:
             # A job sent back to work since it was seen has no place here: what is left comes from the start.
             place = (-1, 0) if finished is None else (finished, pk)

@@ -1,4 +1,4 @@
--- The embedded store. States: 0 waiting, 1 delayed, 2 active, 3 suspended, 4 completed, 5 failed, 6 cancelled.
+-- The embedded store. States: -1 held, 0 waiting, 1 delayed, 2 active, 3 suspended, 4 completed, 5 failed, 6 cancelled.
 -- Times are milliseconds since the epoch. Partial indexes keep claims as fast with a million finished jobs as with none.
 
 CREATE TABLE streams (
@@ -13,9 +13,11 @@ CREATE TABLE events (
   sid  INTEGER NOT NULL,
   seq  INTEGER NOT NULL,
   ms   INTEGER NOT NULL,
+  kind TEXT,                      -- of events that others may wait for
   body BLOB NOT NULL
 );
 CREATE UNIQUE INDEX events_by_stream ON events (sid, seq);
+CREATE INDEX events_told ON events (kind, pos) WHERE kind IS NOT NULL;
 
 CREATE TABLE runs (
   id      TEXT PRIMARY KEY,
@@ -23,6 +25,7 @@ CREATE TABLE runs (
   flow    TEXT NOT NULL,
   status  TEXT NOT NULL,
   closed  INTEGER NOT NULL,
+  paused  INTEGER NOT NULL DEFAULT 0,
   created INTEGER NOT NULL,
   updated INTEGER NOT NULL,
   unit    TEXT NOT NULL,          -- the last unit applied: a repeated commit is recognised by it
@@ -64,6 +67,7 @@ CREATE INDEX jobs_waiting ON jobs (queue, priority, pk) WHERE state = 0;
 CREATE INDEX jobs_delayed ON jobs (queue, due) WHERE state = 1;
 CREATE INDEX jobs_active ON jobs (queue, lease) WHERE state = 2;
 CREATE INDEX jobs_suspended ON jobs (queue, pk) WHERE state = 3;
+CREATE INDEX jobs_held ON jobs (queue, pk) WHERE state = -1;
 CREATE INDEX jobs_finished ON jobs (queue, state, finished) WHERE state >= 4;
 
 CREATE TABLE queues (
@@ -93,9 +97,15 @@ CREATE TABLE waits (
   kind   TEXT NOT NULL,
   state  TEXT NOT NULL,           -- open, resolved, expired or cancelled
   due    INTEGER,
+  job    TEXT NOT NULL,           -- whom to wake
+  topic  TEXT,                    -- the kind of event that may close it
+  key    TEXT,                    -- what that event must hold
+  pos    INTEGER NOT NULL,        -- the last event of all streams when it was first opened
   body   BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX waits_by_run ON waits (run, state);
+CREATE INDEX waits_open ON waits (kind, id) WHERE state = 'open';
+CREATE INDEX waits_listening ON waits (topic, key, id) WHERE state = 'open' AND topic IS NOT NULL;
 
 CREATE TABLE states (
   key     TEXT PRIMARY KEY,

@@ -11,14 +11,14 @@ import apsw
 
 from ...core.clock import Clock, SystemClock
 from ...core.events import Event
-from ...ports.store import FeedItem, JobRow, QueueRow, Retention, RunRow, ScheduleRow, StateRow
+from ...ports.store import DueSchedules, FeedItem, JobRow, QueueRow, Retention, RunRow, ScheduleRow, StateRow, WaitRow
 from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
 from ..signals import TopicSignals
 from ..tailing import follow
-from . import events, housekeeping, queues, runs, schedules, state
-from .append import SQL
+from . import events, housekeeping, queues, runs, schedules, state, waits
 from .connection import MEMORY
 from .reader import Reader
+from .statements import SQL
 from .transact import transact
 from .writer import Writer
 
@@ -143,21 +143,62 @@ class SqliteStore:
 
     # Schedules
 
-    async def upsert_schedule(self, row: ScheduleRow) -> None:
-        await self._writer.run(lambda c: schedules.upsert(c, row))
-        self.signals.fire(("schedules",))
+    async def put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None = None) -> bool:
+        touched: set[str] = set()
 
-    async def remove_schedule(self, id: str) -> bool:
-        return await self._writer.run(lambda c: schedules.remove(c, id))
+        def work(cursor: apsw.Cursor) -> bool:
+            touched.clear()
+            if not schedules.put(cursor, row, was):
+                return False
+            if unit is not None:
+                transact(cursor, self._clock.now_ms(), (unit,), None, touched)
+            return True
+
+        return await self._writer.run(work, lambda: self.signals.fire({*touched, "schedules"}))
+
+    async def remove_schedule(self, id: str, was: ScheduleRow | None = None) -> bool:
+        return await self._writer.run(lambda c: schedules.remove(c, id, was))
+
+    async def schedule(self, id: str) -> ScheduleRow | None:
+        return await self._reader.run(lambda c: schedules.one(c, id))
 
     async def schedules(self) -> list[ScheduleRow]:
         return await self._reader.run(schedules.all)
 
-    async def due_schedules(self, now_ms: int, limit: int = 100) -> list[ScheduleRow]:
-        return await self._reader.run(lambda c: schedules.due(c, now_ms, limit))
+    async def due_schedules(self, after: ScheduleRow | None = None, limit: int = 100) -> DueSchedules:
+        return await self._reader.run(lambda c: schedules.due(c, self._clock.now_ms(), after, limit))
 
-    async def next_schedule(self) -> int | None:
-        return await self._reader.run(schedules.next_due)
+    async def next_schedule(self, after_ms: int = 0) -> int | None:
+        return await self._reader.run(lambda c: schedules.next_due(c, after_ms))
+
+    # Waits
+
+    async def wait_row(self, id: str) -> WaitRow | None:
+        return await self._reader.run(lambda c: waits.one(c, id))
+
+    async def memos(self, scope: str) -> dict[str, bytes]:
+        return await self._reader.run(lambda c: waits.memos(c, scope))
+
+    async def waits(
+        self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[WaitRow]:
+        return await self._reader.run(lambda c: waits.open_ones(c, run, kind, after, limit))
+
+    async def listening(
+        self,
+        topic: str,
+        keys: Sequence[str] | None,
+        *,
+        before: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[WaitRow]:
+        return await self._reader.run(lambda c: waits.listening(c, topic, keys, before, after, limit))
+
+    async def told(
+        self, kind: str, *, since: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[FeedItem]:
+        return await self._reader.run(lambda c: waits.told(c, kind, since, after, limit))
 
     # State
 

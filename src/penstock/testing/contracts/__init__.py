@@ -10,6 +10,7 @@ Needs pytest and pytest-asyncio.
 from . import rewriting as rewriting
 from .claim import ClaimContract
 from .commit import CommitContract
+from .deliveries import DeliveriesContract
 from .event_log import EventLogContract
 from .feed import FeedContract
 from .housekeeping import HousekeepingContract
@@ -22,6 +23,7 @@ from .repeats import RepeatContract
 from .runs import RunsContract
 from .schedules import SchedulesContract
 from .signals import SignalsContract
+from .sleeping import PausedRunContract, SleepingContract
 from .state import StateContract
 from .subject import StoreUnderTest
 from .tail import TailContract
@@ -37,6 +39,9 @@ class StoreContract(
     LimitsContract,
     LeaseContract,
     WaitsContract,
+    SleepingContract,
+    PausedRunContract,
+    DeliveriesContract,
     RunsContract,
     EventLogContract,
     TailContract,
@@ -53,18 +58,21 @@ class StoreContract(
 __all__ = [
     "ClaimContract",
     "CommitContract",
+    "DeliveriesContract",
     "EventLogContract",
     "FeedContract",
     "HousekeepingContract",
     "LeaseContract",
     "LimitsContract",
     "OutcomeContract",
+    "PausedRunContract",
     "QueueAdminContract",
     "RefusalContract",
     "RepeatContract",
     "RunsContract",
     "SchedulesContract",
     "SignalsContract",
+    "SleepingContract",
     "StateContract",
     "StoreContract",
     "StoreUnderTest",

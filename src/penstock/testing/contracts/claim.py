@@ -137,6 +137,11 @@ class ClaimContract(StoreUnderTest):
         resumed = await held(store, "j.r1", scope="j")
         assert (resumed.scope, resumed.memos) == ("j", {"rate#1": b"1.5", "now#1": b"7"})
 
+    async def test_a_new_job_that_says_its_scope_has_memos_at_once(self, store: Store) -> None:
+        """A job that was moved here from another store brings what it has recorded."""
+        await apply(store, unit(memos=[Memo("j", "rate#1", b"1.5")], jobs=[job("j", scope="j")]))
+        assert (await claim_one(store)).memos == {"rate#1": b"1.5"}
+
     async def test_started_is_recorded_with_the_claim(self, store: Store, clock: FakeClock) -> None:
         await add(store, job("j", started=started()))
         assert await store.read(STREAM) == []
@@ -190,6 +195,7 @@ class ClaimContract(StoreUnderTest):
         given = await asyncio.gather(*(claim(store, limit=4, worker=f"w{n}") for n in range(10)))
         flat = [name for batch in given for name in names(batch)]
         assert sorted(flat) == [f"j{n:02}" for n in range(30)]
+        assert len({one.token for batch in given for one in batch}) == 30
 
     async def test_a_completed_job_does_not_come_back(self, store: Store, clock: FakeClock) -> None:
         one = await held(store, "j")

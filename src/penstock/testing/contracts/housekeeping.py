@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ports.store import Retention, Store
-from ...ports.unit import CloseWait, Committed, Completed, Dead, Memo, Refused, RetryAt, StateWrite
+from ...ports.unit import DELIVERIES, CloseWait, Committed, Completed, Dead, Memo, Refused, RetryAt, StateWrite
 from ..clock import FakeClock
 from .picture import picture
 from .queue_admin import one_in_each_state
@@ -52,7 +52,7 @@ class HousekeepingContract(StoreUnderTest):
         gone = await store.sweep(Retention(jobs_before=FAR, keep_jobs=0))
         assert gone["jobs"] == 3
         (queue,) = await store.queues()
-        alive = {"waiting", "delayed", "active", "suspended"}
+        alive = {"waiting", "delayed", "active", "suspended", "held"}
         assert queue.counts == {state: int(state in alive) for state in queue.counts}
 
     async def test_finished_jobs_by_count_of_each_queue(self, store: Store, clock: FakeClock) -> None:
@@ -148,6 +148,37 @@ class HousekeepingContract(StoreUnderTest):
         assert runs == [2, 2, 1, 0]
         assert sum(jobs) == 15
         assert max(runs) <= 2
+
+    async def test_a_swept_run_takes_the_streams_of_its_triggers_along(self, store: Store) -> None:
+        for id in ("r", "other"):
+            gate = wait(f"t-{id}", id, kind="trigger")
+            await apply(store, unit(run=run(id), waits=[gate], events=[event(stream=f"nq:trigger:t-{id}")]))
+        await apply(store, unit(run=run("r", 1, status="cancelled", closed=True)))
+        await store.sweep(Retention(runs_before=FAR))
+        assert await store.streams("nq:trigger:") == ["nq:trigger:t-other"]
+        assert await store.wait_row("t-r") is None
+
+    async def test_an_open_run_is_never_swept_however_old_it_is(self, store: Store, clock: FakeClock) -> None:
+        await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
+        clock.advance("400d")
+        assert (await store.sweep(Retention(runs_before=FAR, keep_runs=0)))["runs"] == 0
+        assert [row.id for row in await store.waits(run="r")] == ["w"]
+
+    async def test_events_of_queues_and_of_everyone_by_count(self, store: Store) -> None:
+        await add(store, job("j"))  # the queue is known by its job
+        streams = (f"nq:queue:{QUEUE}", "nq:global", "nq:flow:r")
+        await apply(store, unit(run=run("r"), events=[event(stream=name) for name in streams for _ in range(5)]))
+        assert (await store.sweep(Retention(keep_events=2)))["events"] == 6
+        assert [seqs(await store.read(name)) for name in streams] == [[4, 5], [4, 5], [1, 2, 3, 4, 5]]
+
+    async def test_finished_deliveries_by_a_count_of_their_own(self, store: Store) -> None:
+        for n in range(4):
+            await _done(store, f"d{n}", DELIVERIES)
+            await _done(store, f"j{n}")
+        assert (await store.sweep(Retention(keep_deliveries=1)))["jobs"] == 3
+        assert [await state_of(store, f"d{n}") for n in range(4)] == [None, None, None, "completed"]
+        assert [await state_of(store, f"j{n}") for n in range(4)] == ["completed"] * 4
+        assert (await store.sweep(Retention(keep_jobs=0, keep_deliveries=9)))["jobs"] == 5
 
     async def test_a_swept_job_takes_its_memos_along(self, store: Store) -> None:
         one = await held(store, "j")

@@ -11,7 +11,7 @@ PAGE = 1000
 
 
 async def picture(store: Store) -> dict[str, Any]:
-    """Streams and their events, runs, queues and their jobs, schedules and state."""
+    """Streams and their events, runs, queues and their jobs, open waits, schedules and state."""
     queues = await store.queues()
     streams = await store.streams(limit=PAGE)
     return {
@@ -19,6 +19,7 @@ async def picture(store: Store) -> dict[str, Any]:
         "runs": await store.runs(limit=PAGE),
         "queues": queues,
         "jobs": [job for queue in queues for job in await jobs_of(store, queue.name)],
+        "waits": await store.waits(limit=PAGE),
         "schedules": await store.schedules(),
         "state": await store.states("", limit=PAGE),
     }

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ...ports.store import JobRow, QueueRow, Store
-from ...ports.unit import Cancelled, Committed, Completed, Dead, JobState, Memo, RetryAt, Suspended
+from ...ports.unit import Cancelled, Committed, Completed, Dead, GivenBack, JobState, Memo, RetryAt, Suspended
 from ..clock import FakeClock
 from .samples import ERROR, QUEUE, add, apply, ask, claim, claim_one, held, job, names, run, state_of, unit
 from .subject import StoreUnderTest
@@ -49,9 +49,9 @@ class QueueAdminContract(StoreUnderTest):
         await one_in_each_state(store, clock)
         await one_in_each_state(store, clock, "letters")
         for n in range(6):
-            await IN_STATE[state](store, clock, f"more{n}", QUEUE)
+            await IN_STATE[state](store, clock, f"more.{n}", QUEUE)
         everything = [row.id for row in await store.jobs(QUEUE, state)]
-        assert everything == [f"{QUEUE}-{state.value}", *(f"more{n}" for n in range(6))]
+        assert everything == [f"{QUEUE}.{state.value}", *(f"more.{n}" for n in range(6))]
         assert all(row.state is state for row in await store.jobs(QUEUE, state))
         found: list[str] = []
         while page := await store.jobs(QUEUE, state, after=found[-1] if found else None, limit=2):
@@ -122,7 +122,7 @@ class QueueAdminContract(StoreUnderTest):
         [
             ("promote", {"delayed"}),
             ("retry", {"failed", "cancelled"}),
-            ("remove", {"waiting", "delayed", "suspended", "completed", "failed", "cancelled"}),
+            ("remove", {"waiting", "delayed", "suspended", "completed", "failed", "cancelled", "held"}),
         ],
     )
     async def test_a_verb_works_on_the_states_it_is_for(
@@ -130,7 +130,7 @@ class QueueAdminContract(StoreUnderTest):
     ) -> None:
         await one_in_each_state(store, clock)
         for state in JobState:
-            id = f"{QUEUE}-{state.value}"
+            id = f"{QUEUE}.{state.value}"
             before = await store.job(id)
             done = await getattr(store, verb)(id)
             assert done is (state.value in allowed), state
@@ -187,12 +187,12 @@ Put = Callable[[Store, FakeClock, str, str], Awaitable[None]]
 
 
 async def one_in_each_state(store: Store, clock: FakeClock, queue: str = QUEUE) -> None:
-    """A job `<queue>-<state>` in every state; the waiting one comes last, so that no claim finds it."""
+    """A job `<queue>.<state>` in every state; the waiting one comes last, so that no claim finds it."""
     for state in (*list(JobState)[1:], JobState.WAITING):
-        await IN_STATE[state](store, clock, f"{queue}-{state.value}", queue)
+        await IN_STATE[state](store, clock, f"{queue}.{state.value}", queue)
 
 
-async def _held(store: Store, clock: FakeClock, id: str, queue: str) -> None:
+async def _active(store: Store, clock: FakeClock, id: str, queue: str) -> None:
     # First in line, whatever else is waiting.
     assert (await held(store, id, queue, priority=-1)).job == id
 
@@ -221,12 +221,22 @@ async def _cancelled(store: Store, clock: FakeClock, id: str, queue: str) -> Non
     await apply(store, unit(claim=await held(store, id, queue, priority=-1), outcome=Cancelled("stop")))
 
 
+async def _held_back(store: Store, clock: FakeClock, id: str, queue: str) -> None:
+    of = id.partition(".")[0]
+    if await store.run(of) is None:
+        await apply(store, unit(run=run(of, status="paused", paused=True)))
+    await add(store, job(id, queue, run=of, priority=-1))
+    for other in await claim(store, queue, limit=1):  # the claim that met it went on to the next in line
+        await apply(store, unit(claim=other, outcome=GivenBack()))
+
+
 IN_STATE: dict[JobState, Put] = {
     JobState.WAITING: _waiting,
     JobState.DELAYED: _delayed,
-    JobState.ACTIVE: _held,
+    JobState.ACTIVE: _active,
     JobState.SUSPENDED: _suspended,
     JobState.COMPLETED: _completed,
     JobState.FAILED: _failed,
     JobState.CANCELLED: _cancelled,
+    JobState.HELD: _held_back,
 }

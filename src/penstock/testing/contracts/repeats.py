@@ -24,7 +24,7 @@ from ...ports.unit import (
 )
 from ..clock import FakeClock
 from .picture import picture
-from .samples import ERROR, STREAM, apply, claim_one, event, held, job, run, unit, wait
+from .samples import ERROR, STREAM, apply, claim, claim_one, event, held, job, run, told, unit, wait
 from .scene import set_scene
 from .subject import StoreUnderTest
 
@@ -58,13 +58,39 @@ async def _once(store: Store) -> Unit:
 
 
 async def _schedule(store: Store) -> Unit:
-    await store.upsert_schedule(ScheduleRow("s", b"{}", b"{}", 1000))
+    await store.put_schedule(ScheduleRow("s", b"{}", b"{}", 1000), None)
     return unit(schedule=ScheduleMove("s", 1000, 2000), jobs=[job("s.1000")])
 
 
 async def _wait(store: Store) -> Unit:
     await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
     return unit(waits=[CloseWait("w", "resolved")], events=[event()])
+
+
+async def _lenient_wait(store: Store) -> Unit:
+    await apply(store, unit(run=run("r"), waits=[wait("w", "r"), wait("x", "r")]))
+    return unit(waits=[CloseWait("w", "cancelled", lenient=True), wait("new", "r")])
+
+
+async def _wakes(store: Store) -> Unit:
+    await apply(store, unit(claim=await held(store, "j"), outcome=Suspended()))
+    return unit(wakes=["j"], events=[event()])
+
+
+async def _told(store: Store) -> Unit:
+    await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]))
+    return unit(events=[told("order.paid")])
+
+
+async def _pausing(store: Store) -> Unit:
+    await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
+    return unit(run=run("r", 1, paused=True))
+
+
+async def _going_on(store: Store) -> Unit:
+    await apply(store, unit(run=run("r", paused=True), jobs=[job("r.a.1", run="r")]))
+    assert await claim(store) == []
+    return unit(run=run("r", 1))
 
 
 async def _run_started(store: Store) -> Unit:
@@ -90,6 +116,11 @@ COMMANDS = [
     _once,
     _schedule,
     _wait,
+    _lenient_wait,
+    _wakes,
+    _told,
+    _pausing,
+    _going_on,
     _run_moved,
     _progress,
 ]
@@ -100,7 +131,7 @@ every_later_command = pytest.mark.parametrize(
 )
 every_outcome = pytest.mark.parametrize(
     "outcome",
-    [Completed(b"1"), RetryAt(0, ERROR), Dead(ERROR), Suspended(), Cancelled("stop"), GivenBack()],
+    [Completed(b"1"), RetryAt(0, ERROR), Dead(ERROR), Suspended(), Suspended(10**13), Cancelled("stop"), GivenBack()],
     ids=lambda outcome: type(outcome).__name__,
 )
 

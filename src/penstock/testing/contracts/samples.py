@@ -55,8 +55,14 @@ def run(id: str, expect: int = 0, record: bytes = b'{"at":0}', **fields: Any) ->
     return RunWrite(id=id, expect=expect, record=record, **{"flow": FLOW, "status": "running", **fields})
 
 
-def wait(id: str, run: str) -> OpenWait:
-    return OpenWait(id=id, run=run, scope=f"{run}.charge.1", kind="event", body=b'{"kind":"order.paid"}')
+def told(kind: str = "order.paid", stream: str = STREAM, data: Any = None) -> NewEvent:
+    """An event that others may wait for."""
+    return msgspec.structs.replace(event(kind, stream, data), kind=kind)
+
+
+def wait(id: str, run: str, **fields: Any) -> OpenWait:
+    given = {"scope": f"{run}.charge.1", "kind": "event", "body": b'{"kind":"order.paid"}', **fields}
+    return OpenWait(id=id, run=run, **given)
 
 
 def ask(*queues: str, limit: int = 10, lease: Duration = LEASE, worker: str = "w1", **fields: Any) -> Ask:

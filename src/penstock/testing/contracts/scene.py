@@ -52,7 +52,7 @@ class Scene(msgspec.Struct, frozen=True):
 
 
 async def set_scene(store: Store) -> Scene:
-    await store.upsert_schedule(ScheduleRow(SCHEDULE, b'{"cron":"* * * * *"}', b'{"flow":"shop"}', SLOT))
+    await store.put_schedule(ScheduleRow(SCHEDULE, b'{"cron":"* * * * *"}', b'{"flow":"shop"}', SLOT), None)
     await store.commit([unit(events=[event("order.created"), event("order.noted")])])
     receipt = await apply(
         store,

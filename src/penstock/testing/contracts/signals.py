@@ -52,7 +52,7 @@ class SignalsContract(StoreUnderTest):
 
     async def test_a_schedule_wakes_the_scheduler(self, store: Store) -> None:
         with store.signals.listen("schedules") as listener:
-            await store.upsert_schedule(ScheduleRow("s", b"{}", b"{}", 1000))
+            await store.put_schedule(ScheduleRow("s", b"{}", b"{}", 1000), None)
             assert await listener.wait(BOUND)
 
     async def test_a_claim_wakes_the_stream_it_writes(self, store: Store) -> None:

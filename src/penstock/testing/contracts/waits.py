@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from ...ports.store import Store
-from ...ports.unit import CloseWait, Committed, Refused, Unit
+import msgspec
+import pytest
+
+from ...ports.store import Store, WaitRow
+from ...ports.unit import CloseWait, Committed, Memo, Refused, Unit
 from .samples import STREAM, apply, event, job, run, unit, wait
 from .subject import StoreUnderTest
 
@@ -33,11 +37,53 @@ class WaitsContract(StoreUnderTest):
         assert sum(r == Refused("wait", "w") for r in receipts) == 19
         assert len(await store.read(STREAM)) == 1
 
-    async def test_a_closed_wait_is_not_opened_again(self, store: Store) -> None:
+    @pytest.mark.parametrize("how", ["resolved", "expired"])
+    async def test_a_wait_that_was_opened_or_gave_up_is_not_opened_again(self, store: Store, how: str) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
+        await apply(store, unit(waits=[CloseWait("w", how)]))
+        again = unit(waits=[wait("w", "r")], events=[event()], memos=[Memo("r.charge.1", "a#1", b"1")])
+        assert await apply(store, again) == Refused("wait", "w")
+        assert await _state(store, "w") == how
+        assert await store.read(STREAM) == []
+
+    async def test_a_cancelled_wait_is_opened_again(self, store: Store) -> None:
+        await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
+        await apply(store, unit(waits=[CloseWait("w", "cancelled")]))
+        assert await store.waits() == []
+        assert isinstance(await apply(store, unit(waits=[wait("w", "r", body=b"[2]")])), Committed)
+        assert [(row.id, row.body) for row in await store.waits()] == [("w", b"[2]")]
+        assert isinstance(await apply(store, unit(waits=[CloseWait("w", "resolved")])), Committed)
+
+    async def test_an_open_wait_opened_again_says_something_else(self, store: Store) -> None:
+        await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="a", key="k", due=1)]))
+        await apply(store, unit(waits=[wait("w", "r", topic="b", key="l", due=2, job="r.b.1", body=b"[2]")]))
+        scope, kind = "r.charge.1", "event"
+        assert await store.wait_row("w") == WaitRow("w", "r", scope, kind, "open", b"[2]", 2, "r.b.1", "b", "l")
+        assert await store.listening("a", None) == []
+        assert [row.id for row in await store.listening("b", ["l"])] == ["w"]
+
+    async def test_opened_and_closed_by_one_unit(self, store: Store) -> None:
+        both = unit(run=run("r"), waits=[wait("w", "r"), CloseWait("w", "cancelled", lenient=True)])
+        assert isinstance(await apply(store, both), Committed)
+        assert await _state(store, "w") == "cancelled"
+
+    @pytest.mark.parametrize("before", ["resolved", "expired", "cancelled"])
+    async def test_a_lenient_close_leaves_what_is_closed_as_it_is(self, store: Store, before: str) -> None:
+        await apply(store, unit(run=run("r"), waits=[wait("w", "r"), wait("open", "r")]))
+        await apply(store, unit(waits=[CloseWait("w", before)]))
+        closes = [CloseWait(id, "cancelled", lenient=True) for id in ("w", "open", "missing")]
+        assert isinstance(await apply(store, unit(waits=closes, events=[event()])), Committed)
+        assert [await _state(store, id) for id in ("w", "open", "missing")] == [before, "cancelled", None]
+
+    async def test_a_wait_as_it_is_shown(self, store: Store) -> None:
+        assert await store.wait_row("w") is None
+        await apply(store, unit(run=run("r"), waits=[wait("w", "r", due=5, job="r.a.1", topic="t", key="k")]))
+        body = b'{"kind":"order.paid"}'
+        row = WaitRow("w", "r", "r.charge.1", "event", "open", body, 5, "r.a.1", "t", "k")
+        assert await store.wait_row("w") == row
+        assert await store.waits() == [row]
         await apply(store, unit(waits=[CloseWait("w", "expired")]))
-        assert isinstance(await apply(store, unit(waits=[wait("w", "r")])), Committed)
-        assert await apply(store, unit(waits=[CloseWait("w", "resolved")])) == Refused("wait", "w")
+        assert await store.wait_row("w") == msgspec.structs.replace(row, state="expired")
 
     async def test_all_waits_of_a_unit_must_be_open(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("a", "r"), wait("b", "r")]))
@@ -52,3 +98,67 @@ class WaitsContract(StoreUnderTest):
         await apply(store, unit(run=run("r", 1, status="cancelled", closed=True, cancel_jobs=True)))
         assert await apply(store, unit(waits=[CloseWait("w", "resolved")])) == Refused("wait", "w")
         assert isinstance(await apply(store, unit(waits=[CloseWait("other", "resolved")])), Committed)
+
+    @pytest.mark.parametrize("status", ["completed", "failed"])
+    async def test_a_run_that_closes_cancels_its_open_waits(self, store: Store, status: str) -> None:
+        await apply(store, unit(run=run("r"), waits=[wait("a", "r"), wait("b", "r")]))
+        await apply(store, unit(run=run("r.b"), waits=[wait("other", "r.b")]))
+        await apply(store, unit(waits=[CloseWait("a", "resolved")]))
+        await apply(store, unit(run=run("r", 1, status=status, closed=True)))
+        assert [await _state(store, id) for id in ("a", "b", "other")] == ["resolved", "cancelled", "open"]
+
+    async def test_a_run_closed_in_the_same_call_takes_the_waits_before_it(self, store: Store) -> None:
+        await store.commit([unit(run=run("r"), waits=[wait("w", "r")]), unit(run=run("r", 1, closed=True))])
+        assert await _state(store, "w") == "cancelled"
+
+    async def test_open_waits_by_run_and_kind_with_pages(self, store: Store) -> None:
+        kinds = ("time", "event", "trigger")
+        for of in ("r", "r.b"):
+            opened = [wait(f"{kind}-{of}-{n}", of, kind=kind) for kind in kinds for n in range(3)]
+            await apply(store, unit(run=run(of), waits=opened))
+        await apply(store, unit(waits=[wait("flow-1", "", kind="flow", topic="t"), CloseWait("time-r-0", "resolved")]))
+        everything = sorted(f"{kind}-{of}-{n}" for kind in kinds for of in ("r", "r.b") for n in range(3))
+        everything.remove("time-r-0")
+        assert await _pages(store) == sorted([*everything, "flow-1"])
+        assert await _pages(store, run="r") == [id for id in everything if "-r-" in id]
+        assert await _pages(store, kind="event") == [id for id in everything if id.startswith("event")]
+        assert await _pages(store, run="r.b", kind="time") == [f"time-r.b-{n}" for n in range(3)]
+        assert await _pages(store, kind="flow") == ["flow-1"]
+        assert await _pages(store, run="none") == []
+
+    async def test_who_listens_to_a_topic_by_key_with_pages(self, store: Store) -> None:
+        opened = [
+            wait(f"{topic}-{key}-{n}", "r", topic=topic, key=key) for topic in "ab" for key in "xyz" for n in "12"
+        ]
+        await apply(store, unit(run=run("r"), waits=[*opened, wait("deaf", "r")]))
+        await apply(store, unit(waits=[CloseWait("a-y-1", "resolved")]))
+        assert await _listeners(store, "a", ["x"]) == ["a-x-1", "a-x-2"]
+        assert await _listeners(store, "a", ["z", "y", "none"]) == ["a-y-2", "a-z-1", "a-z-2"]
+        assert await _listeners(store, "a", None) == ["a-x-1", "a-x-2", "a-y-2", "a-z-1", "a-z-2"]
+        assert await _listeners(store, "a", []) == []
+        assert await _listeners(store, "c", None) == []
+
+    async def test_memos_are_read_by_scope(self, store: Store) -> None:
+        kept = [Memo("r.a.1", "rate#1", b"1.5"), Memo("r.a.1", "now#1", b"7"), Memo("r.a.10", "rate#1", b"9")]
+        await apply(store, unit(memos=kept))
+        assert await store.memos("r.a.1") == {"rate#1": b"1.5", "now#1": b"7"}
+        assert await store.memos("r.a") == {}
+
+
+async def _state(store: Store, id: str) -> str | None:
+    row = await store.wait_row(id)
+    return row.state if row is not None else None
+
+
+async def _pages(store: Store, **which: Any) -> list[str]:
+    found: list[str] = []
+    while page := await store.waits(**which, after=found[-1] if found else None, limit=2):
+        found += [row.id for row in page]
+    return found
+
+
+async def _listeners(store: Store, topic: str, keys: list[str] | None) -> list[str]:
+    found: list[str] = []
+    while page := await store.listening(topic, keys, after=found[-1] if found else None, limit=2):
+        found += [row.id for row in page]
+    return found

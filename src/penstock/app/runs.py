@@ -1,0 +1,136 @@
+"""The runs of an App: starting them, looking at them, halting, cancelling and forking them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..core.clock import Clock
+from ..core.durations import Duration, to_ms
+from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun, WaitTimeout
+from ..core.ids import check_id, event_seq, uuid7
+from ..core.payload import pack, unpack
+from ..core.priority import check_priority
+from ..flows.commands import Commands
+from ..flows.forking import Forks
+from ..flows.record import COMPLETED, STATUSES
+from ..flows.record import decode as decode_record
+from ..flows.reducer import FlowView, reduce_flow
+from ..flows.registry import Flow, Registry
+from ..ports.store import RunRow, Store
+from ..telemetry.recorder import Recorder
+from .doubts import Doubts
+from .events import Events
+from .given import count, one_of, text, texts
+
+
+class Runs:
+    """What `App` does with runs."""
+
+    def __init__(
+        self,
+        store: Store,
+        commands: Commands,
+        forks: Forks,
+        events: Events,
+        recorder: Recorder,
+        clock: Clock,
+        doubts: Doubts,
+        registry: Callable[[], Registry],
+        where: str,
+    ) -> None:
+        self._store = store
+        self._commands = commands
+        self._forks = forks
+        self._events = events
+        self._recorder = recorder
+        self._clock = clock
+        self._doubts = doubts
+        self._registry = registry
+        self._where = where  # the store's URL, fit for a message
+
+    async def start(
+        self,
+        flow: Flow,
+        input: Any,
+        *,
+        idempotency_key: str | None,
+        correlation_id: str | None,
+        priority: int | None,
+        delay_ms: int,
+        tags: Mapping[str, str] | None,
+    ) -> str:
+        data = pack(input, f"the input of flow {flow.name!r}")
+        entry = flow.definition.entry.handler
+        plain = unpack(data)
+        entry.check_input(plain)
+        key = idempotency_key or entry.key_of(plain, flow.name)
+        run = self._id(key)
+        began = await self._commands.start(
+            flow,
+            run,
+            data,
+            correlation_id=text(correlation_id, "the correlation id"),
+            priority=check_priority(priority or 0),
+            delay_ms=delay_ms,
+            tags=texts(tags, "tags"),
+        )
+        if not began:
+            await self._doubts.other_input(run, plain)
+        return run
+
+    async def fork(self, id: str, event: str, key: str | None) -> str:
+        row = await self.row(id)
+        new = self._id(key)
+        await self._forks.fork(row, event, new, self._registry().flow(row.flow))
+        return new
+
+    async def view(self, id: str, upto: str | None = None) -> FlowView:
+        await self.row(id)
+        events = await self._events.read_all(self._recorder.flow(id))
+        last = event_seq(upto) if upto is not None else None
+        return reduce_flow(event for event in events if last is None or event.seq <= last)
+
+    async def list(self, *, flow: str | None, status: str | None, before: str | None, limit: int) -> list[RunRow]:
+        if status is not None:
+            one_of(status, STATUSES, "status")
+        return await self._store.runs(flow=flow, status=status, before=before, limit=count(limit))
+
+    async def wait(self, id: str, timeout: Duration | None) -> RunRow:
+        try:
+            async with asyncio.timeout(to_ms(timeout) / 1000 if timeout is not None else None):
+                with self._store.signals.listen(f"run:{id}") as listener:
+                    while not (row := await self.row(id)).closed:
+                        await listener.wait(1.0)
+                    return row
+        except TimeoutError:
+            raise WaitTimeout(
+                f"run {id!r} has not ended after {timeout}: is a worker running for its queues?"
+            ) from None
+
+    async def result(self, id: str, timeout: Duration | None) -> Any:
+        row = await self.wait(id, timeout)
+        if row.status == COMPLETED:
+            # From the record, not from the event: there, secrets are hidden.
+            result = decode_record(row.record).result()
+            if result is None:
+                raise PayloadTooLarge(
+                    f"the results of run {id!r} are together over 64 KB: read them step by step from app.run(id).steps"
+                )
+            return unpack(result)
+        last = await self._store.read(self._recorder.flow(id), limit=20, backward=True)
+        end = next((e for e in last if e.kind == f"flow.{row.status}"), None)
+        data = end.data if end is not None and isinstance(end.data, dict) else {}
+        if row.status == "cancelled":
+            raise RunCancelled(f"run {id!r} was cancelled: {data.get('reason', '')}")
+        raise RunFailed(f"run {id!r} {row.status} in step {data.get('step')!r}: {data.get('error', '')}")
+
+    async def row(self, id: str) -> RunRow:
+        row = await self._store.run(id)
+        if row is None:
+            raise UnknownRun(f"there is no run {id!r} in {self._where}: check the id and the URL")
+        return row
+
+    def _id(self, key: str | None) -> str:
+        return check_id(key, "idempotency key") if key is not None else uuid7(self._clock.now_ms())

@@ -1,0 +1,108 @@
+"""Declared waits as people write them: `wait=` of a step, or `await` in its config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..core.durations import Duration, to_ms
+from ..core.errors import DefinitionError
+from .context import BadEmit, check_kind
+from .waits import TriggerType
+
+AwaitType = Literal["time", "event", "trigger"]
+_KEYS = {
+    *("type", "event", "eventKind", "kind", "match", "where", "trigger", "triggerType", "name", "schema", "signed"),
+    *("announce", "delay", "delayMs", "timeout", "timeoutMs", "onTimeout", "on_timeout"),
+}
+
+
+@dataclass(frozen=True)
+class Await:
+    """A wait that is part of a step's definition, so that diagrams show it.
+
+    `match` is what the event must contain, or a function of the step's input that gives it; `where` is a function of
+    the event (and the input), asked when one has come. `delay` may be a function of the handler's result. `announce` is
+    called once with the trigger (its `id`, `token` and `url`) and the input, to tell whoever is to fire it.
+    """
+
+    type: AwaitType
+    event: str | None = None
+    match: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None
+    where: Callable[..., bool] | None = None
+    trigger: TriggerType = "webhook"
+    name: str | None = None
+    schema: Mapping[str, Any] | None = None
+    signed: str | None = None
+    announce: Callable[..., Any] | None = None
+    delay: Duration | Callable[[Any], Duration] | None = None
+    timeout: Duration | None = None
+    on_timeout: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.type not in ("time", "event", "trigger"):
+            raise DefinitionError(f"await type {self.type!r}: write 'time', 'event' or 'trigger'")
+        if self.type == "event":
+            try:
+                check_kind(self.event or "")
+            except BadEmit as problem:
+                raise DefinitionError(f"an await of type 'event' needs the event's kind: {problem}") from None
+        if self.type == "time" and self.delay is None:
+            raise DefinitionError("an await of type 'time' needs a delay: a duration, or a function of the result")
+        if self.type == "time" and (self.timeout is not None or self.on_timeout is not None):
+            raise DefinitionError("an await of type 'time' has no timeout: its delay is all there is to wait for")
+        if self.announce is not None and self.type != "trigger":
+            raise DefinitionError(f"announce tells of a trigger, and an await of type {self.type!r} has none")
+        if self.on_timeout is not None and self.timeout is None:
+            raise DefinitionError(f"onTimeout={self.on_timeout!r} without a timeout would never be run: give both")
+        for value in (self.timeout, None if callable(self.delay) else self.delay):
+            if value is not None:
+                to_ms(value)
+
+    def describe(self) -> dict[str, Any]:
+        """What a diagram or a registry says of it."""
+        shown: dict[str, Any] = {
+            "type": self.type,
+            "eventKind": self.event,
+            "triggerType": self.trigger if self.type == "trigger" else None,
+            "name": self.name,
+            "onTimeout": self.on_timeout,
+        }
+        for key, span in (("delay", self.delay), ("timeout", self.timeout)):
+            if span is not None and not callable(span):
+                shown[key] = to_ms(span)
+        return {key: value for key, value in shown.items() if value is not None}
+
+
+def read_await(value: Await | Mapping[str, Any] | None) -> Await | None:
+    """A wait as the specs write it: `{type, eventKind, where, match, delay, triggerType, timeout, onTimeout}`.
+
+    Numbers are seconds, as everywhere; `delayMs` and `timeoutMs` are milliseconds.
+    """
+    if value is None or isinstance(value, Await):
+        return value
+    if not isinstance(value, Mapping):
+        raise DefinitionError(f"await is {value!r}: give a mapping with a type of time, event or trigger")
+    for key in value:
+        if key not in _KEYS:
+            raise DefinitionError(f"await has the unknown key {key!r}: known are {', '.join(sorted(_KEYS))}")
+    return Await(
+        type=value.get("type", "event" if "eventKind" in value else ""),
+        event=value.get("eventKind", value.get("event", value.get("kind"))),
+        match=value.get("match"),
+        where=value.get("where"),
+        trigger=value.get("triggerType", value.get("trigger", "webhook")),
+        name=value.get("name"),
+        schema=value.get("schema"),
+        signed=value.get("signed"),
+        announce=value.get("announce"),
+        delay=_span(value, "delay"),
+        timeout=_span(value, "timeout"),
+        on_timeout=value.get("onTimeout", value.get("on_timeout")),
+    )
+
+
+def _span(value: Mapping[str, Any], key: str) -> Any:
+    ms = value.get(f"{key}Ms")
+    return ms / 1000 if ms is not None else value.get(key)

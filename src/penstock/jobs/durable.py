@@ -1,0 +1,382 @@
+"""Durable calls: what a handler does once, however often it is run.
+
+A call is an object that can be awaited, or handed to `ctx.all` and `ctx.first` with others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Generic, Protocol, TypeVar
+
+from ..core.durations import Duration, to_ms
+from ..core.errors import (
+    AttemptTimeout,
+    BadArgument,
+    CallFailed,
+    ConcurrentDurableCall,
+    NonDeterminism,
+    ReplayError,
+    SuspendSwallowed,
+    Suspension,
+)
+from ..core.ids import uuid7
+from ..core.payload import unpack
+from ..core.retry import Retries, RetryPolicy
+from .journal import Call, Entry, Journal
+
+T = TypeVar("T")
+
+
+class Recorder(Protocol):
+    """The attempt, as durable calls see it."""
+
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def now_ms(self) -> int:
+        """The time, never before the one at which the store handed the job out."""
+        ...
+
+    @property
+    def rng(self) -> random.Random: ...
+
+    def check(self) -> None:
+        """Raises ContextClosed once the attempt is over."""
+        ...
+
+    async def record(self) -> None:
+        """Writes what the journal has kept, now."""
+        ...
+
+    def suspend(self, waiting: Sequence[Gate[Any]]) -> Suspension:
+        """What to raise to leave the handler until one of these is open."""
+        ...
+
+
+class Durable(Generic[T]):
+    """A durable call that has not been awaited yet."""
+
+    def __init__(self, calls: Durables, name: str) -> None:
+        self.name = name
+        self._calls = calls
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._calls.one(self).__await__()
+
+    async def begin(self) -> None:
+        """Does what there is to do; a gate only looks whether it is open."""
+
+    def done(self) -> bool:
+        raise NotImplementedError
+
+    def result(self) -> T:
+        """The value, or the recorded error raised, once it is done."""
+        raise NotImplementedError
+
+
+class Gate(Durable[T]):
+    """A call that waits for something outside; see waits."""
+
+    topic: str | None = None  # the kind of event that opens it
+    shared = False  # another gate that is held with it has the same topic
+
+    @property
+    def due(self) -> int | None:
+        """When it opens by itself, or gives up."""
+        raise NotImplementedError
+
+    @property
+    def opened_at(self) -> int:
+        """When it was opened, once it is done; the first one wins."""
+        raise NotImplementedError
+
+    def hold(self) -> None:
+        """Keeps what must be written for the handler to sleep on it."""
+        raise NotImplementedError
+
+    def let_go(self) -> None:
+        """Another gate won."""
+        raise NotImplementedError
+
+
+class RunCall(Durable[Any]):
+    """`ctx.run`: a function called once; its value is recorded before the handler goes on."""
+
+    def __init__(
+        self, calls: Durables, call: Call, fn: Callable[[], Any], retry: RetryPolicy, timeout: float | None
+    ) -> None:
+        super().__init__(calls, call.key)
+        self._call = call
+        self._entry = call.entry
+        self._fn = fn
+        self._retry = retry
+        self._timeout = timeout
+
+    def done(self) -> bool:
+        return self._entry is not None
+
+    def result(self) -> Any:
+        assert self._entry is not None
+        return value_of(self._entry)
+
+    async def begin(self) -> None:
+        if self._entry is None:
+            await self._calls.flush_urgent()
+            try:
+                value = await self._tried()
+            except CallFailed as problem:
+                self._entry = self._calls.keep(self._call, None, str(problem))
+                await self._calls.flush()
+                raise
+            self._entry = self._calls.keep(self._call, value)
+            await self._calls.flush()
+
+    async def _tried(self) -> Any:
+        failures = 0
+        while True:
+            try:
+                return await self._once()
+            except ReplayError:
+                raise
+            except Exception as problem:
+                failures += 1
+                if self._retry.attempts == 1:
+                    raise  # the step's own policy decides, and the call is made again with it
+                delay = self._retry.next_delay_ms(problem, failures, self._calls.rng)
+                if delay is None:
+                    message = f"{self.name} failed for good after {failures} tries: {type(problem).__name__}: {problem}"
+                    raise CallFailed(message) from problem
+            await self._calls.pause(delay)
+
+    async def _once(self) -> Any:
+        try:
+            async with asyncio.timeout(self._timeout) as limit:
+                value = self._fn()
+                return await value if inspect.isawaitable(value) else value
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout:g} s") from None
+
+
+def value_of(entry: Entry) -> Any:
+    """The recorded value of a call, or its recorded failure."""
+    if entry.error is not None:
+        raise CallFailed(entry.error)
+    return unpack(bytes(entry.value))
+
+
+class Durables:
+    """The durable calls of one attempt, one at a time."""
+
+    def __init__(self, attempt: Recorder) -> None:
+        self._attempt = attempt
+        self._busy: str | None = None
+        self._caller: object = None
+        self._asleep: str | None = None
+
+    @property
+    def rng(self) -> random.Random:
+        return self._attempt.rng
+
+    @property
+    def now_ms(self) -> int:
+        return self._attempt.now_ms
+
+    @property
+    def journal(self) -> Journal:
+        return self._attempt.journal
+
+    def call(self, name: str, kind: str) -> Call:
+        if name == kind:  # nobody has named it: calls of that kind are told apart by their order
+            return self.call_anywhere(name, kind)
+        self._check()
+        return self.journal.call(name, kind)
+
+    def call_anywhere(self, name: str, kind: str) -> Call:
+        """The same for calls that have no name of their own."""
+        self._check()
+        return self.journal.call_anywhere(name, kind)
+
+    def _check(self) -> None:
+        self._attempt.check()
+        caller = _caller()
+        if self._asleep is not None:
+            raise self._went_on(caller)
+        self._caller = caller
+
+    def _went_on(self, caller: object) -> ReplayError:
+        """What to raise when a durable call comes after one that has put the handler to sleep."""
+        if caller == self._caller:
+            return self.journal.broken(
+                SuspendSwallowed,
+                f"a durable call came after {self._asleep} had suspended the handler: catch Exception, not "
+                "BaseException, and make no durable call in a finally block around a wait",
+            )
+        return self.journal.broken(
+            ConcurrentDurableCall,
+            f"a durable call was made beside {self._asleep}, which waits: hand them to ctx.all([...]) or "
+            "ctx.first({...}), not to asyncio.gather, a task or a thread",
+        )
+
+    def keep(self, call: Call, value: Any, error: str | None = None) -> Entry:
+        return self.journal.keep(call, value, error=error)
+
+    async def flush(self) -> None:
+        await self._attempt.record()
+
+    async def flush_urgent(self) -> None:
+        if self.journal.urgent:
+            await self._attempt.record()
+
+    async def pause(self, ms: int) -> None:
+        """Between two tries of a `ctx.run`; under test, time is skipped."""
+        await asyncio.sleep(ms / 1000)
+
+    def pause_thread(self, ms: int) -> None:
+        """The same on the thread of a `def` handler."""
+        time.sleep(ms / 1000)
+
+    # What a handler calls
+
+    def run(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        retry: Retries | None,
+        timeout: Duration | None,
+    ) -> RunCall:
+        limit = to_ms(timeout) / 1000 if timeout is not None else None
+        return RunCall(self, self.call(name, "run"), lambda: fn(*args, **kwargs), RetryPolicy.of(retry), limit)
+
+    def now(self) -> datetime:
+        ms = self._value("now", lambda: self.now_ms)
+        return datetime.fromtimestamp(ms / 1000, UTC)
+
+    def uuid(self) -> str:
+        return str(self._value("uuid", lambda: uuid7(self.now_ms)))
+
+    def random(self) -> float:
+        return float(self._value("random", self.rng.random))
+
+    def _value(self, name: str, make: Callable[[], Any]) -> Any:
+        """A value that is recorded with the next commit. Its calls need no name: they are told apart by their order."""
+        call = self.call_anywhere(name, name)
+        entry = call.entry or self.keep(call, make())
+        return unpack(bytes(entry.value))
+
+    async def one(self, call: Durable[T]) -> T:
+        with self.exclusive(call.name):
+            await call.begin()
+            if call.done():
+                return call.result()
+            raise self._sleep([call])
+
+    async def all(self, calls: Sequence[Durable[Any]]) -> list[Any]:
+        """Every value, in order; goes to sleep until the last one is there."""
+        self._check_calls("ctx.all", calls)
+        with self.exclusive("ctx.all"):
+            await self._begin(calls)
+            waiting = [call for call in calls if not call.done()]
+            if waiting:
+                raise self._sleep(waiting)
+            return [call.result() for call in calls]
+
+    async def first_of(self, calls: Mapping[str, Durable[Any]], call: Call) -> tuple[str, Any]:
+        """The name and the value of whichever is there first; the other waits are let go."""
+        self._check_calls("ctx.first", list(calls.values()))
+        if not calls:
+            raise BadArgument("ctx.first was given nothing to wait for: the step would sleep for ever")
+        with self.exclusive("ctx.first"):
+            won = unpack(bytes(call.entry.value)) if call.entry is not None else await self._raced(calls, call)
+            if won not in calls or not calls[won].done():
+                raise self.journal.broken(
+                    NonDeterminism,
+                    f"{call.key} was recorded as won by {won!r}, which is not to be had among {', '.join(calls)} now: "
+                    "give a ctx.first that has changed another name=",
+                )
+            return won, calls[won].result()
+
+    async def _raced(self, calls: Mapping[str, Durable[Any]], call: Call) -> str:
+        """Which was there first. Once that is recorded nobody begins again: the others were let go."""
+        await self._begin(list(calls.values()))
+        won = self._winner(calls)
+        if won is None:
+            raise self._sleep(list(calls.values()))
+        self.keep(call, won)
+        self.journal.urgent = True  # what is done next must not be done on another answer after a crash
+        for key, other in calls.items():
+            if key != won and isinstance(other, Gate):
+                other.let_go()
+        return won
+
+    def _winner(self, calls: Mapping[str, Durable[Any]]) -> str | None:
+        """Whichever was there first; of several at once, the one that stands first."""
+        done = {key: call.opened_at if isinstance(call, Gate) else 0 for key, call in calls.items() if call.done()}
+        return min(done, key=lambda key: done[key], default=None)
+
+    async def _begin(self, calls: Sequence[Durable[Any]]) -> None:
+        await self.flush_urgent()
+        results = await asyncio.gather(*(call.begin() for call in calls), return_exceptions=True)
+        for problem in results:
+            if isinstance(problem, BaseException) and not isinstance(problem, CallFailed):
+                raise problem
+
+    def _check_calls(self, what: str, calls: Sequence[Any]) -> None:
+        for call in calls:
+            if not isinstance(call, Durable):
+                raise TypeError(
+                    f"{what} was given a {type(call).__name__}: give it durable calls that are not awaited yet, such "
+                    "as ctx.wait.event(…), ctx.wait.time(…), t.wait() or ctx.run(…)"
+                )
+
+    def _sleep(self, waiting: Sequence[Durable[Any]]) -> Suspension:
+        gates = [call for call in waiting if isinstance(call, Gate)]
+        self.journal.check_passed()
+        suspension = self._attempt.suspend(gates)
+        self._asleep = ", ".join(gate.name for gate in gates)
+        return suspension
+
+    def exclusive(self, name: str) -> _Exclusive:
+        return _Exclusive(self, name)
+
+
+class _Exclusive:
+    """Two durable calls at once would be recorded in an order that a re-run need not repeat."""
+
+    def __init__(self, calls: Durables, name: str) -> None:
+        self._calls = calls
+        self._name = name
+
+    def __enter__(self) -> None:
+        calls = self._calls
+        calls._attempt.check()
+        if calls._asleep is not None:
+            raise calls._went_on(_caller())
+        if calls._busy is not None:
+            raise calls.journal.broken(
+                ConcurrentDurableCall,
+                f"{self._name} began while {calls._busy} was under way: await them in turn, or hand them to "
+                "ctx.all([...]) or ctx.first({...}), not to asyncio.gather, a task or the function of a ctx.run",
+            )
+        calls._busy = self._name
+
+    def __exit__(self, *_: object) -> None:
+        self._calls._busy = None
+
+
+def _caller() -> object:
+    """Who makes a call: the task, or the thread of a `def` handler."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return threading.get_ident()

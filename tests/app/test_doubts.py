@@ -1,0 +1,77 @@
+"""What is most likely a mistake is done as it was asked, and warned about once."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import App, flow, job
+from penstock.app.doubts import log
+
+
+@job(queue="mail")
+async def send(mail: dict) -> None: ...
+
+
+@job(queue="pictures", name="resize")
+async def resize(picture: dict) -> None: ...
+
+
+@flow("shop", queue="orders")
+async def shop(order: dict) -> None: ...
+
+
+HANDLERS = (send, resize, shop)
+
+
+@pytest.fixture
+def warned(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level("WARNING", log.name)
+    return caplog
+
+
+@pytest.mark.parametrize(
+    ("queue", "name", "says"),
+    [
+        ("male", None, "queue 'male': no handler here takes such a job, and nobody has yet: did you mean 'mail'?"),
+        ("zzz", None, "queue 'zzz': no handler here takes such a job, and nobody has yet: there are mail, pictures"),
+        ("orders", None, "queue 'orders': no handler here takes such a job: there are mail, pictures"),
+        ("pictures", "rezise", "jobs 'rezise' of queue 'pictures': no handler here takes such a job: did you mean"),
+    ],
+)
+async def test_a_queue_nobody_works_on(
+    warned: pytest.LogCaptureFixture, queue: str, name: str | None, says: str
+) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app:
+        id = await app.enqueue(queue, {}, name=name)
+        assert (await app.queues.job(id)).queue == queue
+        assert says in warned.text
+        warned.clear()
+        await app.enqueue(queue, {}, name=name)
+        assert warned.text == ""
+
+
+async def test_a_schedule_for_nobody(warned: pytest.LogCaptureFixture) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app:
+        await app.schedule("x", queue="male", every="5m")
+    assert "did you mean 'mail'?" in warned.text
+
+
+async def test_no_doubt_about_what_others_work_on(warned: pytest.LogCaptureFixture, tmp_path) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    async with App(url, handlers=[send]) as app, app.working():
+        await app.job_result(await app.enqueue("mail", {}), timeout=20)
+    async with App(url, handlers=[resize]) as other:
+        await other.enqueue("mail", {})
+    async with App(url, handlers=()) as producer:
+        await producer.enqueue("anything", {})
+    assert warned.text == ""
+
+
+async def test_a_key_with_another_input(warned: pytest.LogCaptureFixture) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app:
+        await app.start(shop, {"id": 7, "token": "secret-1"}, idempotency_key="o-7")
+        await app.start(shop, {"id": 7, "token": "secret-1"}, idempotency_key="o-7")
+        assert warned.text == ""
+        await app.start(shop, {"id": 8}, idempotency_key="o-7")
+        assert "run 'o-7' exists and was started with another input: it goes on with that one" in warned.text
+        assert (await app.run("o-7")).input["id"] == 7

@@ -1,0 +1,109 @@
+"""Moving a run that waits to another store: it goes on there with what it had recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from penstock import flow
+from penstock.app.transfer import Importer, PlayedClock, export_run, read_line
+from penstock.core.ids import step_job
+from penstock.testing.until import until
+
+
+class Shop:
+    """Charges once, then waits for an event, a trigger and an hour."""
+
+    def __init__(self) -> None:
+        self.charged = 0
+        self.tokens: list[str] = []
+
+        @flow("shop")
+        async def order(_input: Any, ctx: Any) -> Any:
+            charged = await ctx.run("charge", self.charge)
+            paid = await ctx.wait.event("paid", match={"order": 7})
+            trigger = await ctx.wait.trigger("approval")
+            self.tokens.append(trigger.token)
+            approved = await trigger.wait()
+            return [charged, paid.data["by"], approved]
+
+        self.order = order
+
+    def charge(self) -> int:
+        self.charged += 1
+        return self.charged
+
+
+async def moved(app: Any, line: bytes, url: str, *handlers: Any) -> Any:
+    """An App on another store that the run was imported into."""
+    clock = PlayedClock()
+    new = type(app())(url, handlers=handlers, clock=clock)
+    await new.open()
+    importer = Importer(new, clock)
+    saved = read_line(line, 1)
+    await importer.check(saved)
+    await importer.add(saved)
+    return new
+
+
+async def test_a_run_that_waits_for_an_event_goes_on_elsewhere(app: Any, tmp_path: Path) -> None:
+    shop = Shop()
+    async with app(shop.order) as a, a.working():
+        run = await a.start("shop", 1)
+        await a.step_in(run, "order", "suspended")
+        line = await export_run(a, run)
+    new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
+    try:
+        assert [(wait.kind, wait.event) for wait in await new.waits(run=run)] == [("event", "paid")]
+        async with new.working():
+            await new.emit("paid", {"order": 7, "by": "ada"})
+            await _until_trigger(new, run)
+            await new.fire(shop.tokens[-1], "yes")
+            assert await new.result(run, timeout=20) == [1, "ada", "yes"]
+        assert shop.charged == 1
+    finally:
+        await new.close()
+
+
+async def test_a_token_works_in_the_store_its_run_was_moved_to(app: Any, tmp_path: Path) -> None:
+    shop = Shop()
+    async with app(shop.order) as a, a.working():
+        run = await a.start("shop", 1)
+        await a.step_in(run, "order", "suspended")
+        await a.emit("paid", {"order": 7, "by": "ada"})
+        await _until_trigger(a, run)
+        token = shop.tokens[-1]
+        line = await export_run(a, run)
+    new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
+    try:
+        await new.fire(token, "yes")
+        async with new.working():
+            assert await new.result(run, timeout=20) == [1, "ada", "yes"]
+    finally:
+        await new.close()
+
+
+async def test_a_paused_run_is_paused_elsewhere(app: Any, tmp_path: Path) -> None:
+    shop = Shop()
+    async with app(shop.order) as a, a.working():
+        run = await a.start("shop", 1)
+        await a.step_in(run, "order", "suspended")
+        await a.pause(run, "for the move")
+        line = await export_run(a, run)
+    new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
+    try:
+        assert [row.id for row in await new.runs(status="paused")] == [run]
+        async with new.working():
+            await new.step_in(run, "order", "held")
+            await new.resume(run)
+            await new.step_in(run, "order", "suspended")
+    finally:
+        await new.close()
+
+
+async def _until_trigger(a: Any, run: str) -> None:
+    async def asleep() -> bool:
+        job = await a.store.job(step_job(run, "order", 1))
+        return job.state == "suspended" and bool(await a.waits(run=run, kind="trigger"))
+
+    await until(asleep)

@@ -1,0 +1,155 @@
+"""Sending the failed steps of a run again: from a letter or without one, with the memos they had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import flow, step
+from penstock.app.again import replay_run, retry_run
+from penstock.core.errors import RunError
+from penstock.core.ids import step_job
+
+
+class Shop:
+    """A flow whose first step charges, waits and then fails until it is mended."""
+
+    def __init__(self, *, letters: bool) -> None:
+        self.broken = True
+        self.charged = 0
+
+        @flow("shop", dead_letters=letters)
+        async def order(_input: Any, ctx: Any) -> Any:
+            paid = await ctx.run("charge", self.charge)
+            event = await ctx.wait.event("confirmed")
+            if self.broken:
+                raise ValueError("broken")
+            return [paid, event.data]
+
+        self.order = order
+
+    def charge(self) -> int:
+        self.charged += 1
+        return self.charged
+
+
+@pytest.mark.parametrize("letters", [True, False])
+async def test_a_step_that_had_waited_goes_on_with_its_memos(app: Any, letters: bool) -> None:
+    shop = Shop(letters=letters)
+    async with app(shop.order) as a, a.working():
+        run = await a.start("shop")
+        await a.step_in(run, "order", "suspended")
+        await a.emit("confirmed", {"by": "ada"})
+        assert await a.ended(run) == "failed"
+        shop.broken = False
+        done = await retry_run(a, run)
+        assert list(done.sent.values()) == [f"{step_job(run, 'order', 1)}.redrive-1"]
+        assert await a.result(run, timeout=20) == [1, {"by": "ada"}]
+        assert shop.charged == 1, "what it had done is not done again"
+        assert await a.letters() == []
+
+
+async def test_it_can_fail_and_be_sent_again_without_letters(app: Any) -> None:
+    shop = Shop(letters=False)
+    async with app(shop.order) as a, a.working():
+        run = await a.start("shop")
+        await a.step_in(run, "order", "suspended")
+        await a.emit("confirmed", 1)
+        assert await a.ended(run) == "failed"
+        await retry_run(a, run)
+        await a.in_state(f"{step_job(run, 'order', 1)}.redrive-1", "failed")
+        assert await a.ended(run) == "failed"
+        shop.broken = False
+        done = await retry_run(a, run)
+        assert list(done.sent.values()) == [f"{step_job(run, 'order', 1)}.redrive-2"], "only the last one is sent again"
+        assert await a.ended(run) == "completed"
+        with pytest.raises(RunError, match="is completed, not failed"):
+            await retry_run(a, run)
+
+
+async def test_a_discarded_letter_does_not_keep_a_run_from_being_retried(app: Any) -> None:
+    broken = True
+
+    @flow("plain")
+    async def plain() -> str:
+        if broken:
+            raise ValueError("broken")
+        return "whole"
+
+    async with app(plain) as a, a.working():
+        run, _ = await a.ends("plain")
+        assert await a.dead_letters.discard(step_job(run, "plain", 1))
+        broken = False
+        assert (await retry_run(a, run)).sent
+        assert await a.result(run, timeout=20) == "whole"
+
+
+async def test_a_step_that_goes_on_is_not_sent_again(app: Any) -> None:
+    """Of two branches one fails; the other waits. Only the failed one is sent."""
+    broken = True
+
+    @flow("fork", emits=["a", "b"])
+    async def fork(ctx: Any) -> None:
+        ctx.emit("a")
+        ctx.emit("b")
+
+    @step(on="a")
+    async def fails() -> None:
+        if broken:
+            raise ValueError("broken")
+
+    @step(on="b")
+    async def waits(ctx: Any) -> None:
+        await ctx.wait.event("done")
+
+    async with app(fork, fails, waits) as a, a.working():
+        run = await a.start("fork")
+        await a.step_in(run, "fails", "failed")
+        await a.step_in(run, "waits", "suspended")
+        broken = False
+        assert list((await retry_run(a, run)).sent) == [f"{step_job(run, 'fails', 1)}.dlq"]
+        await a.in_state(f"{step_job(run, 'fails', 1)}.redrive-1", "completed")
+        with pytest.raises(RunError, match="no failed step"):
+            await retry_run(a, run)
+        await a.emit("done")
+        assert await a.ended(run) == "completed"
+
+
+async def test_a_step_that_fails_while_it_waits_for_a_trigger_waits_again_when_it_is_sent_again(app: Any) -> None:
+    tokens: list[str] = []
+    broken = True
+
+    @flow("approve")
+    async def approve(ctx: Any) -> Any:
+        trigger = await ctx.wait.trigger("approval")
+        tokens.append(trigger.token)
+        if broken:
+            raise ValueError("broken")
+        return await trigger.wait()
+
+    async with app(approve) as a, a.working():
+        run, status = await a.ends("approve")
+        assert status == "failed"
+        broken = False
+        await retry_run(a, run)
+        await a.in_state(f"{step_job(run, 'approve', 1)}.redrive-1", "suspended")
+        await a.fire(tokens[-1], "yes")
+        assert await a.result(run, timeout=20) == "yes"
+
+
+async def test_a_replay_of_a_run_that_had_waited_waits_for_itself(app: Any) -> None:
+    @flow("waits")
+    async def waits(order: Any, ctx: Any) -> Any:
+        event = await ctx.wait.event("paid", match={"order": order})
+        return event.data["by"]
+
+    async with app(waits) as a, a.working():
+        run = await a.start("waits", 7)
+        await a.step_in(run, "waits", "suspended")
+        await a.emit("paid", {"order": 7, "by": "ada"})
+        assert await a.result(run, timeout=20) == "ada"
+        new = await replay_run(a, run, [8])
+        await a.step_in(new, "waits", "suspended")
+        await a.emit("paid", {"order": 8, "by": "bob"})
+        assert await a.result(new, timeout=20) == "bob"

@@ -1,0 +1,148 @@
+"""SyncApp: everything App has, for code without an event loop."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import App, PenstockError, Permanent, SyncApp, flow, job
+from penstock.app.app import NotOpen
+from penstock.app.events import Events
+from penstock.app.queues import DeadLetters, Queues
+from penstock.app.state import AppState
+from penstock.app.sync_parts import SyncDeadLetters, SyncEvents, SyncQueues, SyncState
+from penstock.core.errors import ConfigError
+
+
+@flow("shop")
+def shop(order: dict[str, Any]) -> int:
+    if order["id"] == 13:
+        raise Permanent("unlucky")
+    return order["id"] * 2
+
+
+@job(queue="mail")
+def send(mail: str) -> str:
+    return f"sent {mail}"
+
+
+def public(cls: type) -> dict[str, Any]:
+    return {name: item for name, item in inspect.getmembers(cls, inspect.isfunction) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    ("has", "mirrors", "without"),
+    [
+        (App, SyncApp, {"open_claim"}),  # the worker's own
+        (Queues, SyncQueues, set()),
+        (DeadLetters, SyncDeadLetters, set()),
+        (AppState, SyncState, set()),
+        (Events, SyncEvents, {"close"}),  # the App's own
+    ],
+)
+def test_nothing_is_missing(has: type, mirrors: type, without: set[str]) -> None:
+    mine = public(mirrors)
+    for name, method in public(has).items():
+        if name in without:
+            continue
+        assert name in mine, f"{mirrors.__name__} has no {name}"
+        theirs, ours = inspect.signature(method).parameters, inspect.signature(mine[name]).parameters
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in ours.values()):
+            assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in theirs.values()], name
+
+
+def test_opened_and_closed_by_hand() -> None:
+    app = SyncApp(":memory:", handlers=[shop, send])
+    with pytest.raises(NotOpen, match="this SyncApp is not open"):
+        app.start("shop", {"id": 1})
+    app.close()  # nothing to close yet
+    app.open()
+    with pytest.raises(ConfigError, match="open already"):
+        app.open()
+    app.start_worker()
+    assert app.result(app.start("shop", {"id": 4}), timeout=20) == 8
+    app.close()
+    app.close()
+    with pytest.raises(NotOpen):
+        app.runs()
+    with app:  # and again
+        assert app.runs() == []
+
+
+def test_runs_jobs_and_schedules() -> None:
+    with SyncApp(":memory:", handlers=[shop, send]) as app:
+        with app.working(concurrency=2):
+            app.start(shop, {"id": 4}, idempotency_key="o-4")
+            assert app.wait("o-4", timeout=20).status == "completed"
+            assert app.job_result(app.enqueue("mail", "ada"), timeout=20) == "sent ada"
+        assert [row.id for row in app.runs(status="completed")] == ["o-4"]
+        assert app.run_at("o-4", "0-1").status == "running"
+        follow = app.follow("o-4", after="0-1")
+        assert next(follow).kind == "step.started"
+        follow.close()
+        app.schedule("s", flow="shop", payload={"id": 1}, every="1h")
+        assert ([row.id for row in app.schedules()], app.unschedule("s")) == (["s"], True)
+        assert "shop" in app.describe()["flows"]
+        assert (app.reload().queues(), app.registry.queues()) == (["default", "mail"], ["default", "mail"])
+        assert app.settings.url == ":memory:"
+
+
+def test_its_parts() -> None:
+    with SyncApp(":memory:", handlers=[shop, send]) as app:
+        heard: list[str] = []
+        stop = app.events.on_kind("flow.failed", lambda event: heard.append(event.subject))
+        app.start_worker()
+        app.start("shop", {"id": 13}, idempotency_key="o-13")
+        assert app.wait("o-13", timeout=20).status == "failed"
+        [(id, letter)] = app.dead_letters.list("default")
+        assert (letter.error["message"], app.dead_letters.queues()) == ("unlucky", {"default-dlq": 1})
+        app.dead_letters.redrive(id, payload={"id": 3})
+        assert app.result("o-13", timeout=20) == 6
+        app.stop_worker()
+        stop()
+        app.queues.pause("mail")
+        assert [row.paused for row in app.queues.list()] == [False, False, True]
+        assert app.queues.job(app.enqueue("mail", "x")).state == "waiting"
+        assert app.queues.drain("mail") == 1
+        app.state.set("n", 1)
+        assert (app.state.patch("n", lambda n: n + 1), app.state.list(), app.state.get("n")) == (2, {"n": 2}, 2)
+        assert app.state.of_run("o-13").get("nothing", "none") == "none"
+        app.emit("day.ended", {"n": 1})
+        assert [event.kind for event in app.events.read("nq:global")] == ["day.ended"]
+        assert next(app.events.subscribe("nq:global")).kind == "day.ended"
+
+
+def test_what_cannot_begin_says_so() -> None:
+    with SyncApp(":memory:", handlers=[send]) as app:
+        with pytest.raises(PenstockError, match="no handler here works on queue 'nope'"):
+            app.start_worker(queues=["nope"])
+        app.stop_worker()
+
+
+AT_EXIT = """
+import atexit, sys
+from penstock import SyncApp, job
+
+@job(queue="mail")
+def send(mail):
+    return f"sent {mail}"
+
+app = SyncApp(sys.argv[1], handlers=[send])
+app.open()
+atexit.register(lambda: print("closed"))
+atexit.register(app.close)
+app.start_worker()
+print(app.job_result(app.enqueue("mail", "ada"), timeout=20))
+"""
+
+
+def test_closing_at_exit(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(AT_EXIT)
+    command = [sys.executable, str(tmp_path / "script.py"), f"sqlite:///{tmp_path / 'x.db'}"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (said.returncode, said.stdout, said.stderr) == (0, "sent ada\nclosed\n", "")

@@ -1,0 +1,77 @@
+"""`penstock enqueue`: a plain job from the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+JOBS = """
+from penstock import job
+
+@job(queue="pictures")
+def resize(picture):
+    return picture
+
+@job(queue="mail", name="send")
+def send_mail(mail):
+    return mail
+
+@job(queue="mail", name="check", input_schema={"type": "object"})
+def check_mail(mail):
+    return mail
+"""
+
+
+@pytest.fixture(autouse=True)
+def _workers(project: Path) -> None:
+    (project / "workers" / "jobs.py").write_text(JOBS)
+
+
+def test_it_adds_a_job_and_prints_its_id(penstock: Callable) -> None:
+    answer = penstock("enqueue", "pictures", "--input", '{"width": 8}', "--priority", "3", "--delay", "1h")
+    assert (answer.code, answer.err) == (0, "")
+    job = penstock("jobs", "show", answer.out.strip(), "--json").json
+    assert (job["queue"], job["state"], job["priority"], job["payload"]) == ("pictures", "delayed", 3, {"width": 8})
+
+
+def test_by_the_name_of_the_job(penstock: Callable) -> None:
+    assert penstock("enqueue", "resize", "--json").json["queue"] == "pictures"
+    id = penstock("enqueue", "send", "--json").json["id"]
+    assert penstock("jobs", "show", id, "--json").json["name"] == "send"
+    id = penstock("enqueue", "mail", "--name", "check", "--input", "{}", "--json").json["id"]
+    assert penstock("jobs", "show", id, "--json").json["name"] == "check"
+
+
+def test_the_same_id_is_added_once(penstock: Callable) -> None:
+    assert penstock("enqueue", "pictures", "--id", "mine", "--json").json["existing"] is False
+    again = penstock("enqueue", "pictures", "--id", "mine", "--json")
+    assert again.json == {"id": "mine", "queue": "pictures", "existing": True}
+    assert again.err == "Job mine was added before: nothing was added.\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "says", "code"),
+    [
+        (["pictres"], "no job here is called 'pictres' or has a queue of that name: did you mean 'pictures'?", "queue"),
+        (["greet"], "it is a queue of steps, to which `penstock start FLOW` adds; known are ", "queue"),
+        (["pictures", "--input", "{"], "the value of --input is not JSON", "not_json"),
+        (["pictures", "--delay", "-5s"], "'-5s' is not a duration", "usage"),
+        (["pictures", "--id", "a b"], "'a b' cannot be used as job id", "bad_id"),
+        (["pictures", "--priority", "-1"], "priority=-1", "bad_priority"),
+        (["mail", "--name", "check", "--input", "7"], "the input of check does not fit", "schema_violation"),
+        (["pictures", "--url", ":memory:"], "which nobody else sees: give a file", "config_error"),
+    ],
+)
+def test_mistakes(penstock: Callable, args: list[str], says: str, code: str) -> None:
+    answer = penstock("enqueue", *args)
+    assert (answer.code, answer.out) == (2, "")
+    assert says in answer.err
+    assert answer.err.endswith(f"{code}]\n")
+
+
+def test_a_name_nobody_takes_is_warned_about(penstock: Callable) -> None:
+    answer = penstock("enqueue", "mail", "--name", "chek")
+    assert answer.code == 0
+    assert "jobs 'chek' of queue 'mail': no handler here takes such a job: did you mean 'check'?" in answer.err

@@ -1,0 +1,152 @@
+"""`penstock runs pause|resume|fork`, `waits`, `fire`, `check`, and `doctor` on a run that waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import App
+from penstock.testing.until import until
+
+# Writes its token into a file.
+ASKS = """
+from pathlib import Path
+from penstock import Context, flow
+
+@flow("asks")
+async def asks(order, ctx: Context):
+    await ctx.{first}
+    paid = await ctx.wait.event("paid", match={{"order": order}}, timeout="1h")
+    trigger = await ctx.wait.trigger("approval", type="user")
+    await ctx.run("tell", Path("token").write_text, trigger.token)
+    return [paid.data["by"], await trigger.wait()]
+"""
+FIRST = 'run("charge", Path("charged").touch)'
+
+
+@pytest.fixture(autouse=True)
+def _workers(project: Path) -> None:
+    (project / "workers" / "asks.py").write_text(ASKS.format(first=FIRST))
+
+
+def work_until(kind: str | None) -> None:
+    """Works until the run waits for something of a kind, or has ended."""
+
+    async def work() -> None:
+        async with App(dir="workers") as app, app.working():
+
+            async def there() -> bool:
+                if kind is None:
+                    return (await app.store.run("mine")).closed  # type: ignore[union-attr]
+                job: Any = await app.store.job("mine.asks.1")
+                return job.state in ("suspended", "delayed") and bool(await app.waits(run="mine", kind=kind))
+
+            await until(there, 30)
+
+    asyncio.run(work())
+
+
+@pytest.fixture
+def waiting(penstock: Callable) -> None:
+    """A run that waits for an event."""
+    penstock("start", "asks", "--key", "mine", "--input", "7")
+    work_until("event")
+
+
+def test_pause_and_resume(penstock: Callable) -> None:
+    penstock("start", "greet", "--key", "mine")
+    assert penstock("runs", "pause", "mine", "--reason", "for lunch").out == "Run mine is paused.\n"
+    assert penstock("runs", "show", "mine", "--json").json["status"] == "paused"
+    assert penstock("runs", "--status", "paused", "--json").json["id"] == "mine"
+    assert "it is paused (for lunch): `penstock runs resume mine` lets it go on" in penstock("doctor", "mine").out
+    again = penstock("runs", "pause", "mine")
+    assert (again.code, "run 'mine' is paused: it cannot be paused [run_error]" in again.err) == (2, True)
+    assert penstock("runs", "resume", "mine", "--json").json == {"id": "mine", "paused": False}
+    again = penstock("runs", "resume", "mine")
+    assert (again.code, "run 'mine' is running, not paused" in again.err) == (2, True)
+    assert penstock("runs", "pause", "nobody").code == 2
+
+
+def test_waits_are_listed_and_explained(penstock: Callable, waiting: None) -> None:
+    (line,) = penstock("waits", "--json").lines
+    wait = json.loads(line)
+    assert (wait["run"], wait["step"], wait["kind"], wait["event"], wait["match"]) == (
+        "mine", "asks", "event", "paid", {"order": 7},
+    )  # fmt: skip
+    shown = penstock("waits", "list", "--run", "mine").lines
+    assert shown[0].split() == ["run", "step", "kind", "for", "since", "until"]
+    assert 'paid {"order":7}' in shown[1]
+    assert penstock("waits", "--kind", "trigger").err == "Nothing is waited for.\n"
+    assert penstock("waits", "--kind", "webhook").code == 2
+    assert penstock("waits", "--run", "nobody").code == 2
+    said = penstock("doctor", "mine").out
+    assert "step 'asks' waits since " in said
+    assert ", at most until " in said
+    assert 'for an event paid that holds {"order":7}: `penstock emit paid --data \'{"order":7}\'` is one' in said
+    assert "… asks" in penstock("runs", "show", "mine").out
+    assert 'for paid {"order":7}' in penstock("runs", "show", "mine").out
+
+
+def test_emit_and_fire_let_a_run_go_on(penstock: Callable, project: Path, waiting: None) -> None:
+    penstock("emit", "paid", "--data", '{"order": 7, "by": "ada"}')
+    work_until("trigger")
+    assert "for its user trigger 'approval'" in penstock("doctor", "mine").out
+    token = (project / "token").read_text()
+    wrong = penstock("fire", token + "x")
+    assert (wrong.code, "[unknown_trigger]" in wrong.err) == (2, True)
+    wait = penstock("waits", "--kind", "trigger", "--json").json
+    other = penstock("waits", "token", wait["id"], "--json").json
+    assert other["url"].endswith(f"/api/triggers/{other['token']}")
+    assert penstock("fire", other["token"], "--payload", '"yes"').out == "Fired; run mine goes on.\n"
+    used = penstock("fire", token)
+    assert (used.code, "[trigger_used]" in used.err) == (2, True)
+    work_until(None)
+    assert penstock("runs", "show", "mine", "--json").json["result"] == ["ada", "yes"]
+
+
+def test_a_run_that_waits_is_exported_and_goes_on_elsewhere(penstock: Callable, project: Path, waiting: None) -> None:
+    assert penstock("export", "mine", "saved.jsonl").code == 0
+    other = ("--url", "sqlite:///other.db")
+    assert penstock("import", "saved.jsonl", *other).code == 0
+    assert len(penstock("waits", "--json", *other).lines) == 1
+
+
+def test_fork(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "mine", "--input", '"Ada"')
+    events = [json.loads(line) for line in penstock("events", "mine", "--json").lines]
+    at = next(event["id"] for event in events if event["kind"] == "step.completed")
+    assert penstock("runs", "fork", "mine", "--at", at, "--key", "again").out == "again\n"
+    assert penstock("run", "greet", "--key", "again", "--json").json["result"] == "Hello, Ada!"
+    assert penstock("runs", "show", "again", "--json").json["forkedFrom"] == "mine"
+    wrong = penstock("runs", "fork", "mine", "--at", "1-1")
+    assert (wrong.code, "[cannot_fork]" in wrong.err) == (2, True)
+    end = penstock("runs", "fork", "mine", "--at", events[-1]["id"])
+    assert (end.code, "nothing was left to do: fork it at" in end.err) == (2, True)
+
+
+def test_check(penstock: Callable, project: Path, waiting: None) -> None:
+    good = penstock("check")
+    assert (good.code, good.out) == (0, "1 open step of 1 open run: all can go on with this code.\n")
+    assert "what they do outside ctx.run is done" in good.err
+    (project / "workers" / "asks.py").write_text(ASKS.format(first='wait.time("1h", name="charge")'))
+    bad = penstock("check")
+    assert bad.code == 1
+    assert "run mine, step asks: " in bad.out
+    assert "charge#1 was recorded as a run and is a time now" in bad.out
+    assert bad.lines[-1] == "1 open step of 1 open run: 1 could not go on with this code."
+    answer = penstock("check", "--json", "--flow", "asks")
+    assert answer.code == bad.code
+    found = answer.json
+    assert (found["ok"], found["runs"], found["troubles"][0]["code"]) == (False, 1, "non_determinism")
+    assert penstock("check", "--flow", "greet").code == 0
+    assert penstock("check", "--flow", "grete").code == 2
+
+
+def test_the_engines_own_queue_is_shown_when_it_is_asked_for(penstock: Callable, waiting: None) -> None:
+    assert not [line for line in penstock("queues").lines if line.startswith("penstock-events")]
+    assert [line for line in penstock("queues", "--all").lines if line.startswith("penstock-events")]

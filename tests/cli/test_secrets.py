@@ -1,0 +1,72 @@
+"""What a store keeps in the clear is shown with its secrets hidden, unless one asks to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.telemetry.redaction import HIDDEN
+
+SECRET = "hunter2-canary"
+LOGIN = """
+from penstock import job
+
+@job(queue="logins")
+def login(who):
+    raise ValueError("no entry")
+"""
+PAYLOAD = f'{{"name": "ada", "password": "{SECRET}"}}'
+
+
+@pytest.fixture
+def failed(penstock: Callable, project: Path) -> str:
+    """A job that died with a secret in its payload."""
+    (project / "workers" / "login.py").write_text(
+        LOGIN + "\nfrom penstock import flow\n@flow('door')\ndef door(who):\n    raise ValueError('no entry')\n"
+    )
+    penstock("run", "door", "--key", "mine", "--input", PAYLOAD)
+    return "mine.door.1"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["jobs", "show", "mine.door.1"],
+        ["jobs", "list", "login", "--state", "failed"],
+        ["dlq", "show", "mine.door.1"],
+        ["dlq", "show", "mine.door.1.dlq"],
+        ["dlq", "list", "login"],
+    ],
+)
+def test_payloads(penstock: Callable, failed: str, args: list[str]) -> None:
+    for options in ([], ["--json"]):
+        hidden = penstock(*args, *options)
+        assert (hidden.code, SECRET in hidden.out + hidden.err) == (0, False)
+    assert HIDDEN in hidden.out
+    shown = penstock(*args, "--json", "--reveal")
+    assert SECRET in shown.out
+
+
+def test_a_redriven_letter_keeps_its_secret(penstock: Callable, failed: str) -> None:
+    assert penstock("dlq", "redrive", failed).code == 0
+    sent = penstock("jobs", "show", f"{failed}.redrive-1", "--json", "--reveal")
+    assert sent.json["payload"]["password"] == SECRET
+
+
+def test_state_and_schedules(penstock: Callable) -> None:
+    penstock("start", "greet")
+    penstock("state", "set", "api_token", f'"{SECRET}"')
+    penstock("state", "set", "bank", PAYLOAD)
+    penstock("schedules", "add", "daily", "--flow", "greet", "--every", "1d", "--input", PAYLOAD)
+    for args in (["state", "get", "api_token"], ["state", "get", "bank"], ["state", "list"], ["schedules", "list"]):
+        for options in ([], ["--json"]):
+            assert SECRET not in penstock(*args, *options).out
+        assert SECRET in penstock(*args, "--json", "--reveal").out
+
+
+def test_what_is_hidden_is_a_setting(penstock: Callable, failed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_REDACT", "name")
+    payload = penstock("jobs", "show", failed, "--json").json["payload"]
+    assert payload == {"name": HIDDEN, "password": SECRET}

@@ -1,0 +1,206 @@
+"""What only a server with transactions side by side can get wrong: order, and who sees whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import postgres_server
+from penstock.ports.store import FeedItem
+from penstock.ports.unit import DELIVERIES, Committed, Conflict, JobState, Unit
+from penstock.stores.postgres import PostgresStore
+from penstock.stores.postgres.commit import transact
+from penstock.stores.postgres.connection import connect
+from penstock.testing.contracts.samples import STREAM, apply, ask, claim_one, event, job, run, started, told, unit, wait
+from penstock.testing.until import until
+
+WRITERS, EACH = 8, 25
+
+
+class Slow:
+    """A commit whose transaction stays open until it is told to end."""
+
+    def __init__(self, connection: Any, store: PostgresStore) -> None:
+        self._connection = connection
+        self._store = store
+        self._transaction = connection.transaction()
+
+    async def write(self, *units: Unit) -> None:
+        await self._transaction.start()
+        await transact(self._connection, self._store._sql, None, units, None, set())
+
+    async def commit(self) -> None:
+        await self._transaction.commit()
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(postgres_server.url())
+    await store.open()
+    yield store
+    await store.close()
+
+
+@asynccontextmanager
+async def slow(store: PostgresStore) -> AsyncIterator[Slow]:
+    connection = await connect(store.address)
+    try:
+        yield Slow(connection, store)
+    finally:
+        await connection.close()
+
+
+async def blocked(store: PostgresStore) -> bool:
+    """Whether a transaction waits for another one's lock."""
+    rows = await asyncio.to_thread(
+        postgres_server.server().do,
+        "SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE NOT l.granted AND a.query LIKE $1",
+        f"%{store.address.schema}.transact%",
+    )
+    return bool(rows)
+
+
+def places(items: Sequence[FeedItem]) -> list[tuple[str, int]]:
+    return [(item.stream, item.event.seq) for item in items]
+
+
+async def test_an_event_committed_late_is_not_passed_over(store: PostgresStore) -> None:
+    async with slow(store) as late:
+        await late.write(unit(events=[event(stream="nq:flow:late")]))
+        await apply(store, unit(events=[event(stream="nq:flow:early")]))
+        # What came after it is there to be read in its stream, and held back from those who keep one cursor for all.
+        assert len(await store.read("nq:flow:early")) == 1
+        assert await store.feed("") == []
+        await late.commit()
+    found = await store.feed("")
+    assert sorted(places(found)) == [("nq:flow:early", 1), ("nq:flow:late", 1)]
+    assert await store.feed(found[-1].cursor) == []
+
+
+async def test_readers_among_slow_writers_miss_nothing_and_keep_each_streams_order(store: PostgresStore) -> None:
+    """Each writer's transaction has its number long before it comes to the stream that all of them write to."""
+    await apply(store, unit(events=[event()]))
+    total = WRITERS * EACH * 2 + 1
+
+    async def writer(n: int) -> None:
+        async with slow(store) as one:
+            for k in range(EACH):
+                transaction = one._connection.transaction()
+                await transaction.start()
+                await one._connection.execute("SELECT pg_current_xact_id()")
+                await asyncio.sleep(0 if (n + k) % 4 else 0.002)
+                units = [unit(events=[event(stream=f"nq:flow:{n}", data=k), event(data=[n, k])])]
+                await transact(one._connection, store._sql, None, units, None, set())
+                await transaction.commit()
+
+    async def reader() -> list[FeedItem]:
+        found: list[FeedItem] = []
+        while len(found) < total:
+            found += await store.feed(found[-1].cursor if found else "", limit=7)
+        return found
+
+    reading = [asyncio.create_task(reader()) for _ in range(2)]
+    await asyncio.gather(*map(writer, range(WRITERS)))
+    async with asyncio.timeout(30):
+        both = await asyncio.gather(*reading)
+    for found in both:
+        assert len(set(places(found))) == total
+        assert [item.event.seq for item in found if item.stream == STREAM] == list(range(1, WRITERS * EACH + 2))
+
+
+async def test_a_gate_opened_while_its_event_is_being_committed_finds_it(store: PostgresStore) -> None:
+    async with slow(store) as saying:
+        await saying.write(unit(events=[told("order.paid")]))
+        opening = asyncio.create_task(
+            apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")], events=[event()]))
+        )
+        await until(lambda: blocked(store))
+        await saying.commit()
+        assert isinstance(await opening, Committed)
+    # The event saw no gate, so it has no delivery; but whoever looks back from the gate finds the event.
+    assert await store.jobs(DELIVERIES, JobState.WAITING) == []
+    assert len(await store.told("order.paid")) == 1
+
+
+async def test_an_event_committed_while_a_gate_is_being_opened_is_delivered(store: PostgresStore) -> None:
+    async with slow(store) as opening:
+        await opening.write(unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]))
+        saying = asyncio.create_task(apply(store, unit(events=[told("order.paid")])))
+        await until(lambda: blocked(store))
+        await opening.commit()
+        await saying
+    one = await claim_one(store, DELIVERIES)
+    (item,) = await store.told("order.paid")
+    assert item.cursor.encode() in one.payload
+    assert [row.id for row in await store.listening("order.paid", None, before=item.cursor)] == ["w"]
+
+
+async def test_what_was_told_is_found_though_an_older_transaction_is_open(store: PostgresStore) -> None:
+    """The feed waits for the oldest transaction; a gate that looks back cannot."""
+    async with slow(store) as idle:
+        await idle.write(unit(events=[event(stream="nq:flow:other")]))
+        await apply(store, unit(events=[told("order.paid")]))
+        assert len(await store.told("order.paid")) == 1
+        await idle.commit()
+
+
+async def test_two_that_begin_the_same_run_find_each_other(store: PostgresStore) -> None:
+    async with slow(store) as first:
+        await first.write(unit(run=run("r", record=b'"first"')))
+        second = asyncio.create_task(apply(store, unit(run=run("r", record=b'"second"'), events=[event()])))
+        await until(lambda: blocked(store))
+        await first.commit()
+        assert await second == Conflict(1, b'"first"')
+    assert await store.read(STREAM) == []
+
+
+async def test_a_commit_repeated_while_the_first_is_still_under_way(store: PostgresStore) -> None:
+    """The connection broke, the server did not notice yet: the second waits for the first and is recognised."""
+    said = unit(events=[event()])
+    async with slow(store) as first:
+        await first.write(said)
+        again = asyncio.create_task(apply(store, said))
+        await until(lambda: blocked(store))
+        await first.commit()
+        assert await again == Committed(repeated=True)
+    assert len(await store.read(STREAM)) == 1
+
+
+async def test_nothing_is_started_in_a_run_after_its_last_event(store: PostgresStore) -> None:
+    """A claim has taken the job already when the run is closed: it lets go of it again."""
+    stream = "nq:flow:r"
+    jobs = [job("r.a.1", run="r", started=started(stream))]
+    await apply(store, unit(run=run("r"), jobs=jobs, events=[event(stream=stream)]))
+    async with slow(store) as closing:
+        last = event("flow.cancelled", stream)
+        await closing.write(unit(run=run("r", 1, status="cancelled", closed=True), events=[last]))
+        claiming = asyncio.create_task(store.claim(ask()))
+        await until(lambda: blocked(store))
+        await closing.commit()
+        assert (await claiming).claims == []
+    assert [e.kind for e in await store.read(stream)] == ["order.noted", "flow.cancelled"]
+    row = await store.job("r.a.1")
+    assert row is not None
+    assert (row.state, row.attempt) == (JobState.CANCELLED, 0)
+
+
+async def test_a_deadlock_is_tried_again(store: PostgresStore) -> None:
+    """Two units that take the same two jobs in opposite orders."""
+    await apply(store, unit(jobs=[job("a"), job("b")]))
+    connection = await connect(store.address)
+    try:
+        async with connection.transaction():
+            await connection.execute(
+                "SET LOCAL deadlock_timeout = '1min'"
+            )  # the other one is to notice, and to give way
+            await connection.execute(f"SELECT 1 FROM {store.address.schema}.jobs WHERE id = 'b' FOR UPDATE")
+            taking = asyncio.create_task(apply(store, unit(takes=["a", "b"])))
+            await until(lambda: blocked(store))
+            await connection.execute(f"SELECT 1 FROM {store.address.schema}.jobs WHERE id = 'a' FOR UPDATE")
+    finally:
+        await connection.close()
+    assert isinstance(await taking, Committed)

@@ -1,0 +1,154 @@
+"""Known bugs of waits, put back on purpose; see mutants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+import penstock.flows.deliveries as deliveries
+import penstock.jobs.committer as group_commit
+import penstock.jobs.durable as durable
+import penstock.jobs.sleeping as sleeping
+import penstock.jobs.triggers as triggers
+import penstock.jobs.waits as waits
+from penstock.core.payload import unpack
+from penstock.jobs.gates import GateResult
+from penstock.ports.unit import Ask, CloseWait, CommitReply, Committed, OpenWait, Suspended, Unit
+from penstock.stores.sqlite import claim as claiming
+from penstock.stores.sqlite import commit as committing
+
+Wrap = Callable[[Any], Any]
+
+
+def wrap_store(wrap: Wrap) -> None:
+    """Every commit goes through a store of the mutant's own."""
+    original = group_commit.Committer.__init__
+
+    def init(self: Any, store: Any) -> None:
+        original(self, wrap(store))
+
+    group_commit.Committer.__init__ = init  # type: ignore[method-assign]
+
+
+class _Rewritten:
+    """Changes units on their way to the store; what `later` takes out of them follows in a second commit."""
+
+    def __init__(self, inner: Any, change: Callable[[Unit], Unit], later: Callable[[Unit], Unit | None]) -> None:
+        self._inner = inner
+        self._change = change
+        self._later = later
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+        reply = await self._inner.commit([self._change(unit) for unit in units], ask)
+        rest = [
+            later
+            for unit, receipt in zip(units, reply.receipts, strict=True)
+            if isinstance(receipt, Committed) and not receipt.repeated and (later := self._later(unit)) is not None
+        ]
+        if rest:
+            await asyncio.sleep(0.3)  # room to be killed in
+            await self._inner.commit(rest)
+        return reply  # type: ignore[no-any-return]
+
+
+def gates_unnamed() -> None:
+    """A step goes to sleep whether or not one of its gates was opened meanwhile."""
+
+    def change(unit: Unit) -> Unit:
+        if not isinstance(unit.outcome, Suspended):
+            return unit
+        known = [wait for wait in unit.waits if isinstance(wait, OpenWait) and wait.kind == "trigger"]
+        return msgspec.structs.replace(unit, waits=[wait for wait in unit.waits if wait not in known])
+
+    wrap_store(lambda store: _Rewritten(store, change, lambda _: None))
+
+
+def look_back_left_out() -> None:
+    async def look_back(self: Any, payload: dict[str, str]) -> None: ...
+
+    assert hasattr(deliveries.Deliveries, "look_back")
+    deliveries.Deliveries.look_back = look_back  # type: ignore[method-assign]
+
+
+def taken_ignored() -> None:
+    original = deliveries.Deliveries._fits
+
+    def fits(self: Any, body: Any, event: Any, stream: str) -> bool:
+        body.taken = []
+        return original(self, body, event, stream)
+
+    deliveries.Deliveries._fits = fits  # type: ignore[method-assign]
+
+
+def close_unchecked() -> None:
+    original = committing.Committer._check_rest
+
+    def check(self: Any, unit: Unit) -> Any:
+        opened = [wait for wait in unit.waits if not isinstance(wait, CloseWait)]
+        return original(self, msgspec.structs.replace(unit, waits=opened))
+
+    committing.Committer._check_rest = check  # type: ignore[method-assign]
+
+
+def timeout_unrecorded() -> None:
+    async def expire(self: Any, gate: Sequence[Any]) -> None:
+        self.journal.kept.waits += gate
+
+    assert hasattr(sleeping.Sleeping, "expire")
+    sleeping.Sleeping.expire = expire  # type: ignore[method-assign]
+
+
+def wake_afterwards() -> None:
+    wrap_store(
+        lambda store: _Rewritten(
+            store,
+            lambda unit: msgspec.structs.replace(unit, wakes=[]),
+            lambda unit: Unit(f"{unit.id}-wakes", wakes=unit.wakes) if unit.wakes else None,
+        )
+    )
+
+
+def woken_before_time() -> None:
+    """A claim takes what is due within the next ten minutes, and a gate believes it."""
+    original = claiming.Claimer.__init__
+
+    def init(self: Any, cursor: Any, now: int, *rest: Any) -> None:
+        original(self, cursor, now + 600_000, *rest)
+
+    claiming.Claimer.__init__ = init  # type: ignore[method-assign]
+
+
+def timers_forgotten() -> None:
+    """What is due while nobody works is thought to have been done."""
+    original = claiming.Claimer.claim
+
+    def claim(self: Any, ask: Any) -> Any:
+        self._cursor.execute("UPDATE jobs SET state = 3 WHERE state = 1 AND due <= ?", (self._now - 1_800_000,))
+        return original(self, ask)
+
+    claiming.Claimer.claim = claim  # type: ignore[method-assign]
+
+
+def losers_begun_again() -> None:
+    """Once `ctx.first` is decided, the wait that was let go still gives up when its own time comes."""
+    assert hasattr(waits, "expire")
+    assert hasattr(durable.Durables, "_raced")
+
+    async def expire(sleeping: Any, call: Any, gate: OpenWait, _opened: int) -> None:
+        call.settle(GateResult(sleeping.now_ms, timeout=True))
+        await sleeping.expire([CloseWait(gate.id, "expired")])
+
+    async def first_of(self: Any, calls: Any, call: Any) -> tuple[str, Any]:
+        with self.exclusive("ctx.first"):
+            await self._begin(list(calls.values()))
+            won = unpack(bytes(call.entry.value)) if call.entry is not None else await self._raced(calls, call)
+            return won, calls[won].result()
+
+    waits.expire = triggers.expire = expire  # type: ignore[attr-defined]
+    durable.Durables.first_of = first_of  # type: ignore[method-assign]

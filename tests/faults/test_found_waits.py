@@ -1,0 +1,177 @@
+"""Bugs of waits that the suites found, or thinking about them did: they are not to come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faultkit.backends import Backend
+
+from penstock import App, Permanent, flow, step
+from penstock.core.errors import AwaitTimeout, TriggerCancelled
+from penstock.ports.unit import DELIVERIES, Ask, Want
+from penstock.testing import FakeClock, until
+
+HOUR = 3_600_000
+
+
+async def _asleep(app: App, count: int = 1) -> None:
+    async def sleeping() -> bool:
+        return len(await app.store.waits()) >= count
+
+    await until(sleeping)
+
+
+async def _move(app: App, clock: FakeClock, ms: int) -> None:
+    clock.set_ms(clock.now_ms() + ms)
+    app.store.signals.fire_all()
+
+
+async def test_a_wait_that_was_let_go_does_not_expire(backend: Backend, tmp_path: Path) -> None:
+    """Its step was run again without end: the gate it wanted to close was closed."""
+    clock = FakeClock()
+
+    @flow("pick", emits=[])
+    async def pick(ctx: Any) -> str:
+        calls = {"paid": ctx.wait.event("paid", timeout="2s"), "slow": ctx.wait.time("1s")}
+        which, _ = await ctx.first(calls)
+        await ctx.wait.time("1h", name="longer")
+        return str(which)
+
+    async with App(backend.url(tmp_path), handlers=[pick], clock=clock) as app, app.working():
+        run = await app.start("pick")
+        await _asleep(app, 2)
+        await _move(app, clock, 1000)
+        await until(lambda: _waits_for(app, run, "longer#1"))
+        await _move(app, clock, HOUR)
+        assert await app.result(run, timeout="10s") == "slow"
+        started = [e for e in await app.events.read_all(f"nq:flow:{run}") if e.kind == "step.started"]
+        assert len(started) == 3
+
+
+async def _waits_for(app: App, run: str, wait: str) -> bool:
+    return any((e.data or {}).get("wait") == wait for e in await app.events.read_all(f"nq:flow:{run}"))
+
+
+async def test_a_step_sent_back_to_work_finds_its_trigger_expired(backend: Backend, tmp_path: Path) -> None:
+    """Its gate was cancelled when the run had ended, so giving it up was refused, again and again."""
+    clock = FakeClock()
+
+    @flow("ask", emits=[])
+    async def ask(ctx: Any) -> str:
+        trigger = await ctx.wait.trigger("approval", timeout="1s")
+        if "redrive" not in ctx.job_id:
+            raise Permanent("not today")
+        try:
+            await trigger.wait()
+        except AwaitTimeout:
+            return "late"
+        return "fired"
+
+    async with App(backend.url(tmp_path), handlers=[ask], clock=clock) as app, app.working():
+        run = await app.start("ask", idempotency_key="ask-1")
+        assert (await app.wait(run, timeout="10s")).status == "failed"
+        await _move(app, clock, HOUR)
+        await app.dead_letters.redrive("ask-1.ask.1")
+        assert await app.result(run, timeout="10s") == "late"
+
+
+async def test_an_event_is_not_lost_when_the_clock_goes_back(backend: Backend, tmp_path: Path) -> None:
+    """An event whose time was before the run's was thought to have come before the run."""
+    clock = FakeClock()
+
+    @flow("order", emits=[])
+    async def order(x: Any, ctx: Any) -> Any:
+        early = (await ctx.wait.event("paid", match={"order": x}, name="one")).data["n"]
+        return [early, (await ctx.wait.event("paid", match={"order": x}, name="other")).data["n"]]
+
+    async with App(backend.url(tmp_path), handlers=[order], clock=clock) as app:
+        await app.emit("paid", {"order": 7, "n": "before"})
+        run = await app.start("order", 7)
+        await _move(app, clock, -HOUR)
+        await app.emit("paid", {"order": 7, "n": "while nobody works"})
+        async with app.working():
+            await until(lambda: _waits_for(app, run, "other#1"))
+            await app.emit("paid", {"order": 7, "n": "while it waits"})
+            assert await app.result(run, timeout="10s") == ["while nobody works", "while it waits"]
+
+
+async def test_a_dead_step_leaves_no_gate_open(backend: Backend, tmp_path: Path) -> None:
+    """Its trigger could be fired while the rest of the run went on, and resumed nobody."""
+    tokens: list[str] = []
+
+    @flow("ask", emits="ask.go", dead_letters=False)
+    async def ask(ctx: Any) -> None:
+        ctx.emit("ask.go", None)
+        trigger = await ctx.wait.trigger("approval")
+        await ctx.run("told", lambda: tokens.append(trigger.token))
+        await ctx.wait.event("go.on")
+        raise Permanent("changed its mind")
+
+    @step(on="ask.go", emits=[])
+    async def other(ctx: Any) -> None:
+        await ctx.wait.event("never")
+
+    async with App(backend.url(tmp_path), handlers=[ask, other]) as app, app.working():
+        run = await app.start("ask")
+        await _asleep(app, 3)
+        await app.emit("go.on")
+        await until(lambda: _kinds(app, run, "step.failed"))
+        with pytest.raises(TriggerCancelled):
+            await app.fire(tokens[0])
+        assert (await app.run(run)).status == "running"
+
+
+async def _kinds(app: App, run: str, kind: str) -> bool:
+    return any(event.kind == kind for event in await app.events.read_all(f"nq:flow:{run}"))
+
+
+async def test_what_a_step_gives_after_a_wait_is_not_the_end_of_a_run_that_went_on(
+    backend: Backend, tmp_path: Path
+) -> None:
+    """That another step had followed was forgotten while it slept."""
+
+    @flow("two", emits="two.go")
+    async def first(ctx: Any) -> str:
+        ctx.emit("two.go", None)
+        await ctx.wait.event("go.on")
+        return "first"
+
+    @step(on="two.go", emits=[])
+    async def second(ctx: Any) -> str:
+        return "second"
+
+    async with App(backend.url(tmp_path), handlers=[first, second]) as app, app.working():
+        run = await app.start("two")
+        await _asleep(app)
+        await app.emit("go.on")
+        assert await app.result(run, timeout="10s") == "second"
+
+
+async def test_an_event_is_delivered_however_many_workers_died_of_something_else(
+    backend: Backend, tmp_path: Path
+) -> None:
+    """A delivery that had been in the hands of too many dead workers was given up, and its step slept for ever."""
+
+    @flow("order", emits=[])
+    async def order(ctx: Any) -> str:
+        await ctx.wait.event("paid")
+        return "paid"
+
+    clock = FakeClock()
+    async with App(backend.url(tmp_path), handlers=[order], clock=clock, max_crashes=1) as app:
+        async with app.working():
+            run = await app.start("order")
+            await _asleep(app)
+        await app.emit("paid")
+        for _ in range(4):
+            claims = await _claim_deliveries(app)
+            assert len(claims) >= 1
+            await _move(app, clock, 60_000)
+        async with app.working():
+            assert await app.result(run, timeout="10s") == "paid"
+
+
+async def _claim_deliveries(app: App) -> list[Any]:
+    return (await app.store.claim(Ask((Want(DELIVERIES, 10),), 1000, "dies"))).claims

@@ -1,0 +1,78 @@
+"""Cancelling a run that waits: its gates are closed with it, and its triggers say so."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock import flow
+from penstock.core.errors import TriggerCancelled
+from penstock.flows.reducer import reduce_trigger
+from penstock.testing.until import until
+
+
+def approving(tokens: list[str]) -> Any:
+    @flow("approve")
+    async def approve(ctx: Any) -> Any:
+        trigger = await ctx.wait.trigger("approval")
+        tokens.append(trigger.token)
+        return await trigger.wait()
+
+    return approve
+
+
+async def test_a_cancelled_run_cancels_its_triggers(app: Any) -> None:
+    tokens: list[str] = []
+    async with app(approving(tokens)) as a, a.working():
+        run = await a.start("approve")
+        await a.step_in(run, "approve", "suspended")
+        (wait,) = await a.waits(run=run)
+        assert await a.cancel(run, "not needed")
+        events = await a.events.read_all(f"nq:trigger:{wait.id}")
+        assert [e.kind for e in events] == ["trigger.registered", "trigger.cancelled"]
+        assert events[-1].data == {"reason": "not needed"}
+        assert reduce_trigger(events).status == "cancelled"
+        assert await a.waits(run=run) == []
+        with pytest.raises(TriggerCancelled):
+            await a.fire(tokens[-1])
+        assert (await a.step_in(run, "approve", "cancelled")).attempt == 1
+
+
+async def test_firing_and_cancelling_at_once_the_trigger_has_one_end(app: Any) -> None:
+    tokens: list[str] = []
+    async with app(approving(tokens), concurrency=50) as a, a.working():
+        runs = [await a.start("approve", idempotency_key=f"r{n}") for n in range(30)]
+        for run in runs:
+            await a.step_in(run, "approve", "suspended")
+        waits = {wait.run: wait.id for wait in await a.waits(limit=100)}
+        by_run = {run: next(t for t in tokens if t.startswith(f"{waits[run]}.")) for run in runs}
+        work = [a.fire(by_run[run], {}) for run in runs] + [a.cancel(run) for run in runs]
+        await asyncio.gather(*work, return_exceptions=True)
+        for run in runs:
+            status = await a.ended(run)
+            kinds = [e.kind for e in await a.events.read_all(f"nq:trigger:{waits[run]}")]
+            assert len(kinds) == 2, kinds
+            assert status in ("cancelled", "completed")
+            if status == "completed":
+                assert kinds[-1] == "trigger.fired"
+
+
+async def test_a_run_that_waits_for_an_event_is_cancelled_at_once(app: Any) -> None:
+    @flow("waits")
+    async def waits(ctx: Any) -> None:
+        await ctx.wait.event("never")
+
+    async with app(waits) as a, a.working():
+        run = await a.start("waits")
+        await a.step_in(run, "waits", "suspended")
+        assert await a.cancel(run)
+        assert await a.waits(run=run) == []
+        await a.emit("never", {})
+
+        async def delivered() -> bool:
+            return (await a.queues.counts("penstock-events"))["waiting"] == 0
+
+        await until(delivered)
+        assert (await a.kinds(run))[-1] == "flow.cancelled"

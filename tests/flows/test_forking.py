@@ -1,0 +1,333 @@
+"""Forking: a new run with another one's past up to an event, which goes on from there by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import flow, step
+from penstock.core.errors import CannotFork, UnknownFlow, UnknownRun
+from penstock.flows.record import decode
+from penstock.flows.reducer import reduce_flow
+
+
+class Shop:
+    """order → (charge, pack) → ship, which joins both; counts what ran, and `charge` fails while it is broken."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.broken = False
+
+        @flow("shop", emits=["ordered"], accepts=["noted"])
+        async def order(input: Any, ctx: Any) -> None:
+            self.ran.append("order")
+            await ctx.state.set("by", "ada")
+            ctx.log("ordered")
+            ctx.emit("ordered", input)
+
+        @step(on="ordered", emits=["charged"])
+        async def charge(input: Any, ctx: Any) -> str:
+            self.ran.append("charge")
+            if self.broken:
+                raise ValueError("broken")
+            ctx.emit("charged", {"paid": input["amount"]})
+            return "charged"
+
+        @step(on="ordered", emits=["packed"])
+        async def pack(input: Any, ctx: Any) -> None:
+            self.ran.append("pack")
+            ctx.emit("packed", {"box": 1})
+
+        @step(on=["charged", "packed"], mode="all")
+        async def ship(both: Any, ctx: Any) -> Any:
+            self.ran.append("ship")
+            return {**both["charged"], **both["packed"], "by": await ctx.state.get("by")}
+
+        self.handlers = (order, charge, pack, ship)
+
+
+async def event_of(a: Any, run: str, kind: str, step: str | None = None) -> str:
+    return str((await a.said(run, kind, step))[0].id)
+
+
+async def test_a_fork_from_the_beginning_does_it_all_again(app: Any) -> None:
+    shop = Shop()
+    async with app(*shop.handlers) as a, a.working():
+        run, _ = await a.ends("shop", {"amount": 5})
+        new = await a.fork(run, await event_of(a, run, "flow.started"))
+        assert await a.result(new, timeout=20) == {"paid": 5, "box": 1, "by": "ada"}
+        assert sorted(shop.ran) == sorted(["order", "charge", "pack", "ship"] * 2)
+        assert (await a.kinds(new))[:2] == ["flow.started", "flow.forked"]
+
+
+async def test_what_had_ended_is_not_done_again_and_what_was_open_is(app: Any) -> None:
+    shop = Shop()
+    async with app(*shop.handlers) as a, a.working():
+        run, _ = await a.ends("shop", {"amount": 5})
+        at = await event_of(a, run, "step.completed", "order")
+        shop.ran.clear()
+        new = await a.fork(run, at)
+        assert await a.result(new, timeout=20) == {"paid": 5, "box": 1, "by": "ada"}
+        assert sorted(shop.ran) == ["charge", "pack", "ship"]
+
+
+async def test_a_join_keeps_what_had_arrived(app: Any) -> None:
+    shop = Shop()
+    async with app(*shop.handlers, concurrency=1) as a, a.working():
+        run, _ = await a.ends("shop", {"amount": 5})
+        done = [e for e in await a.said(run, "step.completed") if e.step in ("charge", "pack")]
+        first, second = done
+        shop.ran.clear()
+        new = await a.fork(run, first.id)
+        assert await a.ended(new) == "completed"
+        assert shop.ran == [second.step, "ship"]
+
+
+async def test_the_past_is_copied_and_marked_and_says_where_it_came_from(app: Any) -> None:
+    shop = Shop()
+    async with app(*shop.handlers) as a, a.working():
+        run, _ = await a.ends("shop", {"amount": 5}, tags={"a": "b"}, priority=3)
+        at = await event_of(a, run, "step.completed", "order")
+        new = await a.fork(run, at)
+        await a.ended(new)
+        old, events = await a.stream(run), await a.stream(new)
+        seq = next(e.seq for e in old if e.id == at)
+        past = [e for e in events if "copied" in (e.meta or {})]
+        assert [e.meta["copied"] for e in past] == [e.id for e in old[:seq]]
+        assert [(e.kind, e.data) for e in past] == [(e.kind, e.data) for e in old[:seq]]
+        assert all(e.subject == e.flow == e.correlation_id == new for e in past), "it is a stream of its own"
+        assert not any("jobId" in e.meta for e in past), "the jobs are the other run's"
+        assert events[seq].kind == "flow.forked"
+        assert events[seq].data == {"from": run, "at": at, "status": "running"}
+        view = reduce_flow(events[: seq + 1])
+        assert (view.id, view.name, view.input, view.forked_from) == (new, "shop", {"amount": 5}, run)
+        assert {key: s.status for key, s in view.steps.items()} == {
+            "order": "completed", "charge": "pending", "pack": "pending",
+        }  # fmt: skip
+        record = decode((await a.store.run(new)).record)
+        assert (record.tags, record.priority) == ({"a": "b"}, 3)
+        assert await a.stream(run) == old, "the run itself is not touched"
+
+
+async def test_a_failed_run_is_forked_from_before_its_failure(app: Any) -> None:
+    shop = Shop()
+    shop.broken = True
+    async with app(*shop.handlers, concurrency=1) as a, a.working():
+        run, status = await a.ends("shop", {"amount": 5})
+        assert status == "failed"
+        shop.broken = False
+        end = (await a.stream(run))[-1]
+        assert end.kind == "flow.failed"
+        with pytest.raises(CannotFork, match="nothing was left to do: fork it at "):
+            await a.fork(run, end.id)
+        new = await a.fork(run, await event_of(a, run, "step.started", "charge"))
+        assert await a.ended(new) == "completed"
+
+
+async def test_a_final_failure_is_part_of_the_past(app: Any) -> None:
+    shop = Shop()
+    shop.broken = True
+    async with app(*shop.handlers, concurrency=1) as a, a.working():
+        run, _ = await a.ends("shop", {"amount": 5})
+        at = await event_of(a, run, "step.failed", "charge")
+        new = await a.fork(run, at)
+        assert await a.ended(new) == "failed"
+        assert decode((await a.store.run(new)).record).failures[0].step == "charge"
+        assert shop.ran.count("charge") == 1
+
+
+async def test_an_event_from_outside_is_part_of_the_past(app: Any) -> None:
+    ran: list[Any] = []
+
+    @flow("listens", accepts=["told"])
+    async def begin(ctx: Any) -> None:
+        await ctx.wait.event("go")
+
+    @step(on="told", flow="listens")
+    async def hear(data: Any) -> None:
+        ran.append(data)
+
+    async with app(begin, hear) as a, a.working():
+        run = await a.start("listens")
+        await a.step_in(run, "begin", "suspended")
+        await a.emit("told", {"n": 1}, run=run)
+        await a.step_in(run, "hear", "completed")
+        new = await a.fork(run, await event_of(a, run, "told"))
+        await a.step_in(new, "hear", "completed")
+        assert ran == [{"n": 1}, {"n": 1}], "what it started was open at that event"
+        await a.step_in(new, "begin", "suspended")
+        await a.emit("go")
+        assert await a.ended(new) == await a.ended(run) == "completed"
+
+
+async def test_a_step_that_waited_waits_anew(app: Any) -> None:
+    charged: list[int] = []
+
+    @flow("waits", emits=["asked"])
+    async def waits(ctx: Any) -> Any:
+        await ctx.run("charge", lambda: charged.append(1))
+        ctx.emit("asked", {})
+        return (await ctx.wait.event("answer")).data
+
+    @step(on="asked")
+    async def asked() -> None: ...
+
+    async with app(waits, asked) as a, a.working():
+        run = await a.start("waits")
+        await a.step_in(run, "waits", "suspended")
+        await a.step_in(run, "asked", "completed")
+        at = await event_of(a, run, "step.await.event")
+        new = await a.fork(run, at)
+        await a.step_in(new, "waits", "suspended")
+        assert charged == [1, 1], "a step that is begun anew has no memos"
+        assert len(await a.said(new, "asked")) == 2, "nor does it know that it has emitted"
+        await a.emit("answer", 42)
+        assert await a.ended(run) == await a.ended(new) == "completed"
+        assert (await a.run(new)).steps["waits"].result == 42
+
+
+async def test_what_an_attempt_emitted_counts_only_once_it_has_ended(app: Any) -> None:
+    shop = Shop()
+    async with app(*shop.handlers) as a, a.working():
+        run, _ = await a.ends("shop", {"amount": 5})
+        new = await a.fork(run, await event_of(a, run, "ordered"))
+        assert await a.ended(new) == "completed"
+        assert len(await a.said(new, "ordered")) == 1, "its step was open at that event and has emitted it again"
+
+
+async def test_the_same_key_forks_once(app: Any) -> None:
+    shop = Shop()
+    async with app(*shop.handlers) as a, a.working():
+        run, _ = await a.ends("shop", {"amount": 5})
+        at, later = await event_of(a, run, "flow.started"), await event_of(a, run, "step.completed", "order")
+        assert await a.fork(run, at, key="again") == "again"
+        await a.ended("again")
+        before = await a.stream("again")
+        assert await a.fork(run, at, key="again") == "again"
+        assert await a.stream("again") == before
+        with pytest.raises(CannotFork, match="exists and is not the fork"):
+            await a.fork(run, later, key="again")
+        with pytest.raises(CannotFork, match="exists and is not the fork"):
+            await a.fork(run, at, key=run)
+
+
+async def test_a_fork_of_a_fork(app: Any) -> None:
+    shop = Shop()
+    async with app(*shop.handlers) as a, a.working():
+        run, _ = await a.ends("shop", {"amount": 5})
+        first = await a.fork(run, await event_of(a, run, "step.completed", "order"))
+        await a.ended(first)
+        at = await event_of(a, first, "step.completed", "charge")
+        second = await a.fork(first, at)
+        assert await a.result(second, timeout=20) == {"paid": 5, "box": 1, "by": "ada"}
+        assert (await a.run(second)).forked_from == first
+
+
+async def test_what_cannot_be_forked(app: Any) -> None:
+    shop = Shop()
+    async with app(*shop.handlers) as a, a.working():
+        run, _ = await a.ends("shop", {"amount": 5})
+        for wrong in ("1-1", "0-999", "1719667845123-2"):
+            with pytest.raises(CannotFork, match="is not an event of run"):
+                await a.fork(run, wrong)
+        with pytest.raises(UnknownRun):
+            await a.fork("nobody", "0-1")
+        assert (await a.fork(run, "0-1", key="short")) == "short"
+
+
+async def test_a_flow_that_is_not_known_here(shared: Any) -> None:
+    shop = Shop()
+    async with shared(*shop.handlers) as a, a.working():
+        run, _ = await a.ends("shop", {"amount": 5})
+        async with shared() as other:
+            with pytest.raises(UnknownFlow):
+                await other.fork(run, "0-1")
+
+
+async def test_a_past_that_the_present_code_would_not_have_had(shared: Any) -> None:
+    shop = Shop()
+
+    @flow("shop", emits=["ordered"])
+    async def order(input: Any, ctx: Any) -> None: ...
+
+    async with shared(*shop.handlers) as a, a.working():
+        run, _ = await a.ends("shop", {"amount": 5})
+        at = await event_of(a, run, "step.completed", "charge")
+        async with shared(order) as changed:
+            with pytest.raises(CannotFork, match="does not follow from the ones before it by the present code"):
+                await changed.fork(run, at)
+
+
+async def test_hidden_data_cannot_be_used_again(app: Any) -> None:
+    @flow("secret", emits=["signed"])
+    async def secret(input: Any, ctx: Any) -> None:
+        ctx.emit("signed", {"user": "ada"})
+
+    @step(on="signed", emits=["done"])
+    async def second(input: Any, ctx: Any) -> Any:
+        ctx.emit("done", {"password": "hunter22"})
+
+    @step(on="done")
+    async def third(input: Any) -> str:
+        return str(len(input["password"]))
+
+    async with app(secret, second, third) as a, a.working():
+        run, _ = await a.ends("secret", {"password": "hunter22"})
+        with pytest.raises(CannotFork, match="the input of step 'secret' was recorded with its secrets hidden"):
+            await a.fork(run, await event_of(a, run, "flow.started"))
+        with pytest.raises(CannotFork, match="the data of done"):
+            await a.fork(run, await event_of(a, run, "step.completed", "second"))
+        new = await a.fork(run, await event_of(a, run, "step.completed", "secret"))
+        assert await a.result(new, timeout=20) == "8", "what is not needed again may be hidden"
+
+
+async def test_each_and_compensation(app: Any) -> None:
+    undone: list[Any] = []
+
+    @flow("many", emits=["item"])
+    async def many(ctx: Any) -> None:
+        for n in range(3):
+            ctx.emit("item", n)
+
+    @step(on="item", mode="each", compensation="undo")
+    async def work(n: int) -> int:
+        if n == 2:
+            raise ValueError("no")
+        return n
+
+    @step(name="undo", flow="many")
+    async def undo(what: Any) -> None:
+        undone.append(what["input"])
+
+    async with app(many, work, undo, concurrency=1) as a, a.working():
+        run, status = await a.ends("many")
+        assert (status, undone) == ("compensated", [1, 0])
+        at = (await a.said(run, "step.completed", "work"))[1].id
+        new = await a.fork(run, at)
+        assert await a.ended(new) == "compensated"
+        assert undone == [1, 0, 1, 0], "what was completed before the fork is undone, too"
+        assert len([e for e in await a.said(new, "step.started", "work") if "copied" not in e.meta]) == 1
+
+
+async def test_copied_events_are_told_to_nobody(app: Any) -> None:
+    @flow("says", emits=["said"])
+    async def says(ctx: Any) -> None:
+        ctx.emit("said", 1)
+
+    @step(on="said", flow="says")
+    async def last() -> None: ...
+
+    @flow("hears")
+    async def hears(ctx: Any) -> Any:
+        return (await ctx.wait.event("said", past=False)).data
+
+    async with app(says, last, hears) as a, a.working():
+        run, _ = await a.ends("says")
+        other = await a.start("hears")
+        await a.step_in(other, "hears", "suspended")
+        new = await a.fork(run, await event_of(a, run, "step.completed", "says"))
+        assert await a.ended(new) == "completed"
+        assert len(await a.said(new, "said")) == 1
+        await a.emit("said", 2)
+        assert await a.result(other, timeout=20) == 2

@@ -1,0 +1,209 @@
+"""Pausing a run: what runs may end, what comes meanwhile counts, and nothing begins until it is resumed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock import flow, step
+from penstock.core.errors import UnknownRun
+from penstock.core.ids import step_job
+from penstock.testing.clock import FakeClock
+
+
+@flow("two", emits=["go"])
+async def begin(ctx: Any) -> None:
+    ctx.emit("go")
+
+
+@step(on="go")
+async def end() -> str:
+    return "ended"
+
+
+@flow("waits")
+async def waits(ctx: Any) -> Any:
+    event = await ctx.wait.event("paid", match={"order": 7}, timeout="1h")
+    return event.data
+
+
+async def test_nothing_of_a_paused_run_is_begun_until_it_is_resumed(app: Any) -> None:
+    async with app(begin, end) as a:
+        run = await a.start("two")
+        assert await a.pause(run, "stop the press")
+        async with a.working():
+            await a.step_in(run, "begin", "held")
+            other = await a.start("two")
+            assert await a.ended(other) == "completed", "other runs go on"
+            assert await a.kinds(run) == ["flow.started", "flow.paused"]
+            assert await a.resume(run, "go on")
+            assert await a.result(run, timeout=20) == "ended"
+        said = [e.data for e in await a.stream(run) if e.kind in ("flow.paused", "flow.resumed")]
+        assert said == [{"reason": "stop the press"}, {"reason": "go on", "status": "running"}]
+
+
+async def test_pausing_and_resuming_twice_changes_nothing(app: Any) -> None:
+    async with app(begin, end) as a:
+        run = await a.start("two")
+        assert not await a.resume(run)
+        assert await a.pause(run)
+        assert not await a.pause(run)
+        assert await a.resume(run)
+        assert not await a.resume(run)
+        assert await a.kinds(run) == ["flow.started", "flow.paused", "flow.resumed"]
+        async with a.working():
+            assert await a.ended(run) == "completed"
+        before = await a.stream(run)
+        assert not await a.pause(run), "it has ended"
+        assert not await a.resume(run)
+        assert await a.stream(run) == before
+        with pytest.raises(UnknownRun):
+            await a.pause("nobody")
+
+
+async def test_a_paused_run_is_listed_and_shown_as_paused(app: Any) -> None:
+    async with app(begin, end) as a:
+        run = await a.start("two")
+        await a.pause(run, "for lunch")
+        assert [row.id for row in await a.runs(status="paused")] == [run]
+        assert await a.runs(status="running") == []
+        view = await a.run(run)
+        assert (view.status, view.reason) == ("paused", "for lunch")
+        await a.resume(run)
+        assert [row.id for row in await a.runs(status="running")] == [run]
+        view = await a.run(run)
+        assert (view.status, view.reason) == ("running", None)
+
+
+async def test_a_running_attempt_ends_and_what_it_starts_is_held(app: Any) -> None:
+    gate = asyncio.Event()
+
+    @flow("slow", emits=["go"])
+    async def slow(ctx: Any) -> None:
+        await gate.wait()
+        ctx.emit("go")
+
+    async with app(slow, end) as a, a.working():
+        run = await a.start("slow")
+        await a.step_in(run, "slow", "active")
+        await a.pause(run)
+        gate.set()
+        await a.step_in(run, "slow", "completed")
+        await a.step_in(run, "end", "held")
+        assert (await a.run(run)).status == "paused"
+        await a.resume(run)
+        assert await a.result(run, timeout=20) == "ended"
+
+
+async def test_a_run_whose_last_step_ends_while_it_is_paused_ends(app: Any) -> None:
+    gate = asyncio.Event()
+
+    @flow("last")
+    async def last() -> str:
+        await gate.wait()
+        return "done"
+
+    async with app(last) as a, a.working():
+        run = await a.start("last")
+        await a.step_in(run, "last", "active")
+        await a.pause(run)
+        gate.set()
+        assert await a.ended(run) == "completed"
+        assert (await a.run(run)).status == "completed"
+
+
+async def test_a_failed_run_that_was_paused_can_be_sent_again(app: Any) -> None:
+    gate, broken = asyncio.Event(), True
+
+    @flow("fragile")
+    async def fragile() -> str:
+        await gate.wait()
+        if broken:
+            raise ValueError("broken")
+        return "whole"
+
+    async with app(fragile) as a, a.working():
+        run = await a.start("fragile")
+        await a.step_in(run, "fragile", "active")
+        await a.pause(run)
+        gate.set()
+        assert await a.ended(run) == "failed"
+        broken = False
+        assert (await a.dead_letters.redrive(step_job(run, "fragile", 1))).sent
+        assert await a.result(run, timeout=20) == "whole", "its pause has ended with it"
+
+
+async def test_an_event_that_comes_while_a_run_is_paused_takes_effect_when_it_is_resumed(app: Any) -> None:
+    async with app(waits) as a, a.working():
+        run = await a.start("waits")
+        await a.step_in(run, "waits", "delayed")
+        await a.pause(run)
+        await a.emit("paid", {"order": 7})
+        await a.step_in(run, "waits", "held")
+        assert len(await a.said(run, "step.started")) == 1, "the handler is not run meanwhile"
+        await a.resume(run)
+        assert await a.result(run, timeout=20) == {"order": 7}
+
+
+async def test_a_timeout_that_passes_while_a_run_is_paused_counts_when_it_is_resumed(
+    app: Any, clock: FakeClock
+) -> None:
+    async with app(waits, clock=clock) as a, a.working():
+        run = await a.start("waits")
+        await a.step_in(run, "waits", "delayed")
+        await a.pause(run)
+        a.tick("2h")
+        await a.step_in(run, "waits", "held")
+        await a.resume(run)
+        assert await a.ended(run) == "failed"
+        assert (await a.run(run)).steps["waits"].code == "AWAIT_TIMEOUT"
+
+
+async def test_a_paused_run_is_cancelled(app: Any) -> None:
+    async with app(begin, end) as a, a.working():
+        run = await a.start("two", delay="1h")
+        await a.pause(run)
+        assert await a.cancel(run, "enough")
+        row = await a.store.run(run)
+        assert (row.status, row.closed) == ("cancelled", True)
+        assert (await a.store.job(step_job(run, "begin", 1))).state.value == "cancelled"
+        assert not await a.resume(run)
+        assert (await a.kinds(run))[-1] == "flow.cancelled"
+
+
+async def test_compensation_that_begins_while_a_run_is_paused_waits_for_it(app: Any) -> None:
+    gate = asyncio.Event()
+
+    @flow("book", emits=["booked"], compensation="unbook")
+    async def book(ctx: Any) -> None:
+        ctx.emit("booked")
+
+    @step(on="booked", flow="book")
+    async def pay() -> None:
+        await gate.wait()
+        raise ValueError("no money")
+
+    @step(name="unbook", flow="book")
+    async def unbook() -> None: ...
+
+    async with app(book, pay, unbook) as a, a.working():
+        run = await a.start("book")
+        await a.step_in(run, "pay", "active")
+        await a.pause(run)
+        gate.set()
+        await a.step_in(run, "unbook", "held")
+        assert (await a.run(run)).status == "paused"
+        assert [row.id for row in await a.runs(status="paused")] == [run]
+        await a.resume(run)
+        assert (await a.said(run, "flow.resumed"))[0].data["status"] == "compensating"
+        assert await a.ended(run) == "compensated"
+
+
+async def test_many_pauses_at_once_are_one(app: Any) -> None:
+    async with app(begin, end) as a:
+        run = await a.start("two")
+        assert sum(await asyncio.gather(*(a.pause(run) for _ in range(20)))) == 1
+        assert sum(await asyncio.gather(*(a.resume(run) for _ in range(20)))) == 1
+        assert await a.kinds(run) == ["flow.started", "flow.paused", "flow.resumed"]

@@ -1,0 +1,94 @@
+"""Declared waits and events that start flows, as registries and diagrams show them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from xml.etree import ElementTree
+
+from penstock import App, Context, flow, step
+from penstock.flows.diagram import OUTSIDE, Edge, as_mermaid, diagram_of
+from penstock.flows.diagram_svg import as_svg
+from penstock.flows.diagram_text import as_text
+
+PAYMENT = {"type": "event", "eventKind": "payment.confirmed", "timeout": "24h", "onTimeout": "call_off"}
+
+
+@flow("order", emits=["order.created"], start_on=["basket.full", {"kind": "gift.sent", "when": {"size": "big"}}])
+async def create(order: dict[str, Any], ctx: Context) -> None: ...
+
+
+@step(on="order.created", emits=["order.paid"], wait=PAYMENT)
+async def collect(order: dict[str, Any], ctx: Context) -> None: ...
+
+
+@step(on="order.paid", emits=["order.approved"], wait={"type": "trigger", "triggerType": "user", "name": "approval"})
+async def approve(order: dict[str, Any], ctx: Context) -> None: ...
+
+
+@step(on="order.approved", wait={"type": "time", "delay": "90s"})
+async def ship(order: dict[str, Any], ctx: Context) -> None: ...
+
+
+@step(flow="order", wait={"type": "time", "delay": lambda result: 5})
+async def call_off(order: dict[str, Any], ctx: Context) -> None: ...
+
+
+APP = App(":memory:", handlers=[create, collect, approve, ship, call_off])
+GRAPH = diagram_of(APP.registry.flow("order"))
+
+
+def test_nodes_say_what_they_wait_for() -> None:
+    assert APP.registry.problems == ()
+    assert {name: node.wait for name, node in GRAPH.nodes.items() if node.wait} == {
+        "collect": "payment.confirmed, at most 1d",
+        "approve": "user approval",
+        "ship": "90s",
+        "call_off": "a time",
+    }
+
+
+def test_edges_of_timeouts_and_of_events_that_start_it() -> None:
+    assert Edge("collect", "call_off", "timeout 1d", "late") in GRAPH.edges
+    assert [edge.label for edge in GRAPH.edges if (edge.start, edge.end) == (OUTSIDE, "create")] == [
+        "basket.full",
+        "gift.sent",
+    ]
+    assert GRAPH.layers()[0] == [OUTSIDE]
+
+
+def test_mermaid_has_them() -> None:
+    lines = as_mermaid(GRAPH).splitlines()
+    ids = {name: f"n{number}" for number, name in enumerate(GRAPH.nodes)}
+    collect, off = ids["collect"], ids["call_off"]
+    assert f'  {collect} -.->|"⏱ payment.confirmed, at most 1d"| {collect}' in lines
+    assert f'  {collect}[/"collect<br/>queue default"/]' in lines
+    assert f'  {collect} -.->|"timeout 1d"| {off}' in lines
+
+
+def test_the_terminal_has_them_also_without_unicode() -> None:
+    assert "⏱ payment.confirmed, at most 1d" in as_text(GRAPH)
+    assert "┄┄ timeout 1d ┄▶" in as_text(GRAPH)
+    plain = as_text(GRAPH, unicode=False)
+    assert plain.isascii()
+    assert "waits for payment.confirmed, at most 1d" in plain
+
+
+def test_the_picture_has_them() -> None:
+    svg = as_svg(GRAPH)
+    ElementTree.fromstring(svg)
+    assert "⏱ user approval" in svg
+    assert 'class="edge late"' in svg
+
+
+def test_the_registry_has_them_as_json() -> None:
+    told = json.loads(json.dumps(APP.describe()))["flows"]["order"]
+    assert told["steps"]["collect"]["await"] == {
+        "type": "event",
+        "eventKind": "payment.confirmed",
+        "onTimeout": "call_off",
+        "timeout": 86_400_000,
+    }
+    assert told["steps"]["approve"]["await"] == {"type": "trigger", "triggerType": "user", "name": "approval"}
+    assert told["steps"]["ship"]["await"] == {"type": "time", "delay": 90_000}
+    assert told["startOn"] == [{"eventKind": "basket.full"}, {"eventKind": "gift.sent", "when": {"size": "big"}}]

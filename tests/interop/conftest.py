@@ -1,0 +1,109 @@
+"""BullMQ for Node beside us, on the same Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import redis_server
+from penstock.testing.until import until
+
+HERE = Path(__file__).parent
+PATIENCE = 30
+
+
+@pytest.fixture(scope="session")
+def node_program() -> Path:
+    """peer.mjs in a folder with what it needs, installed once for each lock file."""
+    assert shutil.which("npm"), "no npm: install Node 20 or newer"
+    name = hashlib.sha256((HERE / "package-lock.json").read_bytes()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"penstock-interop-{name}"
+    if not (folder / "installed").exists():
+        folder.mkdir(exist_ok=True)
+        for file in ("package.json", "package-lock.json"):
+            shutil.copy(HERE / file, folder)
+        npm = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+        subprocess.run(npm, cwd=folder, check=True, capture_output=True, timeout=300)
+        (folder / "installed").touch()
+    shutil.copy(HERE / "peer.mjs", folder)
+    return folder / "peer.mjs"
+
+
+class Peer:
+    """The Node program: answers commands, and tells of events as they come."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.heard: list[dict[str, Any]] = []
+        self.reading = asyncio.create_task(self._read())
+
+    async def ask(self, verb: str, **given: Any) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"verb": verb, **given}).encode() + b"\n")
+        async with asyncio.timeout(PATIENCE):
+            reply = await self._replies.get()
+        assert "error" not in reply, reply
+        return reply["reply"]
+
+    async def hears(self, event: str, job: str) -> dict[str, Any]:
+        def found() -> dict[str, Any] | None:
+            return next((one for one in self.heard if one["event"] == event and one["jobId"] == job), None)
+
+        return await until(found, PATIENCE)  # type: ignore[no-any-return]
+
+    async def job_in(self, queue: str, id: str, state: str) -> dict[str, Any]:
+        async def there() -> dict[str, Any] | None:
+            job = await self.ask("job", queue=queue, id=id)
+            return job if job is not None and job["state"] == state else None
+
+        return await until(there, PATIENCE)  # type: ignore[no-any-return]
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            told = json.loads(line)
+            if "event" in told:
+                self.heard.append(told)
+            else:
+                self._replies.put_nowait(told)
+
+    async def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+        await self.reading
+
+
+@pytest.fixture
+def place() -> str:
+    """The URL of an empty database."""
+    return redis_server.url()
+
+
+@pytest_asyncio.fixture
+async def node(node_program: Path, place: str) -> AsyncIterator[Peer]:
+    port, db = place.rpartition(":")[2].split("/")
+    process = await asyncio.create_subprocess_exec(
+        "node", str(node_program), port, db, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    peer = Peer(process)
+    try:
+        yield peer
+    finally:
+        await peer.end()

@@ -1,0 +1,150 @@
+"""Our queues are BullMQ's: a program in Node works on them, and we on its."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import App, Context, job
+from penstock.core.errors import StoreError
+from penstock.ports.unit import Ask, JobState, Want
+from penstock.stores.redis import RedisStore
+from penstock.testing.until import until
+
+pytestmark = pytest.mark.xdist_group("interop")
+PAYLOAD = {"text": "\U0001f9ea é \u2028", "list": [], "map": {}, "n": 2**53 - 1, "deep": {"a": [1, {"b": None}]}}
+
+
+@job(queue="mail", retry=1)
+async def send(input: Any, ctx: Context) -> Any:
+    if input == "fail":
+        raise ValueError("no such letter")
+    await ctx.progress(50)
+    return {"sent": input}
+
+
+async def _state(app: App, id: str, state: JobState) -> Any:
+    async def there() -> Any:
+        row = await app.store.job(id)
+        return row if row is not None and row.state is state else None
+
+    return await until(there, 30)
+
+
+async def test_a_worker_in_node_does_our_jobs(node: Any, place: str) -> None:
+    async with App(place, handlers=[send]) as app:
+        await node.ask("work", queue="mail")
+        id = await app.enqueue("mail", PAYLOAD, id="letter-1")
+        row = await _state(app, id, JobState.COMPLETED)
+        found = await node.ask("job", queue="mail", id=id)
+        assert found["returnvalue"]["by"] == "node"
+        assert found["returnvalue"]["seen"] == PAYLOAD
+        assert row.attempt == 1
+
+
+async def test_a_delayed_and_a_prioritized_job_reach_a_worker_in_node(node: Any, place: str) -> None:
+    async with App(place, handlers=[send]) as app:
+        await node.ask("work", queue="mail")
+        await app.enqueue("mail", 1, id="later", delay="300ms")
+        await app.enqueue("mail", 2, id="second", priority=7)
+        for id in ("later", "second"):
+            await _state(app, id, JobState.COMPLETED)
+
+
+async def test_we_do_the_jobs_of_a_producer_in_node(node: Any, place: str) -> None:
+    async with App(place, handlers=[send]) as app:
+        await node.ask("events", queue="mail")
+        async with app.working():
+            for opts in ({}, {"jobId": "mine"}, {"priority": 3}, {"delay": 200}):
+                id = await node.ask("add", queue="mail", name="send", data=PAYLOAD, opts=opts)
+                done = await node.job_in("mail", id, "completed")
+                assert done["returnvalue"] == {"sent": PAYLOAD}
+                assert (await node.hears("completed", id))["prev"] == "active"
+                assert (await node.hears("progress", id))["data"] == 50
+
+
+async def test_a_failure_is_seen_in_node(node: Any, place: str) -> None:
+    async with App(place, handlers=[send]) as app:
+        await node.ask("events", queue="mail")
+        async with app.working():
+            id = await node.ask("add", queue="mail", name="send", data="fail")
+            failed = await node.job_in("mail", id, "failed")
+            assert "no such letter" in failed["failedReason"]
+            assert "no such letter" in (await node.hears("failed", id))["failedReason"]
+
+
+async def test_node_sees_our_jobs_come_and_go(node: Any, place: str) -> None:
+    async with App(place, handlers=[send]) as app:
+        await node.ask("events", queue="mail")
+        id = await app.enqueue("mail", 1, id="letter-1")
+        assert (await node.ask("job", queue="mail", id=id))["state"] == "waiting"
+        assert (await node.ask("counts", queue="mail"))["waiting"] == 1
+        async with app.working():
+            await _state(app, id, JobState.COMPLETED)
+        for event in ("added", "waiting", "active", "completed"):
+            await node.hears(event, id)
+
+
+async def test_pausing_goes_both_ways(node: Any, place: str) -> None:
+    async with App(place, handlers=[send]) as app:
+        await node.ask("pause", queue="mail")
+        id = await app.enqueue("mail", 1, id="letter-1")
+        store = app.store
+        ask = Ask((Want("mail", 1),), 30_000, "w1")
+        assert (await store.claim(ask)).claims == []
+        await node.ask("resume", queue="mail")
+        assert [claim.job for claim in (await store.claim(ask)).claims] == [id]
+        await app.queues.pause("mail")
+        assert await node.ask("paused", queue="mail") is True
+        other = await node.ask("add", queue="mail", name="send", data=2)
+        await node.ask("work", queue="mail")
+        await app.queues.resume("mail")
+        assert await node.ask("paused", queue="mail") is False
+        await node.job_in("mail", other, "completed")
+
+
+async def test_a_parent_in_node_with_children_done_by_us(node: Any, place: str) -> None:
+    async with App(place, handlers=[send]) as app:
+        await node.ask("work", queue="parents")
+        children = [{"name": "send", "queueName": "mail", "data": n} for n in (1, 2)]
+        tree = {"name": "all", "queueName": "parents", "data": {}, "children": children}
+        parent = await node.ask("flow", tree=tree)
+        assert (await node.ask("job", queue="parents", id=parent))["state"] == "waiting-children"
+        async with app.working():
+            await node.job_in("parents", parent, "completed")
+        values = (await node.ask("children", queue="parents", id=parent)).values()
+        assert sorted(value["sent"] for value in values) == [1, 2]
+
+
+async def test_a_parent_done_by_us_with_children_in_node(node: Any, place: str) -> None:
+    async with App(place, handlers=[send]) as app:
+        children = [{"name": "any", "queueName": "others", "data": n} for n in (1, 2)]
+        tree = {"name": "send", "queueName": "mail", "data": "all", "children": children}
+        parent = await node.ask("flow", tree=tree)
+        async with app.working():
+            await node.ask("work", queue="others")
+            assert (await node.job_in("mail", parent, "completed"))["returnvalue"] == {"sent": "all"}
+
+
+@pytest.mark.parametrize("when", [{"every": 400}, {"pattern": "* * * * * *"}], ids=["every", "cron"])
+async def test_a_scheduler_in_node_goes_on_when_we_do_its_jobs(node: Any, place: str, when: dict[str, Any]) -> None:
+    async with App(place, handlers=[send]) as app:
+        await node.ask("events", queue="mail")
+        async with app.working():
+            first = await node.ask("schedule", queue="mail", id="often", when=when, name="send", data="tick")
+            assert (await node.job_in("mail", first, "completed"))["returnvalue"] == {"sent": "tick"}
+            done = lambda: [one["jobId"] for one in node.heard if one["event"] == "completed"]  # noqa: E731
+            await until(lambda: len(done()) >= 3, 30)
+            assert len(done()) == len(set(done())), "each slot once"
+
+
+async def test_a_queue_of_an_old_bullmq_is_refused(place: str) -> None:
+    store = RedisStore(place)
+    await store.open()
+    try:
+        await store._client.call("HSET", "bull:mail:meta", "version", "bullmq:5.81.5")
+        with pytest.raises(StoreError, match=r"'mail' is used by bullmq:5.81.5"):
+            await store.claim(Ask((Want("mail", 1),), 30_000, "w1"))
+    finally:
+        await store.close()

@@ -1,0 +1,175 @@
+"""FakeContext: waits and durable calls of a step tested alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from penstock import AwaitTimeout, Context, Event, SyncContext
+from penstock.core.errors import BadArgument, CallFailed, DuplicateName, NotJSON, SchemaViolation
+from penstock.testing import FakeClock, FakeContext
+
+PAID = {"id": 7, "amount": 1200}
+
+
+async def collect(order: dict[str, Any], ctx: Context) -> str:
+    bill = await ctx.run("bill", lambda: f"bill-{order['id']}")
+    try:
+        paid = await ctx.wait.event("payment.confirmed", match={"id": order["id"]}, timeout="24h")
+    except AwaitTimeout as late:
+        return f"{bill} {late.code}"
+    return f"{bill} {paid.data['amount']}"
+
+
+async def test_an_event_comes_from_the_test() -> None:
+    ctx = FakeContext(events={"payment.confirmed": PAID})
+    assert await collect({"id": 7}, ctx) == "bill-7 1200"
+    assert ctx.ran == [("bill", "bill-7")]
+    assert ctx.waited == [("event", "payment.confirmed", {"match": {"id": 7}, "timeout": "24h"})]
+
+
+@pytest.mark.parametrize("answer", [AwaitTimeout, AwaitTimeout("too late")])
+async def test_an_event_that_is_too_late_takes_its_time(answer: Any) -> None:
+    ctx = FakeContext(events={"payment.confirmed": answer})
+    before = ctx.now()
+    assert await collect({"id": 7}, ctx) == "bill-7 AWAIT_TIMEOUT"
+    assert ctx.now() - before == timedelta(hours=24)
+
+
+async def test_what_the_test_does_not_say_is_an_error_that_tells_how() -> None:
+    with pytest.raises(AssertionError, match=r"waits for the event 'payment.confirmed'.* FakeContext\(events="):
+        await collect({"id": 7}, FakeContext())
+    t = await FakeContext().wait.trigger("approval")
+    with pytest.raises(AssertionError, match=r"FakeContext\(triggers=\{'approval': …\}\)"):
+        await t.wait()
+    with pytest.raises(AssertionError, match=r"match=\{'id': 8\}.*gives \{'id': 7"):
+        await collect({"id": 8}, FakeContext(events={"payment.confirmed": PAID}))
+
+
+async def test_an_answer_is_an_event_as_it_would_come() -> None:
+    ctx = FakeContext(events={"a.b": 3, "mine": Event(id="1-1", ts="t", kind="x.y", subject="s", data=4)})
+    found = await ctx.wait.event("a.b")
+    assert (found.kind, found.data, found.ts) == ("a.b", 3, "2023-11-14T22:13:20.000Z")
+    assert (await ctx.wait.event("x.y", name="mine")).data == 4
+    with pytest.raises(NotJSON):
+        await FakeContext(events={"a.b": object()}).wait.event("a.b")
+
+
+async def test_a_tuple_is_given_one_after_the_other() -> None:
+    ctx = FakeContext(events={"tick": (1, 2)})
+    got = []
+    for _ in range(2):
+        event = await ctx.wait.event("tick")
+        got.append(event.data)
+    assert got == [1, 2]
+    with pytest.raises(AssertionError, match="waits for the event 'tick'"):
+        await ctx.wait.event("tick", name="third")
+
+
+async def approve(order: dict[str, Any], ctx: Context) -> Any:
+    t = await ctx.wait.trigger("approval", timeout="7d", schema={"type": "object", "required": ["ok"]})
+    await ctx.run("mail", lambda: f"{t.url} {t.name}")
+    reminders = 0
+    while True:
+        which, answer = await ctx.first({"answer": t.wait(), "day": ctx.wait.time("24h", name="day")})
+        if which == "answer":
+            return [answer, reminders]
+        reminders += 1
+
+
+async def test_a_trigger_and_reminders() -> None:
+    ctx = FakeContext(triggers={"approval": {"ok": True}})
+    assert await approve({}, ctx) == [{"ok": True}, 0]
+    assert ctx.ran[0].value.startswith("http://test/api/triggers/t-")
+    assert ctx.waited[0] == ("trigger", "approval", {"timeout": "7d", "schema": {"type": "object", "required": ["ok"]}})
+    with pytest.raises(SchemaViolation):
+        await approve({}, FakeContext(triggers={"approval": {}}))
+
+
+async def test_reminders_come_before_a_trigger_that_is_too_late() -> None:
+    ctx = FakeContext(triggers={"approval": AwaitTimeout})
+    before = ctx.now()
+    with pytest.raises(AwaitTimeout):
+        await approve({}, ctx)
+    assert ctx.now() - before == timedelta(days=7)
+    assert [wait.type for wait in ctx.waited].count("time") == 7
+
+
+async def test_time_passes_at_once() -> None:
+    clock = FakeClock()
+    ctx = FakeContext(clock=clock)
+    await ctx.wait.time("1h")
+    await ctx.wait.time(datetime(2030, 1, 1, tzinfo=UTC), name="new year")
+    assert ctx.waited == [("time", "1h", {}), ("time", datetime(2030, 1, 1, tzinfo=UTC), {})]
+    assert ctx.now() == datetime(2030, 1, 1, tzinfo=UTC)
+    values = await ctx.all([ctx.wait.time("1h", name="x"), ctx.run("y", lambda: 2)])
+    assert values == [None, 2]
+
+
+async def test_a_wait_without_an_end_is_not_too_late() -> None:
+    with pytest.raises(AssertionError, match="has no timeout"):
+        await FakeContext(events={"a.b": AwaitTimeout}).wait.event("a.b")
+
+
+async def test_ids_and_chance_are_the_same_every_time() -> None:
+    one, two, other = FakeContext(), FakeContext(), FakeContext(seed=1)
+    assert (one.uuid(), one.random(), one.now()) == (two.uuid(), two.random(), two.now())
+    assert one.uuid() != one.uuid()
+    assert other.uuid() != two.uuid()
+
+
+async def test_the_rules_of_the_real_ctx_hold() -> None:
+    ctx = FakeContext(step="charge")
+    await ctx.run("a", lambda: 1)
+    with pytest.raises(DuplicateName, match="step 'charge'"):
+        await ctx.run("a", lambda: 2)
+    with pytest.raises(NotJSON):
+        await ctx.run("b", object)
+    with pytest.raises(BadArgument, match="cannot wait"):
+        FakeContext(run_id=None).wait.time("1h")
+    assert await FakeContext(run_id=None).run("a", lambda: 1) == 1
+
+
+async def test_tries_of_a_call_take_no_real_time() -> None:
+    ctx, tries = FakeContext(), []
+
+    def flaky() -> None:
+        tries.append(ctx.clock.now_ms())
+        raise ConnectionError("no")
+
+    with pytest.raises(CallFailed, match="after 3 tries: ConnectionError: no"):
+        await ctx.run("flaky", flaky, retry=3)
+    assert len(set(tries)) == 3
+
+
+async def test_async_functions_and_timeouts_of_calls() -> None:
+    async def five() -> int:
+        return 5
+
+    ctx = FakeContext()
+    assert await ctx.run("five", five) == 5
+    assert await ctx.run("timed", five, timeout="5s") == 5
+
+
+def wait_in_turn(order: dict[str, Any], ctx: SyncContext) -> Any:
+    ctx.wait.time("1h")
+    t = ctx.wait.trigger("approval")
+    number = ctx.run("number", lambda: 1)
+    first = ctx.first({"paid": ctx.branch.event("payment.confirmed"), "late": ctx.branch.time("1d", name="day")})
+    both = ctx.all([ctx.branch.run("twice", lambda: 2), t.branch])
+    return [t.wait(), number, first[0], both, ctx.awaited]
+
+
+def test_a_def_step_without_a_loop() -> None:
+    ctx = FakeContext(events={"payment.confirmed": PAID}, triggers={"approval": "yes"}, awaited={"seen": True})
+    assert wait_in_turn({}, ctx.sync) == ["yes", 1, "paid", [2, "yes"], {"seen": True}]
+    assert ctx.ran == [("number", 1), ("twice", 2)]
+    with pytest.raises(TypeError, match="make the handler async"):
+        ctx.sync.run("async", collect, {}, ctx)
+
+
+async def test_a_def_step_inside_a_loop() -> None:
+    ctx = FakeContext(events={"payment.confirmed": PAID}, triggers={"approval": "yes"})
+    assert wait_in_turn({}, ctx.sync)[0] == "yes"

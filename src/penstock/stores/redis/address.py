@@ -1,0 +1,74 @@
+"""Where a Redis is and how to get in, from a URL."""
+
+from __future__ import annotations
+
+import ssl
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import msgspec
+
+from ...core.errors import SettingError
+
+FORMS = "redis://host:6379/0, rediss://user:password@host:6379/0 or redis+sentinel://host:26379,host:26379/name/0"
+SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A server, or the sentinels that know which one it is."""
+
+    hosts: tuple[tuple[str, int], ...]
+    user: str | None = None
+    password: str | None = None
+    db: int = 0
+    tls: bool = False
+    master: str | None = None  # the name sentinels know it by
+    ca: str | None = None
+    queue_prefix: str | None = None
+
+    def __str__(self) -> str:
+        """Fit for a message: no password."""
+        where = ",".join(f"{host}:{port}" for host, port in self.hosts)
+        return f"redis at {where}" + (f" ({self.master})" if self.master else "")
+
+    def context(self) -> ssl.SSLContext | None:
+        return ssl.create_default_context(cafile=self.ca) if self.tls else None
+
+
+def parse(url: str) -> Address:
+    """The address a URL names; `?ca=file` gives the authority of a certificate, `?prefix=bull` that of the queues."""
+    scheme, _, rest = url.partition("://")
+    if scheme not in SCHEMES or not rest:
+        raise SettingError(f"not a Redis URL: write {FORMS}")
+    login, at, places = rest.partition("/")[0].rpartition("@")
+    parts = urlsplit(f"redis://host{rest[len(login) + len(at) + len(places) :]}")
+    path = [unquote(part) for part in parts.path.split("/") if part]
+    sentinel = scheme.endswith("+sentinel")
+    if sentinel and not path:
+        raise SettingError(f"the URL names sentinels and no master: write {FORMS}")
+    master = path.pop(0) if sentinel else None
+    query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    user, _, password = login.partition(":")
+    return Address(
+        hosts=tuple(_host(place, 26379 if sentinel else 6379) for place in (places or "localhost").split(",")),
+        user=unquote(user) or None,
+        password=unquote(password) or None,
+        db=_number(path[0] if path else query.get("db", "0"), "database"),
+        tls=scheme.startswith("rediss"),
+        master=master,
+        ca=query.get("ca"),
+        queue_prefix=query.get("prefix"),
+    )
+
+
+def _host(place: str, port: int) -> tuple[str, int]:
+    if place.startswith("["):  # an IPv6 address
+        host, _, rest = place[1:].partition("]")
+        return host, _number(rest.lstrip(":") or str(port), "port")
+    host, _, given = place.partition(":")
+    return host or "localhost", _number(given or str(port), "port")
+
+
+def _number(text: str, what: str) -> int:
+    if not text.isdigit():
+        raise SettingError(f"{text!r} is not a {what}: write {FORMS}")
+    return int(text)

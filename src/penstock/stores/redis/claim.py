@@ -1,0 +1,57 @@
+"""Requests for work as the arguments of a script, and its reply as claims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.ids import token
+from ...ports.unit import Ask, Claim, Claims, Want
+from .names import outside
+from .resp import Part
+from .schedulers import Scheduled
+
+
+def encode(ask: Ask, real: bool) -> list[Part]:
+    """What claim.lua reads; `real` says that the clock is the server's."""
+    out: list[Part] = [ask.lease_ms, ask.worker, token(), "" if ask.limit is None else ask.limit, "1" if real else "0"]
+    for want in ask.wants:
+        out += _want(want)
+    return out
+
+
+def _want(want: Want) -> tuple[Part, ...]:
+    rate = want.rate
+    limits: tuple[Part, ...] = ("", "", "0")
+    if rate is not None:
+        limits = (rate.max, rate.duration_ms, "1" if rate.per_key else "0")
+    return want.queue, want.limit, *limits, "" if want.max_active is None else want.max_active
+
+
+def claims(reply: Any) -> Claims:
+    now, rows, due, _, _ = reply
+    return Claims([_claim(row, now) for row in rows], due)
+
+
+def scheduled(reply: Any) -> list[Scheduled]:
+    """Those that a scheduler of another program has made: its next job is made when one is handed out."""
+    rows = [row for row in reply[1] if row[14] is not None]
+    return [Scheduled(row[1].decode(), row[0].decode(), row[14].decode(), row[15]) for row in rows]
+
+
+def topics(reply: Any) -> set[str]:
+    """What handing out has touched."""
+    return set(reply[4].decode().split("\n")) if reply[4] else set()
+
+
+def emptied(reply: Any) -> set[str]:
+    """Queues of which nothing due is left."""
+    return {f"queue:{queue.decode()}" for queue in reply[3]}
+
+
+def _claim(row: list[Any], now: int) -> Claim:
+    id, queue, name, payload, opts, scope, attempt, secret, failures, crashes, run, version, record, memos = row[:14]
+    return Claim(
+        outside(id), queue.decode(), name.decode(), payload, opts, scope.decode(), attempt, secret.decode(), failures,
+        crashes, 0, run.decode() if run is not None else None, version, record,
+        {memos[n].decode(): memos[n + 1] for n in range(0, len(memos), 2)}, now,
+    )  # fmt: skip

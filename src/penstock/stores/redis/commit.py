@@ -1,0 +1,213 @@
+"""Units as the arguments of one script, and its replies as receipts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ...ports.store import ScheduleRow
+from ...ports.unit import (
+    Cancelled,
+    Committed,
+    Completed,
+    Conflict,
+    Dead,
+    Fenced,
+    GivenBack,
+    NewEvent,
+    NewJob,
+    OpenWait,
+    Outcome,
+    Receipt,
+    Refused,
+    RetryAt,
+    Suspended,
+    Unit,
+    WaitChange,
+)
+from .names import inside, outside
+from .resp import Part
+
+# A result that is none, in JSON that no encoder writes: workers of other programs read it as null.
+NOTHING = b" null"
+BATCH = 64
+_FLAG = ("0", "1")
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+
+
+class _Retry(msgspec.Struct):
+    attempts: int = 1
+
+
+class _Opts(msgspec.Struct):
+    retry: _Retry | None = None
+
+
+_error = msgspec.json.Decoder(_Error).decode
+_opts = msgspec.json.Decoder(_Opts).decode
+
+
+def encode(unit: Unit) -> list[Part]:
+    """What commit.lua reads: the id, whether to remember it, and each thing after its letter."""
+    out: list[Part] = ["U", unit.id, _FLAG[forgettable(unit)]]
+    add = out.extend
+    claim, run = unit.claim, unit.run
+    if claim is not None:
+        add(("C", claim.queue, inside(claim.job), claim.attempt, claim.token, claim.run or ""))
+        if unit.progress is not None:
+            add(("P", unit.progress))
+        if unit.outcome is not None:
+            add(("O", *_outcome(unit.outcome)))
+    if run is not None:
+        add(("R", run.id, run.expect, run.record, run.flow, run.status))
+        add((_FLAG[run.closed], _FLAG[run.paused], _FLAG[run.cancel_jobs], run.after or ""))
+    for event in unit.events:
+        add(("E", event.stream, event.body, event.kind or ""))
+    for job in unit.jobs:
+        add(_job(job))
+    for memo in unit.memos:
+        add(("M", memo.scope, memo.name, memo.value))
+    if unit.waits or unit.state or unit.takes or unit.wakes or unit.schedule is not None or unit.once is not None:
+        _encode_rest(unit, out)
+    return out
+
+
+def _encode_rest(unit: Unit, out: list[Part]) -> None:
+    add = out.extend
+    for wait in unit.waits:
+        add(_wait(wait))
+    for write in unit.state:
+        add(("S", write.key, b"" if write.value is None else write.value, _FLAG[write.value is not None]))
+        add(("" if write.expect is None else write.expect, "" if write.expires is None else write.expires))
+    for job in unit.wakes:
+        add(("K", inside(job)))
+    for job in unit.takes:
+        add(("T", inside(job)))
+    move = unit.schedule
+    if move is not None:
+        add(("D", move.id, move.slot, "" if move.next is None else move.next))
+    if unit.once is not None:
+        add(("N", unit.once))
+
+
+def encode_put(row: ScheduleRow, was: ScheduleRow | None) -> list[Part]:
+    """What a schedule is to be, and what it must be until then; goes with a unit."""
+    return ["Q", row.id, *_schedule(row), *(("", *[""] * 6) if was is None else ("1", *_schedule(was)))]
+
+
+def _schedule(row: ScheduleRow) -> tuple[Part, ...]:
+    next_, last = ("" if value is None else value for value in (row.next, row.last))
+    return row.spec, row.target, next_, last, _FLAG[row.paused], row.fired
+
+
+def _outcome(outcome: Outcome) -> tuple[Part, ...]:
+    """Kind, due, what BullMQ's tools are shown, and the error."""
+    match outcome:
+        case Completed(result=result):
+            return "completed", "", NOTHING if result is None else result, ""
+        case RetryAt(due=due, error=error):
+            return "retry", due, "", error
+        case Dead(error=error):
+            return "dead", "", _reason(error), error
+        case Suspended(due=due):
+            return "suspended", "" if due is None else due, "", ""
+        case Cancelled(reason=reason):
+            return "cancelled", "", reason, ""
+        case GivenBack(due=due):
+            return "given_back", due, "", ""
+
+
+def _reason(error: bytes) -> Part:
+    try:
+        return _error(error).message or error
+    except msgspec.MsgspecError:
+        return error
+
+
+def _attempts(opts: bytes) -> Part:
+    """How often BullMQ's tools say it is tried."""
+    if opts == b"{}":
+        return ""
+    try:
+        found = _opts(opts)
+    except msgspec.MsgspecError:
+        return ""
+    return found.retry.attempts if found.retry is not None else ""
+
+
+def _job(job: NewJob) -> tuple[Part, ...]:
+    started, added, id, scope = job.started, job.added, inside(job.id), job.scope
+    if scope is None and id != job.id:
+        scope = job.id
+    return (
+        "J", id, job.queue, job.name, job.payload, job.priority, job.due, job.run or "", scope or "", job.opts,
+        started.stream if started else "", started.head if started else "", job.rate_key or "", _attempts(job.opts),
+        *_added(added),
+    )  # fmt: skip
+
+
+def _added(event: NewEvent | None) -> tuple[Part, ...]:
+    return ("0", "", "", "") if event is None else ("1", event.stream, event.body, event.kind or "")
+
+
+def _wait(wait: WaitChange) -> tuple[Part, ...]:
+    if isinstance(wait, OpenWait):
+        due = "" if wait.due is None else wait.due
+        key = wait.key or ""
+        return "W", wait.id, wait.run, wait.scope, wait.kind, wait.body, due, wait.job, wait.topic or "", key
+    return "X", wait.id, wait.state, _FLAG[wait.lenient]
+
+
+def receipt(reply: Any) -> Receipt:
+    """What a script says of its unit."""
+    match reply[0]:
+        case 1:
+            places = reply[1]
+            events = list(zip(places[::2], places[1::2], strict=True))
+            return Committed(events, [new == 1 for new in reply[2]])
+        case 2:
+            return Committed(repeated=True)
+        case 3:
+            return Fenced()
+        case 4:
+            return Conflict(reply[1], reply[2])
+        case _:
+            return _refused(reply[1].decode(), reply[2])
+
+
+def _refused(why: str, key: bytes) -> Refused:
+    return Refused(why, outside(key) if why == "taken" else key.decode())
+
+
+def batches(units: Sequence[Unit]) -> list[list[Part]]:
+    """Units for one call of the script each: what it sets up is set up once for all of them, but nobody else is
+    served while it runs."""
+    return [
+        [part for unit in units[start : start + BATCH] for part in encode(unit)]
+        for start in range(0, len(units), BATCH)
+    ]
+
+
+def topics(replies: Sequence[Any]) -> set[str]:
+    """What the committed units touched."""
+    return {topic for _, said in replies if said for topic in said.decode().split("\n")}
+
+
+def forgettable(unit: Unit) -> bool:
+    """Whether neither its job nor its run would know the unit again, and applying it twice would write twice.
+
+    The job keeps the unit that ended an attempt, the run the one that began it; what only adds jobs and memos is
+    idempotent by their names.
+    """
+    if unit.claim is not None and unit.outcome is not None:
+        return False
+    if unit.run is not None:
+        return unit.run.expect > 0
+    if unit.events or unit.takes or unit.wakes or unit.waits or unit.state:
+        return True
+    return unit.schedule is not None or unit.once is not None

@@ -1,0 +1,204 @@
+"""One connection to Redis on the event loop: whatever is sent before replies come back goes out together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import hiredis
+
+from ...core.errors import StoreError, StoreUnavailable
+from .address import Address
+from .resp import pack, translate
+from .scripts import scripts
+
+CONNECT_SECONDS = 5.0
+SILENCE_SECONDS = 15.0  # a server that says nothing for so long, though it was asked, is not there
+Replies = list[Any]
+
+
+class Wire(asyncio.Protocol):
+    """Bytes out, replies in. Each call waits for as many replies as it sent commands."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._reader = hiredis.Reader()
+        self._calls: deque[tuple[asyncio.Future[Replies], int]] = deque()
+        self._replies: Replies = []
+        self._transport: asyncio.Transport | None = None
+        self._heard = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._watch: asyncio.TimerHandle | None = None
+        self.on_push: Callable[[list[bytes]], None] | None = None  # for a line that listens to a channel
+        self.lost = asyncio.Event()
+
+    @property
+    def open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._watch = self._loop.call_later(SILENCE_SECONDS / 3, self._look)
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        self._transport = None
+        self.lost.set()
+        if self._watch is not None:
+            self._watch.cancel()
+        why = f" ({problem})" if problem else ""
+        error = StoreUnavailable(f"{self._place} hung up{why}")
+        for future, _ in self._calls:
+            if not future.done():
+                future.set_exception(error)
+        self._calls.clear()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
+        self._reader.feed(data)
+        replies = self._replies
+        while True:
+            reply = self._reader.gets()
+            if reply is False:
+                return
+            if self.on_push is not None and reply[0] == b"message":
+                self.on_push(reply)
+                continue
+            if not self._calls:
+                continue  # nobody asked
+            replies.append(reply)
+            future, count = self._calls[0]
+            if len(replies) == count:
+                self._calls.popleft()
+                if not future.done():  # its caller may have gone away
+                    future.set_result(replies)
+                self._replies = replies = []
+
+    def call(self, data: bytes, count: int) -> asyncio.Future[Replies]:
+        """Sends commands that are packed already; gives their replies, errors among them."""
+        future: asyncio.Future[Replies] = self._loop.create_future()
+        if self._transport is None or self._transport.is_closing():
+            future.set_exception(StoreUnavailable(f"{self._place} hung up"))
+            return future
+        if not self._calls:
+            self._heard = self._loop.time()
+        self._calls.append((future, count))
+        self._transport.write(data)
+        return future
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _look(self) -> None:
+        if self._calls and self._loop.time() - self._heard > SILENCE_SECONDS:
+            self.close()
+            return
+        self._watch = self._loop.call_later(SILENCE_SECONDS / 3, self._look)
+
+
+class Client:
+    """A connection that comes back by itself: a call on a lost one opens the next."""
+
+    def __init__(self, address: Address, name: str) -> None:
+        self.address = address
+        self._name = name
+        self._wire: Wire | None = None
+        self._opening: asyncio.Lock = asyncio.Lock()
+        self._closed = False
+
+    async def call(self, *parts: Any) -> Any:
+        """One command and its reply; an error is raised in our words."""
+        (reply,) = await self.send([pack(parts)])
+        if isinstance(reply, hiredis.HiredisError):
+            raise translate(reply, str(self.address))
+        return reply
+
+    async def send(self, commands: list[bytes]) -> Replies:
+        """Commands in one write; gives their replies, errors among them. A script Redis has forgotten is loaded, and
+        what could not run is sent again in its order."""
+        wire = self._wire if self._wire is not None and self._wire.open else await self._open()
+        replies = await wire.call(b"".join(commands) if len(commands) > 1 else commands[0], len(commands))
+        missing = [n for n, reply in enumerate(replies) if _is_unknown(reply)]
+        if missing:
+            await _load(wire, str(self.address))
+            again = await wire.call(b"".join(commands[n] for n in missing), len(missing))
+            for n, reply in zip(missing, again, strict=True):
+                replies[n] = reply
+        return replies
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    async def _open(self) -> Wire:
+        async with self._opening:
+            if self._closed:
+                raise StoreUnavailable(f"the store at {self.address} is closed")
+            if self._wire is None or not self._wire.open:
+                self._wire = await connect(self.address, self._name)
+                await _load(self._wire, str(self.address))
+            return self._wire
+
+
+async def connect(address: Address, name: str) -> Wire:
+    """A connection that is let in and in its database."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            host, port = await _locate(address) if address.master else address.hosts[0]
+            wire = await _dial(address, host, port)
+            await _enter(wire, address, name)
+            return wire
+    except (OSError, TimeoutError) as problem:
+        raise StoreUnavailable(f"cannot reach {address} ({problem or 'no answer'}): is it running?") from None
+
+
+async def _dial(address: Address, host: str, port: int) -> Wire:
+    loop = asyncio.get_running_loop()
+    _, wire = await loop.create_connection(lambda: Wire(str(address)), host, port, ssl=address.context())
+    return wire
+
+
+async def _enter(wire: Wire, address: Address, name: str) -> None:
+    commands = []
+    if address.password is not None:
+        login = (address.user, address.password) if address.user else (address.password,)
+        commands.append(pack(("AUTH", *login)))
+    commands += [pack(("CLIENT", "SETNAME", name)), pack(("SELECT", address.db))]
+    for reply in await wire.call(b"".join(commands), len(commands)):
+        if isinstance(reply, hiredis.HiredisError):
+            wire.close()
+            raise translate(reply, str(address))
+
+
+async def _locate(address: Address) -> tuple[str, int]:
+    """Asks the sentinels in turn who the master is."""
+    for host, port in address.hosts:
+        try:
+            wire = await _dial(address, host, port)
+        except OSError:
+            continue
+        try:
+            command = pack(("SENTINEL", "get-master-addr-by-name", address.master or ""))
+            (found,) = await wire.call(command, 1)
+        except StoreError:
+            continue
+        finally:
+            wire.close()
+        if isinstance(found, list):
+            return found[0].decode(), int(found[1])
+    raise StoreUnavailable(f"no sentinel of {address} knows its master")
+
+
+async def _load(wire: Wire, place: str) -> None:
+    commands = [pack(("SCRIPT", "LOAD", script.text)) for script in scripts().values()]
+    for reply in await wire.call(b"".join(commands), len(commands)):
+        if isinstance(reply, hiredis.HiredisError):
+            raise translate(reply, place)
+
+
+def _is_unknown(reply: Any) -> bool:
+    return isinstance(reply, hiredis.HiredisError) and str(reply).startswith("NOSCRIPT")

@@ -1,0 +1,59 @@
+"""What a Redis must be like, and facts about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.errors import ConfigError, StoreError
+from ...ports.store import Retention
+from .connection import Client
+
+# For how long keys of `once` and ids of units are kept: a reply lost longer ago than a day is not asked for again.
+KEPT_MS = (7 * 86_400_000, 86_400_000)
+OLDEST = (6, 2)
+
+
+async def check_place(client: Client, namespace: str, prefix: str) -> None:
+    """Refuses a Redis that is too old, and names that a cluster would spread over its servers."""
+    facts = await _info(client)
+    version = facts.get("redis_version", "0")
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise StoreError(f"{client.address} is Redis {version}: {'.'.join(map(str, OLDEST))} or newer is needed")
+    if facts.get("cluster_enabled") == "1" and (_tag(namespace) is None or _tag(namespace) != _tag(prefix)):
+        raise ConfigError(
+            f"{client.address} is a cluster: give the namespace and the prefix of the queues one hash tag, such as "
+            f"namespace={{nq}} and prefix={{nq}}:bull, not {namespace!r} and {prefix!r}"
+        )
+
+
+def given(what: Retention) -> tuple[int | None, ...]:
+    """What the sweeping script is told, in its order."""
+    counts = [count for count in (what.keep_jobs, what.keep_deliveries) if count is not None]
+    return (
+        what.runs_before, what.keep_runs, what.jobs_before, what.keep_jobs, min(counts, default=None),
+        what.events_before, what.keep_events,
+    )  # fmt: skip
+
+
+async def describe(client: Client) -> dict[str, Any]:
+    """Facts for `doctor` and error reports."""
+    facts = await _info(client)
+    return {
+        "store": "redis",
+        "redis": facts.get("redis_version"),
+        "maxmemory_policy": facts.get("maxmemory_policy"),
+        "aof": facts.get("aof_enabled") == "1",
+        "bytes": int(facts.get("used_memory", 0)),
+    }
+
+
+async def _info(client: Client) -> dict[str, str]:
+    text = (await client.call("INFO")).decode()
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def _tag(name: str) -> str | None:
+    """What a cluster goes by: the first braces that hold something."""
+    _, opened, rest = name.partition("{")
+    tag, closed, _ = rest.partition("}")
+    return tag if opened and closed and tag else None

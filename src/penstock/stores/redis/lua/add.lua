@@ -1,0 +1,66 @@
+-- Adding jobs by BullMQ's own scripts, with our fields beside theirs.
+local function place(base, job, delay)
+  local named = {base, job.id, job.name, now}
+  local opts = {jobId = job.id, attempts = job.attempts}
+  if job.priority > 0 then opts.priority = job.priority end
+  if delay > 0 then
+    opts.delay = delay
+    bull_addDelayedJob({base .. 'marker', base .. 'meta', base .. 'id', base .. 'delayed', base .. 'completed',
+      base .. 'events'}, {cmsgpack.pack(named), job.payload, cmsgpack.pack(opts)})
+  elseif job.priority > 0 then
+    bull_addPrioritizedJob({base .. 'marker', base .. 'meta', base .. 'id', base .. 'prioritized', base .. 'delayed',
+      base .. 'completed', base .. 'active', base .. 'events', base .. 'pc'},
+      {cmsgpack.pack(named), job.payload, cmsgpack.pack(opts)})
+  else
+    bull_addStandardJob({base .. 'wait', base .. 'paused', base .. 'meta', base .. 'id', base .. 'completed',
+      base .. 'delayed', base .. 'active', base .. 'events', base .. 'marker'},
+      {cmsgpack.pack(named), job.payload, cmsgpack.pack(opts)})
+  end
+end
+
+-- Adds a job if its id is new; says whether it was.
+local function add_job(job)
+  local base = base_of(job.queue)
+  touch('queue:' .. job.queue)
+  know_queue(job.queue)
+  if queue_of(job.id) or call('EXISTS', base .. job.id) == 1 then return 0 end
+  place(base, job, job.due > now and job.due - now or 0)
+  local arrived = tonumber(call('GET', base .. 'id'))
+  local ours = {'nq:n', arrived, 'nq:o', job.opts}
+  local function also(name, value)
+    if value and value ~= '' then
+      ours[#ours + 1] = name
+      ours[#ours + 1] = value
+    end
+  end
+  also('nq:r', job.run)
+  also('nq:s', job.scope)
+  also('nq:k', job.rate_key)
+  also('nq:ss', job.stream)
+  also('nq:sh', job.head)
+  if job.due ~= 0 then also('nq:d', job.due) end
+  if job.priority < 0 then also('nq:p', job.priority) end
+  call('HSET', base .. job.id, unpack(ours))
+  call('HSET', NS .. 'where', job.id, job.queue)
+  if job.run and job.run ~= '' then call('ZADD', NS .. 'run:' .. job.run .. ':jobs', arrived, job.id) end
+  if job.scope and job.scope ~= '' then call('ZADD', NS .. 'scopes', 0, job.scope .. '\n' .. job.id) end
+  if job.priority < 0 and job.due <= now then
+    call('LREM', base .. 'wait', 1, job.id)
+    push_ordered(base, job.id, job.priority * 0x100000000 + arrived)
+    call('ZADD', base .. 'nq:urgent', job.priority * 0x100000000 + arrived, job.id)
+  end
+  return 1
+end
+
+-- A job for each event that someone waits for. A gate that is opened later looks back by itself.
+local function deliver()
+  local news = told
+  told = {}
+  for _, one in ipairs(news) do
+    local kind, stream, id, pos = unpack(one)
+    if call('ZCARD', NS .. 'topic:' .. kind) > 0 then
+      add_job({id = 'told.' .. pos, queue = 'penstock-events', name = 'deliver', priority = 0, due = 0, opts = '{}',
+        payload = '{"stream":' .. cjson.encode(stream) .. ',"id":"' .. id .. '","cursor":"' .. pos .. '"}'})
+    end
+  end
+end

@@ -1,0 +1,37 @@
+-- What every script stands on: names, the time, and whom to wake. KEYS[1] is the channel of wake-ups; ARGV[1..4]:
+-- namespace, queue prefix, now (by the server if empty), and who calls.
+local call = redis.call
+local NS, BULL = ARGV[1] .. ':', ARGV[2] .. ':'
+local now = tonumber(ARGV[3])
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local topics, touched = {}, {}
+local function touch(topic)
+  if not touched[topic] then
+    touched[topic] = true
+    topics[#topics + 1] = topic
+  end
+end
+
+-- Says what changed to everyone else; the caller is told by the reply, so its own message has its name on it.
+local function publish()
+  if #topics == 0 then return '' end
+  local said = table.concat(topics, '\n')
+  call('PUBLISH', KEYS[1], ARGV[4] .. '\n' .. said)
+  return said
+end
+
+local function optional(value)
+  if value == '' then return false end
+  return value
+end
+
+-- A flat list of fields and values as a table.
+local function fields(flat)
+  local found = {}
+  for i = 1, #flat, 2 do found[flat[i]] = flat[i + 1] end
+  return found
+end

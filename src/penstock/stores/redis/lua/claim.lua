@@ -1,0 +1,214 @@
+-- Handing out jobs: due ones, priority first, within the limits, with their run record and their `started` event.
+-- ARGV[6..11]: lease, worker, token, limit over all, whether the clock is real; then six values for each queue wanted.
+local lease, worker, secret, most = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9])
+local real = ARGV[10] == '1'
+local claims, emptied = {}, {}
+local next_due
+local function due_at(moment)
+  if moment and (not next_due or moment < next_due) then next_due = moment end
+end
+
+local function promote_due(base)
+  local due = call('ZRANGEBYSCORE', base .. 'delayed', '-inf', (now + 1) * 0x1000 - 1, 'LIMIT', 0, 1000)
+  for _, id in ipairs(due) do
+    call('ZREM', base .. 'delayed', id)
+    call('HSET', base .. id, 'delay', 0)
+    push(base, id, false, 'delayed')
+  end
+end
+
+-- Jobs whose worker was silent for longer than its lease go back to where they were.
+local function expire(base)
+  local over = call('ZRANGEBYSCORE', base .. 'nq:leases', '-inf', now, 'LIMIT', 0, 1000)
+  for n = #over, 1, -1 do
+    local id = over[n]
+    let_go(base, id)
+    if call('EXISTS', base .. id) == 1 then
+      call('HINCRBY', base .. id, 'nq:c', 1)
+      if call('LREM', base .. 'active', -1, id) > 0 then
+        push(base, id, true, 'active')
+        call('XADD', base .. 'events', '*', 'event', 'stalled', 'jobId', id)
+      end
+    end
+  end
+end
+
+-- Jobs that a worker of another program held and lost: BullMQ's own look, as often as its workers would.
+local function rescue(base)
+  if real and call('EXISTS', base .. 'stalled-check') == 0 then
+    bull_moveStalledJobsToWait({base .. 'stalled', base .. 'wait', base .. 'active', base .. 'stalled-check',
+      base .. 'meta', base .. 'paused', base .. 'marker', base .. 'events', base .. 'repeat'}, {1, base, now, 30000})
+  end
+end
+
+-- Rate limits: windows that begin with their first claim, for the queue or for each key.
+local function budget_of(base, want)
+  local windows, changed = {}, {}
+  local budget = {}
+  local function window(key)
+    if not windows[key] then
+      local ends, used
+      local kept = call('HGET', base .. 'nq:rates', key)
+      if kept then ends, used = string.match(kept, '^(%d+) (%d+)$') end
+      ends, used = tonumber(ends), tonumber(used)
+      -- A window that ends later than one begun now would: the clock has gone back.
+      if not ends or ends <= now or ends > now + want.duration then ends, used = now + want.duration, 0 end
+      windows[key] = {ends, used}
+    end
+    return windows[key]
+  end
+  local function name(key) return want.per_key and (key or '') or '' end
+  function budget.spend(key)
+    local one = window(name(key))
+    if one[2] >= want.max then return false end
+    one[2] = one[2] + 1
+    changed[name(key)] = true
+    return true
+  end
+  function budget.ends(key) return window(name(key))[1] end
+  function budget.room()
+    if want.per_key then return math.huge end
+    return want.max - window('')[2]
+  end
+  function budget.save()
+    for key in pairs(changed) do
+      call('HSET', base .. 'nq:rates', key, windows[key][1] .. ' ' .. windows[key][2])
+    end
+  end
+  return budget
+end
+
+-- BullMQ's own limiter is shared with the workers of other programs; its time is the server's.
+local function shared_limit(base, want)
+  if not real or not want.max or want.per_key then return end
+  if tonumber(call('GET', base .. 'limiter') or 0) >= want.max then
+    local left = call('PTTL', base .. 'limiter')
+    if left > 0 then return now + left end
+  end
+end
+
+local function count_shared(base, want)
+  if real and want.max and not want.per_key and call('INCR', base .. 'limiter') == 1 then
+    call('PEXPIRE', base .. 'limiter', want.duration)
+  end
+end
+
+local function first_in_line(base)
+  local id = call('LINDEX', base .. 'wait', -1)
+  if id then return id end
+  return call('ZRANGE', base .. 'prioritized', 0, 0)[1], 'prioritized'
+end
+
+-- What is known of a job's run. Jobs of a run that is closed or gone are dropped, those of a paused one held.
+local function run_of(base, id, set, name)
+  if not name then return nil end
+  local head = call('HMGET', NS .. 'run:' .. name, 'version', 'closed', 'paused', 'record')
+  if not head[1] or head[2] == '1' then
+    pull(base, id, set)
+    push_cancelled(base, id)
+    return false
+  end
+  if head[3] == '1' then
+    pull(base, id, set)
+    call('ZADD', base .. 'nq:held', tonumber(call('HGET', base .. id, 'nq:n') or 0), id)
+    return false
+  end
+  return head
+end
+
+local function hand_out(queue, base, head, want)
+  local token = secret .. '-' .. (#claims + 1)
+  local reply = bull_moveToActive({base .. 'wait', base .. 'active', base .. 'prioritized', base .. 'events',
+    base .. 'stalled', base .. 'limiter', base .. 'delayed', base .. 'paused', base .. 'meta', base .. 'pc',
+    base .. 'marker'}, {base, now, cmsgpack.pack({token = token, lockDuration = lease, name = worker})})
+  if not reply[2] or reply[2] == 0 then
+    if reply[3] and reply[3] > 0 then due_at(now + reply[3]) end
+    return false
+  end
+  local id, job = reply[2], fields(reply[1])
+  if job.defa then -- another program has decided that it failed: as its own workers would
+    let_go(base, id)
+    finish(base, id, 'failed', 'failedReason', job.defa)
+    return true
+  end
+  call('HSET', base .. id, 'nq:t', token)
+  call('ZADD', base .. 'nq:leases', now + lease, id)
+  if job['nq:p'] then call('ZREM', base .. 'nq:urgent', id) end
+  count_shared(base, want)
+  if job['nq:ss'] then
+    append(job['nq:ss'], job['nq:sh'] .. '"attempt":' .. job.ats .. ',"worker":"' .. worker .. '"}}')
+  end
+  local scope, found = job['nq:s'] or id, {}
+  if job.ats ~= '1' or job['nq:s'] then found = call('HGETALL', NS .. 'memos:' .. scope) end
+  claims[#claims + 1] = {id, queue, job.name, job.data, job['nq:o'] or '{}', scope, tonumber(job.ats), token,
+    tonumber(job['nq:f'] or 0), tonumber(job['nq:c'] or 0), job['nq:r'] or false,
+    head and tonumber(head[1]) or 0, head and head[4] or false, found, job.rjk or false, job.rjk and job.opts or false}
+  return true
+end
+
+local function room_for(base, want)
+  local left = want.had + want.limit - #claims
+  if most then left = math.min(left, most - #claims) end
+  if want.active then left = math.min(left, want.active - call('LLEN', base .. 'active')) end
+  return left
+end
+
+-- One job of the queue: true to go on, false when there is nothing more to be had.
+local function take(queue, base, want, budget)
+  local id, set = first_in_line(base)
+  if not id then
+    emptied[#emptied + 1] = queue
+    return false
+  end
+  local job = call('HMGET', base .. id, 'name', 'nq:r', 'nq:k')
+  if not job[1] then -- its hash is gone: nothing is left to be done
+    pull(base, id, set)
+    return true
+  end
+  local head = run_of(base, id, set, job[2])
+  if head == false then return true end
+  if budget and not budget.spend(job[3]) then
+    pull(base, id, set)
+    push_delayed(base, id, budget.ends(job[3]))
+    due_at(budget.ends(job[3]))
+    return true
+  end
+  return hand_out(queue, base, head, want)
+end
+
+local function serve(queue, want)
+  local base = base_of(queue)
+  if call('HEXISTS', base .. 'meta', 'paused') == 1 then return end
+  rescue(base)
+  promote_due(base)
+  expire(base)
+  local budget = want.max and budget_of(base, want)
+  local lifted = shared_limit(base, want)
+  due_at(lifted)
+  want.had = #claims
+  for _ = 1, 5000 do
+    if lifted or room_for(base, want) <= 0 or (budget and budget.room() <= 0) then break end
+    if not take(queue, base, want, budget) then break end
+  end
+  if budget then
+    budget.save()
+    if budget.room() <= 0 then due_at(budget.ends()) end
+  end
+  local delayed = call('ZRANGE', base .. 'delayed', 0, 0, 'WITHSCORES')[2]
+  if delayed then due_at(math.floor(tonumber(delayed) / 0x1000)) end
+  local leased = call('ZRANGE', base .. 'nq:leases', 0, 0, 'WITHSCORES')[2]
+  if leased then due_at(tonumber(leased)) end
+end
+
+for i = 11, #ARGV, 6 do
+  local old = old_version(ARGV[i])
+  if old then return redis.error_reply('NQVERSION ' .. ARGV[i] .. ' ' .. old) end
+end
+for i = 11, #ARGV, 6 do
+  if not most or #claims < most then
+    serve(ARGV[i], {limit = tonumber(ARGV[i + 1]), max = tonumber(ARGV[i + 2]),
+      duration = tonumber(ARGV[i + 3]), per_key = ARGV[i + 4] == '1', active = tonumber(ARGV[i + 5])})
+  end
+end
+keep_heads()
+return {now, claims, next_due or false, emptied, publish()}

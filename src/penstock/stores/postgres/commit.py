@@ -1,0 +1,138 @@
+"""One call: units, then claims; and what its answer says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from ...core.ids import token
+from ...ports.unit import (
+    DELIVERIES,
+    Ask,
+    Claim,
+    Claims,
+    CommitReply,
+    Committed,
+    Conflict,
+    Fenced,
+    GivenBack,
+    Receipt,
+    Refused,
+    RetryAt,
+    Suspended,
+    Unit,
+)
+from .columns import Columns, ask_values
+from .connection import Connection
+from .statements import Statements
+
+APPLIED, REPEATED, FENCED, CONFLICT, REFUSED = range(5)
+
+
+async def transact(
+    connection: Connection, sql: Statements, now: int | None, units: Sequence[Unit], ask: Ask | None, touched: set[str]
+) -> CommitReply:
+    """Applies units in order and hands out the work asked for; `touched` collects the topics to signal afterwards."""
+    columns, secret = Columns(units, sql.schema), token()
+    values = [*columns.values(now), *ask_values(ask, secret)]
+    row = await connection.fetchrow(_call(sql.transact, len(values)), *values)
+    assert row is not None
+    answer = _Answer(units, columns, row, touched)
+    receipts = answer.receipts()
+    work = Claims()
+    if ask is not None:
+        work = Claims(answer.claims(secret), row["next_due"])
+        # Whoever asks has just been given all there is of these: waking it for the same jobs would be for nothing.
+        touched.difference_update(f"queue:{queue}" for queue in row["emptied"])
+    if row["told"]:
+        touched.add(f"queue:{DELIVERIES}")
+    return CommitReply(receipts, work)
+
+
+@lru_cache(maxsize=8)
+def _call(statement: str, count: int) -> str:
+    return statement.format(places=", ".join(f"${n}" for n in range(1, count + 1)))
+
+
+def _places(row: Any) -> Iterator[tuple[int, int]]:
+    """Time and sequence of each event that was appended."""
+    bases, times = row["bases"] or (), row["times"] or ()
+    for home, rank in zip(row["homes"] or (), row["ranks"] or (), strict=True):
+        yield times[home - 1], bases[home - 1] + rank
+
+
+class _Answer:
+    """What the function answered, put back together."""
+
+    def __init__(self, units: Sequence[Unit], columns: Columns, row: Any, touched: set[str]) -> None:
+        self._units = units
+        self._row = row
+        self._touched = touched
+        self._verdicts: list[int] = row["verdicts"] or []
+        self._added = set(row["added"])
+        self._events: dict[int, list[tuple[int, int]]] = {}
+        places = _places(row)
+        for n, job, event in columns.events:
+            if self._verdicts[n - 1] == APPLIED and (job is None or job in self._added):
+                place = next(places)
+                touched.update((f"stream:{event.stream}", "events"))
+                if job is None:
+                    self._events.setdefault(n, []).append(place)
+        touched.update(f"queue:{queue}" for queue in row["woken"] or ())
+
+    def receipts(self) -> list[Receipt]:
+        found: list[Receipt] = []
+        jobs = 0  # counted over all units, as the function does
+        for n, (unit, verdict) in enumerate(zip(self._units, self._verdicts, strict=True), 1):
+            first, jobs = jobs, jobs + len(unit.jobs)
+            if verdict == APPLIED:
+                self._touch(unit)
+                added = [k in self._added for k in range(first + 1, jobs + 1)]
+                found.append(Committed(self._events.get(n, []), added))
+            else:
+                found.append(self._refusal(n - 1, verdict))
+        return found
+
+    def _refusal(self, i: int, verdict: int) -> Receipt:
+        row = self._row
+        if verdict == REPEATED:
+            return Committed(repeated=True)
+        if verdict == FENCED:
+            return Fenced()
+        if verdict == CONFLICT:
+            return Conflict(row["versions"][i], row["records"][i])
+        return Refused(row["whys"][i], row["whats"][i])
+
+    def _touch(self, unit: Unit) -> None:
+        touched = self._touched
+        if unit.run is not None and unit.run.closed:
+            touched.add(f"run:{unit.run.id}")
+        if unit.run is not None and unit.run.cancel_jobs:
+            touched.add("cancelled")
+        if unit.claim is not None and isinstance(unit.outcome, RetryAt | GivenBack | Suspended):
+            touched.add(f"queue:{unit.claim.queue}")
+        touched.update(f"queue:{job.queue}" for job in unit.jobs)
+
+    def claims(self, secret: str) -> list[Claim]:
+        row = self._row
+        if not row["claims"]:
+            return []
+        self._touched.update(f"stream:{stream}" for stream in row["c_stream"] if stream is not None)
+        self._touched.add("events")
+        memos: dict[str, dict[str, bytes]] = {}
+        kept = zip(row["memo_scopes"] or (), row["memo_names"] or (), row["memo_values"] or (), strict=True)
+        for scope, name, value in kept:
+            memos.setdefault(scope, {})[name] = value
+        columns = zip(
+            row["c_id"], row["c_queue"], row["c_name"], row["c_payload"], row["c_opts"], row["c_scope"],
+            row["c_attempt"], row["c_failures"], row["c_crashes"], row["claims"], row["c_run"], row["c_version"],
+            row["c_record"], strict=True,
+        )  # fmt: skip
+        return [
+            Claim(
+                id, queue, name, payload, opts, scope, attempt, f"{secret}.{pk}", failures, crashes, pk, run, version,
+                record, memos.get(scope, {}), row["now"],
+            )
+            for id, queue, name, payload, opts, scope, attempt, failures, crashes, pk, run, version, record in columns
+        ]  # fmt: skip

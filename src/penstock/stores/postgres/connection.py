@@ -1,0 +1,146 @@
+"""Connections, and Postgres' errors in our words."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
+
+import asyncpg
+
+from ...core.errors import StoreError, StoreFull, StoreUnavailable
+from .address import Address
+
+T = TypeVar("T")
+Connection: TypeAlias = Any  # asyncpg.Connection, which has no types
+Work = Callable[[Connection], Awaitable[T]]
+
+OLDEST = 13
+CONNECT_SECONDS = 10.0
+COMMAND_SECONDS = 60.0
+TRIES = 12
+# Two that waited for each other, or one that found there already what it was to add: once more, and the other is done.
+_AGAIN = ("40001", "40P01", "23505", "55P03")
+_DENIED = ("28000", "28P01", "42501", "3D000", "3F000")
+# The driver's own word for a connection that was cut while it was being used is InternalClientError.
+_LOST = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+_GONE = ("08", "57P", "53300", "57014")
+
+
+async def connect(address: Address) -> Connection:
+    """A connection that keeps JSON as the bytes it is."""
+    try:
+        connection = await asyncpg.connect(
+            address.dsn,
+            timeout=CONNECT_SECONDS,
+            command_timeout=COMMAND_SECONDS,
+            # A pooler gives each transaction another connection, which does not know what the last one prepared.
+            statement_cache_size=0 if address.pooled else 200,
+            max_cached_statement_lifetime=0,
+        )
+        await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=bytes, format="binary")
+    except Exception as problem:
+        raise translate(problem, address) from problem
+    if connection.get_server_version().major < OLDEST:
+        await connection.close()
+        raise StoreError(f"{address.shown} is older than Postgres {OLDEST}: upgrade the server")
+    return connection
+
+
+def _same(value: bytes) -> bytes:
+    return value
+
+
+class Connections:
+    """A few connections that are lent out one piece of work at a time; one that broke is not lent again."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._places = asyncio.Semaphore(address.pool)
+        self._idle: list[Connection] = []
+        self._closed = False
+
+    async def run(self, work: Work[T]) -> T:
+        """Does a piece of work that may be done again: as long as it collides with another's it is."""
+        for attempt in range(1, TRIES + 1):
+            try:
+                return await self._once(work)
+            except asyncpg.PostgresError as problem:
+                if problem.sqlstate not in _AGAIN or attempt == TRIES:
+                    raise translate(problem, self.address) from problem
+            except _LOST as problem:
+                raise translate(problem, self.address) from problem
+            await asyncio.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 7)))
+        raise AssertionError("unreachable")
+
+    async def _once(self, work: Work[T]) -> T:
+        async with self._places:
+            if self._closed:
+                raise StoreUnavailable(f"the store {self.address.shown} is closed")
+            connection = await self._take()
+            try:
+                found = await work(connection)
+            except asyncpg.PostgresError as problem:
+                if (problem.sqlstate or "08").startswith(_GONE):
+                    connection.terminate()  # the server is about to
+                self._give_back(connection)
+                raise
+            except BaseException:
+                connection.terminate()  # nobody knows what it is in the middle of
+                raise
+            self._give_back(connection)
+            return found
+
+    async def _take(self) -> Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return await connect(self.address)
+
+    def _give_back(self, connection: Connection) -> None:
+        if connection.is_closed():
+            return
+        if self._closed or connection.is_in_transaction():
+            connection.terminate()
+        else:
+            self._idle.append(connection)
+
+    async def close(self) -> None:
+        self._closed = True
+        for connection in self._idle:
+            await end(connection)
+        self._idle.clear()
+
+
+async def end(connection: Connection) -> None:
+    """Closes a connection, politely if it can hear it."""
+    try:
+        await connection.close(timeout=2)
+    except Exception:
+        connection.terminate()
+
+
+def translate(problem: BaseException, address: Address) -> StoreError:
+    """Our error for one of Postgres'."""
+    if isinstance(problem, StoreError):
+        return problem
+    where = address.shown
+    if isinstance(problem, asyncpg.PostgresError):
+        state = problem.sqlstate or ""
+        if state.startswith("53100"):
+            return StoreFull(f"no room left to write {where}: free some disk space, work goes on by itself")
+        if state in _DENIED:
+            return StoreError(
+                f"{where} refuses: {problem}. Check user and password; the role needs CONNECT on the database, USAGE "
+                f"on the schema {address.schema} and SELECT, INSERT, UPDATE, DELETE on its tables and sequences, and "
+                "to create them, CREATE on the database: or let another role run `penstock migrate`"
+            )
+        if state.startswith(_GONE) or state in _AGAIN:
+            return StoreUnavailable(f"{where} does not take it now ({problem}): it is tried again")
+        return StoreError(f"{where}: {type(problem).__name__}: {problem}")
+    if isinstance(problem, _LOST):
+        about = str(problem) or type(problem).__name__
+        return StoreUnavailable(f"cannot reach {where} ({about}): is the server running, and the URL right?")
+    return StoreError(f"{where}: {type(problem).__name__}: {problem}")

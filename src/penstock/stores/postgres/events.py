@@ -1,0 +1,77 @@
+"""Reading streams and the feed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...core.errors import BadArgument
+from ...core.events import Event, decode_event
+from ...core.ids import event_seq
+from ...ports.store import FeedItem
+from .connection import Connection
+from .statements import Statements
+
+LAST = 2**62
+
+
+async def read(
+    connection: Connection,
+    sql: Statements,
+    stream: str,
+    after: str | None,
+    before: str | None,
+    limit: int,
+    backward: bool,
+) -> list[Event]:
+    low = event_seq(after) if after else 0
+    high = event_seq(before) if before else LAST
+    rows = await connection.fetch(sql.read_backward if backward else sql.read_forward, stream, low, high, limit)
+    return [decode_event(stream, seq, ms, body) for seq, ms, body in rows]
+
+
+async def feed(connection: Connection, sql: Statements, after: str | None, limit: int) -> list[FeedItem]:
+    if after is None:
+        return items(await connection.fetch(sql.feed_end))
+    return items(await connection.fetch(sql.feed, *place(after), limit))
+
+
+def items(rows: Iterable[Any]) -> list[FeedItem]:
+    return [
+        FeedItem(f"{stamp}.{n}", stream, decode_event(stream, seq, ms, body))
+        for stamp, n, stream, seq, ms, body in rows
+    ]
+
+
+def place(cursor: str | None) -> tuple[int, int]:
+    """Stamp and number of a feed cursor."""
+    if not cursor:
+        return 0, 0
+    stamp, _, n = cursor.partition(".")
+    try:
+        return int(stamp), int(n)
+    except ValueError:
+        raise BadArgument(f"{cursor!r} is not a cursor of this feed: pass one that it gave") from None
+
+
+async def names(connection: Connection, sql: Statements, prefix: str, after: str | None, limit: int) -> list[str]:
+    rows = await connection.fetch(sql.stream_names, after or "", prefix, prefix + "\U0010ffff", limit)
+    return [row[0] for row in rows]
+
+
+async def trim(connection: Connection, sql: Statements, stream: str, keep: int | None, before_ms: int | None) -> int:
+    row = await connection.fetchrow(sql.stream, stream)
+    if row is None:
+        return 0
+    sid, last = row
+    removed = 0
+    if keep is not None:
+        removed += changed(await connection.execute(sql.trim_by_seq, sid, last - keep))
+    if before_ms is not None:
+        removed += changed(await connection.execute(sql.trim_by_time, sid, before_ms))
+    return removed
+
+
+def changed(status: str) -> int:
+    """How many rows a statement changed, from its command tag: `DELETE 7`."""
+    return int(status.rpartition(" ")[2])

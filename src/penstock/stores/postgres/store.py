@@ -1,0 +1,266 @@
+"""The Postgres store: one function call a commit, on a few connections of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from ...core.clock import Clock, SystemClock
+from ...core.events import Event
+from ...ports.store import DueSchedules, FeedItem, JobRow, QueueRow, Retention, RunRow, ScheduleRow, StateRow, WaitRow
+from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
+from ..signals import TopicSignals
+from ..tailing import follow
+from . import events, housekeeping, queues, runs, schedules, state, waits
+from .address import read_address
+from .commit import transact
+from .connection import Connection, Connections
+from .keeper import Keeper
+from .migrate import migrate
+from .statements import Statements
+from .wakeups import Wakeups
+
+T = TypeVar("T")
+
+
+class PostgresStore:
+    """Runs, jobs, events and state in one schema of a Postgres database. Its clock is the server's, unless a test has
+    another one."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None, namespace: str = "nq") -> None:
+        self.address = read_address(url)
+        self.signals = TopicSignals()
+        self._clock = None if clock is None or isinstance(clock, SystemClock) else clock
+        self._namespace = namespace
+        self._sql = Statements(self.address.schema)
+        self._connections = Connections(self.address)
+        self._keeper = Keeper(self.address, self._sql)
+        self._wakeups = Wakeups(self.address, self._sql, self.signals)
+        self._turn = asyncio.Lock()
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    async def open(self) -> None:
+        await self.migrate()
+        self._keeper.start()
+        self._wakeups.start()
+
+    async def migrate(self) -> list[int]:
+        """Creates or updates the schema; gives the numbers of what was applied."""
+        return await self._connections.run(lambda c: migrate(c, self._sql, self.address))
+
+    async def close(self) -> None:
+        await self._wakeups.close()
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+        await self._connections.close()
+        await asyncio.to_thread(self._keeper.close)
+
+    def _now(self) -> int | None:
+        """What a test's clock says; None lets the server's speak."""
+        return None if self._clock is None else self._clock.now_ms()
+
+    async def _read(self, read: Callable[..., Awaitable[T]], *values: Any) -> T:
+        return await self._connections.run(lambda c: read(c, self._sql, *values))
+
+    async def _write(self, write: Callable[..., Coroutine[Any, Any, T]], *values: Any) -> T:
+        return await self._to_the_end(self._connections.run(lambda c: write(c, self._sql, *values)))
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Goes on with a write whether or not its caller still waits: what it committed has to be told of."""
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller has it, or has gone away
+
+    def _fire(self, topics: set[str]) -> None:
+        self.signals.fire(topics)
+        self._wakeups.tell(topics)
+
+    # Commits
+
+    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+        return await self._to_the_end(self._commit(units, ask))
+
+    async def _commit(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
+        touched: set[str] = set()
+
+        async def work(connection: Connection) -> CommitReply:
+            touched.clear()  # after a collision the same work is done again
+            return await transact(connection, self._sql, self._now(), units, ask, touched)
+
+        # One after the other, in the order they were asked for: a claim that follows a commit sees what that has freed.
+        async with self._turn:
+            reply = await self._connections.run(work)
+        self._fire(touched)
+        return reply
+
+    async def claim(self, ask: Ask) -> Claims:
+        return (await self.commit((), ask)).work
+
+    def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
+        return self._keeper.renew(claims, self._now(), lease_ms)
+
+    # Events
+
+    async def read(
+        self,
+        stream: str,
+        *,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+        backward: bool = False,
+    ) -> list[Event]:
+        return await self._read(events.read, stream, after, before, limit, backward)
+
+    def tail(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        return follow(self.read, self.signals, stream, after)
+
+    async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
+        return await self._read(events.feed, after, limit)
+
+    async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]:
+        return await self._read(events.names, prefix, after, limit)
+
+    async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
+        return await self._write(events.trim, stream, keep, before_ms)
+
+    # Runs
+
+    async def run(self, id: str) -> RunRow | None:
+        return await self._read(runs.run, id)
+
+    async def runs(
+        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
+    ) -> list[RunRow]:
+        return await self._read(runs.runs, flow, status, before, limit)
+
+    async def loose_runs(self, limit: int = 100) -> list[str]:
+        return await self._read(runs.loose, limit)
+
+    # Queues
+
+    async def queues(self) -> list[QueueRow]:
+        return await self._read(queues.queues)
+
+    async def jobs(self, queue: str, state: JobState, *, after: str | None = None, limit: int = 50) -> list[JobRow]:
+        return await self._read(queues.jobs, queue, state, after, limit)
+
+    async def job(self, id: str) -> JobRow | None:
+        return await self._read(queues.job, id)
+
+    async def pause(self, queue: str) -> None:
+        await self._write(_value, self._sql.set_paused, queue, True)
+
+    async def resume(self, queue: str) -> None:
+        await self._write(_value, self._sql.set_paused, queue, False)
+        self._fire({f"queue:{queue}"})
+
+    async def promote(self, id: str) -> bool:
+        return self._woken(await self._write(_value, self._sql.promote, id))
+
+    async def retry(self, id: str) -> bool:
+        return self._woken(await self._write(_value, self._sql.retry, id))
+
+    async def remove(self, id: str) -> bool:
+        return self._woken(await self._write(queues.remove, id))
+
+    async def drain(self, queue: str, *, delayed: bool = False) -> int:
+        return await self._write(queues.drain, queue, delayed)
+
+    def _woken(self, queue: str | None) -> bool:
+        if queue is not None:
+            self._fire({f"queue:{queue}"})
+        return queue is not None
+
+    # Schedules
+
+    async def put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None = None) -> bool:
+        return await self._to_the_end(self._put_schedule(row, was, unit))
+
+    async def _put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None) -> bool:
+        touched: set[str] = set()
+
+        async def work(connection: Connection) -> bool:
+            touched.clear()
+            async with connection.transaction():
+                if not await schedules.put(connection, self._sql, row, was):
+                    return False
+                if unit is not None:
+                    await transact(connection, self._sql, self._now(), (unit,), None, touched)
+                return True
+
+        done = await self._connections.run(work)
+        self._fire({*touched, "schedules"})
+        return done
+
+    async def remove_schedule(self, id: str, was: ScheduleRow | None = None) -> bool:
+        return await self._write(schedules.remove, id, was)
+
+    async def schedule(self, id: str) -> ScheduleRow | None:
+        return await self._read(schedules.one, id)
+
+    async def schedules(self) -> list[ScheduleRow]:
+        return await self._read(schedules.all)
+
+    async def due_schedules(self, after: ScheduleRow | None = None, limit: int = 100) -> DueSchedules:
+        return await self._read(schedules.due, self._now(), after, limit)
+
+    async def next_schedule(self, after_ms: int = 0) -> int | None:
+        return await self._read(_value, self._sql.next_schedule, after_ms)
+
+    # Waits
+
+    async def wait_row(self, id: str) -> WaitRow | None:
+        return await self._read(waits.one, id)
+
+    async def memos(self, scope: str) -> dict[str, bytes]:
+        return await self._read(waits.memos, scope)
+
+    async def waits(
+        self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[WaitRow]:
+        return await self._read(waits.open_ones, run, kind, after, limit)
+
+    async def listening(
+        self,
+        topic: str,
+        keys: Sequence[str] | None,
+        *,
+        before: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[WaitRow]:
+        return await self._read(waits.listening, topic, keys, before, after, limit)
+
+    async def told(
+        self, kind: str, *, since: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[FeedItem]:
+        return await self._read(waits.told, kind, since, after, limit)
+
+    # State
+
+    async def state(self, key: str) -> StateRow | None:
+        return await self._read(state.get, key, self._now())
+
+    async def states(self, prefix: str, *, after: str | None = None, limit: int = 100) -> list[StateRow]:
+        return await self._read(state.list_, prefix, after, limit, self._now())
+
+    # Housekeeping
+
+    async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
+        return await self._write(housekeeping.sweep, what, self._now(), limit, self._namespace)
+
+    async def describe(self) -> dict[str, Any]:
+        return await self._read(housekeeping.describe, self.address)
+
+
+async def _value(connection: Connection, _sql: Statements, statement: str, *values: Any) -> Any:
+    """The one value of one statement."""
+    return await connection.fetchval(statement, *values)

@@ -1,0 +1,13 @@
+"""The contract on Postgres."""
+
+from __future__ import annotations
+
+import postgres_server
+from penstock.core.clock import Clock
+from penstock.stores.postgres import PostgresStore
+from penstock.testing.contracts import StoreContract
+
+
+class TestPostgres(StoreContract):
+    async def make_store(self, clock: Clock) -> PostgresStore:
+        return PostgresStore(postgres_server.url(), clock=clock)

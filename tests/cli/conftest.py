@@ -123,8 +123,9 @@ class Child:
 
 
 @pytest.fixture
-def child(project: Path) -> Iterator[Callable[..., Child]]:
+def child(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Child]]:
     """Starts the command line as a process; what is left of it afterwards is killed."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # what is not flushed is to be missed here, too
     children: list[Child] = []
 
     def start(*args: str) -> Child:

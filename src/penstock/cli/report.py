@@ -43,7 +43,7 @@ def _step_object(step: Any) -> dict[str, Any]:
 
 def print_json(value: Any) -> None:
     """One line of JSON; plain ASCII where the terminal knows no more."""
-    print(json.dumps(value, ensure_ascii=not unicode_out(), separators=(", ", ": ")))
+    print(json.dumps(value, ensure_ascii=not unicode_out(), separators=(", ", ": ")), flush=True)
 
 
 def unicode_out() -> bool:

@@ -22,6 +22,12 @@ def shared(request: pytest.FixtureRequest) -> Backend:
 
 
 @pytest.fixture
+def store_file() -> Backend:
+    """The store that mutants are made of: many of them change its statements."""
+    return backends.SQLITE_FILE
+
+
+@pytest.fixture
 def tell(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
     """Prints a number that people want to see even when all is well."""
 

@@ -53,30 +53,32 @@ def test_the_sweep_catches(name: str, scenario: str, tell: Tell) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, _ in mutants.of("kill")])
-async def test_the_kills_catch(name: str, shared: Backend, tmp_path: Path, tell: Tell) -> None:
+async def test_the_kills_catch(name: str, store_file: Backend, tmp_path: Path, tell: Tell) -> None:
     if not FULL and name != "split_commit":
         pytest.skip("one in CI; all with PENSTOCK_FAULTS=full")
     kills = 60 if FULL else 15
-    report = await kill_workers(shared, tmp_path, kills=kills, flows=kills * 10, seed=7, mutant=name, heal_seconds=5)
+    report = await kill_workers(
+        store_file, tmp_path, kills=kills, flows=kills * 10, seed=7, mutant=name, heal_seconds=5
+    )
     assert report.violations, f"{name} survived {report.kills} kills"
     tell(f"{name}: caught by {report.kills} kills, {len(report.violations)} violations: {report.violations[0]}")
 
 
-async def test_the_pauses_catch_a_missing_fence(shared: Backend, tmp_path: Path, tell: Tell) -> None:
-    report = await pause_workers(shared, tmp_path, pauses=3, jobs=45, seed=5, mutant="no_fence")
+async def test_the_pauses_catch_a_missing_fence(store_file: Backend, tmp_path: Path, tell: Tell) -> None:
+    report = await pause_workers(store_file, tmp_path, pauses=3, jobs=45, seed=5, mutant="no_fence")
     assert report.violations or report.late_committed, "no_fence survived"
     tell(f"no_fence: caught by {report.pauses} pauses: {report.late_committed} late commits taken")
 
 
-async def test_the_poison_catches_blamed_bystanders(shared: Backend, tmp_path: Path, tell: Tell) -> None:
+async def test_the_poison_catches_blamed_bystanders(store_file: Backend, tmp_path: Path, tell: Tell) -> None:
     report = await poison_workers(
-        shared, tmp_path, goods=8, max_crashes=3, workers=1, mutant="bystanders_blamed", seconds=30
+        store_file, tmp_path, goods=8, max_crashes=3, workers=1, mutant="bystanders_blamed", seconds=30
     )
     assert report.completed < report.goods, "bystanders_blamed survived"
     tell(f"bystanders_blamed: caught by the poison: {report}")
 
 
-async def test_two_processes_catch_a_deferred_begin(shared: Backend, tmp_path: Path, tell: Tell) -> None:
-    report = await race_workers(shared, tmp_path, flows=150, mutant="deferred_begin")
+async def test_two_processes_catch_a_deferred_begin(store_file: Backend, tmp_path: Path, tell: Tell) -> None:
+    report = await race_workers(store_file, tmp_path, flows=150, mutant="deferred_begin")
     assert report.refusals, "deferred_begin survived"
     tell(f"deferred_begin: caught by {report}")

@@ -42,14 +42,14 @@ async def test_schedulers_that_are_killed_neither_lose_nor_double_a_slot(
 
 
 @pytest.mark.parametrize("name", [name for name, _ in mutants.of("schedulers")])
-async def test_the_race_catches(name: str, shared: Backend, tmp_path: Path, tell: Tell) -> None:
-    report = await race_schedulers(shared, tmp_path, slots=300, target=JOB, mutant=name)
+async def test_the_race_catches(name: str, store_file: Backend, tmp_path: Path, tell: Tell) -> None:
+    report = await race_schedulers(store_file, tmp_path, slots=300, target=JOB, mutant=name)
     assert report.problems or report.told != 300, f"{name} survived"
     tell(f"{name}: caught by {report}; {report.problems or f'{report.told} firings told of'}")
 
 
 @pytest.mark.parametrize("name", [name for name, _ in mutants.of("killed-schedulers")])
-async def test_the_kills_catch(name: str, shared: Backend, tmp_path: Path, tell: Tell) -> None:
-    report = await race_schedulers(shared, tmp_path, slots=1000, target=JOB, kills=16, mutant=name)
+async def test_the_kills_catch(name: str, store_file: Backend, tmp_path: Path, tell: Tell) -> None:
+    report = await race_schedulers(store_file, tmp_path, slots=1000, target=JOB, kills=16, mutant=name)
     assert report.problems, f"{name} survived {report.kills} kills"
     tell(f"{name}: caught by {report}; {report.problems[0]}")

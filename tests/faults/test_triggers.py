@@ -26,7 +26,7 @@ async def test_a_trigger_is_fired_once(shared: Backend, tmp_path: Path, tell: Te
 
 
 @pytest.mark.parametrize("name", [name for name, _ in mutants.of("fires")])
-async def test_the_race_catches(name: str, shared: Backend, tmp_path: Path, tell: Tell) -> None:
-    report = await race_fires(shared, tmp_path, triggers=40, fires=10, mutant=name)
+async def test_the_race_catches(name: str, store_file: Backend, tmp_path: Path, tell: Tell) -> None:
+    report = await race_fires(store_file, tmp_path, triggers=40, fires=10, mutant=name)
     assert report.fired > report.triggers, f"{name} survived"
     tell(f"{name}: caught by {report}")

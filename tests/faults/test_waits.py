@@ -66,7 +66,7 @@ def test_the_clocks_catch(name: str, what: str, tell: Tell) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, _ in mutants.of("waits-kill")])
-async def test_the_kills_catch(name: str, shared: Backend, tmp_path: Path, tell: Tell) -> None:
-    report = await kill_waiting(shared, tmp_path, runs=200, kills=60, mutant=name, patience=5)
+async def test_the_kills_catch(name: str, store_file: Backend, tmp_path: Path, tell: Tell) -> None:
+    report = await kill_waiting(store_file, tmp_path, runs=200, kills=60, mutant=name, patience=5)
     assert report.problems, f"{name} survived {report}"
     tell(f"{name}: caught by {report}: {report.problems[0]}")

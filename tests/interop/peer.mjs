@@ -31,7 +31,8 @@ const commands = {
     await worker.waitUntilReady()
   },
   events: async ({ queue: q }) => {
-    const events = keep(new QueueEvents(q, { connection }))
+    // From the start: by default it begins with what comes after its first read, and being ready does not wait for that.
+    const events = keep(new QueueEvents(q, { connection, lastEventId: '0-0' }))
     for (const kind of ['added', 'waiting', 'active', 'completed', 'failed', 'progress', 'delayed']) {
       events.on(kind, (args) => say({ event: kind, ...args }))
     }

@@ -69,8 +69,14 @@ async def _store(app: App, loaded: bool) -> list[Check]:
         return [Check("store", True, f"{mask(url)} is not there yet; the first run makes it"), _disk(path)]
     try:
         async with app:
-            facts = ", ".join(f"{key} {value}" for key, value in (await app.store.describe()).items())
-            checks = [Check("store", True, facts), await _clock(app), *([_disk(path)] if path else [])]
+            described = await app.store.describe()
+            doubts = "; ".join(described.pop("doubts", ()))
+            facts = ", ".join(f"{key} {value}" for key, value in described.items())
+            checks = [
+                Check("store", not doubts, f"{facts}: {doubts}" if doubts else facts),
+                await _clock(app),
+                *([_disk(path)] if path else []),
+            ]
             return [*checks, await _loose(app), await _queues(app, loaded), await _letters(app)]
     except PenstockError as problem:
         return [_wrong("store", problem)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -324,6 +324,17 @@ class Housekeeping(Protocol):
     async def describe(self) -> dict[str, Any]:
         """Facts about the store for `doctor` and error reports."""
         ...
+
+
+@runtime_checkable
+class Migrates(Protocol):
+    """A store whose tables are created and updated by numbered steps."""
+
+    async def migrate(self) -> list[int]:
+        """Applies what is missing; gives the numbers of what was applied."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 class Store(Commits, EventLog, Feed, Runs, QueueAdmin, Schedules, Waits, State, Housekeeping, Protocol):

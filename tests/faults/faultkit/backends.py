@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import postgres_server
@@ -25,9 +26,18 @@ class Backend:
         return open_store(self.url(folder), clock=clock, namespace="nq")
 
 
+@cache
+def _redis(_folder: Path) -> str:
+    """A database of the server that the tests share; worker processes are given its URL."""
+    import redis_server
+
+    return redis_server.url()
+
+
+REDIS = Backend("redis", _redis, True, False)
 SQLITE_FILE = Backend("sqlite-file", lambda folder: f"sqlite:///{folder / 'penstock.db'}", True, True)
 POSTGRES = Backend("postgres", postgres_server.url_of, True, False)  # what waits for a network waits in real time
 SQLITE_MEMORY = Backend("sqlite-memory", lambda _: ":memory:", False, True)
 
-ALL = (SQLITE_FILE, SQLITE_MEMORY, POSTGRES)
+ALL = (SQLITE_FILE, SQLITE_MEMORY, POSTGRES, REDIS)
 SHARED = tuple(backend for backend in ALL if backend.processes)

@@ -198,7 +198,9 @@ async def kill_everyone(backend: Backend, folder: Path, *, timers: int) -> Repor
             for _ in range(2):
                 fleet.hire()
             await _over(app, 120)
-        history = await read_history(app.store, effects=fleet.effects.read(), acknowledged=[probe, *runs], triggers=TRIGGERS)
+        history = await read_history(
+            app.store, effects=fleet.effects.read(), acknowledged=[probe, *runs], triggers=TRIGGERS
+        )
     slept = report.slept
     _judge(report, history, _Outside(app, folder / "none", random.Random(1)))
     report.slept = slept

@@ -297,5 +297,8 @@ SELECT current_setting('server_version'), pg_encoding_to_char(d.encoding),
        current_setting('synchronous_commit'), current_setting('fsync')
 FROM pg_database AS d WHERE d.datname = current_database();
 
+-- name: careless
+SET synchronous_commit = off;
+
 -- name: notify
 SELECT pg_notify($1, $2);

@@ -42,10 +42,20 @@ async def connect(address: Address) -> Connection:
         await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=bytes, format="binary")
     except Exception as problem:
         raise translate(problem, address) from problem
-    if connection.get_server_version().major < OLDEST:
-        await connection.close()
-        raise StoreError(f"{address.shown} is older than Postgres {OLDEST}: upgrade the server")
+    wrong = _unfit(connection)
+    if wrong is not None:
+        await end(connection)
+        raise StoreError(f"{address.shown} {wrong}")
     return connection
+
+
+def _unfit(connection: Connection) -> str | None:
+    if connection.get_server_version().major < OLDEST:
+        return f"is older than Postgres {OLDEST}: upgrade the server"
+    encoding = connection.get_settings().server_encoding
+    if encoding != "UTF8":
+        return f"is encoded as {encoding}, which cannot hold every text: use a database with ENCODING 'UTF8'"
+    return None
 
 
 def _same(value: bytes) -> bytes:

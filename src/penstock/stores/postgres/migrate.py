@@ -12,15 +12,24 @@ from .connection import Connection, translate
 from .statements import Statements, migrations
 
 
+async def prepare(connection: Connection, sql: Statements, address: Address) -> list[int]:
+    """What opening does: applies what is missing, unless the URL says that another role is to."""
+    done = await _done(connection, sql)
+    if len(done) < len(migrations()) and not address.migrate:
+        raise StoreError(f"{address.shown} is not set up for this version of Penstock: run `penstock migrate`")
+    return await migrate(connection, sql, address)
+
+
 async def migrate(connection: Connection, sql: Statements, address: Address) -> list[int]:
     """Applies what is missing in one transaction; gives the numbers applied."""
-    newest = migrations()[-1][0]
-    done = await _done(connection, sql)
-    _check_known(done, newest, address)
-    if len(done) == newest:
+    done, known = await _done(connection, sql), migrations()
+    if done and done[-1] > known[-1][0]:
+        raise StoreError(
+            f"{address.shown} was set up by a newer Penstock (migration {done[-1]}, this one knows {known[-1][0]}): "
+            "upgrade"
+        )
+    if len(done) == len(known):
         return []
-    if not address.migrate:
-        raise StoreError(f"{address.shown} is not set up for this version of Penstock: run `penstock migrate`")
     try:
         async with connection.transaction():
             await connection.execute(sql.alone, lock_key(f"{sql.schema} migrations"))
@@ -47,13 +56,6 @@ async def _done(connection: Connection, sql: Statements) -> list[int]:
     if not await connection.fetchval(sql.find_versions, sql.schema):
         return []
     return [row[0] for row in await connection.fetch(sql.versions)]
-
-
-def _check_known(done: list[int], newest: int, address: Address) -> None:
-    if done and done[-1] > newest:
-        raise StoreError(
-            f"{address.shown} was set up by a newer Penstock (migration {done[-1]}, this one knows {newest}): upgrade"
-        )
 
 
 def lock_key(name: str) -> int:

@@ -17,7 +17,7 @@ from .address import read_address
 from .commit import transact
 from .connection import Connection, Connections
 from .keeper import Keeper
-from .migrate import migrate
+from .migrate import migrate, prepare
 from .statements import Statements
 from .wakeups import Wakeups
 
@@ -41,12 +41,12 @@ class PostgresStore:
         self._under_way: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
-        await self.migrate()
+        await self._connections.run(lambda c: prepare(c, self._sql, self.address))
         self._keeper.start()
         self._wakeups.start()
 
     async def migrate(self) -> list[int]:
-        """Creates or updates the schema; gives the numbers of what was applied."""
+        """Creates or updates the schema, whether or not it is open; gives the numbers of what was applied."""
         return await self._connections.run(lambda c: migrate(c, self._sql, self.address))
 
     async def close(self) -> None:

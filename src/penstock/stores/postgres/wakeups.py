@@ -78,6 +78,7 @@ class Wakeups:
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
         try:
+            await connection.execute(self._sql.careless)  # a message is not worth waiting for the disk
             await connection.add_listener(self._channel, self._hear)
             self._connection = connection
             self._signals.fire_all()  # what was said while nobody listened is looked for

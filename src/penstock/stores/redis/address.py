@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -39,8 +40,9 @@ def parse(url: str) -> Address:
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES or not rest:
         raise SettingError(f"not a Redis URL: write {FORMS}")
-    login, at, places = rest.partition("/")[0].rpartition("@")
-    parts = urlsplit(f"redis://host{rest[len(login) + len(at) + len(places) :]}")
+    server = re.split("[/?]", rest, maxsplit=1)[0]  # by hand: there may be several hosts
+    login, _, places = server.rpartition("@")
+    parts = urlsplit(f"redis://host{rest[len(server) :]}")
     path = [unquote(part) for part in parts.path.split("/") if part]
     sentinel = scheme.endswith("+sentinel")
     if sentinel and not path:

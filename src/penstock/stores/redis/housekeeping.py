@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ...core.errors import ConfigError, StoreError
@@ -44,7 +45,17 @@ async def describe(client: Client) -> dict[str, Any]:
         "maxmemory_policy": facts.get("maxmemory_policy"),
         "aof": facts.get("aof_enabled") == "1",
         "bytes": int(facts.get("used_memory", 0)),
+        "doubts": list(_doubts(facts)),
     }
+
+
+def _doubts(facts: dict[str, str]) -> Iterator[str]:
+    """What would lose work one day."""
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        yield f"maxmemory-policy is {policy}, so Redis forgets work when memory is short: set it to noeviction"
+    if facts.get("aof_enabled") != "1":
+        yield "appendonly is no, so a crash of Redis loses what came after its last snapshot: set it to yes"
 
 
 async def _info(client: Client) -> dict[str, str]:

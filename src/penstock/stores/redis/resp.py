@@ -10,7 +10,7 @@ from ...core.errors import StoreError, StoreFull, StoreUnavailable
 Part = bytes | str | int
 AWAY = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF")
 LOCKED_OUT = ("WRONGPASS", "NOAUTH", "NOPERM")
-_INSIDE = re.compile(r"-([A-Z]{3,}) ")
+_INSIDE = re.compile(r"\b(OOM|LOADING|READONLY|MASTERDOWN|NOPERM|NOREPLICAS|MISCONF) ")
 
 
 def pack(parts: Sequence[Part]) -> bytes:

@@ -7,6 +7,7 @@ is the protocol: a file that differs from the one tested is refused by name.
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from importlib import metadata, resources
 
@@ -41,6 +42,11 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
+_COMMENT = re.compile(r"--\[\[.*?\]\]", re.DOTALL)
+_DEFINES = re.compile(r"local function \w+|local \w+ = function|\w+ = function|local remove\w+\s*$")
+_FORWARD = re.compile(r"local \w+\s*$")
+
+
 class Script:
     """A script's text and the name Redis knows it by."""
 
@@ -57,9 +63,27 @@ def scripts() -> dict[str, Script]:
 
 
 def _compose(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
-    wrapped = [f"local function bull_{file.partition('-')[0]}(KEYS, ARGV)\n{_theirs(file)}\nend" for file in theirs]
+    wrapped = [_wrap(f"bull_{file.partition('-')[0]}", _theirs(file)) for file in theirs]
     folder = resources.files(__package__).joinpath("lua")
     return "\n".join([*wrapped, *(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ours)])
+
+
+def _wrap(name: str, text: str) -> str:
+    """A script as a function. The functions it defines use nothing but what they are given: they are made once for all
+    calls, and not before the first."""
+    defined, inside = ["local rcall = redis.call"], False
+    main: list[str] = []
+    for line in _COMMENT.sub("", text).split("\n"):
+        begins = not inside and _DEFINES.match(line) is not None
+        (defined if inside or begins else main).append(line)
+        if inside or begins:
+            inside = line.rstrip() != "end" and not _FORWARD.match(line)
+    makes = "\n".join([*defined, "return function(KEYS, ARGV)", *main, "end"])
+    return (
+        f"local function make_{name}()\n{makes}\nend\nlocal made_{name}\n"
+        f"local function {name}(KEYS, ARGV)\nmade_{name} = made_{name} or make_{name}()\n"
+        f"return made_{name}(KEYS, ARGV)\nend"
+    )
 
 
 def _theirs(file: str) -> str:

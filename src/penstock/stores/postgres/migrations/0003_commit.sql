@@ -92,7 +92,9 @@ BEGIN
            WITH ORDINALITY AS s (unit, key, value, expect, expires, ord) WHERE s.unit = i ORDER BY s.ord LOOP
     IF x.value IS NULL THEN
       DELETE FROM penstock.states WHERE key = x.key;
-    ELSIF x.expect = 0 THEN
+    ELSIF x.expect = 0 AND NOT EXISTS (
+      SELECT 1 FROM unnest(s_unit, s_key) WITH ORDINALITY AS b (unit, key, ord)
+      WHERE b.unit = i AND b.key = x.key AND b.ord < x.ord) THEN
       -- An expired one may still be there. One that another has just put in makes this fail, and the call is made again.
       DELETE FROM penstock.states WHERE key = x.key AND expires <= now;
       INSERT INTO penstock.states (key, value, version, expires) VALUES (x.key, x.value, 1, x.expires);

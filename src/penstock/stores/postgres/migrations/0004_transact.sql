@@ -159,6 +159,9 @@ BEGIN
       END IF;
 
       verdicts[i] := 0;
+      IF u_remember[i] THEN
+        known := array_append(known, u_id[i]);
+      END IF;
       IF u_expect[i] IS NOT NULL THEN
         IF r_by[r] >= first THEN
           writes[r_by[r]] := 0;

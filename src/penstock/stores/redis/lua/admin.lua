@@ -230,13 +230,14 @@ local function sweep_jobs(queue, before, keep, limit, gone)
   end
 end
 
--- References at the old end that lead nowhere any more.
+-- References that lead nowhere any more. Each sweep looks at the next stretch, and in the end begins again.
 local function trim_references(list, limit)
-  local gone = {}
-  for _, ref in ipairs(call('XRANGE', list, '-', '+', 'COUNT', limit)) do
-    if #call('XRANGE', ref[2][2], ref[2][4], ref[2][4]) > 0 then break end
-    gone[#gone + 1] = ref[1]
+  local from, gone = call('HGET', NS .. 'swept', list), {}
+  local refs = call('XRANGE', list, from and '(' .. from or '-', '+', 'COUNT', limit)
+  for _, ref in ipairs(refs) do
+    if #call('XRANGE', ref[2][2], ref[2][4], ref[2][4]) == 0 then gone[#gone + 1] = ref[1] end
   end
+  if #refs == limit then call('HSET', NS .. 'swept', list, refs[#refs][1]) else call('HDEL', NS .. 'swept', list) end
   if #gone > 0 then call('XDEL', list, unpack(gone)) end
 end
 

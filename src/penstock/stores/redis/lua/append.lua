@@ -42,6 +42,13 @@ local function keep_heads()
   end
 end
 
+-- Does the work of a script and keeps the heads, also when something goes wrong on the way: what was appended stays.
+local function guarded(work)
+  local ok, problem = pcall(work)
+  keep_heads()
+  if not ok then error(type(problem) == 'table' and problem.err or problem, 0) end
+end
+
 -- The last place given out in the order of all streams.
 local function position()
   local last = call('XREVRANGE', NS .. 'feed', '+', '-', 'COUNT', 1)[1]

@@ -17,17 +17,23 @@ local function promote_due(base)
   end
 end
 
--- Jobs whose worker was silent for longer than its lease go back to where they were.
+-- Jobs whose worker was silent for longer than its lease go back to where they were. One that BullMQ's own check has
+-- given to another program's worker meanwhile is that one's.
 local function expire(base)
   local over = call('ZRANGEBYSCORE', base .. 'nq:leases', '-inf', now, 'LIMIT', 0, 1000)
   for n = #over, 1, -1 do
     local id = over[n]
-    let_go(base, id)
-    if call('EXISTS', base .. id) == 1 then
+    local token, lock = call('HGET', base .. id, 'nq:t'), call('GET', base .. id .. ':lock')
+    call('ZREM', base .. 'nq:leases', id)
+    if token then
+      call('HSET', base .. id, 'nq:t', '')
       call('HINCRBY', base .. id, 'nq:c', 1)
-      if call('LREM', base .. 'active', -1, id) > 0 then
-        push(base, id, true, 'active')
-        call('XADD', base .. 'events', '*', 'event', 'stalled', 'jobId', id)
+      if not lock or lock == token then
+        call('DEL', base .. id .. ':lock')
+        if call('LREM', base .. 'active', -1, id) > 0 then
+          push(base, id, true, 'active')
+          call('XADD', base .. 'events', '*', 'event', 'stalled', 'jobId', id)
+        end
       end
     end
   end
@@ -126,7 +132,9 @@ local function hand_out(queue, base, head, want)
     return false
   end
   local id, job = reply[2], fields(reply[1])
-  if job.defa then -- another program has decided that it failed: as its own workers would
+  if job.defa and job['nq:n'] then -- said of a job of ours that stalled: how often it may is the engine's to say
+    call('HDEL', base .. id, 'defa')
+  elseif job.defa then -- another program has decided that it failed: as its own workers would
     let_go(base, id)
     finish(base, id, 'failed', 'failedReason', job.defa)
     return true
@@ -179,9 +187,9 @@ end
 local function serve(queue, want)
   local base = base_of(queue)
   if call('HEXISTS', base .. 'meta', 'paused') == 1 then return end
-  rescue(base)
   promote_due(base)
   expire(base)
+  rescue(base)
   local budget = want.max and budget_of(base, want)
   local lifted = shared_limit(base, want)
   due_at(lifted)
@@ -204,11 +212,12 @@ for i = 11, #ARGV, 6 do
   local old = old_version(ARGV[i])
   if old then return redis.error_reply('NQVERSION ' .. ARGV[i] .. ' ' .. old) end
 end
-for i = 11, #ARGV, 6 do
-  if not most or #claims < most then
-    serve(ARGV[i], {limit = tonumber(ARGV[i + 1]), max = tonumber(ARGV[i + 2]),
-      duration = tonumber(ARGV[i + 3]), per_key = ARGV[i + 4] == '1', active = tonumber(ARGV[i + 5])})
+guarded(function()
+  for i = 11, #ARGV, 6 do
+    if not most or #claims < most then
+      serve(ARGV[i], {limit = tonumber(ARGV[i + 1]), max = tonumber(ARGV[i + 2]), duration = tonumber(ARGV[i + 3]),
+        per_key = ARGV[i + 4] == '1', active = tonumber(ARGV[i + 5])})
+    end
   end
-end
-keep_heads()
+end)
 return {now, claims, next_due or false, emptied, publish()}

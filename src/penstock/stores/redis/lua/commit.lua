@@ -51,9 +51,10 @@ local COMMITTED, REPEATED, FENCED, CONFLICT, REFUSED = 1, {2}, {3}, 4, 5
 local function check_fence()
   local base = base_of(claim.queue)
   local key = base .. claim.job
-  local job = call('HMGET', key, 'nq:t', 'ats', 'nq:u')
+  local job = call('HMGET', key, 'nq:t', 'ats', 'nq:u', 'nq:n')
   if job[3] == unit then return REPEATED end
   if job[1] ~= claim.token or job[2] ~= claim.attempt then return FENCED end
+  if outcome then outcome.arrived = job[4] end
   local lock = call('GET', key .. ':lock')
   if lock ~= claim.token then
     -- The lease ran out, and nobody has taken the job: it may still end, unless BullMQ's own check has moved it.
@@ -353,9 +354,10 @@ local function write()
 end
 
 local receipts, at = {}, 6
-while at <= #ARGV do
-  at = read_unit(at)
-  receipts[#receipts + 1] = check() or write()
-end
-keep_heads()
+guarded(function()
+  while at <= #ARGV do
+    at = read_unit(at)
+    receipts[#receipts + 1] = check() or write()
+  end
+end)
 return {receipts, publish()}

@@ -1,6 +1,6 @@
 -- The end of an attempt. ARGV[5] is what BullMQ's moveToFinished is told besides; the fence was checked before.
-local function finish(base, id, state, name, value)
-  local score = finished_score(base, id)
+local function finish(base, id, state, name, value, arrived)
+  local score = finished_score(base, id, arrived)
   local code = bull_moveToFinished({base .. 'wait', base .. 'active', base .. 'prioritized', base .. 'events',
     base .. 'stalled', base .. 'limiter', base .. 'delayed', base .. 'paused', base .. 'meta', base .. 'pc',
     base .. state, base .. id, base .. 'metrics:' .. state, base .. 'marker'},
@@ -14,15 +14,16 @@ local function to_front(base, id)
 end
 
 local function end_attempt(base, id, unit, out)
-  let_go(base, id)
   local key = base .. id
-  call('HSET', key, 'nq:u', unit)
+  call('DEL', key .. ':lock')
+  call('ZREM', base .. 'nq:leases', id)
+  call('HSET', key, 'nq:u', unit, 'nq:t', '')
   if out.error then
     call('HSET', key, 'nq:e', out.error)
     call('HINCRBY', key, 'nq:f', 1)
   end
-  if out.kind == 'completed' then return finish(base, id, 'completed', 'returnvalue', out.value) end
-  if out.kind == 'dead' then return finish(base, id, 'failed', 'failedReason', out.value) end
+  if out.kind == 'completed' then return finish(base, id, 'completed', 'returnvalue', out.value, out.arrived) end
+  if out.kind == 'dead' then return finish(base, id, 'failed', 'failedReason', out.value, out.arrived) end
   if out.kind == 'given_back' and out.due <= now then
     call('HSET', key, 'nq:d', out.due)
     return to_front(base, id)

@@ -92,8 +92,8 @@ local function push_delayed(base, id, due)
 end
 
 -- The score of a finished job: its time, and within a millisecond its order of arrival.
-local function finished_score(base, id)
-  return now + (tonumber(call('HGET', base .. id, 'nq:n') or 0) % 1024) / 1024
+local function finished_score(base, id, arrived)
+  return now + (tonumber(arrived or call('HGET', base .. id, 'nq:n') or 0) % 1024) / 1024
 end
 
 local function push_cancelled(base, id)

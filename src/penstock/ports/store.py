@@ -26,7 +26,8 @@ class Commits(Protocol):
 
     async def claim(self, ask: Ask) -> Claims:
         """Hands out due jobs of running queues, priority first, each with its run record, and appends their
-        `started` events in the same write. Jobs whose lease ran out are handed out again with `crashes` counted."""
+        `started` events in the same write. Jobs whose lease ran out are handed out again with `crashes` counted.
+        A claim that is asked for after a commit was, in one process, sees what it wrote."""
         ...
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:

@@ -50,6 +50,11 @@ async def test_the_race_catches(name: str, store_file: Backend, tmp_path: Path, 
 
 @pytest.mark.parametrize("name", [name for name, _ in mutants.of("killed-schedulers")])
 async def test_the_kills_catch(name: str, store_file: Backend, tmp_path: Path, tell: Tell) -> None:
-    report = await race_schedulers(store_file, tmp_path, slots=1000, target=JOB, kills=16, mutant=name)
-    assert report.problems, f"{name} survived {report.kills} kills"
+    for attempt in range(4):  # whether a kill strikes between the two writes is a matter of luck
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        report = await race_schedulers(store_file, folder, slots=1000, target=JOB, kills=16, mutant=name)
+        if report.problems:
+            break
+    assert report.problems, f"{name} survived {report.kills} kills, four times"
     tell(f"{name}: caught by {report}; {report.problems[0]}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # also in a process that a test starts here
 
 import postgres_server
 from penstock.app.backend import open_store

@@ -438,6 +438,8 @@ class World:
         started: dict[str, asyncio.Event] = {}
         async with app:
             tasks = [asyncio.create_task(self._item(app, name, item, started)) for item in self._plan]
+            for task in tasks:
+                task.add_done_callback(self._note_exception)
             if not self.profile.calm and self.dice(name).random() < 0.5:
                 self._apps[name] = app
                 async with app.working(name=name, concurrency=4):
@@ -460,6 +462,10 @@ class World:
         times = 2 if self.dice(name, what, run).random() < 0.3 else 1
         await asyncio.gather(*(self._insist(getattr(self, f"_{what}"), app, about) for _ in range(times)))
         known.set()
+
+    def _note_exception(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            self.violations.append(Violation("exception", "client", repr(problem)))
 
     async def _insist(self, call: Callable[[App, Any], Awaitable[None]], app: App, about: Any) -> None:
         """Asks again, as the error says is safe, until there is an answer."""

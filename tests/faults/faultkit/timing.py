@@ -136,12 +136,11 @@ async def _calm(app: App, patience: float) -> None:
 async def _nothing_due(app: App) -> bool:
     if (await app.store.due_schedules(limit=1)).rows:
         return False
+    # First what is due, then what is under way: the other way round, what is claimed in between is in neither.
     for queue in await app.store.queues():
-        if queue.counts["waiting"] or queue.counts["active"]:
-            return False
         if any(row.due <= app.clock.now_ms() for row in await app.store.jobs(queue.name, JobState.DELAYED, limit=1)):
             return False
-    return True
+    return not any(queue.counts["waiting"] or queue.counts["active"] for queue in await app.store.queues())
 
 
 def _compare(report: Report, scene: _Scene, due: dict[str, bool]) -> None:

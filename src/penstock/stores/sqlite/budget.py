@@ -22,8 +22,9 @@ class Budget:
     def _window(self, key: str) -> tuple[int, int]:
         if key not in self._windows:
             row = self._cursor.execute(SQL.rate, (self._queue, key)).fetchone()
-            # A window that ends later than one begun now would: the clock has gone back.
-            fresh = row is None or not self._now < row[0] <= self._now + self._rate.duration_ms
+            # Who waited for the file may read an earlier clock than who began the window; more than a span earlier, and
+            # the clock has gone back.
+            fresh = row is None or not self._now < row[0] <= self._now + 2 * self._rate.duration_ms
             self._windows[key] = (row[0], row[1]) if row and not fresh else (self._now + self._rate.duration_ms, 0)
         return self._windows[key]
 

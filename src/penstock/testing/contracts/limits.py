@@ -78,6 +78,18 @@ class LimitsContract(StoreUnderTest):
         clock.advance("500ms")  # the window began with its first claim
         assert names(await claim(store, rate=TWO_A_SECOND)) == ["j2", "j3"]
 
+    async def test_rate_holds_for_one_whose_clock_is_a_little_behind(self, store: Store, clock: FakeClock) -> None:
+        await add(store, *(job(f"j{n}") for n in range(5)))
+        await claim(store, rate=TWO_A_SECOND)
+        clock.set_ms(clock.now_ms() - 5)
+        assert await claim(store, rate=TWO_A_SECOND) == []
+
+    async def test_rate_does_not_block_after_a_clock_that_went_far_ahead(self, store: Store, clock: FakeClock) -> None:
+        await add(store, *(job(f"j{n}") for n in range(5)))
+        await claim(store, rate=TWO_A_SECOND)
+        clock.set_ms(clock.now_ms() - 3_600_000)
+        assert names(await claim(store, rate=TWO_A_SECOND)) == ["j2", "j3"]
+
     async def test_rate_counts_claims_and_not_completions(self, store: Store) -> None:
         await add(store, *(job(f"j{n}") for n in range(3)))
         for one in await claim(store, rate=TWO_A_SECOND):

@@ -10,12 +10,13 @@ LANGUAGE plpgsql AS $$
 DECLARE
   ends bigint;
 BEGIN
-  -- A window that ends later than one begun now would: the clock has gone back.
+  -- Who waited for the row may read an earlier clock than who began the window; more than a span earlier, and the clock
+  -- has gone back.
   INSERT INTO penstock.rates AS r (queue, key, until, used) VALUES (in_queue, of_key, now + span, 1)
   ON CONFLICT (queue, key) DO UPDATE SET
-    until = CASE WHEN now < r.until AND r.until <= now + span THEN r.until ELSE now + span END,
-    used = CASE WHEN now < r.until AND r.until <= now + span THEN r.used + 1 ELSE 1 END
-  WHERE NOT (now < r.until AND r.until <= now + span AND r.used >= most);
+    until = CASE WHEN now < r.until AND r.until <= now + 2 * span THEN r.until ELSE now + span END,
+    used = CASE WHEN now < r.until AND r.until <= now + 2 * span THEN r.used + 1 ELSE 1 END
+  WHERE NOT (now < r.until AND r.until <= now + 2 * span AND r.used >= most);
   IF FOUND THEN
     RETURN NULL;
   END IF;
@@ -83,7 +84,7 @@ BEGIN
       ELSIF q_rate[i] IS NOT NULL THEN
         page := least(room, q_rate[i] - coalesce((
           SELECT used FROM penstock.rates
-          WHERE queue = q AND key = '' AND now < until AND until <= now + q_span[i]), 0));
+          WHERE queue = q AND key = '' AND now < until AND until <= now + 2 * q_span[i]), 0));
       END IF;
       EXIT WHEN page <= 0;
       IF NOT waiting THEN
@@ -143,7 +144,7 @@ BEGIN
     IF q_rate[i] IS NOT NULL AND NOT q_per_key[i] THEN
       next_due := least(next_due, (
         SELECT until FROM penstock.rates
-        WHERE queue = q AND key = '' AND now < until AND until <= now + q_span[i] AND used >= q_rate[i]));
+        WHERE queue = q AND key = '' AND now < until AND until <= now + 2 * q_span[i] AND used >= q_rate[i]));
     END IF;
   END LOOP;
   SELECT least(next_due, min(least(

@@ -57,8 +57,8 @@ local function budget_of(base, want)
       local kept = call('HGET', base .. 'nq:rates', key)
       if kept then ends, used = string.match(kept, '^(%d+) (%d+)$') end
       ends, used = tonumber(ends), tonumber(used)
-      -- A window that ends later than one begun now would: the clock has gone back.
-      if not ends or ends <= now or ends > now + want.duration then ends, used = now + want.duration, 0 end
+      -- Clocks of two programs may differ; by more than a span, and the one that began the window has gone back.
+      if not ends or ends <= now or ends > now + 2 * want.duration then ends, used = now + want.duration, 0 end
       windows[key] = {ends, used}
     end
     return windows[key]

@@ -22,8 +22,6 @@ from ..ports.unit import Ask, Claims, CommitReply, Committed, Conflict, Receipt,
 log = logging.getLogger("penstock.store")
 
 MAX_BATCH = 500
-MIN_SHARE = 16
-SLOW_COMMIT = 0.005  # seconds
 MAX_RETRIES_OF_COMMAND = 4
 LONGEST_WAIT = 1.0  # seconds between tries
 REMEMBERED_RUNS = 2048
@@ -35,9 +33,6 @@ _Head = tuple[int, bytes | None, str | None]
 
 class WorkSource(Protocol):
     """The worker, as the committer sees it: it asks for work with every commit and takes what comes back."""
-
-    @property
-    def active(self) -> int: ...
 
     def ask(self, finishing: Counter[str]) -> Ask | None:
         """What it can take now; the slots are kept for the answer."""
@@ -92,7 +87,6 @@ class Committer:
         self._pending: list[Intent] = []
         self._known: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
-        self._last_commit = 0.0  # seconds it took
         self._closing = False
 
     async def submit(self, intent: Intent) -> Receipt:
@@ -114,18 +108,10 @@ class Committer:
             while self._pending:
                 # One turn of the loop: attempts that end together go together.
                 await asyncio.sleep(0)
-                size = self._share()
-                batch, self._pending = self._pending[:size], self._pending[size:]
+                batch, self._pending = self._pending[:MAX_BATCH], self._pending[MAX_BATCH:]
                 await self._commit(self._built(batch))
         finally:
             self._task = None
-
-    def _share(self) -> int:
-        """How much goes into one commit: half of what the worker has in hand, so that it works on one half while the
-        store writes the other. A store that is slow to commit is better served by few, large commits."""
-        if self.worker is None or self._last_commit > SLOW_COMMIT:
-            return MAX_BATCH
-        return min(max(MIN_SHARE, self.worker.active // 2), MAX_BATCH)
 
     def _built(self, batch: list[Intent]) -> list[Intent]:
         """Decides each intent on the newest state known of its run; gives those that have a unit to commit."""
@@ -191,16 +177,14 @@ class Committer:
 
     async def _ask_and_commit(self, batch: list[Intent], units: list[Unit]) -> CommitReply:
         """One call for both; the worker hears of the answer, or that there was none."""
-        worker, clock = self.worker, self._loop.time
+        worker = self.worker
         freed = Counter(intent.frees for intent in batch if intent.frees is not None)
         ask = worker.ask(freed) if worker is not None else None
-        began = clock()
         work: Claims | None = None
         try:
             reply = await self._store.commit(units, ask)
             work = reply.work
         finally:
-            self._last_commit = clock() - began
             if worker is not None and ask is not None:
                 worker.take(ask, work)
         return reply

@@ -11,7 +11,6 @@ import apsw
 from ..core.clock import Clock
 from ..stores.sqlite import SqliteStore
 from ..stores.sqlite.connection import MEMORY, connect, translate
-from ..stores.sqlite.tape import set_up_tape
 
 T = TypeVar("T")
 
@@ -21,7 +20,6 @@ class InlineDatabase:
 
     def __init__(self) -> None:
         self.connection = connect(MEMORY)
-        set_up_tape(self.connection)
         self.stores: list[InlineStore] = []
         self.on_commit: Callable[[InlineStore], None] | None = None
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import apsw
 import msgspec
 
 from ...core.ids import event_id
-from ...ports.unit import DELIVER, DELIVERIES, NewEvent, NewJob
-from .rows import write_rows
-from .statements import SQL
-from .tape import Tape
+from ...ports.unit import DELIVER, DELIVERIES, NewEvent
+from ..queries import Queries
+
+SQL = Queries(__package__, "hot.sql")
 
 # The stream that no one can name counts the events of all streams: readers of the feed keep that number, so it is
 # never given out twice, even when the newest events are trimmed.
@@ -22,107 +21,78 @@ FEED = ""
 class _Head:
     """The last place given out in a stream."""
 
-    __slots__ = ("grown", "ms", "seq", "sid")
+    __slots__ = ("ms", "seq", "sid")
 
-    def __init__(self, sid: int | None, seq: int, ms: int) -> None:
-        self.sid = sid  # None: there is no such stream yet
+    def __init__(self, sid: int, seq: int, ms: int) -> None:
+        self.sid = sid
         self.seq = seq
         self.ms = ms
-        self.grown = 0  # the sid, once something was appended
 
 
 class Appender:
     """The events of one piece of work. Nothing is written until `flush`, which must come before the commit."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str], tape: Tape) -> None:
+    def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str]) -> None:
         self._cursor = cursor
         self._now = now
         self._touched = touched
-        self._tape = tape
         self._heads: dict[str, _Head] = {}
-        self._grown: list[tuple[str, _Head]] = []
-        self._values: list[Any] = []
-        self._told: list[
-            tuple[str, str, int, int, int]
-        ] = []  # kind, stream, ms, seq and pos of what others may wait for
-        self._last_sid = 0
+        self._rows: list[tuple[int, int, int, bytes, str | None]] = []
+        self._told: list[tuple[str, str, int]] = []  # kind, stream and row of events that others may wait for
 
-    def unknown(self, streams: set[str]) -> set[str]:
-        """Those of the streams, and of what every append needs, whose heads are still to be read."""
-        return {FEED, *streams}.difference(self._heads)
-
-    def know(self, streams: Iterable[str], rows: Iterable[tuple[str, int, int, int]]) -> None:
-        """The heads of streams that were read; those without a row do not exist."""
-        now, heads = self._now, self._heads
-        for stream, sid, seq, ms in rows:
-            heads[stream] = _Head(sid, seq, max(ms, now))
-        for stream in streams:
-            if stream not in heads:
-                heads[stream] = _Head(None, 0, now)
+    def append(self, events: Sequence[NewEvent]) -> list[tuple[int, int]]:
+        """Gives each event its place, `(ms, seq)`: gapless in its stream, its time never going back."""
+        places: list[tuple[int, int]] = []
+        for event in events:
+            head = self._heads.get(event.stream) or self._head(event.stream)
+            head.seq += 1
+            if event.kind is not None:
+                self._told.append((event.kind, event.stream, len(self._rows)))
+            self._rows.append((head.sid, head.seq, head.ms, event.body, event.kind))
+            places.append((head.ms, head.seq))
+        return places
 
     @property
     def position(self) -> int:
         """The last place given out in the order of all streams."""
-        return self._heads[FEED].seq
-
-    def append(self, events: Sequence[NewEvent]) -> list[tuple[int, int]]:
-        """Gives each event its place, `(ms, seq)`: gapless in its stream, its time never going back."""
-        feed = self._head(FEED)
-        places: list[tuple[int, int]] = []
-        for event in events:
-            head = self._head(event.stream)
-            feed.seq += 1
-            head.seq += 1
-            self._values += (feed.seq, head.grown, head.seq, head.ms, event.body, event.kind)
-            if event.kind is not None:
-                self._told.append((event.kind, event.stream, head.ms, head.seq, feed.seq))
-            places.append((head.ms, head.seq))
-        return places
+        return (self._heads.get(FEED) or self._head(FEED)).seq + len(self._rows)
 
     def flush(self) -> None:
-        """Writes the events; the heads of their streams go on the tape."""
-        for stream, head in self._grown:
-            if head.sid is None:
-                self._tape.add(("open_stream", head.grown, stream, head.seq, head.ms))
-            else:
-                self._tape.add(("move_stream", head.grown, head.seq, head.ms))
-        self._grown.clear()
-        write_rows(self._cursor, SQL.append, 6, self._values)
-        self._values.clear()
+        if not self._rows:
+            return
+        feed = self._head(FEED)
+        first, count = feed.seq + 1, len(self._rows)
+        feed.seq += count
+        rows = [(pos, *row) for pos, row in enumerate(self._rows, first)]
+        self._cursor.executemany(SQL.append, rows)
+        self._cursor.executemany(SQL.move_head, [(head.seq, head.ms, head.sid) for head in self._heads.values()])
         if self._told:
-            self._deliver()
+            self._deliver(first)
+        self._rows.clear()
 
-    def _deliver(self) -> None:
+    def _deliver(self, first: int) -> None:
         """Adds a job for each event that someone waits for. A gate that is opened later looks back by itself."""
         awaited: dict[str, bool] = {}
-        for kind, stream, ms, seq, pos in self._told:
+        for kind, stream, row in self._told:
             if kind not in awaited:
                 awaited[kind] = self._cursor.execute(SQL.awaited, (kind,)).fetchone() is not None
             if awaited[kind]:
-                payload = msgspec.json.encode({"stream": stream, "id": event_id(ms, seq), "cursor": str(pos)})
-                job = NewJob(f"told.{pos}", DELIVERIES, DELIVER, payload)
-                self._tape.add_job(job, self._now)
-                self._tape.add(("know_queue", DELIVERIES))
+                _, seq, ms, _, _ = self._rows[row]
+                payload = msgspec.json.encode({"stream": stream, "id": event_id(ms, seq), "cursor": str(first + row)})
+                job = (f"told.{first + row}", DELIVERIES, DELIVER, self._now, b"{}", payload)
+                self._cursor.execute(SQL.know_queue, (DELIVERIES,))
+                self._cursor.execute(SQL.deliver, job)
                 self._touched.add(f"queue:{DELIVERIES}")
         self._told.clear()
 
     def _head(self, stream: str) -> _Head:
-        """The head of a stream that is about to grow."""
-        head = self._heads.get(stream)
-        if head is None:
-            row = self._cursor.execute(SQL.head, (stream,)).fetchone()
-            self.know((stream,), [(stream, *row)] if row else ())
-            head = self._heads[stream]
-        if not head.grown:
-            head.grown = head.sid or self._new_sid()
-            self._grown.append((stream, head))
-            if stream != FEED:
-                self._touched.add(f"stream:{stream}")
-                self._touched.add("events")
+        row = self._cursor.execute(SQL.head, (stream,)).fetchone()
+        if row is None:
+            self._cursor.execute(SQL.new_stream, (stream, self._now))
+            row = (self._cursor.connection.last_insert_rowid(), 0, self._now)
+        sid, seq, ms = row
+        head = self._heads[stream] = _Head(sid, seq, max(ms, self._now))
+        if stream != FEED:
+            self._touched.add(f"stream:{stream}")
+            self._touched.add("events")
         return head
-
-    def _new_sid(self) -> int:
-        if not self._last_sid:
-            self._last_sid = self._cursor.execute(SQL.last_sid).fetchone()[0]  # type: ignore[index]
-        self._last_sid += 1
-        return self._last_sid

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import Any
 
 import apsw
 
 from ...ports.unit import (
     Cancelled,
-    Claim,
     Committed,
     Completed,
     Conflict,
@@ -17,7 +16,6 @@ from ...ports.unit import (
     GivenBack,
     NewJob,
     OpenWait,
-    Outcome,
     Receipt,
     Refused,
     RetryAt,
@@ -25,53 +23,39 @@ from ...ports.unit import (
     Suspended,
     Unit,
 )
-from .append import Appender
-from .look import Seen, forgettable, look
-from .statements import ACTIVE, CANCELLED, COMPLETED, DELAYED, FAILED, SQL, SUSPENDED, WAITING
-from .tape import Tape
+from .append import SQL, Appender
+
+WAITING, DELAYED, ACTIVE, SUSPENDED, COMPLETED, FAILED, CANCELLED = range(7)
 
 
 class Committer:
-    """Applies units inside the transaction the cursor is in. `touched` collects the topics to signal afterwards.
+    """Applies units inside the transaction the cursor is in. `touched` collects the topics to signal afterwards."""
 
-    What the checks look at is read once for many units; what they write to jobs and runs goes on the tape and into what
-    was read, so that the next unit is checked on it. Everything rarer is read and written where it stands.
-    """
-
-    def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str], appender: Appender, tape: Tape) -> None:
+    def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str], appender: Appender) -> None:
         self._cursor = cursor
         self._now = now
         self._touched = touched
         self._appender = appender
         self._append = appender.append
-        self._tape = tape
-        self._seen = Seen()
+        # Status, closed and paused of the run being written, as they were.
+        self._head: tuple[str, int, int] = ("", 0, 0)
 
-    def apply(self, units: Sequence[Unit]) -> list[Receipt]:
-        receipts: list[Receipt] = []
-        for stretch in _stretches(units):
-            self._seen = look(self._cursor, stretch, self._appender)
-            receipts += [self._apply(unit) for unit in stretch]
-            self._tape.play()
-        return receipts
-
-    def _apply(self, unit: Unit) -> Receipt:
-        remember = forgettable(unit)
-        if remember and unit.id in self._seen.units:
+    def apply(self, unit: Unit) -> Receipt:
+        remember = _forgettable(unit)
+        if remember and self._cursor.execute(SQL.unit_applied, (unit.id,)).fetchone() is not None:
             return Committed(repeated=True)
         refusal = self._check(unit)
         if refusal is not None:
             return refusal
         if remember:
-            self._seen.units.add(unit.id)
-            self._tape.add(("remember_unit", unit.id, self._now))
+            self._cursor.execute(SQL.remember_unit, (unit.id, self._now))
         return self._write(unit)
 
     # Checks
 
     def _check(self, unit: Unit) -> Receipt | None:
         if unit.claim is not None:
-            refusal = self._check_fence(unit, unit.claim)
+            refusal = self._check_fence(unit)
             if refusal is not None:
                 return refusal
         if unit.run is not None:
@@ -82,11 +66,13 @@ class Committer:
             return self._check_rest(unit)
         return None
 
-    def _check_fence(self, unit: Unit, claim: Claim) -> Receipt | None:
-        fence = self._seen.fences.get(claim.handle)
-        if fence is None:
+    def _check_fence(self, unit: Unit) -> Receipt | None:
+        claim = unit.claim
+        assert claim is not None
+        row = self._cursor.execute(SQL.fence, (claim.handle,)).fetchone()
+        if row is None:
             return Fenced()
-        state, attempt, token, last = fence
+        state, attempt, token, last = row
         if last == unit.id:
             return Committed(repeated=True)
         if state != ACTIVE or token != claim.token or attempt != claim.attempt:
@@ -97,20 +83,18 @@ class Committer:
         return None
 
     def _is_closed(self, run: str) -> bool:
-        head = self._seen.runs.get(run)
-        return head is None or bool(head[2])
+        return self._cursor.execute(SQL.run_closed, (run,)).fetchone() != (0,)
 
     def _check_version(self, unit: Unit, run: RunWrite) -> Receipt | None:
-        head = self._seen.runs.get(run.id)
-        if head is None:
+        row = self._cursor.execute(SQL.run_head, (run.id,)).fetchone()
+        if row is None:
             return None if run.expect == 0 else Conflict(0, None)
-        version, last = head[0], head[4]
+        version, status, closed, paused, last, record = row
         if last == unit.id:
             return Committed(repeated=True)
         if version != run.expect or (run.after is not None and run.after != last):
-            self._tape.play()
-            (record,) = self._cursor.execute(SQL.record, (run.id,)).fetchone()  # type: ignore[misc]
             return Conflict(version, record)
+        self._head = (status, closed, paused)
         return None
 
     def _check_rest(self, unit: Unit) -> Receipt | None:
@@ -144,77 +128,89 @@ class Committer:
         if unit.run is not None:
             self._write_run(unit.id, unit.run)
         if unit.claim is not None:
-            self._write_job(unit, unit.claim)
-        if unit.takes or unit.wakes:
-            self._reach(unit)
+            self._write_job(unit)
+        for job in unit.takes:
+            self._cursor.execute(SQL.take, (job,))
+        for job in unit.wakes:
+            self._touch_queues(SQL.wake, (job,))
         places = self._append(unit.events) if unit.events else []
-        added = [self._add(job) for job in unit.jobs] if unit.jobs else []
-        for memo in unit.memos:
-            self._tape.add(("keep_memo", memo.scope, memo.name, memo.value))
-        if unit.waits or unit.state or unit.schedule is not None or unit.once is not None:
+        added = [self._add(job) for job in unit.jobs]
+        if unit.memos or unit.waits or unit.state or unit.schedule is not None or unit.once is not None:
             self._write_rest(unit)
         return Committed(places, added)
 
-    def _reach(self, unit: Unit) -> None:
-        """Takes and wakes jobs that others added; what the unit has done to its own comes first."""
-        self._tape.play()
-        for job in unit.takes:
-            self._cursor.execute(SQL.take, (job,))
-            self._seen.jobs.discard(job)
-        for job in unit.wakes:
-            self._touch_queues(SQL.wake, (job,))
-
     def _write_run(self, unit_id: str, run: RunWrite) -> None:
-        add, now, before = self._tape.add, self._now, self._seen.runs.get(run.id)
-        version = run.expect + 1
-        if before is None:
-            add(("begin_run", run.id, run.flow, run.status, run.closed, run.paused, now, unit_id, run.record))
-        elif (run.status, run.closed, run.paused) == before[1:4]:
-            add(("move_run", run.id, version, now, unit_id, run.record))
+        execute, now = self._cursor.execute, self._now
+        if run.expect == 0:
+            values = (run.id, run.flow, run.status, run.closed, run.paused, now, now, unit_id, run.record)
+            execute(SQL.insert_run, values)
+        elif (run.status, run.closed, run.paused) == self._head:
+            execute(SQL.update_run, (run.expect + 1, now, unit_id, run.record, run.id))
         else:
-            add(("change_run", run.id, version, now, unit_id, run.record, run.status, run.closed, run.paused))
-            if before[3] and not run.paused:
+            execute(
+                SQL.update_run_status,
+                (run.expect + 1, now, unit_id, run.record, run.status, run.closed, run.paused, run.id),
+            )
+            if self._head[2] and not run.paused:
                 self._touch_queues(SQL.release, (now, f"{run.id}.", f"{run.id}/", run.id))
-        self._seen.runs[run.id] = (version, run.status, run.closed, run.paused, unit_id)
         if run.closed:
-            self._cursor.execute(SQL.cancel_waits, (run.id,))
+            execute(SQL.cancel_waits, (run.id,))
             self._touched.add(f"run:{run.id}")
         if run.cancel_jobs:
-            self._cursor.execute(SQL.cancel_jobs, (now, unit_id, f"{run.id}.", f"{run.id}/", run.id))
+            execute(SQL.cancel_jobs, (now, unit_id, f"{run.id}.", f"{run.id}/", run.id))
             self._touched.add("cancelled")
 
-    def _touch_queues(self, sql: str, values: tuple[object, ...]) -> None:
+    def _touch_queues(self, sql: str, values: tuple[Any, ...]) -> None:
         for row in self._cursor.execute(sql, values).fetchall():
             self._touched.add(f"queue:{row[0]}")
 
-    def _write_job(self, unit: Unit, claim: Claim) -> None:
+    def _write_job(self, unit: Unit) -> None:
+        claim, outcome = unit.claim, unit.outcome
+        assert claim is not None
+        execute, pk, now = self._cursor.execute, claim.handle, self._now
         if unit.progress is not None:
-            self._cursor.execute(SQL.set_progress, (unit.progress, claim.handle))
-        outcome = unit.outcome
-        if outcome is None:
-            return
-        state, due, finished, result, error, failures = _end(outcome, self._now)
-        self._tape.add(("end_attempt", claim.handle, state, due, finished, unit.id, result, error, failures))
-        self._seen.fences[claim.handle] = (state, claim.attempt, claim.token, unit.id)
+            execute(SQL.set_progress, (unit.progress, pk))
+        match outcome:
+            case None:
+                return
+            case Completed(result=result):
+                execute(SQL.finish, (COMPLETED, now, unit.id, result, pk))
+            case RetryAt(due=due, error=error):
+                execute(SQL.retry_at, (due, unit.id, error, pk))
+            case Dead(error=error):
+                execute(SQL.fail, (FAILED, now, unit.id, error, pk))
+            case Cancelled():
+                execute(SQL.finish, (CANCELLED, now, unit.id, None, pk))
+            case Suspended(due=due):
+                execute(SQL.suspend, (SUSPENDED if due is None else DELAYED, due or 0, unit.id, pk))
+            case GivenBack(due=due):
+                execute(SQL.give_back, (DELAYED if due > now else WAITING, due, unit.id, pk))
         if isinstance(outcome, RetryAt | GivenBack | Suspended):
             self._touched.add(f"queue:{claim.queue}")
 
     def _add(self, job: NewJob) -> bool:
-        seen = self._seen
-        self._touched.add(f"queue:{job.queue}")
-        if job.queue not in seen.queues:
-            seen.queues.add(job.queue)
-            self._tape.add(("know_queue", job.queue))
-        if job.id in seen.jobs:
-            return False
-        seen.jobs.add(job.id)
-        self._tape.add_job(job, self._now)
-        if job.added is not None:
+        started = job.started
+        state = DELAYED if job.due > self._now else WAITING
+        self._cursor.execute(
+            SQL.add_job,
+            (
+                job.id, job.queue, job.name, state, job.priority, job.due, job.run, job.scope, job.rate_key, self._now,
+                started.stream if started else None, started.head if started else None, job.opts, job.payload,
+            ),
+        )  # fmt: skip
+        added = self._cursor.connection.changes() == 1
+        topic = f"queue:{job.queue}"
+        if topic not in self._touched:
+            self._cursor.execute(SQL.know_queue, (job.queue,))
+            self._touched.add(topic)
+        if added and job.added is not None:
             self._append((job.added,))
-        return True
+        return added
 
     def _write_rest(self, unit: Unit) -> None:
         execute = self._cursor.execute
+        for memo in unit.memos:
+            execute(SQL.memo, (memo.scope, memo.name, memo.value))
         for wait in unit.waits:
             if isinstance(wait, OpenWait):
                 execute(
@@ -237,34 +233,16 @@ class Committer:
             execute(SQL.see, (unit.once, self._now))
 
 
-def _stretches(units: Sequence[Unit]) -> Iterator[Sequence[Unit]]:
-    """Units that can be checked on one look: whoever reaches for jobs that it does not hold goes alone."""
-    stretch: list[Unit] = []
-    for unit in units:
-        alone = bool(unit.takes or unit.wakes) or (unit.run is not None and unit.run.cancel_jobs)
-        if alone and stretch:
-            yield stretch
-            stretch = []
-        stretch.append(unit)
-        if alone:
-            yield stretch
-            stretch = []
-    if stretch:
-        yield stretch
+def _forgettable(unit: Unit) -> bool:
+    """Whether neither its job nor its run would know the unit again, and applying it twice would write twice.
 
-
-def _end(outcome: Outcome, now: int) -> tuple[int, int | None, int | None, bytes | None, bytes | None, int]:
-    """How an attempt's end is kept: state, due, finished, result, error, failures more."""
-    match outcome:
-        case Completed(result=result):
-            return COMPLETED, None, now, result, None, 0
-        case RetryAt(due=due, error=error):
-            return DELAYED, due, None, None, error, 1
-        case Dead(error=error):
-            return FAILED, None, now, None, error, 1
-        case Cancelled():
-            return CANCELLED, None, now, None, None, 0
-        case Suspended(due=due):
-            return SUSPENDED if due is None else DELAYED, due or 0, None, None, None, 0
-        case GivenBack(due=due):
-            return DELAYED if due > now else WAITING, due, None, None, None, 0
+    The job row keeps the unit that ended an attempt, the run row the one that began the run; what only adds jobs
+    and memos is idempotent by their names.
+    """
+    if unit.claim is not None and unit.outcome is not None:
+        return False
+    if unit.run is not None:
+        return unit.run.expect > 0
+    if unit.events or unit.takes or unit.wakes or unit.waits or unit.state:
+        return True
+    return unit.schedule is not None or unit.once is not None

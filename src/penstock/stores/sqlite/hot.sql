@@ -1,35 +1,53 @@
--- The statements of commit, claim and renew. What is read for many units or jobs comes as one row of JSON: each row
--- more would be one more time that the writer's thread lets go of the interpreter.
+-- The statements of commit, claim and renew.
 
--- name: look
-SELECT
-  (SELECT json_group_array(json_array(pk, state, attempt, token, unit))
-   FROM json_each(?1) AS k CROSS JOIN jobs ON pk = k.value),
-  (SELECT json_group_array(json_array(runs.id, version, status, closed, paused, unit))
-   FROM json_each(?2) AS k CROSS JOIN runs ON runs.id = k.value),
-  (SELECT json_group_array(units.id) FROM json_each(?3) AS k CROSS JOIN units ON units.id = k.value),
-  (SELECT json_group_array(jobs.id) FROM json_each(?4) AS k CROSS JOIN jobs ON jobs.id = k.value),
-  (SELECT json_group_array(name) FROM json_each(?5) AS k CROSS JOIN queues ON name = k.value),
-  (SELECT json_group_array(json_array(name, sid, seq, ms))
-   FROM json_each(?6) AS k CROSS JOIN streams ON name = k.value);
+-- name: fence
+SELECT state, attempt, token, unit FROM jobs WHERE pk = ?;
 
--- name: record
-SELECT record FROM runs WHERE id = ?;
+-- name: run_head
+SELECT version, status, closed, paused, unit, record FROM runs WHERE id = ?;
 
--- name: last_sid
-SELECT coalesce(max(sid), 0) FROM streams;
+-- name: insert_run
+INSERT INTO runs (id, version, flow, status, closed, paused, created, updated, unit, record)
+VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: add_jobs
-INSERT INTO jobs (id, queue, name, state, priority, due, run, scope, rate_key, created, started_stream, started_head,
-                  opts, payload)
-SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL;
+-- name: update_run
+UPDATE runs SET version = ?, updated = ?, unit = ?, record = ? WHERE id = ?;
 
--- name: append
-INSERT INTO events (pos, sid, seq, ms, body, kind)
-SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL;
+-- name: update_run_status
+UPDATE runs SET version = ?, updated = ?, unit = ?, record = ?, status = ?, closed = ?, paused = ? WHERE id = ?;
 
 -- name: head
 SELECT sid, seq, ms FROM streams WHERE name = ?;
+
+-- name: new_stream
+INSERT INTO streams (name, seq, ms) VALUES (?, 0, ?);
+
+-- name: move_head
+UPDATE streams SET seq = ?, ms = ? WHERE sid = ?;
+
+-- name: append
+INSERT INTO events (pos, sid, seq, ms, body, kind) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: add_job
+INSERT INTO jobs (id, queue, name, state, priority, due, run, scope, rate_key, created, started_stream, started_head,
+                  opts, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: finish
+UPDATE jobs SET state = ?, finished = ?, unit = ?, result = ?, lease = NULL WHERE pk = ?;
+
+-- name: fail
+UPDATE jobs SET state = ?, finished = ?, unit = ?, error = ?, failures = failures + 1, lease = NULL WHERE pk = ?;
+
+-- name: retry_at
+UPDATE jobs SET state = 1, due = ?, unit = ?, error = ?, failures = failures + 1, lease = NULL WHERE pk = ?;
+
+-- name: give_back
+UPDATE jobs SET state = ?, due = ?, unit = ?, lease = NULL WHERE pk = ?;
+
+-- name: suspend
+UPDATE jobs SET state = ?, due = ?, unit = ?, lease = NULL WHERE pk = ?;
 
 -- name: wake
 UPDATE jobs SET state = 0, due = 0 WHERE id = ? AND state IN (1, 3) RETURNING queue;
@@ -56,6 +74,9 @@ DELETE FROM jobs WHERE id = ? AND state IN (0, 1, 3, 5);
 -- name: takeable
 SELECT 1 FROM jobs WHERE id = ? AND state IN (0, 1, 3, 5);
 
+-- name: memo
+INSERT INTO memos (scope, name, value) VALUES (?, ?, ?) ON CONFLICT (scope, name) DO NOTHING;
+
 -- name: memos_of
 SELECT name, value FROM memos WHERE scope = ?;
 
@@ -66,6 +87,9 @@ ON CONFLICT (id) DO UPDATE SET state = 'open', due = ?5, job = ?6, topic = ?7, k
 
 -- name: awaited
 SELECT 1 FROM waits WHERE topic = ? AND state = 'open' LIMIT 1;
+
+-- name: deliver
+INSERT INTO jobs (id, queue, name, state, priority, due, created, opts, payload) VALUES (?, ?, ?, 0, 0, 0, ?, ?, ?);
 
 -- name: wait_state
 SELECT state FROM waits WHERE id = ?;
@@ -95,26 +119,17 @@ SELECT 1 FROM once WHERE key = ?;
 -- name: see
 INSERT INTO once (key, at) VALUES (?, ?);
 
--- name: lines
-SELECT json_group_array(json_array(
-  q.value,
-  coalesce((SELECT paused FROM queues WHERE name = q.value), 0),
-  EXISTS (SELECT 1 FROM jobs WHERE queue = q.value AND state = 0),
-  (SELECT min(due) FROM jobs WHERE queue = q.value AND state = 1),
-  (SELECT min(lease) FROM jobs WHERE queue = q.value AND state = 2)
-)) FROM json_each(?) AS q;
+-- name: unit_applied
+SELECT 1 FROM units WHERE id = ?;
 
--- name: waiting
-SELECT
-  json_group_array(json_array(
-    j.pk, j.id, j.name, j.scope, j.attempt, j.failures, j.crashes, j.run, j.started_stream, j.rate_key,
-    r.version, r.closed, r.paused,
-    length(j.payload), length(j.opts), length(j.started_head), length(r.record))),
-  CAST(group_concat(concat(j.payload, j.opts, j.started_head, r.record), '') AS BLOB),
-  json_group_array(json_array(s.name, s.sid, s.seq, s.ms)) FILTER (WHERE s.sid IS NOT NULL)
-FROM (SELECT * FROM jobs WHERE queue = ? AND state = 0 ORDER BY priority, pk LIMIT ?) AS j
-LEFT JOIN runs AS r ON r.id = j.run
-LEFT JOIN streams AS s ON s.name = j.started_stream;
+-- name: remember_unit
+INSERT INTO units (id, at) VALUES (?, ?);
+
+-- name: paused
+SELECT paused FROM queues WHERE name = ?;
+
+-- name: know_queue
+INSERT INTO queues (name) VALUES (?) ON CONFLICT (name) DO NOTHING;
 
 -- name: wake_delayed
 UPDATE jobs SET state = 0 WHERE queue = ? AND state = 1 AND due <= ?;
@@ -122,8 +137,24 @@ UPDATE jobs SET state = 0 WHERE queue = ? AND state = 1 AND due <= ?;
 -- name: expired
 UPDATE jobs SET state = 0, crashes = crashes + 1, lease = NULL WHERE queue = ? AND state = 2 AND lease <= ?;
 
+-- name: next_due
+SELECT min(due) FROM jobs WHERE queue = ? AND state = 1;
+
+-- name: next_expiry
+SELECT min(lease) FROM jobs WHERE queue = ? AND state = 2;
+
 -- name: count_active
 SELECT count(*) FROM jobs WHERE queue = ? AND state = 2;
+
+-- name: waiting
+SELECT pk, id, name, payload, opts, scope, attempt, failures, crashes, run, started_stream, started_head, rate_key
+FROM jobs WHERE queue = ? AND state = 0 ORDER BY priority, pk LIMIT ?;
+
+-- name: activate
+UPDATE jobs SET state = 2, attempt = ?, token = ?, lease = ? WHERE pk = ?;
+
+-- name: run_of_claim
+SELECT version, closed, record, paused FROM runs WHERE id = ?;
 
 -- name: drop_closed
 UPDATE jobs SET state = 6, finished = ? WHERE pk = ?;

@@ -16,9 +16,9 @@ from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
 from ..signals import TopicSignals
 from ..tailing import follow
 from . import events, housekeeping, queues, runs, schedules, state, waits
+from .append import SQL
 from .connection import MEMORY
 from .reader import Reader
-from .statements import SQL
 from .transact import transact
 from .writer import Writer
 

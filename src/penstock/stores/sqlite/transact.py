@@ -10,20 +10,18 @@ from ...ports.unit import Ask, Claims, CommitReply, Unit
 from .append import Appender
 from .claim import Claimer
 from .commit import Committer
-from .tape import Tape
 
 
 def transact(cursor: apsw.Cursor, now: int, units: Sequence[Unit], ask: Ask | None, touched: set[str]) -> CommitReply:
     """Applies units in order and hands out the work asked for; `touched` collects the topics to signal afterwards."""
-    tape = Tape(cursor)
-    appender = Appender(cursor, now, touched, tape)
-    receipts = Committer(cursor, now, touched, appender, tape).apply(units)
+    appender = Appender(cursor, now, touched)
+    committer = Committer(cursor, now, touched, appender)
+    receipts = [committer.apply(unit) for unit in units]
     work = Claims()
     if ask is not None:
-        claimer = Claimer(cursor, now, appender, tape)
+        claimer = Claimer(cursor, now, appender)
         work = claimer.claim(ask)
         # Whoever asks has just been given all there is of these: waking it for the same jobs would be for nothing.
         touched.difference_update(f"queue:{queue}" for queue in claimer.emptied)
     appender.flush()
-    tape.play()
     return CommitReply(receipts, work)

@@ -13,7 +13,6 @@ import apsw
 
 from ...core.errors import StoreUnavailable
 from .connection import connect, translate
-from .tape import set_up_tape
 
 T = TypeVar("T")
 Work = Callable[[apsw.Cursor], T]
@@ -98,7 +97,6 @@ class Writer:
     def _main(self) -> None:
         try:
             connection = connect(self.path)
-            set_up_tape(connection)
         except BaseException as problem:
             self._refuse_rest()
             self._opened.set_exception(problem)

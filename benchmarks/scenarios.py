@@ -73,6 +73,14 @@ SCENARIOS = (
         quick_n=100,
     ),
     Scenario(
+        "flows3_installed",
+        "the same, DBOS with the settings it is installed with",
+        ("penstock", "dbos"),
+        (Metric("drain_per_s", "worked off by one worker process", "/s"),),
+        n=1000,
+        quick_n=100,
+    ),
+    Scenario(
         "step_latency",
         "from one step's end to the next one's start, idle",
         ("penstock", "dbos", "bare"),

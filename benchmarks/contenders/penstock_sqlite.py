@@ -19,7 +19,7 @@ from penstock.core.events import Streams
 from penstock.ports.unit import Ask, Completed, NewEvent, NewJob, RunWrite, Unit, Want
 from penstock.stores.sqlite import SqliteStore
 
-CONCURRENCY = 50
+CONCURRENCY = 200  # faster than 50 and 100; peers have what is best for them too
 CHUNK = 1000  # starts in flight
 # Waiting, delayed, active; each is counted by its own partial index.
 UNFINISHED = """
@@ -295,6 +295,7 @@ main(
         for name, measure in {
             "jobs": jobs,
             "flows3": flows3,
+            "flows3_installed": flows3,
             "step_latency": step_latency,
             "pickup": pickup,
             "pickup_installed": pickup_installed,
@@ -308,6 +309,7 @@ main(
         for name, work in {
             "jobs": work_drain,
             "flows3": work_drain,
+            "flows3_installed": work_drain,
             "pickup": work_pickup,
             "pickup_installed": work_pickup,
         }.items()

@@ -1,4 +1,4 @@
-"""Units are checked on one look and written from one tape: a batch of them does what they do one after another."""
+"""A batch of units does what they do one after another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from penstock.ports.unit import (
     Unit,
 )
 from penstock.stores.sqlite import SqliteStore
-from penstock.stores.sqlite.rows import WIDEST
 from penstock.testing.clock import FakeClock
 from penstock.testing.contracts.picture import picture
 from penstock.testing.contracts.samples import ERROR, ask, claim, event, job, run, started, unit, wait
@@ -132,21 +131,6 @@ async def test_a_unit_after_a_refused_one_of_its_run_is_told_what_is_stored() ->
         third.run = msgspec.structs.replace(third.run, after=bad.id)
         reply = await store.commit([good, bad, third])
         assert reply.receipts == [Committed(), Conflict(2, b"1"), Conflict(2, b"1")]
-    finally:
-        await store.close()
-
-
-async def test_a_batch_wider_than_any_statement_keeps_its_order() -> None:
-    store = SqliteStore(clock=FakeClock())
-    await store.open()
-    try:
-        many = WIDEST * 2 + 7
-        units = [unit(run=run(f"x{n}"), events=[event(data=n)], jobs=[job(f"j{n:04}")]) for n in range(many)]
-        reply = await store.commit(units, ask(limit=many))
-        assert [c.job for c in reply.work.claims] == [f"j{n:04}" for n in range(many)]
-        assert [item.event.data for item in await store.feed("", limit=many)] == list(range(many))
-        ends = [unit(claim=c, outcome=Completed(b"1")) for c in reply.work.claims]
-        assert (await store.commit(ends)).receipts == [Committed()] * many
     finally:
         await store.close()
 

@@ -34,6 +34,11 @@ _Head = tuple[int, bytes | None, str | None]
 class WorkSource(Protocol):
     """The worker, as the committer sees it: it asks for work with every commit and takes what comes back."""
 
+    @property
+    def active(self) -> int:
+        """How many attempts are in hand."""
+        ...
+
     def ask(self, finishing: Counter[str]) -> Ask | None:
         """What it can take now; the slots are kept for the answer."""
         ...
@@ -106,12 +111,16 @@ class Committer:
     async def _flush(self) -> None:
         try:
             while self._pending:
-                # One turn of the loop: attempts that end together go together.
-                await asyncio.sleep(0)
+                if self._more_may_come():
+                    await asyncio.sleep(0)
                 batch, self._pending = self._pending[:MAX_BATCH], self._pending[MAX_BATCH:]
                 await self._commit(self._built(batch))
         finally:
             self._task = None
+
+    def _more_may_come(self) -> bool:
+        """Whether a turn of the loop is worth waiting: attempts that end together go together."""
+        return self.worker is None or len(self._pending) < self.worker.active
 
     def _built(self, batch: list[Intent]) -> list[Intent]:
         """Decides each intent on the newest state known of its run; gives those that have a unit to commit."""

@@ -72,11 +72,13 @@ class Worker:
         self._active: dict[str, tuple[Claim, Attempt | None]] = {}
         self._held: Counter[str] = Counter()
         self._denied = False
-        self._kept: Counter[str] = Counter()  # slots kept for asks that are not answered yet
+        self._kept: Counter[str] = Counter()  # slots of each queue kept for asks that are not answered yet
+        self._promised = 0  # and of the worker: one ask may want the same slots for several queues
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._listener: Listener | None = None
         self._next_due: int | None = None
+        self._next_look = 0  # when the store is looked at next, whatever is heard
         self._turn = 0
         self._loop = asyncio.get_running_loop()
         self._quarantine = Quarantine(max_crashes, lease_ms / 1000)
@@ -89,7 +91,7 @@ class Worker:
     @property
     def asked_for(self) -> int:
         """How many jobs may be on their way here: the store may have handed them out already."""
-        return self._kept.total()
+        return self._promised
 
     @property
     def next_due(self) -> int | None:
@@ -137,7 +139,9 @@ class Worker:
             await self._claim(ask)
         if self._stopping.is_set() or self._queues is not queues:
             return False
-        await listener.wait(self._patience())
+        patience = self._patience()
+        self._next_look = self._clock.now_ms() + int(patience * 1000)
+        await listener.wait(patience)
         return True
 
     def _nudge(self) -> None:
@@ -164,9 +168,9 @@ class Worker:
         """What this worker can take, counting the slots that the commit on its way sets free."""
         if self._stopping.is_set() or self._quarantine.busy:
             return None
-        free = self._concurrency - len(self._active) - self._kept.total() + finishing.total()
+        free = self._concurrency - len(self._active) - self._promised + finishing.total()
         if free <= 0:
-            self._denied = self._kept.total() > 0  # the answer under way may leave room
+            self._denied = self._promised > 0  # the answer under way may leave room
             return None
         wants = []
         for queue, limits in self._queues.items():
@@ -179,19 +183,22 @@ class Worker:
         self._turn = (self._turn + 1) % len(wants)
         for want in wants:
             self._kept[want.queue] += want.limit
+        self._promised += free
         return Ask((*wants[self._turn :], *wants[: self._turn]), self._lease_ms, self.name, free)
 
     def take(self, ask: Ask, work: Claims | None) -> None:
         for want in ask.wants:
             self._kept[want.queue] -= want.limit
-        if self._denied:
-            self._denied = False
+        free = ask.limit or 0
+        self._promised -= free
+        if self._denied and len(work.claims if work is not None else ()) < free:
             self._nudge()
+        self._denied = False
         if work is None:
             work = Claims(next_due=self._clock.now_ms() + 500)  # no answer: ask again soon
-        if work.next_due is not None and (self._next_due is None or work.next_due < self._next_due):
-            self._nudge()  # a commit brought news of work that is due before the next look at the store
         self._next_due = work.next_due
+        if work.next_due is not None and work.next_due < self._next_look:
+            self._nudge()  # a commit brought news of work that is due before the next look at the store
         for claim in work.claims:
             self._active[claim.token] = (claim, None)
             self._held[claim.queue] += 1

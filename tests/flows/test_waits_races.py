@@ -166,3 +166,29 @@ async def test_fired_against_its_timeout(kit: Any, late: bool) -> None:
         assert (await app.finish(run)).result == ("fired" if fired else "timeout")
         assert fired is not late
         assert [e["kind"] for e in await app.history(run)].count("step.completed") == 1
+
+
+async def test_a_gate_that_is_gone_when_the_event_arrives_keeps_it_from_nobody(kit: Any) -> None:
+    @flow("hear", emits=[])
+    async def hear(ctx: Context) -> Any:
+        return (await ctx.wait.event("bell")).data
+
+    async with kit(hear) as app:
+        runs = [await app.start("hear") for _ in range(4)]
+        await app.settled()
+        listening, looks = app.store.listening, []
+
+        async def and_then_one_is_cancelled(*given: Any, **more: Any) -> Any:
+            rows = await listening(*given, **more)
+            looks.append(len(rows))
+            if len(looks) == 1:
+                await app.cancel(runs[1])
+            return rows
+
+        app.store.listening = and_then_one_is_cancelled
+        await app.emit("bell", "ding")
+        await app.settled()
+        assert [(await app.run(run)).status for run in runs] == ["completed", "cancelled", "completed", "completed"]
+        assert looks == [4, 3], "the write of all four was refused, and it looked again"
+        resumed = [e.kind for run in runs for e in await app.events.read(f"nq:flow:{run}")].count("step.resumed")
+        assert resumed == 3

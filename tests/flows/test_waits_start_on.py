@@ -8,6 +8,8 @@ import pytest
 
 from penstock import Context, flow
 from penstock.core.errors import DefinitionError
+from penstock.jobs.work import packed
+from penstock.ports.unit import DELIVER, DELIVERIES, NewJob, Unit
 from penstock.testing import TestApp
 
 
@@ -57,7 +59,7 @@ async def test_once_for_an_event_that_is_delivered_again(kit: Any) -> None:
         assert await results(app) == [1]
         (item,), (last,) = await app.store.told("bang"), await app.store.feed(None)
         again = {"stream": item.stream, "id": item.event.id, "cursor": last.cursor}
-        await app._deliveries.deliver(again)
+        await app.store.commit([Unit("again", jobs=[NewJob("again", DELIVERIES, DELIVER, packed(again))])])
         assert await results(app) == [1]
 
 

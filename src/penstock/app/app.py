@@ -25,7 +25,7 @@ from ..core.priority import check_priority
 from ..core.retry import Retries
 from ..flows.commands import Commands
 from ..flows.definition import FlowDefinition, definitions_in
-from ..flows.deliveries import Deliveries, Starters, start_inputs
+from ..flows.deliveries import Deliveries
 from ..flows.describe import describe
 from ..flows.discovery import Found, Problem, discover, from_functions
 from ..flows.engine import FlowEngine
@@ -34,6 +34,7 @@ from ..flows.reducer import FlowView
 from ..flows.registry import Flow, Registry, build
 from ..flows.reload import rediscover
 from ..flows.resuming import Signature, Triggers
+from ..flows.starters import Starters, start_inputs
 from ..jobs.committer import Committer
 from ..jobs.context import check_kind
 from ..jobs.engine import JobEngine

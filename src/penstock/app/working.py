@@ -10,8 +10,8 @@ from typing import Any
 
 from ..core.clock import Clock
 from ..core.errors import ConfigError, StoreError, UnknownQueue
-from ..flows.deliveries import Starters
 from ..flows.registry import Registry
+from ..flows.starters import Starters
 from ..jobs.committer import Committer
 from ..jobs.work import Work
 from ..jobs.worker import QueueLimits, Worker

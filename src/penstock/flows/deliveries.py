@@ -8,7 +8,8 @@ once, so none is had twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -16,26 +17,25 @@ from ..core.clock import Clock
 from ..core.errors import PenstockError
 from ..core.events import Event
 from ..core.ids import digest
-from ..core.matching import contains, filed_under, keys_of
-from ..core.payload import pack
+from ..core.matching import contains, keys_of
 from ..core.retry import Backoff, RetryPolicy
 from ..jobs.committer import Committer, Intent
+from ..jobs.context import Context
 from ..jobs.definition import Handler
 from ..jobs.engine import JobWork, QuietWork
 from ..jobs.gates import EVENT, GateBody, GateResult, closing, decode_body, event_ref
 from ..jobs.journal import encode
 from ..jobs.sleeping import LOOK_BACK
+from ..jobs.work import Failure, Stopped, Success
 from ..ports.store import Store, WaitRow
-from ..ports.unit import DELIVER, DELIVERIES, Claim, CloseWait, OpenWait, Receipt, Refused, Unit, WaitChange
+from ..ports.unit import DELIVER, DELIVERIES, Claim, Completed, GivenBack, Receipt, Refused, Unit
 from ..telemetry.recorder import Recorder
-from .definition import Subscription
-from .registry import Flow
 
 PATIENT = RetryPolicy(attempts=1_000, backoff=Backoff("exponential", 200, 60_000))
 PAGE = 200
-FLOW = "flow"
+Opening = dict[tuple[str, int], list[Unit]]  # by job and attempt: the gates it opens as it ends
 
-StartFlow = Callable[[str, str, Event], Awaitable[None]]  # flow, run, event
+StartFlow = Callable[[str, str, Event], Coroutine[Any, Any, None]]  # flow, run, event
 
 
 class Deliveries:
@@ -56,6 +56,7 @@ class Deliveries:
         self._clock = clock
         self._unit_id = unit_id
         self._start_flow = start_flow
+        self._opening: Opening = {}
         self._handlers = {
             name: Handler(name=name, fn=fn, queue=DELIVERIES, retry=PATIENT)
             for name, fn in ((DELIVER, self.deliver), (LOOK_BACK, self.look_back))
@@ -65,9 +66,9 @@ class Deliveries:
         handler = self._handlers.get(claim.name)
         if handler is None:
             raise PenstockError(f"queue {DELIVERIES} is the engine's own and has no job {claim.name!r}")
-        return QuietWork(claim, handler, self._recorder, self._clock, self._unit_id)
+        return DeliveryWork(claim, handler, self._recorder, self._clock, self._unit_id, self._opening)
 
-    async def deliver(self, payload: dict[str, str]) -> None:
+    async def deliver(self, payload: dict[str, str], ctx: Context) -> None:
         """Opens every gate that waits for an event."""
         stream, id = payload["stream"], payload["id"]
         found = await self._store.read(stream, after=_before(id), limit=1)
@@ -76,16 +77,48 @@ class Deliveries:
         event = found[0]
         after: str | None = None
         keys, cursor = keys_of(event.data), payload["cursor"]
+        opening: list[Unit] = []
         problems: list[BaseException] = []
         # A gate that was opened later looks back by itself, if it is to have what came before it.
         while rows := await self._store.listening(event.kind, keys, before=cursor, after=after, limit=PAGE):
             after = rows[-1].id
-            offers = await asyncio.gather(*(self._offer(row, event, stream) for row in rows), return_exceptions=True)
+            await self._open_all(opening)
+            opening, others = self._sorted(rows, event, stream)
+            offers = await asyncio.gather(*others, return_exceptions=True)
             problems += [problem for problem in offers if isinstance(problem, BaseException)]
             if len(rows) < PAGE:
                 break
         if problems:
+            await self._open_all(opening)
             raise problems[0]  # the others have had it; it is offered again to those who could not take it
+        if opening:
+            self._opening[ctx.job_id, ctx.attempt] = opening
+
+    def _sorted(
+        self, rows: list[WaitRow], event: Event, stream: str
+    ) -> tuple[list[Unit], list[Coroutine[Any, Any, object]]]:
+        """Of those who wait for the event: units that may be one, and what has to be done for each alone."""
+        opening: list[Unit] = []
+        others: list[Coroutine[Any, Any, object]] = []
+        for row in rows:
+            body = decode_body(row.body)
+            if not self._fits(body, event, stream):
+                continue
+            if row.kind != EVENT:
+                others.append(self._start_flow(row.scope, run_of(row, stream, event.id), event))
+            elif body.shared:
+                others.append(self._open(row, body, event, stream))
+            else:
+                opening.append(self._unit(row, body, event, stream))
+        return opening, others
+
+    async def _open_all(self, units: list[Unit]) -> None:
+        """Opens gates by one write, or by one each if something else was first at one of them."""
+        if not units:
+            return
+        whole = _joined(Unit(self._unit_id()), units)
+        if isinstance(await self._submit(whole), Refused):
+            await asyncio.gather(*map(self._submit, units))
 
     async def look_back(self, payload: dict[str, str]) -> None:
         """Opens one gate if what it waits for has happened before it was there."""
@@ -105,26 +138,67 @@ class Deliveries:
             if len(items) < PAGE:
                 return
 
-    async def _offer(self, row: WaitRow, event: Event, stream: str) -> None:
-        body = decode_body(row.body)
-        if self._fits(body, event, stream):
-            if row.kind == EVENT:
-                await self._open(row, body, event, stream)
-            else:
-                await self._start_flow(row.scope, run_of(row, stream, event.id), event)
-
     def _fits(self, body: GateBody, event: Event, stream: str) -> bool:
         if event_ref(stream, event.id) in body.taken:
             return False
         return contains(event.data, body.match) if body.match else True
 
     async def _open(self, row: WaitRow, body: GateBody, event: Event, stream: str) -> Receipt:
-        result = GateResult(self._clock.now_ms(), msgspec.Raw(encode(event)), ref=event_ref(stream, event.id))
-        unit = closing(row, body, result, self._recorder, self._unit_id(), "Event received")
+        unit = self._unit(row, body, event, stream)
         if body.shared:
             unit.once = _once(row, stream, event.id)
-        # Refused when something else was first, or the run is over: then there is nothing to do.
+        return await self._submit(unit)
+
+    def _unit(self, row: WaitRow, body: GateBody, event: Event, stream: str) -> Unit:
+        result = GateResult(self._clock.now_ms(), msgspec.Raw(encode(event)), ref=event_ref(stream, event.id))
+        return closing(row, body, result, self._recorder, self._unit_id(), "Event received")
+
+    async def _submit(self, unit: Unit) -> Receipt:
+        """Refused when something else was first, or the run is over: then there is nothing to do."""
         return await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
+
+
+class DeliveryWork(QuietWork):
+    """A claim of a delivery: the gates it found are opened by the write that ends it.
+
+    Refused because something else was first at one of them, it is given back and looks again.
+    """
+
+    def __init__(
+        self,
+        claim: Claim,
+        handler: Handler,
+        recorder: Recorder,
+        clock: Clock,
+        unit_id: Callable[[], str],
+        opening: Opening,
+    ) -> None:
+        super().__init__(claim, handler, recorder, clock, unit_id)
+        self._opening = opening
+
+    def _found(self) -> list[Unit]:
+        return self._opening.pop((self.claim.job, self.claim.attempt), [])
+
+    def succeeded(self, success: Success) -> Intent:  # noqa: ARG002
+        unit = _joined(Unit(self._unit_id(), claim=self.claim, outcome=Completed()), self._found())
+        return Intent(lambda _v, _r: unit, patient=True)
+
+    def failed(self, failure: Failure) -> Intent:
+        self._found()
+        return super().failed(failure)
+
+    def stopped(self, stopped: Stopped) -> Intent:
+        self._found()
+        return self._intent(stopped.spoken, GivenBack(), [])
+
+
+def _joined(whole: Unit, units: list[Unit]) -> Unit:
+    for unit in units:
+        whole.waits += unit.waits
+        whole.memos += unit.memos
+        whole.events += unit.events
+        whole.wakes += unit.wakes
+    return whole
 
 
 def run_of(row: WaitRow, stream: str, id: str) -> str:
@@ -140,56 +214,3 @@ def _once(row: WaitRow, stream: str, id: str) -> str:
 def _before(id: str) -> str | None:
     ms, _, seq = id.partition("-")
     return f"{ms}-{int(seq) - 1}" if int(seq) > 1 else None
-
-
-def start_inputs(flow: Flow, event: Event) -> list[bytes]:
-    """What a flow that starts on an event is given; nothing if its own functions do not want it."""
-    inputs = []
-    for on in flow.definition.start_on:
-        if on.kind == event.kind and _wanted(on, event):
-            inputs.append(pack(event.data if on.map is None else on.map(event), f"the input of flow {flow.name!r}"))
-    return inputs[:1]
-
-
-def _wanted(on: Subscription, event: Event) -> bool:
-    if on.when is None:
-        return True
-    return bool(on.when(event)) if callable(on.when) else contains(event.data, dict(on.when))
-
-
-class Starters:
-    """Keeps the gates by which events start flows: opened when a worker begins, closed when no code has them."""
-
-    def __init__(self, store: Store, committer: Committer, clock: Clock, unit_id: Callable[[], str]) -> None:
-        self._store = store
-        self._committer = committer
-        self._clock = clock
-        self._unit_id = unit_id
-
-    async def keep(self, flows: Mapping[str, Flow]) -> None:
-        wanted = {wait.id: wait for flow in flows.values() for wait in self._gates(flow)}
-        there: dict[str, WaitRow] = {}
-        after: str | None = None
-        while rows := await self._store.waits(kind=FLOW, after=after):
-            after = rows[-1].id
-            there.update((row.id, row) for row in rows)
-        changes: list[WaitChange] = [wait for id, wait in wanted.items() if not _same(there.get(id), wait)]
-        # Of flows this process does not know, another one may.
-        gone = [row.id for row in there.values() if row.scope in flows and row.id not in wanted]
-        changes += [CloseWait(id, "cancelled", lenient=True) for id in gone]
-        if changes:
-            unit = Unit(self._unit_id(), waits=changes)
-            await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
-
-    def _gates(self, flow: Flow) -> list[OpenWait]:
-        gates = []
-        for on in flow.definition.start_on:
-            match = dict(on.when) if isinstance(on.when, Mapping) else {}
-            id = f"f-{digest(f'{flow.name} {on.kind} {encode(match)!r}'.encode())}"
-            body = GateBody(flow.name, 0, match=match)
-            gates.append(OpenWait(id, "", flow.name, FLOW, encode(body), None, "", on.kind, filed_under(match)))
-        return gates
-
-
-def _same(row: WaitRow | None, wait: OpenWait) -> bool:
-    return row is not None and (row.body, row.topic, row.key) == (wait.body, wait.topic, wait.key)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..core.events import Body, Event
+from ..core.events import Body, Event, decode_event
 from ..core.payload import pack
 from ..jobs.committer import Committer, Intent
 from ..jobs.context import check_kind
@@ -61,13 +61,13 @@ class Events:
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None
         body = Body(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
-        unit = Unit(self._unit_id(), events=[NewEvent(name, self._recorder.encode(body), kind)], once=key)
+        encoded = self._recorder.encode(body)
+        unit = Unit(self._unit_id(), events=[NewEvent(name, encoded, kind)], once=key)
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or receipt.repeated:
             return None
-        _, seq = receipt.events[0]
-        found = await self._store.read(name, after=f"0-{seq - 1}" if seq > 1 else None, limit=1)
-        return found[0]
+        ms, seq = receipt.events[0]
+        return decode_event(name, seq, ms, encoded)
 
     async def read(
         self,

@@ -245,6 +245,12 @@ class Attempt:
             )
         return self._sleeping
 
+    def let_go(self) -> None:
+        """Nothing more is asked of it. Its parts point at each other; taken apart they need no collector."""
+        if self._sleeping is not None:
+            self._sleeping.let_go()
+            self._sleeping = None
+
     async def _submit(self, unit: Unit) -> Receipt:
         return await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
 

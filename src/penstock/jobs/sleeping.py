@@ -64,6 +64,10 @@ class Sleeping:
             )
         return Waits(self.calls, self)
 
+    def let_go(self) -> None:
+        for made in ("calls", "waits"):
+            self.__dict__.pop(made, None)
+
     @property
     def now_ms(self) -> int:
         return max(self._clock.now_ms(), self._work.claim.at)

@@ -207,7 +207,7 @@ class Worker:
     # Working
 
     async def _work(self, claim: Claim) -> None:
-        recorded = False
+        recorded, attempt = False, None
         try:
             work = await self._engine.open(claim)
             attempt = Attempt(
@@ -231,6 +231,8 @@ class Worker:
             # Nothing was recorded: the lease runs out and the job comes again.
             log.exception("attempt %d of %s could not be recorded", claim.attempt, claim.job)
         finally:
+            if attempt is not None:
+                attempt.let_go()
             del self._active[claim.token], self._tasks[claim.token]
             self._held[claim.queue] -= 1
             if not recorded or self._quarantine.concerns(claim):

@@ -19,7 +19,7 @@ from penstock.ports.unit import Ask, CommitReply, Committed, Conflict, Unit
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing
 from penstock.stores.sqlite import writer as writing
-from penstock.stores.sqlite.statements import SQL, VERBS
+from penstock.stores.sqlite.append import SQL
 
 from . import wait_mutants
 
@@ -60,10 +60,10 @@ def of(suite: str) -> list[tuple[str, str]]:
     return found
 
 
-def _rewrite(statement: str, old: str, new: str, queries: Any = SQL) -> None:
-    text = getattr(queries, statement)
+def _rewrite(statement: str, old: str, new: str) -> None:
+    text = getattr(SQL, statement)
     assert old in text, f"the statement {statement} no longer holds {old!r}: bring the mutant up to date"
-    setattr(queries, statement, text.replace(old, new))
+    setattr(SQL, statement, text.replace(old, new))
 
 
 # The commit
@@ -103,8 +103,9 @@ def split_commit() -> None:
 
 @mutant("a commit is taken whoever holds the job now", "simulation", "pause")
 def no_fence() -> None:
-    def check(self: Any, unit: Unit, claim: Any) -> Any:
-        fence = self._seen.fences.get(claim.handle)
+    def check(self: Any, unit: Unit) -> Any:
+        assert unit.claim is not None
+        fence = self._cursor.execute(SQL.fence, (unit.claim.handle,)).fetchone()
         return Committed(repeated=True) if fence is not None and fence[3] == unit.id else None
 
     assert hasattr(committing.Committer, "_check_fence")
@@ -134,10 +135,10 @@ def versions_by_number() -> None:
 
 @mutant("a unit sent again after a lost reply is not recognised", "simulation", "sweep:plain job")
 def repeats_unseen() -> None:
-    _rewrite("look", "token, unit", "token, NULL")
-    _rewrite("look", "paused, unit", "paused, ''")
-    _rewrite("look", "units.id = k.value", "units.id = k.value AND 0")
-    _rewrite("remember_unit", "INSERT INTO", "INSERT OR IGNORE INTO", VERBS)
+    _rewrite("fence", "token, unit", "token, NULL")
+    _rewrite("run_head", "paused, unit", "paused, ''")
+    _rewrite("unit_applied", "WHERE id = ?", "WHERE id = ? AND 0")
+    _rewrite("remember_unit", "INSERT INTO", "INSERT OR IGNORE INTO")
 
 
 @mutant("a unit sent again after a lost reply is given a new id", "simulation", "sweep:plain job")
@@ -210,8 +211,6 @@ def attempts_unrecorded() -> None:
 @mutant("a claim takes jobs whose lease still runs", "simulation")
 def leases_ignored() -> None:
     _rewrite("expired", "lease <= ?", "? > 0")
-    assert hasattr(claiming._Line, "overdue")
-    claiming._Line.overdue = lambda self, now: True  # type: ignore[method-assign]
 
 
 @mutant("a lease that ran out is never taken back", "simulation", "kill")
@@ -224,8 +223,9 @@ def cancel_keeps_jobs() -> None:
     _rewrite("cancel_jobs", "state IN (-1, 0, 1, 3)", "state IN (-2)")
     original = claiming.Claimer._run_head
 
-    def head(self: Any, job: Any, bodies: Any) -> Any:
-        return (job.version, bodies[3]) if job.closed else original(self, job, bodies)
+    def head(self: Any, pk: Any, run: Any) -> Any:
+        found = self._cursor.execute(SQL.run_of_claim, (run,)).fetchone() if run is not None else None
+        return (found[0], found[2]) if found is not None and found[1] else original(self, pk, run)
 
     claiming.Claimer._run_head = head  # type: ignore[method-assign]
 
@@ -326,7 +326,7 @@ def answered_too_early() -> None:
         try:
             for ticket in batch:
                 ticket.result = ticket.work(cursor)
-            writing._deliver(batch)
+            writing.deliver(batch)
             time.sleep(0.01)
             cursor.execute("COMMIT")
         except BaseException:

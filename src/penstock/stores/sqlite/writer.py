@@ -21,7 +21,9 @@ Work = Callable[[apsw.Cursor], T]
 GLANCE = 0.02
 
 
-class _Ticket(Generic[T]):
+class Ticket(Generic[T]):
+    """A piece of work and who waits for it."""
+
     __slots__ = ("error", "future", "loop", "result", "then", "work")
 
     def __init__(
@@ -56,7 +58,7 @@ class Writer:
     def __init__(self, path: str, glance: Callable[[], None]) -> None:
         self.path = path
         self._glance = glance
-        self._inbox: queue.SimpleQueue[_Ticket[Any] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Ticket[Any] | None] = queue.SimpleQueue()
         self._opened: Future[None] = Future()
         self._closed = False
         self._door = threading.Lock()  # nothing gets into the inbox after it was closed: nobody would answer
@@ -71,13 +73,13 @@ class Writer:
         whether or not the caller still waits."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._put(_Ticket(work, future, loop, then))
+        self._put(Ticket(work, future, loop, then))
         return await future
 
     def run_blocking(self, work: Work[T]) -> T:
         """The same, for a caller with no event loop."""
         future: Future[T] = Future()
-        self._put(_Ticket(work, future))
+        self._put(Ticket(work, future))
         return future.result()
 
     def close(self) -> None:
@@ -88,7 +90,7 @@ class Writer:
         if self._thread.ident is not None:  # it was opened
             self._thread.join()
 
-    def _put(self, ticket: _Ticket[Any]) -> None:
+    def _put(self, ticket: Ticket[Any]) -> None:
         with self._door:
             if self._closed:
                 raise StoreUnavailable(f"the store {self.path} is closed")
@@ -134,8 +136,8 @@ class Writer:
             self._glance()
         return now
 
-    def _collect(self, first: _Ticket[Any] | None) -> tuple[list[_Ticket[Any]], bool]:
-        batch: list[_Ticket[Any]] = []
+    def _collect(self, first: Ticket[Any] | None) -> tuple[list[Ticket[Any]], bool]:
+        batch: list[Ticket[Any]] = []
         ticket = first
         while ticket is not None:
             batch.append(ticket)
@@ -145,7 +147,7 @@ class Writer:
                 return batch, False
         return batch, True
 
-    def _transact(self, connection: apsw.Connection, cursor: apsw.Cursor, batch: list[_Ticket[Any]]) -> None:
+    def _transact(self, connection: apsw.Connection, cursor: apsw.Cursor, batch: list[Ticket[Any]]) -> None:
         try:
             self._attempt(connection, cursor, batch)
         except Exception as problem:
@@ -158,9 +160,9 @@ class Writer:
                 for ticket in batch:
                     self._transact(connection, cursor, [ticket])
                 return
-        _deliver(batch)
+        deliver(batch)
 
-    def _attempt(self, connection: apsw.Connection, cursor: apsw.Cursor, batch: list[_Ticket[Any]]) -> None:
+    def _attempt(self, connection: apsw.Connection, cursor: apsw.Cursor, batch: list[Ticket[Any]]) -> None:
         cursor.execute("BEGIN IMMEDIATE")
         try:
             for ticket in batch:
@@ -174,18 +176,18 @@ class Writer:
     def _refuse_rest(self) -> None:
         with self._door:
             self._closed = True
-        rest: list[_Ticket[Any]] = []
+        rest: list[Ticket[Any]] = []
         while not self._inbox.empty():
             ticket = self._inbox.get_nowait()
             if ticket is not None:
                 ticket.error = StoreUnavailable(f"the store {self.path} is closed")
                 rest.append(ticket)
-        _deliver(rest)
+        deliver(rest)
 
 
-def _deliver(batch: list[_Ticket[Any]]) -> None:
+def deliver(batch: list[Ticket[Any]]) -> None:
     """Hands results over with one wake-up a loop, not one a ticket."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Ticket[Any]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[Ticket[Any]]] = {}
     for ticket in batch:
         if ticket.loop is None:
             ticket.settle()
@@ -198,7 +200,7 @@ def _deliver(batch: list[_Ticket[Any]]) -> None:
             pass
 
 
-def _settle(tickets: list[_Ticket[Any]]) -> None:
+def _settle(tickets: list[Ticket[Any]]) -> None:
     for ticket in tickets:
         ticket.settle()
 

@@ -183,6 +183,18 @@ class WorkerLost(HandlerError):
     code = "worker_lost"
 
 
+class ChildFailed(HandlerError):
+    """A child of this job failed for good, and the job with it: its handler was not run."""
+
+    code = "child_failed"
+
+
+class ChildrenPending(HandlerError):
+    """A job returned while children of it were still waited for, or after one had failed it."""
+
+    code = "children_pending"
+
+
 class StaleAttempt(HandlerError):
     """This attempt has lost its lease; another worker owns the job and nothing more can be recorded."""
 

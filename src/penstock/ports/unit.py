@@ -67,7 +67,7 @@ class OnFailure(StrEnum):
 class Parent(msgspec.Struct, frozen=True):
     """The job that waits for a new one.
 
-    `instead` names a child whose place the new one takes, if that is still waited for: one that failed and is sent again.
+    `instead` names a child whose place the new one takes, if that is still waited for: it failed, and is sent again.
     """
 
     id: str
@@ -79,9 +79,9 @@ class Parent(msgspec.Struct, frozen=True):
 class NewJob(msgspec.Struct, frozen=True):
     """A job to add. Adding an id that exists changes nothing.
 
-    With `waits` it is handed out when the last of its children has ended, and its due time counts from then. A unit whose
-    first job waits adds a tree, parents before their children: nothing of it if its first id exists, and refused
-    ("job") if another one does.
+    With `waits` it is handed out when the last of its children has ended, and its delay begins then. A unit whose first
+    job waits adds a tree, parents before their children: nothing of it if its first id exists, and refused ("job") if
+    another one does.
     """
 
     id: str

@@ -1,5 +1,5 @@
-"""Parents and children. Units that concern them are seldom: they have a transaction of several calls, so that all others
-keep the one function they need."""
+"""Parents and children. Units that concern them have a transaction of several calls, so that all others keep the one
+function they need."""
 
 from __future__ import annotations
 

@@ -18,7 +18,13 @@ SMALL_ROWS = 10  # of these, so many times the batch take no longer
 
 
 async def sweep(
-    connection: Connection, sql: Statements, what: Retention, now: int | None, limit: int, namespace: str, touched: set[str]
+    connection: Connection,
+    sql: Statements,
+    what: Retention,
+    now: int | None,
+    limit: int,
+    namespace: str,
+    touched: set[str],
 ) -> dict[str, int]:
     """Each kind of thing in a transaction of its own, so that no lock is kept for longer than it takes."""
     gone = {"runs": 0, "jobs": 0, "events": 0, "states": 0}

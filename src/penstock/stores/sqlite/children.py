@@ -20,9 +20,9 @@ STATES = (ChildState.UNPROCESSED, ChildState.PROCESSED, ChildState.IGNORED, Chil
 def check(cursor: apsw.Cursor, unit: Unit) -> Refused | None:
     """What is in the way of a unit that completes a parent, or adds a tree."""
     claim = unit.claim
-    if not unit.settled and claim is not None and isinstance(unit.outcome, Completed):
-        if cursor.execute(SQL.unsettled, (claim.job,)).fetchone() is not None:
-            return Refused("children", claim.job)
+    completes = not unit.settled and claim is not None and isinstance(unit.outcome, Completed)
+    if claim is not None and completes and cursor.execute(SQL.unsettled, (claim.job,)).fetchone() is not None:
+        return Refused("children", claim.job)
     if is_tree(unit) and not _exists(cursor, unit.jobs[0].id):
         for job in unit.jobs[1:]:
             if _exists(cursor, job.id):
@@ -56,7 +56,8 @@ def adopt(cursor: apsw.Cursor, job: NewJob) -> None:
 def tell(cursor: apsw.Cursor, unit: Unit, now: int, touched: set[str]) -> None:
     """A job has ended: its parent has the result, or goes on without one."""
     claim, parent = unit.claim, unit.parent
-    assert claim is not None and parent is not None
+    assert claim is not None
+    assert parent is not None
     execute, place = cursor.execute, (parent, claim.job)
     match unit.outcome:
         case Completed(result=result):
@@ -72,9 +73,7 @@ def tell(cursor: apsw.Cursor, unit: Unit, now: int, touched: set[str]) -> None:
                 _failed(cursor, place, OnFailure(str(found[0])), reason(error), now, touched)
 
 
-def _failed(
-    cursor: apsw.Cursor, place: tuple[str, str], how: OnFailure, why: str, now: int, touched: set[str]
-) -> None:
+def _failed(cursor: apsw.Cursor, place: tuple[str, str], how: OnFailure, why: str, now: int, touched: set[str]) -> None:
     execute, parent = cursor.execute, place[0]
     match how:
         case OnFailure.FAIL:

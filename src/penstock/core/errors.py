@@ -7,7 +7,8 @@
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation
     ├── StoreError               StoreUnavailable · StoreFull · StoreCorrupt
     ├── HandlerError             Permanent · Retry · UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt ·
-    │   │                        ContextClosed · AwaitTimeout · CallFailed · VersionMismatch
+    │   │                        ContextClosed · AwaitTimeout · CallFailed · VersionMismatch · ChildFailed ·
+    │   │                        ChildrenPending
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
     │                            HistoryLimit
     ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature

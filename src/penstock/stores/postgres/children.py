@@ -28,7 +28,6 @@ from ..kin import child_key, reason
 from ..queries import Queries
 from .commit import transact
 from .connection import Connection
-from .migrate import lock_key
 from .statements import CANCELLED, COMPLETED, FAILED, Statements
 
 _KIN = Queries(__package__, "kin.sql")
@@ -71,7 +70,6 @@ class _Family:
 
     def __init__(self, connection: Connection, sql: Statements, units: Sequence[Unit]) -> None:
         self._connection = connection
-        self._schema, self._alone = sql.schema, sql.alone
         self._sql = _statements(sql)
         self._units = units
         self._refused: dict[int, Refused] = {}
@@ -80,8 +78,6 @@ class _Family:
     async def judge(self) -> None:
         """Takes the locks, then looks: whoever tells a parent of a child, or completes one, holds the parent's row."""
         trees = {n: unit for n, unit in enumerate(self._units) if unit.jobs and unit.jobs[0].waits}
-        for id in sorted({unit.jobs[0].id for unit in trees.values()}):
-            await self._connection.execute(self._alone, lock_key(f"{self._schema} tree {id}"))
         concerned = {unit.parent for unit in self._units if unit.parent is not None}
         ending = {n: unit.claim for n, unit in enumerate(self._units) if _completes_parent(unit)}
         concerned |= {claim.job for claim in ending.values() if claim is not None}
@@ -130,7 +126,7 @@ class _Family:
         if not _adds(new):
             return
         if unit.jobs[0].waits and len(new) < len(unit.jobs):
-            # Someone has added one of these ids since we looked: the whole call is made again.
+            # Someone has added one of these ids since we looked, this tree's root perhaps: the whole call is made again.
             raise asyncpg.SerializationError("another has added a job of this tree")
         rows = [(job.parent, job) for job in new if job.parent is not None]
         for parent, job in rows:

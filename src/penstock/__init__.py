@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .jobs.context import Context
     from .jobs.decorator import job
     from .jobs.sync_context import SyncContext
+    from .jobs.tree import Node
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ __all__ = [
     "Backoff",
     "Context",
     "Event",
+    "Node",
     "PenstockError",
     "Permanent",
     "Retry",
@@ -46,6 +48,7 @@ _PLACES = {
     "Backoff": ".core.retry",
     "Context": ".jobs.context",
     "Event": ".core.events",
+    "Node": ".jobs.tree",
     "PenstockError": ".core.errors",
     "Permanent": ".core.errors",
     "Retry": ".core.errors",

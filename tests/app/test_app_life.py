@@ -51,6 +51,7 @@ def test_the_public_names_are_sorted_and_there() -> None:
             "Backoff",
             "Context",
             "Event",
+            "Node",
             "PenstockError",
             "Permanent",
             "Retry",

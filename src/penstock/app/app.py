@@ -39,6 +39,7 @@ from ..jobs.committer import Committer
 from ..jobs.context import check_kind
 from ..jobs.engine import JobEngine
 from ..jobs.schedule import CatchUp, Overlap, Target, make_spec
+from ..jobs.tree import JobTree, Node
 from ..jobs.work import Work
 from ..ports.store import RunRow, ScheduleRow, Store
 from ..ports.unit import DELIVERIES, Claim
@@ -50,6 +51,7 @@ from .backend import mask, open_store
 from .doubts import Doubts
 from .enqueuing import Enqueuing
 from .events import Events
+from .families import Families
 from .given import count
 from .options import NoInput, StartOptions, WorkerOptions
 from .queues import DeadLetters, Queues
@@ -70,6 +72,7 @@ _PARTS = {
         "_runs",
         "_committer",
         "_enqueuing",
+        "_families",
         "_scheduling",
         "_working",
         "_engine",
@@ -146,7 +149,7 @@ class App:
         self._triggers = Triggers(store, committer, self._recorder, self.clock, self._unit_id)
         self._deliveries = Deliveries(store, committer, self._recorder, self.clock, self._unit_id, self._start_on_event)
         self._starters = Starters(store, committer, self.clock, self._unit_id)
-        self._jobs = JobEngine(lambda q, n: self.registry.job(q, n), self._recorder, self.clock, self._unit_id)
+        self._jobs = JobEngine(lambda q, n: self.registry.job(q, n), self._recorder, self.clock, self._unit_id, store)
         self._commands = Commands(self._engine, committer, store)
         self.events = Events(store, committer, self._recorder, self._unit_id)
         self.state = AppState(store, committer, self.clock, self._unit_id)
@@ -175,6 +178,7 @@ class App:
             lambda q, n: self.registry.job(q, n),
             self._doubts,
         )
+        self._families = Families(self._enqueuing, committer, self._unit_id, lambda: self.registry.handlers())
         self._scheduling = Scheduling(
             store,
             committer,
@@ -362,6 +366,14 @@ class App:
         return await self._enqueuing.add(
             queue, payloads, name=name, delay_ms=self._delay(delay, None), priority=priority, retry=retry
         )
+
+    async def add_flow(self, tree: Node | Mapping[str, Any], *, correlation_id: str | None = None) -> JobTree:
+        """Adds a job with its children, and theirs, in one write, and gives their ids.
+
+        A parent is run when all its children have ended, and can ask for what they returned. `tree` is a `Node`, or the
+        dict that BullMQ's FlowProducer takes. A tree whose root has an id is added once.
+        """
+        return await self._families.add(tree, correlation_id)
 
     async def job_result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Waits for a plain job and gives its result; raises RunFailed if it finally failed."""

@@ -16,7 +16,7 @@ from ..jobs.committer import Committer, Intent
 from ..jobs.dead_letters import DeadLetter
 from ..jobs.definition import Handler
 from ..jobs.engine import JobOptions, new_job
-from ..ports.store import JobRow, QueueRow, Store
+from ..ports.store import ChildRow, ChildState, JobRow, QueueRow, Store
 from ..ports.unit import DELIVERIES, Committed, JobState, Unit
 from ..telemetry.recorder import Recorder
 from .given import count, near, one_of
@@ -54,6 +54,16 @@ class Queues:
         if row is None:
             raise UnknownJob(f"there is no job {id!r}: it may have been removed, or be in another store")
         return row
+
+    async def children(self, id: str) -> Sequence[ChildRow]:
+        """The children of a job, each with what became of it; none if it was not added as a parent."""
+        await self.job(id)
+        return await self._store.children(id)
+
+    async def dependencies(self, id: str) -> dict[str, int]:
+        """How many children of a job are processed, unprocessed, ignored (failed, and it goes on) and failed."""
+        rows = await self.children(id)
+        return {state.value: sum(row.state is state for row in rows) for state in ChildState}
 
     async def pause(self, queue: str) -> None:
         """Hands out nothing more of a queue; what is running ends."""
@@ -220,6 +230,8 @@ class DeadLetters:
 
     async def _resend(self, row: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
         before = msgspec.convert(letter.options, JobOptions)
+        if (before.parent is not None or before.waits) and payload == pack(letter.original_data):
+            return await self._retry_in_place(row, letter)
         options = msgspec.structs.replace(before, redriven=before.redriven + 1)
         scope = letter.original_job_id.partition(".redrive-")[0]  # it keeps its memos and its idempotency key
         id = f"{scope}.redrive-{options.redriven}"
@@ -232,9 +244,25 @@ class DeadLetters:
             recorder=self._recorder,
             options=options,
         )
+        if before.parent is not None:
+            place = msgspec.structs.replace(before.parent, instead=letter.original_job_id)
+            job = msgspec.structs.replace(job, parent=place)
         unit = Unit(self._unit_id(), jobs=[job], takes=[row.id])
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
         return id if isinstance(receipt, Committed) else None
+
+    async def _retry_in_place(self, row: JobRow, letter: DeadLetter) -> str | None:
+        """A job of a tree keeps its id, by which its parent and its children know it.
+
+        The letter goes first: the job may leave another one at once. Without either, `queues.retry` is still there."""
+        job = await self._store.job(letter.original_job_id)
+        if job is None or job.state is not JobState.FAILED:
+            raise RunError(f"job {letter.original_job_id!r} is gone or not failed: add its tree again")
+        unit = Unit(self._unit_id(), takes=[row.id])
+        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        if not isinstance(receipt, Committed) or not await self._store.retry(job.id):
+            return None
+        return job.id
 
     def _dlq(self, queue: str) -> str:
         """The dead-letter queue that is meant: the name itself if it is one, else that of the queue's handlers."""

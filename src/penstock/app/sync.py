@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from ..core.events import Event
 from ..flows.reducer import FlowView
 from ..flows.registry import Registry
 from ..flows.resuming import Signature
+from ..jobs.tree import JobTree, Node
 from ..ports.store import RunRow, ScheduleRow, Store
 from ..settings import SettingOptions, Settings
 from .app import App, NotOpen
@@ -182,6 +183,9 @@ class SyncApp:
 
     def enqueue_many(self, queue: str, payloads: Sequence[Any], **options: Unpack[EnqueueManyOptions]) -> list[str]:
         return self._call(self.app.enqueue_many(queue, payloads, **options))
+
+    def add_flow(self, tree: Node | Mapping[str, Any], *, correlation_id: str | None = None) -> JobTree:
+        return self._call(self.app.add_flow(tree, correlation_id=correlation_id))
 
     def job_result(self, id: str, *, timeout: Duration | None = None) -> Any:
         return self._call(self.app.job_result(id, timeout=timeout))

@@ -9,7 +9,7 @@ from ..core.durations import Duration
 from ..core.events import Event
 from ..jobs.dead_letters import DeadLetter
 from ..jobs.state import Key
-from ..ports.store import JobRow, QueueRow
+from ..ports.store import ChildRow, JobRow, QueueRow
 from ..ports.unit import JobState
 from .events import Events, Hears, Unsubscribe
 from .queues import DeadLetters, Queues, Redriven
@@ -61,6 +61,12 @@ class SyncQueues:
 
     def job(self, id: str) -> JobRow:
         return self._call(self._queues.job(id))
+
+    def children(self, id: str) -> Sequence[ChildRow]:
+        return self._call(self._queues.children(id))
+
+    def dependencies(self, id: str) -> dict[str, int]:
+        return self._call(self._queues.dependencies(id))
 
     def pause(self, queue: str) -> None:
         self._call(self._queues.pause(queue))

@@ -53,7 +53,7 @@ def list_jobs(
 
 @jobs.command
 def show(id: str, /, *, reveal: Reveal = False, common: Common = USUAL_PLACE) -> int:
-    """Show a job with its payload and its result or error.
+    """Show a job with its payload, its result or error, and how its children are.
 
     Parameters
     ----------
@@ -61,7 +61,11 @@ def show(id: str, /, *, reveal: Reveal = False, common: Common = USUAL_PLACE) ->
         The job's id.
     """
     veil = Veil(common, reveal)
-    show_object(job_object(asyncio.run(_job(common, id)), veil), json=common.json)
+    row, children = asyncio.run(_job(common, id))
+    found = job_object(row, veil)
+    if any(children.values()):
+        found["children"] = children
+    show_object(found, json=common.json)
     return 0
 
 
@@ -117,9 +121,9 @@ async def _list(common: Common, queue: str, state: JobState | None, after: str |
     return [row for page in pages for row in page]
 
 
-async def _job(common: Common, id: str) -> JobRow:
+async def _job(common: Common, id: str) -> tuple[JobRow, dict[str, int]]:
     async with looking_app(common) as app:
-        return await app.queues.job(id)
+        return await app.queues.job(id), await app.queues.dependencies(id)
 
 
 async def _act(common: Common, id: str, why_not: str, act: Callable[[App], Awaitable[bool]]) -> None:
@@ -145,6 +149,7 @@ def job_object(row: JobRow, veil: Veil) -> dict[str, Any]:
         "failures": row.failures,
         "crashes": row.crashes,
         "run": row.run,
+        "parent": row.parent,
         "createdAt": iso(row.created),
         "finishedAt": iso(row.finished) if row.finished is not None else None,
         "payload": unpack(row.payload),

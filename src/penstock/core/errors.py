@@ -7,7 +7,8 @@
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation
     ├── StoreError               StoreUnavailable · StoreFull · StoreCorrupt
     ├── HandlerError             Permanent · Retry · UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt ·
-    │   │                        ContextClosed · AwaitTimeout · CallFailed · VersionMismatch
+    │   │                        ContextClosed · AwaitTimeout · CallFailed · VersionMismatch · ChildFailed ·
+    │   │                        ChildrenPending
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
     │                            HistoryLimit
     ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature
@@ -181,6 +182,18 @@ class WorkerLost(HandlerError):
     """The worker died or lost its lease too often while running this job."""
 
     code = "worker_lost"
+
+
+class ChildFailed(HandlerError):
+    """A child of this job failed for good, and the job with it: its handler was not run."""
+
+    code = "child_failed"
+
+
+class ChildrenPending(HandlerError):
+    """A job returned while children of it were still waited for, or after one had failed it."""
+
+    code = "children_pending"
 
 
 class StaleAttempt(HandlerError):

@@ -14,6 +14,7 @@ from ..core.clock import Clock
 from ..core.errors import (
     AttemptCancelled,
     AwaitTimeout,
+    ChildFailed,
     ContextClosed,
     PayloadError,
     ReplayError,
@@ -26,7 +27,7 @@ from ..core.errors import (
 from ..core.events import Body
 from ..core.payload import NULL, pack, unpack
 from ..ports.runner import Interrupt, Runner
-from ..ports.store import State
+from ..ports.store import ChildRow, State, Store
 from ..ports.unit import DELIVERIES, Committed, Fenced, Memo, NewEvent, Receipt, StateWrite, Unit
 from ..telemetry.logging import HANDLER, AttemptFields
 from . import awaiting
@@ -60,8 +61,10 @@ class Attempt:
         unit_id: Callable[[], str],
         max_crashes: int,
         loop: asyncio.AbstractEventLoop,
+        jobs: Store | None = None,
     ) -> None:
         self.work = work
+        self._jobs = jobs  # where its children are; a rehearsal has none
         self._committer = committer
         self._state = state
         self._runner = runner
@@ -257,6 +260,12 @@ class Attempt:
     def view(self, prefix: str) -> StateView:
         return StateView(prefix, self._state, self._clock, self, self._writes)
 
+    async def children(self) -> list[ChildRow]:
+        return await self._jobs.children(self.work.claim.scope) if self._jobs is not None else []
+
+    async def remove_job(self, id: str) -> bool:
+        return self._jobs is not None and await self._jobs.remove(id)
+
     def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
         check_kind(kind)
         if correlation_id is not None and not isinstance(correlation_id, str):
@@ -363,7 +372,7 @@ class Attempt:
         return isinstance(receipt, Committed)
 
 
-_FINAL = (PayloadError, WorkerLost, StaleAttempt, ReplayError, AwaitTimeout)
+_FINAL = (PayloadError, WorkerLost, StaleAttempt, ReplayError, AwaitTimeout, ChildFailed)
 
 
 def _swallowed(sleeping: Sleeping, what: str) -> str:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..core.durations import Duration
 from ..core.errors import PenstockError
 from ..core.events import RESERVED
+from ..core.payload import unpack
 from ..core.retry import Retries
+from ..ports.store import ChildRow, ChildState
 from .state import DONE, Done, StateView
 
 if TYPE_CHECKING:
@@ -41,6 +43,14 @@ class Voice(Protocol):
     @property
     def sleeping(self) -> Sleeping:
         """The journal, the durable calls and the gates of the attempt."""
+        ...
+
+    async def children(self) -> list[ChildRow]:
+        """What is known of the children of the attempt's job."""
+        ...
+
+    async def remove_job(self, id: str) -> bool:
+        """Deletes a job that no worker holds."""
         ...
 
     def emit(self, kind: str, data: Any, correlation_id: str | None) -> None: ...
@@ -174,6 +184,27 @@ class Context:
     def cancelled(self) -> bool:
         """Whether this attempt is to stop: its run was cancelled, its lease lost or its time is up."""
         return self._voice.stopped
+
+    # Children of a job that was added with `app.add_flow`
+
+    async def children_values(self) -> dict[str, Any]:
+        """What the children returned, each under its key, `bull:<queue>:<id>`."""
+        self._voice.check()
+        rows = await self._voice.children()
+        return {row.key: unpack(row.value) for row in rows if row.value is not None}
+
+    async def failed_children(self) -> dict[str, str]:
+        """Why children failed whose failure this job goes on without, each under its key."""
+        self._voice.check()
+        rows = await self._voice.children()
+        return {row.key: row.reason or "" for row in rows if row.state is ChildState.IGNORED}
+
+    async def remove_children(self) -> int:
+        """Deletes the children that have not begun, and says how many: a job that was run early for one that failed
+        ("continue") cannot complete while others are waited for."""
+        self._voice.check()
+        rows = [row for row in await self._voice.children() if row.state is ChildState.UNPROCESSED]
+        return sum([await self._voice.remove_job(row.id) for row in rows])
 
     # Durable calls: done once, however often the handler is run
 

@@ -9,10 +9,24 @@ from typing import Any
 import msgspec
 
 from ..core.clock import Clock, iso
-from ..core.errors import UnknownQueue
+from ..core.errors import ChildFailed, UnknownQueue
 from ..core.events import Body
 from ..core.retry import Backoff, RetryPolicy
-from ..ports.unit import Cancelled, Claim, Completed, Dead, GivenBack, NewEvent, NewJob, Outcome, RetryAt, Started, Unit
+from ..ports.store import ChildState, Families
+from ..ports.unit import (
+    Cancelled,
+    Claim,
+    Completed,
+    Dead,
+    GivenBack,
+    NewEvent,
+    NewJob,
+    Outcome,
+    Parent,
+    RetryAt,
+    Started,
+    Unit,
+)
 from ..telemetry.recorder import Recorder
 from .attempt import SHUTDOWN
 from .committer import Intent
@@ -31,6 +45,8 @@ class JobOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     correlation_id: str | None = None
     retry: RetryPolicy | None = None
     redriven: int = 0
+    waits: bool = False  # for children
+    parent: Parent | None = None
 
 
 _options = msgspec.json.Decoder(JobOptions)
@@ -41,9 +57,15 @@ class JobEngine:
     """Opens claims of plain jobs."""
 
     def __init__(
-        self, find: Callable[[str, str], Handler | None], recorder: Recorder, clock: Clock, unit_id: Callable[[], str]
+        self,
+        find: Callable[[str, str], Handler | None],
+        recorder: Recorder,
+        clock: Clock,
+        unit_id: Callable[[], str],
+        families: Families,
     ) -> None:
         self._find = find
+        self._families = families
         self._recorder = recorder
         self._clock = clock
         self._unit_id = unit_id
@@ -58,7 +80,23 @@ class JobEngine:
                     f"no handler here for job {claim.name!r} of queue {claim.queue!r}: add a worker file or @job for it"
                 ),
             )
-        return JobWork(claim, handler, self._recorder, self._clock, self._unit_id)
+        work = JobWork(claim, handler, self._recorder, self._clock, self._unit_id)
+        if work.waits and (failed := await self._failed_child(claim.scope)) is not None:
+            work.handler = _failing(work.handler, ChildFailed(f"child {failed} failed, so {claim.job!r} was not run"))
+        return work
+
+    async def _failed_child(self, id: str) -> str | None:
+        rows = await self._families.children(id)
+        return next((row.key for row in rows if row.state is ChildState.FAILED), None)
+
+
+def _failing(handler: Handler, problem: Exception) -> Handler:
+    """The handler as far as dead letters go, but with nothing to run."""
+
+    async def fail() -> None:
+        raise problem
+
+    return replace(handler, fn=fail, input_schema=None, output_schema=None)
 
 
 def unknown_handler(name: str, queue: str, problem: Exception) -> Handler:
@@ -123,6 +161,7 @@ class JobWork:
         self.n = 1
         self.correlation_id = options.correlation_id or claim.job
         self.public_url = ""
+        self.waits = options.waits
         self._options = options
         self._clock = clock
         self._unit_id = unit_id
@@ -191,6 +230,8 @@ class JobWork:
             state=success.state if success else [],
             memos=kept.memos if kept is not None else [],
             progress=spoken.progress,
+            parent=self._options.parent.id if self._options.parent is not None else None,
+            settled=not self.waits,
         )
         return Intent(lambda _v, _r: unit, patient=True)
 

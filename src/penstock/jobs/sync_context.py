@@ -56,6 +56,18 @@ class SyncContext:
     def cancelled(self) -> bool:
         return self._inner.cancelled
 
+    def children_values(self) -> dict[str, Any]:
+        """What the children returned, each under its key, `bull:<queue>:<id>`."""
+        return self._answer(self._inner.children_values())
+
+    def failed_children(self) -> dict[str, str]:
+        """Why children failed whose failure this job goes on without, each under its key."""
+        return self._answer(self._inner.failed_children())
+
+    def remove_children(self) -> int:
+        """Deletes the children that have not begun, and says how many."""
+        return self._answer(self._inner.remove_children())
+
     # Durable calls
 
     def run(

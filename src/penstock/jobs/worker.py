@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from ..core.clock import Clock
 from ..core.durations import show_ms
-from ..core.errors import StoreError
+from ..core.errors import ChildrenPending, StoreError
 from ..ports.runner import Runner
 from ..ports.store import Listener, Store
 from ..ports.unit import Ask, Claim, Claims, RateLimit, Receipt, Refused, Want
@@ -220,6 +220,7 @@ class Worker:
                 unit_id=self._unit_id,
                 max_crashes=self._max_crashes,
                 loop=self._loop,
+                jobs=self._store,
             )
             self._active[claim.token] = (claim, attempt)
             if (claim.crashes or self._stopping.is_set()) and not await self._may_run(claim):
@@ -267,7 +268,13 @@ class Worker:
         intent.frees = work.claim.queue
         try:
             receipt: Receipt | None = await self._committer.submit(intent)
-            if isinstance(receipt, Refused):
+            if isinstance(receipt, Refused) and receipt.why == "children":
+                pending = ChildrenPending(
+                    f"{receipt.key!r} returned while children of it were still waited for, or after one had failed it: "
+                    "await ctx.remove_children() in its handler, or let them end first"
+                )
+                receipt = await self._settle(attempt, await attempt.failure(pending))
+            elif isinstance(receipt, Refused):
                 # A gate was opened while the handler went to sleep before it: it is run again with what came.
                 receipt = await self._settle(attempt, Stopped(ending.spoken, OUTDATED))
             return receipt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
+from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -154,6 +155,7 @@ class JobRow(msgspec.Struct, frozen=True):
     result: bytes | None
     error: bytes | None
     lease: int | None = None  # until when the worker that holds it may be silent
+    parent: str | None = None  # the job that waits for it
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -191,6 +193,36 @@ class QueueAdmin(Protocol):
 
     async def drain(self, queue: str, *, delayed: bool = False) -> int:
         """Deletes what waits (and what is delayed) in a queue and belongs to no run."""
+        ...
+
+
+class ChildState(StrEnum):
+    """What became of a child, in the words of BullMQ's counts."""
+
+    UNPROCESSED = "unprocessed"  # it is waited for
+    PROCESSED = "processed"
+    IGNORED = "ignored"  # it failed, and the parent goes on
+    FAILED = "failed"  # it failed, and the parent with it
+
+
+class ChildRow(msgspec.Struct, frozen=True):
+    """A child as its parent sees it; what it gave is kept here even if the child itself is forgotten."""
+
+    key: str  # `bull:<queue>:<id>`
+    queue: str
+    id: str
+    state: ChildState
+    value: bytes | None = None  # of one that is processed
+    reason: str | None = None  # of one that was ignored
+
+
+class Families(Protocol):
+    """Jobs that wait for others. Written by `commit` alone, and by whatever removes or retries jobs: a child that is
+    removed or cancelled is waited for no more, a failed one that is retried is waited for again, and a retried parent
+    waits for those."""
+
+    async def children(self, id: str) -> list[ChildRow]:
+        """The children of a job in the order of their keys."""
         ...
 
 
@@ -338,7 +370,7 @@ class Migrates(Protocol):
     async def close(self) -> None: ...
 
 
-class Store(Commits, EventLog, Feed, Runs, QueueAdmin, Schedules, Waits, State, Housekeeping, Protocol):
+class Store(Commits, EventLog, Feed, Runs, QueueAdmin, Families, Schedules, Waits, State, Housekeeping, Protocol):
     """A backend.
 
     What goes together: the ids of a run's jobs begin with `<run>.`, state under `run/<run>/` and the stream of a run go

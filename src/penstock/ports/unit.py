@@ -8,7 +8,8 @@ import msgspec
 
 
 class JobState(StrEnum):
-    """Where a job is. Completed, failed and cancelled are final; held ones belong to a paused run."""
+    """Where a job is. Completed, failed and cancelled are final; held ones belong to a paused run, and a parent waits
+    for its children."""
 
     WAITING = "waiting"
     DELAYED = "delayed"
@@ -17,6 +18,7 @@ class JobState(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    WAITING_CHILDREN = "waiting-children"
     HELD = "held"
 
 
@@ -52,8 +54,35 @@ class Started(msgspec.Struct, frozen=True):
         return b'%b"attempt":%d,"worker":"%b"}}' % (self.head, attempt, worker.encode())
 
 
+class OnFailure(StrEnum):
+    """What the final failure of a child means to its parent."""
+
+    WAIT = "wait"  # nothing: it is still waited for, until it is retried, removed or sent again
+    FAIL = "fail"  # the parent is handed out at once, to fail without being run
+    CONTINUE = "continue"  # the parent is handed out at once, though other children may be under way
+    IGNORE = "ignore"  # it is waited for no more; the parent can see that it failed
+    REMOVE = "remove"  # it is waited for no more, as if it had never been there
+
+
+class Parent(msgspec.Struct, frozen=True):
+    """The job that waits for a new one.
+
+    `instead` names a child whose place the new one takes, if that is still waited for: it failed, and is sent again.
+    """
+
+    id: str
+    queue: str
+    on_failure: OnFailure = OnFailure.WAIT
+    instead: str | None = None
+
+
 class NewJob(msgspec.Struct, frozen=True):
-    """A job to add. Adding an id that exists changes nothing."""
+    """A job to add. Adding an id that exists changes nothing.
+
+    With `waits` it is handed out when the last of its children has ended, and its delay begins then. A unit whose first
+    job waits adds a tree, parents before their children: nothing of it if its first id exists, and refused ("job") if
+    another one does.
+    """
 
     id: str
     queue: str
@@ -67,6 +96,8 @@ class NewJob(msgspec.Struct, frozen=True):
     started: Started | None = None
     rate_key: str | None = None
     added: NewEvent | None = None  # appended if the id is new
+    waits: bool = False  # for children, which are added with it
+    parent: Parent | None = None
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -214,6 +245,8 @@ class Unit(msgspec.Struct):
     takes: list[str] = []  # ids of unclaimed jobs to remove; the unit is refused if one is gone
     schedule: ScheduleMove | None = None
     once: str | None = None  # applied at most once for this key
+    parent: str | None = None  # of the job that ends here: it is told in the same write
+    settled: bool = True  # else the job has children, and can complete only when all have ended and none has failed it
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -238,7 +271,7 @@ class Conflict(msgspec.Struct, frozen=True):
 class Refused(msgspec.Struct, frozen=True):
     """A precondition other than fence and version failed; nothing was written."""
 
-    why: str  # taken, state, schedule, wait or duplicate
+    why: str  # taken, state, schedule, wait, duplicate, job or children
     key: str
 
 

@@ -14,7 +14,7 @@ from ..jobs.durable import RunCall
 from ..jobs.sleeping import Sleeping
 from ..jobs.state import Done, Key, StateView, SyncStateView
 from ..jobs.sync_context import Branches, SyncContext
-from ..ports.store import StateRow
+from ..ports.store import ChildRow, ChildState, StateRow
 from ..ports.unit import StateWrite
 from .clock import FakeClock
 from .fake_waits import FakeSleeping, Ran, Waited
@@ -48,6 +48,8 @@ class FakeContext(Context):
         ...
         assert ctx.waited[0][:2] == ("event", "payment.confirmed")
 
+    `children` and `failed_children` are what the children of a job gave, by key.
+
     `ctx.run` calls its function; `ctx.ran` holds what is recorded of it. Ids and random numbers come from `seed`.
     """
 
@@ -70,6 +72,8 @@ class FakeContext(Context):
         events: Mapping[str, Any] | None = None,
         triggers: Mapping[str, Any] | None = None,
         awaited: Any = None,
+        children: Mapping[str, Any] | None = None,
+        failed_children: Mapping[str, str] | None = None,
         seed: int = 0,
         clock: FakeClock | None = None,
     ) -> None:
@@ -100,6 +104,7 @@ class FakeContext(Context):
         self.shared = _FakeState(SHARED, memory, shared)
         self.cancelled = cancelled
         self.awaited = awaited
+        self.children = _children(children or {}, failed_children or {})
 
     @property
     def sync(self) -> SyncContext:
@@ -136,6 +141,13 @@ class _Recorded:
 
     def view(self, prefix: str) -> StateView:
         return _FakeState(prefix, self._memory, None)
+
+    async def children(self) -> list[ChildRow]:
+        return self._ctx.children
+
+    async def remove_job(self, id: str) -> bool:
+        self._ctx.children = [row for row in self._ctx.children if row.id != id]
+        return True
 
     def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
         declared = self._ctx._emits
@@ -246,6 +258,17 @@ class _FakeSyncContext(SyncContext):
 class _FakeBranches(Branches):
     def run(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunCall:
         return self._ctx.run(name, fn, *args, **kwargs)
+
+
+def _children(values: Mapping[str, Any], failed: Mapping[str, str]) -> list[ChildRow]:
+    """Children by key, `bull:<queue>:<id>`; anything else is a key as well."""
+
+    def row(key: str, state: ChildState, value: bytes | None, reason: str | None) -> ChildRow:
+        queue, _, id = key.rpartition(":")
+        return ChildRow(key, queue.rpartition(":")[2], id, state, value, reason)
+
+    done = [row(key, ChildState.PROCESSED, pack(value, f"the value of {key}"), None) for key, value in values.items()]
+    return [*done, *(row(key, ChildState.IGNORED, None, why) for key, why in failed.items())]
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:

@@ -12,6 +12,7 @@ from penstock.core.errors import RunError, UnknownJob
 from penstock.testing.history import History, Trigger
 
 from .stage import Scenario, Stage
+from .tree_scenarios import TREES
 from .wait_scenarios import WAITING
 
 QUICK = {"attempts": 6, "backoff": {"type": "fixed", "delayMs": 100, "jitter": False}}
@@ -446,5 +447,5 @@ class GracefulStop(Scenario):
 
 SCENARIOS: tuple[Scenario, ...] = (
     Linear(), FanOut(), Retrying(), DeadLetter(), Cancelling(), Compensation(), PlainJob(), Scheduled(), StartedTwice(),
-    StatePatch(), ExternalEmit(), GracefulStop(), *WAITING,
+    StatePatch(), ExternalEmit(), GracefulStop(), *WAITING, *TREES,
 )  # fmt: skip

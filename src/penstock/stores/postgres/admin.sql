@@ -80,34 +80,46 @@ ORDER BY q.name;
 
 -- name: job
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error, lease FROM penstock.jobs WHERE id = $1;
+       progress, result, error, lease,
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs WHERE id = $1;
 
 -- name: job_place
 SELECT pk, priority, due, finished FROM penstock.jobs WHERE id = $1;
 
 -- name: jobs_waiting
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error, lease FROM penstock.jobs
+       progress, result, error, lease,
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
 WHERE queue = $1 AND state = 0 AND (priority, pk) > ($2, $3) ORDER BY priority, pk LIMIT $4;
 
 -- name: jobs_delayed
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error, lease FROM penstock.jobs
+       progress, result, error, lease,
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
 WHERE queue = $1 AND state = 1 AND (due, pk) > ($2, $3) ORDER BY due, pk LIMIT $4;
 
 -- name: jobs_active
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error, lease FROM penstock.jobs
+       progress, result, error, lease,
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
 WHERE queue = $1 AND state = 2 AND pk > $2 ORDER BY pk LIMIT $3;
 
 -- name: jobs_asleep
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error, lease FROM penstock.jobs
+       progress, result, error, lease,
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
 WHERE queue = $1 AND state = $2 AND state IN (-1, 3) AND pk > $3 ORDER BY pk LIMIT $4;
+
+-- name: jobs_waiting_children
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error, lease,
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
+WHERE queue = $1 AND state = -2 AND pk > $2 ORDER BY pk LIMIT $3;
 
 -- name: jobs_finished
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error, lease FROM penstock.jobs
+       progress, result, error, lease,
+       (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
 WHERE queue = $1 AND state = $2 AND state >= 4 AND (finished, pk) > ($3, $4) ORDER BY finished, pk LIMIT $5;
 
 -- name: set_paused
@@ -121,11 +133,11 @@ UPDATE penstock.jobs SET state = 0, due = 0, failures = 0, crashes = 0, finished
 WHERE id = $1 AND state IN (5, 6) AND run IS NULL RETURNING queue;
 
 -- name: remove
-DELETE FROM penstock.jobs WHERE id = $1 AND state <> 2 RETURNING queue, coalesce(scope, id);
+DELETE FROM penstock.jobs WHERE id = $1 AND state <> 2 RETURNING queue, coalesce(scope, id), id;
 
 -- name: drain
 DELETE FROM penstock.jobs WHERE queue = $1 AND run IS NULL AND (state = 0 OR ($2 AND state = 1))
-RETURNING coalesce(scope, id);
+RETURNING coalesce(scope, id), id;
 
 -- name: forget_memos
 -- Memos go with the last job that could read them: a redriven one reads those of the job it continues.
@@ -249,7 +261,7 @@ DELETE FROM penstock.jobs WHERE pk IN (
   SELECT pk FROM penstock.jobs
   WHERE queue = $1 AND state IN (4, 5, 6) AND state >= 4 AND finished < $2 AND run IS NULL
   LIMIT $3 FOR UPDATE SKIP LOCKED)
-RETURNING coalesce(scope, id);
+RETURNING coalesce(scope, id), id;
 
 -- name: surplus_jobs
 DELETE FROM penstock.jobs WHERE pk IN (
@@ -257,7 +269,7 @@ DELETE FROM penstock.jobs WHERE pk IN (
     SELECT finished, pk FROM penstock.jobs WHERE queue = $1 AND state >= 4 AND run IS NULL
     ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET $2)
   LIMIT $3 FOR UPDATE SKIP LOCKED)
-RETURNING coalesce(scope, id);
+RETURNING coalesce(scope, id), id;
 
 -- name: expired_states
 DELETE FROM penstock.states WHERE key IN (

@@ -18,7 +18,13 @@ SMALL_ROWS = 10  # of these, so many times the batch take no longer
 
 
 async def sweep(
-    connection: Connection, sql: Statements, what: Retention, now: int | None, limit: int, namespace: str
+    connection: Connection,
+    sql: Statements,
+    what: Retention,
+    now: int | None,
+    limit: int,
+    namespace: str,
+    touched: set[str],
 ) -> dict[str, int]:
     """Each kind of thing in a transaction of its own, so that no lock is kept for longer than it takes."""
     gone = {"runs": 0, "jobs": 0, "events": 0, "states": 0}
@@ -29,7 +35,7 @@ async def sweep(
             await _forget(connection, sql, doomed, namespace, gone)
     for (queue,) in await connection.fetch(sql.queue_names):
         async with connection.transaction():
-            await _sweep_queue(connection, sql, queue, what, limit, gone)
+            gone["jobs"] += await _sweep_queue(connection, sql, queue, what, limit, at, touched)
         gone["events"] += await _trim(connection, sql, f"{namespace}:queue:{queue}", what)
     gone["events"] += await _trim(connection, sql, f"{namespace}:global", what)
     gone["states"] += changed(await connection.execute(sql.expired_states, at, limit))
@@ -39,13 +45,19 @@ async def sweep(
 
 
 async def _sweep_queue(
-    connection: Connection, sql: Statements, queue: str, what: Retention, limit: int, gone: dict[str, int]
-) -> None:
+    connection: Connection, sql: Statements, queue: str, what: Retention, limit: int, now: int, touched: set[str]
+) -> int:
+    gone = 0
     if what.jobs_before is not None:
-        gone["jobs"] += await delete_jobs(connection, sql, sql.old_jobs, queue, what.jobs_before, limit)
+        many, topics = await delete_jobs(connection, sql, now, sql.old_jobs, queue, what.jobs_before, limit)
+        gone += many
+        touched |= topics
     kept = what.keep_jobs if queue != DELIVERIES else _least(what.keep_jobs, what.keep_deliveries)
     if kept is not None:
-        gone["jobs"] += await delete_jobs(connection, sql, sql.surplus_jobs, queue, kept, limit)
+        many, topics = await delete_jobs(connection, sql, now, sql.surplus_jobs, queue, kept, limit)
+        gone += many
+        touched |= topics
+    return gone
 
 
 async def _trim(connection: Connection, sql: Statements, stream: str, what: Retention) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...ports.store import JobRow, QueueRow
 from ...ports.unit import JobState
+from . import children
 from .connection import Connection
 from .statements import Statements
 
@@ -17,6 +18,7 @@ STATES = (
     JobState.COMPLETED,
     JobState.FAILED,
     JobState.CANCELLED,
+    JobState.WAITING_CHILDREN,  # -2, the last but one
     JobState.HELD,  # -1, the last
 )
 
@@ -44,6 +46,8 @@ async def jobs(
             rows = await connection.fetch(sql.jobs_delayed, queue, due, pk, limit)
         case JobState.ACTIVE:
             rows = await connection.fetch(sql.jobs_active, queue, pk, limit)
+        case JobState.WAITING_CHILDREN:
+            rows = await connection.fetch(sql.jobs_waiting_children, queue, pk, limit)
         case JobState.SUSPENDED | JobState.HELD:
             rows = await connection.fetch(sql.jobs_asleep, queue, number, pk, limit)
         case _:
@@ -58,27 +62,48 @@ async def job(connection: Connection, sql: Statements, id: str) -> JobRow | None
     return _row(row) if row else None
 
 
-async def remove(connection: Connection, sql: Statements, id: str) -> str | None:
-    """Deletes a job that no worker holds; gives its queue if there was one."""
+async def retry(connection: Connection, sql: Statements, id: str) -> str | None:
+    """Puts a failed or cancelled job back; gives its queue if there was one."""
+    async with connection.transaction():
+        queue = await connection.fetchval(sql.retry, id)
+        if queue is not None:
+            await children.retried(connection, sql, id)
+    return str(queue) if queue is not None else None
+
+
+async def remove(connection: Connection, sql: Statements, id: str, now: int | None) -> set[str]:
+    """Deletes a job that no worker holds; gives the topics to signal, none if there was no such job."""
     async with connection.transaction():
         row = await connection.fetchrow(sql.remove, id)
         if row is None:
-            return None
-        await connection.execute(sql.forget_memos, [row[1]])
-    return str(row[0])
+            return set()
+        return {f"queue:{row[0]}"} | await _forget(connection, sql, [row[1]], [row[2]], now)
 
 
-async def drain(connection: Connection, sql: Statements, queue: str, delayed: bool) -> int:
+async def drain(
+    connection: Connection, sql: Statements, queue: str, delayed: bool, now: int | None
+) -> tuple[int, set[str]]:
     async with connection.transaction():
-        return await delete(connection, sql, sql.drain, queue, delayed)
+        return await delete(connection, sql, now, sql.drain, queue, delayed)
 
 
-async def delete(connection: Connection, sql: Statements, statement: str, *values: object) -> int:
-    """Runs a DELETE that gives the scope of each job it took, and lets their memos go with them."""
-    scopes = [row[0] for row in await connection.fetch(statement, *values)]
-    if scopes:
-        await connection.execute(sql.forget_memos, scopes)
-    return len(scopes)
+async def delete(
+    connection: Connection, sql: Statements, now: int | None, statement: str, *values: object
+) -> tuple[int, set[str]]:
+    """Runs a DELETE that gives the scope and the id of each job it took; what belongs to them goes along. Gives how
+    many, and the topics to signal."""
+    rows = await connection.fetch(statement, *values)
+    if not rows:
+        return 0, set()
+    return len(rows), await _forget(connection, sql, [row[0] for row in rows], [row[1] for row in rows], now)
+
+
+async def _forget(
+    connection: Connection, sql: Statements, scopes: list[str], ids: list[str], now: int | None
+) -> set[str]:
+    await connection.execute(sql.forget_memos, scopes)
+    await children.forget(connection, sql, scopes)
+    return await children.dropped(connection, sql, now, ids)
 
 
 def _row(row: Any) -> JobRow:

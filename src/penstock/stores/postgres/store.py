@@ -8,12 +8,24 @@ from typing import Any, TypeVar
 
 from ...core.clock import Clock, SystemClock
 from ...core.events import Event
-from ...ports.store import DueSchedules, FeedItem, JobRow, QueueRow, Retention, RunRow, ScheduleRow, StateRow, WaitRow
+from ...ports.store import (
+    ChildRow,
+    DueSchedules,
+    FeedItem,
+    JobRow,
+    QueueRow,
+    Retention,
+    RunRow,
+    ScheduleRow,
+    StateRow,
+    WaitRow,
+)
 from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
 from ..signals import TopicSignals
 from ..tailing import follow
-from . import events, housekeeping, queues, runs, schedules, state, waits
+from . import children, events, housekeeping, queues, runs, schedules, state, waits
 from .address import read_address
+from .children import concern, transact_families
 from .commit import transact
 from .connection import Connection, Connections
 from .keeper import Keeper
@@ -92,7 +104,8 @@ class PostgresStore:
 
         async def work(connection: Connection) -> CommitReply:
             touched.clear()  # after a collision the same work is done again
-            return await transact(connection, self._sql, self._now(), units, ask, touched)
+            write = transact_families if concern(units) else transact
+            return await write(connection, self._sql, self._now(), units, ask, touched)
 
         # One after the other, in the order they were asked for: a claim that follows a commit sees what that has freed.
         async with self._turn:
@@ -166,13 +179,20 @@ class PostgresStore:
         return self._woken(await self._write(_value, self._sql.promote, id))
 
     async def retry(self, id: str) -> bool:
-        return self._woken(await self._write(_value, self._sql.retry, id))
+        return self._woken(await self._write(queues.retry, id))
 
     async def remove(self, id: str) -> bool:
-        return self._woken(await self._write(queues.remove, id))
+        touched = await self._write(queues.remove, id, self._now())
+        self._fire(touched)
+        return bool(touched)
 
     async def drain(self, queue: str, *, delayed: bool = False) -> int:
-        return await self._write(queues.drain, queue, delayed)
+        gone, touched = await self._write(queues.drain, queue, delayed, self._now())
+        self._fire(touched)
+        return gone
+
+    async def children(self, id: str) -> list[ChildRow]:
+        return await self._read(children.children, id)
 
     def _woken(self, queue: str | None) -> bool:
         if queue is not None:
@@ -255,7 +275,10 @@ class PostgresStore:
     # Housekeeping
 
     async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
-        return await self._write(housekeeping.sweep, what, self._now(), limit, self._namespace)
+        touched: set[str] = set()
+        gone = await self._write(housekeeping.sweep, what, self._now(), limit, self._namespace, touched)
+        self._fire(touched)
+        return gone
 
     async def describe(self) -> dict[str, Any]:
         return await self._read(housekeeping.describe, self.address)

@@ -20,6 +20,7 @@ from ...ports.unit import (
     NewJob,
     OpenWait,
     Outcome,
+    Parent,
     Receipt,
     Refused,
     RetryAt,
@@ -27,6 +28,7 @@ from ...ports.unit import (
     Unit,
     WaitChange,
 )
+from ..kin import reason
 from .names import inside, outside
 from .resp import Part
 
@@ -34,10 +36,6 @@ from .resp import Part
 NOTHING = b" null"
 BATCH = 64
 _FLAG = ("0", "1")
-
-
-class _Error(msgspec.Struct):
-    message: str = ""
 
 
 class _Retry(msgspec.Struct):
@@ -48,7 +46,6 @@ class _Opts(msgspec.Struct):
     retry: _Retry | None = None
 
 
-_error = msgspec.json.Decoder(_Error).decode
 _opts = msgspec.json.Decoder(_Opts).decode
 
 
@@ -113,20 +110,13 @@ def _outcome(outcome: Outcome) -> tuple[Part, ...]:
         case RetryAt(due=due, error=error):
             return "retry", due, "", error
         case Dead(error=error):
-            return "dead", "", _reason(error), error
+            return "dead", "", reason(error), error
         case Suspended(due=due):
             return "suspended", "" if due is None else due, "", ""
-        case Cancelled(reason=reason):
-            return "cancelled", "", reason, ""
+        case Cancelled(reason=why):
+            return "cancelled", "", why, ""
         case GivenBack(due=due):
             return "given_back", due, "", ""
-
-
-def _reason(error: bytes) -> Part:
-    try:
-        return _error(error).message or error
-    except msgspec.MsgspecError:
-        return error
 
 
 def _attempts(opts: bytes) -> Part:
@@ -147,12 +137,18 @@ def _job(job: NewJob) -> tuple[Part, ...]:
     return (
         "J", id, job.queue, job.name, job.payload, job.priority, job.due, job.run or "", scope or "", job.opts,
         started.stream if started else "", started.head if started else "", job.rate_key or "", _attempts(job.opts),
-        *_added(added),
+        *_added(added), _FLAG[job.waits], *_parent(job.parent),
     )  # fmt: skip
 
 
 def _added(event: NewEvent | None) -> tuple[Part, ...]:
     return ("0", "", "", "") if event is None else ("1", event.stream, event.body, event.kind or "")
+
+
+def _parent(parent: Parent | None) -> tuple[Part, ...]:
+    if parent is None:
+        return "", "", "", ""
+    return inside(parent.id), parent.queue, parent.on_failure.value, inside(parent.instead) if parent.instead else ""
 
 
 def _wait(wait: WaitChange) -> tuple[Part, ...]:
@@ -181,7 +177,7 @@ def receipt(reply: Any) -> Receipt:
 
 
 def _refused(why: str, key: bytes) -> Refused:
-    return Refused(why, outside(key) if why == "taken" else key.decode())
+    return Refused(why, outside(key) if why in ("taken", "job", "children") else key.decode())
 
 
 def batches(units: Sequence[Unit]) -> list[list[Part]]:

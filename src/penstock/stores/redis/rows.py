@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from ...core.events import decode_event
-from ...ports.store import FeedItem, JobRow, QueueRow, RunRow, ScheduleRow, StateRow, WaitRow
+from ...ports.store import ChildRow, ChildState, FeedItem, JobRow, QueueRow, RunRow, ScheduleRow, StateRow, WaitRow
 from ...ports.unit import JobState
 from .commit import NOTHING
 from .names import outside
 
-COUNTED = ("waiting", "delayed", "active", "suspended", "completed", "failed", "cancelled", "held")
+COUNTED = tuple(state.value for state in JobState)  # in the order of reads.lua
 
 
 def job(reply: list[Any]) -> JobRow:
@@ -38,7 +40,19 @@ def job(reply: list[Any]) -> JobRow:
         result=None if result == NOTHING else result,
         error=has.get(b"nq:e") or has.get(b"failedReason"),
         lease=_number(lease),
+        parent=outside(parent.rpartition(b":")[2]) if (parent := has.get(b"parentKey")) else None,
     )
+
+
+def child(reply: list[Any]) -> ChildRow:
+    key, state, *rest = reply
+    _, queue, id = key.rsplit(b":", 2)
+    row = ChildRow(key.decode(), queue.decode(), outside(id), ChildState(state.decode()))
+    if row.state is ChildState.PROCESSED:
+        return msgspec.structs.replace(row, value=b"null" if rest[0] == NOTHING else rest[0])
+    if row.state is ChildState.IGNORED:
+        return msgspec.structs.replace(row, reason=rest[0].decode(errors="replace"))
+    return row
 
 
 def queue(reply: list[Any]) -> QueueRow:

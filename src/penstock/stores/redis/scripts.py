@@ -17,6 +17,7 @@ TESTED = "3.4.4"
 # The files used and how they begin to hash, as they are in that version.
 FILES = {
     "addDelayedJob-6": "33d07c0c376c760f",
+    "addParentJob-6": "8b6bc95ce60c2302",
     "addPrioritizedJob-9": "5c72b69e53d0687d",
     "addStandardJob-9": "6f61f23b5d27ad6e",
     "moveStalledJobsToWait-9": "dad86d89b50d825f",
@@ -29,16 +30,23 @@ FILES = {
 # Each script: BullMQ's files, then ours.
 PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "commit": (
-        ("addDelayedJob-6", "addPrioritizedJob-9", "addStandardJob-9", "moveToFinished-14", "removeJob-2"),
-        ("base", "queue", "append", "add", "finish", "commit"),
+        (
+            "addDelayedJob-6",
+            "addParentJob-6",
+            "addPrioritizedJob-9",
+            "addStandardJob-9",
+            "moveToFinished-14",
+            "removeJob-2",
+        ),
+        ("base", "queue", "kin", "append", "add", "finish", "commit"),
     ),
     "claim": (
         ("moveToActive-11", "moveToFinished-14", "moveStalledJobsToWait-9", "removeJob-2"),
-        ("base", "queue", "append", "finish", "claim"),
+        ("base", "queue", "kin", "append", "finish", "claim"),
     ),
     "renew": (("removeJob-2",), ("base", "queue", "renew")),
     "reads": (("removeJob-2",), ("base", "queue", "reads")),
-    "admin": (("removeJob-2", "pause-7", "updateJobScheduler-12"), ("base", "queue", "admin")),
+    "admin": (("removeJob-2", "pause-7", "updateJobScheduler-12"), ("base", "queue", "kin", "admin")),
 }
 
 

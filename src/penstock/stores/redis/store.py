@@ -11,7 +11,18 @@ import msgspec
 from ...core.clock import Clock, SystemClock
 from ...core.events import Event, decode_event
 from ...core.ids import event_seq, token
-from ...ports.store import DueSchedules, FeedItem, JobRow, QueueRow, Retention, RunRow, ScheduleRow, StateRow, WaitRow
+from ...ports.store import (
+    ChildRow,
+    DueSchedules,
+    FeedItem,
+    JobRow,
+    QueueRow,
+    Retention,
+    RunRow,
+    ScheduleRow,
+    StateRow,
+    WaitRow,
+)
 from ...ports.unit import Ask, Claim, Claims, CommitReply, Committed, JobState, Unit
 from ..signals import TopicSignals
 from ..tailing import follow
@@ -82,7 +93,9 @@ class RedisStore:
         return reply
 
     async def _admin(self, *parts: Part | None) -> Any:
-        (reply,) = await self._send([("admin", ["" if part is None else part for part in parts])])
+        ((reply, said),) = await self._send([("admin", ["" if part is None else part for part in parts])])
+        if said:
+            self.signals.fire(said.decode().split("\n"))
         return reply
 
     # Commits
@@ -184,7 +197,6 @@ class RedisStore:
 
     async def resume(self, queue: str) -> None:
         await self._admin("resume", queue)
-        self.signals.fire((f"queue:{queue}",))
 
     async def promote(self, id: str) -> bool:
         return await self._change("promote", id)
@@ -198,11 +210,11 @@ class RedisStore:
     async def drain(self, queue: str, *, delayed: bool = False) -> int:
         return int(await self._admin("drain", queue, int(delayed)))
 
+    async def children(self, id: str) -> list[ChildRow]:
+        return sorted((rows.child(row) for row in await self._read("children", inside(id))), key=lambda row: row.key)
+
     async def _change(self, verb: str, id: str) -> bool:
-        queue = await self._admin(verb, inside(id))
-        if queue is not None:
-            self.signals.fire((f"queue:{queue.decode()}",))
-        return queue is not None
+        return await self._admin(verb, inside(id)) is not None
 
     async def memos(self, scope: str) -> dict[str, bytes]:
         flat = await self._client.call("HGETALL", f"{self._namespace}:memos:{scope}")

@@ -74,34 +74,40 @@ SELECT queue, state, count(*) FROM jobs WHERE state >= 4 GROUP BY queue, state;
 
 -- name: job
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error, lease FROM jobs WHERE id = ?;
+       progress, result, error, lease,
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs WHERE id = ?;
 
 -- name: job_place
 SELECT pk, priority, due, finished FROM jobs WHERE id = ?;
 
 -- name: jobs_waiting
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error, lease FROM jobs
+       progress, result, error, lease,
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
 WHERE queue = ? AND state = 0 AND (priority, pk) > (?, ?) ORDER BY priority, pk LIMIT ?;
 
 -- name: jobs_delayed
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error, lease FROM jobs
+       progress, result, error, lease,
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
 WHERE queue = ? AND state = 1 AND (due, pk) > (?, ?) ORDER BY due, pk LIMIT ?;
 
 -- name: jobs_active
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error, lease FROM jobs
+       progress, result, error, lease,
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
 WHERE queue = ? AND state = 2 AND pk > ? ORDER BY pk LIMIT ?;
 
 -- name: jobs_suspended
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error, lease FROM jobs
+       progress, result, error, lease,
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
 WHERE queue = ? AND state = 3 AND pk > ? ORDER BY pk LIMIT ?;
 
 -- name: jobs_finished
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error, lease FROM jobs
+       progress, result, error, lease,
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
 WHERE queue = ? AND state = ? AND state >= 4 AND (finished, pk) > (?, ?) ORDER BY finished, pk LIMIT ?;
 
 -- name: set_paused
@@ -115,13 +121,13 @@ UPDATE jobs SET state = 0, due = 0, failures = 0, crashes = 0, finished = NULL, 
 WHERE id = ? AND state IN (5, 6) AND run IS NULL RETURNING queue;
 
 -- name: remove
-DELETE FROM jobs WHERE id = ? AND state != 2 RETURNING queue, coalesce(scope, id);
+DELETE FROM jobs WHERE id = ? AND state != 2 RETURNING queue, coalesce(scope, id), id;
 
 -- name: drain
-DELETE FROM jobs WHERE queue = ? AND state = 0 AND run IS NULL RETURNING coalesce(scope, id);
+DELETE FROM jobs WHERE queue = ? AND state = 0 AND run IS NULL RETURNING coalesce(scope, id), id;
 
 -- name: drain_delayed
-DELETE FROM jobs WHERE queue = ? AND state = 1 AND run IS NULL RETURNING coalesce(scope, id);
+DELETE FROM jobs WHERE queue = ? AND state = 1 AND run IS NULL RETURNING coalesce(scope, id), id;
 
 -- name: add_schedule
 INSERT INTO schedules (id, spec, target, next, last, paused, fired) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -197,7 +203,7 @@ DELETE FROM streams WHERE name = ?;
 -- name: old_jobs
 DELETE FROM jobs WHERE pk IN (
   SELECT pk FROM jobs WHERE queue = ? AND state IN (4, 5, 6) AND state >= 4 AND finished < ? AND run IS NULL LIMIT ?)
-RETURNING coalesce(scope, id);
+RETURNING coalesce(scope, id), id;
 
 -- name: surplus_jobs
 DELETE FROM jobs WHERE pk IN (
@@ -205,7 +211,7 @@ DELETE FROM jobs WHERE pk IN (
     SELECT finished, pk FROM jobs WHERE queue = ?1 AND state >= 4 AND run IS NULL
     ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET ?2)
   LIMIT ?3)
-RETURNING coalesce(scope, id);
+RETURNING coalesce(scope, id), id;
 
 -- name: forget_job_memos
 DELETE FROM memos WHERE scope = ?1 AND NOT EXISTS (
@@ -255,5 +261,15 @@ SELECT queue, count(*) FROM jobs WHERE state = -1 GROUP BY queue;
 
 -- name: jobs_held
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
-       progress, result, error, lease FROM jobs
+       progress, result, error, lease,
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
 WHERE queue = ? AND state = -1 AND pk > ? ORDER BY pk LIMIT ?;
+
+-- name: count_waiting_children
+SELECT queue, count(*) FROM jobs WHERE state = -2 GROUP BY queue;
+
+-- name: jobs_waiting_children
+SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
+       progress, result, error, lease,
+       (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs
+WHERE queue = ? AND state = -2 AND pk > ? ORDER BY pk LIMIT ?;

@@ -23,9 +23,11 @@ from ...ports.unit import (
     Suspended,
     Unit,
 )
+from . import children
 from .append import SQL, Appender
 
 WAITING, DELAYED, ACTIVE, SUSPENDED, COMPLETED, FAILED, CANCELLED = range(7)
+WAITING_CHILDREN = -2
 
 
 class Committer:
@@ -62,6 +64,10 @@ class Committer:
             refusal = self._check_version(unit, unit.run)
             if refusal is not None:
                 return refusal
+        if not unit.settled or (unit.jobs and unit.jobs[0].waits):
+            refused = children.check(self._cursor, unit)
+            if refused is not None:
+                return refused
         if unit.takes or unit.waits or unit.state or unit.schedule is not None or unit.once is not None:
             return self._check_rest(unit)
         return None
@@ -129,12 +135,17 @@ class Committer:
             self._write_run(unit.id, unit.run)
         if unit.claim is not None:
             self._write_job(unit)
+            if unit.parent is not None:
+                children.tell(self._cursor, unit, self._now, self._touched)
         for job in unit.takes:
             self._cursor.execute(SQL.take, (job,))
         for job in unit.wakes:
             self._touch_queues(SQL.wake, (job,))
         places = self._append(unit.events) if unit.events else []
-        added = [self._add(job) for job in unit.jobs]
+        if children.known(self._cursor, unit):
+            added = [False] * len(unit.jobs)
+        else:
+            added = [self._add(job) for job in unit.jobs]
         if unit.memos or unit.waits or unit.state or unit.schedule is not None or unit.once is not None:
             self._write_rest(unit)
         return Committed(places, added)
@@ -190,7 +201,7 @@ class Committer:
 
     def _add(self, job: NewJob) -> bool:
         started = job.started
-        state = DELAYED if job.due > self._now else WAITING
+        state = WAITING_CHILDREN if job.waits else DELAYED if job.due > self._now else WAITING
         self._cursor.execute(
             SQL.add_job,
             (
@@ -205,6 +216,8 @@ class Committer:
             self._touched.add(topic)
         if added and job.added is not None:
             self._append((job.added,))
+        if added and job.parent is not None:
+            children.adopt(self._cursor, job)
         return added
 
     def _write_rest(self, unit: Unit) -> None:

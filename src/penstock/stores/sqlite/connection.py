@@ -14,7 +14,7 @@ import apsw
 from ...core.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
 MEMORY = ":memory:"
-FORMAT = 1  # kept in the file's user_version
+FORMAT = 2  # kept in the file's user_version
 OURS = 0x50454E53  # "PENS", kept in the file's application_id: many programs count their formats from 1
 _BUSY_SECONDS = 30.0
 
@@ -31,15 +31,15 @@ def connect(path: str) -> apsw.Connection:
         # Without this, statements that use a partial index are prepared anew each time they are given values.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         # Before any setting is made: those below would change a file that is another program's.
-        known = _recognise(connection, path)
+        format_ = _recognise(connection, path)
         _write_ahead(connection)
         # FULL: an acknowledged commit survives power loss. Group commit pays for the fsync.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA wal_autocheckpoint = 4000").fetchall()
         connection.execute("PRAGMA cache_size = -32000")
         connection.execute("PRAGMA temp_store = MEMORY")
-        if not known:
-            _create(connection)
+        if format_ < FORMAT:
+            _bring_up(connection)
     except apsw.Error as problem:
         raise translate(problem, path) from problem
     return connection
@@ -67,8 +67,8 @@ def _write_ahead(connection: apsw.Connection) -> None:
                 raise
 
 
-def _recognise(connection: apsw.Connection, path: str) -> bool:
-    """True for a file of ours, False for an empty one; anything else is refused."""
+def _recognise(connection: apsw.Connection, path: str) -> int:
+    """The format of a file of ours, 0 for an empty one; anything else is refused."""
     connection.execute("BEGIN")  # one look: another process may be creating the schema
     try:
         owner, format_ = _pragma(connection, "application_id"), _pragma(connection, "user_version")
@@ -79,14 +79,18 @@ def _recognise(connection: apsw.Connection, path: str) -> bool:
         raise StoreError(f"{path} was written by a newer Penstock (format {format_}, this one knows {FORMAT}): upgrade")
     if owner != OURS and not empty:
         raise StoreCorrupt(f"{path} is a SQLite file of something else: give another path")
-    return owner == OURS
+    return format_ if owner == OURS else 0
 
 
-def _create(connection: apsw.Connection) -> None:
+def _bring_up(connection: apsw.Connection) -> None:
+    """Creates what is missing: each file of statements is a format."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _pragma(connection, "application_id") != OURS:  # no other process was faster
-            connection.execute(resources.files(__package__).joinpath("schema.sql").read_text("utf-8"))
+        # Asked once more: another process may have been faster.
+        has = _pragma(connection, "user_version") if _pragma(connection, "application_id") == OURS else 0
+        for file in ("schema.sql", "children.sql")[has:]:
+            connection.execute(resources.files(__package__).joinpath(file).read_text("utf-8"))
+        if has < FORMAT:
             connection.execute(f"PRAGMA user_version = {FORMAT}")
             connection.execute(f"PRAGMA application_id = {OURS}")
     except BaseException:

@@ -14,16 +14,18 @@ UNITS_KEPT_MS = 86_400_000  # a reply lost longer ago than this is not asked for
 SMALL_ROWS = 10  # of these, so many times the batch take no longer
 
 
-def sweep(cursor: apsw.Cursor, what: Retention, now: int, limit: int, namespace: str) -> dict[str, int]:
+def sweep(
+    cursor: apsw.Cursor, what: Retention, now: int, limit: int, namespace: str, touched: set[str]
+) -> dict[str, int]:
     gone = {"runs": 0, "jobs": 0, "events": 0, "states": 0}
     for run in _doomed(cursor, what, now, limit):
         _forget(cursor, run, namespace, gone)
     for queue, _ in cursor.execute(SQL.queue_names).fetchall():
         if what.jobs_before is not None:
-            gone["jobs"] += delete_jobs(cursor, SQL.old_jobs, (queue, what.jobs_before, limit))
+            gone["jobs"] += delete_jobs(cursor, SQL.old_jobs, (queue, what.jobs_before, limit), now, touched)
         kept = what.keep_jobs if queue != DELIVERIES else _least(what.keep_jobs, what.keep_deliveries)
         if kept is not None:
-            gone["jobs"] += delete_jobs(cursor, SQL.surplus_jobs, (queue, kept, limit))
+            gone["jobs"] += delete_jobs(cursor, SQL.surplus_jobs, (queue, kept, limit), now, touched)
         gone["events"] += _trim(cursor, f"{namespace}:queue:{queue}", what)
     gone["events"] += _trim(cursor, f"{namespace}:global", what)
     cursor.execute(SQL.expired_states, (now, limit))

@@ -8,6 +8,7 @@ import apsw
 
 from ...ports.store import JobRow, QueueRow
 from ...ports.unit import JobState
+from . import children
 from .events import SQL
 
 STATES = (
@@ -18,6 +19,7 @@ STATES = (
     JobState.COMPLETED,
     JobState.FAILED,
     JobState.CANCELLED,
+    JobState.WAITING_CHILDREN,  # -2, the last but one
     JobState.HELD,  # -1, the last
 )
 
@@ -30,8 +32,9 @@ def queues(cursor: apsw.Cursor) -> list[QueueRow]:
     for state, sql in zip(STATES, live, strict=False):
         for queue, n in cursor.execute(sql):
             counts[queue][state.value] = n
-    for queue, n in cursor.execute(SQL.count_held):
-        counts[queue][JobState.HELD.value] = n
+    for state, sql in ((JobState.HELD, SQL.count_held), (JobState.WAITING_CHILDREN, SQL.count_waiting_children)):
+        for queue, n in cursor.execute(sql):
+            counts[queue][state.value] = n
     for queue, number, n in cursor.execute(SQL.count_finished):
         counts[queue][STATES[number].value] = n
     return [QueueRow(name, bool(flag), counts[name]) for name, flag in paused.items()]
@@ -51,6 +54,8 @@ def jobs(cursor: apsw.Cursor, queue: str, state: JobState, after: str | None, li
             rows = cursor.execute(SQL.jobs_suspended, (queue, pk, limit))
         case JobState.HELD:
             rows = cursor.execute(SQL.jobs_held, (queue, pk, limit))
+        case JobState.WAITING_CHILDREN:
+            rows = cursor.execute(SQL.jobs_waiting_children, (queue, pk, limit))
         case _:
             # A job sent back to work since it was seen has no place here: what is left comes from the start.
             place = (-1, 0) if finished is None else (finished, pk)
@@ -67,32 +72,44 @@ def set_paused(cursor: apsw.Cursor, queue: str, paused: bool) -> None:
     cursor.execute(SQL.set_paused, (queue, paused))
 
 
-def change(cursor: apsw.Cursor, sql: str, id: str) -> str | None:
-    """Promotes or retries a job; gives its queue if there was such a job."""
-    rows = cursor.execute(sql, (id,)).fetchall()
-    return str(rows[0][0]) if rows else None
+def promote(cursor: apsw.Cursor, id: str) -> set[str]:
+    """Makes a delayed job due; gives the topics to signal, none if there was no such job."""
+    return {f"queue:{row[0]}" for row in cursor.execute(SQL.promote, (id,)).fetchall()}
 
 
-def remove(cursor: apsw.Cursor, id: str) -> str | None:
-    """Deletes a job that no worker holds; gives its queue if there was one."""
+def retry(cursor: apsw.Cursor, id: str) -> set[str]:
+    """Puts a failed or cancelled job back; gives the topics to signal, none if there was no such job."""
+    rows = cursor.execute(SQL.retry, (id,)).fetchall()
+    if rows:
+        children.retried(cursor, id)
+    return {f"queue:{row[0]}" for row in rows}
+
+
+def remove(cursor: apsw.Cursor, id: str, now: int) -> set[str]:
+    """Deletes a job that no worker holds; gives the topics to signal, none if there was no such job."""
     rows = cursor.execute(SQL.remove, (id,)).fetchall()
-    if not rows:
-        return None
-    queue, scope = map(str, rows[0])
-    forget_memos(cursor, [scope])
-    return queue
+    touched = {f"queue:{row[0]}" for row in rows}
+    _forget(cursor, [row[1:] for row in rows], now, touched)
+    return touched
 
 
-def drain(cursor: apsw.Cursor, queue: str, delayed: bool) -> int:
-    removed = delete(cursor, SQL.drain, (queue,))
-    return removed + delete(cursor, SQL.drain_delayed, (queue,)) if delayed else removed
+def drain(cursor: apsw.Cursor, queue: str, delayed: bool, now: int, touched: set[str]) -> int:
+    removed = delete(cursor, SQL.drain, (queue,), now, touched)
+    return removed + delete(cursor, SQL.drain_delayed, (queue,), now, touched) if delayed else removed
 
 
-def delete(cursor: apsw.Cursor, sql: str, bindings: tuple[object, ...]) -> int:
-    """Runs a DELETE that gives the scope of each job it took, and lets their memos go with them."""
-    scopes = [str(row[0]) for row in cursor.execute(sql, bindings).fetchall()]
+def delete(cursor: apsw.Cursor, sql: str, bindings: tuple[object, ...], now: int, touched: set[str]) -> int:
+    """Runs a DELETE that gives the scope and the id of each job it took; what belongs to them goes along."""
+    rows = cursor.execute(sql, bindings).fetchall()
+    _forget(cursor, rows, now, touched)
+    return len(rows)
+
+
+def _forget(cursor: apsw.Cursor, rows: list[tuple[Any, ...]], now: int, touched: set[str]) -> None:
+    scopes = [str(scope) for scope, _ in rows]
     forget_memos(cursor, scopes)
-    return len(scopes)
+    children.forget(cursor, scopes)
+    touched |= children.gone(cursor, [str(id) for _, id in rows], now)
 
 
 def forget_memos(cursor: apsw.Cursor, scopes: list[str]) -> None:

@@ -1,4 +1,4 @@
--- The embedded store. States: -1 held, 0 waiting, 1 delayed, 2 active, 3 suspended, 4 completed, 5 failed, 6 cancelled.
+-- The embedded store. States: -2 waiting for children, -1 held, 0 waiting, 1 delayed, 2 active, 3 suspended, 4 completed, 5 failed, 6 cancelled.
 -- Times are milliseconds since the epoch. Partial indexes keep claims as fast with a million finished jobs as with none.
 
 CREATE TABLE streams (

@@ -11,11 +11,22 @@ import apsw
 
 from ...core.clock import Clock, SystemClock
 from ...core.events import Event
-from ...ports.store import DueSchedules, FeedItem, JobRow, QueueRow, Retention, RunRow, ScheduleRow, StateRow, WaitRow
+from ...ports.store import (
+    ChildRow,
+    DueSchedules,
+    FeedItem,
+    JobRow,
+    QueueRow,
+    Retention,
+    RunRow,
+    ScheduleRow,
+    StateRow,
+    WaitRow,
+)
 from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
 from ..signals import TopicSignals
 from ..tailing import follow
-from . import events, housekeeping, queues, runs, schedules, state, waits
+from . import children, events, housekeeping, queues, runs, schedules, state, waits
 from .append import SQL
 from .connection import MEMORY
 from .reader import Reader
@@ -124,22 +135,34 @@ class SqliteStore:
         self.signals.fire((f"queue:{queue}",))
 
     async def promote(self, id: str) -> bool:
-        return await self._change(lambda c: queues.change(c, events.SQL.promote, id))
+        return await self._change(lambda c: queues.promote(c, id))
 
     async def retry(self, id: str) -> bool:
-        return await self._change(lambda c: queues.change(c, events.SQL.retry, id))
+        return await self._change(lambda c: queues.retry(c, id))
 
     async def remove(self, id: str) -> bool:
-        return await self._change(lambda c: queues.remove(c, id))
+        return await self._change(lambda c: queues.remove(c, id, self._clock.now_ms()))
 
     async def drain(self, queue: str, *, delayed: bool = False) -> int:
-        return await self._writer.run(lambda c: queues.drain(c, queue, delayed))
+        return await self._clean(lambda c, touched: queues.drain(c, queue, delayed, self._clock.now_ms(), touched))
 
-    async def _change(self, work: Callable[[apsw.Cursor], str | None]) -> bool:
-        queue = await self._writer.run(work)
-        if queue is not None:
-            self.signals.fire((f"queue:{queue}",))
-        return queue is not None
+    async def _change(self, work: Callable[[apsw.Cursor], set[str]]) -> bool:
+        touched = await self._writer.run(work)
+        self.signals.fire(touched)
+        return bool(touched)
+
+    async def _clean(self, work: Callable[[apsw.Cursor, set[str]], T]) -> T:
+        """Removes what may have been waited for."""
+        touched: set[str] = set()
+
+        def once(cursor: apsw.Cursor) -> T:
+            touched.clear()  # after a failed batch the same work runs again, alone
+            return work(cursor, touched)
+
+        return await self._writer.run(once, lambda: self.signals.fire(touched))
+
+    async def children(self, id: str) -> list[ChildRow]:
+        return await self._reader.run(lambda c: children.children(c, id))
 
     # Schedules
 
@@ -211,8 +234,8 @@ class SqliteStore:
     # Housekeeping
 
     async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
-        return await self._writer.run(
-            lambda c: housekeeping.sweep(c, what, self._clock.now_ms(), limit, self._namespace)
+        return await self._clean(
+            lambda c, touched: housekeeping.sweep(c, what, self._clock.now_ms(), limit, self._namespace, touched)
         )
 
     async def describe(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from .claim import ClaimContract
 from .commit import CommitContract
 from .deliveries import DeliveriesContract
 from .event_log import EventLogContract
+from .families import FamiliesContract
 from .feed import FeedContract
 from .housekeeping import HousekeepingContract
 from .lease import LeaseContract
@@ -48,6 +49,7 @@ class StoreContract(
     FeedContract,
     SignalsContract,
     QueueAdminContract,
+    FamiliesContract,
     SchedulesContract,
     StateContract,
     HousekeepingContract,
@@ -60,6 +62,7 @@ __all__ = [
     "CommitContract",
     "DeliveriesContract",
     "EventLogContract",
+    "FamiliesContract",
     "FeedContract",
     "HousekeepingContract",
     "LeaseContract",

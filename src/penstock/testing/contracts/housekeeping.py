@@ -51,8 +51,8 @@ class HousekeepingContract(StoreUnderTest):
         await one_in_each_state(store, clock)
         gone = await store.sweep(Retention(jobs_before=FAR, keep_jobs=0))
         assert gone["jobs"] == 3
-        (queue,) = await store.queues()
-        alive = {"waiting", "delayed", "active", "suspended", "held"}
+        (_, queue) = await store.queues()
+        alive = {"waiting", "delayed", "active", "suspended", "held", "waiting-children"}
         assert queue.counts == {state: int(state in alive) for state in queue.counts}
 
     async def test_finished_jobs_by_count_of_each_queue(self, store: Store, clock: FakeClock) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ...ports.store import JobRow, QueueRow, Store
-from ...ports.unit import Cancelled, Committed, Completed, Dead, GivenBack, JobState, Memo, RetryAt, Suspended
+from ...ports.unit import Cancelled, Committed, Completed, Dead, GivenBack, JobState, Memo, Parent, RetryAt, Suspended
 from ..clock import FakeClock
 from .samples import ERROR, QUEUE, add, apply, ask, claim, claim_one, held, job, names, run, state_of, unit
 from .subject import StoreUnderTest
@@ -25,6 +25,7 @@ class QueueAdminContract(StoreUnderTest):
         await store.pause("stopped")
         counts = dict.fromkeys(EMPTY, 1)
         assert await store.queues() == [
+            QueueRow("elsewhere", False, {**EMPTY, "waiting": 1}),
             QueueRow("letters", False, {**EMPTY, "waiting": 1}),
             QueueRow(QUEUE, False, counts),
             QueueRow("stopped", True, EMPTY),
@@ -122,7 +123,7 @@ class QueueAdminContract(StoreUnderTest):
         [
             ("promote", {"delayed"}),
             ("retry", {"failed", "cancelled"}),
-            ("remove", {"waiting", "delayed", "suspended", "completed", "failed", "cancelled", "held"}),
+            ("remove", {state.value for state in JobState} - {"active"}),
         ],
     )
     async def test_a_verb_works_on_the_states_it_is_for(
@@ -158,7 +159,7 @@ class QueueAdminContract(StoreUnderTest):
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
         await add(store, job("more"), job("other", "letters"))
         assert await store.drain(QUEUE) == 2
-        (_, orders) = await store.queues()
+        (_, _, orders) = await store.queues()
         assert orders.counts == {**dict.fromkeys(EMPTY, 1), "waiting": 1}
         assert await state_of(store, "r.a.1") == "waiting"
         assert await state_of(store, "other") == "waiting"
@@ -221,6 +222,11 @@ async def _cancelled(store: Store, clock: FakeClock, id: str, queue: str) -> Non
     await apply(store, unit(claim=await held(store, id, queue, priority=-1), outcome=Cancelled("stop")))
 
 
+async def _waiting_children(store: Store, clock: FakeClock, id: str, queue: str) -> None:
+    child = job(f"{id}-child", "elsewhere", parent=Parent(id, queue))
+    await add(store, job(id, queue, waits=True), child)
+
+
 async def _held_back(store: Store, clock: FakeClock, id: str, queue: str) -> None:
     of = id.partition(".")[0]
     if await store.run(of) is None:
@@ -238,5 +244,6 @@ IN_STATE: dict[JobState, Put] = {
     JobState.COMPLETED: _completed,
     JobState.FAILED: _failed,
     JobState.CANCELLED: _cancelled,
+    JobState.WAITING_CHILDREN: _waiting_children,
     JobState.HELD: _held_back,
 }

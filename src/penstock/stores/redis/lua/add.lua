@@ -2,9 +2,19 @@
 local function place(base, job, delay)
   local named = {base, job.id, job.name, now}
   local opts = {jobId = job.id, attempts = job.attempts}
+  local parent = parent_of(base, job)
+  if parent then
+    named[5], named[6], named[7] = parent.key, parent.key .. ':dependencies', parent.data
+    opts.parent = {id = parent.data.id, queue = parent.data.queueKey}
+    if parent.flag then opts[parent.flag] = true end
+  end
   if job.priority > 0 then opts.priority = job.priority end
-  if delay > 0 then
-    opts.delay = delay
+  if delay > 0 then opts.delay = delay end
+  if job.waits then
+    bull_addParentJob({base .. 'meta', base .. 'id', base .. 'delayed', base .. 'waiting-children', base .. 'completed',
+      base .. 'events'}, {cmsgpack.pack(named), job.payload, cmsgpack.pack(opts)})
+    park(base, job.id, call('GET', base .. 'id'))
+  elseif delay > 0 then
     bull_addDelayedJob({base .. 'marker', base .. 'meta', base .. 'id', base .. 'delayed', base .. 'completed',
       base .. 'events'}, {cmsgpack.pack(named), job.payload, cmsgpack.pack(opts)})
   elseif job.priority > 0 then
@@ -40,11 +50,12 @@ local function add_job(job)
   also('nq:sh', job.head)
   if job.due ~= 0 then also('nq:d', job.due) end
   if job.priority < 0 then also('nq:p', job.priority) end
+  if job.waits then also('nq:w', '1') end
   call('HSET', base .. job.id, unpack(ours))
   call('HSET', NS .. 'where', job.id, job.queue)
   if job.run and job.run ~= '' then call('ZADD', NS .. 'run:' .. job.run .. ':jobs', arrived, job.id) end
   if job.scope and job.scope ~= '' then call('ZADD', NS .. 'scopes', 0, job.scope .. '\n' .. job.id) end
-  if job.priority < 0 and job.due <= now then
+  if job.priority < 0 and job.due <= now and not job.waits then
     call('LREM', base .. 'wait', 1, job.id)
     push_ordered(base, job.id, job.priority * 0x100000000 + arrived)
     call('ZADD', base .. 'nq:urgent', job.priority * 0x100000000 + arrived, job.id)

@@ -42,7 +42,12 @@ function VERBS.retry()
   pull(base, id, set)
   call('HDEL', base .. id, 'nq:f', 'nq:c', 'nq:e', 'nq:u', 'failedReason', 'finishedOn', 'returnvalue', 'atm', 'stc')
   call('HSET', base .. id, 'nq:d', 0)
-  push(base, id, false, state)
+  back_to_parent(base .. id)
+  if call('SCARD', base .. id .. ':dependencies') > 0 then
+    park(base, id, call('HGET', base .. id, 'nq:n'))
+  else
+    push(base, id, false, state)
+  end
   touch('queue:' .. queue)
   return queue
 end
@@ -263,5 +268,4 @@ function VERBS.sweep()
 end
 
 local reply = VERBS[ARGV[6]]()
-publish()
-return reply
+return {reply, publish()}

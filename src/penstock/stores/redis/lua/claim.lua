@@ -132,7 +132,11 @@ local function hand_out(queue, base, head, want)
     return false
   end
   local id, job = reply[2], fields(reply[1])
-  if job.defa and job['nq:n'] then -- said of a job of ours that stalled: how often it may is the engine's to say
+  -- That a child has failed it is the engine's to record; it looks at the children of those that wait for some.
+  local doomed = job.defa and call('ZCARD', base .. id .. ':unsuccessful') > 0
+  if doomed then
+    job['nq:o'] = job['nq:o'] or '{"waits":true}'
+  elseif job.defa and job['nq:n'] then -- said of a job of ours that stalled: how often it may is the engine's to say
     call('HDEL', base .. id, 'defa')
   elseif job.defa then -- another program has decided that it failed: as its own workers would
     let_go(base, id)

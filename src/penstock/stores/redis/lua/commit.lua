@@ -22,7 +22,7 @@ local READ = {
     return 9
   end,
   E = function(i) events[#events + 1] = i return 3 end,
-  J = function(i) jobs[#jobs + 1] = i return 17 end,
+  J = function(i) jobs[#jobs + 1] = i return 22 end,
   M = function(i) memos[#memos + 1] = i return 3 end,
   W = function(i) waits[#waits + 1] = {i, true} return 9 end,
   X = function(i) waits[#waits + 1] = {i, false} return 3 end,
@@ -51,10 +51,14 @@ local COMMITTED, REPEATED, FENCED, CONFLICT, REFUSED = 1, {2}, {3}, 4, 5
 local function check_fence()
   local base = base_of(claim.queue)
   local key = base .. claim.job
-  local job = call('HMGET', key, 'nq:t', 'ats', 'nq:u', 'nq:n')
+  local job = call('HMGET', key, 'nq:t', 'ats', 'nq:u', 'nq:n', 'nq:w', 'parentKey')
   if job[3] == unit then return REPEATED end
   if job[1] ~= claim.token or job[2] ~= claim.attempt then return FENCED end
-  if outcome then outcome.arrived = job[4] end
+  if outcome then
+    outcome.arrived, outcome.parent = job[4], job[6]
+    -- Of a job that another program added, only its keys say whether it has children.
+    outcome.family = outcome.kind == 'completed' and (job[5] or not job[4])
+  end
   local lock = call('GET', key .. ':lock')
   if lock ~= claim.token then
     -- The lease ran out, and nobody has taken the job: it may still end, unless BullMQ's own check has moved it.
@@ -115,6 +119,20 @@ local function check_states()
   end
 end
 
+-- A tree is added whole, or not at all if it is there already.
+local known_tree
+local function check_tree()
+  known_tree = false
+  local first = jobs[1]
+  if not first or ARGV[first + 17] ~= '1' then return end
+  local function there(i) return queue_of(ARGV[i]) or call('EXISTS', base_of(ARGV[i + 1]) .. ARGV[i]) == 1 end
+  known_tree = there(first)
+  if known_tree then return end
+  for n = 2, #jobs do
+    if there(jobs[n]) then return {REFUSED, 'job', ARGV[jobs[n]]} end
+  end
+end
+
 local ROW = {'spec', 'target', 'next', 'last', 'paused', 'fired'}
 local function check_put()
   local kept = call('HMGET', NS .. 'schedule:' .. ARGV[put], unpack(ROW))
@@ -133,7 +151,10 @@ local function check()
   no = run and check_version()
   if no then return no end
   if once and call('ZSCORE', NS .. 'once', once) then return {REFUSED, 'duplicate', once} end
-  no = check_takes() or check_waits() or check_states()
+  if outcome and outcome.family and has_unsettled(base_of(claim.queue) .. claim.job) then
+    return {REFUSED, 'children', claim.job}
+  end
+  no = check_tree() or check_takes() or check_waits() or check_states()
   if no then return no end
   if move and call('HGET', NS .. 'schedule:' .. move.id, 'next') ~= move.slot then
     return {REFUSED, 'schedule', move.id}
@@ -316,7 +337,8 @@ local function new_job(i)
   return {id = ARGV[i], queue = ARGV[i + 1], name = ARGV[i + 2], payload = ARGV[i + 3],
     priority = tonumber(ARGV[i + 4]), due = tonumber(ARGV[i + 5]), run = ARGV[i + 6], scope = ARGV[i + 7],
     opts = ARGV[i + 8], stream = ARGV[i + 9], head = ARGV[i + 10], rate_key = ARGV[i + 11],
-    attempts = tonumber(ARGV[i + 12])}
+    attempts = tonumber(ARGV[i + 12]), waits = ARGV[i + 17] == '1', parent = optional(ARGV[i + 18]),
+    parent_queue = ARGV[i + 19], on_failure = ARGV[i + 20], instead = optional(ARGV[i + 21])}
 end
 
 local function write_parts()
@@ -327,7 +349,7 @@ local function write_parts()
     places[#places + 1] = seq
   end
   for _, i in ipairs(jobs) do
-    local new = add_job(new_job(i))
+    local new = known_tree and 0 or add_job(new_job(i))
     added[#added + 1] = new
     if new == 1 and ARGV[i + 13] == '1' then append(ARGV[i + 14], ARGV[i + 15], ARGV[i + 16]) end
   end

@@ -18,12 +18,17 @@ local function end_attempt(base, id, unit, out)
   call('DEL', key .. ':lock')
   call('ZREM', base .. 'nq:leases', id)
   call('HSET', key, 'nq:u', unit, 'nq:t', '')
+  local parent = out.parent
   if out.error then
     call('HSET', key, 'nq:e', out.error)
     call('HINCRBY', key, 'nq:f', 1)
   end
-  if out.kind == 'completed' then return finish(base, id, 'completed', 'returnvalue', out.value, out.arrived) end
-  if out.kind == 'dead' then return finish(base, id, 'failed', 'failedReason', out.value, out.arrived) end
+  if out.kind == 'completed' or out.kind == 'dead' then
+    local completed = out.kind == 'completed'
+    finish(base, id, completed and 'completed' or 'failed', completed and 'returnvalue' or 'failedReason', out.value,
+      out.arrived)
+    return parent_moved(parent)
+  end
   if out.kind == 'given_back' and out.due <= now then
     call('HSET', key, 'nq:d', out.due)
     return to_front(base, id)
@@ -32,6 +37,8 @@ local function end_attempt(base, id, unit, out)
   if out.kind == 'retry' then call('HINCRBY', key, 'atm', 1) end
   if out.kind == 'cancelled' then
     push_cancelled(base, id)
+    leave_parent(key)
+    parent_moved(parent)
   elseif out.kind == 'suspended' and not out.due then
     call('HSET', key, 'nq:d', 0)
     call('ZADD', base .. 'nq:suspended', tonumber(call('HGET', key, 'nq:n') or 0), id)

@@ -105,7 +105,7 @@ end
 local SETS = {'delayed', 'completed', 'failed', 'nq:suspended', 'nq:cancelled', 'nq:held', 'prioritized',
   'waiting-children'}
 local STATES = {['nq:suspended'] = 'suspended', ['nq:cancelled'] = 'cancelled', ['nq:held'] = 'held',
-  prioritized = 'waiting', ['waiting-children'] = 'suspended'}
+  prioritized = 'waiting'}
 
 -- Where a job is: its state, and the sorted set it is in if it is in one.
 local function state_of(base, id)
@@ -142,13 +142,25 @@ local function forget_memos(scope)
   end
 end
 
+-- What became of a child may let its parent go on, in whatever queue that is. BullMQ's scripts move it; our workers are
+-- woken, and its due time is kept where we read it.
+local function parent_moved(parent)
+  if not parent or string.sub(parent, 1, #BULL) ~= BULL then return end
+  local queue, id = string.match(string.sub(parent, #BULL + 1), '^(.*):([^:]*)$')
+  if not queue then return end
+  local due = call('ZSCORE', base_of(queue) .. 'delayed', id)
+  if due then call('HSET', parent, 'nq:d', math.floor(tonumber(due) / 0x1000)) end
+  touch('queue:' .. queue)
+end
+
 -- Deletes a job that no worker holds; gives whose memos it read.
 local function delete_job(base, id, set)
-  local job = call('HMGET', base .. id, 'nq:s', 'nq:r')
+  local job = call('HMGET', base .. id, 'nq:s', 'nq:r', 'parentKey')
   pull(base, id, set)
   bull_removeJob({base .. id, base .. 'repeat'}, {id, '0', base})
   call('HDEL', NS .. 'where', id)
   if job[1] then call('ZREM', NS .. 'scopes', job[1] .. '\n' .. id) end
   if job[2] then call('ZREM', NS .. 'run:' .. job[2] .. ':jobs', id) end
+  parent_moved(job[3])
   return job[1] or id
 end

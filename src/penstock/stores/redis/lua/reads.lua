@@ -65,6 +65,20 @@ function READS.job()
   return queue and job_row(queue, arg(1))
 end
 
+-- What a parent knows of its children: key, what became of it, and its value or why it failed.
+function READS.children()
+  local queue, rows = find_queue(arg(1)), {}
+  if not queue then return rows end
+  local key = base_of(queue) .. arg(1)
+  for _, child in ipairs(call('SMEMBERS', key .. ':dependencies')) do rows[#rows + 1] = {child, 'unprocessed'} end
+  for _, child in ipairs(call('ZRANGE', key .. ':unsuccessful', 0, -1)) do rows[#rows + 1] = {child, 'failed'} end
+  for set, state in pairs({processed = 'processed', failed = 'ignored'}) do
+    local flat = call('HGETALL', key .. ':' .. set)
+    for n = 1, #flat, 2 do rows[#rows + 1] = {flat[n], state, flat[n + 1]} end
+  end
+  return rows
+end
+
 function READS.jobs()
   local queue, state, after, limit = arg(1), arg(2), arg(3), tonumber(arg(4))
   local base, ids = base_of(queue), nil
@@ -86,7 +100,7 @@ function READS.queues()
     local function size(set) return call('ZCARD', base .. set) end
     rows[#rows + 1] = {name, call('HEXISTS', base .. 'meta', 'paused'),
       call('LLEN', base .. 'wait') + size('prioritized'), size('delayed'), call('LLEN', base .. 'active'),
-      size('nq:suspended') + size('waiting-children'), size('completed'), size('failed'), size('nq:cancelled'),
+      size('nq:suspended'), size('completed'), size('failed'), size('nq:cancelled'), size('waiting-children'),
       size('nq:held')}
   end
   return rows

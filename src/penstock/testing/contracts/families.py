@@ -1,0 +1,309 @@
+"""Parents wait for their children: whatever becomes of those, the parent is told of it in the same write, once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ...ports.store import ChildState, Retention, Store
+from ...ports.unit import (
+    Cancelled,
+    Claim,
+    Committed,
+    Completed,
+    Dead,
+    Fenced,
+    NewJob,
+    OnFailure,
+    Outcome,
+    Parent,
+    Refused,
+    RetryAt,
+    Unit,
+)
+from ..clock import FakeClock
+from .samples import ERROR, QUEUE, STREAM, add, apply, ask, claim, claim_one, event, job, names, state_of, unit
+from .subject import StoreUnderTest
+
+KIDS = "letters"  # the queue of the children
+FAR = 4_000_000_000_000
+
+
+def child(id: str, on_failure: str = "wait", of: str = "p", queue: str = KIDS, **fields: Any) -> NewJob:
+    home = QUEUE if of == "p" else KIDS
+    return job(id, queue, parent=Parent(of, home, OnFailure(on_failure)), **fields)
+
+
+def tree(*children: NewJob, **fields: Any) -> list[NewJob]:
+    return [job("p", waits=True, **fields), *children]
+
+
+def end(one: Claim, outcome: Outcome, parent: str | None = "p", **fields: Any) -> Unit:
+    return unit(claim=one, outcome=outcome, parent=parent, **fields)
+
+
+async def told(store: Store, id: str = "p") -> dict[str, tuple[str, object]]:
+    """What a parent knows of its children."""
+    return {row.id: (row.state.value, row.value or row.reason) for row in await store.children(id)}
+
+
+class FamiliesContract(StoreUnderTest):
+    """Trees of jobs."""
+
+    async def test_a_parent_is_handed_out_after_its_last_child(self, store: Store) -> None:
+        await add(store, *tree(child("a"), child("b", queue=QUEUE)))
+        assert names(await claim(store)) == ["b"]
+        assert await state_of(store, "p") == "waiting-children"
+        a = await claim_one(store, KIDS)
+        assert isinstance(await apply(store, end(a, Completed(b'{"n":1}'))), Committed)
+        assert names(await claim(store)) == []
+        row = await store.job("b")
+        assert row is not None
+        assert row.parent == "p"
+
+    async def test_the_last_child_releases_it_with_all_values(self, store: Store) -> None:
+        await add(store, *tree(child("a"), child("b"), child("c")))
+        a, b, c = await claim(store, KIDS)
+        # Two of one parent in one call, then the last: nobody is left out.
+        receipts = (await store.commit([end(a, Completed(b'{"n":1}')), end(b, Completed())])).receipts
+        assert [type(one) for one in receipts] == [Committed, Committed]
+        assert await told(store) == {
+            "a": ("processed", b'{"n":1}'),
+            "b": ("processed", b"null"),
+            "c": ("unprocessed", None),
+        }
+        assert await state_of(store, "p") == "waiting-children"
+        await apply(store, end(c, Completed(b"[]")))
+        assert names(await claim(store)) == ["p"]
+        keys = [row.key for row in await store.children("p")]
+        assert keys == [f"bull:{KIDS}:{id}" for id in "abc"]
+
+    async def test_the_end_of_the_last_child_brings_its_parent_along(self, store: Store) -> None:
+        await add(store, *tree(child("a")))
+        a = await claim_one(store, KIDS)
+        reply = await store.commit([end(a, Completed())], ask())
+        handed = names(reply.work) or names(await claim(store))
+        assert handed == ["p"]
+
+    async def test_a_parent_is_woken_for(self, store: Store) -> None:
+        await add(store, *tree(child("a")))
+        a = await claim_one(store, KIDS)
+        with store.signals.listen(f"queue:{QUEUE}") as listener:
+            await apply(store, end(a, Completed()))
+            assert await listener.wait(10)
+
+    async def test_a_tree_of_three_levels(self, store: Store) -> None:
+        middle = job("m", KIDS, waits=True, parent=Parent("p", QUEUE))
+        await add(store, *tree(middle, child("leaf", of="m")))
+        leaf = await claim_one(store, KIDS)
+        assert leaf.job == "leaf"
+        await apply(store, end(leaf, Completed(b"1"), parent="m"))
+        assert await state_of(store, "p") == "waiting-children"
+        m = await claim_one(store, KIDS)
+        assert m.job == "m"
+        await apply(store, end(m, Completed(b"2"), settled=False))
+        assert await told(store) == {"m": ("processed", b"2")}
+        assert names(await claim(store)) == ["p"]
+
+    async def test_a_failure_that_is_not_the_last_says_nothing(self, store: Store) -> None:
+        await add(store, *tree(child("a", "fail")))
+        await apply(store, end(await claim_one(store, KIDS), RetryAt(0, ERROR)))
+        assert await told(store) == {"a": ("unprocessed", None)}
+        await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
+        assert names(await claim(store)) == ["p"]
+
+    @pytest.mark.parametrize(
+        ("on_failure", "known", "others", "released"),
+        [
+            ("wait", ("unprocessed", None), False, False),
+            ("fail", ("failed", None), True, True),
+            ("continue", ("ignored", "no"), True, True),
+            ("ignore", ("ignored", "no"), False, True),
+            ("remove", None, False, True),
+        ],
+    )
+    async def test_what_the_failure_of_a_child_means(
+        self, store: Store, on_failure: str, known: tuple[str, object] | None, others: bool, released: bool
+    ) -> None:
+        """`others`: the parent is handed out though another child is under way; `released`: once that has ended."""
+        await add(store, *tree(child("a", on_failure), child("b")))
+        a, b = await claim(store, KIDS)
+        await apply(store, end(a, Dead(ERROR)))
+        assert (await told(store)).get("a") == known
+        assert (await state_of(store, "p") == "waiting") is others
+        await apply(store, end(b, Completed(b"2")))
+        assert (names(await claim(store)) == ["p"]) is released
+
+    async def test_a_parent_cannot_complete_before_its_children(self, store: Store) -> None:
+        await add(store, *tree(child("a", "continue"), child("b")))
+        a, b = await claim(store, KIDS)
+        await apply(store, end(a, Dead(ERROR)))
+        p = await claim_one(store)
+        early = unit(claim=p, outcome=Completed(b"1"), settled=False, events=[event()])
+        assert await apply(store, early) == Refused("children", "p")
+        assert await state_of(store, "p") == "active"
+        await apply(store, end(b, Completed()))
+        assert isinstance(await apply(store, unit(claim=p, outcome=Completed(), settled=False)), Committed)
+        assert await state_of(store, "p") == "completed"
+
+    async def test_a_parent_cannot_complete_over_a_child_that_failed_it(self, store: Store) -> None:
+        await add(store, *tree(child("a", "continue"), child("b", "fail")))
+        a, b = await claim(store, KIDS)
+        await apply(store, end(a, Dead(ERROR)))
+        p = await claim_one(store)
+        await apply(store, end(b, Dead(ERROR)))
+        done = unit(claim=p, outcome=Completed(), settled=False)
+        assert await apply(store, done) == Refused("children", "p")
+        assert isinstance(await apply(store, unit(claim=p, outcome=Dead(ERROR), settled=False)), Committed)
+
+    async def test_a_late_end_tells_nobody(self, store: Store, clock: FakeClock) -> None:
+        await add(store, *tree(child("a")))
+        late = await claim_one(store, KIDS)
+        clock.advance("31s")
+        again = await claim_one(store, KIDS)
+        assert isinstance(await apply(store, end(late, Completed(b'"late"'))), Fenced)
+        assert await told(store) == {"a": ("unprocessed", None)}
+        await apply(store, end(again, Completed(b'"again"')))
+        assert await told(store) == {"a": ("processed", b'"again"')}
+
+    async def test_an_end_that_is_repeated_counts_once(self, store: Store) -> None:
+        await add(store, *tree(child("a"), child("b")))
+        a, b = await claim(store, KIDS)
+        done = end(a, Completed(b"1"))
+        await apply(store, done)
+        assert await apply(store, done) == Committed(repeated=True)
+        assert await state_of(store, "p") == "waiting-children"
+        last = end(b, Completed(b"2"))
+        await apply(store, last)
+        p = await claim_one(store)
+        assert await apply(store, last) == Committed(repeated=True)
+        assert await claim(store) == []
+        assert isinstance(await apply(store, unit(claim=p, outcome=Completed(), settled=False)), Committed)
+
+    async def test_children_that_end_at_once_release_it_once(self, store: Store) -> None:
+        ids = [f"c{n}" for n in range(12)]
+        await add(store, *tree(*map(child, ids)))
+        claims = await claim(store, KIDS, limit=20)
+        await asyncio.gather(*(store.commit([end(one, Completed(b"1"))]) for one in claims))
+        assert names(await claim(store)) == ["p"]
+        assert set(await told(store)) == set(ids)
+
+    async def test_a_tree_is_added_once(self, store: Store) -> None:
+        jobs = tree(child("a"), child("b"), added=event())
+        assert await apply(store, unit(jobs=jobs)) == Committed([], [True] * 3)
+        assert await apply(store, unit(jobs=jobs)) == Committed([], [False] * 3)
+        # Other children under the same parent are not added either: it may have ended long ago.
+        assert await apply(store, unit(jobs=tree(child("x")))) == Committed([], [False] * 2)
+        assert await store.job("x") is None
+        assert len(await store.read(STREAM)) == 1
+
+    async def test_a_tree_with_an_id_that_is_taken_is_refused_whole(self, store: Store) -> None:
+        await add(store, job("b"))
+        assert await apply(store, unit(jobs=tree(child("a"), child("b")), events=[event()])) == Refused("job", "b")
+        assert await store.job("p") is None
+        assert await store.job("a") is None
+        assert await store.read(STREAM) == []
+
+    @pytest.mark.parametrize("how", ["remove", "drain", "cancelled"])
+    async def test_a_child_that_goes_away_is_not_waited_for(self, store: Store, how: str) -> None:
+        await add(store, *tree(child("a"), child("b")))
+        await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
+        if how == "remove":
+            assert await store.remove("b")
+        elif how == "drain":
+            assert await store.drain(KIDS) == 1
+        else:
+            await apply(store, end(await claim_one(store, KIDS), Cancelled("stop")))
+        assert await told(store) == {"a": ("processed", b"1")}
+        assert names(await claim(store)) == ["p"]
+
+    async def test_a_failed_child_that_is_swept_is_not_waited_for(self, store: Store) -> None:
+        await add(store, *tree(child("a")))
+        await apply(store, end(await claim_one(store, KIDS), Dead(ERROR)))
+        await store.sweep(Retention(jobs_before=FAR))
+        assert names(await claim(store)) == ["p"]
+
+    async def test_values_stay_when_the_child_is_forgotten(self, store: Store) -> None:
+        await add(store, *tree(child("a"), child("b")))
+        await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
+        await store.sweep(Retention(jobs_before=FAR))
+        assert await store.job("a") is None
+        assert await told(store) == {"a": ("processed", b"1"), "b": ("unprocessed", None)}
+
+    async def test_a_removed_parent_leaves_its_children_alone(self, store: Store) -> None:
+        await add(store, *tree(child("a")))
+        assert await store.remove("p")
+        assert await store.children("p") == []
+        a = await claim_one(store, KIDS)
+        assert isinstance(await apply(store, end(a, Completed(b"1"))), Committed)
+        assert await store.job("p") is None
+        assert await store.children("p") == []
+
+    @pytest.mark.parametrize("on_failure", ["wait", "fail", "ignore"])
+    async def test_a_child_that_is_retried_is_waited_for_again(self, store: Store, on_failure: str) -> None:
+        await add(store, *tree(child("a", on_failure), child("b")))
+        a, b = await claim(store, KIDS)
+        await apply(store, end(a, Dead(ERROR)))
+        assert await store.retry("a")
+        assert (await told(store))["a"] == ("unprocessed", None)
+        await apply(store, end(b, Completed(b"2")))
+        await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
+        assert await told(store) == {"a": ("processed", b"1"), "b": ("processed", b"2")}
+        assert names(await claim(store)) == ["p"]
+
+    async def test_a_parent_that_is_retried_waits_for_the_child_that_failed_it(self, store: Store) -> None:
+        await add(store, *tree(child("a", "fail")))
+        await apply(store, end(await claim_one(store, KIDS), Dead(ERROR)))
+        await apply(store, unit(claim=await claim_one(store), outcome=Dead(ERROR), settled=False))
+        assert await store.retry("a")
+        assert await store.retry("p")
+        assert await state_of(store, "p") == "waiting-children"
+        await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
+        p = await claim_one(store)
+        assert isinstance(await apply(store, unit(claim=p, outcome=Completed(), settled=False)), Committed)
+
+    async def test_another_takes_the_place_of_a_child_that_failed(self, store: Store) -> None:
+        await add(store, *tree(child("a")))
+        await apply(store, end(await claim_one(store, KIDS), Dead(ERROR)))
+        again = job("a.redrive-1", KIDS, parent=Parent("p", QUEUE, instead="a"))
+        await add(store, again)
+        assert await told(store) == {"a.redrive-1": ("unprocessed", None)}
+        await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
+        assert await told(store) == {"a.redrive-1": ("processed", b"1")}
+        assert names(await claim(store)) == ["p"]
+
+    async def test_another_for_a_child_nobody_waits_for_is_a_job_like_any(self, store: Store) -> None:
+        await add(store, *tree(child("a", "ignore")))
+        await apply(store, end(await claim_one(store, KIDS), Dead(ERROR)))
+        await add(store, job("a.redrive-1", KIDS, parent=Parent("p", QUEUE, instead="a")))
+        await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
+        assert await told(store) == {"a": ("ignored", "no")}
+        assert names(await claim(store)) == ["p"]
+
+    async def test_the_delay_of_a_parent_begins_when_its_children_have_ended(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        await add(store, *tree(child("a"), due=clock.now_ms() + 5_000))
+        clock.advance("20s")
+        await apply(store, end(await claim_one(store, KIDS), Completed()))
+        assert await state_of(store, "p") == "delayed"
+        clock.advance("4s")
+        assert await claim(store) == []
+        clock.advance("2s")
+        assert names(await claim(store)) == ["p"]
+
+    async def test_a_parent_of_a_paused_queue_waits_there(self, store: Store) -> None:
+        await add(store, *tree(child("a")))
+        await store.pause(QUEUE)
+        await apply(store, end(await claim_one(store, KIDS), Completed()))
+        assert await claim(store) == []
+        await store.resume(QUEUE)
+        assert names(await claim(store)) == ["p"]
+
+    async def test_a_job_without_children_has_none(self, store: Store) -> None:
+        await add(store, job("j"))
+        assert await store.children("j") == []
+        assert await store.children("nothing") == []
+        assert {state.value for state in ChildState} == {"unprocessed", "processed", "ignored", "failed"}

@@ -1,0 +1,194 @@
+"""`app.add_flow`: parents that wait for their children, on every store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conftest import PATIENCE, Trial
+from penstock import Context, Node, SyncApp, SyncContext, job
+from penstock.core.errors import BadArgument, ConfigError, RunFailed
+from penstock.jobs.tree import MOST_JOBS
+
+Make = Callable[..., Trial]
+
+
+@job(queue="pages", retry=1)
+async def render(input: Any) -> Any:
+    if input == "tear":
+        raise ValueError("the page is torn")
+    return {"page": input}
+
+
+@job(queue="books", retry=1)
+async def bind(input: Any, ctx: Context) -> Any:
+    values = await ctx.children_values()
+    return {"title": input, "pages": sorted(v["page"] for v in values.values()), "torn": await ctx.failed_children()}
+
+
+@job(queue="shelves", retry=1)
+def shelve(_input: Any, ctx: SyncContext) -> Any:
+    return {"books": list(ctx.children_values().values()), "torn": ctx.failed_children()}
+
+
+async def test_a_parent_reads_what_its_children_gave(app: Make) -> None:
+    async with app(render, bind) as one, one.working():
+        tree = await one.add_flow(Node(bind, "Emma", children=[Node(render, n) for n in (1, 2, 3)]))
+        assert await one.job_result(tree.id, timeout=PATIENCE) == {"title": "Emma", "pages": [1, 2, 3], "torn": {}}
+        assert [child.id for child in tree.children] == [f"{tree.id}-c{n}" for n in (1, 2, 3)]
+        rows = await one.queues.children(tree.id)
+        assert [row.key for row in rows] == [f"bull:pages:{child.id}" for child in tree.children]
+        assert await one.queues.dependencies(tree.id) == {
+            "processed": 3, "unprocessed": 0, "ignored": 0, "failed": 0
+        }  # fmt: skip
+
+
+async def test_three_levels_and_a_def_handler_from_bullmqs_dict(app: Make) -> None:
+    pages = [{"name": "render", "queueName": "pages", "data": n} for n in (1, 2)]
+    book = {"name": "bind", "queue": "books", "data": "Emma", "children": pages}
+    async with app(render, bind, shelve) as one:
+        tree = await one.add_flow({"name": "shelve", "queue": "shelves", "opts": {"jobId": "shelf"}, "children": [book]})
+        assert tree.id == "shelf"
+        assert (await one.queues.counts("shelves"))["waiting-children"] == 1
+        assert (await one.queues.counts("books"))["waiting-children"] == 1
+        assert await one.queues.dependencies("shelf") == {
+            "processed": 0, "unprocessed": 1, "ignored": 0, "failed": 0
+        }  # fmt: skip
+        async with one.working():
+            result = await one.job_result("shelf", timeout=PATIENCE)
+        assert result == {"books": [{"title": "Emma", "pages": [1, 2], "torn": {}}], "torn": {}}
+
+
+async def test_a_failed_child_fails_its_parents_all_the_way_up(app: Make) -> None:
+    async with app(render, bind, shelve) as one, one.working():
+        book = Node(bind, "Emma", children=[Node(render, 1), Node(render, "tear")])
+        tree = await one.add_flow(Node(shelve, None, children=[book]))
+        with pytest.raises(RunFailed, match="failed, so"):
+            await one.job_result(tree.id, timeout=PATIENCE)
+        bound = await one.in_state(tree.children[0].id, "failed")
+        assert b'"code":"child_failed"' in (bound.error or b"")
+        # Nothing of theirs was run, and each has left a letter.
+        failed = await one.job_events("books", "job.failed")
+        assert [event.data["name"] for event in failed] == ["ChildFailed"]
+        assert len(await one.letters("shelves")) == 1
+
+
+async def test_a_child_that_is_redriven_first_lets_its_parent_be_redriven(app: Make) -> None:
+    torn = [True]
+
+    @job(queue="pages", retry=1)
+    async def mended(_input: Any) -> Any:
+        if torn[0]:
+            raise ValueError("the page is torn")
+        return {"page": 7}
+
+    async with app(mended, bind) as one, one.working():
+        tree = await one.add_flow(Node(bind, "Emma", id="book", children=[Node(mended)]))
+        await one.in_state("book", "failed")
+        torn[0] = False
+        child = tree.children[0].id
+        assert (await one.dead_letters.redrive(child)).sent == {f"{child}.dlq": child}
+        await one.in_state(child, "completed")
+        assert (await one.dead_letters.redrive("book")).sent == {"book.dlq": "book"}
+        assert (await one.job_result("book", timeout=PATIENCE))["pages"] == [7]
+
+
+async def test_a_failed_child_may_be_ignored(app: Make) -> None:
+    async with app(render, bind) as one, one.working():
+        children = [Node(render, "tear", on_failure="ignore"), Node(render, 2)]
+        tree = await one.add_flow(Node(bind, "Emma", children=children))
+        result = await one.job_result(tree.id, timeout=PATIENCE)
+        torn = {f"bull:pages:{tree.children[0].id}": "the page is torn"}
+        assert result == {"title": "Emma", "pages": [2], "torn": torn}
+
+
+async def test_retries_of_a_child_count_before_it_fails(app: Make) -> None:
+    tries: list[int] = []
+
+    @job(queue="pages")
+    async def stubborn(_input: Any, ctx: Context) -> Any:
+        tries.append(ctx.attempt)
+        if ctx.attempt < 3:
+            raise ValueError("not yet")
+        return {"page": ctx.attempt}
+
+    opts = {"attempts": 3, "backoff": 1, "failParentOnFailure": True}
+    async with app(stubborn, bind) as one, one.working():
+        child = {"name": "stubborn", "queue": "pages", "opts": opts}
+        tree = await one.add_flow({"name": "bind", "queue": "books", "data": "Emma", "children": [child]})
+        assert (await one.job_result(tree.id, timeout=PATIENCE))["pages"] == [3]
+    assert tries == [1, 2, 3]
+
+
+async def test_a_parent_that_is_run_early_has_to_do_without_the_others(app: Make) -> None:
+    @job(queue="books", retry={"attempts": 2, "backoff": {"type": "fixed", "delay": 0}})
+    async def hasty(_input: Any, ctx: Context) -> Any:
+        return await ctx.remove_children() if ctx.attempt == 2 else None
+
+    async with app(render, hasty) as one:
+        children = [Node(render, "tear", on_failure="continue"), Node("unworked", 2)]
+        tree = await one.add_flow(Node(hasty, children=children))
+        async with one.working():
+            assert await one.job_result(tree.id, timeout=PATIENCE) == 1
+        (first,) = await one.job_events("books", "job.failed")
+        assert first.data["code"] == "children_pending"
+        assert await one.store.job(tree.children[1].id) is None
+
+
+async def test_a_tree_with_an_id_is_added_once(app: Make) -> None:
+    async with app(render, bind) as one:
+        tree = Node(bind, "Emma", id="emma", children=[Node(render, 1)])
+        assert await one.add_flow(tree) == await one.add_flow(tree)
+        assert await one.waiting("pages") == 1
+        with pytest.raises(BadArgument, match="there is a job 'emma-c1' already"):
+            await one.add_flow(Node(bind, "Persuasion", children=[Node(render, 1, id="emma-c1")]))
+        assert (await one.queues.counts("books"))["waiting-children"] == 1
+
+
+async def test_a_node_alone_is_a_job(app: Make) -> None:
+    async with app(render) as one, one.working():
+        tree = await one.add_flow(Node(render, 1))
+        assert await one.job_result(tree.id, timeout=PATIENCE) == {"page": 1}
+
+
+def test_trees_without_an_event_loop() -> None:
+    with SyncApp(":memory:", handlers=[render, shelve]) as one, one.working():
+        tree = one.add_flow(Node(shelve, children=[Node(render, 1)]))
+        assert one.job_result(tree.id, timeout=PATIENCE) == {"books": [{"page": 1}], "torn": {}}
+        assert one.queues.dependencies(tree.id)["processed"] == 1
+        assert [row.id for row in one.queues.children(tree.id)] == [tree.children[0].id]
+
+
+BOTH = {"failParentOnFailure": True, "ignoreDependencyOnFailure": True}
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"name": "x"}, "the queue of the tree is None"),
+        ({"queue": "books", "child": []}, "did you mean 'children'"),
+        ({"queue": "books", "children": [{"queue": "a", "opts": {"atempts": 3}}]}, "opts of child 1 of the tree"),
+        ({"queue": "books", "children": [{"queue": "a", "opts": BOTH}]}, "give one of them"),
+        ({"queue": "books", "children": {"queue": "a"}}, "give a list"),
+        ("books", "give a Node"),
+        ({"queue": "books", "children": [{"queue": "a"}] * MOST_JOBS}, "at most"),
+    ],
+)
+async def test_a_tree_that_cannot_be_read(memory: Make, tree: Any, said: str) -> None:
+    async with memory(render) as one:
+        with pytest.raises(BadArgument, match=said):
+            await one.add_flow(tree)
+
+
+async def test_what_a_node_cannot_be(memory: Make) -> None:
+    with pytest.raises(BadArgument, match="on_failure='explode'"):
+        Node("books", on_failure="explode")  # type: ignore[arg-type]
+    endless: list[Any] = []
+    endless.append({"queue": "a", "children": endless})
+    async with memory(render) as one:
+        with pytest.raises(ConfigError, match="not marked with @job"):
+            await one.add_flow(Node(print))
+        with pytest.raises(BadArgument, match="does a node hold itself"):
+            await one.add_flow({"queue": "books", "children": endless})

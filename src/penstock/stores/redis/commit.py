@@ -16,6 +16,7 @@ from ...ports.unit import (
     Dead,
     Fenced,
     GivenBack,
+    Keep,
     NewEvent,
     NewJob,
     OpenWait,
@@ -26,8 +27,10 @@ from ...ports.unit import (
     Suspended,
     Unit,
     WaitChange,
+    fleeting,
 )
 from .names import inside, outside
+from .options import options_of
 from .resp import Part
 
 # A result that is none, in JSON that no encoder writes: workers of other programs read it as null.
@@ -40,16 +43,7 @@ class _Error(msgspec.Struct):
     message: str = ""
 
 
-class _Retry(msgspec.Struct):
-    attempts: int = 1
-
-
-class _Opts(msgspec.Struct):
-    retry: _Retry | None = None
-
-
 _error = msgspec.json.Decoder(_Error).decode
-_opts = msgspec.json.Decoder(_Opts).decode
 
 
 def encode(unit: Unit) -> list[Part]:
@@ -106,20 +100,26 @@ def _schedule(row: ScheduleRow) -> tuple[Part, ...]:
 
 
 def _outcome(outcome: Outcome) -> tuple[Part, ...]:
-    """Kind, due, what BullMQ's tools are shown, and the error."""
+    """Kind, due, what BullMQ's tools are shown, the error, and of those that ended how many and how old may stay."""
     match outcome:
-        case Completed(result=result):
-            return "completed", "", NOTHING if result is None else result, ""
+        case Completed(result=result, keep=keep):
+            return "completed", "", NOTHING if result is None else result, "", *_keep(keep)
         case RetryAt(due=due, error=error):
-            return "retry", due, "", error
-        case Dead(error=error):
-            return "dead", "", _reason(error), error
+            return "retry", due, _reason(error), error, "", ""
+        case Dead(error=error, keep=keep):
+            return "dead", "", _reason(error), error, *_keep(keep)
         case Suspended(due=due):
-            return "suspended", "" if due is None else due, "", ""
+            return "suspended", "" if due is None else due, "", "", "", ""
         case Cancelled(reason=reason):
-            return "cancelled", "", reason, ""
-        case GivenBack(due=due):
-            return "given_back", due, "", ""
+            return "cancelled", "", reason, "", "", ""
+        case GivenBack(due=due, hold=hold):
+            return "given_back", due, "" if hold is None else hold, "", "", ""
+
+
+def _keep(keep: Keep | None) -> tuple[Part, Part]:
+    if keep is None:
+        return "", ""
+    return "" if keep.count is None else keep.count, "" if keep.age_ms is None else keep.age_ms
 
 
 def _reason(error: bytes) -> Part:
@@ -129,24 +129,13 @@ def _reason(error: bytes) -> Part:
         return error
 
 
-def _attempts(opts: bytes) -> Part:
-    """How often BullMQ's tools say it is tried."""
-    if opts == b"{}":
-        return ""
-    try:
-        found = _opts(opts)
-    except msgspec.MsgspecError:
-        return ""
-    return found.retry.attempts if found.retry is not None else ""
-
-
 def _job(job: NewJob) -> tuple[Part, ...]:
     started, added, id, scope = job.started, job.added, inside(job.id), job.scope
     if scope is None and id != job.id:
         scope = job.id
     return (
         "J", id, job.queue, job.name, job.payload, job.priority, job.due, job.run or "", scope or "", job.opts,
-        started.stream if started else "", started.head if started else "", job.rate_key or "", _attempts(job.opts),
+        started.stream if started else "", started.head if started else "", job.rate_key or "", options_of(job),
         *_added(added),
     )  # fmt: skip
 
@@ -169,7 +158,8 @@ def receipt(reply: Any) -> Receipt:
         case 1:
             places = reply[1]
             events = list(zip(places[::2], places[1::2], strict=True))
-            return Committed(events, [new == 1 for new in reply[2]])
+            stand = {n: outside(new) for n, new in enumerate(reply[2]) if isinstance(new, bytes)}
+            return Committed(events, [new == 1 for new in reply[2]], stand)
         case 2:
             return Committed(repeated=True)
         case 3:
@@ -204,6 +194,8 @@ def forgettable(unit: Unit) -> bool:
     The job keeps the unit that ended an attempt, the run the one that began it; what only adds jobs and memos is
     idempotent by their names.
     """
+    if fleeting(unit):
+        return True
     if unit.claim is not None and unit.outcome is not None:
         return False
     if unit.run is not None:

@@ -90,7 +90,7 @@ class RedisStore:
     async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
         calls: list[tuple[str, Sequence[Part]]] = [("commit", batch) for batch in committing.batches(units)]
         if ask is not None:
-            calls.append(("claim", claiming.encode(ask, self._clock is None)))
+            calls.append(("claim", claiming.encode(ask)))
         if not calls:
             return CommitReply([])
         replies = await self._send(calls)

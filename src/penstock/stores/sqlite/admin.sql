@@ -118,10 +118,10 @@ WHERE id = ? AND state IN (5, 6) AND run IS NULL RETURNING queue;
 DELETE FROM jobs WHERE id = ? AND state != 2 RETURNING queue, coalesce(scope, id);
 
 -- name: drain
-DELETE FROM jobs WHERE queue = ? AND state = 0 AND run IS NULL RETURNING coalesce(scope, id);
+DELETE FROM jobs WHERE queue = ? AND state = 0 AND run IS NULL RETURNING coalesce(scope, id), id;
 
 -- name: drain_delayed
-DELETE FROM jobs WHERE queue = ? AND state = 1 AND run IS NULL RETURNING coalesce(scope, id);
+DELETE FROM jobs WHERE queue = ? AND state = 1 AND run IS NULL RETURNING coalesce(scope, id), id;
 
 -- name: add_schedule
 INSERT INTO schedules (id, spec, target, next, last, paused, fired) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -210,6 +210,20 @@ RETURNING coalesce(scope, id);
 -- name: forget_job_memos
 DELETE FROM memos WHERE scope = ?1 AND NOT EXISTS (
   SELECT 1 FROM jobs WHERE id = ?1 OR (id > ?1 || '.' AND id < ?1 || '/'));
+
+-- name: free_ended_key
+DELETE FROM dedupes WHERE job = ? AND until IS NULL;
+
+-- name: free_key
+DELETE FROM dedupes WHERE job = ?;
+
+-- name: old_keys
+DELETE FROM dedupes WHERE (queue, key) IN (
+  SELECT d.queue, d.key FROM dedupes d LEFT JOIN jobs j ON j.id = d.job
+  WHERE d.until <= ?1 OR (d.until IS NULL AND coalesce(j.state, 4) >= 4) LIMIT ?2);
+
+-- name: old_holds
+DELETE FROM holds WHERE until <= ?;
 
 -- name: expired_states
 DELETE FROM states WHERE key IN (SELECT key FROM states WHERE expires IS NOT NULL AND expires <= ? LIMIT ?);

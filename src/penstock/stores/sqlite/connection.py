@@ -14,7 +14,8 @@ import apsw
 from ...core.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
 MEMORY = ":memory:"
-FORMAT = 1  # kept in the file's user_version
+FORMAT = 2  # kept in the file's user_version
+_STEPS = ("schema.sql", "schema_2.sql")  # what each format brought
 OURS = 0x50454E53  # "PENS", kept in the file's application_id: many programs count their formats from 1
 _BUSY_SECONDS = 30.0
 
@@ -68,7 +69,7 @@ def _write_ahead(connection: apsw.Connection) -> None:
 
 
 def _recognise(connection: apsw.Connection, path: str) -> bool:
-    """True for a file of ours, False for an empty one; anything else is refused."""
+    """True for a file of ours, False for an empty one or an older one; anything else is refused."""
     connection.execute("BEGIN")  # one look: another process may be creating the schema
     try:
         owner, format_ = _pragma(connection, "application_id"), _pragma(connection, "user_version")
@@ -79,16 +80,18 @@ def _recognise(connection: apsw.Connection, path: str) -> bool:
         raise StoreError(f"{path} was written by a newer Penstock (format {format_}, this one knows {FORMAT}): upgrade")
     if owner != OURS and not empty:
         raise StoreCorrupt(f"{path} is a SQLite file of something else: give another path")
-    return owner == OURS
+    return owner == OURS and format_ == FORMAT
 
 
 def _create(connection: apsw.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _pragma(connection, "application_id") != OURS:  # no other process was faster
-            connection.execute(resources.files(__package__).joinpath("schema.sql").read_text("utf-8"))
-            connection.execute(f"PRAGMA user_version = {FORMAT}")
-            connection.execute(f"PRAGMA application_id = {OURS}")
+        # Another process may have been faster.
+        there = _pragma(connection, "user_version") if _pragma(connection, "application_id") == OURS else 0
+        for file in _STEPS[there:]:
+            connection.execute(resources.files(__package__).joinpath(file).read_text("utf-8"))
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute(f"PRAGMA application_id = {OURS}")
     except BaseException:
         connection.execute("ROLLBACK")
         raise

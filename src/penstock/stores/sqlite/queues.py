@@ -70,6 +70,8 @@ def set_paused(cursor: apsw.Cursor, queue: str, paused: bool) -> None:
 def change(cursor: apsw.Cursor, sql: str, id: str) -> str | None:
     """Promotes or retries a job; gives its queue if there was such a job."""
     rows = cursor.execute(sql, (id,)).fetchall()
+    if rows and sql == SQL.retry:  # it had ended, and its key with it
+        cursor.execute(SQL.free_ended_key, (id,))
     return str(rows[0][0]) if rows else None
 
 
@@ -80,12 +82,18 @@ def remove(cursor: apsw.Cursor, id: str) -> str | None:
         return None
     queue, scope = map(str, rows[0])
     forget_memos(cursor, [scope])
+    cursor.execute(SQL.free_key, (id,))
     return queue
 
 
 def drain(cursor: apsw.Cursor, queue: str, delayed: bool) -> int:
-    removed = delete(cursor, SQL.drain, (queue,))
-    return removed + delete(cursor, SQL.drain_delayed, (queue,)) if delayed else removed
+    removed = cursor.execute(SQL.drain, (queue,)).fetchall()
+    if delayed:
+        removed += cursor.execute(SQL.drain_delayed, (queue,)).fetchall()
+    forget_memos(cursor, [str(scope) for scope, _ in removed])
+    for _, id in removed:
+        cursor.execute(SQL.free_key, (id,))
+    return len(removed)
 
 
 def delete(cursor: apsw.Cursor, sql: str, bindings: tuple[object, ...]) -> int:

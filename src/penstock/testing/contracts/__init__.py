@@ -10,10 +10,12 @@ Needs pytest and pytest-asyncio.
 from . import rewriting as rewriting
 from .claim import ClaimContract
 from .commit import CommitContract
+from .dedupe import DedupeContract, HoldContract
 from .deliveries import DeliveriesContract
 from .event_log import EventLogContract
 from .feed import FeedContract
 from .housekeeping import HousekeepingContract
+from .keeping import KeepingContract
 from .lease import LeaseContract
 from .limits import LimitsContract
 from .outcomes import OutcomeContract
@@ -37,6 +39,9 @@ class StoreContract(
     OutcomeContract,
     ClaimContract,
     LimitsContract,
+    KeepingContract,
+    DedupeContract,
+    HoldContract,
     LeaseContract,
     WaitsContract,
     SleepingContract,
@@ -58,10 +63,13 @@ class StoreContract(
 __all__ = [
     "ClaimContract",
     "CommitContract",
+    "DedupeContract",
     "DeliveriesContract",
     "EventLogContract",
     "FeedContract",
+    "HoldContract",
     "HousekeepingContract",
+    "KeepingContract",
     "LeaseContract",
     "LimitsContract",
     "OutcomeContract",

@@ -1,7 +1,6 @@
 -- Handing out jobs: due ones, priority first, within the limits, with their run record and their `started` event.
--- ARGV[6..11]: lease, worker, token, limit over all, whether the clock is real; then six values for each queue wanted.
+-- ARGV[6..9]: lease, worker, token, limit over all; then six values for each queue wanted.
 local lease, worker, secret, most = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9])
-local real = ARGV[10] == '1'
 local claims, emptied = {}, {}
 local next_due
 local function due_at(moment)
@@ -84,10 +83,15 @@ local function budget_of(base, want)
   return budget
 end
 
--- BullMQ's own limiter is shared with the workers of other programs; its time is the server's.
+-- BullMQ's own limiter is shared with the workers of other programs; its time is the server's. Who holds a queue fills
+-- it up, and then it counts for workers without a limit too.
 local function shared_limit(base, want)
-  if not real or not want.max or want.per_key then return end
-  if tonumber(call('GET', base .. 'limiter') or 0) >= want.max then
+  if not real then
+    local till = tonumber(call('GET', base .. 'nq:hold') or 0)
+    return till > now and till or nil
+  end
+  local most = want.max and not want.per_key and want.max or FULL
+  if tonumber(call('GET', base .. 'limiter') or 0) >= most then
     local left = call('PTTL', base .. 'limiter')
     if left > 0 then return now + left end
   end
@@ -208,16 +212,17 @@ local function serve(queue, want)
   if leased then due_at(tonumber(leased)) end
 end
 
-for i = 11, #ARGV, 6 do
+for i = 10, #ARGV, 6 do
   local old = old_version(ARGV[i])
   if old then return redis.error_reply('NQVERSION ' .. ARGV[i] .. ' ' .. old) end
 end
 guarded(function()
-  for i = 11, #ARGV, 6 do
+  for i = 10, #ARGV, 6 do
     if not most or #claims < most then
       serve(ARGV[i], {limit = tonumber(ARGV[i + 1]), max = tonumber(ARGV[i + 2]), duration = tonumber(ARGV[i + 3]),
         per_key = ARGV[i + 4] == '1', active = tonumber(ARGV[i + 5])})
     end
   end
+  forget_ended()
 end)
 return {now, claims, next_due or false, emptied, publish()}

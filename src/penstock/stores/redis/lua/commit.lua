@@ -11,8 +11,9 @@ local READ = {
     return 5
   end,
   O = function(i)
-    outcome = {kind = ARGV[i], due = tonumber(ARGV[i + 1]), value = ARGV[i + 2], error = optional(ARGV[i + 3])}
-    return 4
+    outcome = {kind = ARGV[i], due = tonumber(ARGV[i + 1]), value = ARGV[i + 2], error = optional(ARGV[i + 3]),
+      count = tonumber(ARGV[i + 4]), age = tonumber(ARGV[i + 5])}
+    return 6
   end,
   P = function(i) progress = ARGV[i] return 1 end,
   R = function(i)
@@ -53,6 +54,7 @@ local function check_fence()
   local key = base .. claim.job
   local job = call('HMGET', key, 'nq:t', 'ats', 'nq:u', 'nq:n')
   if job[3] == unit then return REPEATED end
+  if not job[2] and call('ZSCORE', NS .. 'units', unit) then return REPEATED end -- it went when it ended
   if job[1] ~= claim.token or job[2] ~= claim.attempt then return FENCED end
   if outcome then outcome.arrived = job[4] end
   local lock = call('GET', key .. ':lock')
@@ -316,7 +318,7 @@ local function new_job(i)
   return {id = ARGV[i], queue = ARGV[i + 1], name = ARGV[i + 2], payload = ARGV[i + 3],
     priority = tonumber(ARGV[i + 4]), due = tonumber(ARGV[i + 5]), run = ARGV[i + 6], scope = ARGV[i + 7],
     opts = ARGV[i + 8], stream = ARGV[i + 9], head = ARGV[i + 10], rate_key = ARGV[i + 11],
-    attempts = tonumber(ARGV[i + 12])}
+    options = ARGV[i + 12]}
 end
 
 local function write_parts()
@@ -347,6 +349,7 @@ local function write()
   for _, id in ipairs(takes) do delete_job(base_of(taken[id][1]), id, taken[id][2]) end
   for _, id in ipairs(wakes) do wake(id) end
   local receipt = write_parts()
+  forget_ended(unit)
   if move then move_schedule() end
   if once then call('ZADD', NS .. 'once', now, once) end
   deliver()

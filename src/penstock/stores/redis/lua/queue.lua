@@ -2,6 +2,8 @@
 -- nq:leases (until when a worker may be silent) and nq:urgent (who in `wait` has a priority below 0).
 local function base_of(queue) return BULL .. queue .. ':' end
 
+local FULL = 9007199254740991 -- of BullMQ's limiter: more than any limit
+
 local function queue_of(id)
   local queue = call('HGET', NS .. 'where', id)
   if queue and call('EXISTS', BULL .. queue .. ':' .. id) == 1 then return queue end
@@ -119,6 +121,7 @@ end
 local function pull(base, id, set)
   if set then
     call('ZREM', base .. set, id)
+    if set == 'completed' or set == 'failed' then call('ZREM', base .. 'nq:kept:' .. set, id) end
   else
     call('LREM', base .. 'wait', -1, id)
     call('ZREM', base .. 'nq:urgent', id)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .app import App, SyncApp
-    from .core.errors import AwaitTimeout, PenstockError, Permanent, Retry
+    from .core.errors import AwaitTimeout, PenstockError, Permanent, RateLimited, Retry
     from .core.events import Event
     from .core.retry import Backoff, RetryPolicy
     from .core.signatures import sign
@@ -27,6 +27,7 @@ __all__ = [
     "Event",
     "PenstockError",
     "Permanent",
+    "RateLimited",
     "Retry",
     "RetryPolicy",
     "Signature",
@@ -48,6 +49,7 @@ _PLACES = {
     "Event": ".core.events",
     "PenstockError": ".core.errors",
     "Permanent": ".core.errors",
+    "RateLimited": ".core.errors",
     "Retry": ".core.errors",
     "RetryPolicy": ".core.retry",
     "Signature": ".flows.resuming",

@@ -16,6 +16,7 @@ from ..core.errors import (
     AwaitTimeout,
     ContextClosed,
     PayloadError,
+    RateLimited,
     ReplayError,
     SchemaViolation,
     StaleAttempt,
@@ -37,7 +38,7 @@ from .frames import Frames
 from .sleeping import Sleeping
 from .state import StateView
 from .sync_context import SyncContext
-from .work import Emitted, Ending, ErrorInfo, Failure, Spoken, Stopped, Success, Waiting, Work
+from .work import Emitted, Ending, ErrorInfo, Failure, Limited, Spoken, Stopped, Success, Waiting, Work
 
 log = logging.getLogger(HANDLER)
 SHUTDOWN = "shutdown"
@@ -104,6 +105,8 @@ class Attempt:
             return Success(await self._spoken(), NULL, self._emitted, [], self.sleeping.finish(), diverted.step)
         except AttemptCancelled as stop:
             return Stopped(await self._spoken(), stop.reason)
+        except RateLimited as limit:
+            return await self._limited(limit)
         except SchemaViolation as problem:
             return await self._failure(problem, {"message": str(problem), "attempt": claim.attempt})
         except asyncio.CancelledError:
@@ -138,6 +141,18 @@ class Attempt:
         sleeping.journal.say(self._emits, self._sets, kinds)
         kept = sleeping.journal.take()
         return Waiting(await self._spoken(), self._emitted, list(self._writes.values()), kept, sleeping.due)
+
+    async def _limited(self, limit: RateLimited) -> Limited | Failure:
+        """Given back: what is recorded of durable calls stays; what was emitted will be when it runs again."""
+        sleeping = self._sleeping
+        if sleeping is None:
+            return Limited(await self._spoken(), limit.hold_ms, self._reason(limit))
+        if sleeping.suspended or sleeping.journal.problem is not None:
+            return await self._failure(sleeping.journal.problem or limit, None)
+        return Limited(await self._spoken(), limit.hold_ms, self._reason(limit), sleeping.journal.take())
+
+    def _reason(self, limit: RateLimited) -> str:
+        return ErrorInfo.of(limit, self.work.recorder).error
 
     def interrupt(self, reason: str) -> None:
         """Stops the handler; called on the loop's thread."""

@@ -12,14 +12,29 @@ from ..core.clock import Clock, iso
 from ..core.errors import UnknownQueue
 from ..core.events import Body
 from ..core.retry import Backoff, RetryPolicy
-from ..ports.unit import Cancelled, Claim, Completed, Dead, GivenBack, NewEvent, NewJob, Outcome, RetryAt, Started, Unit
+from ..ports.unit import (
+    Cancelled,
+    Claim,
+    Completed,
+    Dead,
+    Dedupe,
+    GivenBack,
+    Keep,
+    NewEvent,
+    NewJob,
+    Outcome,
+    RetryAt,
+    Started,
+    Terms,
+    Unit,
+)
 from ..telemetry.recorder import Recorder
 from .attempt import SHUTDOWN
 from .committer import Intent
 from .dead_letters import letter
 from .definition import Handler
 from .journal import Kept
-from .work import Failure, Spoken, Stopped, Success, Waiting, packed
+from .work import Failure, Limited, Spoken, Stopped, Success, Waiting, packed
 
 # A job nobody here knows may be known to a newer worker: it is tried again for a while before it is called dead.
 UNKNOWN = RetryPolicy(attempts=5, backoff=Backoff("fixed", 5000, jitter=False))
@@ -31,6 +46,8 @@ class JobOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     correlation_id: str | None = None
     retry: RetryPolicy | None = None
     redriven: int = 0
+    keep_completed: Keep | None = None
+    keep_failed: Keep | None = None
 
 
 _options = msgspec.json.Decoder(JobOptions)
@@ -82,6 +99,8 @@ def new_job(
     due: int = 0,
     rate_key: str | None = None,
     scope: str | None = None,
+    dedupe: Dedupe | None = None,
+    terms: Terms | None = None,
 ) -> NewJob:
     """A plain job, with the events that adding it and claiming it will append."""
     stream, corr = recorder.queue(queue), options.correlation_id
@@ -101,6 +120,8 @@ def new_job(
         started=Started(stream, active[:-2] + b","),
         rate_key=rate_key,
         added=NewEvent(stream, added),
+        dedupe=dedupe,
+        terms=terms,
     )
 
 
@@ -113,6 +134,8 @@ class JobWork:
         options = _options.decode(claim.opts)
         self.claim = claim
         self.handler = handler if options.retry is None else replace(handler, retry=options.retry)
+        self._keep_completed = options.keep_completed or handler.keep_completed
+        self._keep_failed = options.keep_failed or handler.keep_failed
         self.recorder = recorder
         self.stream = recorder.queue(claim.queue)
         self.subject: str | None = claim.job
@@ -133,7 +156,8 @@ class JobWork:
     def succeeded(self, success: Success) -> Intent:
         events = [msgspec.structs.replace(self._event(e.kind, e.data), kind=e.kind) for e in success.emitted]
         events.append(self._event("job.completed", _result(success.result), self._duration(success.spoken)))
-        return self._intent(success.spoken, Completed(success.result), events, success, kept=success.kept)
+        outcome = Completed(success.result, self._keep_completed)
+        return self._intent(success.spoken, outcome, events, success, kept=success.kept)
 
     def failed(self, failure: Failure) -> Intent:
         now = self._clock.now_ms()
@@ -146,7 +170,14 @@ class JobWork:
         if due is not None:
             return self._intent(failure.spoken, RetryAt(due, packed(error)), events, kept=failure.kept)
         jobs = [letter(self, failure.error, now)] if self.handler.dead_letters else []
-        return self._intent(failure.spoken, Dead(packed(error)), events, jobs=jobs, kept=failure.kept)
+        outcome = Dead(packed(error), self._keep_failed)
+        return self._intent(failure.spoken, outcome, events, jobs=jobs, kept=failure.kept)
+
+    def limited(self, limited: Limited) -> Intent:
+        until = self._clock.now_ms() + limited.hold_ms
+        said = packed({"reason": limited.reason, "until": iso(until)})
+        events = [self._event("job.returned", said, self._duration(limited.spoken))]
+        return self._intent(limited.spoken, GivenBack(hold=until), events, kept=limited.kept)
 
     def suspended(self, waiting: Waiting) -> Intent:  # noqa: ARG002
         raise AssertionError(f"job {self.claim.job} belongs to no run and cannot wait")

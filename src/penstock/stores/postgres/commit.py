@@ -67,9 +67,7 @@ def _call_keeping(statement: str, count: int, more: int) -> str:
     beyond = [f"${n}" for n in range(count + 1, count + more + 1)]
     units = places[JOB_UNITS]
     places[JOB_UNITS] = "a.units"
-    return statement.format(
-        places=", ".join(places), units=units, keys=", ".join(beyond[:4]), more=", ".join(beyond)
-    )
+    return statement.format(places=", ".join(places), units=units, keys=", ".join(beyond[:4]), more=", ".join(beyond))
 
 
 def _places(row: Any) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -62,6 +63,7 @@ class RedisStore:
         await self._subscription.stop()
         await self._client.close()
         self._blocking.close()
+        await asyncio.sleep(0)  # the loop may end right after: it has to let go of the sockets first
 
     def _call(self, script: str, parts: Sequence[Part]) -> list[Part]:
         """A script with what every one of them begins with."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from ...ports.store import Store
 from ...ports.unit import Committed, Completed, Dead, Dedupe, GivenBack, Keep, NewJob, RetryAt
@@ -132,7 +133,7 @@ class HoldContract(StoreUnderTest):
         assert names(await claim(store)) == ["c"]
 
 
-def _job(id: str, dedupe: Dedupe | None = None, **fields: object) -> NewJob:
+def _job(id: str, dedupe: Dedupe | None = None, **fields: Any) -> NewJob:
     return job(id, dedupe=dedupe or Dedupe("ada"), **fields)
 
 

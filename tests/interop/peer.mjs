@@ -16,24 +16,30 @@ const commands = {
     const state = await queue(q).getJobState(id) // first: what is read after it is at least as new
     const job = await queue(q).getJob(id)
     return job && { name: job.name, data: job.data, returnvalue: job.returnvalue, failedReason: job.failedReason,
-      progress: job.progress, state, priority: job.priority, opts: job.opts }
+      progress: job.progress, state, priority: job.priority, opts: job.opts, attemptsMade: job.attemptsMade,
+      stacktrace: job.stacktrace, deduplicationId: job.deduplicationId }
   },
   pause: async ({ queue: q }) => queue(q).pause(),
   resume: async ({ queue: q }) => queue(q).resume(),
   paused: async ({ queue: q }) => queue(q).isPaused(),
   schedule: async ({ queue: q, id, when, name, data }) => (await queue(q).upsertJobScheduler(id, when, { name, data })).id,
-  work: async ({ queue: q, fail }) => {
+  logs: async ({ queue: q, id }) => queue(q).getJobLogs(id),
+  metrics: async ({ queue: q, of }) => (await queue(q).getMetrics(of)).meta.count,
+  hold: async ({ queue: q, ms }) => queue(q).rateLimit(ms),
+  held: async ({ queue: q }) => queue(q).getRateLimitTtl(),
+  dedupe: async ({ queue: q, key }) => queue(q).getDeduplicationJobId(key),
+  work: async ({ queue: q, fail, limiter }) => {
     const worker = keep(new Worker(q, async (job) => {
       if (fail) throw new Error('no')
       return { seen: job.data, by: 'node' }
-    }, { connection }))
+    }, { connection, limiter }))
     worker.on('error', (problem) => say({ error: String(problem) }))
     await worker.waitUntilReady()
   },
   events: async ({ queue: q }) => {
     // From the start: by default it begins with what comes after its first read, and being ready does not wait for that.
     const events = keep(new QueueEvents(q, { connection, lastEventId: '0-0' }))
-    for (const kind of ['added', 'waiting', 'active', 'completed', 'failed', 'progress', 'delayed']) {
+    for (const kind of ['added', 'waiting', 'active', 'completed', 'failed', 'progress', 'delayed', 'deduplicated']) {
       events.on(kind, (args) => say({ event: kind, ...args }))
     }
     await events.waitUntilReady()

@@ -222,6 +222,7 @@ class JobWork:
             state=success.state if success else [],
             memos=kept.memos if kept is not None else [],
             progress=spoken.progress,
+            logs=spoken.logs,
         )
         return Intent(lambda _v, _r: unit, patient=True)
 

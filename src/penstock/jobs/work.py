@@ -86,6 +86,7 @@ class Spoken(msgspec.Struct):
     progress: bytes | None
     started_ms: int
     ended_ms: int
+    logs: list[str] = []
 
 
 class Success(msgspec.Struct):

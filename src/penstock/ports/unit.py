@@ -251,6 +251,7 @@ class Unit(msgspec.Struct):
     waits: list[WaitChange] = []
     state: list[StateWrite] = []
     progress: bytes | None = None
+    logs: list[str] = []  # what its handler logged, for stores whose queues other programs show; it is in events too
     wakes: list[str] = []  # ids of suspended or delayed jobs that are due now
     takes: list[str] = []  # ids of unclaimed jobs to remove; the unit is refused if one is gone
     schedule: ScheduleMove | None = None

@@ -40,7 +40,10 @@ _FLAG = ("0", "1")
 
 
 class _Error(msgspec.Struct):
+    error: str = ""
+    name: str = ""
     message: str = ""
+    stack: str | None = None
 
 
 _error = msgspec.json.Decoder(_Error).decode
@@ -55,6 +58,8 @@ def encode(unit: Unit) -> list[Part]:
         add(("C", claim.queue, inside(claim.job), claim.attempt, claim.token, claim.run or ""))
         if unit.progress is not None:
             add(("P", unit.progress))
+        for line in unit.logs:
+            add(("L", line))
         if unit.outcome is not None:
             add(("O", *_outcome(unit.outcome)))
     if run is not None:
@@ -100,20 +105,23 @@ def _schedule(row: ScheduleRow) -> tuple[Part, ...]:
 
 
 def _outcome(outcome: Outcome) -> tuple[Part, ...]:
-    """Kind, due, what BullMQ's tools are shown, the error, and of those that ended how many and how old may stay."""
+    """Kind, due, what BullMQ's tools are shown, the error, of those that ended how many and how old may stay, and the
+    stack."""
     match outcome:
         case Completed(result=result, keep=keep):
-            return "completed", "", NOTHING if result is None else result, "", *_keep(keep)
+            return "completed", "", NOTHING if result is None else result, "", *_keep(keep), ""
         case RetryAt(due=due, error=error):
-            return "retry", due, _reason(error), error, "", ""
+            reason, stack = _shown(error)
+            return "retry", due, reason, error, "", "", stack
         case Dead(error=error, keep=keep):
-            return "dead", "", _reason(error), error, *_keep(keep)
+            reason, stack = _shown(error)
+            return "dead", "", reason, error, *_keep(keep), stack
         case Suspended(due=due):
-            return "suspended", "" if due is None else due, "", "", "", ""
+            return "suspended", "" if due is None else due, "", "", "", "", ""
         case Cancelled(reason=reason):
-            return "cancelled", "", reason, "", "", ""
+            return "cancelled", "", reason, "", "", "", ""
         case GivenBack(due=due, hold=hold):
-            return "given_back", due, "" if hold is None else hold, "", "", ""
+            return "given_back", due, "" if hold is None else hold, "", "", "", ""
 
 
 def _keep(keep: Keep | None) -> tuple[Part, Part]:
@@ -122,11 +130,13 @@ def _keep(keep: Keep | None) -> tuple[Part, Part]:
     return "" if keep.count is None else keep.count, "" if keep.age_ms is None else keep.age_ms
 
 
-def _reason(error: bytes) -> Part:
+def _shown(error: bytes) -> tuple[Part, Part]:
+    """What went wrong and where, as BullMQ has it."""
     try:
-        return _error(error).message or error
+        found = _error(error)
     except msgspec.MsgspecError:
-        return error
+        return error, ""
+    return found.error or found.message or error, found.stack or ""
 
 
 def _job(job: NewJob) -> tuple[Part, ...]:

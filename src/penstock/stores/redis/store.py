@@ -28,9 +28,10 @@ from .resp import Part, pack, translate
 from .schedulers import Scheduled, following
 from .scripts import scripts
 
+METRICS = 10_080  # minutes, a week: for so long BullMQ's metrics say how many jobs ended in each
 # What BullMQ's moveToFinished is told: the lock is ours to release, and nothing is removed.
 FINISH = msgspec.msgpack.encode(
-    {"token": "0", "keepJobs": {"count": -1}, "attempts": 0, "maxMetricsSize": "", "lockDuration": 30_000}
+    {"token": "0", "keepJobs": {"count": -1}, "attempts": 0, "maxMetricsSize": METRICS, "lockDuration": 30_000}
 )
 
 

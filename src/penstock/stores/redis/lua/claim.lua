@@ -84,23 +84,20 @@ local function budget_of(base, want)
 end
 
 -- BullMQ's own limiter is shared with the workers of other programs; its time is the server's. Who holds a queue fills
--- it up, and then it counts for workers without a limit too.
+-- it up, and then it counts for workers without a limit too. Gives when it is lifted, if it is met.
 local function shared_limit(base, want)
   if not real then
     local till = tonumber(call('GET', base .. 'nq:hold') or 0)
     return till > now and till or nil
   end
-  local most = want.max and not want.per_key and want.max or FULL
-  if tonumber(call('GET', base .. 'limiter') or 0) >= most then
+  if tonumber(call('GET', base .. 'limiter') or 0) >= (want.shared or FULL) then
     local left = call('PTTL', base .. 'limiter')
     if left > 0 then return now + left end
   end
 end
 
 local function count_shared(base, want)
-  if real and want.max and not want.per_key and call('INCR', base .. 'limiter') == 1 then
-    call('PEXPIRE', base .. 'limiter', want.duration)
-  end
+  if want.shared and call('INCR', base .. 'limiter') == 1 then call('PEXPIRE', base .. 'limiter', want.duration) end
 end
 
 local function first_in_line(base)
@@ -194,14 +191,16 @@ local function serve(queue, want)
   promote_due(base)
   expire(base)
   rescue(base)
-  local budget = want.max and budget_of(base, want)
+  want.shared = real and not want.per_key and want.max
+  local budget = want.max and not want.shared and budget_of(base, want)
   local lifted = shared_limit(base, want)
-  due_at(lifted)
   want.had = #claims
   for _ = 1, 5000 do
     if lifted or room_for(base, want) <= 0 or (budget and budget.room() <= 0) then break end
     if not take(queue, base, want, budget) then break end
+    if want.shared then lifted = shared_limit(base, want) end
   end
+  due_at(lifted)
   if budget then
     budget.save()
     if budget.room() <= 0 then due_at(budget.ends()) end
@@ -213,8 +212,9 @@ local function serve(queue, want)
 end
 
 for i = 10, #ARGV, 6 do
-  local old = old_version(ARGV[i])
+  local old, others = old_version(ARGV[i])
   if old then return redis.error_reply('NQVERSION ' .. ARGV[i] .. ' ' .. old) end
+  if real then due_at(now + (others and 200 or 1000)) end -- nobody tells us of what others add
 end
 guarded(function()
   for i = 10, #ARGV, 6 do

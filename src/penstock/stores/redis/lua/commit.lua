@@ -2,7 +2,7 @@
 -- that belong to it, `U` beginning the next unit. Bodies are the caller's and are never looked into.
 local unit, remember
 local claim, outcome, run, move, once, progress, put, before
-local events, jobs, memos, waits, states, wakes, takes
+local events, jobs, memos, waits, states, wakes, takes, logs
 local taken
 
 local READ = {
@@ -12,10 +12,11 @@ local READ = {
   end,
   O = function(i)
     outcome = {kind = ARGV[i], due = tonumber(ARGV[i + 1]), value = ARGV[i + 2], error = optional(ARGV[i + 3]),
-      count = tonumber(ARGV[i + 4]), age = tonumber(ARGV[i + 5])}
-    return 6
+      count = tonumber(ARGV[i + 4]), age = tonumber(ARGV[i + 5]), stack = optional(ARGV[i + 6])}
+    return 7
   end,
   P = function(i) progress = ARGV[i] return 1 end,
+  L = function(i) logs[#logs + 1] = ARGV[i] return 1 end,
   R = function(i)
     run = {id = ARGV[i], expect = tonumber(ARGV[i + 1]), record = ARGV[i + 2], flow = ARGV[i + 3],
       status = ARGV[i + 4], closed = ARGV[i + 5] == '1', paused = ARGV[i + 6] == '1', cancel = ARGV[i + 7] == '1',
@@ -39,7 +40,7 @@ local READ = {
 local function read_unit(at)
   unit, remember = ARGV[at + 1], ARGV[at + 2] == '1'
   claim, outcome, run, move, once, progress, put, before = nil, nil, nil, nil, nil, nil, nil, nil
-  events, jobs, memos, waits, states, wakes, takes, taken = {}, {}, {}, {}, {}, {}, {}, {}
+  events, jobs, memos, waits, states, wakes, takes, taken, logs = {}, {}, {}, {}, {}, {}, {}, {}, {}
   at = at + 3
   while at <= #ARGV and ARGV[at] ~= 'U' do at = at + 1 + READ[ARGV[at]](at + 1) end
   return at
@@ -226,6 +227,8 @@ local function write_job()
     call('HSET', base .. claim.job, 'progress', progress)
     call('XADD', base .. 'events', '*', 'event', 'progress', 'jobId', claim.job, 'data', progress)
   end
+  for _, line in ipairs(logs) do call('RPUSH', base .. claim.job .. ':logs', line) end
+  if #logs > 0 then call('LTRIM', base .. claim.job .. ':logs', -1000, -1) end
   if outcome then
     end_attempt(base, claim.job, unit, outcome)
     if COMING_BACK[outcome.kind] then touch('queue:' .. claim.queue) end

@@ -77,6 +77,16 @@ local function hold(base, till)
   if left > held then call('SET', base .. 'limiter', string.format('%.0f', FULL), 'PX', left) end
 end
 
+-- The stacks of a job's failures, as BullMQ keeps them: the last ten.
+local function note_stack(key, stack)
+  local kept = call('HGET', key, 'stacktrace')
+  local ok, stacks = pcall(cjson.decode, kept or '[]')
+  if not ok or type(stacks) ~= 'table' then stacks = {} end
+  stacks[#stacks + 1] = stack
+  while #stacks > 10 do table.remove(stacks, 1) end
+  call('HSET', key, 'stacktrace', cjson.encode(stacks))
+end
+
 local function to_front(base, id)
   call('LREM', base .. 'active', -1, id)
   push(base, id, true, 'active')
@@ -91,6 +101,7 @@ local function end_attempt(base, id, unit, out)
     call('HSET', key, 'nq:e', out.error)
     call('HINCRBY', key, 'nq:f', 1)
   end
+  if out.stack then note_stack(key, out.stack) end
   if out.kind == 'completed' then
     return finish(base, id, 'completed', 'returnvalue', out.value, out.arrived, out.count, out.age)
   end
@@ -103,7 +114,10 @@ local function end_attempt(base, id, unit, out)
     return to_front(base, id)
   end
   call('LREM', base .. 'active', -1, id)
-  if out.kind == 'retry' then call('HINCRBY', key, 'atm', 1) end
+  if out.kind == 'retry' then
+    call('HINCRBY', key, 'atm', 1)
+    call('HSET', key, 'failedReason', out.value)
+  end
   if out.kind == 'cancelled' then
     push_cancelled(base, id)
   elseif out.kind == 'suspended' and not out.due then

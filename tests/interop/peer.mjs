@@ -9,7 +9,22 @@ const queues = new Map()
 const queue = (name) => queues.get(name) ?? queues.set(name, keep(new Queue(name, { connection }))).get(name)
 const say = (what) => process.stdout.write(JSON.stringify(what) + '\n')
 
+// The dashboard's own API, without a server: routes by method and path, called as a server would.
+const board = async (names) => {
+  const { createBullBoard } = await import('@bull-board/api')
+  const { BullMQAdapter } = await import('@bull-board/api/bullMQAdapter')
+  const kept = {}
+  const setters = ['setQueues', 'setViewsPath', 'setStaticPath', 'setUIConfig', 'setEntryRoute', 'setErrorHandler', 'setApiRoutes']
+  const serverAdapter = Object.fromEntries(setters.map((name) => [name, (...given) => ((kept[name] = given), serverAdapter)]))
+  createBullBoard({ queues: names.map((name) => new BullMQAdapter(queue(name))), serverAdapter })
+  return (method, path, given) => {
+    const route = kept.setApiRoutes[0].find((one) => [one.method].flat().includes(method) && [one.route].flat().includes(path))
+    return route.handler({ queues: kept.setQueues[0], query: {}, params: {}, body: {}, headers: {}, uiConfig: {}, ...given })
+  }
+}
+
 const commands = {
+  board: async ({ queue: q, method, path, ...given }) => (await (await board([q]))(method, path, given)).body,
   add: async ({ queue: q, name, data, opts }) => (await queue(q).add(name, data, opts)).id,
   counts: async ({ queue: q }) => queue(q).getJobCounts(),
   job: async ({ queue: q, id }) => {

@@ -18,7 +18,7 @@ from ..signals import TopicSignals
 from ..tailing import follow
 from . import claim as claiming
 from . import commit as committing
-from . import housekeeping, rows
+from . import housekeeping, job_events, rows
 from .address import parse
 from .blocking import BlockingClient
 from .connection import Client
@@ -145,6 +145,11 @@ class RedisStore:
 
     def tail(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
         return follow(self.read, self.signals, stream, after)
+
+    def job_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        if after:
+            event_seq(after)
+        return job_events.follow(self.address, f"{self._prefix}:{queue}:events", after)
 
     async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
         found = await (self._read("newest") if after is None else self._read("feed", after, limit))

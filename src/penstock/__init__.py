@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .app import App, SyncApp
-    from .core.errors import AwaitTimeout, PenstockError, Permanent, Retry
+    from .core.errors import AwaitTimeout, PenstockError, Permanent, RateLimited, Retry
     from .core.events import Event
     from .core.retry import Backoff, RetryPolicy
     from .core.signatures import sign
@@ -29,6 +29,7 @@ __all__ = [
     "Node",
     "PenstockError",
     "Permanent",
+    "RateLimited",
     "Retry",
     "RetryPolicy",
     "Signature",
@@ -51,6 +52,7 @@ _PLACES = {
     "Node": ".jobs.tree",
     "PenstockError": ".core.errors",
     "Permanent": ".core.errors",
+    "RateLimited": ".core.errors",
     "Retry": ".core.errors",
     "RetryPolicy": ".core.retry",
     "Signature": ".flows.resuming",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.jobs import frames
-from penstock.jobs.frames import MAX_FRAMES, Frames
+from penstock.jobs.frames import MAX_FRAMES, Batch, Frames
 
 
 class Stream:
@@ -18,8 +18,8 @@ class Stream:
         self.sent: list[list[bytes]] = []
         self.door = asyncio.Event()
 
-    async def __call__(self, bodies: list[bytes], progress: bytes | None) -> None:
-        self.sent.append(bodies)
+    async def __call__(self, said: Batch) -> None:
+        self.sent.append(said.frames)
         await self.door.wait()
 
 
@@ -53,12 +53,12 @@ async def test_what_was_not_sent_is_given_at_the_end_and_nothing_is_sent_after(s
     said = buffer(stream)
     said.add(b"1")
     await turns()
-    said.add(b"2", b"50")
+    said.add(b"2", b"50", "line")
     ending: Any = asyncio.create_task(said.rest())
     await turns()
     assert not ending.done(), "what is on its way arrives first"
     stream.door.set()
-    assert await ending == ([b"2"], b"50")
+    assert await ending == ([b"2"], b"50", ["line"])
     await turns()
     assert stream.sent == [[b"1"]]
 
@@ -67,7 +67,7 @@ async def test_the_oldest_are_dropped_and_counted(stream: Stream) -> None:
     said = buffer(stream)
     for i in range(MAX_FRAMES + 5):
         said.add(b"%d" % i)
-    bodies, _ = await said.rest()
+    bodies = (await said.rest()).frames
     assert bodies[0] == b"dropped 5"
     assert bodies[1:] == [b"%d" % i for i in range(5, MAX_FRAMES + 5)]
 

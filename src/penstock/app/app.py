@@ -38,6 +38,7 @@ from ..flows.starters import Starters, start_inputs
 from ..jobs.committer import Committer
 from ..jobs.context import check_kind
 from ..jobs.engine import JobEngine
+from ..jobs.keeping import Kept
 from ..jobs.schedule import CatchUp, Overlap, Target, make_spec
 from ..jobs.tree import JobTree, Node
 from ..jobs.work import Work
@@ -52,7 +53,7 @@ from .doubts import Doubts
 from .enqueuing import Enqueuing
 from .events import Events
 from .families import Families
-from .given import count
+from .given import count, dedupe_key
 from .options import NoInput, StartOptions, WorkerOptions
 from .queues import DeadLetters, Queues
 from .runs import Runs
@@ -338,8 +339,16 @@ class App:
         priority: int | None = None,
         retry: Retries | None = None,
         correlation_id: str | None = None,
+        dedupe: str | None = None,
+        dedupe_ttl: Duration | None = None,
+        keep_completed: Kept | None = None,
+        keep_failed: Kept | None = None,
     ) -> str:
-        """Adds a job and gives its id; an `id` that exists is not added again."""
+        """Adds a job and gives its id; an `id` that exists is not added again.
+
+        With `dedupe`, a key within the queue, nothing is added while another job with that key has not ended, or for
+        `dedupe_ttl` after it was added; the id is then that job's.
+        """
         ids = await self._enqueuing.add(
             queue,
             [payload],
@@ -349,6 +358,9 @@ class App:
             priority=priority,
             retry=retry,
             correlation_id=correlation_id,
+            keep_completed=keep_completed,
+            keep_failed=keep_failed,
+            dedupe=dedupe_key(dedupe, dedupe_ttl),
         )
         return ids[0]
 
@@ -361,10 +373,19 @@ class App:
         delay: Duration | None = None,
         priority: int | None = None,
         retry: Retries | None = None,
+        keep_completed: Kept | None = None,
+        keep_failed: Kept | None = None,
     ) -> list[str]:
         """Adds many jobs, a few hundred to a commit, and gives their ids in order."""
         return await self._enqueuing.add(
-            queue, payloads, name=name, delay_ms=self._delay(delay, None), priority=priority, retry=retry
+            queue,
+            payloads,
+            name=name,
+            delay_ms=self._delay(delay, None),
+            priority=priority,
+            retry=retry,
+            keep_completed=keep_completed,
+            keep_failed=keep_failed,
         )
 
     async def add_flow(self, tree: Node | Mapping[str, Any], *, correlation_id: str | None = None) -> JobTree:

@@ -14,13 +14,15 @@ from ..core.retry import Retries, RetryPolicy
 from ..jobs.committer import Committer, Intent
 from ..jobs.definition import Handler
 from ..jobs.engine import JobOptions, new_job
+from ..jobs.keeping import Kept, read_keep, terms
 from ..ports.store import JobRow, Store
-from ..ports.unit import JobState, NewJob, Unit
+from ..ports.unit import Committed, Dedupe, JobState, NewJob, Terms, Unit
 from ..telemetry.recorder import Recorder
 from .doubts import Doubts
 from .given import several, text
 
 JOBS_A_COMMIT = 200
+LOOK_BACK = 1000  # events of a queue among which the end of a job that is gone is looked for
 
 
 class Enqueuing:
@@ -55,19 +57,32 @@ class Enqueuing:
         priority: int | None = None,
         retry: Retries | None = None,
         correlation_id: str | None = None,
+        keep_completed: Kept | None = None,
+        keep_failed: Kept | None = None,
+        dedupe: Dedupe | None = None,
     ) -> list[str]:
-        """Adds a job for each payload; an id that exists is not added again. Gives the ids in order."""
+        """Adds a job for each payload; an id that exists is not added again. Gives the ids in order, and for a job
+        whose key another one holds the id of that one."""
         policy = RetryPolicy.of(retry) if retry is not None else None
-        options = JobOptions(text(correlation_id, "the correlation id"), policy)
+        options = JobOptions(
+            text(correlation_id, "the correlation id"),
+            policy,
+            keep_completed=read_keep(keep_completed, "keep_completed"),
+            keep_failed=read_keep(keep_failed, "keep_failed"),
+        )
         jobs = [
-            self.job(queue, payload, options, name=name, id=id, delay_ms=delay_ms, priority=priority)
+            self.job(queue, payload, options, name=name, id=id, delay_ms=delay_ms, priority=priority, dedupe=dedupe)
             for payload in several(payloads, "payloads")
         ]
+        ids = [job.id for job in jobs]
         for start in range(0, len(jobs), JOBS_A_COMMIT):
             unit = Unit(self._unit_id(), jobs=jobs[start : start + JOBS_A_COMMIT])
-            await self._committer.submit(Intent(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
+            receipt = await self._committer.submit(Intent(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
+            if isinstance(receipt, Committed):
+                for place, holder in receipt.stand.items():
+                    ids[start + place] = holder
         await self.doubt(queue, name)
-        return [job.id for job in jobs]
+        return ids
 
     async def doubt(self, queue: str, name: str | None = None) -> None:
         """Warns of a queue nobody works on."""
@@ -83,11 +98,12 @@ class Enqueuing:
         id: str | None = None,
         delay_ms: int = 0,
         priority: int | None = None,
+        dedupe: Dedupe | None = None,
     ) -> NewJob:
         """One job, validated, with the key, delay, priority and rate key its handler's definition gives."""
         data = pack(payload, f"the payload of a job of queue {check_name(queue, 'queue name')!r}")
         handler = self._find(queue, name or "*")
-        rate_key = None
+        rate_key, told = None, _terms(handler, options)
         if handler is not None:
             plain = unpack(data)
             handler.check_input(plain)
@@ -106,14 +122,18 @@ class Enqueuing:
             priority=check_priority(0 if priority is None else priority),
             due=now + delay_ms if delay_ms else 0,
             rate_key=rate_key,
+            dedupe=dedupe,
+            terms=told,
         )
 
-    async def result(self, id: str) -> Any:
-        """Waits for a job's end."""
-        row = await self._row(id)
-        with self._store.signals.listen(f"stream:{self._recorder.queue(row.queue)}") as listener:
+    async def result(self, id: str, queue: str | None = None) -> Any:
+        """Waits for a job's end. One that went when it ended is found by its last event, if its queue is known."""
+        stream = self._recorder.queue(queue or (await self._row(id)).queue)
+        with self._store.signals.listen(f"stream:{stream}") as listener:
             while True:
-                row = await self._row(id)
+                row = await self._store.job(id)
+                if row is None:
+                    return await self._told(stream, id)
                 if row.state == JobState.COMPLETED:
                     return unpack(row.result) if row.result is not None else None
                 if row.state in (JobState.FAILED, JobState.CANCELLED):
@@ -121,8 +141,30 @@ class Enqueuing:
                     raise RunFailed(f"job {id!r} {row.state.value}: {error.get('error', '')}")
                 await listener.wait(1.0)
 
+    async def _told(self, stream: str, id: str) -> Any:
+        """What the events of a job that is gone say of its end."""
+        for event in await self._store.read(stream, limit=LOOK_BACK, backward=True):
+            if event.subject == id and event.kind == "job.completed":
+                return event.data["result"]
+            if event.subject == id and event.kind in ("job.failed", "job.cancelled"):
+                raise RunFailed(f"job {id!r} {event.kind.removeprefix('job.')}: {event.data.get('error', '')}")
+        raise _unknown(id)
+
     async def _row(self, id: str) -> JobRow:
         row = await self._store.job(id)
         if row is None:
-            raise UnknownJob(f"there is no job {id!r}: it may have been removed, or be in another store")
+            raise _unknown(id)
         return row
+
+
+def _unknown(id: str) -> UnknownJob:
+    return UnknownJob(f"there is no job {id!r}: it may have been removed, or be in another store")
+
+
+def _terms(handler: Handler | None, options: JobOptions) -> Terms | None:
+    """What is known here of how the job will be tried and kept."""
+    policy = options.retry or (handler.retry if handler is not None else None)
+    keeps = (options.keep_completed, options.keep_failed)
+    if handler is not None:
+        keeps = (keeps[0] or handler.keep_completed, keeps[1] or handler.keep_failed)
+    return terms(policy or RetryPolicy(), *keeps) if policy is not None or keeps != (None, None) else None

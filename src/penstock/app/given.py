@@ -6,7 +6,11 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, PayloadError
+from ..ports.unit import Dedupe
+
+MAX_KEY = 200
 
 
 def text(value: Any, what: str) -> str | None:
@@ -39,6 +43,19 @@ def one_of(value: str, known: Iterable[str], what: str) -> str:
     if value in words:
         return value
     raise BadArgument(f"{what}={value!r}: {near(value, words) or 'write one of ' + ', '.join(words)}")
+
+
+def dedupe_key(key: Any, ttl: Duration | None) -> Dedupe | None:
+    """The key by which jobs stand for each other, and for how long."""
+    if key is None:
+        if ttl is not None:
+            raise BadArgument(f"dedupe_ttl={ttl!r} says for how long a key is held, but there is none: give dedupe too")
+        return None
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY or not key.isprintable():
+        raise BadArgument(f"dedupe={_short(key)}: give a text of 1 to {MAX_KEY} characters that can be printed")
+    if ttl is not None and to_ms(ttl) < 1:
+        raise BadArgument(f'dedupe_ttl={ttl!r}: give a time such as "1m", or leave it out: until the job has ended')
+    return Dedupe(key, None if ttl is None else to_ms(ttl))
 
 
 def several(values: Any, what: str) -> list[Any]:

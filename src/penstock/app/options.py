@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from ..core.durations import Duration
 from ..core.retry import Retries
 from ..jobs.context import Context
+from ..jobs.keeping import Kept
 from ..jobs.schedule import CatchUp, Overlap
 from ..jobs.sync_context import SyncContext
 
@@ -40,6 +41,8 @@ class EnqueueManyOptions(TypedDict, total=False):
     delay: Duration | None
     priority: int | None
     retry: Retries | None
+    keep_completed: Kept | None
+    keep_failed: Kept | None
 
 
 class EnqueueOptions(EnqueueManyOptions, total=False):
@@ -48,6 +51,8 @@ class EnqueueOptions(EnqueueManyOptions, total=False):
     id: str | None
     at: datetime | None
     correlation_id: str | None
+    dedupe: str | None
+    dedupe_ttl: Duration | None
 
 
 class ScheduleOptions(TypedDict, total=False):

@@ -16,7 +16,7 @@ from ..jobs.committer import Committer, Intent
 from ..jobs.dead_letters import DeadLetter
 from ..jobs.definition import Handler
 from ..jobs.engine import JobOptions, new_job
-from ..ports.store import ChildRow, ChildState, JobRow, QueueRow, Store
+from ..ports.store import ChildRow, ChildState, JobRow, QueueRow, SharedQueues, Store
 from ..ports.unit import DELIVERIES, Committed, JobState, Unit
 from ..telemetry.recorder import Recorder
 from .given import count, near, one_of
@@ -94,8 +94,14 @@ class Queues:
         await self._get(queue)
         return await self._store.drain(queue, delayed=delayed)
 
-    def events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
-        """The job events of a queue, then live."""
+    def events(self, queue: str, *, after: str | None = None, shared: bool = False) -> AsyncIterator[Event]:
+        """The job events of a queue, then live.
+
+        With `shared`, those of jobs that other programs work on too, as the queue itself tells of them: `after` is then
+        an id of such an event. Where no other program can, it is the same.
+        """
+        if shared and isinstance(self._store, SharedQueues):
+            return self._store.job_events(queue, after=after)
         return self._store.tail(self._streams.queue(queue), after=after)
 
     async def _get(self, queue: str) -> QueueRow:

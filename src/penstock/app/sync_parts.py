@@ -86,8 +86,8 @@ class SyncQueues:
     def drain(self, queue: str, *, delayed: bool = False) -> int:
         return self._call(self._queues.drain(queue, delayed=delayed))
 
-    def events(self, queue: str, *, after: str | None = None) -> Iterator[Event]:
-        return each(self._call, self._queues.events(queue, after=after))
+    def events(self, queue: str, *, after: str | None = None, shared: bool = False) -> Iterator[Event]:
+        return each(self._call, self._queues.events(queue, after=after, shared=shared))
 
 
 class SyncDeadLetters:

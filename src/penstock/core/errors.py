@@ -6,9 +6,9 @@
     ├── NotFound                 UnknownFlow · UnknownStep · UnknownQueue · UnknownRun · UnknownJob · UnknownSchedule
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation
     ├── StoreError               StoreUnavailable · StoreFull · StoreCorrupt
-    ├── HandlerError             Permanent · Retry · UndeclaredEvent · AttemptTimeout · WorkerLost · StaleAttempt ·
-    │   │                        ContextClosed · AwaitTimeout · CallFailed · VersionMismatch · ChildFailed ·
-    │   │                        ChildrenPending
+    ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·
+    │   │                        StaleAttempt · ContextClosed · AwaitTimeout · CallFailed · VersionMismatch ·
+    │   │                        ChildFailed · ChildrenPending
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
     │                            HistoryLimit
     ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature
@@ -164,6 +164,20 @@ class Retry(HandlerError):
     def __init__(self, message: str = "retry asked for", *, after: str | float | timedelta | None = None) -> None:
         super().__init__(message)
         self.after = after
+
+
+class RateLimited(HandlerError):
+    """Raise in a handler that met a limit outside: its job goes back unharmed, no attempt used up, and nobody takes a
+    job of its queue for `after` ("10s", seconds or a timedelta)."""
+
+    code = "rate_limited"
+
+    def __init__(self, after: str | float | timedelta, message: str = "rate limited") -> None:
+        from .durations import to_ms  # which needs an error of this file
+
+        super().__init__(message)
+        self.after = after
+        self.hold_ms = to_ms(after)
 
 
 class UndeclaredEvent(HandlerError):

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.errors import DefinitionError
 from ..jobs.definition import JobDefinition, check_keys, make_handler
+from ..jobs.keeping import read_removal
 from ..jobs.scheduled import ScheduleConfig, read_schedule
 from .definition import (
     FlowDefinition,
@@ -43,7 +44,12 @@ _CONFIG = {
     "await",
     "schedule",
     "cron",
+    "keepCompleted",
+    "keepFailed",
+    "removeOnComplete",
+    "removeOnFail",
 }
+_KEEPING = ("keepCompleted", "keepFailed", "removeOnComplete", "removeOnFail")
 _FLOW = {
     "id",
     "role",
@@ -74,6 +80,9 @@ def read_module(
     schedule = read_schedule(_schedule(config, file), handler)
     if not shape and config.keys().isdisjoint(("step", "subscriptions", "triggers")):
         return JobDefinition(handler, any_name=True, schedule=schedule)
+    for key in _KEEPING:
+        if key in config:
+            raise DefinitionError(f"config has {key!r}, but jobs of a run go with their run: leave it out", where=file)
     step = _step(handler, shape, config, file)
     role = shape.get("role", "step")
     if role not in ("main", "step"):
@@ -133,11 +142,18 @@ def _options(config: Mapping[str, Any], queue: str | None, file: str) -> dict[st
         "rate_key": config.get("rateKey"),
         "dead_letters": dlq.get("enabled", True),
         "dead_letter_queue": dlq.get("queue"),
+        "keep_completed": _keep(config, "keepCompleted", "removeOnComplete"),
+        "keep_failed": _keep(config, "keepFailed", "removeOnFail"),
         "idempotency_key": config.get("idempotencyKey"),
         "input_schema": config.get("inputSchema"),
         "output_schema": config.get("outputSchema"),
         "wait": config.get("await"),
     }
+
+
+def _keep(config: Mapping[str, Any], ours: str, theirs: str) -> Any:
+    """What stays of finished jobs, in our words or in BullMQ's."""
+    return read_removal(config[theirs], theirs) if theirs in config else config.get(ours)
 
 
 def _camel_keys(mapping: Mapping[str, Any]) -> dict[str, Any]:

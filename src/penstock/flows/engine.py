@@ -16,7 +16,7 @@ from ..jobs.committer import Intent
 from ..jobs.dead_letters import letter
 from ..jobs.definition import Handler
 from ..jobs.engine import unknown_handler
-from ..jobs.work import Failure, Spoken, Stopped, Success, Waiting, packed
+from ..jobs.work import Failure, Limited, Spoken, Stopped, Success, Waiting, packed
 from ..ports.store import State
 from ..ports.unit import (
     Cancelled,
@@ -204,6 +204,28 @@ class StepWork:
 
         return self._waiting(build)
 
+    def limited(self, limited: Limited) -> Intent:
+        until = self._engine.clock.now_ms() + limited.hold_ms
+        events = [NewEvent(self.stream, body) for body in limited.spoken.frames]
+        events += [*limited.kept.events, self._returned({"reason": limited.reason, "until": iso(until)})]
+        kept = limited.kept
+
+        def build(_version: int, data: bytes | None) -> Unit:
+            if data is None or records.decode(data).closed:
+                return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
+            return Unit(
+                self._engine.unit_id(), claim=self.claim, outcome=GivenBack(hold=until), events=events, jobs=kept.jobs,
+                memos=kept.memos, waits=kept.waits, progress=limited.spoken.progress,
+            )  # fmt: skip
+
+        return self._waiting(build)
+
+    def _returned(self, said: dict[str, Any]) -> NewEvent:
+        meta = {"attempt": self.claim.attempt, **({"n": self.n} if self.n > 1 else {})}
+        raw = msgspec.Raw(packed(said))
+        body = Body("step.returned", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
+        return NewEvent(self.stream, self.recorder.encode(body))
+
     def _ended(self, spoken: Spoken) -> Ended:
         claim = self.claim
         return Ended(self._step, self.n, claim.job, claim.attempt, claim.payload, spoken.ended_ms - spoken.started_ms)
@@ -274,20 +296,11 @@ class LeftWork(StepWork):
         if stopped.reason != OTHER_VERSION:
             return super().stopped(stopped)
         due = self._engine.clock.now_ms() + next_look(self.claim.attempt)
-        said = {"reason": stopped.reason, "version": self._begun_under, "until": iso(due)}
-        meta = {"attempt": self.claim.attempt, **({"n": self.n} if self.n > 1 else {})}
-        body = Body(
-            "step.returned",
-            step=self._step,
-            correlation_id=self.shown_correlation,
-            data=msgspec.Raw(packed(said)),
-            meta=meta,
-        )
+        returned = self._returned({"reason": stopped.reason, "version": self._begun_under, "until": iso(due)})
 
         def build(_version: int, data: bytes | None) -> Unit:
             if data is None or records.decode(data).closed:
                 return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
-            told = [NewEvent(self.stream, self.recorder.encode(body))]
-            return Unit(self._engine.unit_id(), claim=self.claim, outcome=GivenBack(due), events=told)
+            return Unit(self._engine.unit_id(), claim=self.claim, outcome=GivenBack(due), events=[returned])
 
         return self._waiting(build)

@@ -17,6 +17,7 @@ from ..core.errors import (
     ChildFailed,
     ContextClosed,
     PayloadError,
+    RateLimited,
     ReplayError,
     SchemaViolation,
     StaleAttempt,
@@ -34,11 +35,11 @@ from . import awaiting
 from .awaiting import Diverted
 from .committer import Committer, Intent
 from .context import BadEmit, Context, check_kind
-from .frames import Frames
+from .frames import NOTHING, Batch, Frames
 from .sleeping import Sleeping
 from .state import StateView
 from .sync_context import SyncContext
-from .work import Emitted, Ending, ErrorInfo, Failure, Spoken, Stopped, Success, Waiting, Work
+from .work import Emitted, Ending, ErrorInfo, Failure, Limited, Spoken, Stopped, Success, Waiting, Work
 
 log = logging.getLogger(HANDLER)
 SHUTDOWN = "shutdown"
@@ -107,6 +108,8 @@ class Attempt:
             return Success(await self._spoken(), NULL, self._emitted, [], self.sleeping.finish(), diverted.step)
         except AttemptCancelled as stop:
             return Stopped(await self._spoken(), stop.reason)
+        except RateLimited as limit:
+            return await self._limited(limit)
         except SchemaViolation as problem:
             return await self._failure(problem, {"message": str(problem), "attempt": claim.attempt})
         except asyncio.CancelledError:
@@ -141,6 +144,18 @@ class Attempt:
         sleeping.journal.say(self._emits, self._sets, kinds)
         kept = sleeping.journal.take()
         return Waiting(await self._spoken(), self._emitted, list(self._writes.values()), kept, sleeping.due)
+
+    async def _limited(self, limit: RateLimited) -> Limited | Failure:
+        """Given back: what is recorded of durable calls stays; what was emitted will be when it runs again."""
+        sleeping = self._sleeping
+        if sleeping is None:
+            return Limited(await self._spoken(), limit.hold_ms, self._reason(limit))
+        if sleeping.suspended or sleeping.journal.problem is not None:
+            return await self._failure(sleeping.journal.problem or limit, None)
+        return Limited(await self._spoken(), limit.hold_ms, self._reason(limit), sleeping.journal.take())
+
+    def _reason(self, limit: RateLimited) -> str:
+        return ErrorInfo.of(limit, self.work.recorder).error
 
     def interrupt(self, reason: str) -> None:
         """Stops the handler; called on the loop's thread."""
@@ -201,8 +216,8 @@ class Attempt:
         return Failure(await self._spoken(), error, delay, schema_error, kept)
 
     async def _spoken(self) -> Spoken:
-        frames, progress = await self._frames.rest() if self._frames is not None else ([], None)
-        return Spoken(frames, progress, self._started_ms, self._clock.now_ms())
+        said = await self._frames.rest() if self._frames is not None else NOTHING
+        return Spoken(said.frames, said.progress, self._started_ms, self._clock.now_ms(), said.logs)
 
     def _context(self) -> Context:
         work = self.work
@@ -296,7 +311,7 @@ class Attempt:
             "msg": message,
             **({"fields": fields} if fields else {}),
         }
-        self._frame("log", data)
+        self._frame("log", data, line=self._line(data) if self.work.run_id is None else None)
         number = getattr(logging, level.upper())
         if log.isEnabledFor(number):
             recorder = self.work.recorder
@@ -304,6 +319,13 @@ class Attempt:
             if fields:
                 extra["fields"] = recorder.value(unpack(pack(fields)))
             log.log(number, "%s", recorder.text(message), extra=extra)
+
+    def _line(self, data: dict[str, Any]) -> str:
+        """A log line as other programs show it, its secrets hidden."""
+        recorder = self.work.recorder
+        line = f"[{data['level']}] {recorder.text(data['msg'])}"
+        fields = data.get("fields")
+        return f"{line} {pack(recorder.value(unpack(pack(fields)))).decode()}" if fields else line
 
     def _about(self) -> dict[str, Any]:
         """What log lines say of the attempt they were written in."""
@@ -326,12 +348,12 @@ class Attempt:
     def _family(self) -> str:
         return "job" if self.work.run_id is None else "step"
 
-    def _frame(self, kind: str, data: Any, progress: bytes | None = None) -> None:
+    def _frame(self, kind: str, data: Any, progress: bytes | None = None, line: str | None = None) -> None:
         if self._replaying:
             return  # it was said when the handler first came here
         if self._frames is None:
             self._frames = Frames(self._send, lambda n: self._body("buffer.drop", {"dropped": n}), self._loop)
-        self._frames.add(self._body(kind, data), progress)
+        self._frames.add(self._body(kind, data), progress, line)
 
     def _body(self, kind: str, data: Any) -> bytes:
         work = self.work
@@ -342,9 +364,9 @@ class Attempt:
         body = Body(kind, work.subject, None, work.step, None, work.shown_correlation, raw, meta)
         return work.recorder.encode(body)
 
-    async def _send(self, bodies: list[bytes], progress: bytes | None) -> None:
-        events = [NewEvent(self.work.stream, body) for body in bodies]
-        unit = Unit(self._unit_id(), claim=self.work.claim, events=events, progress=progress)
+    async def _send(self, said: Batch) -> None:
+        events = [NewEvent(self.work.stream, body) for body in said.frames]
+        unit = Unit(self._unit_id(), claim=self.work.claim, events=events, progress=said.progress, logs=said.logs)
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
         if isinstance(receipt, Fenced):
             # By loss or by cancel: the attempt's own last commit will be told which.

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from ..core.durations import Duration
 from ..core.retry import Retries
 from .definition import MARK, IdempotencyKey, JobDefinition, Rate, RateKey, make_handler
+from .keeping import Kept
 from .scheduled import ScheduleConfig, read_schedule
 from .schemas import Schema
 
@@ -29,6 +30,8 @@ def job(
     rate_key: RateKey | None = None,
     dead_letters: bool = True,
     dead_letter_queue: str | None = None,
+    keep_completed: Kept | None = None,
+    keep_failed: Kept | None = None,
     idempotency_key: IdempotencyKey | None = None,
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,

@@ -18,10 +18,11 @@ from ..core.ids import BadId, check_name, digest
 from ..core.payload import plain
 from ..core.priority import BadPriority, check_priority
 from ..core.retry import RetryPolicy
-from ..ports.unit import RateLimit
+from ..ports.unit import Keep, RateLimit
 from .await_config import Await, read_await
 from .context import Context
 from .fingerprint import fingerprint
+from .keeping import read_keep
 from .schemas import Check, checker, wants_checking
 from .sync_context import SyncContext
 
@@ -51,6 +52,8 @@ class Handler:
     rate_key: RateKey | None = None
     dead_letters: bool = True
     dead_letter_queue: str | None = None
+    keep_completed: Keep | None = None
+    keep_failed: Keep | None = None
     idempotency_key: IdempotencyKey | None = None
     input_schema: Any = None
     output_schema: Any = None
@@ -190,6 +193,8 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
             rate_key=options.get("rate_key"),
             dead_letters=_flag("dead_letters", options.get("dead_letters", True)),
             dead_letter_queue=options.get("dead_letter_queue"),
+            keep_completed=read_keep(options.get("keep_completed"), "keep_completed"),
+            keep_failed=read_keep(options.get("keep_failed"), "keep_failed"),
             idempotency_key=options.get("idempotency_key"),
             input_schema=options.get("input_schema"),
             output_schema=options.get("output_schema"),

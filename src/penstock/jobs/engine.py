@@ -18,13 +18,16 @@ from ..ports.unit import (
     Claim,
     Completed,
     Dead,
+    Dedupe,
     GivenBack,
+    Keep,
     NewEvent,
     NewJob,
     Outcome,
     Parent,
     RetryAt,
     Started,
+    Terms,
     Unit,
 )
 from ..telemetry.recorder import Recorder
@@ -33,7 +36,7 @@ from .committer import Intent
 from .dead_letters import letter
 from .definition import Handler
 from .journal import Kept
-from .work import Failure, Spoken, Stopped, Success, Waiting, packed
+from .work import Failure, Limited, Spoken, Stopped, Success, Waiting, packed
 
 # A job nobody here knows may be known to a newer worker: it is tried again for a while before it is called dead.
 UNKNOWN = RetryPolicy(attempts=5, backoff=Backoff("fixed", 5000, jitter=False))
@@ -47,6 +50,8 @@ class JobOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     redriven: int = 0
     waits: bool = False  # for children
     parent: Parent | None = None
+    keep_completed: Keep | None = None
+    keep_failed: Keep | None = None
 
 
 _options = msgspec.json.Decoder(JobOptions)
@@ -120,6 +125,8 @@ def new_job(
     due: int = 0,
     rate_key: str | None = None,
     scope: str | None = None,
+    dedupe: Dedupe | None = None,
+    terms: Terms | None = None,
 ) -> NewJob:
     """A plain job, with the events that adding it and claiming it will append."""
     stream, corr = recorder.queue(queue), options.correlation_id
@@ -139,6 +146,8 @@ def new_job(
         started=Started(stream, active[:-2] + b","),
         rate_key=rate_key,
         added=NewEvent(stream, added),
+        dedupe=dedupe,
+        terms=terms,
     )
 
 
@@ -151,6 +160,8 @@ class JobWork:
         options = _options.decode(claim.opts)
         self.claim = claim
         self.handler = handler if options.retry is None else replace(handler, retry=options.retry)
+        self._keep_completed = options.keep_completed or handler.keep_completed
+        self._keep_failed = options.keep_failed or handler.keep_failed
         self.recorder = recorder
         self.stream = recorder.queue(claim.queue)
         self.subject: str | None = claim.job
@@ -172,7 +183,8 @@ class JobWork:
     def succeeded(self, success: Success) -> Intent:
         events = [msgspec.structs.replace(self._event(e.kind, e.data), kind=e.kind) for e in success.emitted]
         events.append(self._event("job.completed", _result(success.result), self._duration(success.spoken)))
-        return self._intent(success.spoken, Completed(success.result), events, success, kept=success.kept)
+        outcome = Completed(success.result, self._keep_completed)
+        return self._intent(success.spoken, outcome, events, success, kept=success.kept)
 
     def failed(self, failure: Failure) -> Intent:
         now = self._clock.now_ms()
@@ -185,7 +197,14 @@ class JobWork:
         if due is not None:
             return self._intent(failure.spoken, RetryAt(due, packed(error)), events, kept=failure.kept)
         jobs = [letter(self, failure.error, now)] if self.handler.dead_letters else []
-        return self._intent(failure.spoken, Dead(packed(error)), events, jobs=jobs, kept=failure.kept)
+        outcome = Dead(packed(error), self._keep_failed)
+        return self._intent(failure.spoken, outcome, events, jobs=jobs, kept=failure.kept)
+
+    def limited(self, limited: Limited) -> Intent:
+        until = self._clock.now_ms() + limited.hold_ms
+        said = packed({"reason": limited.reason, "until": iso(until)})
+        events = [self._event("job.returned", said, self._duration(limited.spoken))]
+        return self._intent(limited.spoken, GivenBack(hold=until), events, kept=limited.kept)
 
     def suspended(self, waiting: Waiting) -> Intent:  # noqa: ARG002
         raise AssertionError(f"job {self.claim.job} belongs to no run and cannot wait")
@@ -232,6 +251,7 @@ class JobWork:
             progress=spoken.progress,
             parent=self._options.parent.id if self._options.parent is not None else None,
             settled=not self.waits,
+            logs=spoken.logs,
         )
         return Intent(lambda _v, _r: unit, patient=True)
 

@@ -6,13 +6,24 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from ..core.errors import PenstockError
 
 MAX_FRAMES = 1000
 PAUSE = 0.03  # seconds: a person sees it at once, and a handler shorter than this costs no extra commit
 
-Send = Callable[[list[bytes], bytes | None], Awaitable[None]]
+
+class Batch(NamedTuple):
+    """What was said since the last one: events, the latest progress, and log lines as text."""
+
+    frames: list[bytes]
+    progress: bytes | None
+    logs: list[str]
+
+
+NOTHING = Batch([], None, [])
+Send = Callable[[Batch], Awaitable[None]]
 
 
 class Frames:
@@ -24,15 +35,18 @@ class Frames:
         self._loop = loop
         self._frames: deque[bytes] = deque()
         self._progress: bytes | None = None
+        self._logs: deque[str] = deque(maxlen=MAX_FRAMES)
         self._dropped = 0
         self._ended = False
         self._timer: asyncio.TimerHandle | None = None
         self._flight: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
 
-    def add(self, body: bytes, progress: bytes | None = None) -> None:
+    def add(self, body: bytes, progress: bytes | None = None, line: str | None = None) -> None:
         with self._lock:
             self._frames.append(body)
+            if line is not None:
+                self._logs.append(line)
             if progress is not None:
                 self._progress = progress
             if len(self._frames) > MAX_FRAMES:
@@ -44,7 +58,7 @@ class Frames:
         else:
             self._loop.call_soon_threadsafe(self._arm)
 
-    async def rest(self) -> tuple[list[bytes], bytes | None]:
+    async def rest(self) -> Batch:
         """Ends the buffer: what has not been sent goes with the attempt's own commit."""
         self._ended = True
         if self._timer is not None:
@@ -63,15 +77,14 @@ class Frames:
 
     async def _flush(self) -> None:
         try:
-            bodies, progress = self._take()
-            await self._send(bodies, progress)
+            await self._send(self._take())
         except PenstockError:
             pass  # the attempt's own commit will meet the same trouble and report it
         finally:
             self._flight = None
             self._arm()
 
-    def _take(self) -> tuple[list[bytes], bytes | None]:
+    def _take(self) -> Batch:
         with self._lock:
             bodies = list(self._frames)
             self._frames.clear()
@@ -79,4 +92,6 @@ class Frames:
                 bodies.insert(0, self._drop_notice(self._dropped))
                 self._dropped = 0
             progress, self._progress = self._progress, None
-        return bodies, progress
+            logs = list(self._logs)
+            self._logs.clear()
+        return Batch(bodies, progress, logs)

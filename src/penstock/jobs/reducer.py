@@ -56,6 +56,8 @@ def _apply(view: JobView, event: Event) -> None:
             view.error = data.get("error")
             view.status = "delayed" if data.get("willRetry") else "failed"
             view.finished_at = None if data.get("willRetry") else event.ts
+        case "job.returned":
+            view.status = "waiting"
         case "job.cancelled":
             view.status, view.finished_at = "cancelled", event.ts
         case "log":

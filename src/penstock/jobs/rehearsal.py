@@ -70,7 +70,7 @@ class Rehearsal(Attempt):
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
         """It was said when the handler first came here, or is not said yet."""
 
-    def _frame(self, kind: str, data: Any, progress: bytes | None = None) -> None:
+    def _frame(self, kind: str, data: Any, progress: bytes | None = None, line: str | None = None) -> None:
         """Likewise."""
 
     async def apply(self, _write: StateWrite, _name: str, _value: bytes) -> bool:

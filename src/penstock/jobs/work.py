@@ -86,6 +86,7 @@ class Spoken(msgspec.Struct):
     progress: bytes | None
     started_ms: int
     ended_ms: int
+    logs: list[str] = []
 
 
 class Success(msgspec.Struct):
@@ -126,7 +127,16 @@ class Stopped(msgspec.Struct):
     reason: str
 
 
-Ending = Success | Failure | Waiting | Stopped
+class Limited(msgspec.Struct):
+    """The handler met a limit of the outside world: its job goes back, and its queue is held for a while."""
+
+    spoken: Spoken
+    hold_ms: int
+    reason: str
+    kept: Kept = msgspec.field(default_factory=Kept)
+
+
+Ending = Success | Failure | Waiting | Stopped | Limited
 
 
 class Work(Protocol):
@@ -156,6 +166,8 @@ class Work(Protocol):
     def suspended(self, waiting: Waiting) -> Intent: ...
 
     def stopped(self, stopped: Stopped) -> Intent: ...
+
+    def limited(self, limited: Limited) -> Intent: ...
 
 
 class Engine(Protocol):

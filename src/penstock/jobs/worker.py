@@ -19,7 +19,7 @@ from .committer import Committer
 from .leases import LeaseKeeper
 from .quarantine import Quarantine
 from .sleeping import OUTDATED
-from .work import Ending, Engine, Failure, Stopped, Success, Waiting, Work
+from .work import Ending, Engine, Failure, Limited, Stopped, Success, Waiting, Work
 
 log = logging.getLogger("penstock.worker")
 
@@ -255,6 +255,8 @@ class Worker:
                 intent = work.failed(ending)
             case Waiting():
                 intent = work.suspended(ending)
+            case Limited():
+                intent = work.limited(ending)
             case Stopped(reason=reason):
                 if reason == LEASE_LOST:
                     log.warning(

@@ -360,6 +360,16 @@ class Housekeeping(Protocol):
 
 
 @runtime_checkable
+class SharedQueues(Protocol):
+    """A store whose queues other programs work on too, and which hears what becomes of their jobs."""
+
+    def job_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        """What happens to the jobs of a queue, whoever works on them, then live. The cursor is not that of the queue's
+        stream, and what is not kept any more is passed over."""
+        ...
+
+
+@runtime_checkable
 class Migrates(Protocol):
     """A store whose tables are created and updated by numbered steps."""
 

@@ -76,6 +76,39 @@ class Parent(msgspec.Struct, frozen=True):
     instead: str | None = None
 
 
+class Keep(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What stays of a queue's finished jobs when one more of them ends: the newest `count`, and none that ended
+    `age_ms` ago. With neither all of them stay, until retention takes them.
+
+    Jobs of runs are neither counted nor removed: they go with their run.
+    """
+
+    count: int | None = None  # 0: the job that ends goes at once
+    age_ms: int | None = None
+
+
+class Dedupe(msgspec.Struct, frozen=True):
+    """A key by which jobs of a queue stand for each other: one is not added while another holds the key.
+
+    With `ttl_ms` a job holds it for that long after it was added, ended or not; without, until it has ended. Removing
+    the job lets go of it.
+    """
+
+    key: str
+    ttl_ms: int | None = None
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """On what terms a job was added, for stores whose queues other programs show and work on. Ours ask the handler."""
+
+    attempts: int = 1
+    backoff: str = "exponential"
+    backoff_ms: int = 0
+    jitter: bool = False
+    keep_completed: Keep | None = None
+    keep_failed: Keep | None = None
+
+
 class NewJob(msgspec.Struct, frozen=True):
     """A job to add. Adding an id that exists changes nothing.
 
@@ -98,6 +131,8 @@ class NewJob(msgspec.Struct, frozen=True):
     added: NewEvent | None = None  # appended if the id is new
     waits: bool = False  # for children, which are added with it
     parent: Parent | None = None
+    dedupe: Dedupe | None = None
+    terms: Terms | None = None
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -126,6 +161,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 class Completed(msgspec.Struct, frozen=True, tag="completed"):
     result: bytes | None = None
+    keep: Keep | None = None
 
 
 class RetryAt(msgspec.Struct, frozen=True, tag="retry"):
@@ -135,6 +171,7 @@ class RetryAt(msgspec.Struct, frozen=True, tag="retry"):
 
 class Dead(msgspec.Struct, frozen=True, tag="dead"):
     error: bytes
+    keep: Keep | None = None
 
 
 class Suspended(msgspec.Struct, frozen=True, tag="suspended"):
@@ -148,9 +185,13 @@ class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
 
 
 class GivenBack(msgspec.Struct, frozen=True, tag="given_back"):
-    """The job goes back to its queue unharmed: a worker that stops, a limit that was met."""
+    """The job goes back to its queue unharmed: a worker that stops, a limit that was met.
+
+    With `hold` nobody is handed a job of that queue before then; a hold that lasts longer stays.
+    """
 
     due: int = 0
+    hold: int | None = None
 
 
 Outcome = Completed | RetryAt | Dead | Suspended | Cancelled | GivenBack
@@ -241,6 +282,7 @@ class Unit(msgspec.Struct):
     waits: list[WaitChange] = []
     state: list[StateWrite] = []
     progress: bytes | None = None
+    logs: list[str] = []  # what its handler logged, for stores whose queues other programs show; it is in events too
     wakes: list[str] = []  # ids of suspended or delayed jobs that are due now
     takes: list[str] = []  # ids of unclaimed jobs to remove; the unit is refused if one is gone
     schedule: ScheduleMove | None = None
@@ -253,7 +295,8 @@ class Committed(msgspec.Struct, frozen=True):
     """The unit is durable."""
 
     events: list[tuple[int, int]] = []  # (ms, seq) of each event, in order
-    added: list[bool] = []  # for each job, whether its id was new
+    added: list[bool] = []  # for each job, whether it was added
+    stand: dict[int, str] = {}  # for jobs (by their place) whose dedupe key is held: the job that holds it
     repeated: bool = False  # this unit was applied before and its reply was lost
 
 
@@ -316,3 +359,10 @@ class CommitReply(msgspec.Struct, frozen=True):
 
     receipts: list[Receipt]
     work: Claims = Claims()
+
+
+def fleeting(unit: Unit) -> bool:
+    """Whether jobs it adds or ends may be gone before its reply is asked for again, so that they cannot tell."""
+    if isinstance(unit.outcome, Completed | Dead) and unit.outcome.keep is not None:
+        return True
+    return any(job.terms is not None and (job.terms.keep_completed or job.terms.keep_failed) for job in unit.jobs)

@@ -57,7 +57,7 @@ class _Doomed:
         self._work = work
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("succeeded", "failed", "suspended", "stopped"):
+        if name in ("succeeded", "failed", "suspended", "stopped", "limited"):
             claim = self._work.claim
             raise Crashed(f"the test let attempt {claim.attempt} of {claim.name} crash after it ran")
         return getattr(self._work, name)

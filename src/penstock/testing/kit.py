@@ -25,7 +25,7 @@ from .clock import FakeClock
 from .crashes import Crashed, Crashes, Quiet
 from .open_waits import open_waits, told
 from .snapshots import compare, timeless
-from .timeline import PATIENCE, Timeline
+from .timeline import Timeline
 
 __all__ = ["Crashed", "TestApp"]
 I = TypeVar("I")  # noqa: E741
@@ -105,7 +105,7 @@ class TestApp(App):
         none."""
         id = await self.enqueue(queue, payload, **options)
         await self._timeline.skip_until(lambda: self._job_ended(id), f"job {id}")
-        return await self.job_result(id, timeout=PATIENCE)
+        return await self._enqueuing.result(id, queue)
 
     async def finish(self, run: str) -> FlowView:
         """Moves time on as needed until a run has ended, and gives its state."""
@@ -177,7 +177,8 @@ class TestApp(App):
         return (await self._row(run)).closed
 
     async def _job_ended(self, id: str) -> bool:
-        return (await self.queues.job(id)).state in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+        row = await self.store.job(id)  # none if it went when it ended
+        return row is None or row.state in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
     async def open_claim(self, claim: Claim) -> Work:
         return self._crashes.strike(claim, await super().open_claim(claim))

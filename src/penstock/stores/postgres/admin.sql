@@ -3,6 +3,11 @@
 -- name: transact
 SELECT * FROM penstock.transact({places});
 
+-- name: transact_keeping
+-- The units of new jobs ({units}) come from `admit`; `more` are the columns of both other functions.
+SELECT t.*, a.stand, penstock.settle(t.now, t.verdicts, t.added, {more}) AS settled
+FROM penstock.admit($1, {units}, {keys}) AS a, LATERAL penstock.transact({places}) AS t;
+
 -- name: renew
 SELECT penstock.renew($1, $2, $3, $4, $5);
 
@@ -129,15 +134,21 @@ INSERT INTO penstock.queues (name, paused) VALUES ($1, $2) ON CONFLICT (name) DO
 UPDATE penstock.jobs SET state = 0, due = 0 WHERE id = $1 AND state = 1 RETURNING queue;
 
 -- name: retry
+WITH freed AS (DELETE FROM penstock.dedupes WHERE job = $1 AND until IS NULL)
 UPDATE penstock.jobs SET state = 0, due = 0, failures = 0, crashes = 0, finished = NULL, error = NULL, unit = NULL
 WHERE id = $1 AND state IN (5, 6) AND run IS NULL RETURNING queue;
 
 -- name: remove
-DELETE FROM penstock.jobs WHERE id = $1 AND state <> 2 RETURNING queue, coalesce(scope, id), id;
+WITH gone AS (DELETE FROM penstock.jobs WHERE id = $1 AND state <> 2 RETURNING id, queue, coalesce(scope, id) AS scope),
+freed AS (DELETE FROM penstock.dedupes AS d USING gone WHERE d.job = gone.id)
+SELECT queue, scope, id FROM gone;
 
 -- name: drain
-DELETE FROM penstock.jobs WHERE queue = $1 AND run IS NULL AND (state = 0 OR ($2 AND state = 1))
-RETURNING coalesce(scope, id), id;
+WITH gone AS (
+  DELETE FROM penstock.jobs WHERE queue = $1 AND run IS NULL AND (state = 0 OR ($2 AND state = 1))
+  RETURNING id, coalesce(scope, id) AS scope),
+freed AS (DELETE FROM penstock.dedupes AS d USING gone WHERE d.job = gone.id)
+SELECT scope, id FROM gone;
 
 -- name: forget_memos
 -- Memos go with the last job that could read them: a redriven one reads those of the job it continues.
@@ -270,6 +281,14 @@ DELETE FROM penstock.jobs WHERE pk IN (
     ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET $2)
   LIMIT $3 FOR UPDATE SKIP LOCKED)
 RETURNING coalesce(scope, id), id;
+
+-- name: old_keys
+DELETE FROM penstock.dedupes WHERE (queue, key) IN (
+  SELECT d.queue, d.key FROM penstock.dedupes AS d LEFT JOIN penstock.jobs AS j ON j.id = d.job
+  WHERE d.until <= $1 OR (d.until IS NULL AND coalesce(j.state, 4) >= 4) LIMIT $2 FOR UPDATE OF d SKIP LOCKED);
+
+-- name: old_holds
+DELETE FROM penstock.holds WHERE until <= $1;
 
 -- name: expired_states
 DELETE FROM penstock.states WHERE key IN (

@@ -21,12 +21,14 @@ from ...ports.unit import (
     RunWrite,
     Suspended,
     Unit,
+    fleeting,
 )
 from .migrate import lock_key
 from .statements import CANCELLED, COMPLETED, DELAYED, FAILED, SUSPENDED, WAITING
 
 _NO_RUN = (None,) * 6
 _NO_END = (None,) * 5
+JOB_UNITS = 31  # where j_unit is among all values
 _SECONDARY = {"u": 25, "j": 13, "e": 5, "m": 4, "t": 2, "k": 2, "w": 13, "s": 5}
 
 
@@ -124,6 +126,8 @@ def forgettable(unit: Unit) -> bool:
     The job row keeps the unit that ended an attempt, the run row the one that began the run; what only adds jobs
     and memos is idempotent by their names.
     """
+    if fleeting(unit):
+        return True
     if unit.claim is not None and unit.outcome is not None:
         return False
     if unit.run is not None:

@@ -23,8 +23,9 @@ from ...ports.unit import (
     Suspended,
     Unit,
 )
-from .columns import Columns, ask_values
+from .columns import JOB_UNITS, Columns, ask_values
 from .connection import Connection
+from .keeping import Keeping
 from .statements import Statements
 
 APPLIED, REPEATED, FENCED, CONFLICT, REFUSED = range(5)
@@ -34,15 +35,20 @@ async def transact(
     connection: Connection, sql: Statements, now: int | None, units: Sequence[Unit], ask: Ask | None, touched: set[str]
 ) -> CommitReply:
     """Applies units in order and hands out the work asked for; `touched` collects the topics to signal afterwards."""
-    columns, secret = Columns(units, sql.schema), token()
-    values = [*columns.values(now), *ask_values(ask, secret)]
-    row = await connection.fetchrow(_call(sql.transact, len(values)), *values)
+    columns, secret, keeping = Columns(units, sql.schema), token(), Keeping(units)
+    values = [*columns.values(now), *ask_values(keeping.without_held(ask), secret)]
+    if keeping:
+        more = keeping.values()
+        row = await connection.fetchrow(_call_keeping(sql.transact_keeping, len(values), len(more)), *values, *more)
+    else:
+        row = await connection.fetchrow(_call(sql.transact, len(values)), *values)
     assert row is not None
-    answer = _Answer(units, columns, row, touched)
+    answer = _Answer(units, columns, row, touched, keeping.stand(row["stand"]) if keeping else {})
     receipts = answer.receipts()
     work = Claims()
     if ask is not None:
-        work = Claims(answer.claims(secret), row["next_due"])
+        times = [at for at in (row["next_due"], keeping.lifted()) if at is not None]
+        work = Claims(answer.claims(secret), min(times, default=None))
         # Whoever asks has just been given all there is of these: waking it for the same jobs would be for nothing.
         touched.difference_update(f"queue:{queue}" for queue in row["emptied"])
     if row["told"]:
@@ -55,6 +61,15 @@ def _call(statement: str, count: int) -> str:
     return statement.format(places=", ".join(f"${n}" for n in range(1, count + 1)))
 
 
+@lru_cache(maxsize=8)
+def _call_keeping(statement: str, count: int, more: int) -> str:
+    places = [f"${n}" for n in range(1, count + 1)]
+    beyond = [f"${n}" for n in range(count + 1, count + more + 1)]
+    units = places[JOB_UNITS]
+    places[JOB_UNITS] = "a.units"
+    return statement.format(places=", ".join(places), units=units, keys=", ".join(beyond[:4]), more=", ".join(beyond))
+
+
 def _places(row: Any) -> Iterator[tuple[int, int]]:
     """Time and sequence of each event that was appended."""
     bases, times = row["bases"] or (), row["times"] or ()
@@ -65,8 +80,16 @@ def _places(row: Any) -> Iterator[tuple[int, int]]:
 class _Answer:
     """What the function answered, put back together."""
 
-    def __init__(self, units: Sequence[Unit], columns: Columns, row: Any, touched: set[str]) -> None:
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        columns: Columns,
+        row: Any,
+        touched: set[str],
+        stand: dict[int, dict[int, str]],
+    ) -> None:
         self._units = units
+        self._stand = stand
         self._row = row
         self._touched = touched
         self._verdicts: list[int] = row["verdicts"] or []
@@ -89,7 +112,7 @@ class _Answer:
             if verdict == APPLIED:
                 self._touch(unit)
                 added = [k in self._added for k in range(first + 1, jobs + 1)]
-                found.append(Committed(self._events.get(n, []), added))
+                found.append(Committed(self._events.get(n, []), added, self._stand.get(n, {})))
             else:
                 found.append(self._refusal(n - 1, verdict))
         return found

@@ -39,6 +39,8 @@ async def sweep(
         gone["events"] += await _trim(connection, sql, f"{namespace}:queue:{queue}", what)
     gone["events"] += await _trim(connection, sql, f"{namespace}:global", what)
     gone["states"] += changed(await connection.execute(sql.expired_states, at, limit))
+    await connection.execute(sql.old_keys, at, limit * SMALL_ROWS)
+    await connection.execute(sql.old_holds, at)
     await connection.execute(sql.old_once, at - ONCE_KEPT_MS, limit * SMALL_ROWS)
     await connection.execute(sql.old_units, at - UNITS_KEPT_MS, limit * SMALL_ROWS)
     return gone

@@ -11,9 +11,9 @@ from .resp import Part
 from .schedulers import Scheduled
 
 
-def encode(ask: Ask, real: bool) -> list[Part]:
-    """What claim.lua reads; `real` says that the clock is the server's."""
-    out: list[Part] = [ask.lease_ms, ask.worker, token(), "" if ask.limit is None else ask.limit, "1" if real else "0"]
+def encode(ask: Ask) -> list[Part]:
+    """What claim.lua reads."""
+    out: list[Part] = [ask.lease_ms, ask.worker, token(), "" if ask.limit is None else ask.limit]
     for want in ask.wants:
         out += _want(want)
     return out

@@ -16,6 +16,7 @@ from ...ports.unit import (
     Dead,
     Fenced,
     GivenBack,
+    Keep,
     NewEvent,
     NewJob,
     OpenWait,
@@ -27,9 +28,10 @@ from ...ports.unit import (
     Suspended,
     Unit,
     WaitChange,
+    fleeting,
 )
-from ..kin import reason
 from .names import inside, outside
+from .options import options_of
 from .resp import Part
 
 # A result that is none, in JSON that no encoder writes: workers of other programs read it as null.
@@ -38,15 +40,14 @@ BATCH = 64
 _FLAG = ("0", "1")
 
 
-class _Retry(msgspec.Struct):
-    attempts: int = 1
+class _Error(msgspec.Struct):
+    error: str = ""
+    name: str = ""
+    message: str = ""
+    stack: str | None = None
 
 
-class _Opts(msgspec.Struct):
-    retry: _Retry | None = None
-
-
-_opts = msgspec.json.Decoder(_Opts).decode
+_error = msgspec.json.Decoder(_Error).decode
 
 
 def encode(unit: Unit) -> list[Part]:
@@ -58,6 +59,8 @@ def encode(unit: Unit) -> list[Part]:
         add(("C", claim.queue, inside(claim.job), claim.attempt, claim.token, claim.run or ""))
         if unit.progress is not None:
             add(("P", unit.progress))
+        for line in unit.logs:
+            add(("L", line))
         if unit.outcome is not None:
             add(("O", *_outcome(unit.outcome)))
     if run is not None:
@@ -103,31 +106,38 @@ def _schedule(row: ScheduleRow) -> tuple[Part, ...]:
 
 
 def _outcome(outcome: Outcome) -> tuple[Part, ...]:
-    """Kind, due, what BullMQ's tools are shown, and the error."""
+    """Kind, due, what BullMQ's tools are shown, the error, of those that ended how many and how old may stay, and the
+    stack."""
     match outcome:
-        case Completed(result=result):
-            return "completed", "", NOTHING if result is None else result, ""
+        case Completed(result=result, keep=keep):
+            return "completed", "", NOTHING if result is None else result, "", *_keep(keep), ""
         case RetryAt(due=due, error=error):
-            return "retry", due, "", error
-        case Dead(error=error):
-            return "dead", "", reason(error), error
+            reason, stack = _shown(error)
+            return "retry", due, reason, error, "", "", stack
+        case Dead(error=error, keep=keep):
+            reason, stack = _shown(error)
+            return "dead", "", reason, error, *_keep(keep), stack
         case Suspended(due=due):
-            return "suspended", "" if due is None else due, "", ""
-        case Cancelled(reason=why):
-            return "cancelled", "", why, ""
-        case GivenBack(due=due):
-            return "given_back", due, "", ""
+            return "suspended", "" if due is None else due, "", "", "", "", ""
+        case Cancelled(reason=reason):
+            return "cancelled", "", reason, "", "", "", ""
+        case GivenBack(due=due, hold=hold):
+            return "given_back", due, "" if hold is None else hold, "", "", "", ""
 
 
-def _attempts(opts: bytes) -> Part:
-    """How often BullMQ's tools say it is tried."""
-    if opts == b"{}":
-        return ""
+def _keep(keep: Keep | None) -> tuple[Part, Part]:
+    if keep is None:
+        return "", ""
+    return "" if keep.count is None else keep.count, "" if keep.age_ms is None else keep.age_ms
+
+
+def _shown(error: bytes) -> tuple[Part, Part]:
+    """What went wrong and where, as BullMQ has it."""
     try:
-        found = _opts(opts)
+        found = _error(error)
     except msgspec.MsgspecError:
-        return ""
-    return found.retry.attempts if found.retry is not None else ""
+        return error, ""
+    return found.error or found.message or error, found.stack or ""
 
 
 def _job(job: NewJob) -> tuple[Part, ...]:
@@ -136,7 +146,7 @@ def _job(job: NewJob) -> tuple[Part, ...]:
         scope = job.id
     return (
         "J", id, job.queue, job.name, job.payload, job.priority, job.due, job.run or "", scope or "", job.opts,
-        started.stream if started else "", started.head if started else "", job.rate_key or "", _attempts(job.opts),
+        started.stream if started else "", started.head if started else "", job.rate_key or "", options_of(job),
         *_added(added), _FLAG[job.waits], *_parent(job.parent),
     )  # fmt: skip
 
@@ -165,7 +175,8 @@ def receipt(reply: Any) -> Receipt:
         case 1:
             places = reply[1]
             events = list(zip(places[::2], places[1::2], strict=True))
-            return Committed(events, [new == 1 for new in reply[2]])
+            stand = {n: outside(new) for n, new in enumerate(reply[2]) if isinstance(new, bytes)}
+            return Committed(events, [new == 1 for new in reply[2]], stand)
         case 2:
             return Committed(repeated=True)
         case 3:
@@ -200,6 +211,8 @@ def forgettable(unit: Unit) -> bool:
     The job keeps the unit that ended an attempt, the run the one that began it; what only adds jobs and memos is
     idempotent by their names.
     """
+    if fleeting(unit):
+        return True
     if unit.claim is not None and unit.outcome is not None:
         return False
     if unit.run is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from ..signals import TopicSignals
 from ..tailing import follow
 from . import claim as claiming
 from . import commit as committing
-from . import housekeeping, rows
+from . import housekeeping, job_events, rows
 from .address import parse
 from .blocking import BlockingClient
 from .connection import Client
@@ -38,9 +39,10 @@ from .resp import Part, pack, translate
 from .schedulers import Scheduled, following
 from .scripts import scripts
 
+METRICS = 10_080  # minutes, a week: for so long BullMQ's metrics say how many jobs ended in each
 # What BullMQ's moveToFinished is told: the lock is ours to release, and nothing is removed.
 FINISH = msgspec.msgpack.encode(
-    {"token": "0", "keepJobs": {"count": -1}, "attempts": 0, "maxMetricsSize": "", "lockDuration": 30_000}
+    {"token": "0", "keepJobs": {"count": -1}, "attempts": 0, "maxMetricsSize": METRICS, "lockDuration": 30_000}
 )
 
 
@@ -73,6 +75,7 @@ class RedisStore:
         await self._subscription.stop()
         await self._client.close()
         self._blocking.close()
+        await asyncio.sleep(0)  # the loop may end right after: it has to let go of the sockets first
 
     def _call(self, script: str, parts: Sequence[Part]) -> list[Part]:
         """A script with what every one of them begins with."""
@@ -103,7 +106,7 @@ class RedisStore:
     async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
         calls: list[tuple[str, Sequence[Part]]] = [("commit", batch) for batch in committing.batches(units)]
         if ask is not None:
-            calls.append(("claim", claiming.encode(ask, self._clock is None)))
+            calls.append(("claim", claiming.encode(ask)))
         if not calls:
             return CommitReply([])
         replies = await self._send(calls)
@@ -155,6 +158,11 @@ class RedisStore:
 
     def tail(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
         return follow(self.read, self.signals, stream, after)
+
+    def job_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        if after:
+            event_seq(after)
+        return job_events.follow(self.address, f"{self._prefix}:{queue}:events", after)
 
     async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
         found = await (self._read("newest") if after is None else self._read("feed", after, limit))

@@ -217,6 +217,20 @@ RETURNING coalesce(scope, id), id;
 DELETE FROM memos WHERE scope = ?1 AND NOT EXISTS (
   SELECT 1 FROM jobs WHERE id = ?1 OR (id > ?1 || '.' AND id < ?1 || '/'));
 
+-- name: free_ended_key
+DELETE FROM dedupes WHERE job = ? AND until IS NULL;
+
+-- name: free_key
+DELETE FROM dedupes WHERE job = ?;
+
+-- name: old_keys
+DELETE FROM dedupes WHERE (queue, key) IN (
+  SELECT d.queue, d.key FROM dedupes d LEFT JOIN jobs j ON j.id = d.job
+  WHERE d.until <= ?1 OR (d.until IS NULL AND coalesce(j.state, 4) >= 4) LIMIT ?2);
+
+-- name: old_holds
+DELETE FROM holds WHERE until <= ?;
+
 -- name: expired_states
 DELETE FROM states WHERE key IN (SELECT key FROM states WHERE expires IS NOT NULL AND expires <= ? LIMIT ?);
 

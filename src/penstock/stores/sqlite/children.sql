@@ -1,4 +1,4 @@
--- Jobs that wait for others: format 2 of the file. A parent is a job in state -2 until its children have ended.
+-- What format 2 brought: jobs that wait for others. A parent is a job in state -2 until its children have ended.
 
 CREATE TABLE children (
   parent     TEXT NOT NULL,

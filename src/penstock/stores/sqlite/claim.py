@@ -25,11 +25,14 @@ class Claimer:
         claims: list[Claim] = []
         next_due: int | None = None
         for want in ask.wants:
-            if (ask.limit is not None and len(claims) >= ask.limit) or self._one(SQL.paused, want.queue):
+            if ask.limit is not None and len(claims) >= ask.limit:
+                continue
+            paused, hold = self._cursor.execute(SQL.halted, (want.queue,)).fetchone() or (0, None)
+            if paused:
                 continue
             self._cursor.execute(SQL.wake_delayed, (want.queue, self._now))
             self._cursor.execute(SQL.expired, (want.queue, self._now))
-            held_until = self._take(want, ask, claims)
+            held_until = self._take(want, ask, claims) if hold is None or hold <= self._now else hold
             for due in (held_until, self._one(SQL.next_due, want.queue), self._one(SQL.next_expiry, want.queue)):
                 if due is not None and (next_due is None or due < next_due):
                     next_due = due

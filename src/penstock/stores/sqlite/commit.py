@@ -22,9 +22,11 @@ from ...ports.unit import (
     RunWrite,
     Suspended,
     Unit,
+    fleeting,
 )
 from . import children
 from .append import SQL, Appender
+from .keeping import Keeper
 
 WAITING, DELAYED, ACTIVE, SUSPENDED, COMPLETED, FAILED, CANCELLED = range(7)
 WAITING_CHILDREN = -2
@@ -39,6 +41,7 @@ class Committer:
         self._touched = touched
         self._appender = appender
         self._append = appender.append
+        self.keeper = Keeper(cursor, now, touched)
         # Status, closed and paused of the run being written, as they were.
         self._head: tuple[str, int, int] = ("", 0, 0)
 
@@ -142,13 +145,16 @@ class Committer:
         for job in unit.wakes:
             self._touch_queues(SQL.wake, (job,))
         places = self._append(unit.events) if unit.events else []
+        stand: dict[int, str] = {}
         if children.known(self._cursor, unit):
             added = [False] * len(unit.jobs)
         else:
-            added = [self._add(job) for job in unit.jobs]
+            added = [self._add(n, job, stand) for n, job in enumerate(unit.jobs)]
         if unit.memos or unit.waits or unit.state or unit.schedule is not None or unit.once is not None:
             self._write_rest(unit)
-        return Committed(places, added)
+        if isinstance(unit.outcome, Completed | Dead) and unit.outcome.keep is not None:
+            self.keeper.ended(unit, unit.outcome.keep)
+        return Committed(places, added, stand)
 
     def _write_run(self, unit_id: str, run: RunWrite) -> None:
         execute, now = self._cursor.execute, self._now
@@ -194,13 +200,18 @@ class Committer:
                 execute(SQL.finish, (CANCELLED, now, unit.id, None, pk))
             case Suspended(due=due):
                 execute(SQL.suspend, (SUSPENDED if due is None else DELAYED, due or 0, unit.id, pk))
-            case GivenBack(due=due):
+            case GivenBack(due=due, hold=hold):
                 execute(SQL.give_back, (DELAYED if due > now else WAITING, due, unit.id, pk))
+                if hold is not None:
+                    execute(SQL.hold_queue, (claim.queue, hold))
         if isinstance(outcome, RetryAt | GivenBack | Suspended):
             self._touched.add(f"queue:{claim.queue}")
 
-    def _add(self, job: NewJob) -> bool:
+    def _add(self, n: int, job: NewJob, stand: dict[int, str]) -> bool:
         started = job.started
+        if job.dedupe is not None and (holder := self.keeper.holder(job, job.dedupe)) is not None:
+            stand[n] = holder
+            return False
         state = WAITING_CHILDREN if job.waits else DELAYED if job.due > self._now else WAITING
         self._cursor.execute(
             SQL.add_job,
@@ -214,6 +225,8 @@ class Committer:
         if topic not in self._touched:
             self._cursor.execute(SQL.know_queue, (job.queue,))
             self._touched.add(topic)
+        if added and job.dedupe is not None:
+            self.keeper.hold(job, job.dedupe)
         if added and job.added is not None:
             self._append((job.added,))
         if added and job.parent is not None:
@@ -252,6 +265,8 @@ def _forgettable(unit: Unit) -> bool:
     The job row keeps the unit that ended an attempt, the run row the one that began the run; what only adds jobs
     and memos is idempotent by their names.
     """
+    if fleeting(unit):
+        return True
     if unit.claim is not None and unit.outcome is not None:
         return False
     if unit.run is not None:

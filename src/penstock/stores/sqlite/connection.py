@@ -14,7 +14,8 @@ import apsw
 from ...core.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
 MEMORY = ":memory:"
-FORMAT = 2  # kept in the file's user_version
+FORMAT = 3  # kept in the file's user_version
+_STEPS = ("schema.sql", "children.sql", "keys.sql")  # what each format brought
 OURS = 0x50454E53  # "PENS", kept in the file's application_id: many programs count their formats from 1
 _BUSY_SECONDS = 30.0
 
@@ -88,7 +89,7 @@ def _bring_up(connection: apsw.Connection) -> None:
     try:
         # Asked once more: another process may have been faster.
         has = _pragma(connection, "user_version") if _pragma(connection, "application_id") == OURS else 0
-        for file in ("schema.sql", "children.sql")[has:]:
+        for file in _STEPS[has:]:
             connection.execute(resources.files(__package__).joinpath(file).read_text("utf-8"))
         if has < FORMAT:
             connection.execute(f"PRAGMA user_version = {FORMAT}")

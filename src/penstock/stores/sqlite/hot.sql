@@ -125,8 +125,36 @@ SELECT 1 FROM units WHERE id = ?;
 -- name: remember_unit
 INSERT INTO units (id, at) VALUES (?, ?);
 
--- name: paused
-SELECT paused FROM queues WHERE name = ?;
+-- name: halted
+SELECT q.paused, h.until FROM queues q LEFT JOIN holds h ON h.queue = q.name WHERE q.name = ?;
+
+-- name: hold_queue
+INSERT INTO holds (queue, until) VALUES (?1, ?2) ON CONFLICT (queue) DO UPDATE SET until = max(until, ?2);
+
+-- name: standing
+SELECT d.job FROM dedupes d LEFT JOIN jobs j ON j.id = d.job
+WHERE d.queue = ?1 AND d.key = ?2 AND (d.until > ?4 OR (d.until IS NULL AND j.state < 4))
+  AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = ?3);
+
+-- name: hold_key
+INSERT INTO dedupes (queue, key, job, until) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (queue, key) DO UPDATE SET job = ?3, until = ?4;
+
+-- name: drop_finished
+DELETE FROM jobs WHERE pk = ? RETURNING coalesce(scope, id), id;
+
+-- name: drop_older
+DELETE FROM jobs WHERE pk IN (
+  SELECT pk FROM jobs WHERE queue = ? AND state = ? AND state >= 4 AND finished <= ? AND run IS NULL LIMIT 1000)
+RETURNING coalesce(scope, id), id;
+
+-- name: drop_surplus
+DELETE FROM jobs WHERE pk IN (
+  SELECT pk FROM jobs WHERE queue = ?1 AND state = ?2 AND state >= 4 AND run IS NULL AND (finished, pk) <= (
+    SELECT finished, pk FROM jobs WHERE queue = ?1 AND state = ?2 AND state >= 4 AND run IS NULL
+    ORDER BY finished DESC, pk DESC LIMIT 1 OFFSET ?3)
+  LIMIT 1000)
+RETURNING coalesce(scope, id), id;
 
 -- name: know_queue
 INSERT INTO queues (name) VALUES (?) ON CONFLICT (name) DO NOTHING;

@@ -30,6 +30,8 @@ def sweep(
     gone["events"] += _trim(cursor, f"{namespace}:global", what)
     cursor.execute(SQL.expired_states, (now, limit))
     gone["states"] += cursor.connection.changes()
+    cursor.execute(SQL.old_keys, (now, limit * SMALL_ROWS))
+    cursor.execute(SQL.old_holds, (now,))
     cursor.execute(SQL.old_once, (now - ONCE_KEPT_MS, limit * SMALL_ROWS))
     cursor.execute(SQL.old_units, (now - UNITS_KEPT_MS, limit * SMALL_ROWS))
     return gone

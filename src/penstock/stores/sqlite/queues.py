@@ -81,6 +81,7 @@ def retry(cursor: apsw.Cursor, id: str) -> set[str]:
     """Puts a failed or cancelled job back; gives the topics to signal, none if there was no such job."""
     rows = cursor.execute(SQL.retry, (id,)).fetchall()
     if rows:
+        cursor.execute(SQL.free_ended_key, (id,))  # it had ended, and its key with it
         children.retried(cursor, id)
     return {f"queue:{row[0]}" for row in rows}
 
@@ -90,12 +91,23 @@ def remove(cursor: apsw.Cursor, id: str, now: int) -> set[str]:
     rows = cursor.execute(SQL.remove, (id,)).fetchall()
     touched = {f"queue:{row[0]}" for row in rows}
     _forget(cursor, [row[1:] for row in rows], now, touched)
+    _free_keys(cursor, rows)
     return touched
 
 
 def drain(cursor: apsw.Cursor, queue: str, delayed: bool, now: int, touched: set[str]) -> int:
-    removed = delete(cursor, SQL.drain, (queue,), now, touched)
-    return removed + delete(cursor, SQL.drain_delayed, (queue,), now, touched) if delayed else removed
+    rows = cursor.execute(SQL.drain, (queue,)).fetchall()
+    if delayed:
+        rows += cursor.execute(SQL.drain_delayed, (queue,)).fetchall()
+    _forget(cursor, rows, now, touched)
+    _free_keys(cursor, rows)
+    return len(rows)
+
+
+def _free_keys(cursor: apsw.Cursor, rows: list[tuple[Any, ...]]) -> None:
+    """Jobs that somebody removed stand for no other any more."""
+    for *_, id in rows:
+        cursor.execute(SQL.free_key, (id,))
 
 
 def delete(cursor: apsw.Cursor, sql: str, bindings: tuple[object, ...], now: int, touched: set[str]) -> int:

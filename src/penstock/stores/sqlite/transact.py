@@ -17,6 +17,7 @@ def transact(cursor: apsw.Cursor, now: int, units: Sequence[Unit], ask: Ask | No
     appender = Appender(cursor, now, touched)
     committer = Committer(cursor, now, touched, appender)
     receipts = [committer.apply(unit) for unit in units]
+    committer.keeper.tidy()
     work = Claims()
     if ask is not None:
         claimer = Claimer(cursor, now, appender)

@@ -10,11 +10,13 @@ Needs pytest and pytest-asyncio.
 from . import rewriting as rewriting
 from .claim import ClaimContract
 from .commit import CommitContract
+from .dedupe import DedupeContract, HoldContract
 from .deliveries import DeliveriesContract
 from .event_log import EventLogContract
 from .families import FamiliesContract
 from .feed import FeedContract
 from .housekeeping import HousekeepingContract
+from .keeping import KeepingContract
 from .lease import LeaseContract
 from .limits import LimitsContract
 from .outcomes import OutcomeContract
@@ -38,6 +40,9 @@ class StoreContract(
     OutcomeContract,
     ClaimContract,
     LimitsContract,
+    KeepingContract,
+    DedupeContract,
+    HoldContract,
     LeaseContract,
     WaitsContract,
     SleepingContract,
@@ -60,11 +65,14 @@ class StoreContract(
 __all__ = [
     "ClaimContract",
     "CommitContract",
+    "DedupeContract",
     "DeliveriesContract",
     "EventLogContract",
     "FamiliesContract",
     "FeedContract",
+    "HoldContract",
     "HousekeepingContract",
+    "KeepingContract",
     "LeaseContract",
     "LimitsContract",
     "OutcomeContract",

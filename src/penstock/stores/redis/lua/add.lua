@@ -1,40 +1,58 @@
 -- Adding jobs by BullMQ's own scripts, with our fields beside theirs.
 local function place(base, job, delay)
   local named = {base, job.id, job.name, now}
-  local opts = {jobId = job.id, attempts = job.attempts}
+  local opts = {}
+  if job.options and job.options ~= '' then opts = cmsgpack.unpack(job.options) end
+  opts.jobId = job.id
   local parent = parent_of(base, job)
   if parent then
     named[5], named[6], named[7] = parent.key, parent.key .. ':dependencies', parent.data
     opts.parent = {id = parent.data.id, queue = parent.data.queueKey}
     if parent.flag then opts[parent.flag] = true end
   end
+  if opts.de then named[9] = base .. 'de:' .. opts.de.id end
   if job.priority > 0 then opts.priority = job.priority end
   if delay > 0 then opts.delay = delay end
   if job.waits then
     bull_addParentJob({base .. 'meta', base .. 'id', base .. 'delayed', base .. 'waiting-children', base .. 'completed',
       base .. 'events'}, {cmsgpack.pack(named), job.payload, cmsgpack.pack(opts)})
     park(base, job.id, call('GET', base .. 'id'))
+    return job.id
   elseif delay > 0 then
-    bull_addDelayedJob({base .. 'marker', base .. 'meta', base .. 'id', base .. 'delayed', base .. 'completed',
+    return bull_addDelayedJob({base .. 'marker', base .. 'meta', base .. 'id', base .. 'delayed', base .. 'completed',
       base .. 'events'}, {cmsgpack.pack(named), job.payload, cmsgpack.pack(opts)})
   elseif job.priority > 0 then
-    bull_addPrioritizedJob({base .. 'marker', base .. 'meta', base .. 'id', base .. 'prioritized', base .. 'delayed',
+    return bull_addPrioritizedJob({base .. 'marker', base .. 'meta', base .. 'id', base .. 'prioritized', base .. 'delayed',
       base .. 'completed', base .. 'active', base .. 'events', base .. 'pc'},
       {cmsgpack.pack(named), job.payload, cmsgpack.pack(opts)})
   else
-    bull_addStandardJob({base .. 'wait', base .. 'paused', base .. 'meta', base .. 'id', base .. 'completed',
+    return bull_addStandardJob({base .. 'wait', base .. 'paused', base .. 'meta', base .. 'id', base .. 'completed',
       base .. 'delayed', base .. 'active', base .. 'events', base .. 'marker'},
       {cmsgpack.pack(named), job.payload, cmsgpack.pack(opts)})
   end
 end
 
--- Adds a job if its id is new; says whether it was.
+-- BullMQ's key for jobs that stand for each other goes by the server's clock; where another one is set, this follows it.
+local function follow_clock(base, dedupe)
+  local key, kept = base .. 'de:' .. dedupe.id, base .. 'nq:de:' .. dedupe.id
+  local till = tonumber(call('GET', kept) or 0)
+  if till > 0 and till <= now then call('DEL', key, kept) end
+  return function()
+    if dedupe.ttl then call('SET', kept, now + dedupe.ttl) else call('DEL', kept) end
+  end
+end
+
+-- Adds a job if its id is new; says whether it was, or which other job stands for it.
 local function add_job(job)
   local base = base_of(job.queue)
   touch('queue:' .. job.queue)
   know_queue(job.queue)
   if queue_of(job.id) or call('EXISTS', base .. job.id) == 1 then return 0 end
-  place(base, job, job.due > now and job.due - now or 0)
+  local dedupe = job.options and job.options ~= '' and cmsgpack.unpack(job.options).de
+  local keep = dedupe and not real and follow_clock(base, dedupe)
+  local placed = place(base, job, job.due > now and job.due - now or 0)
+  if placed ~= job.id then return placed end
+  if keep then keep() end
   local arrived = tonumber(call('GET', base .. 'id'))
   local ours = {'nq:n', arrived, 'nq:o', job.opts}
   local function also(name, value)

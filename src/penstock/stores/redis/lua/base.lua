@@ -3,7 +3,8 @@
 local call = redis.call
 local NS, BULL = ARGV[1] .. ':', ARGV[2] .. ':'
 local now = tonumber(ARGV[3])
-if not now then
+local real = not now -- the clock is the server's
+if real then
   local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end

@@ -1,7 +1,6 @@
 -- Handing out jobs: due ones, priority first, within the limits, with their run record and their `started` event.
--- ARGV[6..11]: lease, worker, token, limit over all, whether the clock is real; then six values for each queue wanted.
+-- ARGV[6..9]: lease, worker, token, limit over all; then six values for each queue wanted.
 local lease, worker, secret, most = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9])
-local real = ARGV[10] == '1'
 local claims, emptied = {}, {}
 local next_due
 local function due_at(moment)
@@ -84,19 +83,21 @@ local function budget_of(base, want)
   return budget
 end
 
--- BullMQ's own limiter is shared with the workers of other programs; its time is the server's.
+-- BullMQ's own limiter is shared with the workers of other programs; its time is the server's. Who holds a queue fills
+-- it up, and then it counts for workers without a limit too. Gives when it is lifted, if it is met.
 local function shared_limit(base, want)
-  if not real or not want.max or want.per_key then return end
-  if tonumber(call('GET', base .. 'limiter') or 0) >= want.max then
+  if not real then
+    local till = tonumber(call('GET', base .. 'nq:hold') or 0)
+    return till > now and till or nil
+  end
+  if tonumber(call('GET', base .. 'limiter') or 0) >= (want.shared or FULL) then
     local left = call('PTTL', base .. 'limiter')
     if left > 0 then return now + left end
   end
 end
 
 local function count_shared(base, want)
-  if real and want.max and not want.per_key and call('INCR', base .. 'limiter') == 1 then
-    call('PEXPIRE', base .. 'limiter', want.duration)
-  end
+  if want.shared and call('INCR', base .. 'limiter') == 1 then call('PEXPIRE', base .. 'limiter', want.duration) end
 end
 
 local function first_in_line(base)
@@ -194,14 +195,16 @@ local function serve(queue, want)
   promote_due(base)
   expire(base)
   rescue(base)
-  local budget = want.max and budget_of(base, want)
+  want.shared = real and not want.per_key and want.max
+  local budget = want.max and not want.shared and budget_of(base, want)
   local lifted = shared_limit(base, want)
-  due_at(lifted)
   want.had = #claims
   for _ = 1, 5000 do
     if lifted or room_for(base, want) <= 0 or (budget and budget.room() <= 0) then break end
     if not take(queue, base, want, budget) then break end
+    if want.shared then lifted = shared_limit(base, want) end
   end
+  due_at(lifted)
   if budget then
     budget.save()
     if budget.room() <= 0 then due_at(budget.ends()) end
@@ -212,16 +215,18 @@ local function serve(queue, want)
   if leased then due_at(tonumber(leased)) end
 end
 
-for i = 11, #ARGV, 6 do
-  local old = old_version(ARGV[i])
+for i = 10, #ARGV, 6 do
+  local old, others = old_version(ARGV[i])
   if old then return redis.error_reply('NQVERSION ' .. ARGV[i] .. ' ' .. old) end
+  if real then due_at(now + (others and 200 or 1000)) end -- nobody tells us of what others add
 end
 guarded(function()
-  for i = 11, #ARGV, 6 do
+  for i = 10, #ARGV, 6 do
     if not most or #claims < most then
       serve(ARGV[i], {limit = tonumber(ARGV[i + 1]), max = tonumber(ARGV[i + 2]), duration = tonumber(ARGV[i + 3]),
         per_key = ARGV[i + 4] == '1', active = tonumber(ARGV[i + 5])})
     end
   end
+  forget_ended()
 end)
 return {now, claims, next_due or false, emptied, publish()}

@@ -2,7 +2,7 @@
 -- that belong to it, `U` beginning the next unit. Bodies are the caller's and are never looked into.
 local unit, remember
 local claim, outcome, run, move, once, progress, put, before
-local events, jobs, memos, waits, states, wakes, takes
+local events, jobs, memos, waits, states, wakes, takes, logs
 local taken
 
 local READ = {
@@ -11,10 +11,12 @@ local READ = {
     return 5
   end,
   O = function(i)
-    outcome = {kind = ARGV[i], due = tonumber(ARGV[i + 1]), value = ARGV[i + 2], error = optional(ARGV[i + 3])}
-    return 4
+    outcome = {kind = ARGV[i], due = tonumber(ARGV[i + 1]), value = ARGV[i + 2], error = optional(ARGV[i + 3]),
+      count = tonumber(ARGV[i + 4]), age = tonumber(ARGV[i + 5]), stack = optional(ARGV[i + 6])}
+    return 7
   end,
   P = function(i) progress = ARGV[i] return 1 end,
+  L = function(i) logs[#logs + 1] = ARGV[i] return 1 end,
   R = function(i)
     run = {id = ARGV[i], expect = tonumber(ARGV[i + 1]), record = ARGV[i + 2], flow = ARGV[i + 3],
       status = ARGV[i + 4], closed = ARGV[i + 5] == '1', paused = ARGV[i + 6] == '1', cancel = ARGV[i + 7] == '1',
@@ -38,7 +40,7 @@ local READ = {
 local function read_unit(at)
   unit, remember = ARGV[at + 1], ARGV[at + 2] == '1'
   claim, outcome, run, move, once, progress, put, before = nil, nil, nil, nil, nil, nil, nil, nil
-  events, jobs, memos, waits, states, wakes, takes, taken = {}, {}, {}, {}, {}, {}, {}, {}
+  events, jobs, memos, waits, states, wakes, takes, taken, logs = {}, {}, {}, {}, {}, {}, {}, {}, {}
   at = at + 3
   while at <= #ARGV and ARGV[at] ~= 'U' do at = at + 1 + READ[ARGV[at]](at + 1) end
   return at
@@ -53,6 +55,7 @@ local function check_fence()
   local key = base .. claim.job
   local job = call('HMGET', key, 'nq:t', 'ats', 'nq:u', 'nq:n', 'nq:w', 'parentKey')
   if job[3] == unit then return REPEATED end
+  if not job[2] and call('ZSCORE', NS .. 'units', unit) then return REPEATED end -- it went when it ended
   if job[1] ~= claim.token or job[2] ~= claim.attempt then return FENCED end
   if outcome then
     outcome.arrived, outcome.parent = job[4], job[6]
@@ -245,6 +248,8 @@ local function write_job()
     call('HSET', base .. claim.job, 'progress', progress)
     call('XADD', base .. 'events', '*', 'event', 'progress', 'jobId', claim.job, 'data', progress)
   end
+  for _, line in ipairs(logs) do call('RPUSH', base .. claim.job .. ':logs', line) end
+  if #logs > 0 then call('LTRIM', base .. claim.job .. ':logs', -1000, -1) end
   if outcome then
     end_attempt(base, claim.job, unit, outcome)
     if COMING_BACK[outcome.kind] then touch('queue:' .. claim.queue) end
@@ -337,7 +342,7 @@ local function new_job(i)
   return {id = ARGV[i], queue = ARGV[i + 1], name = ARGV[i + 2], payload = ARGV[i + 3],
     priority = tonumber(ARGV[i + 4]), due = tonumber(ARGV[i + 5]), run = ARGV[i + 6], scope = ARGV[i + 7],
     opts = ARGV[i + 8], stream = ARGV[i + 9], head = ARGV[i + 10], rate_key = ARGV[i + 11],
-    attempts = tonumber(ARGV[i + 12]), waits = ARGV[i + 17] == '1', parent = optional(ARGV[i + 18]),
+    options = ARGV[i + 12], waits = ARGV[i + 17] == '1', parent = optional(ARGV[i + 18]),
     parent_queue = ARGV[i + 19], on_failure = ARGV[i + 20], instead = optional(ARGV[i + 21])}
 end
 
@@ -369,6 +374,7 @@ local function write()
   for _, id in ipairs(takes) do delete_job(base_of(taken[id][1]), id, taken[id][2]) end
   for _, id in ipairs(wakes) do wake(id) end
   local receipt = write_parts()
+  forget_ended(unit)
   if move then move_schedule() end
   if once then call('ZADD', NS .. 'once', now, once) end
   deliver()

@@ -2,6 +2,8 @@
 -- nq:leases (until when a worker may be silent) and nq:urgent (who in `wait` has a priority below 0).
 local function base_of(queue) return BULL .. queue .. ':' end
 
+local FULL = 9007199254740991 -- of BullMQ's limiter: more than any limit
+
 local function queue_of(id)
   local queue = call('HGET', NS .. 'where', id)
   if queue and call('EXISTS', BULL .. queue .. ':' .. id) == 1 then return queue end
@@ -21,11 +23,12 @@ local function find_queue(id)
   return false
 end
 
--- The version a queue of BullMQ 5 or older names: jobs added to it while it is paused would be lost.
+-- The version a queue of BullMQ 5 or older names: jobs added to it while it is paused would be lost. And whether another
+-- program has named its version at all, so that it may add jobs without a word to us.
 local function old_version(queue)
   local version = call('HGET', base_of(queue) .. 'meta', 'version')
   local major = version and tonumber(string.match(version, '^bullmq:(%d+)'))
-  if major and major < 6 then return version end
+  return major and major < 6 and version, version and true
 end
 
 local known = {}
@@ -119,6 +122,7 @@ end
 local function pull(base, id, set)
   if set then
     call('ZREM', base .. set, id)
+    if set == 'completed' or set == 'failed' then call('ZREM', base .. 'nq:kept:' .. set, id) end
   else
     call('LREM', base .. 'wait', -1, id)
     call('ZREM', base .. 'nq:urgent', id)

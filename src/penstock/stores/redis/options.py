@@ -1,0 +1,43 @@
+"""The terms of a job as BullMQ's options: what its workers in other languages go by, and what dashboards show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ...ports.unit import Keep, NewJob, Terms
+from .resp import Part
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def options_of(job: NewJob) -> Part:
+    """What add.lua puts beside the options of its own."""
+    found: dict[str, Any] = {}
+    if job.terms is not None:
+        found.update(_terms(job.terms))
+    if job.dedupe is not None:
+        found["de"] = {"id": job.dedupe.key}
+        if job.dedupe.ttl_ms is not None:
+            found["de"]["ttl"] = job.dedupe.ttl_ms
+    return _encode(found) if found else b""
+
+
+def _terms(terms: Terms) -> dict[str, Any]:
+    found: dict[str, Any] = {"attempts": terms.attempts}
+    if terms.attempts > 1 and terms.backoff_ms:
+        found["backoff"] = {"type": terms.backoff, "delay": terms.backoff_ms}
+        if terms.jitter:
+            found["backoff"]["jitter"] = 0.5  # half of it is up to chance, as it is here
+    for name, keep in (("removeOnComplete", terms.keep_completed), ("removeOnFail", terms.keep_failed)):
+        if keep is not None:
+            found[name] = _removal(keep)
+    return found
+
+
+def _removal(keep: Keep) -> Any:
+    if keep.age_ms is None:
+        return keep.count == 0 or (False if keep.count is None else keep.count)
+    age = -(-keep.age_ms // 1000)  # in seconds, and rather too long than too short
+    return {"age": age} if keep.count is None else {"age": age, "count": keep.count}

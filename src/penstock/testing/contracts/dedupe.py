@@ -1,0 +1,144 @@
+"""Keys by which jobs stand for each other, and queues that are held."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ...ports.store import Store
+from ...ports.unit import Committed, Completed, Dead, Dedupe, GivenBack, Keep, NewJob, RetryAt
+from ..clock import FakeClock
+from .samples import ERROR, apply, ask, claim, claim_one, event, held, job, names, state_of, unit
+from .subject import StoreUnderTest
+
+MINUTE = Dedupe("ada", 60_000)
+
+
+class DedupeContract(StoreUnderTest):
+    """One job for a key."""
+
+    async def test_a_key_that_is_held_adds_no_job(self, store: Store) -> None:
+        assert await _add(store, _job("a")) == (True, None)
+        assert await _add(store, _job("b")) == (False, "a")
+        assert await state_of(store, "b") is None
+
+    async def test_what_is_told_of_adding_is_not_told(self, store: Store) -> None:
+        await _add(store, _job("a", added=event("job.added", "nq:queue:orders")))
+        await _add(store, _job("b", added=event("job.added", "nq:queue:orders")))
+        assert len(await store.read("nq:queue:orders")) == 1
+
+    async def test_other_keys_and_other_queues_are_others(self, store: Store) -> None:
+        await _add(store, _job("a"))
+        assert await _add(store, _job("b", Dedupe("bob"))) == (True, None)
+        assert await _add(store, job("c", "letters", dedupe=Dedupe("ada"))) == (True, None)
+        assert await _add(store, job("d")) == (True, None)
+
+    async def test_the_key_is_held_until_the_job_has_ended(self, store: Store, clock: FakeClock) -> None:
+        await _add(store, _job("a"))
+        first = await claim_one(store)
+        assert await _add(store, _job("b")) == (False, "a")
+        await apply(store, unit(claim=first, outcome=RetryAt(clock.now_ms() + 1000, ERROR)))
+        assert await _add(store, _job("c")) == (False, "a")
+        clock.advance("1s")
+        await apply(store, unit(claim=await claim_one(store), outcome=Completed()))
+        assert await _add(store, _job("d")) == (True, None)
+
+    async def test_a_failure_lets_go_too(self, store: Store) -> None:
+        await _add(store, _job("a"))
+        await apply(store, unit(claim=await claim_one(store), outcome=Dead(ERROR)))
+        assert await _add(store, _job("b")) == (True, None)
+
+    async def test_with_a_time_it_is_held_though_the_job_has_ended(self, store: Store, clock: FakeClock) -> None:
+        await _add(store, _job("a", MINUTE))
+        await apply(store, unit(claim=await claim_one(store), outcome=Completed(keep=Keep(0))))
+        clock.advance("59s")
+        assert await _add(store, _job("b", MINUTE)) == (False, "a")
+        clock.advance("1s")
+        assert await _add(store, _job("c", MINUTE)) == (True, None)
+
+    async def test_with_a_time_it_is_not_held_for_longer(self, store: Store, clock: FakeClock) -> None:
+        await _add(store, _job("a", MINUTE))
+        clock.advance("60s")
+        assert await _add(store, _job("b", MINUTE)) == (True, None)
+        assert await _add(store, _job("c", MINUTE)) == (False, "b")
+
+    async def test_delayed_and_prioritized_jobs_hold_keys(self, store: Store, clock: FakeClock) -> None:
+        await _add(store, _job("a", due=clock.now_ms() + 1000))
+        assert await _add(store, _job("b", priority=3)) == (False, "a")
+        await _add(store, _job("c", Dedupe("bob"), priority=3))
+        assert await _add(store, _job("d", Dedupe("bob"), due=clock.now_ms() + 1000)) == (False, "c")
+
+    async def test_removing_the_job_lets_go(self, store: Store) -> None:
+        await _add(store, _job("a", MINUTE))
+        await store.remove("a")
+        assert await _add(store, _job("b", MINUTE)) == (True, None)
+        await store.drain("orders")
+        assert await _add(store, _job("c", MINUTE)) == (True, None)
+
+    async def test_an_id_that_exists_is_nobodys_stand_in(self, store: Store) -> None:
+        await _add(store, _job("a"))
+        assert await _add(store, _job("a")) == (False, None)
+        await _add(store, job("b"))
+        assert await _add(store, _job("b")) == (False, None)
+
+    async def test_the_first_of_one_unit_stands_for_the_rest(self, store: Store) -> None:
+        receipt = await apply(store, unit(jobs=[_job("a"), job("x"), _job("b"), _job("c")]))
+        assert isinstance(receipt, Committed)
+        assert (receipt.added, receipt.stand) == ([True, True, False, False], {2: "a", 3: "a"})
+
+    async def test_the_first_of_one_commit_stands_for_the_rest(self, store: Store) -> None:
+        reply = await store.commit([unit(jobs=[_job(id)]) for id in "abc"])
+        assert [r.added for r in reply.receipts if isinstance(r, Committed)] == [[True], [False], [False]]
+
+    async def test_many_at_once_add_one(self, store: Store) -> None:
+        replies = await asyncio.gather(*(_add(store, _job(f"j{n}")) for n in range(20)))
+        (winner,) = [f"j{n}" for n, (added, _) in enumerate(replies) if added]
+        assert {stand for added, stand in replies if not added} == {winner}
+
+
+class HoldContract(StoreUnderTest):
+    """Giving a job back and holding its queue."""
+
+    async def test_nobody_is_handed_a_job_of_a_queue_that_is_held(self, store: Store, clock: FakeClock) -> None:
+        first = await held(store, "a")
+        await apply(store, unit(jobs=[job("b"), job("c", "letters")]))
+        until = clock.now_ms() + 10_000
+        given = unit(claim=first, outcome=GivenBack(hold=until))
+        work = (await store.commit([given], ask("orders", "letters"))).work
+        assert names(work) == ["c"]
+        assert work.next_due == until
+        clock.set_ms(until - 1)
+        assert await claim(store) == []
+        assert (await store.claim(ask())).next_due == until
+        clock.set_ms(until)
+        again, other = await claim(store)
+        assert (again.job, again.attempt, again.failures, other.job) == ("a", 2, 0, "b")
+
+    async def test_a_hold_that_lasts_longer_stays(self, store: Store, clock: FakeClock) -> None:
+        first, second = await held(store, "a"), await held(store, "b")
+        now = clock.now_ms()
+        await apply(store, unit(claim=first, outcome=GivenBack(hold=now + 10_000)))
+        await apply(store, unit(claim=second, outcome=GivenBack(hold=now + 1000)))
+        clock.advance("5s")
+        assert await claim(store) == []
+        clock.advance("5s")
+        assert len(await claim(store)) == 2
+
+    async def test_a_lost_lease_holds_nothing(self, store: Store, clock: FakeClock) -> None:
+        late = await held(store, "a")
+        clock.advance("1m")
+        assert names(await claim(store)) == ["a"]
+        await apply(store, unit(claim=late, outcome=GivenBack(hold=clock.now_ms() + 10_000), jobs=[job("b")]))
+        await apply(store, unit(jobs=[job("c")]))
+        assert names(await claim(store)) == ["c"]
+
+
+def _job(id: str, dedupe: Dedupe | None = None, **fields: Any) -> NewJob:
+    return job(id, dedupe=dedupe or Dedupe("ada"), **fields)
+
+
+async def _add(store: Store, new: NewJob) -> tuple[bool, str | None]:
+    """Whether it was added, else who stands for it."""
+    receipt = await apply(store, unit(jobs=[new]))
+    assert isinstance(receipt, Committed)
+    return receipt.added[0], receipt.stand.get(0)

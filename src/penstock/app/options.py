@@ -31,6 +31,7 @@ class StartOptions(TypedDict, total=False):
     delay: Duration | None
     at: datetime | None
     tags: Mapping[str, str] | None
+    tx: Any
 
 
 class EnqueueManyOptions(TypedDict, total=False):
@@ -40,6 +41,7 @@ class EnqueueManyOptions(TypedDict, total=False):
     delay: Duration | None
     priority: int | None
     retry: Retries | None
+    tx: Any
 
 
 class EnqueueOptions(EnqueueManyOptions, total=False):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from ..core.clock import Clock
-from ..core.errors import PenstockError
+from ..core.errors import HandlerError, NotFound, PayloadError, PenstockError, Permanent, RunError
 from ..core.events import Event
 from ..core.ids import digest
 from ..core.matching import contains, filed_under, keys_of
@@ -26,7 +27,7 @@ from ..jobs.gates import EVENT, GateBody, GateResult, closing, decode_body, even
 from ..jobs.journal import encode
 from ..jobs.sleeping import LOOK_BACK
 from ..ports.store import Store, WaitRow
-from ..ports.unit import DELIVER, DELIVERIES, Claim, CloseWait, OpenWait, Receipt, Refused, Unit, WaitChange
+from ..ports.unit import DELIVER, DELIVERIES, EMIT, Claim, CloseWait, OpenWait, Receipt, Refused, Unit, WaitChange
 from ..telemetry.recorder import Recorder
 from .definition import Subscription
 from .registry import Flow
@@ -36,6 +37,7 @@ PAGE = 200
 FLOW = "flow"
 
 StartFlow = Callable[[str, str, Event], Awaitable[None]]  # flow, run, event
+EmitTo = Callable[[str, str, Any, str], Awaitable[None]]  # run, kind, data, key
 
 
 class Deliveries:
@@ -49,6 +51,7 @@ class Deliveries:
         clock: Clock,
         unit_id: Callable[[], str],
         start_flow: StartFlow,
+        emit_to: EmitTo,
     ) -> None:
         self._store = store
         self._committer = committer
@@ -56,9 +59,10 @@ class Deliveries:
         self._clock = clock
         self._unit_id = unit_id
         self._start_flow = start_flow
+        self._emit_to = emit_to
         self._handlers = {
             name: Handler(name=name, fn=fn, queue=DELIVERIES, retry=PATIENT)
-            for name, fn in ((DELIVER, self.deliver), (LOOK_BACK, self.look_back))
+            for name, fn in ((DELIVER, self.deliver), (LOOK_BACK, self.look_back), (EMIT, self.emit))
         }
 
     async def open(self, claim: Claim) -> JobWork:
@@ -104,6 +108,14 @@ class Deliveries:
                         return
             if len(items) < PAGE:
                 return
+
+    async def emit(self, payload: dict[str, Any]) -> None:
+        """Tells a run of an event that came with someone's transaction; what that starts is decided now."""
+        try:
+            await self._emit_to(payload["run"], payload["kind"], payload["data"], payload["key"])
+        except (NotFound, RunError, PayloadError, HandlerError) as problem:
+            # The run ended meanwhile, or never began: a dead letter says so.
+            raise Permanent(f"{payload['kind']!r} cannot be told to run {payload['run']!r}: {problem}") from problem
 
     async def _offer(self, row: WaitRow, event: Event, stream: str) -> None:
         body = decode_body(row.body)

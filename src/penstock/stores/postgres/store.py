@@ -8,7 +8,18 @@ from typing import Any, TypeVar
 
 from ...core.clock import Clock, SystemClock
 from ...core.events import Event
-from ...ports.store import DueSchedules, FeedItem, JobRow, QueueRow, Retention, RunRow, ScheduleRow, StateRow, WaitRow
+from ...ports.store import (
+    DueSchedules,
+    FeedItem,
+    Home,
+    JobRow,
+    QueueRow,
+    Retention,
+    RunRow,
+    ScheduleRow,
+    StateRow,
+    WaitRow,
+)
 from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
 from ..signals import TopicSignals
 from ..tailing import follow
@@ -18,6 +29,7 @@ from .commit import transact
 from .connection import Connection, Connections
 from .keeper import Keeper
 from .migrate import migrate, prepare
+from .pending import pending
 from .statements import Statements
 from .wakeups import Wakeups
 
@@ -39,6 +51,7 @@ class PostgresStore:
         self._wakeups = Wakeups(self.address, self._sql, self.signals)
         self._turn = asyncio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()
+        self._home: Home | None = None
 
     async def open(self) -> None:
         await self._connections.run(lambda c: prepare(c, self._sql, self.address))
@@ -99,6 +112,20 @@ class PostgresStore:
             reply = await self._connections.run(work)
         self._fire(touched)
         return reply
+
+    async def home(self, *, fresh: bool = False) -> Home:
+        if self._home is None or fresh:
+            database, since, _ = await self._read(_row, self._sql.whereabouts)
+            self._home = Home(database, since)
+        return self._home
+
+    @property
+    def whereabouts(self) -> str:
+        return self._sql.whereabouts
+
+    def enlist(self, units: Sequence[Unit]) -> list[tuple[str, tuple[str, ...]]]:
+        now = self._now()
+        return [(self._sql.pend, (pending(unit, self.address.schema, now),)) for unit in units]
 
     async def claim(self, ask: Ask) -> Claims:
         return (await self.commit((), ask)).work
@@ -264,3 +291,8 @@ class PostgresStore:
 async def _value(connection: Connection, _sql: Statements, statement: str, *values: Any) -> Any:
     """The one value of one statement."""
     return await connection.fetchval(statement, *values)
+
+
+async def _row(connection: Connection, _sql: Statements, statement: str) -> Any:
+    """The one row of one statement."""
+    return await connection.fetchrow(statement)

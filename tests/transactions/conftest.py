@@ -1,25 +1,30 @@
-"""A small shop, and the handlers it hands work to."""
+"""Customers who come with a connection, and go."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from penstock import flow, job, step
+import pytest
+from customers import Customer
 
 
-@flow("shop", emits=["bought"], accepts=["paid", "posted"])
-async def shop(order: dict[str, Any], ctx: Any) -> int:
-    return order["id"]
+@pytest.fixture
+def apps(app: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes Apps with the handlers given, on the store `url`."""
+    return app
 
 
-@step(on="paid", mode="each")
-async def ship(payment: dict[str, Any]) -> int:
-    return payment["id"]
+@pytest.fixture
+async def opened() -> AsyncIterator[Callable[[type[Customer], str], Awaitable[Customer]]]:
+    """Lets customers in; their connections are closed after the test."""
+    there: list[Customer] = []
 
+    async def come(driver: type[Customer], place: str) -> Customer:
+        there.append(driver(place))
+        await there[-1].open()
+        return there[-1]
 
-@job(queue="mail")
-async def send(mail: dict[str, Any]) -> int:
-    return mail["id"]
-
-
-HANDLERS = (shop, ship, send)
+    yield come
+    for customer in there:
+        await customer.close()

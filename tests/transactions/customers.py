@@ -13,6 +13,7 @@ from typing import Any
 import aiosqlite
 import apsw
 import asyncpg
+import django
 import django.conf
 import psycopg
 import psycopg2
@@ -23,8 +24,6 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 import postgres_server
-
-ORDERS = "CREATE TABLE IF NOT EXISTS orders (id text)"
 
 
 def postgres(database: str = "postgres") -> str:
@@ -46,6 +45,11 @@ class Customer:
 
     def __init__(self, place: str) -> None:
         self.place = place  # postgres() or the path of a file
+
+    @property
+    def outbox(self) -> Any:
+        """Where a relay finds it."""
+        return f"sqlite:///{self.place}" if self.place.endswith(".db") else f"postgresql://{self.place}"
 
     async def open(self) -> None: ...
 
@@ -174,6 +178,11 @@ class Sqlite(Direct):
 
 
 class Apsw(Direct):
+    @property
+    def outbox(self) -> Any:
+        # Not by a URL: Python's sqlite3 is another copy of SQLite than apsw's, and two of them must not share a file.
+        return lambda: apsw.Connection(self.place)
+
     async def open(self) -> None:
         self.tx = apsw.Connection(self.place)
 
@@ -208,7 +217,8 @@ class SqlalchemySession(Sqlalchemy):
 class Django(Customer):
     async def open(self) -> None:
         if not django.conf.settings.configured:
-            django.conf.settings.configure(USE_TZ=True)
+            django.conf.settings.configure(USE_TZ=True, LOGGING_CONFIG=None)
+            django.setup()
         one = {"ENGINE": "django.db.backends.sqlite3", "NAME": self.place}
         if not self.place.endswith(".db"):
             user, _, rest = self.place.partition("@")

@@ -45,12 +45,15 @@ class Outbox:
     @asynccontextmanager
     async def relaying(self, connect: Connect, *, every: Duration = "200ms") -> AsyncIterator[None]:
         """`async with app.outbox.relaying(url):` runs a relay in the background."""
-        task = asyncio.create_task(self.relay(connect, every=every), name="penstock-relay")
+        relay = Relay(self._committer, self._namespace, connect)
+        task = asyncio.create_task(relay.run(to_ms(every) / 1000), name="penstock-relay")
+        begun = asyncio.create_task(relay.begun.wait())
         try:
+            await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():  # it could not begin: whoever relies on it is told why
+                task.result()
             yield
         finally:
-            failed = task.done()
             task.cancel()
-            await asyncio.wait((task,))
-            if failed:
-                task.result()  # it could not begin: whoever relied on it is told why
+            begun.cancel()
+            await asyncio.wait((task, begun))

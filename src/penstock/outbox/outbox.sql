@@ -33,7 +33,7 @@ INSERT INTO penstock_outbox (id, namespace, what, unit) VALUES ({0}, {1}, {2}, {
 SELECT id, unit FROM penstock_outbox WHERE namespace = {0} AND problem IS NULL ORDER BY seq LIMIT {1};
 
 -- name: gone
-DELETE FROM penstock_outbox WHERE id = {0};
+DELETE FROM penstock_outbox WHERE id IN (ids);
 
 -- name: set_aside
 UPDATE penstock_outbox SET problem = {0} WHERE id = {1};

@@ -7,13 +7,14 @@ import inspect
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from ..core.errors import BadArgument, SettingError, UnknownConnection
 from .lines import Line, line_of
 
 T = TypeVar("T")
 Connect = str | Callable[[], Any]
+BUSY_SECONDS = 10.0
 FORMS = "sqlite:///file.db, sqlite:////absolute/file.db or postgresql://user@host/database"
 
 
@@ -99,8 +100,7 @@ async def _postgres(url: str) -> Any:
 
 
 def _sqlite(path: str) -> Any:
-    import apsw
+    # Python's own, as most applications use: two copies of SQLite with one file in one process undo each other's locks.
+    import sqlite3
 
-    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
-    connection.set_busy_timeout(10_000)
-    return connection
+    return sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=BUSY_SECONDS)

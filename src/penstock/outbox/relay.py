@@ -33,11 +33,13 @@ class Relay:
         self._committer = committer
         self._namespace = namespace
         self._place = Place(connect)
+        self.begun = asyncio.Event()  # once it has been through the outbox
 
     async def run(self, every: float) -> None:
         """Goes on until it is cancelled; looks every so many seconds. What is wrong from the beginning is raised."""
         try:
             await self._turn()
+            self.begun.set()
             await self._go_on(every)
         finally:
             await self._place.close()
@@ -73,14 +75,18 @@ class Relay:
             raise NoOutbox("this database has no table penstock_outbox: `penstock outbox create --in URL` makes it")
         rows = await place.run(SQL.waiting, self._namespace, PAGE)
         await place.finish()  # no transaction stays open while the store is waited for
-        done = [self._hand_over(id, text) for id, text in rows]
-        for (id, _), problem in zip(rows, await asyncio.gather(*done), strict=True):
-            if problem is None:
-                await place.run(SQL.gone, id)
-            else:
+        problems = await asyncio.gather(*(self._hand_over(id, text) for id, text in rows))
+        await self._take_out([id for (id, _), problem in zip(rows, problems, strict=True) if problem is None])
+        for (id, _), problem in zip(rows, problems, strict=True):
+            if problem is not None:
                 await place.run(SQL.set_aside, problem, id)
         await place.finish()
         return len(rows)
+
+    async def _take_out(self, ids: list[str]) -> None:
+        if ids:
+            marks = ", ".join(f"{{{n}}}" for n in range(len(ids)))
+            await self._place.run(SQL.gone.replace("(ids)", f"({marks})"), *ids)
 
     async def _hand_over(self, id: str, text: str) -> str | None:
         """Gives what is wrong with a row that nobody can read: it is set aside, and those after it go on."""

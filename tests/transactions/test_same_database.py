@@ -216,3 +216,20 @@ async def test_odd_texts_arrive_as_they_were(apps: Apps, opened: Any) -> None:
         run = await app.start("echo", odd, tx=customer.tx)
         await customer.commit()
         assert await app.result(run, timeout=PATIENCE) == odd
+
+
+async def test_two_with_the_same_key_at_the_same_moment(apps: Apps, opened: Any) -> None:
+    """The second one finds there what it was to put in, while it commits; it looks again and has nothing to do."""
+    async with apps(*HANDLERS) as app, app.working():
+        first, second = await opened(Asyncpg, postgres()), await opened(Asyncpg, postgres())
+        for customer in (first, second):
+            await customer.begin()
+            await app.start("shop", {"id": 7}, idempotency_key="order-7", tx=customer.tx)
+        await first.do("SET CONSTRAINTS ALL IMMEDIATE")  # applied, and not committed
+        committing = asyncio.create_task(second.commit())
+        waits = "SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'"
+        await until(lambda: postgres_server.server().do(waits, second.tx.get_server_pid()), PATIENCE)
+        await first.commit()
+        await committing
+        assert await app.result("order-7", timeout=PATIENCE) == 7
+        assert len(await app.said("order-7", "flow.started")) == 1

@@ -170,7 +170,7 @@ async def test_what_is_wrong_from_the_beginning_is_raised(memory: Apps, tmp_path
         with pytest.raises(NoOutbox):
             async with app.outbox.relaying(customer.outbox):
                 pytest.fail("it cannot begin")
-        with pytest.raises(Exception, match="unable to open database file"):
+        with pytest.raises(NoOutbox, match=r"nowhere.db to look for an outbox .unable to open database file"):
             await app.outbox.drain(f"sqlite:///{tmp_path}/nowhere.db")
         with pytest.raises(SettingError, match=r"'mysql://db' is no database that has an outbox"):
             await app.outbox.drain("mysql://db")

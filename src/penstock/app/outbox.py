@@ -9,10 +9,10 @@ from typing import Any
 
 from ..core.durations import Duration, to_ms
 from ..jobs.committer import Committer
-from ..outbox.enlisting import SQL
 from ..outbox.lines import POSTGRES, SQLITE, line_of
 from ..outbox.places import Connect
 from ..outbox.relay import Relay
+from ..outbox.table import creation
 from .given import one_of
 
 
@@ -25,13 +25,12 @@ class Outbox:
 
     def sql(self, dialect: str = POSTGRES) -> str:
         """The statement that creates the table, for a migration: of `postgresql` or `sqlite`."""
-        name = one_of(dialect, (POSTGRES, SQLITE), "dialect")
-        return f"{getattr(SQL, f'create_{name}')};"
+        return f"{creation(one_of(dialect, (POSTGRES, SQLITE), 'dialect'))};"
 
     async def create(self, connection: Any) -> None:
         """Creates the table if it is not there; the connection's owner commits."""
         line = line_of(connection)
-        await line.run(getattr(SQL, f"create_{line.dialect}"))
+        await line.run(creation(line.dialect))
 
     async def drain(self, connect: Connect) -> int:
         """Hands over all that is in the outbox now and gives how many rows it was. `connect` is a URL, or a function

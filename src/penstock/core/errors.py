@@ -305,7 +305,7 @@ class UnknownConnection(TransactionError, TypeError):
 
 
 class NoOutbox(TransactionError):
-    """The database of the connection is not the store's, and has no outbox table."""
+    """The database of the connection is not the store's, and has no outbox table; or it cannot be opened."""
 
     code = "no_outbox"
 

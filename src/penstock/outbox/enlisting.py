@@ -8,11 +8,10 @@ from typing import Any
 from ..core.errors import NoOutbox, TransactionError
 from ..ports.store import Enlists, Home
 from ..ports.unit import Unit
-from ..stores.queries import Queries
 from .lines import POSTGRES, Line, check_begun, line_of
 from .rows import row_of
+from .table import SQL, presence
 
-SQL = Queries(__package__, "outbox.sql")
 # In a transaction that keeps to its first snapshot, an event could miss whoever began to wait for it meanwhile.
 JOINED = "read committed"
 
@@ -51,7 +50,7 @@ class Enlisting:
         return str(isolation) if known == Home(database, since) else None
 
     async def _check_there(self, line: Line, isolation: str | None) -> None:
-        if await line.run(getattr(SQL, f"there_{line.dialect}")):
+        if await line.run(presence(line.dialect)):
             return
         create = "`penstock outbox create --in URL`, app.outbox.create(connection), or app.outbox.sql() in a migration"
         if isolation is not None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from ..core.errors import BadArgument, SettingError, UnknownConnection
+from ..core.errors import BadArgument, NoOutbox, SettingError, UnknownConnection
 from .lines import Line, line_of
 
 T = TypeVar("T")
@@ -96,11 +96,22 @@ async def _postgres(url: str) -> Any:
         import asyncpg
     except ModuleNotFoundError:
         raise SettingError("an outbox in Postgres needs asyncpg: pip install 'penstock[postgres]'") from None
-    return await asyncpg.connect(url)
+    try:
+        return await asyncpg.connect(url)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as problem:
+        raise _unreachable(url, problem) from problem
 
 
 def _sqlite(path: str) -> Any:
     # Python's own, as most applications use: two copies of SQLite with one file in one process undo each other's locks.
     import sqlite3
 
-    return sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=BUSY_SECONDS)
+    try:
+        return sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=BUSY_SECONDS)
+    except sqlite3.Error as problem:
+        raise _unreachable(path, problem) from problem
+
+
+def _unreachable(where: str, problem: Exception) -> NoOutbox:
+    place = where.rpartition("@")[2].partition("?")[0]  # no password, no options
+    return NoOutbox(f"cannot open the database {place} to look for an outbox ({problem}): check the URL")

@@ -16,9 +16,9 @@ import msgspec
 from ..core.errors import NoOutbox
 from ..jobs.committer import Committer, Intent
 from ..ports.unit import Conflict, Receipt, Unit
-from .enlisting import SQL
 from .places import Connect, Place
 from .rows import unit_of
+from .table import SQL, presence
 
 log = logging.getLogger("penstock.outbox")
 
@@ -71,7 +71,7 @@ class Relay:
         """One page: read, hand over, take out."""
         place = self._place
         line = await place.open()
-        if not await place.run(getattr(SQL, f"there_{line.dialect}")):
+        if not await place.run(presence(line.dialect)):
             raise NoOutbox("this database has no table penstock_outbox: `penstock outbox create --in URL` makes it")
         rows = await place.run(SQL.waiting, self._namespace, PAGE)
         await place.finish()  # no transaction stays open while the store is waited for

@@ -33,6 +33,7 @@ class Relay:
         self._committer = committer
         self._namespace = namespace
         self._place = Place(connect)
+        self._there = False  # the table, on the present connection
         self.begun = asyncio.Event()  # once it has been through the outbox
 
     async def run(self, every: float) -> None:
@@ -65,14 +66,13 @@ class Relay:
             except Exception as problem:
                 log.warning("the outbox cannot be read or emptied, trying again: %s", problem)
                 await self._place.close()
+                self._there = False
                 wait = min(max(wait, 0.1) * 2, LONGEST_WAIT)
 
     async def _turn(self) -> int:
         """One page: read, hand over, take out."""
         place = self._place
-        line = await place.open()
-        if not await place.run(presence(line.dialect)):
-            raise NoOutbox("this database has no table penstock_outbox: `penstock outbox create --in URL` makes it")
+        await self._check_there()
         rows = await place.run(SQL.waiting, self._namespace, PAGE)
         await place.finish()  # no transaction stays open while the store is waited for
         problems = await asyncio.gather(*(self._hand_over(id, text) for id, text in rows))
@@ -82,6 +82,13 @@ class Relay:
                 await place.run(SQL.set_aside, problem, id)
         await place.finish()
         return len(rows)
+
+    async def _check_there(self) -> None:
+        if not self._there:
+            line = await self._place.open()
+            self._there = bool(await self._place.run(presence(line.dialect)))
+        if not self._there:
+            raise NoOutbox("this database has no table penstock_outbox: `penstock outbox create --in URL` makes it")
 
     async def _take_out(self, ids: list[str]) -> None:
         if ids:

@@ -137,3 +137,5 @@ END $$;
 
 CREATE CONSTRAINT TRIGGER settle AFTER INSERT ON penstock.pending DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW EXECUTE FUNCTION penstock.settle();
+-- Also for a session that has switched triggers off (session_replication_role): a row that is not settled is lost work.
+ALTER TABLE penstock.pending ENABLE ALWAYS TRIGGER settle;

@@ -25,8 +25,9 @@ from orders import ADD, HANDLERS, PATIENCE, TABLE
 import postgres_server
 import redis_server
 from penstock import App, SyncApp
-from penstock.core.errors import NoOutbox, TransactionError
+from penstock.core.errors import NoOutbox, StoreUnavailable, TransactionError
 from penstock.outbox.places import now
+from penstock.ports.store import Home
 from penstock.testing import until
 
 Apps = Callable[..., Any]
@@ -112,6 +113,30 @@ def test_committed_or_rolled_back_without_a_loop(driver: type[Customer], tmp_pat
         now(customer.close())
 
 
+async def test_a_store_that_is_down_holds_nobody_up(tmp_path: Path, opened: Any) -> None:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = redis_server.Server(folder)
+    customer = await opened(Sqlite, file_in(tmp_path))
+    async with App(f"redis://127.0.0.1:{server.port}/0", handlers=HANDLERS) as app:
+        await prepare(app, customer)
+        async with app.outbox.relaying(customer.outbox, every=SOON):
+            server.kill()
+            run = await app.start("shop", {"id": 7}, tx=customer.tx)
+            await app.emit("paid", {"id": 7}, run=run, tx=customer.tx)
+            await customer.commit()
+            server.start()
+
+            async def there() -> bool:
+                try:
+                    return await app.store.run(run) is not None
+                except StoreUnavailable:
+                    return False
+
+            await until(there, PATIENCE)
+    server.stop()
+
+
 async def test_an_event_for_a_run(tmp_path: Path, opened: Any, memory: Apps) -> None:
     async with memory(*HANDLERS) as app, app.working():
         customer = await opened(Sqlite, file_in(tmp_path))
@@ -178,3 +203,19 @@ def test_the_statement_for_a_migration(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="did you mean 'sqlite'"):
             app.outbox.sql("sqlite3")
         now(customer.close())
+
+
+async def test_which_database_it_is(opened: Any) -> None:
+    """A server that was started anew is the store's all the same; one that only looks like it is not."""
+    async with App(postgres_server.url(), handlers=HANDLERS) as app:
+        customer = await opened(Asyncpg, postgres())
+        app.store._home = Home((await app.store.home()).database, since=1)  # type: ignore[attr-defined]
+        await customer.begin()
+        run = await app.start("shop", {"id": 1}, tx=customer.tx)
+        await customer.commit()
+        assert await app.store.run(run) is not None
+        stranger = await opened(Asyncpg, f"postgres@127.0.0.1:{postgres_server.server(durable=True).port}/postgres")
+        await stranger.begin()
+        with pytest.raises(NoOutbox, match="another database than the store's"):
+            await app.start("shop", {"id": 2}, tx=stranger.tx)
+        await stranger.rollback()

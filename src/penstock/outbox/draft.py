@@ -20,4 +20,5 @@ class Draft:
         if not isinstance(built, Unit):
             return built
         self.units.append(built)
-        return Committed(repeated=True)  # it has no place in a stream yet
+        # An event has no place in its stream yet, and whoever asks for it is told so.
+        return Committed(repeated=built.run is None)

@@ -233,3 +233,22 @@ async def test_two_with_the_same_key_at_the_same_moment(apps: Apps, opened: Any)
         await committing
         assert await app.result("order-7", timeout=PATIENCE) == 7
         assert len(await app.said("order-7", "flow.started")) == 1
+
+
+async def test_a_role_that_may_only_what_the_documentation_grants(apps: Apps, url: str, opened: Any) -> None:
+    server, schema = postgres_server.server(), url.rpartition("schema=")[2]
+    async with apps(*HANDLERS) as app, app.working():
+        if not server.do("SELECT 1 FROM pg_roles WHERE rolname = 'clerk'"):
+            server.do("CREATE ROLE clerk LOGIN")
+        customer = await opened(Asyncpg, postgres().replace("postgres@", "clerk@"))
+        await customer.begin()
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await app.start("shop", {"id": 1}, tx=customer.tx)
+        await customer.rollback()
+        server.do(f"GRANT USAGE ON SCHEMA {schema} TO clerk")
+        server.do(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO clerk")
+        server.do(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO clerk")
+        await customer.begin()
+        run = await app.start("shop", {"id": 2}, tx=customer.tx)
+        await customer.commit()
+        assert await app.result(run, timeout=PATIENCE) == 2

@@ -13,9 +13,11 @@ import pytest
 from penstock import App, PenstockError, Permanent, SyncApp, flow, job
 from penstock.app.app import NotOpen
 from penstock.app.events import Events
+from penstock.app.outbox import Outbox
 from penstock.app.queues import DeadLetters, Queues
 from penstock.app.state import AppState
 from penstock.app.sync_parts import SyncDeadLetters, SyncEvents, SyncQueues, SyncState
+from penstock.app.sync_transactions import SyncOutbox
 from penstock.core.errors import ConfigError
 
 
@@ -43,6 +45,7 @@ def public(cls: type) -> dict[str, Any]:
         (DeadLetters, SyncDeadLetters, set()),
         (AppState, SyncState, set()),
         (Events, SyncEvents, {"close"}),  # the App's own
+        (Outbox, SyncOutbox, set()),
     ],
 )
 def test_nothing_is_missing(has: type, mirrors: type, without: set[str]) -> None:

@@ -21,13 +21,16 @@ from penstock.stores.sqlite import connection
 WORDS = {"flow": "greet", "shell": "bash", "file": "runs.jsonl", "kind": "thing.happened", "value": "1", "dir": "new"}
 # Commands that open no store, and those that load no code.
 NO_STORE = {"init", "flows list", "flows show", "flows", "diagram", "registry", "settings", "bench", "completion"}
-NO_CODE = {"init", "settings", "bench", "completion"}
+NO_STORE |= {"outbox create", "outbox sql"}
+NO_CODE = {"init", "settings", "bench", "completion", "outbox create", "outbox sql"}
 MORE = {  # options without which a command says only that they are missing
     "schedules add": ["--flow", "greet", "--every", "1m"],
     "dlq redrive": ["--all", "greet"],
     "runs fork": ["--at", "0-1"],
     "export": ["--all"],
     "jobs list": ["--state", "waiting"],
+    "outbox create": ["--in", "sqlite:///mine.db"],
+    "outbox relay": ["--from", "sqlite:///mine.db", "--once"],
 }
 
 
@@ -96,7 +99,7 @@ def test_bad_arguments(refused: Callable, name: str) -> None:
 @pytest.mark.parametrize("name", sorted(EVERY))
 def test_a_bad_setting(refused: Callable, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("PENSTOCK_LEASE", "soon")
-    if name in ("init", "completion"):
+    if name in ("init", "completion", "outbox create", "outbox sql"):
         pytest.skip("it reads no settings")
     assert refused(*call_of(name)) in ("bad_setting", "unwell")
 

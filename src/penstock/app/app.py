@@ -23,7 +23,6 @@ from ..core.events import Event
 from ..core.ids import check_name
 from ..core.priority import check_priority
 from ..core.retry import Retries
-from ..flows.commands import Commands
 from ..flows.definition import FlowDefinition, definitions_in
 from ..flows.deliveries import Deliveries
 from ..flows.describe import describe
@@ -35,8 +34,7 @@ from ..flows.registry import Flow, Registry, build
 from ..flows.reload import rediscover
 from ..flows.resuming import Signature, Triggers
 from ..flows.starters import Starters, start_inputs
-from ..jobs.committer import Committer
-from ..jobs.context import check_kind
+from ..jobs.committer import Committer, Submits
 from ..jobs.engine import JobEngine
 from ..jobs.keeping import Kept
 from ..jobs.schedule import CatchUp, Overlap, Target, make_spec
@@ -50,30 +48,30 @@ from ..telemetry.recorder import Recorder
 from ..telemetry.redaction import Redactor
 from .backend import mask, open_store
 from .doubts import Doubts
-from .enqueuing import Enqueuing
-from .events import Events
 from .families import Families
 from .given import count, dedupe_key
 from .options import NoInput, StartOptions, WorkerOptions
+from .outbox import Outbox
 from .queues import DeadLetters, Queues
-from .runs import Runs
 from .scheduling import Scheduling
 from .state import AppState
 from .waiting import Waiting, WaitView
 from .working import Working
+from .writers import Transactions, Writers
 
 log = logging.getLogger("penstock")
 I = TypeVar("I")  # noqa: E741
 """The input of a flow."""
 
 _PARTS = {
-    *("store", "events", "state", "queues", "dead_letters"),
+    *("store", "events", "state", "queues", "dead_letters", "outbox"),
     *(
         "_commands",
         "_runs",
         "_committer",
         "_enqueuing",
         "_families",
+        "_transactions",
         "_scheduling",
         "_working",
         "_engine",
@@ -148,36 +146,21 @@ class App:
             lambda: self.registry, store, self._recorder, self.clock, self._unit_id, self.settings.public_url
         )
         self._triggers = Triggers(store, committer, self._recorder, self.clock, self._unit_id)
-        self._deliveries = Deliveries(store, committer, self._recorder, self.clock, self._unit_id, self._start_on_event)
+        self._deliveries = Deliveries(
+            store, committer, self._recorder, self.clock, self._unit_id, self._start_on_event, self._emit_to
+        )
         self._starters = Starters(store, committer, self.clock, self._unit_id)
         self._jobs = JobEngine(lambda q, n: self.registry.job(q, n), self._recorder, self.clock, self._unit_id, store)
-        self._commands = Commands(self._engine, committer, store)
-        self.events = Events(store, committer, self._recorder, self._unit_id)
+        self._doubts = Doubts(store, self._recorder, lambda: self.registry)
+        self._transactions = Transactions(store, committer, self._engine, self._make_writers)
+        usual = self._transactions.usual
+        self._commands, self._runs, self._enqueuing = usual.commands, usual.runs, usual.enqueuing
+        self.events = usual.events
+        self.outbox = Outbox(committer, self.settings.namespace)
         self.state = AppState(store, committer, self.clock, self._unit_id)
         self.queues = Queues(store, self._recorder, lambda: self.registry.queues())
         self.dead_letters = DeadLetters(
             store, self._commands, committer, self._recorder, self._unit_id, lambda: self.registry.handlers()
-        )
-        self._doubts = Doubts(store, self._recorder, lambda: self.registry)
-        self._runs = Runs(
-            store,
-            self._commands,
-            Forks(self._engine, committer, store),
-            self.events,
-            self._recorder,
-            self.clock,
-            self._doubts,
-            lambda: self.registry,
-            mask(self.settings.url),
-        )
-        self._enqueuing = Enqueuing(
-            store,
-            committer,
-            self._recorder,
-            self.clock,
-            self._unit_id,
-            lambda q, n: self.registry.job(q, n),
-            self._doubts,
         )
         self._families = Families(self._enqueuing, committer, self._unit_id, lambda: self.registry.handlers())
         self._scheduling = Scheduling(
@@ -247,17 +230,21 @@ class App:
         delay: Duration | None = None,
         at: datetime | None = None,
         tags: Mapping[str, str] | None = None,
+        tx: Any = None,
     ) -> str:
-        """Starts a run of a flow and gives its id. The same `idempotency_key`, which becomes the id, starts it once."""
-        return await self._runs.start(
-            self._flow(flow),
-            input,
-            idempotency_key=idempotency_key,
-            correlation_id=correlation_id,
-            priority=priority,
-            delay_ms=self._delay(delay, at),
-            tags=tags,
-        )
+        """Starts a run of a flow and gives its id. The same `idempotency_key`, which becomes the id, starts it once.
+
+        With `tx`, a connection or session of your own, it is started when that commits."""
+        async with self._transactions.writers(tx) as writers:
+            return await writers.runs.start(
+                self._flow(flow),
+                input,
+                idempotency_key=idempotency_key,
+                correlation_id=correlation_id,
+                priority=priority,
+                delay_ms=self._delay(delay, at),
+                tags=tags,
+            )
 
     async def run(self, id: str) -> FlowView:
         """A run's state, folded from its events."""
@@ -308,14 +295,14 @@ class App:
         """What runs wait for, of one run or of all, in the order of their ids; `after` is the last one seen."""
         return await Waiting(self.store).list(run=run, kind=kind, after=after, limit=count(limit))
 
-    async def emit(self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None) -> None:
+    async def emit(
+        self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
+    ) -> None:
         """Says that something happened: to a run, whose steps may be started by it, or to everyone (`nq:global`).
 
-        The same `key` is taken once."""
-        if run is not None:
-            await self._commands.emit(run, check_kind(kind), data, key=key)
-        else:
-            await self.events.append(self._recorder.global_stream, kind, data, key=key)
+        The same `key` is taken once. With `tx`, a connection or session of your own, it is said when that commits."""
+        async with self._transactions.writers(tx) as writers:
+            await writers.emit(kind, data, run, key)
 
     async def fire(self, token: str, payload: Any = None, *, signature: Signature | None = None) -> str:
         """Fires a trigger by its token (or its URL) and gives the id of the run that goes on. A token works once."""
@@ -343,25 +330,30 @@ class App:
         dedupe_ttl: Duration | None = None,
         keep_completed: Kept | None = None,
         keep_failed: Kept | None = None,
+        tx: Any = None,
     ) -> str:
         """Adds a job and gives its id; an `id` that exists is not added again.
 
         With `dedupe`, a key within the queue, nothing is added while another job with that key has not ended, or for
-        `dedupe_ttl` after it was added; the id is then that job's.
+        `dedupe_ttl` after it was added; the id is then that job's. With `tx`, a connection or session of your own, it
+        is added when that commits.
         """
-        ids = await self._enqueuing.add(
-            queue,
-            [payload],
-            name=name,
-            id=id,
-            delay_ms=self._delay(delay, at),
-            priority=priority,
-            retry=retry,
-            correlation_id=correlation_id,
-            keep_completed=keep_completed,
-            keep_failed=keep_failed,
-            dedupe=dedupe_key(dedupe, dedupe_ttl),
-        )
+        if tx is not None and dedupe is not None:
+            raise BadArgument("who holds a key is known only when `tx` commits: give `id` instead of `dedupe`")
+        async with self._transactions.writers(tx) as writers:
+            ids = await writers.enqueuing.add(
+                queue,
+                [payload],
+                name=name,
+                id=id,
+                delay_ms=self._delay(delay, at),
+                priority=priority,
+                retry=retry,
+                correlation_id=correlation_id,
+                keep_completed=keep_completed,
+                keep_failed=keep_failed,
+                dedupe=dedupe_key(dedupe, dedupe_ttl),
+            )
         return ids[0]
 
     async def enqueue_many(
@@ -375,18 +367,20 @@ class App:
         retry: Retries | None = None,
         keep_completed: Kept | None = None,
         keep_failed: Kept | None = None,
+        tx: Any = None,
     ) -> list[str]:
-        """Adds many jobs, a few hundred to a commit, and gives their ids in order."""
-        return await self._enqueuing.add(
-            queue,
-            payloads,
-            name=name,
-            delay_ms=self._delay(delay, None),
-            priority=priority,
-            retry=retry,
-            keep_completed=keep_completed,
-            keep_failed=keep_failed,
-        )
+        """Adds many jobs, a few hundred to a commit, and gives their ids in order. With `tx`, all or none of them."""
+        async with self._transactions.writers(tx) as writers:
+            return await writers.enqueuing.add(
+                queue,
+                payloads,
+                name=name,
+                delay_ms=self._delay(delay, None),
+                priority=priority,
+                retry=retry,
+                keep_completed=keep_completed,
+                keep_failed=keep_failed,
+            )
 
     async def add_flow(self, tree: Node | Mapping[str, Any], *, correlation_id: str | None = None) -> JobTree:
         """Adds a job with its children, and theirs, in one write, and gives their ids.
@@ -516,6 +510,14 @@ class App:
         known = self.registry.flow(flow)
         for input in start_inputs(known, event):
             await self._commands.start(known, run, input, correlation_id=event.correlation_id, cause=event.id)
+
+    async def _emit_to(self, run: str, kind: str, data: Any, key: str) -> None:
+        await self._commands.emit(run, kind, data, key=key)
+
+    def _make_writers(self, kind: type[Writers], committer: Submits) -> Writers:
+        forks = Forks(self._engine, self._committer, self.store)
+        registry = lambda: self.registry  # noqa: E731
+        return kind(self.store, committer, self._engine, forks, self._doubts, registry, mask(self.settings.url))
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, dir_given: bool) -> Registry:
         self._given = from_functions(list(handlers)) if handlers is not None else []

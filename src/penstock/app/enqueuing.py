@@ -11,7 +11,7 @@ from ..core.ids import check_job_id, check_name, uuid7
 from ..core.payload import pack, unpack
 from ..core.priority import check_priority
 from ..core.retry import Retries, RetryPolicy
-from ..jobs.committer import Committer, Intent
+from ..jobs.committer import Intent, Submits
 from ..jobs.definition import Handler
 from ..jobs.engine import JobOptions, new_job
 from ..jobs.keeping import Kept, read_keep, terms
@@ -31,7 +31,7 @@ class Enqueuing:
     def __init__(
         self,
         store: Store,
-        committer: Committer,
+        committer: Submits,
         recorder: Recorder,
         clock: Clock,
         unit_id: Callable[[], str],

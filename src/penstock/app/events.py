@@ -12,7 +12,7 @@ import msgspec
 
 from ..core.events import Body, Event, decode_event
 from ..core.payload import pack
-from ..jobs.committer import Committer, Intent
+from ..jobs.committer import Intent, Submits
 from ..jobs.context import check_kind
 from ..ports.store import Store
 from ..ports.unit import Committed, NewEvent, Unit
@@ -28,7 +28,7 @@ Unsubscribe = Callable[[], None]
 class Events:
     """Streams by name (`nq:flow:<run>`, `nq:queue:<queue>`, `nq:global`, …) and in-process subscriptions."""
 
-    def __init__(self, store: Store, committer: Committer, recorder: Recorder, unit_id: Callable[[], str]) -> None:
+    def __init__(self, store: Store, committer: Submits, recorder: Recorder, unit_id: Callable[[], str]) -> None:
         self._store = store
         self._committer = committer
         self._recorder = recorder

@@ -32,6 +32,7 @@ class StartOptions(TypedDict, total=False):
     delay: Duration | None
     at: datetime | None
     tags: Mapping[str, str] | None
+    tx: Any
 
 
 class EnqueueManyOptions(TypedDict, total=False):
@@ -43,6 +44,7 @@ class EnqueueManyOptions(TypedDict, total=False):
     retry: Retries | None
     keep_completed: Kept | None
     keep_failed: Kept | None
+    tx: Any
 
 
 class EnqueueOptions(EnqueueManyOptions, total=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -24,6 +24,7 @@ from .app import App, NotOpen
 from .last_threads import LastThreads
 from .options import EnqueueManyOptions, EnqueueOptions, NoInput, ScheduleOptions, StartOptions, WorkerOptions
 from .sync_parts import SyncDeadLetters, SyncEvents, SyncQueues, SyncState, each
+from .sync_transactions import SyncOutbox, carried
 from .waiting import WaitView
 
 T = TypeVar("T")
@@ -127,7 +128,8 @@ class SyncApp:
 
     def start(self, flow: Any, input: Any = None, **options: Unpack[StartOptions]) -> str:
         """Starts a run; see App.start."""
-        return self._call(self.app.start(flow, input, **options))
+        with self._carried(options) as given:
+            return self._call(self.app.start(flow, input, **given))
 
     def run(self, id: str) -> FlowView:
         return self._call(self.app.run(id))
@@ -163,8 +165,11 @@ class SyncApp:
     ) -> list[WaitView]:
         return self._call(self.app.waits(run=run, kind=kind, after=after, limit=limit))
 
-    def emit(self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None) -> None:
-        self._call(self.app.emit(kind, data, run=run, key=key))
+    def emit(
+        self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
+    ) -> None:
+        with self._carried({"tx": tx}) as given:
+            self._call(self.app.emit(kind, data, run=run, key=key, **given))
 
     def fire(self, token: str, payload: Any = None, *, signature: Signature | None = None) -> str:
         return self._call(self.app.fire(token, payload, signature=signature))
@@ -179,10 +184,12 @@ class SyncApp:
     # Jobs and schedules
 
     def enqueue(self, queue: str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> str:
-        return self._call(self.app.enqueue(queue, payload, **options))
+        with self._carried(options) as given:
+            return self._call(self.app.enqueue(queue, payload, **given))
 
     def enqueue_many(self, queue: str, payloads: Sequence[Any], **options: Unpack[EnqueueManyOptions]) -> list[str]:
-        return self._call(self.app.enqueue_many(queue, payloads, **options))
+        with self._carried(options) as given:
+            return self._call(self.app.enqueue_many(queue, payloads, **given))
 
     def add_flow(self, tree: Node | Mapping[str, Any], *, correlation_id: str | None = None) -> JobTree:
         return self._call(self.app.add_flow(tree, correlation_id=correlation_id))
@@ -270,6 +277,14 @@ class SyncApp:
     @property
     def events(self) -> SyncEvents:
         return SyncEvents(self._call, self.app.events)
+
+    @property
+    def outbox(self) -> SyncOutbox:
+        return SyncOutbox(self._call, self.app.outbox)
+
+    def _carried(self, options: Any) -> AbstractContextManager[Any]:
+        """The options of a call; what `tx` is to carry is made on the App's thread and written on the caller's."""
+        return carried(self._call, self.app.store, self.app.settings.namespace, options)
 
     async def _begin(self, options: WorkerOptions) -> None:
         worker = asyncio.create_task(self.app.run_worker(**options))

@@ -49,6 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "check": Entry("Say which open runs the present code could not go on with.", _CODE),
     "settings": Entry("Print every setting, and where its value came from.", _CODE),
     "doctor": Entry("Look for what is wrong; 'doctor RUN' says why a run is not moving.", _STORE),
+    "outbox": Entry("The table by which your transactions reach a store elsewhere; create, sql, relay.", _STORE),
     "migrate": Entry("Create or update the tables of a Postgres store.", _STORE),
     "export": Entry("Write runs with their events and jobs as lines of JSON.", _STORE),
     "import": Entry("Read runs that 'export' has written into a store.", _STORE, "importing:import_"),

@@ -33,6 +33,16 @@ def looking_app(common: Common, clock: Clock | None = None) -> App:
     return app
 
 
+def bare_app(common: Common) -> App:
+    """An App that loads no code, on a store that is created if it is not there."""
+    check_kept(common)
+    if common.dir is not None:
+        check_dir(common.dir)
+    app = App(common.url, handlers=())
+    log_as(app.settings, chatty=True)
+    return app
+
+
 def acting_app(common: Common) -> App:
     """An App with the worker files if there are any, on a store that is there."""
     check_kept(common)

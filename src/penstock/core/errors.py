@@ -12,6 +12,7 @@
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
     │                            HistoryLimit
     ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature
+    ├── TransactionError         NotInTransaction · UnknownConnection · NoOutbox
     ├── RunError                 RunFailed · RunCancelled · RunLimit · CannotFork
     └── WaitTimeout
     AttemptCancelled, Suspension BaseExceptions: `except Exception` in a handler cannot eat them
@@ -310,6 +311,30 @@ class BadSignature(TriggerError):
     """A signed trigger was fired without a signature, or with a wrong or an old one."""
 
     code = "bad_signature"
+
+
+class TransactionError(PenstockError):
+    """What was asked for cannot be part of the transaction that was given."""
+
+    code = "transaction_error"
+
+
+class NotInTransaction(TransactionError):
+    """The connection commits every statement by itself: there is nothing to be part of."""
+
+    code = "not_in_transaction"
+
+
+class UnknownConnection(TransactionError, TypeError):
+    """What was given as `tx` is no connection Penstock can write through."""
+
+    code = "unknown_connection"
+
+
+class NoOutbox(TransactionError):
+    """The database of the connection is not the store's, and has no outbox table; or it cannot be opened."""
+
+    code = "no_outbox"
 
 
 class RunError(PenstockError):

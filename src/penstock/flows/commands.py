@@ -10,7 +10,7 @@ import msgspec
 from ..core.errors import PenstockError, RunError, UnknownRun
 from ..core.ids import check_id
 from ..core.payload import pack, unpack
-from ..jobs.committer import Committer, Intent
+from ..jobs.committer import Intent, Submits
 from ..jobs.dead_letters import DeadLetter
 from ..jobs.gates import TRIGGER, decode_body, trigger_event
 from ..ports.store import JobRow, RunRow, Store, WaitRow
@@ -27,7 +27,7 @@ from .table import encode as encode_table
 class Commands:
     """What the application does to runs."""
 
-    def __init__(self, engine: FlowEngine, committer: Committer, store: Store) -> None:
+    def __init__(self, engine: FlowEngine, committer: Submits, store: Store) -> None:
         self._engine = engine
         self._committer = committer
         self._store = store
@@ -102,7 +102,7 @@ class Commands:
         table = await self._engine.table(begun)
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
-            record = _open(run, data, f"receive {kind!r}")
+            record = check_open(run, data, f"receive {kind!r}")
             decision = self._engine.decider(run, record, table).emitted(emission, f"emit-{unit_id}")
             assembler = self._engine.assembler(run, record, table)
             return Unit(
@@ -235,7 +235,8 @@ class RunClosed(RunError):
     code = "run_closed"
 
 
-def _open(run: str, data: bytes | None, what: str) -> RunRecord:
+def check_open(run: str, data: bytes | None, what: str) -> RunRecord:
+    """The record of a run that is still open; raises if it is not."""
     record = records.decode(data) if data is not None else None
     if record is None:
         raise UnknownRun(f"there is no run {run!r} in this store")

@@ -8,13 +8,13 @@ once, so none is had twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
 
 from ..core.clock import Clock
-from ..core.errors import PenstockError
+from ..core.errors import HandlerError, NotFound, PayloadError, PenstockError, Permanent, RunError
 from ..core.events import Event
 from ..core.ids import digest
 from ..core.matching import contains, keys_of
@@ -28,7 +28,7 @@ from ..jobs.journal import encode
 from ..jobs.sleeping import LOOK_BACK
 from ..jobs.work import Failure, Stopped, Success
 from ..ports.store import Store, WaitRow
-from ..ports.unit import DELIVER, DELIVERIES, Claim, Completed, GivenBack, Receipt, Refused, Unit
+from ..ports.unit import DELIVER, DELIVERIES, EMIT, Claim, Completed, GivenBack, Receipt, Refused, Unit
 from ..telemetry.recorder import Recorder
 
 PATIENT = RetryPolicy(attempts=1_000, backoff=Backoff("exponential", 200, 60_000))
@@ -36,6 +36,7 @@ PAGE = 200
 Opening = dict[tuple[str, int], list[Unit]]  # by job and attempt: the gates it opens as it ends
 
 StartFlow = Callable[[str, str, Event], Coroutine[Any, Any, None]]  # flow, run, event
+EmitTo = Callable[[str, str, Any, str], Awaitable[None]]  # run, kind, data, key
 
 
 class Deliveries:
@@ -49,6 +50,7 @@ class Deliveries:
         clock: Clock,
         unit_id: Callable[[], str],
         start_flow: StartFlow,
+        emit_to: EmitTo,
     ) -> None:
         self._store = store
         self._committer = committer
@@ -57,9 +59,10 @@ class Deliveries:
         self._unit_id = unit_id
         self._start_flow = start_flow
         self._opening: Opening = {}
+        self._emit_to = emit_to
         self._handlers = {
             name: Handler(name=name, fn=fn, queue=DELIVERIES, retry=PATIENT)
-            for name, fn in ((DELIVER, self.deliver), (LOOK_BACK, self.look_back))
+            for name, fn in ((DELIVER, self.deliver), (LOOK_BACK, self.look_back), (EMIT, self.emit))
         }
 
     async def open(self, claim: Claim) -> JobWork:
@@ -137,6 +140,14 @@ class Deliveries:
                         return
             if len(items) < PAGE:
                 return
+
+    async def emit(self, payload: dict[str, Any]) -> None:
+        """Tells a run of an event that came with someone's transaction; what that starts is decided now."""
+        try:
+            await self._emit_to(payload["run"], payload["kind"], payload["data"], payload["key"])
+        except (NotFound, RunError, PayloadError, HandlerError) as problem:
+            # The run ended meanwhile, or never began: a dead letter says so.
+            raise Permanent(f"{payload['kind']!r} cannot be told to run {payload['run']!r}: {problem}") from problem
 
     def _fits(self, body: GateBody, event: Event, stream: str) -> bool:
         if event_ref(stream, event.id) in body.taken:

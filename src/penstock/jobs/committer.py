@@ -48,6 +48,12 @@ class WorkSource(Protocol):
         ...
 
 
+class Submits(Protocol):
+    """Whatever takes intents."""
+
+    async def submit(self, intent: Intent) -> Receipt: ...
+
+
 class Intent:
     """One unit to be, decided as late as possible."""
 

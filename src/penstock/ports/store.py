@@ -380,6 +380,33 @@ class Migrates(Protocol):
     async def close(self) -> None: ...
 
 
+class Home(msgspec.Struct, frozen=True):
+    """Which database of which server a connection leads to. Two servers may have the same one: since when they run
+    tells them apart."""
+
+    database: str
+    since: int
+
+
+@runtime_checkable
+class Enlists(Protocol):
+    """A store in a database that users have tables in too: units can be part of their transactions."""
+
+    async def home(self, *, fresh: bool = False) -> Home:
+        """Where it is, as far as is known; `fresh` asks the server, which may have been started anew."""
+        ...
+
+    @property
+    def whereabouts(self) -> str:
+        """The statement that asks a connection for `database`, `since` and the isolation level of its transaction."""
+        ...
+
+    def enlist(self, units: Sequence[Unit]) -> list[tuple[str, tuple[str, ...]]]:
+        """Statements for the user's own connection, with `{0}` for the first value: the units take effect, whole or
+        not at all, when its transaction commits, and whoever listens is told then. They take no jobs and end none."""
+        ...
+
+
 class Store(Commits, EventLog, Feed, Runs, QueueAdmin, Families, Schedules, Waits, State, Housekeeping, Protocol):
     """A backend.
 

@@ -25,6 +25,7 @@ class JobState(StrEnum):
 # Where the store puts the news of an event that someone waits for; every worker works on it.
 DELIVERIES = "penstock-events"
 DELIVER = "deliver"
+EMIT = "emit"
 
 
 class NewEvent(msgspec.Struct, frozen=True):

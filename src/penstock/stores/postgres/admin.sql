@@ -333,3 +333,12 @@ SET synchronous_commit = off;
 
 -- name: notify
 SELECT pg_notify($1, $2);
+
+-- name: whereabouts
+-- Run on connections of others too, whatever their settings: so nothing whose text depends on them.
+SELECT d.oid || '/' || d.datname, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
+       current_setting('transaction_isolation')
+FROM pg_catalog.pg_database AS d WHERE d.datname = current_database();
+
+-- name: pend
+INSERT INTO penstock.pending (unit) VALUES ({0});

@@ -42,7 +42,7 @@ class Columns:
         self._handles = sorted({unit.claim.handle for unit in units if unit.claim is not None})
         self._run_places = {run: n for n, run in enumerate(self._runs, 1)}
         self._job_places = {pk: n for n, pk in enumerate(self._handles, 1)}
-        self._rows: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in _SECONDARY}
+        self.rows: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in _SECONDARY}
         self._kinds: dict[str, bool] = {}  # of events told of; whether a gate for it is opened
         for n, unit in enumerate(units, 1):
             self._add(n, unit)
@@ -54,12 +54,12 @@ class Columns:
         found: list[Any] = [now, [key for key, _ in locks], [opened for _, opened in locks]]
         found += (self._stretches, self._runs, self._handles)
         for kind, width in _SECONDARY.items():
-            rows = self._rows[kind]
+            rows = self.rows[kind]
             found += map(list, zip(*rows, strict=True)) if rows else [[]] * width
         return found
 
     def _add(self, n: int, unit: Unit) -> None:
-        rows = self._rows
+        rows = self.rows
         rows["u"].append(self._unit(unit))
         for event in unit.events:
             self._event(n, None, event)
@@ -83,7 +83,7 @@ class Columns:
 
     def _event(self, n: int, job: int | None, event: NewEvent) -> None:
         self.events.append((n, job, event))
-        self._rows["e"].append((n, job, event.stream, event.kind, event.body))
+        self.rows["e"].append((n, job, event.stream, event.kind, event.body))
         if event.kind is not None:
             self._kinds.setdefault(event.kind, False)
 

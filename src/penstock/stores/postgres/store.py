@@ -12,6 +12,7 @@ from ...ports.store import (
     ChildRow,
     DueSchedules,
     FeedItem,
+    Home,
     JobRow,
     QueueRow,
     Retention,
@@ -30,6 +31,7 @@ from .commit import transact
 from .connection import Connection, Connections
 from .keeper import Keeper
 from .migrate import migrate, prepare
+from .pending import pending
 from .statements import Statements
 from .wakeups import Wakeups
 
@@ -51,6 +53,7 @@ class PostgresStore:
         self._wakeups = Wakeups(self.address, self._sql, self.signals)
         self._turn = asyncio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()
+        self._home: Home | None = None
 
     async def open(self) -> None:
         await self._connections.run(lambda c: prepare(c, self._sql, self.address))
@@ -112,6 +115,20 @@ class PostgresStore:
             reply = await self._connections.run(work)
         self._fire(touched)
         return reply
+
+    async def home(self, *, fresh: bool = False) -> Home:
+        if self._home is None or fresh:
+            database, since, _ = await self._read(_row, self._sql.whereabouts)
+            self._home = Home(database, since)
+        return self._home
+
+    @property
+    def whereabouts(self) -> str:
+        return self._sql.whereabouts
+
+    def enlist(self, units: Sequence[Unit]) -> list[tuple[str, tuple[str, ...]]]:
+        now = self._now()
+        return [(self._sql.pend, (pending(unit, self.address.schema, now),)) for unit in units]
 
     async def claim(self, ask: Ask) -> Claims:
         return (await self.commit((), ask)).work
@@ -287,3 +304,8 @@ class PostgresStore:
 async def _value(connection: Connection, _sql: Statements, statement: str, *values: Any) -> Any:
     """The one value of one statement."""
     return await connection.fetchval(statement, *values)
+
+
+async def _row(connection: Connection, _sql: Statements, statement: str) -> Any:
+    """The one row of one statement."""
+    return await connection.fetchrow(statement)

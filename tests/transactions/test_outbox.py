@@ -1,0 +1,226 @@
+"""The store is elsewhere: what a customer starts goes by way of a table in his database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from customers import (
+    BLOCKING_SQLITE,
+    WAITING_SQLITE,
+    Asyncpg,
+    AsyncSqlalchemy,
+    Customer,
+    Django,
+    Psycopg,
+    Sqlite,
+    another_database,
+    file_in,
+    postgres,
+)
+from orders import ADD, HANDLERS, PATIENCE, TABLE
+
+import postgres_server
+import redis_server
+from penstock import App, SyncApp
+from penstock.core.errors import NoOutbox, StoreUnavailable, TransactionError
+from penstock.outbox.places import now
+from penstock.ports.store import Home
+from penstock.testing import until
+
+Apps = Callable[..., Any]
+SOON = "20ms"
+
+
+def store(name: str, folder: Path) -> str:
+    """An empty store, not in the customer's database."""
+    made = {
+        "file": lambda: f"sqlite:///{folder}/store.db",
+        "redis": redis_server.url,
+        "postgres": postgres_server.url,
+    }
+    return made[name]()
+
+
+def place_of(driver: type[Customer], folder: Path) -> str:
+    return file_in(folder) if driver in (*WAITING_SQLITE, *BLOCKING_SQLITE) else postgres(another_database())
+
+
+async def prepare(app: App, customer: Customer) -> None:
+    await customer.begin()
+    await customer.do(TABLE)
+    await customer.do("DROP TABLE IF EXISTS penstock_outbox")
+    await app.outbox.create(customer.tx)
+    await app.outbox.create(customer.tx)  # it is there already
+    await customer.commit()
+
+
+@pytest.mark.parametrize(
+    ("kind", "driver"),
+    [
+        ("file", AsyncSqlalchemy),
+        ("redis", Asyncpg),
+        ("postgres", Asyncpg),
+        *((kind, driver) for kind, driver in zip(("redis", "postgres"), WAITING_SQLITE, strict=True)),
+    ],
+)
+async def test_committed_or_rolled_back(kind: str, driver: type[Customer], tmp_path: Path, opened: Any) -> None:
+    async with App(store(kind, tmp_path), handlers=HANDLERS) as app, app.working():
+        customer = await opened(driver, place_of(driver, tmp_path))
+        await prepare(app, customer)
+        async with app.outbox.relaying(customer.outbox, every=SOON):
+            for commits in (False, True):
+                await customer.begin()
+                run = await app.start("shop", {"id": 7}, tx=customer.tx)
+                await customer.do(ADD)
+                jobs = await app.enqueue_many("mail", [{"id": n} for n in range(3)], tx=customer.tx)
+                await app.emit("shop.opened", {"commits": commits}, tx=customer.tx)
+                await (customer.commit() if commits else customer.rollback())
+            await until(lambda: app.store.run(run), PATIENCE)
+            assert await app.result(run, timeout=PATIENCE) == 7
+            await until(lambda: app.store.job(jobs[2]), PATIENCE)
+            assert [await app.job_result(job, timeout=PATIENCE) for job in jobs] == [0, 1, 2]
+        await app.outbox.drain(customer.outbox)  # what the relay had handed over and not yet taken out
+        assert await app.outbox.drain(customer.outbox) == 0
+        assert [e.data for e in await app.events.read("nq:global")] == [{"commits": True}]
+        assert [row.id for row in await app.runs()] == [run]
+        kinds = [e.kind for e in await app.events.read_all("nq:queue:mail")]
+        assert kinds.count("job.added") == 3
+
+
+@pytest.mark.parametrize("driver", [Psycopg, *BLOCKING_SQLITE])
+def test_committed_or_rolled_back_without_a_loop(driver: type[Customer], tmp_path: Path) -> None:
+    place = place_of(driver, tmp_path)
+    with SyncApp(f"sqlite:///{tmp_path}/store.db", handlers=HANDLERS) as app, app.working():
+        customer = driver(place)
+        now(customer.open())
+        now(customer.begin())
+        app.outbox.create(customer.tx)
+        now(customer.commit())
+        for commits in (False, True):
+            now(customer.begin())
+            run = app.start("shop", {"id": 7}, tx=customer.tx)
+            job = app.enqueue("mail", {"id": 8}, tx=customer.tx)
+            app.emit("shop.opened", {"commits": commits}, tx=customer.tx)
+            now(customer.commit() if commits else customer.rollback())
+        assert app.runs() == []
+        assert app.outbox.drain(customer.outbox) == 3
+        assert app.result(run, timeout=PATIENCE) == 7
+        assert app.job_result(job, timeout=PATIENCE) == 8
+        assert [e.data for e in app.events.read("nq:global")] == [{"commits": True}]
+        now(customer.close())
+
+
+async def test_a_store_that_is_down_holds_nobody_up(tmp_path: Path, opened: Any) -> None:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = redis_server.Server(folder)
+    customer = await opened(Sqlite, file_in(tmp_path))
+    async with App(f"redis://127.0.0.1:{server.port}/0", handlers=HANDLERS) as app:
+        await prepare(app, customer)
+        async with app.outbox.relaying(customer.outbox, every=SOON):
+            server.kill()
+            run = await app.start("shop", {"id": 7}, tx=customer.tx)
+            await app.emit("paid", {"id": 7}, run=run, tx=customer.tx)
+            await customer.commit()
+            server.start()
+
+            async def there() -> bool:
+                try:
+                    return await app.store.run(run) is not None
+                except StoreUnavailable:
+                    return False
+
+            await until(there, PATIENCE)
+    server.stop()
+
+
+async def test_an_event_for_a_run(tmp_path: Path, opened: Any, memory: Apps) -> None:
+    async with memory(*HANDLERS) as app, app.working():
+        customer = await opened(Sqlite, file_in(tmp_path))
+        await prepare(app, customer)
+        run = await app.start("shop", {"id": 1}, delay="1h", tx=customer.tx)
+        await app.emit("paid", {"id": 9}, run=run, tx=customer.tx)
+        await customer.commit()
+        assert await app.outbox.drain(customer.outbox) == 2
+        await app.step_in(run, "ship", "completed")
+
+
+async def test_what_is_wrong_with_an_order_is_said_at_once(tmp_path: Path, opened: Any) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app:
+        customer = await opened(Sqlite, file_in(tmp_path))
+        with pytest.raises(NoOutbox, match=r"penstock outbox create"):
+            await app.start("shop", {"id": 1}, tx=customer.tx)
+        await prepare(app, customer)
+        with pytest.raises(Exception, match="there is no flow 'shoop'"):
+            await app.start("shoop", {"id": 1}, tx=customer.tx)
+        await customer.commit()
+        assert await app.outbox.drain(customer.outbox) == 0
+
+
+async def test_two_namespaces_share_a_table(tmp_path: Path, opened: Any) -> None:
+    store = f"sqlite:///{tmp_path}/store.db"
+    async with App(store, handlers=HANDLERS) as ours, App(":memory:", handlers=HANDLERS, namespace="b") as theirs:
+        customer = await opened(Sqlite, file_in(tmp_path))
+        await prepare(ours, customer)
+        run = await ours.start("shop", {"id": 1}, tx=customer.tx)
+        other = await theirs.start("shop", {"id": 1}, tx=customer.tx)
+        await customer.commit()
+        assert await ours.outbox.drain(customer.outbox) == 1
+        assert [row.id for row in await ours.runs()] == [run]
+        assert await theirs.outbox.drain(customer.outbox) == 1
+        assert [row.id for row in await theirs.runs()] == [other]
+
+
+async def test_a_transaction_that_keeps_its_snapshot_goes_by_the_outbox(opened: Any, no_polling: None) -> None:
+    async with App(postgres_server.url(), handlers=HANDLERS) as app, app.working():
+        customer = await opened(Asyncpg, postgres())
+        await customer.do("DROP TABLE IF EXISTS penstock_outbox")
+        async with customer.tx.transaction(isolation="repeatable_read"):
+            with pytest.raises(TransactionError, match="repeatable read, and only one that is read committed"):
+                await app.start("shop", {"id": 1}, tx=customer.tx)
+        await app.outbox.create(customer.tx)
+        async with customer.tx.transaction(isolation="serializable"):
+            run = await app.start("shop", {"id": 1}, tx=customer.tx)
+        assert await app.store.run(run) is None
+        assert await app.outbox.drain(customer.outbox) == 1
+        assert await app.result(run, timeout=PATIENCE) == 1
+        await customer.do("DROP TABLE penstock_outbox")
+
+
+def test_the_statement_for_a_migration(tmp_path: Path) -> None:
+    with SyncApp(":memory:", handlers=HANDLERS) as app:
+        customer = Django(file_in(tmp_path))
+        now(customer.open())
+        now(customer.do(app.outbox.sql("sqlite")))
+        now(customer.begin())
+        app.enqueue("mail", {"id": 1}, tx=customer.tx)
+        now(customer.commit())
+        assert app.outbox.drain(customer.outbox) == 1
+        assert "GENERATED ALWAYS AS IDENTITY" in app.outbox.sql()
+        with pytest.raises(ValueError, match="did you mean 'sqlite'"):
+            app.outbox.sql("sqlite3")
+        now(customer.close())
+
+
+async def test_which_database_it_is(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was started anew is the store's all the same; one that only looks like it is not."""
+    async with App(postgres_server.url(), handlers=HANDLERS) as app:
+        customer = await opened(Asyncpg, postgres())
+        elsewhere = Home((await app.store.home()).database, since=1)  # type: ignore[attr-defined]
+        app.store._home = elsewhere  # type: ignore[attr-defined]
+        await customer.begin()
+        run = await app.start("shop", {"id": 1}, tx=customer.tx)
+        await customer.commit()
+        assert await app.store.run(run) is not None
+
+        async def home(*, fresh: bool = False) -> Home:
+            return elsewhere
+
+        monkeypatch.setattr(app.store, "home", home)
+        await customer.begin()
+        with pytest.raises(NoOutbox, match="another database than the store's"):
+            await app.start("shop", {"id": 2}, tx=customer.tx)
+        await customer.rollback()

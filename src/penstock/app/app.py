@@ -50,7 +50,7 @@ from .doubts import Doubts
 from .enqueuing import Enqueuing
 from .events import Events
 from .given import count
-from .options import NoInput, StartOptions, WorkerOptions
+from .options import NoInput, RunSearch, StartOptions, WorkerOptions
 from .queues import DeadLetters, Queues
 from .runs import Runs
 from .scheduling import Scheduling
@@ -261,11 +261,11 @@ class App:
         """A run's state as it was just after an event."""
         return await self._runs.view(id, event)
 
-    async def runs(
-        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
-    ) -> list[RunRow]:
-        """Runs, newest first; `before` is the id of the last one of the page before."""
-        return await self._runs.list(flow=flow, status=status, before=before, limit=limit)
+    async def runs(self, **which: Unpack[RunSearch]) -> list[RunRow]:
+        """Runs, newest first: of a `flow`, with a `status`, with some `tags`, begun `since` or `until` a moment (or so
+        long ago), with an input that contains what `where` says. `before` is the id of the last one of the page before.
+        """
+        return await self._runs.list(**which)
 
     async def wait(self, id: str, *, timeout: Duration | None = None) -> RunRow:
         """Waits until a run has ended, however it ended."""

@@ -21,7 +21,15 @@ from ..ports.store import RunRow, ScheduleRow, Store
 from ..settings import SettingOptions, Settings
 from .app import App, NotOpen
 from .last_threads import LastThreads
-from .options import EnqueueManyOptions, EnqueueOptions, NoInput, ScheduleOptions, StartOptions, WorkerOptions
+from .options import (
+    EnqueueManyOptions,
+    EnqueueOptions,
+    NoInput,
+    RunSearch,
+    ScheduleOptions,
+    StartOptions,
+    WorkerOptions,
+)
 from .sync_parts import SyncDeadLetters, SyncEvents, SyncQueues, SyncState, each
 from .waiting import WaitView
 
@@ -134,10 +142,8 @@ class SyncApp:
     def run_at(self, id: str, event: str) -> FlowView:
         return self._call(self.app.run_at(id, event))
 
-    def runs(
-        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
-    ) -> list[RunRow]:
-        return self._call(self.app.runs(flow=flow, status=status, before=before, limit=limit))
+    def runs(self, **which: Unpack[RunSearch]) -> list[RunRow]:
+        return self._call(self.app.runs(**which))
 
     def wait(self, id: str, *, timeout: Duration | None = None) -> RunRow:
         return self._call(self.app.wait(id, timeout=timeout))

@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 
 from ...core.clock import Clock, SystemClock
 from ...core.events import Event
+from ...core.payload import pack
 from ...ports.store import DueSchedules, FeedItem, JobRow, QueueRow, Retention, RunRow, ScheduleRow, StateRow, WaitRow
 from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
+from ..searching import search
 from ..signals import TopicSignals
 from ..tailing import follow
 from . import events, housekeeping, queues, runs, schedules, state, waits
@@ -137,9 +139,24 @@ class PostgresStore:
         return await self._read(runs.run, id)
 
     async def runs(
-        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
+        self,
+        *,
+        flow: str | None = None,
+        status: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        begun: Any = None,
+        before: str | None = None,
+        limit: int = 50,
     ) -> list[RunRow]:
-        return await self._read(runs.runs, flow, status, before, limit)
+        which = (flow, status, since, until)
+        if begun is None:
+            return await self._read(runs.runs, *which, before, limit)
+        prefix, pattern = f"{self._namespace}:flow:", pack(begun, "what runs began with")
+        given: tuple[Any, ...] = (runs.looked_up, prefix, pattern)
+        if await self._read(runs.common, pattern):
+            given = (runs.walked, prefix)
+        return await search(lambda *page: self._read(*given, *which, *page), begun, before, limit)
 
     async def loose_runs(self, limit: int = 100) -> list[str]:
         return await self._read(runs.loose, limit)

@@ -22,6 +22,7 @@ from .refusals import RefusalContract
 from .repeats import RepeatContract
 from .runs import RunsContract
 from .schedules import SchedulesContract
+from .search import RunSearchContract
 from .signals import SignalsContract
 from .sleeping import PausedRunContract, SleepingContract
 from .state import StateContract
@@ -43,6 +44,7 @@ class StoreContract(
     PausedRunContract,
     DeliveriesContract,
     RunsContract,
+    RunSearchContract,
     EventLogContract,
     TailContract,
     FeedContract,
@@ -69,6 +71,7 @@ __all__ = [
     "QueueAdminContract",
     "RefusalContract",
     "RepeatContract",
+    "RunSearchContract",
     "RunsContract",
     "SchedulesContract",
     "SignalsContract",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 import postgres_server
-from penstock import Context, flow
+from penstock import App, Context, flow
 from penstock.core.clock import Clock
 from penstock.stores.postgres import PostgresStore
 from penstock.testing.contracts import (
@@ -97,15 +96,13 @@ async def order(input: Any, ctx: Context) -> Any:
 
 @pytest.mark.parametrize("how", ["by hash", "by time"])
 async def test_what_was_there_is_moved_and_work_goes_on(how: str) -> None:
-    from conftest import apps_at
-
     url = postgres_server.url()
-    make: Callable[..., Any] = apps_at(url)
-    async with make(order) as app:
+    async with App(url, handlers=[order]) as app:
         old = await app.start(order, 7)
     await partition(url, how)
-    async with make(order) as app, app.working():
+    async with App(url, handlers=[order]) as app, app.working():
         assert await app.result(old, timeout=20) == 7
-        assert (await app.stream(old))[0].data["input"] == 7
+        assert (await app.events.read(f"nq:flow:{old}"))[0].data["input"] == 7
         assert [row.id for row in await app.runs(where=7)] == [old]
+        assert isinstance(app.store, PostgresStore)
         assert "events_other" not in parts(app.store)

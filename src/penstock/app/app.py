@@ -39,6 +39,7 @@ from ..jobs.context import check_kind
 from ..jobs.engine import JobEngine
 from ..jobs.schedule import CatchUp, Overlap, Target, make_spec
 from ..jobs.work import Work
+from ..ports.messaging import Bridge
 from ..ports.store import RunRow, ScheduleRow, Store
 from ..ports.unit import DELIVERIES, Claim
 from ..settings import SettingOptions, Settings
@@ -46,6 +47,7 @@ from ..telemetry.logging import configure
 from ..telemetry.recorder import Recorder
 from ..telemetry.redaction import Redactor
 from .backend import mask, open_store
+from .bridging import AppHands
 from .doubts import Doubts
 from .enqueuing import Enqueuing
 from .events import Events
@@ -94,7 +96,7 @@ class App:
 
     Used with `async with`. `url` names the store (default `PENSTOCK_URL`, else a SQLite file under `.penstock/`),
     `dir` the folder of worker files (default `workers` if it exists), `handlers` gives decorated functions instead.
-    Further keyword arguments are settings.
+    `bridges` join other systems' queues, such as pg-boss'. Further keyword arguments are settings.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class App:
         handlers: Iterable[Callable[..., Any]] | None = None,
         clock: Clock | None = None,
         store: Store | None = None,
+        bridges: Iterable[Bridge] = (),
         **settings: Unpack[SettingOptions],
     ) -> None:
         given = {**settings, "url": url, "dir": str(dir) if dir is not None else None}
@@ -116,6 +119,7 @@ class App:
         self.registry = self._load(handlers, dir is not None or (handlers is None and "PENSTOCK_DIR" in os.environ))
         self._recorder = Recorder(self.settings.namespace, redactor)
         self._store = store
+        self._bridges = tuple(bridges)
         self._prefix = f"{os.urandom(6).hex()}-"
         self._numbers = itertools.count(1)
         self._is_open = False
@@ -194,8 +198,15 @@ class App:
             self._unit_id,
             self.settings,
             lambda: self.registry,
+            self._bridges,
         )
         self._is_open = True
+        try:
+            for bridge in self._bridges:
+                await bridge.open(AppHands(self))
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Stops working, writes what is in hand, closes the store."""
@@ -203,6 +214,8 @@ class App:
             return
         self._is_open = False
         await self._working.close()
+        for bridge in self._bridges:
+            await bridge.close()
         await self.events.close()
         await self._committer.close()
         await self.store.close()

@@ -17,6 +17,7 @@ from ..core.events import Event
 from ..flows.reducer import FlowView
 from ..flows.registry import Registry
 from ..flows.resuming import Signature
+from ..ports.messaging import Bridge
 from ..ports.store import RunRow, ScheduleRow, Store
 from ..settings import SettingOptions, Settings
 from .app import App, NotOpen
@@ -52,9 +53,12 @@ class SyncApp:
         handlers: Iterable[Callable[..., Any]] | None = None,
         clock: Clock | None = None,
         store: Store | None = None,
+        bridges: Iterable[Bridge] = (),
         **settings: Unpack[SettingOptions],
     ) -> None:
-        self._make: Callable[[], App] = lambda: App(url, dir, handlers=handlers, clock=clock, store=store, **settings)
+        self._make: Callable[[], App] = lambda: App(
+            url, dir, handlers=handlers, clock=clock, store=store, bridges=bridges, **settings
+        )
         self._app: App | None = None
         self._worker: asyncio.Task[None] | None = None
 

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from ...core.clock import Clock, SystemClock
 from ...core.events import Event
 from ...core.payload import pack
+from ...ports.messaging import Write
 from ...ports.store import DueSchedules, FeedItem, JobRow, QueueRow, Retention, RunRow, ScheduleRow, StateRow, WaitRow
-from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
+from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Receipt, Unit
 from ..searching import search
 from ..signals import TopicSignals
 from ..tailing import follow
@@ -101,6 +102,27 @@ class PostgresStore:
             reply = await self._connections.run(work)
         self._fire(touched)
         return reply
+
+    async def together(self, work: Callable[[Connection, Write], Awaitable[T]]) -> T:
+        """One transaction of what `work` does with the connection and of the units it writes. After a collision with
+        another it is called again."""
+        return await self._to_the_end(self._together(work))
+
+    async def _together(self, work: Callable[[Connection, Write], Awaitable[T]]) -> T:
+        touched: set[str] = set()
+
+        async def whole(connection: Connection) -> T:
+            touched.clear()
+
+            async def write(units: Sequence[Unit]) -> list[Receipt]:
+                return (await transact(connection, self._sql, self._now(), units, None, touched)).receipts
+
+            async with connection.transaction():
+                return await work(connection, write)
+
+        done = await self._connections.run(whole)
+        self._fire(touched)
+        return done
 
     async def claim(self, ask: Ask) -> Claims:
         return (await self.commit((), ask)).work

@@ -1,4 +1,4 @@
-"""`penstock import FILE`."""
+"""`penstock import FILE`, `penstock import pgboss`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from cyclopts import App as Commands
 
 from ..app import App
 from ..app.transfer import BadExport, Importer, PlayedClock, SavedRun, read_line
@@ -17,8 +19,12 @@ from .options import USUAL_PLACE, Common
 from .progress import progress
 from .session import check_dir, check_kept
 
+import_ = Commands(name="import", help="Read runs that 'export' has written, or what waits in a pg-boss, into a store.")
+import_.command("penstock.cli.import_pgboss:pgboss", name="pgboss")
 
-def import_(file: str, /, *, common: Common = USUAL_PLACE) -> int:
+
+@import_.default
+def import_file(file: str, /, *, common: Common = USUAL_PLACE) -> int:
     """Read runs that 'export' has written into a store, one that is not there yet included.
 
     If one of them is in the store already, nothing is imported.

@@ -42,7 +42,9 @@ def list_runs(
     *,
     flow: Annotated[str | None, Parameter(help="Only runs of this flow.")] = None,
     status: Annotated[str | None, Parameter(help="Only runs with this status, such as failed.")] = None,
-    tag: Annotated[list[str] | None, Parameter(help="Only runs with this tag, NAME=VALUE; may be repeated.")] = None,
+    tag: Annotated[
+        list[str] | None, Parameter(negative="", help="Only runs with this tag name=value; may be repeated.")
+    ] = None,
     where: Annotated[
         str | None, Parameter(allow_leading_hyphen=True, help="Only runs whose input contains this JSON, @FILE, -.")
     ] = None,

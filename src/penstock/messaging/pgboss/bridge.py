@@ -12,6 +12,7 @@ from ...core.clock import moment_ms
 from ...core.durations import Duration, to_ms
 from ...core.errors import BadArgument, ConfigError, UnknownQueue
 from ...ports.messaging import Hands
+from ...ports.store import Store
 from ...stores.postgres import PostgresStore
 from ...stores.postgres.address import Address, read_address
 from ...stores.postgres.connection import Connection, Connections
@@ -60,13 +61,13 @@ class PgBoss:
         address = self._address(hands)
         self._connections = connections = Connections(address)
         try:
-            version = await connections.run(lambda c: check(c, self._sql, _place(address)))
+            version = await connections.run(lambda c: check(c, self._sql, place_of(address)))
             await connections.run(self._check_queues)
         except BaseException:
             await self.close()
             raise
         self._queues = queues = Queues(self._sql, version)
-        shared = _shared(hands, address)
+        shared = shared_store(hands.store, address)
         self._consumers = [
             Consumer(queue, resolve(target, hands), hands, queues, connections, shared, self._poll)
             for queue, target in self._consume.items()
@@ -155,12 +156,12 @@ class PgBoss:
         return hands.store.address
 
 
-def _shared(hands: Hands, address: Address) -> PostgresStore | None:
-    store = hands.store
-    return store if isinstance(store, PostgresStore) and _place(store.address) == _place(address) else None
+def shared_store(store: Store, address: Address) -> PostgresStore | None:
+    """The store, if it is in the same database."""
+    return store if isinstance(store, PostgresStore) and place_of(store.address) == place_of(address) else None
 
 
-def _place(address: Address) -> str:
+def place_of(address: Address) -> str:
     """The database, without who looks at it and how."""
     parts = urlsplit(address.dsn)
     return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"

@@ -95,20 +95,30 @@ told AS (
 SELECT (SELECT id FROM sent), (SELECT count(*) FROM told), EXISTS (SELECT 1 FROM pgboss.queue WHERE name = $1);
 
 -- name: open_jobs
--- What an import takes: what waits, is deferred or is to be tried again, oldest first; those of a flow that wait for
--- others stay.
-SELECT id, name, data::text, priority, extract(epoch FROM start_after) * 1000 AS due,
-       start_after > now() AS later, retry_limit, retry_count, retry_delay, retry_backoff, retry_delay_max, dead_letter
-FROM pgboss.job WHERE state < 'active' AND NOT blocked AND name <> ALL ($1::text[]) AND left(name, 10) <> '__pgboss__'
-  AND ($2::text[] IS NULL OR name = ANY ($2)) AND (created_on, id) > ($3, $4::uuid)
-ORDER BY created_on, id LIMIT $5;
+-- What an import takes, in the order it would be done: what waits, is deferred or is to be tried again. Those that wait for
+-- other jobs stay; a job that was begun has had a try more than it was tried again.
+SELECT id, name, data::text, priority, (extract(epoch FROM start_after) * 1000)::bigint AS due, start_after > now() AS later,
+       retry_limit + 1 - retry_count - CASE WHEN started_on IS NULL THEN 0 ELSE 1 END AS tries,
+       retry_delay, retry_backoff, retry_delay_max
+FROM pgboss.job WHERE state < 'active' AND NOT blocked AND left(name, 10) <> '__pgboss__'
+  AND ($1::text[] IS NULL OR name = ANY ($1))
+ORDER BY priority DESC, created_on, id;
 
--- name: take
-DELETE FROM pgboss.job WHERE name = $1 AND id = $2 AND state < 'active' RETURNING true;
+-- name: lock_jobs
+-- The same, the next ones, kept from pg-boss' workers until the transaction ends.
+SELECT id, name, data::text, priority, (extract(epoch FROM start_after) * 1000)::bigint AS due, start_after > now() AS later,
+       retry_limit + 1 - retry_count - CASE WHEN started_on IS NULL THEN 0 ELSE 1 END AS tries,
+       retry_delay, retry_backoff, retry_delay_max
+FROM pgboss.job WHERE state < 'active' AND NOT blocked AND left(name, 10) <> '__pgboss__'
+  AND ($1::text[] IS NULL OR name = ANY ($1)) AND id <> ALL ($2::uuid[])
+ORDER BY priority DESC, created_on, id LIMIT $3 FOR UPDATE SKIP LOCKED;
+
+-- name: forget_jobs
+DELETE FROM pgboss.job AS j USING unnest($1::text[], $2::uuid[]) AS g (name, id) WHERE j.name = g.name AND j.id = g.id;
 
 -- name: schedules
-SELECT name, key, cron, timezone, data::text, coalesce(to_jsonb(s) ->> 'kind', 'cron') AS kind FROM pgboss.schedule AS s
-WHERE $1::text[] IS NULL OR name = ANY ($1) ORDER BY name, key;
+SELECT name, key, cron, coalesce(timezone, 'UTC'), data::text, coalesce(to_jsonb(s) ->> 'kind', 'cron')
+FROM pgboss.schedule AS s WHERE $1::text[] IS NULL OR name = ANY ($1) ORDER BY name, key;
 
--- name: take_schedule
-DELETE FROM pgboss.schedule WHERE name = $1 AND key = $2 RETURNING true;
+-- name: forget_schedule
+DELETE FROM pgboss.schedule WHERE name = $1 AND key = $2;

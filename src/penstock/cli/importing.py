@@ -12,6 +12,7 @@ from cyclopts import App as Commands
 from ..app import App
 from ..app.transfer import BadExport, Importer, PlayedClock, SavedRun, read_line
 from ..settings import Settings
+from .import_pgboss import pgboss
 from .listing import done
 from .logs import log_as
 from .mistakes import UsageMistake
@@ -20,7 +21,7 @@ from .progress import progress
 from .session import check_dir, check_kept
 
 import_ = Commands(name="import", help="Read runs that 'export' has written, or what waits in a pg-boss, into a store.")
-import_.command("penstock.cli.import_pgboss:pgboss", name="pgboss")
+import_.command(pgboss)
 
 
 @import_.default

@@ -17,7 +17,7 @@ from .logs import log_as
 from .mistakes import UsageMistake, warn
 from .options import USUAL_PLACE, Common
 from .report import print_json
-from .session import check_kept
+from .session import check_dir, check_kept
 
 SOME_LEFT = 1
 
@@ -43,6 +43,8 @@ def pgboss(
             f"--from {mask(source)}: give the URL of a Postgres database, postgresql://user@host/database"
         )
     check_kept(common)
+    if common.dir is not None:
+        check_dir(common.dir)
     log_as(Settings.load({"url": common.url}), chatty=False)
     moved = asyncio.run(_import(common, source, schema, queue, _names(rename), dry_run))
     if common.json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from penstock.testing.until import until
 pytestmark = [pytest.mark.xdist_group("interop"), pytest.mark.asyncio(loop_scope="module")]
 PAYLOAD = {"text": "\U0001f9ea é", "list": [], "map": {}, "n": 2**53 - 1, "deep": {"a": [1, {"b": None}]}}
 QUICK = {"poll": "20ms"}
+CUTS = 25 if os.environ.get("PENSTOCK_FAULTS") == "full" else 3
 
 
 @flow("order", emits=["order.done"])
@@ -386,3 +388,33 @@ async def test_a_version_we_do_not_know_is_refused(boss: Any, change: str, match
         do(f"CREATE TABLE other.{table} AS TABLE pgboss.{table} WITH {'' if table == 'version' else 'NO '}DATA")
     do(change)
     await _refused(PgBoss(boss_url(), schema="other"), PgBossSchema, match)
+
+
+async def test_cut_connections_lose_no_job_and_start_no_run_twice(
+    boss: Any, queue: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server cuts off whoever is handing over. What was claimed elsewhere is brought again when its time is up."""
+    monkeypatch.setattr(consuming, "AFTER_TROUBLE", 0.01)
+    await _created(boss, queue, retryLimit=1000, expireInSeconds=1, retryDelay=0)
+    named = "application_name=bridge"
+    bridge = PgBoss(f"{boss_url()}?{named}", consume={queue: order}, concurrency=2, **QUICK)
+    ours = f"{url}&{named}" if url.startswith("postgresql") else url
+    async with App(ours, handlers=[order], bridges=[bridge]) as app, app.working():
+        sent = set()
+        for n in range(CUTS * 4):
+            sent.add(await boss.ask("send", queue=queue, data={"n": n}))
+            if n % 4 == 3:
+                postgres_server.server().do(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'bridge'"
+                )
+        await until(lambda: _all_done(boss, queue), 60)
+        for id in sent:
+            await app.result(id, timeout=30)
+        assert {row.id for row in await app.runs(limit=1000)} == sent
+        kinds = [[e.kind for e in await app.events.read(f"nq:flow:{id}")].count("flow.started") for id in sent]
+        assert kinds == [1] * len(sent)
+    assert await boss.ask("jobs", queue=f"{queue}-dead") == []
+
+
+async def _all_done(boss: Any, queue: str) -> bool:
+    return all(one["state"] == "completed" for one in await boss.ask("jobs", queue=queue))

@@ -85,24 +85,6 @@ class PostgresStore:
         self.signals.fire(topics)
         self._wakeups.tell(topics)
 
-    # Commits
-
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
-        return await self._to_the_end(self._commit(units, ask))
-
-    async def _commit(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
-        touched: set[str] = set()
-
-        async def work(connection: Connection) -> CommitReply:
-            touched.clear()  # after a collision the same work is done again
-            return await transact(connection, self._sql, self._now(), units, ask, touched)
-
-        # One after the other, in the order they were asked for: a claim that follows a commit sees what that has freed.
-        async with self._turn:
-            reply = await self._connections.run(work)
-        self._fire(touched)
-        return reply
-
     async def together(self, work: Callable[[Connection, Write], Awaitable[T]]) -> T:
         """One transaction of what `work` does with the connection and of the units it writes. After a collision with
         another it is called again."""
@@ -123,6 +105,24 @@ class PostgresStore:
         done = await self._connections.run(whole)
         self._fire(touched)
         return done
+
+    # Commits
+
+    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+        return await self._to_the_end(self._commit(units, ask))
+
+    async def _commit(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
+        touched: set[str] = set()
+
+        async def work(connection: Connection) -> CommitReply:
+            touched.clear()  # after a collision the same work is done again
+            return await transact(connection, self._sql, self._now(), units, ask, touched)
+
+        # One after the other, in the order they were asked for: a claim that follows a commit sees what that has freed.
+        async with self._turn:
+            reply = await self._connections.run(work)
+        self._fire(touched)
+        return reply
 
     async def claim(self, ask: Ask) -> Claims:
         return (await self.commit((), ask)).work

@@ -125,6 +125,18 @@ class Server:
 
         return _apart(work())
 
+    def run(self, script: str) -> None:
+        """Runs several statements as they would be in a file."""
+
+        async def work() -> None:
+            connection = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{self.port}/postgres")
+            try:
+                await connection.execute(script)
+            finally:
+                await connection.close()
+
+        _apart(work())
+
 
 @cache
 def server(*, durable: bool = False) -> Server:

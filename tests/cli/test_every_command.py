@@ -28,6 +28,7 @@ MORE = {  # options without which a command says only that they are missing
     "dlq redrive": ["--all", "greet"],
     "runs fork": ["--at", "0-1"],
     "export": ["--all"],
+    "import pgboss": ["--from", "postgresql://nobody@127.0.0.1:1/nothing"],
     "jobs list": ["--state", "waiting"],
     "outbox create": ["--in", "sqlite:///mine.db"],
     "outbox relay": ["--from", "sqlite:///mine.db", "--once"],
@@ -170,7 +171,7 @@ def test_files_that_are_not_there(refused: Callable) -> None:
 def test_nothing_there_yet(refused: Callable) -> None:
     """Looking at a store that is not there makes none."""
     makes_one = NO_STORE | {"run", "start", "worker", "dev", "emit", "enqueue", "schedules add", "doctor", "import"}
-    makes_one |= {"check"}
+    makes_one |= {"check", "import pgboss"}
     for name in sorted(EVERY.keys() - makes_one):
         assert refused(*call_of(name)) in ("not_found", "unknown_run"), name
     assert not Path(".penstock").exists() or not list(Path(".penstock").iterdir())

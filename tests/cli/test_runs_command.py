@@ -32,6 +32,21 @@ def test_the_list_is_filtered_and_paged(penstock: Callable) -> None:
     assert ids("--before", "c") == ["b", "a"]
 
 
+def test_runs_are_found_by_tag_input_and_time(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "a", "--input", '{"customer": 7, "paid": true}', "--tag", "shop=rome")
+    penstock("run", "greet", "--key", "b", "--input", '{"customer": 8}', "--tag", "shop=rome")
+
+    def ids(*options: str) -> list[str]:
+        return [json.loads(line)["id"] for line in penstock("runs", "--json", *options).lines]
+
+    assert ids("--where", '{"customer": 7}') == ["a"]
+    assert ids("--tag", "shop=rome") == ["b", "a"]
+    assert ids("--tag", "shop=rome", "--where", '{"customer": 8}', "--since", "2h") == ["b"]
+    assert ids("--until", "2h") == []
+    assert ids("--since", "2020-01-31T09:00", "--until", "2020-02-01") == []
+    assert "--since yesterday: write how long ago" in penstock("runs", "--since", "yesterday").err
+
+
 def test_show_tells_of_steps_input_and_logs(penstock: Callable, project: Path) -> None:
     (project / "workers" / "chatty.py").write_text(
         "from penstock import flow\n@flow('chatty')\ndef chatty(x, ctx):\n    ctx.log('one thing')\n    return x\n"

@@ -1,4 +1,4 @@
-"""BullMQ for Node beside us, on the same Redis."""
+"""BullMQ and pg-boss for Node beside us, on the same Redis, on the same Postgres."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+import postgres_server
 import redis_server
 from penstock.testing.until import until
 
@@ -24,18 +26,29 @@ PATIENCE = 30
 
 @pytest.fixture(scope="session")
 def node_program() -> Path:
+    """BullMQ's program."""
+    return _installed(HERE)
+
+
+@pytest.fixture(scope="session")
+def boss_program() -> Path:
+    """pg-boss' program."""
+    return _installed(HERE / "pgboss")
+
+
+def _installed(source: Path) -> Path:
     """peer.mjs in a folder with what it needs, installed once for each lock file."""
     assert shutil.which("npm"), "no npm: install Node 20 or newer"
-    name = hashlib.sha256((HERE / "package-lock.json").read_bytes()).hexdigest()[:16]
+    name = hashlib.sha256((source / "package-lock.json").read_bytes()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"penstock-interop-{name}"
     if not (folder / "installed").exists():
         folder.mkdir(exist_ok=True)
         for file in ("package.json", "package-lock.json"):
-            shutil.copy(HERE / file, folder)
+            shutil.copy(source / file, folder)
         npm = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
         subprocess.run(npm, cwd=folder, check=True, capture_output=True, timeout=300)
         (folder / "installed").touch()
-    shutil.copy(HERE / "peer.mjs", folder)
+    shutil.copy(source / "peer.mjs", folder)
     return folder / "peer.mjs"
 
 
@@ -99,8 +112,21 @@ def place() -> str:
 @pytest_asyncio.fixture
 async def node(node_program: Path, place: str) -> AsyncIterator[Peer]:
     port, db = place.rpartition(":")[2].split("/")
+    async with _started(node_program, port, db) as peer:
+        yield peer
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def boss(boss_program: Path) -> AsyncIterator[Peer]:
+    """pg-boss in the schema `pgboss` of the database that `postgres_server.url()` is in."""
+    async with _started(boss_program, postgres_server.server().url().partition("?")[0], "pgboss") as peer:
+        yield peer
+
+
+@asynccontextmanager
+async def _started(program: Path, *arguments: str) -> AsyncIterator[Peer]:
     process = await asyncio.create_subprocess_exec(
-        "node", str(node_program), port, db, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        "node", str(program), *arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     peer = Peer(process)
     try:

@@ -40,6 +40,7 @@ from ..jobs.keeping import Kept
 from ..jobs.schedule import CatchUp, Overlap, Target, make_spec
 from ..jobs.tree import JobTree, Node
 from ..jobs.work import Work
+from ..ports.messaging import Bridge
 from ..ports.store import RunRow, ScheduleRow, Store
 from ..ports.unit import DELIVERIES, Claim
 from ..settings import SettingOptions, Settings
@@ -47,10 +48,11 @@ from ..telemetry.logging import configure
 from ..telemetry.recorder import Recorder
 from ..telemetry.redaction import Redactor
 from .backend import mask, open_store
+from .bridging import AppHands
 from .doubts import Doubts
 from .families import Families
 from .given import count, dedupe_key
-from .options import NoInput, StartOptions, WorkerOptions
+from .options import NoInput, RunSearch, StartOptions, WorkerOptions
 from .outbox import Outbox
 from .queues import DeadLetters, Queues
 from .scheduling import Scheduling
@@ -97,7 +99,7 @@ class App:
 
     Used with `async with`. `url` names the store (default `PENSTOCK_URL`, else a SQLite file under `.penstock/`),
     `dir` the folder of worker files (default `workers` if it exists), `handlers` gives decorated functions instead.
-    Further keyword arguments are settings.
+    `bridges` join other systems' queues, such as pg-boss'. Further keyword arguments are settings.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class App:
         handlers: Iterable[Callable[..., Any]] | None = None,
         clock: Clock | None = None,
         store: Store | None = None,
+        bridges: Iterable[Bridge] = (),
         **settings: Unpack[SettingOptions],
     ) -> None:
         given = {**settings, "url": url, "dir": str(dir) if dir is not None else None}
@@ -119,6 +122,7 @@ class App:
         self.registry = self._load(handlers, dir is not None or (handlers is None and "PENSTOCK_DIR" in os.environ))
         self._recorder = Recorder(self.settings.namespace, redactor)
         self._store = store
+        self._bridges = tuple(bridges)
         self._prefix = f"{os.urandom(6).hex()}-"
         self._numbers = itertools.count(1)
         self._is_open = False
@@ -183,8 +187,15 @@ class App:
             self._unit_id,
             self.settings,
             lambda: self.registry,
+            self._bridges,
         )
         self._is_open = True
+        try:
+            for bridge in self._bridges:
+                await bridge.open(AppHands(self))
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Stops working, writes what is in hand, closes the store."""
@@ -192,6 +203,8 @@ class App:
             return
         self._is_open = False
         await self._working.close()
+        for bridge in self._bridges:
+            await bridge.close()
         await self.events.close()
         await self._committer.close()
         await self.store.close()
@@ -254,11 +267,11 @@ class App:
         """A run's state as it was just after an event."""
         return await self._runs.view(id, event)
 
-    async def runs(
-        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
-    ) -> list[RunRow]:
-        """Runs, newest first; `before` is the id of the last one of the page before."""
-        return await self._runs.list(flow=flow, status=status, before=before, limit=limit)
+    async def runs(self, **which: Unpack[RunSearch]) -> list[RunRow]:
+        """Runs, newest first: of a `flow`, with a `status`, with some `tags`, begun `since` or `until` a moment (or so
+        long ago), with an input that contains what `where` says. `before` is the id of the last one of the page before.
+        """
+        return await self._runs.list(**which)
 
     async def wait(self, id: str, *, timeout: Duration | None = None) -> RunRow:
         """Waits until a run has ended, however it ended."""

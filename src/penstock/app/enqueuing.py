@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 from ..core.clock import Clock
@@ -45,6 +46,12 @@ class Enqueuing:
         self._unit_id = unit_id
         self._find = find
         self._doubts = doubts
+
+    def by(self, committer: Submits) -> Enqueuing:
+        """The same, jobs being committed another way."""
+        other = copy(self)
+        other._committer = committer
+        return other
 
     async def add(
         self,

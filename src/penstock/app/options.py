@@ -35,6 +35,19 @@ class StartOptions(TypedDict, total=False):
     tx: Any
 
 
+class RunSearch(TypedDict, total=False):
+    """Of `runs`."""
+
+    flow: str | None
+    status: str | None
+    since: datetime | Duration | None  # a duration means so long ago
+    until: datetime | Duration | None
+    tags: Mapping[str, str] | None
+    where: Any  # JSON that the input contains
+    before: str | None
+    limit: int
+
+
 class EnqueueManyOptions(TypedDict, total=False):
     """Of `enqueue_many`."""
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from copy import copy
+from datetime import datetime
 from typing import Any
 
-from ..core.clock import Clock
+from ..core.clock import Clock, moment_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun, WaitTimeout
 from ..core.ids import check_id, event_seq, uuid7
-from ..core.payload import pack, unpack
+from ..core.payload import pack, plain, unpack
 from ..core.priority import check_priority
 from ..flows.commands import Commands
 from ..flows.forking import Forks
@@ -49,6 +51,12 @@ class Runs:
         self._doubts = doubts
         self._registry = registry
         self._where = where  # the store's URL, fit for a message
+
+    def by(self, commands: Commands) -> Runs:
+        """The same, what is commanded being committed another way."""
+        other = copy(self)
+        other._commands = commands
+        return other
 
     async def start(
         self,
@@ -92,10 +100,39 @@ class Runs:
         last = event_seq(upto) if upto is not None else None
         return reduce_flow(event for event in events if last is None or event.seq <= last)
 
-    async def list(self, *, flow: str | None, status: str | None, before: str | None, limit: int) -> list[RunRow]:
+    async def list(
+        self,
+        *,
+        flow: str | None = None,
+        status: str | None = None,
+        since: datetime | Duration | None = None,
+        until: datetime | Duration | None = None,
+        tags: Mapping[str, str] | None = None,
+        where: Any = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[RunRow]:
         if status is not None:
             one_of(status, STATUSES, "status")
-        return await self._store.runs(flow=flow, status=status, before=before, limit=count(limit))
+        begun: dict[str, Any] = {}
+        if tags:
+            begun["meta"] = {"tags": texts(tags, "tags")}
+        if where is not None:
+            begun["data"] = {"input": plain(where, "where")}
+        return await self._store.runs(
+            flow=flow,
+            status=status,
+            since=self._moment(since),
+            until=self._moment(until),
+            begun=begun or None,
+            before=before,
+            limit=count(limit),
+        )
+
+    def _moment(self, given: datetime | Duration | None) -> int | None:
+        if given is None or isinstance(given, datetime):
+            return None if given is None else moment_ms(given)
+        return self._clock.now_ms() - to_ms(given)
 
     async def wait(self, id: str, timeout: Duration | None) -> RunRow:
         try:

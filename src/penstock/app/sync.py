@@ -18,11 +18,20 @@ from ..flows.reducer import FlowView
 from ..flows.registry import Registry
 from ..flows.resuming import Signature
 from ..jobs.tree import JobTree, Node
+from ..ports.messaging import Bridge
 from ..ports.store import RunRow, ScheduleRow, Store
 from ..settings import SettingOptions, Settings
 from .app import App, NotOpen
 from .last_threads import LastThreads
-from .options import EnqueueManyOptions, EnqueueOptions, NoInput, ScheduleOptions, StartOptions, WorkerOptions
+from .options import (
+    EnqueueManyOptions,
+    EnqueueOptions,
+    NoInput,
+    RunSearch,
+    ScheduleOptions,
+    StartOptions,
+    WorkerOptions,
+)
 from .sync_parts import SyncDeadLetters, SyncEvents, SyncQueues, SyncState, each
 from .sync_transactions import SyncOutbox, carried
 from .waiting import WaitView
@@ -46,9 +55,12 @@ class SyncApp:
         handlers: Iterable[Callable[..., Any]] | None = None,
         clock: Clock | None = None,
         store: Store | None = None,
+        bridges: Iterable[Bridge] = (),
         **settings: Unpack[SettingOptions],
     ) -> None:
-        self._make: Callable[[], App] = lambda: App(url, dir, handlers=handlers, clock=clock, store=store, **settings)
+        self._make: Callable[[], App] = lambda: App(
+            url, dir, handlers=handlers, clock=clock, store=store, bridges=bridges, **settings
+        )
         self._app: App | None = None
         self._worker: asyncio.Task[None] | None = None
 
@@ -137,10 +149,8 @@ class SyncApp:
     def run_at(self, id: str, event: str) -> FlowView:
         return self._call(self.app.run_at(id, event))
 
-    def runs(
-        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
-    ) -> list[RunRow]:
-        return self._call(self.app.runs(flow=flow, status=status, before=before, limit=limit))
+    def runs(self, **which: Unpack[RunSearch]) -> list[RunRow]:
+        return self._call(self.app.runs(**which))
 
     def wait(self, id: str, *, timeout: Duration | None = None) -> RunRow:
         return self._call(self.app.wait(id, timeout=timeout))

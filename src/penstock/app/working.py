@@ -15,6 +15,7 @@ from ..flows.starters import Starters
 from ..jobs.committer import Committer
 from ..jobs.work import Work
 from ..jobs.worker import QueueLimits, Worker
+from ..ports.messaging import Bridge
 from ..ports.store import Retention, Store
 from ..ports.unit import DELIVERIES, Claim
 from ..runners.inprocess import InProcessRunner
@@ -51,6 +52,7 @@ class Working:
         unit_id: Callable[[], str],
         settings: Settings,
         registry: Callable[[], Registry],
+        bridges: Sequence[Bridge] = (),
     ) -> None:
         self._store = store
         self._committer = committer
@@ -61,6 +63,7 @@ class Working:
         self._unit_id = unit_id
         self._settings = settings
         self._registry = registry
+        self._bridges = bridges
         self._worker: Worker | None = None
         self._asked: tuple[Sequence[str], int] = ((), 1)
         self._ended = asyncio.Event()
@@ -97,6 +100,7 @@ class Working:
             asyncio.create_task(self._scheduling.scheduler.run(), name="penstock-scheduler"),
             asyncio.create_task(self._sweep(), name="penstock-sweep"),
             asyncio.create_task(self._keep_starters(), name="penstock-starters"),
+            *(asyncio.create_task(bridge.run(), name="penstock-bridge") for bridge in self._bridges),
         ]
         try:
             await self._until_stopped(worker)

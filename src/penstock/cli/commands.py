@@ -52,7 +52,9 @@ COMMANDS: dict[str, Entry] = {
     "outbox": Entry("The table by which your transactions reach a store elsewhere; create, sql, relay.", _STORE),
     "migrate": Entry("Create or update the tables of a Postgres store.", _STORE),
     "export": Entry("Write runs with their events and jobs as lines of JSON.", _STORE),
-    "import": Entry("Read runs that 'export' has written into a store.", _STORE, "importing:import_"),
+    "import": Entry(
+        "Read runs that 'export' has written into a store, or what waits in a pg-boss.", _STORE, "importing:import_"
+    ),
     "bench": Entry("Measure this machine on a store that is removed afterwards.", _STORE),
     "completion": Entry("Print the shell's completion script: bash, zsh or fish.", _CODE),
 }

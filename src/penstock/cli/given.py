@@ -62,6 +62,23 @@ def read_moment(text: str | None, option: str = "--at") -> datetime | None:
         raise UsageMistake(f"{option} {text}: write a time such as 2030-01-31T09:00:00+01:00") from None
 
 
+def read_ago(text: str | None, option: str) -> datetime | str | None:
+    """The value of --since and the like: a duration, which counts back from now, or a time."""
+    if text is None:
+        return None
+    try:
+        to_ms(text)
+        return text
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageMistake(
+            f"{option} {text}: write how long ago, such as 2h, or a time such as 2030-01-31T09:00"
+        ) from None
+
+
 def read_limit(limit: int) -> int:
     """The value of --limit."""
     if limit < 1:

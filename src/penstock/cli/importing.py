@@ -1,4 +1,4 @@
-"""`penstock import FILE`."""
+"""`penstock import FILE`, `penstock import pgboss`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from cyclopts import App as Commands
+
 from ..app import App
 from ..app.transfer import BadExport, Importer, PlayedClock, SavedRun, read_line
 from ..settings import Settings
+from .import_pgboss import pgboss
 from .listing import done
 from .logs import log_as
 from .mistakes import UsageMistake
@@ -17,8 +20,12 @@ from .options import USUAL_PLACE, Common
 from .progress import progress
 from .session import check_dir, check_kept
 
+import_ = Commands(name="import", help="Read runs that 'export' has written, or what waits in a pg-boss, into a store.")
+import_.command(pgboss)
 
-def import_(file: str, /, *, common: Common = USUAL_PLACE) -> int:
+
+@import_.default
+def import_file(file: str, /, *, common: Common = USUAL_PLACE) -> int:
     """Read runs that 'export' has written into a store, one that is not there yet included.
 
     If one of them is in the store already, nothing is imported.

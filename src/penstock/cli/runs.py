@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ..app.again import replay_run, retry_run
 from ..app.given import near
+from ..app.options import RunSearch
 from ..app.queues import Redriven
 from ..core.clock import iso
 from ..core.durations import show_ms
@@ -21,7 +22,7 @@ from ..flows.reducer import FlowView
 from ..ports.store import RunRow
 from .confirm import NOT_DONE, Yes, confirmed
 from .dlq import told
-from .given import read_input, read_limit
+from .given import read_ago, read_input, read_limit, read_tags
 from .listing import done, show_list
 from .mistakes import warn
 from .options import USUAL_PLACE, Common
@@ -41,12 +42,30 @@ def list_runs(
     *,
     flow: Annotated[str | None, Parameter(help="Only runs of this flow.")] = None,
     status: Annotated[str | None, Parameter(help="Only runs with this status, such as failed.")] = None,
+    tag: Annotated[
+        list[str] | None, Parameter(negative="", help="Only runs with this tag name=value; may be repeated.")
+    ] = None,
+    where: Annotated[
+        str | None, Parameter(allow_leading_hyphen=True, help="Only runs whose input contains this JSON, @FILE, -.")
+    ] = None,
+    since: Annotated[str | None, Parameter(help="Only runs begun in the last 2h, say, or since a time.")] = None,
+    until: Annotated[str | None, Parameter(help="Only runs begun more than 2h ago, say, or before a time.")] = None,
     before: Annotated[str | None, Parameter(help="Only runs older than the run of this id.")] = None,
     limit: Annotated[int, Parameter(help="At most so many.")] = 20,
     common: Common = USUAL_PLACE,
 ) -> int:
     """List runs, newest first; 'runs show ID' shows one with its steps."""
-    rows = asyncio.run(_list(common, flow, status, before, read_limit(limit)))
+    which = RunSearch(
+        flow=flow,
+        status=status,
+        tags=read_tags(tag),
+        where=read_input(where, "--where"),
+        since=read_ago(since, "--since"),
+        until=read_ago(until, "--until"),
+        before=before,
+        limit=read_limit(limit),
+    )
+    rows = asyncio.run(_list(common, which))
     none = "No runs." if flow is None else f"No runs of flow {flow}."
     show_list([_object(row) for row in rows], _SHOWN, json=common.json, none=none)
     return 0
@@ -193,11 +212,11 @@ def replay(
     return 0
 
 
-async def _list(common: Common, flow: str | None, status: str | None, before: str | None, limit: int) -> list[RunRow]:
+async def _list(common: Common, which: RunSearch) -> list[RunRow]:
     async with looking_app(common) as app:
-        if before is not None:
+        if (before := which.get("before")) is not None:
             await app.run(before)  # a run that is not there is a mistake, not the end of the list
-        rows = await app.runs(flow=flow, status=status, before=before, limit=limit)
+        rows, flow = await app.runs(**which), which.get("flow")
         if flow is not None and not rows and not await app.runs(flow=flow, limit=1):
             known = sorted({row.flow for row in await app.runs(limit=1000)})
             if hint := near(flow, known):

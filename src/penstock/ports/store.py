@@ -123,9 +123,22 @@ class Runs(Protocol):
     async def run(self, id: str) -> RunRow | None: ...
 
     async def runs(
-        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
+        self,
+        *,
+        flow: str | None = None,
+        status: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        begun: Any = None,
+        before: str | None = None,
+        limit: int = 50,
     ) -> list[RunRow]:
-        """Newest first; `before` is the id of the last row of the page before."""
+        """Newest first; `before` is the id of the last row of the page before.
+
+        `since` (included) and `until` (not included) are milliseconds that bound when it was created. `begun` is JSON
+        that the body of the first event of its stream contains (see core/matching.py); a run whose first event was
+        trimmed away has nothing to be found by.
+        """
         ...
 
     async def loose_runs(self, limit: int = 100) -> list[str]:

@@ -57,19 +57,41 @@ SELECT created FROM penstock.runs WHERE id = $1;
 
 -- name: runs
 SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
-WHERE (created, id) < ($1, $2) ORDER BY created DESC, id DESC LIMIT $3;
+WHERE created >= $1 AND (created, id) < ($2, $3) ORDER BY created DESC, id DESC LIMIT $4;
 
 -- name: runs_of_flow
 SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
-WHERE flow = $1 AND (created, id) < ($2, $3) ORDER BY created DESC, id DESC LIMIT $4;
+WHERE flow = $1 AND created >= $2 AND (created, id) < ($3, $4) ORDER BY created DESC, id DESC LIMIT $5;
 
 -- name: runs_with_status
 SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
-WHERE status = $1 AND (created, id) < ($2, $3) ORDER BY created DESC, id DESC LIMIT $4;
+WHERE status = $1 AND created >= $2 AND (created, id) < ($3, $4) ORDER BY created DESC, id DESC LIMIT $5;
 
 -- name: runs_of_flow_with_status
 SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
-WHERE flow = $1 AND status = $2 AND (created, id) < ($3, $4) ORDER BY created DESC, id DESC LIMIT $5;
+WHERE flow = $1 AND status = $2 AND created >= $3 AND (created, id) < ($4, $5) ORDER BY created DESC, id DESC LIMIT $6;
+
+-- name: begun_alike
+SELECT count(*) FROM (
+  SELECT 1 FROM penstock.events WHERE seq = 1 AND penstock.searchable(body) @> penstock.searchable($1::json) LIMIT $2) AS e;
+
+-- name: runs_begun
+-- From the index of first events to their streams to their runs, in this order whatever the planner would guess.
+WITH e AS MATERIALIZED (
+  SELECT sid, body FROM penstock.events WHERE seq = 1 AND penstock.searchable(body) @> penstock.searchable($1::json))
+SELECT r.*, e.body FROM e
+CROSS JOIN LATERAL (SELECT name FROM penstock.streams WHERE sid = e.sid OFFSET 0) AS s
+CROSS JOIN LATERAL (
+  SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
+  WHERE id = substr(s.name, length($2::text) + 1) OFFSET 0) AS r
+WHERE starts_with(s.name, $2) AND ($3::text IS NULL OR r.flow = $3) AND ($4::text IS NULL OR r.status = $4)
+  AND r.created >= $5 AND (r.created, r.id) < ($6, $7)
+ORDER BY r.created DESC, r.id DESC LIMIT $8;
+
+-- name: first_events
+SELECT g.n, e.body FROM unnest($1::text[]) WITH ORDINALITY AS g (name, n)
+CROSS JOIN LATERAL (SELECT sid FROM penstock.streams WHERE name = g.name OFFSET 0) AS s
+CROSS JOIN LATERAL (SELECT body FROM penstock.events WHERE sid = s.sid AND seq = 1 OFFSET 0) AS e;
 
 -- name: loose_runs
 SELECT r.id FROM penstock.runs AS r WHERE NOT r.closed

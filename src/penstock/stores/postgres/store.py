@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from ...core.clock import Clock, SystemClock
 from ...core.events import Event
+from ...core.payload import pack
+from ...ports.messaging import Write
 from ...ports.store import (
     ChildRow,
     DueSchedules,
@@ -21,7 +23,8 @@ from ...ports.store import (
     StateRow,
     WaitRow,
 )
-from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
+from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Receipt, Unit
+from ..searching import search
 from ..signals import TopicSignals
 from ..tailing import follow
 from . import children, events, housekeeping, queues, runs, schedules, state, waits
@@ -97,6 +100,27 @@ class PostgresStore:
         self.signals.fire(topics)
         self._wakeups.tell(topics)
 
+    async def together(self, work: Callable[[Connection, Write], Awaitable[T]]) -> T:
+        """One transaction of what `work` does with the connection and of the units it writes. After a collision with
+        another it is called again."""
+        return await self._to_the_end(self._together(work))
+
+    async def _together(self, work: Callable[[Connection, Write], Awaitable[T]]) -> T:
+        touched: set[str] = set()
+
+        async def whole(connection: Connection) -> T:
+            touched.clear()
+
+            async def write(units: Sequence[Unit]) -> list[Receipt]:
+                return (await transact(connection, self._sql, self._now(), units, None, touched)).receipts
+
+            async with connection.transaction():
+                return await work(connection, write)
+
+        done = await self._connections.run(whole)
+        self._fire(touched)
+        return done
+
     # Commits
 
     async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
@@ -167,9 +191,24 @@ class PostgresStore:
         return await self._read(runs.run, id)
 
     async def runs(
-        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
+        self,
+        *,
+        flow: str | None = None,
+        status: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        begun: Any = None,
+        before: str | None = None,
+        limit: int = 50,
     ) -> list[RunRow]:
-        return await self._read(runs.runs, flow, status, before, limit)
+        which = (flow, status, since, until)
+        if begun is None:
+            return await self._read(runs.runs, *which, before, limit)
+        prefix, pattern = f"{self._namespace}:flow:", pack(begun, "what runs began with")
+        given: tuple[Any, ...] = (runs.looked_up, prefix, pattern)
+        if await self._read(runs.common, pattern):
+            given = (runs.walked, prefix)
+        return await search(lambda *page: self._read(*given, *which, *page), begun, before, limit)
 
     async def loose_runs(self, limit: int = 100) -> list[str]:
         return await self._read(runs.loose, limit)

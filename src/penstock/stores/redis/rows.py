@@ -9,6 +9,7 @@ import msgspec
 from ...core.events import decode_event
 from ...ports.store import ChildRow, ChildState, FeedItem, JobRow, QueueRow, RunRow, ScheduleRow, StateRow, WaitRow
 from ...ports.unit import JobState
+from ..searching import Begun
 from .commit import NOTHING
 from .names import outside
 
@@ -65,6 +66,12 @@ def run(reply: list[Any]) -> RunRow:
     return RunRow(
         id.decode(), int(version), flow.decode(), status.decode(), closed == b"1", int(created), int(updated), record
     )
+
+
+def begun(reply: list[Any]) -> Begun:
+    """A run with the body of its first event."""
+    *row, body = reply
+    return run(row), body
 
 
 def wait(reply: list[Any]) -> WaitRow:

@@ -25,6 +25,7 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Ask, Claim, Claims, CommitReply, Committed, JobState, Unit
+from ..searching import Begun, search
 from ..signals import TopicSignals
 from ..tailing import follow
 from . import claim as claiming
@@ -181,9 +182,24 @@ class RedisStore:
         return rows.run(found) if found is not None else None
 
     async def runs(
-        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
+        self,
+        *,
+        flow: str | None = None,
+        status: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        begun: Any = None,
+        before: str | None = None,
+        limit: int = 50,
     ) -> list[RunRow]:
-        return [rows.run(row) for row in await self._read("runs", flow, status, before, limit)]
+        which = (flow, status, since, until)
+        if begun is None:
+            return [rows.run(row) for row in await self._read("runs", *which, before, limit)]
+
+        async def page(before: str | None, limit: int) -> list[Begun]:
+            return [rows.begun(row) for row in await self._read("begun", *which, before, limit)]
+
+        return await search(page, begun, before, limit)
 
     async def loose_runs(self, limit: int = 100) -> list[str]:
         return [id.decode() for id in await self._read("loose", limit)]

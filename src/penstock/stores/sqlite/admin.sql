@@ -34,19 +34,22 @@ SELECT created FROM runs WHERE id = ?;
 
 -- name: runs
 SELECT id, version, flow, status, closed, created, updated, record FROM runs
-WHERE (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
+WHERE created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
 
 -- name: runs_of_flow
 SELECT id, version, flow, status, closed, created, updated, record FROM runs
-WHERE flow = ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
+WHERE flow = ? AND created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
 
 -- name: runs_with_status
 SELECT id, version, flow, status, closed, created, updated, record FROM runs
-WHERE status = ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
+WHERE status = ? AND created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
 
 -- name: runs_of_flow_with_status
 SELECT id, version, flow, status, closed, created, updated, record FROM runs INDEXED BY runs_by_flow
-WHERE flow = ? AND status = ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
+WHERE flow = ? AND status = ? AND created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
+
+-- name: first_event
+SELECT e.body FROM streams s JOIN events e ON e.sid = s.sid AND e.seq = 1 WHERE s.name = ?;
 
 -- name: loose_runs
 SELECT id FROM runs r WHERE closed = 0

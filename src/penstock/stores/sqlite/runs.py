@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import apsw
 
 from ...ports.store import RunRow
+from ..searching import Begun
 from .events import LAST, SQL
 
 
@@ -13,12 +16,22 @@ def run(cursor: apsw.Cursor, id: str) -> RunRow | None:
     return _row(row) if row else None
 
 
-def runs(cursor: apsw.Cursor, flow: str | None, status: str | None, before: str | None, limit: int) -> list[RunRow]:
+def runs(
+    cursor: apsw.Cursor,
+    flow: str | None,
+    status: str | None,
+    since: int | None,
+    until: int | None,
+    before: str | None,
+    limit: int,
+) -> list[RunRow]:
     created, id = LAST, ""
     if before is not None:
         row = cursor.execute(SQL.run_created, (before,)).fetchone()
         created, id = (row[0], before) if row else (0, "")
-    page = (created, id, limit)
+    if until is not None:
+        created, id = min((created, id), (until, ""))
+    page = (since or 0, created, id, limit)
     if flow and status:
         rows = cursor.execute(SQL.runs_of_flow_with_status, (flow, status, *page))
     elif flow:
@@ -28,6 +41,15 @@ def runs(cursor: apsw.Cursor, flow: str | None, status: str | None, before: str 
     else:
         rows = cursor.execute(SQL.runs, page)
     return [_row(row) for row in rows]
+
+
+def begun(cursor: apsw.Cursor, namespace: str, rows: list[RunRow]) -> list[Begun]:
+    """The rows with the body of each run's first event."""
+    found: list[Begun] = []
+    for row in rows:
+        first: Any = cursor.execute(SQL.first_event, (f"{namespace}:flow:{row.id}",)).fetchone()
+        found.append((row, first[0] if first else None))
+    return found
 
 
 def loose(cursor: apsw.Cursor, limit: int) -> list[str]:

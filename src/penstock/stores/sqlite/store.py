@@ -24,6 +24,7 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
+from ..searching import search
 from ..signals import TopicSignals
 from ..tailing import follow
 from . import children, events, housekeeping, queues, runs, schedules, state, waits
@@ -109,9 +110,24 @@ class SqliteStore:
         return await self._reader.run(lambda c: runs.run(c, id))
 
     async def runs(
-        self, *, flow: str | None = None, status: str | None = None, before: str | None = None, limit: int = 50
+        self,
+        *,
+        flow: str | None = None,
+        status: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        begun: Any = None,
+        before: str | None = None,
+        limit: int = 50,
     ) -> list[RunRow]:
-        return await self._reader.run(lambda c: runs.runs(c, flow, status, before, limit))
+        def page(cursor: apsw.Cursor, before: str | None, limit: int) -> list[RunRow]:
+            return runs.runs(cursor, flow, status, since, until, before, limit)
+
+        if begun is None:
+            return await self._reader.run(lambda c: page(c, before, limit))
+        return await search(
+            lambda *at: self._reader.run(lambda c: runs.begun(c, self._namespace, page(c, *at))), begun, before, limit
+        )
 
     async def loose_runs(self, limit: int = 100) -> list[str]:
         return await self._reader.run(lambda c: runs.loose(c, limit))

@@ -25,6 +25,7 @@ from .refusals import RefusalContract
 from .repeats import RepeatContract
 from .runs import RunsContract
 from .schedules import SchedulesContract
+from .search import RunSearchContract
 from .signals import SignalsContract
 from .sleeping import PausedRunContract, SleepingContract
 from .state import StateContract
@@ -49,6 +50,7 @@ class StoreContract(
     PausedRunContract,
     DeliveriesContract,
     RunsContract,
+    RunSearchContract,
     EventLogContract,
     TailContract,
     FeedContract,
@@ -80,6 +82,7 @@ __all__ = [
     "QueueAdminContract",
     "RefusalContract",
     "RepeatContract",
+    "RunSearchContract",
     "RunsContract",
     "SchedulesContract",
     "SignalsContract",

@@ -116,18 +116,19 @@ function READS.run() return run_row(arg(1)) end
 
 -- Newest first; with a flow and a status, the flow's are looked through.
 function READS.runs()
-  local flow, status, before, limit = arg(1), arg(2), arg(3), tonumber(arg(4))
+  local flow, status, since, till, before, limit = arg(1), arg(2), arg(3), arg(4), arg(5), tonumber(arg(6))
   local list = NS .. (flow ~= '' and 'runs:flow:' .. flow or status ~= '' and 'runs:status:' .. status or 'runs')
-  local high = '+inf'
+  local low, high, place = since == '' and '-inf' or since, till == '' and '+inf' or '(' .. till, nil
   if before ~= '' then
-    high = call('ZSCORE', NS .. 'runs', before)
-    if not high then return {} end
+    place = call('ZSCORE', NS .. 'runs', before)
+    if not place then return {} end
+    if till == '' or tonumber(place) < tonumber(till) then high = place end
   end
   local rows, skip = {}, 0
   while #rows < limit do
-    local ids = call('ZREVRANGEBYSCORE', list, high, '-inf', 'WITHSCORES', 'LIMIT', skip, 200)
+    local ids = call('ZREVRANGEBYSCORE', list, high, low, 'WITHSCORES', 'LIMIT', skip, 200)
     for n = 1, #ids, 2 do
-      local row = not (ids[n + 1] == high and ids[n] >= before) and run_row(ids[n])
+      local row = not (ids[n + 1] == place and ids[n] >= before) and run_row(ids[n])
       if row and (status == '' or row[4] == status) then
         rows[#rows + 1] = row
         if #rows == limit then break end
@@ -135,6 +136,16 @@ function READS.runs()
     end
     if #ids < 400 then break end
     skip = skip + 200
+  end
+  return rows
+end
+
+-- The same, each with the body of its first event.
+function READS.begun()
+  local rows = READS.runs()
+  for _, row in ipairs(rows) do
+    local first = call('XRANGE', NS .. 'flow:' .. row[1], '-', '+', 'COUNT', 1)[1]
+    row[9] = first and string.match(first[1], '-1$') and first[2][2] or false
   end
   return rows
 end

@@ -1,0 +1,1 @@
+"""Other systems' queues, joined at the edge."""

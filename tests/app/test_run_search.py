@@ -1,0 +1,85 @@
+"""Finding runs again: by time, tag and what they began with, on every store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from penstock import Context, SyncApp, flow
+from penstock.core.errors import BadArgument, NotJSON
+from penstock.testing.clock import FakeClock
+
+
+@flow("order")
+async def order(input: Any, ctx: Context) -> None: ...
+
+
+@flow("refund")
+async def refund(input: Any, ctx: Context) -> None: ...
+
+
+async def _found(app: Any, **which: Any) -> list[str]:
+    return [row.id for row in await app.runs(**which)]
+
+
+async def test_runs_by_tag_input_flow_and_time(app: Callable[..., Any], clock: FakeClock) -> None:
+    async with app(order, refund, clock=clock) as one:
+        began = clock.now_ms()
+        lines = [{"sku": "a"}, {"sku": "b"}]
+        await one.start(order, {"customer": 7, "lines": lines}, idempotency_key="first", tags={"shop": "rome"})
+        clock.advance("1h")
+        await one.start(refund, {"customer": 7}, idempotency_key="second", tags={"shop": "rome", "vip": "yes"})
+        clock.advance("1h")
+        await one.start(order, {"customer": 8}, idempotency_key="third", tags={"shop": "oslo"})
+        assert await _found(one, where={"customer": 7}) == ["second", "first"]
+        assert await _found(one, where={"lines": [{"sku": "b"}]}) == ["first"]
+        assert await _found(one, where={"customer": 7}, flow="order") == ["first"]
+        assert await _found(one, tags={"shop": "rome"}) == ["second", "first"]
+        assert await _found(one, tags={"shop": "rome", "vip": "yes"}) == ["second"]
+        assert await _found(one, tags={"shop": "rome"}, where={"customer": 8}) == []
+        assert await _found(one, since="90m") == ["third", "second"]
+        assert await _found(one, until=timedelta(hours=1)) == ["first"]
+        assert await _found(one, since=datetime.fromtimestamp(began / 1000, UTC), until="30m") == ["second", "first"]
+        assert await _found(one, where={"customer": 7}, before="second") == ["first"]
+        assert await _found(one, where={"customer": 7}, status="completed") == []
+
+
+async def test_a_hidden_value_is_not_to_be_guessed(memory: Callable[..., Any]) -> None:
+    async with memory(order) as one:
+        await one.start(order, {"customer": 7, "password": "sesame-1"})
+        assert await _found(one, where={"password": "sesame-1"}) == []
+        assert len(await _found(one, where={"customer": 7})) == 1
+
+
+async def test_a_fork_and_a_replay_are_found_as_what_they_came_from(memory: Callable[..., Any]) -> None:
+    async with memory(order) as one, one.working():
+        run, _ = await one.ends(order, {"customer": 7}, idempotency_key="old", tags={"shop": "rome"})
+        begun = (await one.stream(run))[0].id
+        await one.fork(run, begun, key="new")
+        assert await _found(one, where={"customer": 7}, tags={"shop": "rome"}) == ["new", "old"]
+
+
+@pytest.mark.parametrize(
+    ("which", "problem"),
+    [
+        ({"since": "soon"}, BadArgument),
+        ({"tags": {"shop": 7}}, Exception),
+        ({"where": {"a": float("nan")}}, NotJSON),
+        ({"status": "done"}, BadArgument),
+    ],
+)
+async def test_what_cannot_be_looked_for_is_said(
+    memory: Callable[..., Any], which: dict[str, Any], problem: type[Exception]
+) -> None:
+    async with memory(order) as one:
+        with pytest.raises(problem, match=r"soon|shop|where|done"):
+            await one.runs(**which)
+
+
+def test_the_same_without_async() -> None:
+    with SyncApp(":memory:", handlers=[order]) as app:
+        run = app.start(order, {"customer": 7}, tags={"shop": "rome"})
+        assert [row.id for row in app.runs(where={"customer": 7}, tags={"shop": "rome"}, since="1h")] == [run]

@@ -1,0 +1,84 @@
+"""Looking for runs on Postgres reads an index, not the runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import postgres_server
+from penstock.core.clock import Clock
+from penstock.core.payload import pack
+from penstock.stores.postgres import PostgresStore, runs
+from penstock.stores.postgres.connection import connect
+from penstock.testing.contracts import RunSearchContract
+from penstock.testing.contracts.samples import event, run, unit
+
+RUNS, BATCH = 4000, 500
+
+
+@pytest_asyncio.fixture
+async def store() -> AsyncIterator[PostgresStore]:
+    """Four thousand runs of two flows, each of a customer of its own."""
+    store = PostgresStore(postgres_server.url())
+    await store.open()
+    try:
+        for first in range(0, RUNS, BATCH):
+            await store.commit([_begun(n) for n in range(first, first + BATCH)])
+        yield store
+    finally:
+        await store.close()
+
+
+def _begun(n: int) -> Any:
+    said = event("flow.started", f"nq:flow:r{n:05}", {"input": {"customer": n, "town": "Rome"}})
+    return unit(run=run(f"r{n:05}", flow="shop" if n % 2 else "mail"), events=[said])
+
+
+async def _plan(store: PostgresStore, begun: Any) -> str:
+    """Nothing was analyzed: a search is not to wait for autovacuum."""
+    connection = await connect(store.address)
+    try:
+        values = (pack(begun), "nq:flow:", None, None, 0, 2**62, "", 200)
+        rows = await connection.fetch(f"EXPLAIN {store._sql.runs_begun}", *values)
+    finally:
+        await connection.close()
+    return "\n".join(row[0] for row in rows)
+
+
+async def test_what_a_run_began_with_is_looked_up(store: PostgresStore) -> None:
+    wanted = {"data": {"input": {"customer": 1234}}}
+    assert [row.id for row in await store.runs(begun=wanted)] == ["r01234"]
+    assert await store.runs(begun=wanted, flow="shop") == []
+    plan = await _plan(store, wanted)
+    assert "Bitmap Index Scan on events_begun" in plan, plan
+    assert "Seq Scan" not in plan, plan
+
+
+async def test_what_many_runs_began_with_is_walked_through(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest runs have it: they are not sorted with all the others."""
+    wanted = {"data": {"input": {"town": "Rome"}}}
+    expected = [f"r{n:05}" for n in range(RUNS - 1, 0, -2)]
+    assert [row.id for row in await store.runs(begun=wanted, flow="shop", limit=RUNS)] == expected
+    monkeypatch.setattr(runs, "COMMON", RUNS)
+
+    async def never(*_: Any) -> None:
+        raise AssertionError("all of them were fetched to be sorted")
+
+    monkeypatch.setattr(runs, "looked_up", never)
+    assert [row.id for row in await store.runs(begun=wanted, flow="shop", limit=300)] == expected[:300]
+
+
+class TestWalking(RunSearchContract):
+    """The walk finds what the index finds."""
+
+    @pytest.fixture(autouse=True)
+    def _always(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(runs, "COMMON", 0)
+
+    async def make_store(self, clock: Clock) -> PostgresStore:
+        return PostgresStore(postgres_server.url(), clock=clock)

@@ -1,0 +1,420 @@
+"""pg-boss for Node and us, each doing what the other sends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+import postgres_server
+from penstock import App, Context, flow, job
+from penstock.core.errors import ConfigError, NotFound, Permanent
+from penstock.messaging.pgboss import AddJob, EmitEvent, PgBoss, PgBossSchema, StartFlow, consuming
+from penstock.messaging.pgboss.queues import Queues
+from penstock.ports.messaging import Message
+from penstock.testing.until import until
+
+pytestmark = [pytest.mark.xdist_group("interop"), pytest.mark.asyncio(loop_scope="module")]
+PAYLOAD = {"text": "\U0001f9ea é", "list": [], "map": {}, "n": 2**53 - 1, "deep": {"a": [1, {"b": None}]}}
+QUICK = {"poll": "20ms"}
+CUTS = 25 if os.environ.get("PENSTOCK_FAULTS") == "full" else 3
+
+
+@flow("order", emits=["order.done"])
+async def order(input: dict, ctx: Context) -> Any:
+    ctx.emit("order.done", {"input": input})
+    return input
+
+
+@job(queue="mail")
+async def mail(input: Any, ctx: Context) -> Any:
+    return {"sent": input}
+
+
+def boss_url() -> str:
+    return postgres_server.server().url().partition("?")[0]
+
+
+def calling(handle: Callable[[Message], Any], queue: str) -> App:
+    """An App that calls a function with the jobs of a queue."""
+    return App(":memory:", handlers=[mail], bridges=[PgBoss(boss_url(), consume={queue: handle}, **QUICK)])
+
+
+@pytest.fixture
+def queue() -> str:
+    """A name of its own for each test: they share a schema."""
+    return f"q-{uuid4().hex[:12]}"
+
+
+@pytest.fixture(params=["one database", "two databases"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where our store is: beside pg-boss' tables, or elsewhere."""
+    return postgres_server.url() if request.param == "one database" else f"sqlite:///{tmp_path}/penstock.db"
+
+
+async def _job_in(boss: Any, queue: str, id: str, state: str) -> dict[str, Any]:
+    async def there() -> dict[str, Any] | None:
+        found = await boss.ask("job", queue=queue, id=id)
+        return found if found is not None and found["state"] == state else None
+
+    return await until(there, 30)  # type: ignore[no-any-return]
+
+
+async def _created(boss: Any, queue: str, **options: Any) -> str:
+    """The queue, with a dead letter queue of its own; gives that one's name."""
+    await boss.ask("create", queue=f"{queue}-dead")
+    await boss.ask("create", queue=queue, options={"deadLetter": f"{queue}-dead", **options})
+    return f"{queue}-dead"
+
+
+async def test_a_job_of_node_starts_a_run_once(boss: Any, queue: str, url: str) -> None:
+    await _created(boss, queue)
+    bridge = PgBoss(boss_url(), consume={queue: order}, **QUICK)
+    async with App(url, handlers=[order], bridges=[bridge]) as app, app.working():
+        id = await boss.ask("send", queue=queue, data=PAYLOAD)
+        done = await _job_in(boss, queue, id, "completed")
+        assert done["retryCount"] == 0
+        assert await app.result(id, timeout=20) == PAYLOAD
+        assert [row.id for row in await app.runs()] == [id]
+
+
+async def test_a_job_of_node_tells_of_an_event_or_becomes_a_job(boss: Any, queue: str, url: str) -> None:
+    other = f"{queue}-b"
+    await _created(boss, queue)
+    await _created(boss, other)
+    bridge = PgBoss(boss_url(), consume={queue: EmitEvent("order.paid"), other: AddJob("mail")}, **QUICK)
+    async with App(url, handlers=[mail], bridges=[bridge]) as app, app.working():
+        told = await boss.ask("send", queue=queue, data={"order": 7})
+        added = await boss.ask("send", queue=other, data=None)
+        await _job_in(boss, queue, told, "completed")
+        await _job_in(boss, other, added, "completed")
+        assert [e.data for e in await app.events.read("nq:global") if e.kind == "order.paid"] == [{"order": 7}]
+        assert await app.job_result(added, timeout=20) == {"sent": None}
+
+
+async def test_a_function_is_called_and_its_result_is_kept(boss: Any, queue: str) -> None:
+    await _created(boss, queue, heartbeatSeconds=10)
+    seen: list[Message] = []
+
+    async def handle(message: Message) -> Any:
+        seen.append(message)
+        return ["done"]
+
+    async with calling(handle, queue) as app, app.working():
+        id = await boss.ask("send", queue=queue, data=PAYLOAD, options={"priority": 5})
+        assert (await _job_in(boss, queue, id, "completed"))["output"] == {"value": ["done"]}
+    assert seen == [Message(id, queue, PAYLOAD, 1)]
+
+
+async def test_a_failure_is_tried_again_and_then_a_dead_letter(boss: Any, queue: str) -> None:
+    dead = await _created(boss, queue, retryLimit=2, retryDelay=0)
+    attempts: list[int] = []
+
+    async def handle(message: Message) -> None:
+        attempts.append(message.attempt)
+        raise OSError(f"no luck {message.attempt}")
+
+    async with calling(handle, queue) as app, app.working():
+        id = await boss.ask("send", queue=queue, data={"order": 7})
+        failed = await _job_in(boss, queue, id, "failed")
+    assert attempts == [1, 2, 3]
+    assert failed["output"] == {"name": "OSError", "message": "no luck 3"}
+    (letter,) = await boss.ask("jobs", queue=dead)
+    assert (letter["data"], letter["state"]) == ({"order": 7}, "created")
+    # What it came from is known to pg-boss too: its own worker does it, and could send it back.
+    await boss.ask("work", queue=dead)
+    assert (await boss.hears("worked", letter["id"]))["data"] == {"order": 7}
+    row = postgres_server.server().do("SELECT * FROM pgboss.job WHERE name = $1", dead)[0]
+    assert (row["source_name"], str(row["source_id"]), row["source_retry_count"]) == (queue, id, 2)
+    assert str(row["source_root_id"]) == id
+    assert "no luck 3" in row["source_output"]
+
+
+async def test_what_will_never_do_is_not_tried_again(boss: Any, queue: str, url: str) -> None:
+    dead = await _created(boss, queue, retryLimit=5)
+    bridge = PgBoss(boss_url(), consume={queue: StartFlow("order")}, **QUICK)
+    async with App(url, handlers=[order], bridges=[bridge]) as app, app.working():
+        id = await boss.ask("send", queue=queue, data={"n": 2.0**60})  # no integer of ours
+        failed = await _job_in(boss, queue, id, "failed")
+        assert "2^53" in failed["output"]["message"] or "integer" in failed["output"]["message"]
+        assert len(await boss.ask("jobs", queue=dead)) == 1
+        assert await app.runs() == []
+
+
+async def test_node_does_what_we_send(boss: Any, queue: str) -> None:
+    await _created(boss, queue, notify=True)
+    bridge = PgBoss(boss_url())
+    async with App(":memory:", handlers=[mail], bridges=[bridge]):
+        await boss.ask("work", queue=queue)
+        id = await bridge.send(queue, PAYLOAD)
+        assert (await boss.hears("worked", id))["data"] == PAYLOAD
+        done = await _job_in(boss, queue, id, "completed")
+        assert done["output"] == {"by": "node"}
+        assert done["deadLetter"] == f"{queue}-dead"
+
+
+async def test_what_is_sent_has_its_queues_options_and_its_own(boss: Any, queue: str) -> None:
+    await _created(boss, queue, retryLimit=4, retryDelay=3, retryBackoff=True, expireInSeconds=60)
+    bridge = PgBoss(boss_url())
+    async with App(":memory:", handlers=[mail], bridges=[bridge]):
+        id = str(uuid4())
+        assert await bridge.send(queue, 1, id=id, delay="1h", priority=7, retry_limit=1) == id
+        assert await bridge.send(queue, 2, id=id) is None
+        found = await boss.ask("job", queue=queue, id=id)
+        plain = await bridge.send(queue, 3)
+        assert plain is not None
+        other = await boss.ask("job", queue=queue, id=plain)
+    # Node's own job is what ours is to be like.
+    theirs = await boss.ask("job", queue=queue, id=await boss.ask("send", queue=queue, data=3))
+    times = {"id", "createdOn", "startAfter", "keepUntil"}
+    assert {k: v for k, v in other.items() if k not in times} == {k: v for k, v in theirs.items() if k not in times}
+    assert (found["retryLimit"], found["retryDelay"], found["priority"], found["state"]) == (1, 3, 7, "created")
+    assert found["startAfter"] > other["startAfter"]
+
+
+async def test_what_is_sent_with_a_connection_is_in_its_transaction(boss: Any, queue: str) -> None:
+    await _created(boss, queue)
+    bridge = PgBoss(boss_url())
+    async with App(":memory:", handlers=[mail], bridges=[bridge]):
+        connection = await asyncpg.connect(boss_url())
+        try:
+            transaction = connection.transaction()
+            await transaction.start()
+            await bridge.send(queue, 1, connection=connection)
+            assert await boss.ask("jobs", queue=queue) == []
+            await transaction.rollback()
+            async with connection.transaction():
+                await bridge.send(queue, 2, connection=connection)
+        finally:
+            await connection.close()
+    assert [one["data"] for one in await boss.ask("jobs", queue=queue)] == [2]
+
+
+async def test_events_of_ours_become_jobs_once(boss: Any, queue: str, url: str) -> None:
+    await _created(boss, queue)
+    make: Callable[[], App] = lambda: App(  # noqa: E731
+        url, handlers=[order], bridges=[PgBoss(boss_url(), produce={"order.done": queue}, **QUICK)]
+    )
+    async with make() as app:
+        async with app.working():
+            await app.start(order, {"n": 1})
+            await until(lambda: boss.ask("jobs", queue=queue), 30)
+        await app.start(order, {"n": 2})
+    async with make() as app:
+        # As after a crash before the place was remembered: all of it is read, and sent, again.
+        await app.state.set("pgboss/pgboss/relayed", "")
+        async with app.working():
+            await until(lambda: _at_least(boss, queue, 2), 30)
+            await until(lambda: _caught_up(app), 30)
+            found = await boss.ask("jobs", queue=queue)
+    assert sorted(one["data"]["input"]["n"] for one in found) == [1, 2]
+
+
+async def _at_least(boss: Any, queue: str, many: int) -> Any:
+    found = await boss.ask("jobs", queue=queue)
+    return found if len(found) >= many else None
+
+
+async def _caught_up(app: App) -> bool:
+    newest = await app.store.feed(None)
+    return bool(newest) and await app.state.get("pgboss/pgboss/relayed") != ""
+
+
+async def test_a_crash_between_the_run_and_the_completion_leaves_neither(
+    boss: Any, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one database both are one transaction: the run is not there before the job is completed."""
+    await _created(boss, queue)
+    id = await boss.ask("send", queue=queue, data={"n": 1})
+    real, crashed = Queues.complete, asyncio.Event()
+
+    async def crash(self: Queues, connection: Any, held: Any, output: Any = None) -> bool:
+        if crashed.is_set():
+            return await real(self, connection, held, output)
+        crashed.set()
+        raise ConnectionError("cut")
+
+    monkeypatch.setattr(Queues, "complete", crash)
+    monkeypatch.setattr(consuming, "AFTER_TROUBLE", 3600)
+    url = postgres_server.url()
+    async with App(url, handlers=[order], bridges=[PgBoss(consume={queue: order}, **QUICK)]) as app, app.working():
+        await crashed.wait()
+        assert (await boss.ask("job", queue=queue, id=id))["state"] == "created"
+        assert await app.runs() == []
+    async with App(url, handlers=[order], bridges=[PgBoss(consume={queue: order}, **QUICK)]) as app, app.working():
+        assert (await _job_in(boss, queue, id, "completed"))["retryCount"] == 0
+        assert await app.result(id, timeout=20) == {"n": 1}
+
+
+async def test_a_job_that_was_given_to_another_is_not_ended_by_us(boss: Any, queue: str) -> None:
+    await _created(boss, queue, retryLimit=3, expireInSeconds=600)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: Message) -> str:
+        begun.set()
+        await go_on.wait()
+        return f"attempt {message.attempt}"
+
+    async with calling(handle, queue) as app:
+        id = await boss.ask("send", queue=queue, data=1)
+        async with app.working():
+            await begun.wait()
+            # Its time was up, and a worker of pg-boss has it now.
+            postgres_server.server().do(
+                "UPDATE pgboss.job SET retry_count = 1 WHERE name = $1 AND state = 'active'", queue
+            )
+            go_on.set()
+            other = await boss.ask("send", queue=queue, data=2)
+            await _job_in(boss, queue, other, "completed")
+        assert (await boss.ask("job", queue=queue, id=id))["state"] == "active"
+
+
+async def test_a_worker_that_stops_gives_its_job_back(boss: Any, queue: str) -> None:
+    await _created(boss, queue)
+    begun = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with calling(handle, queue) as app:
+        id = await boss.ask("send", queue=queue, data=1)
+        async with app.working():
+            await begun.wait()
+        found = await boss.ask("job", queue=queue, id=id)
+    assert (found["state"], found["retryCount"]) == ("created", 0)
+
+
+async def test_what_a_dead_worker_left_is_taken_again(boss: Any, queue: str) -> None:
+    await _created(boss, queue, retryLimit=1, retryDelay=0)
+    id = await boss.ask("send", queue=queue, data=1)
+    postgres_server.server().do(
+        "UPDATE pgboss.job SET state = 'active', started_on = now() - interval '1 day' WHERE name = $1", queue
+    )
+
+    async def handle(message: Message) -> int:
+        return message.attempt
+
+    async with calling(handle, queue) as app, app.working():
+        assert (await _job_in(boss, queue, id, "completed"))["output"] == {"value": 2}
+
+
+async def test_permanent_goes_to_the_dead_letters_at_once(boss: Any, queue: str) -> None:
+    dead = await _created(boss, queue, retryLimit=5)
+
+    async def handle(message: Message) -> None:
+        raise Permanent("never")
+
+    async with calling(handle, queue) as app:
+        id = await boss.ask("send", queue=queue, data=1)
+        async with app.working():
+            assert (await _job_in(boss, queue, id, "failed"))["retryCount"] == 0
+    assert len(await boss.ask("jobs", queue=dead)) == 1
+
+
+async def test_a_policy_with_one_of_a_key_is_kept(boss: Any, queue: str) -> None:
+    """A stately queue has one job of a key in each state: a failed one whose place is taken has failed for good."""
+    dead = await _created(boss, queue, policy="stately", retryLimit=5, retryDelay=600)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await go_on.wait()
+        raise OSError("no luck")
+
+    async with calling(handle, queue) as app:
+        first = await boss.ask("send", queue=queue, data=1, options={"singletonKey": "k"})
+        async with app.working():
+            await begun.wait()
+            postgres_server.server().do(
+                "INSERT INTO pgboss.job (name, data, state, policy, singleton_key, start_after) "
+                "VALUES ($1, '2', 'retry', 'stately', 'k', now() + interval '1 hour')",
+                queue,
+            )
+            go_on.set()
+            await _job_in(boss, queue, first, "failed")
+    assert len(await boss.ask("jobs", queue=dead)) == 1
+
+
+# What cannot be joined
+
+
+async def _refused(bridge: PgBoss, kind: type[Exception], match: str) -> None:
+    with pytest.raises(kind, match=match):
+        async with App(":memory:", handlers=[mail, order], bridges=[bridge]):
+            pass
+
+
+async def test_a_schema_that_is_none_of_pgboss_is_named(boss: Any) -> None:
+    await boss.ask("schedules")
+    await _refused(PgBoss(boss_url(), schema="nowhere"), PgBossSchema, "no pg-boss in schema 'nowhere'")
+    with pytest.raises(PgBossSchema, match="letters, digits"):
+        PgBoss(schema="a b")
+    await _refused(PgBoss(), ConfigError, "give it the URL")
+
+
+async def test_an_unknown_queue_or_flow_is_named(boss: Any, queue: str) -> None:
+    await _created(boss, queue)
+    await _refused(PgBoss(boss_url(), consume={"nobody": order}), NotFound, r"no queue 'nobody'.*createQueue")
+    await _refused(PgBoss(boss_url(), consume={queue: StartFlow("ordre")}), NotFound, "ordre")
+    bridge = PgBoss(boss_url())
+    async with App(":memory:", handlers=[mail], bridges=[bridge]):
+        with pytest.raises(NotFound, match="no queue 'nobody'"):
+            await bridge.send("nobody", 1)
+    with pytest.raises(ConfigError, match="not open"):
+        await bridge.send(queue, 1)
+    await boss.ask("create", queue=f"{queue}-fifo", options={"policy": "key_strict_fifo"})
+    await _refused(PgBoss(boss_url(), consume={f"{queue}-fifo": order}), PgBossSchema, "key_strict_fifo")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ("UPDATE other.version SET version = 20", "has version 20; 34 to 43 are known: upgrade"),
+        ("ALTER TABLE other.job DROP COLUMN blocked", r"lacks job\.blocked"),
+    ],
+)
+async def test_a_version_we_do_not_know_is_refused(boss: Any, change: str, match: str) -> None:
+    await boss.ask("schedules")
+    do = postgres_server.server().run
+    do("DROP SCHEMA IF EXISTS other CASCADE; CREATE SCHEMA other")
+    for table in ("version", "job", "queue", "schedule"):
+        do(f"CREATE TABLE other.{table} AS TABLE pgboss.{table} WITH {'' if table == 'version' else 'NO '}DATA")
+    do(change)
+    await _refused(PgBoss(boss_url(), schema="other"), PgBossSchema, match)
+
+
+async def test_cut_connections_lose_no_job_and_start_no_run_twice(
+    boss: Any, queue: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server cuts off whoever is handing over. What was claimed elsewhere is brought again when its time is up."""
+    monkeypatch.setattr(consuming, "AFTER_TROUBLE", 0.01)
+    await _created(boss, queue, retryLimit=1000, expireInSeconds=1, retryDelay=0)
+    named = "application_name=bridge"
+    bridge = PgBoss(f"{boss_url()}?{named}", consume={queue: order}, concurrency=2, **QUICK)
+    ours = f"{url}&{named}" if url.startswith("postgresql") else url
+    async with App(ours, handlers=[order], bridges=[bridge]) as app, app.working():
+        sent = set()
+        for n in range(CUTS * 4):
+            sent.add(await boss.ask("send", queue=queue, data={"n": n}))
+            if n % 4 == 3:
+                postgres_server.server().do(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'bridge'"
+                )
+        await until(lambda: _all_done(boss, queue), 60)
+        for id in sent:
+            await app.result(id, timeout=30)
+        assert {row.id for row in await app.runs(limit=1000)} == sent
+        kinds = [[e.kind for e in await app.events.read(f"nq:flow:{id}")].count("flow.started") for id in sent]
+        assert kinds == [1] * len(sent)
+    assert await boss.ask("jobs", queue=f"{queue}-dead") == []
+
+
+async def _all_done(boss: Any, queue: str) -> bool:
+    return all(one["state"] == "completed" for one in await boss.ask("jobs", queue=queue))

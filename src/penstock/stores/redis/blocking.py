@@ -65,18 +65,30 @@ class BlockingClient:
         self._reader = hiredis.Reader()
         host, port = self._locate() if address.master else address.hosts[0]
         line = self._connect(host, port)
+        try:
+            self._enter(line)
+        except BaseException:
+            line.close()
+            raise
+        return line
+
+    def _enter(self, line: socket.socket) -> None:
+        address = self._address
         if address.password is not None:
             login = (address.user, address.password) if address.user else (address.password,)
             self._demand(line, ("AUTH", *login))
         self._demand(line, ("CLIENT", "SETNAME", self._name))
         self._demand(line, ("SELECT", address.db))
-        return line
 
     def _connect(self, host: str, port: int) -> socket.socket:
         line = socket.create_connection((host, port), SECONDS)
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        context = self._address.context()
-        return context.wrap_socket(line, server_hostname=host) if context else line
+        try:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            context = self._address.context()
+            return context.wrap_socket(line, server_hostname=host) if context else line
+        except BaseException:
+            line.close()
+            raise
 
     def _locate(self) -> tuple[str, int]:
         for host, port in self._address.hosts:
@@ -92,7 +104,6 @@ class BlockingClient:
     def _demand(self, line: socket.socket, parts: tuple[Any, ...]) -> None:
         reply = self._talk(line, parts)
         if isinstance(reply, hiredis.HiredisError):
-            line.close()
             raise translate(reply, str(self._address))
 
     def _drop(self) -> None:

@@ -150,7 +150,11 @@ async def connect(address: Address, name: str) -> Wire:
         async with asyncio.timeout(CONNECT_SECONDS):
             host, port = await _locate(address) if address.master else address.hosts[0]
             wire = await _dial(address, host, port)
-            await _enter(wire, address, name)
+            try:
+                await _enter(wire, address, name)
+            except BaseException:  # also when the time is up: a line nobody uses would stay open
+                wire.close()
+                raise
             return wire
     except (OSError, TimeoutError) as problem:
         raise StoreUnavailable(f"cannot reach {address} ({problem or 'no answer'}): is it running?") from None
@@ -170,7 +174,6 @@ async def _enter(wire: Wire, address: Address, name: str) -> None:
     commands += [pack(("CLIENT", "SETNAME", name)), pack(("SELECT", address.db))]
     for reply in await wire.call(b"".join(commands), len(commands)):
         if isinstance(reply, hiredis.HiredisError):
-            wire.close()
             raise translate(reply, str(address))
 
 

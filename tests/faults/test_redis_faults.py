@@ -22,7 +22,7 @@ from penstock.testing.until import until
 from redis_server import Server
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
-RESTARTS, STORMS, SHORTAGES = (100, 400, 60) if FULL else (20, 24, 2)
+RESTARTS, STORMS, SHORTAGES, ROLLBACKS = (100, 400, 60, 60) if FULL else (20, 24, 2, 5)
 PATIENCE = 60
 Tell = Callable[[str], None]
 
@@ -71,6 +71,33 @@ async def test_the_kills_notice_a_server_that_keeps_nothing(plain: Server, tmp_p
     async with under_way(plain.url(), tmp_path, patience=3) as load:
         await _kill_again_and_again(plain, load, 1)
     assert any(problem.startswith("lost:") for problem in load.problems)
+
+
+async def _go_back_again_and_again(server: Server, load: Load, times: int) -> None:
+    """The server is killed some time after it saved what it had, and comes back with that."""
+    for _ in range(times):
+        await load.more(5, PATIENCE)
+        await asyncio.to_thread(server.command, "SAVE")
+        await load.more(25, PATIENCE)
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+
+
+async def test_a_server_that_comes_back_without_its_last_writes(plain: Server, tmp_path: Path, tell: Tell) -> None:
+    async with under_way(plain.url(), tmp_path, forgetful=True) as load:
+        await _go_back_again_and_again(plain, load, ROLLBACKS)
+    tell(f"{ROLLBACKS} times back to what was saved, {load}")
+    assert load.problems == []
+
+
+async def test_what_is_known_of_lost_writes_is_noticed(
+    plain: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Tell
+) -> None:
+    redis_mutants.memory_outlives_the_server(monkeypatch)
+    async with under_way(plain.url(), tmp_path, forgetful=True, patience=4) as load:
+        await _go_back_again_and_again(plain, load, 3)
+    assert load.problems, "memory_outlives_the_server survived"
+    tell(f"memory_outlives_the_server: caught by going back: {load.problems[0]}")
 
 
 async def _storm(server: Server, load: Load, times: int) -> None:

@@ -79,6 +79,11 @@ def repeats_unseen(patch: Patch) -> None:
     )
 
 
+def memory_outlives_the_server(patch: Patch) -> None:
+    """What is known of runs is relied on after the server has come back without its last writes."""
+    patch.setattr(store.RedisStore, "lives", 0)
+
+
 def dropped_when_full(patch: Patch) -> None:
     """What a full store refuses is given up."""
     real = store.translate

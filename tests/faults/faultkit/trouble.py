@@ -20,8 +20,9 @@ from . import trades
 class Load:
     """What was asked for and what came of it. `problems` is filled when the trouble is over."""
 
-    def __init__(self, app: App, effects: EffectLog) -> None:
+    def __init__(self, app: App, effects: EffectLog, pace: float) -> None:
         self.app = app
+        self._pace = pace  # seconds a producer rests after each start
         self.acknowledged: list[str] = []
         self.refused = 0  # commands that were told to try again
         self.looks = 0
@@ -61,7 +62,7 @@ class Load:
         except StoreUnavailable:
             return False
         self.acknowledged.append(run)
-        await asyncio.sleep(0.005)  # a load, not a race
+        await asyncio.sleep(self._pace)
         return True
 
     async def watch(self) -> None:
@@ -96,13 +97,18 @@ class Load:
             effects=self._effects.read() if executed else (),
             acknowledged=self.acknowledged if acknowledged else (),
             triggers=trades.TRIGGERS,
+            namespace=self.app.settings.namespace,
         )
         self.problems += [str(violation) for violation in check(history)]
         self.problems += [] if not acknowledged else await self._unlike_what_was_said()
         self.problems += [f"loose: {run}" for run in await self.app.store.loose_runs()]
 
     async def _unlike_what_was_said(self) -> list[str]:
-        written = Counter(event.data for event in await self.app.events.read_all("nq:global") if event.kind == "said")
+        written = Counter(
+            event.data
+            for event in await self.app.events.read_all(f"{self.app.settings.namespace}:global")
+            if event.kind == "said"
+        )
         lost = [f"lost: what was said as number {number}" for number in self._said if not written[number]]
         return lost + [f"twice: what was said as number {number}" for number, n in written.items() if n > 1]
 
@@ -115,15 +121,23 @@ class Load:
 
 @asynccontextmanager
 async def under_way(
-    url: str, folder: Path, *, lease: str = "2s", producers: int = 3, patience: float = 60, forgetful: bool = False
+    url: str,
+    folder: Path,
+    *,
+    lease: str = "2s",
+    producers: int = 3,
+    patience: float = 60,
+    forgetful: bool = False,
+    namespace: str = "nq",
+    pace: float = 0.005,
 ) -> AsyncIterator[Load]:
     """Flows are started and worked on while the body makes trouble; `forgetful`: the store may lose what it said it
     had, as a whole, and then an attempt may be handed out again under its number."""
     effects, real = EffectLog(folder / "effects.jsonl"), trades.EFFECTS
     trades.EFFECTS = effects
     try:
-        async with App(url, handlers=trades.HANDLERS, lease=lease) as app:
-            load = Load(app, effects)
+        async with App(url, handlers=trades.HANDLERS, lease=lease, namespace=namespace) as app:
+            load = Load(app, effects, pace)
             async with app.working(concurrency=20):
                 producing = [asyncio.create_task(load.produce()) for _ in range(producers)]
                 producing.append(asyncio.create_task(load.say()))

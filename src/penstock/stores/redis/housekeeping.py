@@ -19,12 +19,17 @@ async def check_place(client: Client, namespace: str, prefix: str) -> None:
     facts = await _info(client)
     version = facts.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        raise StoreError(f"{client.address} is Redis {version}: {'.'.join(map(str, OLDEST))} or newer is needed")
+        raise StoreError(f"{client.place} is Redis {version}: {'.'.join(map(str, OLDEST))} or newer is needed")
     if facts.get("cluster_enabled") == "1" and (_tag(namespace) is None or _tag(namespace) != _tag(prefix)):
         raise ConfigError(
-            f"{client.address} is a cluster: give the namespace and the prefix of the queues one hash tag, such as "
-            f"namespace={{nq}} and prefix={{nq}}:bull, not {namespace!r} and {prefix!r}"
+            f"{client.place} is a cluster, and {namespace!r} and {prefix!r} would be spread over its servers: put the "
+            f"namespace in braces (PENSTOCK_NAMESPACE='{{nq}}'); a prefix of your own begins with it ({{nq}}:{prefix})"
         )
+
+
+def usual_prefix(namespace: str) -> str:
+    """How the keys of queues begin unless we are told: as BullMQ's do, in the slot of the namespace if it names one."""
+    return "bull" if _tag(namespace) is None else f"{namespace}:bull"
 
 
 def given(what: Retention) -> tuple[int | None, ...]:

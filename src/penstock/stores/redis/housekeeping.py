@@ -15,7 +15,7 @@ OLDEST = (6, 2)
 
 
 async def check_place(client: Client, namespace: str, prefix: str) -> None:
-    """Refuses a Redis that is too old, and names that a cluster would spread over its servers."""
+    """Refuses a Redis that is too old, names that a cluster would spread, and keys we may not write."""
     facts = await _info(client)
     version = facts.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
@@ -25,6 +25,8 @@ async def check_place(client: Client, namespace: str, prefix: str) -> None:
             f"{client.place} is a cluster, and {namespace!r} and {prefix!r} would be spread over its servers: put the "
             f"namespace in braces (PENSTOCK_NAMESPACE='{{nq}}'); a prefix of your own begins with it ({{nq}}:{prefix})"
         )
+    # A script that may touch some keys and not others would be stopped in the middle of a unit: asked for now.
+    await client.call("DEL", f"{namespace}:probe", f"{prefix}:probe")
 
 
 def usual_prefix(namespace: str) -> str:

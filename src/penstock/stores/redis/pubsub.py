@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
+import hiredis
+
 from ...core.errors import StoreError, StoreUnavailable
 from .connection import Wire, connect, locate
 from .place import Place
-from .resp import pack
+from .resp import pack, translate
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0  # seconds between tries to come back
 PING_SECONDS = 5.0
@@ -91,7 +93,9 @@ class Subscription:
     async def _subscribe(self) -> Wire:
         wire = await connect(self._place, "penstock-live")
         try:
-            await wire.call(pack(("SUBSCRIBE", self._channel)), 1)
+            (reply,) = await wire.call(pack(("SUBSCRIBE", self._channel)), 1)
+            if isinstance(reply, hiredis.HiredisError):
+                raise translate(reply, str(self._place))
         except BaseException:
             wire.close()
             raise

@@ -44,7 +44,7 @@ def translate(problem: Exception, place: str) -> StoreError:
             f"the queue {queue!r} is used by {version.split()[0]}: BullMQ before 6 loses jobs of paused queues; "
             "upgrade that program, or use another queue"
         )
-    if word in LOCKED_OUT:
+    if word in LOCKED_OUT or "The user executing the script can't" in text:
         return StoreError(f"{place} does not let us in ({text}): check user, password and ACL")
     if "SELECT is not allowed in cluster mode" in text:
         return StoreError(f"{place} is a cluster, which has one database: end the URL with /0")

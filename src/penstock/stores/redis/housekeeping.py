@@ -46,6 +46,7 @@ def given(what: Retention) -> tuple[int | None, ...]:
 async def describe(client: Client) -> dict[str, Any]:
     """Facts for `doctor` and error reports."""
     facts = await _info(client)
+    facts["aof_load_truncated"] = await _setting(client, "aof-load-truncated")
     return {
         "store": "redis",
         "redis": facts.get("redis_version"),
@@ -63,6 +64,20 @@ def _doubts(facts: dict[str, str]) -> Iterator[str]:
         yield f"maxmemory-policy is {policy}, so Redis forgets work when memory is short: set it to noeviction"
     if facts.get("aof_enabled") != "1":
         yield "appendonly is no, so a crash of Redis loses what came after its last snapshot: set it to yes"
+    elif facts.get("aof_load_truncated") == "yes":
+        yield (
+            "aof-load-truncated is yes: a Redis that finds half a transaction at the end of its log keeps part of it, "
+            "which comes to life at the start after: set it to no, and run redis-check-aof --fix before a start"
+        )
+
+
+async def _setting(client: Client, name: str) -> str:
+    """A setting of the server, or nothing if we may not ask."""
+    try:
+        found = await client.call("CONFIG", "GET", name)
+    except StoreError:
+        return ""
+    return found[1].decode() if found else ""
 
 
 async def _info(client: Client) -> dict[str, str]:

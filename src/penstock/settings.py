@@ -16,7 +16,7 @@ from typing import Any, Literal, TypedDict
 
 from .core.durations import Duration, to_ms
 from .core.errors import SettingError
-from .core.ids import BadId, check_name
+from .core.ids import BadId, check_name, check_namespace
 
 Names = str | Sequence[str]
 Retention = Duration | Literal["never", "off"]
@@ -173,7 +173,7 @@ def _convert(name: str, value: Any) -> Any:
         words = [part.strip() for part in parts]
         return tuple(check_name(word, "queue name") if name == "queues" else word for word in words if word)
     if name == "namespace":
-        return check_name(str(value), "namespace")
+        return check_namespace(str(value))
     if name in _CHOICES and value not in _CHOICES[name]:
         raise ValueError(f"{name}={value!r}: write {' or '.join(map(repr, _CHOICES[name]))}")
     return str(value)

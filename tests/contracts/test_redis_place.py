@@ -22,6 +22,7 @@ from penstock.stores.redis.address import Address, parse
         ("rediss://ann:pw@host?ca=a.pem", Address((("host", 6379),), "ann", "pw", tls=True, ca="a.pem")),
         ("redis://[::1]:7000", Address((("::1", 7000),))),
         ("redis+sentinel://a,b:1/main/2", Address((("a", 26379), ("b", 1)), db=2, master="main")),
+        ("redis+sentinel://a/m?sentinel_password=s", Address((("a", 26379),), master="m", sentinel_password="s")),
         ("redis://host?prefix=jobs", Address((("host", 6379),), queue_prefix="jobs")),
     ],
 )
@@ -69,6 +70,25 @@ async def test_what_a_doctor_doubts(tmp_path: Path) -> None:
     finally:
         await store.close()
         server.stop()
+
+
+@pytest.mark.parametrize(("truncated", "doubts"), [("yes", 1), ("no", 0)])
+async def test_a_doctor_knows_what_a_log_may_end_in(tmp_path: Path, truncated: str, doubts: int) -> None:
+    server = redis_server.Server(tmp_path, "--appendonly", "yes", "--aof-load-truncated", truncated)
+    store = RedisStore(server.url())
+    try:
+        await store.open()
+        found = (await store.describe())["doubts"]
+        assert len(found) == doubts
+        assert all("redis-check-aof --fix" in doubt for doubt in found)
+    finally:
+        await store.close()
+        server.stop()
+
+
+def test_an_option_that_a_url_has_not() -> None:
+    with pytest.raises(SettingError, match="no option 'prefx': there are ca, db, prefix"):
+        parse("redis://host/0?prefx=jobs")
 
 
 def test_files_that_are_not_the_tested_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from penstock import flow, step
 from penstock.app.again import retry_run
 from penstock.core.errors import DefinitionError
+from penstock.core.ids import step_job
 from penstock.flows.contract import read_module
 from penstock.flows.record import decode
 from penstock.testing.clock import FakeClock
@@ -64,9 +65,18 @@ async def test_a_pinned_run_is_left_to_a_worker_that_has_its_version(
             async with new.working():
                 await new.emit("answered", 42)
                 row = await new.step_in(run, "answer", "delayed")
-                assert (row.attempt, row.failures, row.due) == (2, 0, clock.now_ms() + 2_000)
-                old.tick("2s", new)
-                row = await new.step_in(run, "answer", "delayed")
+                assert (row.attempt, row.failures, row.due) == (
+                    2,
+                    0,
+                    clock.now_ms() + 1_000,
+                )  # by looks, not by attempts
+                old.tick("1s", new)
+
+                async def looked_again() -> bool:
+                    row = await new.in_state(step_job(run, "answer", 1), "delayed")
+                    return (row.attempt, row.due) == (3, clock.now_ms() + 2_000)
+
+                await until(looked_again, 20)
                 fresh = await new.start("shop")
                 await new.step_in(fresh, "answer", "suspended", "completed")
         warned = [r.getMessage() for r in caplog.records if "began under version 1" in r.getMessage()]

@@ -51,7 +51,8 @@ class Events:
     ) -> Event | None:
         """Appends an event to any stream and gives it back.
 
-        None when `key` was used before, or when the store's first answer was lost and its place with it.
+        None when `key` was used before, when the store's first answer was lost and its place with it, or when a
+        failover has lost the event since.
         """
         name = self._recorder.check(stream)
         check_kind(kind)

@@ -45,6 +45,13 @@ def check_name(value: str, what: str) -> str:
     return value
 
 
+def check_namespace(value: str) -> str:
+    """A namespace; in braces, all that begins with it is in one slot of a Redis Cluster."""
+    tagged = isinstance(value, str) and value.startswith("{") and value.endswith("}")
+    check_name(value[1:-1] if tagged else value, "namespace")
+    return value
+
+
 def check_job_id(value: str) -> str:
     """An id for a plain job; those a flow gives its steps (`run.step.1`) are not to be had."""
     if isinstance(value, str) and _STEP_JOB.fullmatch(value):

@@ -40,7 +40,7 @@ from .registry import Flow, Registry
 from .routing import CodeRouting
 from .table import TriggerTable
 from .table import decode as decode_table
-from .versions import OTHER_VERSION, Versions, next_look
+from .versions import OTHER_VERSION, Versions
 
 MAX_STEPS = 100_000
 
@@ -60,7 +60,7 @@ class FlowEngine:
         self._registry = registry
         self._state = state
         self._tables: dict[str, TriggerTable] = {}
-        self._versions = Versions()
+        self.versions = Versions()
         self.recorder = recorder
         self.clock = clock
         self.unit_id = unit_id
@@ -74,7 +74,7 @@ class FlowEngine:
         table = flow.table if flow is not None and record.table is None else await self.table(record)
         options = decode_options(claim.opts)
         definition = flow.steps.get(options.step) if flow is not None else None
-        handler = self._versions.instead(claim, record, flow)
+        handler = self.versions.instead(claim, record, flow)
         if handler is not None:
             return LeftWork(self, claim, record, table, flow, handler, options.n)
         if definition is not None:
@@ -295,7 +295,7 @@ class LeftWork(StepWork):
     def stopped(self, stopped: Stopped) -> Intent:
         if stopped.reason != OTHER_VERSION:
             return super().stopped(stopped)
-        due = self._engine.clock.now_ms() + next_look(self.claim.attempt)
+        due = self._engine.clock.now_ms() + self._engine.versions.next_look(self.claim.job)
         returned = self._returned({"reason": stopped.reason, "version": self._begun_under, "until": iso(due)})
 
         def build(_version: int, data: bytes | None) -> Unit:

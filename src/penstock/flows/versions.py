@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from dataclasses import replace
 
 from ..core.errors import AttemptCancelled, VersionMismatch
@@ -15,11 +16,7 @@ from .registry import Flow
 log = logging.getLogger("penstock.worker")
 OTHER_VERSION = "its worker has another version of the flow"
 FIRST_LOOK, LAST_LOOK = 1_000, 300_000  # milliseconds
-
-
-def next_look(attempt: int) -> int:
-    """How long a job is left alone that was given back: ever longer, for each look is recorded."""
-    return min(FIRST_LOOK << min(attempt - 1, 20), LAST_LOOK)
+REMEMBERED = 10_000  # jobs
 
 
 def mismatch(run: str, record: RunRecord, flow: Flow) -> str | None:
@@ -39,6 +36,18 @@ class Versions:
 
     def __init__(self) -> None:
         self._warned: set[tuple[str, str | None]] = set()
+        self._looks: OrderedDict[str, int] = OrderedDict()  # job -> how often it was given back here
+
+    def next_look(self, job: str) -> int:
+        """How long a job is left alone that is given back: ever longer, for each look is recorded.
+
+        By looks and not by attempts: a step that was resumed often has had many, and who comes first when it is due
+        again is a matter of chance, so a worker with the right version must soon have another."""
+        looks = self._looks.pop(job, 0)
+        self._looks[job] = looks + 1
+        if len(self._looks) > REMEMBERED:
+            self._looks.popitem(last=False)
+        return min(FIRST_LOOK << min(looks, 20), LAST_LOOK)
 
     def instead(self, claim: Claim, record: RunRecord, flow: Flow | None) -> Handler | None:
         """What is to be run instead of the step; None if the step is."""

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from ..core.errors import StoreUnavailable
-from ..ports.store import Commits
+from ..ports.store import Commits, GoesBack
 from ..ports.unit import Ask, Claims, CommitReply, Committed, Conflict, Receipt, Unit
 
 log = logging.getLogger("penstock.store")
@@ -57,7 +57,7 @@ class Submits(Protocol):
 class Intent:
     """One unit to be, decided as late as possible."""
 
-    __slots__ = ("build", "frees", "future", "patient", "record", "run", "tries", "unit", "version")
+    __slots__ = ("build", "frees", "future", "known_as", "patient", "record", "run", "tries", "unit", "version")
 
     def __init__(
         self,
@@ -77,7 +77,13 @@ class Intent:
         self.patient = patient  # work in hand waits for the store as long as it takes; a command gives up
         self.tries = 0
         self.unit: Unit | None = None
+        self.known_as: str | None = None  # the id its unit was sent under before
         self.future: asyncio.Future[Receipt]  # made when it is submitted
+
+    def undecide(self) -> None:
+        """Has it decided again, to be known by the same id."""
+        if self.unit is not None:
+            self.known_as, self.unit = self.unit.id, None
 
     def fail(self, problem: BaseException) -> None:
         if not self.future.done():
@@ -97,6 +103,8 @@ class Committer:
         self._loop = asyncio.get_running_loop()
         self._pending: list[Intent] = []
         self._known: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
+        self._goes_back: GoesBack | None = store if isinstance(store, GoesBack) else None
+        self._life = 0
         self._task: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -130,6 +138,7 @@ class Committer:
 
     def _built(self, batch: list[Intent]) -> list[Intent]:
         """Decides each intent on the newest state known of its run; gives those that have a unit to commit."""
+        self._forget_other_lives()
         heads: dict[str, _Head] = {}
         ready: list[Intent] = []
         later: list[Intent] = []
@@ -138,6 +147,12 @@ class Committer:
                 ready.append(intent)
         self._pending[:0] = later
         return ready
+
+    def _forget_other_lives(self) -> None:
+        """What was acknowledged may be gone: nothing is decided on the strength of it any longer."""
+        if self._goes_back is not None and self._goes_back.lives != self._life:
+            self._life = self._goes_back.lives
+            self._known.clear()
 
     def _decide(self, intent: Intent, heads: dict[str, _Head], later: list[Intent]) -> bool:
         """Whether the intent has a unit now. An answer that no version check would catch is not given on the strength
@@ -160,6 +175,8 @@ class Committer:
         if not isinstance(built, Unit):
             intent.settle(built)
             return False
+        if intent.known_as is not None:
+            built.id = intent.known_as
         intent.unit = built
         if built.run is not None:
             if after is not None:
@@ -227,6 +244,8 @@ class Committer:
         waiting = [intent for intent in batch if not intent.future.done()]  # the others' callers have gone away
         for intent in waiting:
             intent.tries += 1
+            if self._goes_back is not None and _ends_unguarded(intent):
+                intent.undecide()
         # A command is not kept waiting for a store that is known to be down: its caller is to hear of it soon.
         tries = max((intent.tries for intent in waiting), default=0)
         kept: list[Intent] = []
@@ -247,3 +266,9 @@ class Committer:
             return
         for intent in batch:
             await self._commit([intent])
+
+
+def _ends_unguarded(intent: Intent) -> bool:
+    """Whether it ends an attempt of a run and no version guards it: that the run is over may itself have been lost."""
+    unit = intent.unit
+    return intent.run is not None and unit is not None and unit.run is None and unit.outcome is not None

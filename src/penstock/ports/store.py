@@ -383,6 +383,16 @@ class SharedQueues(Protocol):
 
 
 @runtime_checkable
+class GoesBack(Protocol):
+    """A store whose server may come back without its last writes: a failover, a loss of power."""
+
+    @property
+    def lives(self) -> int:
+        """Moves on whenever the server may have gone back: what was known of a run before is then not relied on."""
+        ...
+
+
+@runtime_checkable
 class Migrates(Protocol):
     """A store whose tables are created and updated by numbered steps."""
 

@@ -73,6 +73,18 @@ def _note_receipts(app: App, note: Line) -> None:
     store.commit = noted
 
 
+def _put_back(mutant: str) -> None:
+    kind, _, name = mutant.rpartition(":")
+    if kind == "redis":
+        from . import redis_mutants
+
+        redis_mutants.apply(name)
+    else:
+        from . import mutants
+
+        mutants.apply(name)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
@@ -85,9 +97,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(name)s %(message)s")
     if options.mutant:
-        from . import mutants
-
-        mutants.apply(options.mutant)
+        _put_back(options.mutant)
     print("loaded", flush=True)
     if not sys.stdin.readline():
         return  # nobody needs us

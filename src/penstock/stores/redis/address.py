@@ -11,6 +11,12 @@ import msgspec
 from ...core.errors import SettingError
 
 FORMS = "redis://host:6379/0, rediss://user:password@host:6379/0 or redis+sentinel://host:26379,host:26379/name/0"
+OPTIONS = {
+    "ca": "the file with the authority of the server's certificate",
+    "db": "the database, if it is not in the path",
+    "prefix": "how the keys of queues begin",
+    "sentinel_password": "what sentinels ask for",
+}
 SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 
 
@@ -24,6 +30,7 @@ class Address(msgspec.Struct, frozen=True):
     tls: bool = False
     master: str | None = None  # the name sentinels know it by
     ca: str | None = None
+    sentinel_password: str | None = None
     queue_prefix: str | None = None
 
     def __str__(self) -> str:
@@ -32,11 +39,18 @@ class Address(msgspec.Struct, frozen=True):
         return f"redis at {where}" + (f" ({self.master})" if self.master else "")
 
     def context(self) -> ssl.SSLContext | None:
-        return ssl.create_default_context(cafile=self.ca) if self.tls else None
+        if not self.tls:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.ca)
+        except (OSError, ssl.SSLError) as problem:
+            raise SettingError(
+                f"ca={self.ca} is no file of certificates ({problem}): name the authority's PEM"
+            ) from None
 
 
 def parse(url: str) -> Address:
-    """The address a URL names; `?ca=file` gives the authority of a certificate, `?prefix=bull` that of the queues."""
+    """The address a URL names; see OPTIONS for what may follow a `?`."""
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES or not rest:
         raise SettingError(f"not a Redis URL: write {FORMS}")
@@ -49,6 +63,8 @@ def parse(url: str) -> Address:
         raise SettingError(f"the URL names sentinels and no master: write {FORMS}")
     master = path.pop(0) if sentinel else None
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    if unknown := sorted(set(query) - set(OPTIONS)):
+        raise SettingError(f"a Redis URL has no option {unknown[0]!r}: there are {', '.join(OPTIONS)}")
     user, _, password = login.partition(":")
     return Address(
         hosts=tuple(_host(place, 26379 if sentinel else 6379) for place in (places or "localhost").split(",")),
@@ -58,6 +74,7 @@ def parse(url: str) -> Address:
         tls=scheme.startswith("rediss"),
         master=master,
         ca=query.get("ca"),
+        sentinel_password=query.get("sentinel_password"),
         queue_prefix=query.get("prefix"),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import hiredis
 
 from ...core.errors import StoreError, StoreUnavailable
-from .address import Address
+from .place import Host, Place, is_replica, packed
 from .resp import pack, translate
 from .scripts import scripts
 
 CONNECT_SECONDS = 5.0
+REDIRECTS = 3  # servers of a cluster to be sent to before it is an answer
 SILENCE_SECONDS = 15.0  # a server that says nothing for so long, though it was asked, is not there
 Replies = list[Any]
 
@@ -22,8 +24,9 @@ Replies = list[Any]
 class Wire(asyncio.Protocol):
     """Bytes out, replies in. Each call waits for as many replies as it sent commands."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, peer: Host) -> None:
         self._place = place
+        self.peer = peer
         self._reader = hiredis.Reader()
         self._calls: deque[tuple[asyncio.Future[Replies], int]] = deque()
         self._replies: Replies = []
@@ -101,35 +104,59 @@ class Wire(asyncio.Protocol):
 class Client:
     """A connection that comes back by itself: a call on a lost one opens the next."""
 
-    def __init__(self, address: Address, name: str) -> None:
-        self.address = address
+    def __init__(self, place: Place, name: str) -> None:
+        self.place = place
         self._name = name
         self._wire: Wire | None = None
+        self._opened = 0
         self._opening: asyncio.Lock = asyncio.Lock()
         self._closed = False
+
+    @property
+    def lives(self) -> int:
+        """How many connections there were, the lost ones counted when they are lost: behind the next one there may be
+        another server."""
+        lost = self._wire is None or not self._wire.open
+        return 2 * self._opened + lost
 
     async def call(self, *parts: Any) -> Any:
         """One command and its reply; an error is raised in our words."""
         (reply,) = await self.send([pack(parts)])
         if isinstance(reply, hiredis.HiredisError):
-            raise translate(reply, str(self.address))
+            raise translate(reply, str(self.place))
         return reply
 
     async def send(self, commands: list[bytes]) -> Replies:
-        """Commands in one write; gives their replies, errors among them. A script Redis has forgotten is loaded, and
-        what could not run is sent again in its order."""
+        """Commands in one write; gives their replies, errors among them. A script Redis has forgotten is loaded, a
+        server whose keys are elsewhere is left for the other; what could not run is sent again in its order."""
         wire = self._wire if self._wire is not None and self._wire.open else await self._open()
         replies = await wire.call(b"".join(commands) if len(commands) > 1 else commands[0], len(commands))
         missing = [n for n, reply in enumerate(replies) if _is_unknown(reply)]
         if missing:
-            await _load(wire, str(self.address))
-            again = await wire.call(b"".join(commands[n] for n in missing), len(missing))
-            for n, reply in zip(missing, again, strict=True):
-                replies[n] = reply
+            await _load(wire, str(self.place))
+            await self._again(wire, commands, replies, missing)
+        for _ in range(REDIRECTS):
+            moved = [n for n, reply in enumerate(replies) if self.place.learn(reply, wire.peer)]
+            if not moved:
+                break
+            wire.close()
+            wire = await self._open()
+            await self._again(wire, commands, replies, moved)
+        if any(map(self.place.is_left, replies)):
+            wire.close()  # the next call asks who is master
         return replies
+
+    async def _again(self, wire: Wire, commands: list[bytes], replies: Replies, which: list[int]) -> None:
+        again = await wire.call(b"".join(commands[n] for n in which), len(which))
+        for n, reply in zip(which, again, strict=True):
+            replies[n] = reply
 
     async def close(self) -> None:
         self._closed = True
+        self.drop()
+
+    def drop(self) -> None:
+        """Lets the connection go; the next call opens another."""
         if self._wire is not None:
             self._wire.close()
             self._wire = None
@@ -137,60 +164,82 @@ class Client:
     async def _open(self) -> Wire:
         async with self._opening:
             if self._closed:
-                raise StoreUnavailable(f"the store at {self.address} is closed")
+                raise StoreUnavailable(f"the store at {self.place} is closed")
             if self._wire is None or not self._wire.open:
-                self._wire = await connect(self.address, self._name)
-                await _load(self._wire, str(self.address))
+                self._wire = await connect(self.place, self._name)
+                self._opened += 1
+                await _load(self._wire, str(self.place))
             return self._wire
 
 
-async def connect(address: Address, name: str) -> Wire:
+async def connect(place: Place, name: str) -> Wire:
     """A connection that is let in and in its database."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            host, port = await _locate(address) if address.master else address.hosts[0]
-            wire = await _dial(address, host, port)
-            await _enter(wire, address, name)
-            return wire
+            if place.address.master:
+                return await _enter(place, await locate(place), name)
+            return await _first(place, name)
+    except ssl.SSLCertVerificationError as problem:
+        why = problem.verify_message
+        raise StoreError(f"the certificate of {place} is not trusted ({why}): ?ca=file names its authority") from None
     except (OSError, TimeoutError) as problem:
-        raise StoreUnavailable(f"cannot reach {address} ({problem or 'no answer'}): is it running?") from None
+        raise StoreUnavailable(f"cannot reach {place} ({problem or 'no answer'}): is it running?") from None
 
 
-async def _dial(address: Address, host: str, port: int) -> Wire:
+async def _first(place: Place, name: str) -> Wire:
+    """The first server that answers."""
+    *others, last = place.candidates()
+    for host in others:
+        try:
+            return await _enter(place, host, name)
+        except (OSError, StoreUnavailable):
+            place.forget()
+    return await _enter(place, last, name)
+
+
+async def _dial(place: Place, host: Host) -> Wire:
     loop = asyncio.get_running_loop()
-    _, wire = await loop.create_connection(lambda: Wire(str(address)), host, port, ssl=address.context())
+    _, wire = await loop.create_connection(lambda: Wire(str(place), host), *host, ssl=place.address.context())
     return wire
 
 
-async def _enter(wire: Wire, address: Address, name: str) -> None:
-    commands = []
-    if address.password is not None:
-        login = (address.user, address.password) if address.user else (address.password,)
-        commands.append(pack(("AUTH", *login)))
-    commands += [pack(("CLIENT", "SETNAME", name)), pack(("SELECT", address.db))]
-    for reply in await wire.call(b"".join(commands), len(commands)):
-        if isinstance(reply, hiredis.HiredisError):
-            wire.close()
-            raise translate(reply, str(address))
+async def _enter(place: Place, host: Host, name: str) -> Wire:
+    wire = await _dial(place, host)
+    try:
+        commands = place.greeting(name)
+        replies = await wire.call(packed(commands), len(commands))
+        for reply in replies[: -1 if place.address.master else None]:
+            if isinstance(reply, hiredis.HiredisError):
+                raise translate(reply, str(place))
+        if is_replica(replies[-1]):
+            raise StoreUnavailable(f"{place} is between two masters: {host[0]}:{host[1]} is none")
+    except BaseException:  # also when the time is up: a line nobody uses would stay open
+        wire.close()
+        raise
+    return wire
 
 
-async def _locate(address: Address) -> tuple[str, int]:
+async def locate(place: Place) -> Host:
     """Asks the sentinels in turn who the master is."""
-    for host, port in address.hosts:
+    why = "none of them answers"
+    for host in place.address.hosts:
         try:
-            wire = await _dial(address, host, port)
+            wire = await _dial(place, host)
+        except ssl.SSLCertVerificationError:
+            raise
         except OSError:
             continue
         try:
-            command = pack(("SENTINEL", "get-master-addr-by-name", address.master or ""))
-            (found,) = await wire.call(command, 1)
+            commands = place.question()
+            found = (await wire.call(packed(commands), len(commands)))[-1]
         except StoreError:
             continue
         finally:
             wire.close()
         if isinstance(found, list):
             return found[0].decode(), int(found[1])
-    raise StoreUnavailable(f"no sentinel of {address} knows its master")
+        why = str(found) if found is not None else "they do not know that name"
+    raise StoreUnavailable(f"no sentinel of {place} tells its master ({why})")
 
 
 async def _load(wire: Wire, place: str) -> None:

@@ -15,16 +15,23 @@ OLDEST = (6, 2)
 
 
 async def check_place(client: Client, namespace: str, prefix: str) -> None:
-    """Refuses a Redis that is too old, and names that a cluster would spread over its servers."""
+    """Refuses a Redis that is too old, names that a cluster would spread, and keys we may not write."""
     facts = await _info(client)
     version = facts.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        raise StoreError(f"{client.address} is Redis {version}: {'.'.join(map(str, OLDEST))} or newer is needed")
+        raise StoreError(f"{client.place} is Redis {version}: {'.'.join(map(str, OLDEST))} or newer is needed")
     if facts.get("cluster_enabled") == "1" and (_tag(namespace) is None or _tag(namespace) != _tag(prefix)):
         raise ConfigError(
-            f"{client.address} is a cluster: give the namespace and the prefix of the queues one hash tag, such as "
-            f"namespace={{nq}} and prefix={{nq}}:bull, not {namespace!r} and {prefix!r}"
+            f"{client.place} is a cluster, and {namespace!r} and {prefix!r} would be spread over its servers: put the "
+            f"namespace in braces (PENSTOCK_NAMESPACE='{{nq}}'); a prefix of your own begins with it ({{nq}}:{prefix})"
         )
+    # A script that may touch some keys and not others would be stopped in the middle of a unit: asked for now.
+    await client.call("DEL", f"{namespace}:probe", f"{prefix}:probe")
+
+
+def usual_prefix(namespace: str) -> str:
+    """How the keys of queues begin unless we are told: as BullMQ's do, in the slot of the namespace if it names one."""
+    return "bull" if _tag(namespace) is None else f"{namespace}:bull"
 
 
 def given(what: Retention) -> tuple[int | None, ...]:
@@ -39,6 +46,7 @@ def given(what: Retention) -> tuple[int | None, ...]:
 async def describe(client: Client) -> dict[str, Any]:
     """Facts for `doctor` and error reports."""
     facts = await _info(client)
+    facts["aof_load_truncated"] = await _setting(client, "aof-load-truncated")
     return {
         "store": "redis",
         "redis": facts.get("redis_version"),
@@ -56,6 +64,20 @@ def _doubts(facts: dict[str, str]) -> Iterator[str]:
         yield f"maxmemory-policy is {policy}, so Redis forgets work when memory is short: set it to noeviction"
     if facts.get("aof_enabled") != "1":
         yield "appendonly is no, so a crash of Redis loses what came after its last snapshot: set it to yes"
+    elif facts.get("aof_load_truncated") == "yes":
+        yield (
+            "aof-load-truncated is yes: a Redis that finds half a transaction at the end of its log keeps part of it, "
+            "which comes to life at the start after: set it to no, and run redis-check-aof --fix before a start"
+        )
+
+
+async def _setting(client: Client, name: str) -> str:
+    """A setting of the server, or nothing if we may not ask."""
+    try:
+        found = await client.call("CONFIG", "GET", name)
+    except StoreError:
+        return ""
+    return found[1].decode() if found else ""
 
 
 async def _info(client: Client) -> dict[str, str]:

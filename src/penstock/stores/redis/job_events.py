@@ -15,9 +15,9 @@ import msgspec
 from ...core.clock import iso
 from ...core.errors import StoreUnavailable
 from ...core.events import Event
-from .address import Address
 from .connection import Wire, connect
 from .names import outside
+from .place import Place
 from .resp import pack, translate
 
 BLOCK_MS = 1000  # well below the time after which a silent server is given up
@@ -25,14 +25,14 @@ PAUSE = 0.2  # seconds before a lost connection is opened again
 Fields = dict[str, str]
 
 
-async def follow(address: Address, key: str, after: str | None) -> AsyncIterator[Event]:
+async def follow(place: Place, key: str, after: str | None) -> AsyncIterator[Event]:
     """Those after the cursor, all that are kept without one, then live; the connection is its own."""
     cursor, wire = after or "0-0", None
     try:
         while True:
             try:
-                wire = wire if wire is not None and wire.open else await connect(address, "penstock-jobs")
-                page = await _page(wire, key, cursor, address)
+                wire = wire if wire is not None and wire.open else await connect(place, "penstock-jobs")
+                page = await _page(wire, key, cursor, place)
             except StoreUnavailable:
                 await asyncio.sleep(PAUSE)
                 continue
@@ -46,11 +46,14 @@ async def follow(address: Address, key: str, after: str | None) -> AsyncIterator
             wire.close()
 
 
-async def _page(wire: Wire, key: str, cursor: str, address: Address) -> list[Any]:
+async def _page(wire: Wire, key: str, cursor: str, place: Place) -> list[Any]:
     command = pack(("XREAD", "COUNT", 500, "BLOCK", BLOCK_MS, "STREAMS", key, cursor))
     (reply,) = await wire.call(command, 1)
+    if place.learn(reply, wire.peer):
+        wire.close()
+        return []  # the next connection goes where the keys are
     if isinstance(reply, hiredis.HiredisError):
-        raise translate(reply, str(address))
+        raise translate(reply, str(place))
     return list(reply[0][1]) if reply else []
 
 

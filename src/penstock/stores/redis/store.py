@@ -35,6 +35,7 @@ from .address import parse
 from .blocking import BlockingClient
 from .connection import Client
 from .names import inside
+from .place import Place
 from .pubsub import Subscription
 from .resp import Part, pack, translate
 from .schedulers import Scheduled, following
@@ -58,25 +59,38 @@ class RedisStore:
         # The server's clock is everyone's; only a test brings its own.
         self._clock = None if clock is None or isinstance(clock, SystemClock) else clock
         self._namespace = namespace
-        self._prefix = queue_prefix or self.address.queue_prefix or "bull"
+        self._prefix = queue_prefix or self.address.queue_prefix or housekeeping.usual_prefix(namespace)
         self._origin = token()
         self._channel = f"{namespace}:live:{self.address.db}"
         name = f"penstock-{self._origin}"
-        self._client = Client(self.address, name)
-        self._blocking = BlockingClient(self.address, name)
+        place = self._place = Place(self.address)
+        self._client = Client(place, name)
+        self._blocking = BlockingClient(place, name)
         self._subscription = Subscription(
-            self.address, self._channel, self._origin, self.signals.fire, self.signals.fire_all
+            place, self._channel, self._origin, self.signals.fire, self.signals.fire_all, self._leave
         )
 
     async def open(self) -> None:
-        await housekeeping.check_place(self._client, self._namespace, self._prefix)
-        await self._subscription.start()
+        try:
+            await housekeeping.check_place(self._client, self._namespace, self._prefix)
+            await self._subscription.start()
+        except BaseException:
+            self._client.drop()
+            raise
 
     async def close(self) -> None:
         await self._subscription.stop()
         await self._client.close()
         self._blocking.close()
         await asyncio.sleep(0)  # the loop may end right after: it has to let go of the sockets first
+
+    @property
+    def lives(self) -> int:
+        return self._client.lives
+
+    def _leave(self) -> None:
+        self._client.drop()
+        self._blocking.leave()
 
     def _call(self, script: str, parts: Sequence[Part]) -> list[Part]:
         """A script with what every one of them begins with."""
@@ -163,7 +177,7 @@ class RedisStore:
     def job_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
         if after:
             event_seq(after)
-        return job_events.follow(self.address, f"{self._prefix}:{queue}:events", after)
+        return job_events.follow(self._place, f"{self._prefix}:{queue}:events", after)
 
     async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
         found = await (self._read("newest") if after is None else self._read("feed", after, limit))

@@ -1,0 +1,101 @@
+"""A log that ends anywhere, as after a loss of power: a unit is in it whole or not at all."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from faultkit import redis_mutants, trades
+from faultkit.length import FULL
+
+from penstock import App
+from penstock.testing.history import check, read_history
+from penstock.testing.until import until
+from redis_server import Server, mend
+
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
+CUTS, WORKED_OUT = (
+    (300, 40) if FULL else (14, 2)
+)  # how often the file is cut, and how often work then goes on to its end
+LEASE = "1s"  # what the log says is under way comes back after so long
+KEEPS = ("--appendonly", "yes", "--appendfsync", "everysec", "--aof-load-truncated", "no")
+
+
+async def _log_of_some_work(folder: Path) -> tuple[Path, str]:
+    """The append-only file of a server on which flows were begun and done, and the database it is about."""
+    server = Server(folder, *KEEPS)
+    url = server.url()
+    try:
+        async with App(url, handlers=trades.HANDLERS, lease=LEASE) as app, app.working(concurrency=20):
+            for n in range(36):
+                await app.start(trades.FLOWS[n % 3], {"n": n})
+            await until(lambda: _quiet(app), 60)
+    finally:
+        server.kill()
+    logs = [path for path in folder.rglob("*.aof") if path.stat().st_size]
+    return max(logs, key=lambda path: path.stat().st_size), url.rpartition("/")[2]
+
+
+async def _problems(log: Path, at: int, db: str, folder: Path, work: bool) -> list[str]:
+    """What is wrong in a store whose log ends there; with `work`, also after everything in it was worked on and the
+    server was started once more."""
+    whole = log.read_bytes()
+    log.write_bytes(whole[:at])
+    server = _mended(folder)
+    try:
+        async with _app(server, db) as app:
+            found = [f"loose: {run}" for run in await app.store.loose_runs()]
+            found += map(str, check(await read_history(app.store, triggers=trades.TRIGGERS, settled=False)))
+            if work and not found:
+                async with app.working(concurrency=20):
+                    await until(lambda: _quiet(app), 60)
+        if work and not found:
+            server.kill()
+            server.start()
+            async with _app(server, db) as app:
+                found += map(str, check(await read_history(app.store, triggers=trades.TRIGGERS)))
+        return found
+    finally:
+        server.kill()
+        log.write_bytes(whole)
+
+
+def _app(server: Server, db: str) -> App:
+    return App(f"redis://127.0.0.1:{server.port}/{db}", handlers=trades.HANDLERS, lease=LEASE)
+
+
+def _mended(folder: Path) -> Server:
+    """A server that is given a log whose end was mended, as docs/redis.md asks for."""
+    mend(folder)
+    return Server(folder, *KEEPS)
+
+
+async def _quiet(app: App) -> bool:
+    return not await app.store.runs(status="running", limit=1)
+
+
+def _offsets(log: Path, count: int) -> list[int]:
+    return random.Random(11).choices(range(log.stat().st_size), k=count)
+
+
+async def test_a_log_that_is_cut_anywhere_holds_no_torn_unit(tmp_path: Path, tell: Callable[[str], None]) -> None:
+    log, db = await _log_of_some_work(tmp_path)
+    offsets = _offsets(log, CUTS)
+    for n, at in enumerate(offsets):
+        assert await _problems(log, at, db, tmp_path, n < WORKED_OUT) == [], f"cut at byte {at}"
+    tell(f"{CUTS} cuts of a log of {log.stat().st_size} bytes, no torn unit")
+
+
+async def test_the_cuts_notice_units_in_two_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
+) -> None:
+    with monkeypatch.context() as patch:
+        redis_mutants.split_units(patch)
+        log, db = await _log_of_some_work(tmp_path)
+    found: list[str] = []
+    for at in _offsets(log, 60):
+        found = found or await _problems(log, at, db, tmp_path, False)
+    assert found, "split_units survived"
+    tell(f"split_units: caught by cuts: {found[0]}")

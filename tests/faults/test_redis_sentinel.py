@@ -1,0 +1,77 @@
+"""A master that fails, and sentinels that make another one: work goes on, and what is lost is lost as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from faultkit.length import FULL
+from faultkit.trouble import under_way
+
+from penstock.core.errors import StoreUnavailable
+from penstock.stores.redis import RedisStore
+from penstock.testing.contracts.samples import held
+from penstock.testing.until import until
+from redis_groups import NAME, Watched, ask
+
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
+SWITCHES = 6 if FULL else 0  # by an administrator's word, after the one by force
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    one = Watched(tmp_path)
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+async def test_a_failover_in_the_middle_of_work(watched: Watched, tmp_path: Path, tell: Callable[[str], None]) -> None:
+    store = RedisStore(watched.url())
+    await store.open()
+    async with under_way(watched.url(), tmp_path, forgetful=True, pace=0.05) as load:
+        for _ in range(SWITCHES):
+            await load.more(10)
+            await _switch(watched)
+        await load.more(10)
+        watched.servers[watched.master()].kill()
+        await load.more(20)
+        await _renews_at_the_new_master(store)
+    await store.close()
+    tell(f"{SWITCHES + 1} failovers, {load}")
+    assert load.problems == []
+
+
+async def _switch(watched: Watched) -> None:
+    """The replica is made master, and the master its replica."""
+    before = watched.master()
+    told = await asyncio.to_thread(ask, watched.sentinels[0].port, "SENTINEL", "FAILOVER", NAME)
+    assert told == b"+OK\r\n"
+    await until(lambda: watched.master() != before and watched.steady(), 60)
+
+
+async def _renews_at_the_new_master(store: RedisStore) -> None:
+    async def renewed() -> bool:
+        try:
+            one = await held(store, "j")
+            return store.renew([one], 30_000) == []
+        except StoreUnavailable:
+            return False
+
+    await until(renewed, 60)
+
+
+async def test_sentinels_that_cannot_help(watched: Watched) -> None:
+    with pytest.raises(StoreUnavailable, match="they do not know that name"):
+        await RedisStore(watched.url().replace(f"/{NAME}/", "/other/")).open()
+    watched.sentinels[0].stop()  # the others are asked
+    store = RedisStore(watched.url())
+    await store.open()
+    await store.close()
+    for one in watched.sentinels[1:]:
+        one.stop()
+    with pytest.raises(StoreUnavailable, match="none of them answers"):
+        await RedisStore(watched.url()).open()

@@ -1,0 +1,135 @@
+"""Several Redis servers that belong together: a master with a replica and sentinels, or a cluster."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from redis_server import Server, binary, free_port
+
+SLOTS = 16384
+NAME = "main"
+
+
+class Sentinel:
+    """One of those who watch a master."""
+
+    def __init__(self, folder: Path, master: Server, quorum: int) -> None:
+        self.port = free_port()
+        folder.mkdir()
+        config = folder / "sentinel.conf"  # it writes into it
+        config.write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {folder}\n"
+            f"sentinel monitor {NAME} 127.0.0.1 {master.port} {quorum}\n"
+            f"sentinel down-after-milliseconds {NAME} 400\n"
+            f"sentinel failover-timeout {NAME} 3000\n"
+        )
+        with (folder / "sentinel.log").open("ab") as log:
+            self.process = subprocess.Popen([binary(), str(config), "--sentinel"], stdout=log, stderr=log)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Watched:
+    """A master, a replica, and three sentinels of whom two have to agree."""
+
+    def __init__(self, folder: Path) -> None:
+        self.servers = [_started(folder / "a")]
+        self.servers.append(_started(folder / "b", "--replicaof", "127.0.0.1", str(self.servers[0].port)))
+        _wait(lambda: b"state=online" in self.servers[0].command("INFO", "replication"), "a replica")
+        self.sentinels = [Sentinel(folder / f"s{n}", self.servers[0], 2) for n in range(3)]
+        _wait(lambda: all(map(_ready, self.sentinels)), "sentinels that know each other and the replica")
+
+    def url(self) -> str:
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+        return f"redis+sentinel://{hosts}/{NAME}/0"
+
+    def master(self) -> int:
+        """Which of the servers the first sentinel calls master."""
+        said = ask(self.sentinels[0].port, "SENTINEL", "get-master-addr-by-name", NAME)
+        return [str(server.port).encode() in said for server in self.servers].index(True)
+
+    def steady(self) -> bool:
+        """Whether the other one follows it, so that the next failover can come."""
+        said = ask(self.servers[self.master()].port, "INFO", "replication")
+        return b"role:master" in said and b"state=online" in said and all(map(_ready, self.sentinels))
+
+    def stop(self) -> None:
+        for one in self.sentinels:
+            one.stop()
+        for server in self.servers:
+            server.kill()
+
+
+def _started(folder: Path, *options: str) -> Server:
+    folder.mkdir()
+    return Server(folder, "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", *options)
+
+
+def _ready(sentinel: Sentinel) -> bool:
+    said = ask(sentinel.port, "SENTINEL", "master", NAME).split(b"\r\n")
+    facts = dict(zip(said[2::4], said[4::4], strict=False))
+    return facts.get(b"num-slaves") == b"1" and facts.get(b"num-other-sentinels") == b"2"
+
+
+def ask(port: int, *parts: str) -> bytes:
+    """The start of what a server on that port says."""
+    words = "".join(f"${len(part)}\r\n{part}\r\n" for part in parts)
+    try:
+        with socket.create_connection(("127.0.0.1", port), 10) as line:
+            line.sendall(f"*{len(parts)}\r\n{words}".encode())
+            return line.recv(65536)
+    except OSError:
+        return b""
+
+
+@contextmanager
+def cluster(size: int = 3) -> Iterator[list[Server]]:
+    """So many servers that share the slots among them."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
+    servers: list[Server] = []
+    try:
+        for n in range(size):
+            (folder / str(n)).mkdir()
+            port = _low_port()
+            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+            servers.append(Server(folder / str(n), *options, port=port))
+        _join(servers)
+        yield servers
+    finally:
+        for server in servers:
+            server.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _low_port() -> int:
+    """One that leaves room for the port the servers of a cluster talk on, ten thousand higher."""
+    while (port := free_port()) > 55_000:
+        pass
+    return port
+
+
+def _join(servers: list[Server]) -> None:
+    for n, server in enumerate(servers):
+        first, after = SLOTS * n // len(servers), SLOTS * (n + 1) // len(servers)
+        assert server.command("CLUSTER", "ADDSLOTS", *map(str, range(first, after))) == b"+OK\r\n"
+        server.command("CLUSTER", "SET-CONFIG-EPOCH", str(n + 1))
+        if n:
+            server.command("CLUSTER", "MEET", "127.0.0.1", str(servers[0].port))
+    _wait(lambda: all(b"cluster_state:ok" in s.command("CLUSTER", "INFO") for s in servers), "a cluster")
+
+
+def _wait(true: Callable[[], bool], what: str) -> None:
+    for _ in range(1500):
+        if true():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"waited 30 s for {what}")

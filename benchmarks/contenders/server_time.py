@@ -1,0 +1,52 @@
+"""Processor time of the server, in microseconds: what a step costs there does not depend on who else is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+
+def server_us(url: str) -> float:
+    """So far, of scripts on Redis, of all processes of Postgres."""
+    if url.startswith("redis"):
+        from redis_info import script_us
+
+        return script_us(url)
+    return processes_us(_postmaster_apart(url))
+
+
+def processes_us(postmaster: int) -> float:
+    """Of a Postgres server, those of its processes that have ended included."""
+    spent = sum(_ticks(postmaster))
+    for child in Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split():
+        try:
+            spent += sum(_ticks(int(child))[:2])
+        except FileNotFoundError:
+            continue  # it has just ended
+    return spent / os.sysconf("SC_CLK_TCK") * 1e6
+
+
+def _ticks(pid: int) -> list[int]:
+    """User and system time, then those of children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return [int(field) for field in fields[11:15]]
+
+
+async def postmaster(url: str) -> int:
+    import asyncpg
+
+    connection = await asyncpg.connect(url)
+    try:
+        backend = await connection.fetchval("SELECT pg_backend_pid()")
+        return int(Path(f"/proc/{backend}/stat").read_text().rpartition(")")[2].split()[1])
+    finally:
+        await connection.close()
+
+
+def _postmaster_apart(url: str) -> int:
+    """Also where an event loop is running."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(postmaster(url))).result()

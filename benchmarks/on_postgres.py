@@ -1,0 +1,3 @@
+from .scenarios import Part
+
+POSTGRES = Part("postgres", "Postgres", (), ())

@@ -12,7 +12,7 @@ from typing import Any
 from entry import Case, Metrics, tell
 from tally import Tally
 
-from penstock import App, Context, flow, job, step
+from penstock import App, Context, SyncApp, flow, job, step
 
 CONCURRENCY = 100  # for flows
 CHUNK = 500  # starts in flight
@@ -91,22 +91,20 @@ class Engine:
 
 
 class Producer:
-    """Enqueues from outside."""
+    """Enqueues from outside, as a program without an event loop does: wake-ups are sent by the App's own."""
 
     def __init__(self, case: Case) -> None:
-        self._runner = asyncio.Runner()
-        self._app = App(url=case.url, handlers=[])
-        self._runner.run(self._app.open())
+        self._app = SyncApp(url=case.url, handlers=[])
+        self._app.open()
 
     def add(self, sent: Sequence[float]) -> None:
-        payloads = [{"sent": one} for one in sent]
-        self._runner.run(self._app.enqueue_many("noop", payloads))
+        self._app.enqueue_many("noop", [{"sent": one} for one in sent])
 
 
 def work(case: Case, tally: Tally) -> None:
     async def run() -> None:
         engine = Engine(case, tally.hit)
-        async with engine.working(CONCURRENCY if case.scenario == "pickup" else case.level):
+        async with engine.working(case.level):
             last = await engine.until_recorded()
             tally.end(last)
 

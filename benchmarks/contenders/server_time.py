@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import asyncpg
 
 
 def server_us(url: str) -> float:
@@ -13,7 +16,7 @@ def server_us(url: str) -> float:
         from redis_info import script_us
 
         return script_us(url)
-    return processes_us(_postmaster_apart(url))
+    return processes_us(_postmaster(url))
 
 
 def processes_us(postmaster: int) -> float:
@@ -33,20 +36,16 @@ def _ticks(pid: int) -> list[int]:
     return [int(field) for field in fields[11:15]]
 
 
-async def postmaster(url: str) -> int:
-    import asyncpg
+def _postmaster(url: str) -> int:
+    """On a thread of its own: an event loop may be running here."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(_parent_of_backend(url))).result()
 
+
+async def _parent_of_backend(url: str) -> int:
     connection = await asyncpg.connect(url)
     try:
         backend = await connection.fetchval("SELECT pg_backend_pid()")
         return int(Path(f"/proc/{backend}/stat").read_text().rpartition(")")[2].split()[1])
     finally:
         await connection.close()
-
-
-def _postmaster_apart(url: str) -> int:
-    """Also where an event loop is running."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(postmaster(url))).result()

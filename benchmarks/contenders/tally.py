@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from entry import Case, Metrics, latency, main, pauses, tell
@@ -101,9 +101,9 @@ def contest(
     about: Callable[[], dict[str, str]],
     producer: Callable[[Case], Producer],
     work: Callable[[Case, Tally], None],
-    **more: Callable[[Case], Metrics],
+    more: Mapping[str, tuple[Callable[[Case], Metrics], Callable[[Case], None]]] | None = None,
 ) -> None:
-    """Runs what the command line asks for; `more` are measures of this contender alone."""
+    """Runs what the command line asks for; `more` are scenarios of this contender's own, each with its worker."""
 
     def worker(case: Case) -> None:
         work(case, Tally(case))
@@ -114,7 +114,12 @@ def contest(
             "jobs": lambda case: jobs(case, producer),
             "jobs_serial": lambda case: jobs(case, producer),
             "pickup": lambda case: pickup(case, producer),
-            **more,
+            **{name: measure for name, (measure, _) in (more or {}).items()},
         },
-        {"jobs": worker, "jobs_serial": worker, "pickup": worker},
+        {
+            "jobs": worker,
+            "jobs_serial": worker,
+            "pickup": worker,
+            **{name: its_worker for name, (_, its_worker) in (more or {}).items()},
+        },
     )

@@ -52,7 +52,7 @@ _SCENARIOS = (
             Metric("steps_per_s", "steps", "/s"),
             Metric("start_per_s", "flows started", "/s"),
             Metric("cpu_us", "processor of the worker a step", "µs"),
-            Metric("server_us", "Redis's time in scripts a step", "µs"),
+            Metric("server_us", "processor of Redis a step", "µs"),
         ),
         n=3000,
         quick_n=200,

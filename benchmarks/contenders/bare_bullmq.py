@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import hiredis
 import msgspec
 from entry import Case, Metrics, main
-from redis_info import bytes_used, connect, script_us
+from redis_info import bytes_used, connect, cpu_us
 
 BASE = "bull:noop:"
 PAYLOAD = b'{"orderId":4711,"customer":"c-1042","items":[{"sku":"a-1","quantity":2}]}'
@@ -112,21 +112,21 @@ def steps(line: Line, n: int, batch: int) -> Iterator[float]:
 def flows3(case: Case) -> Metrics:
     line = Line(case.url)
     total = case.n * 3
-    before, since = script_us(case.url), time.monotonic()
+    before, since = cpu_us(case.url), time.monotonic()
     cpu = list(steps(line, total, BATCH))
     span, done = time.monotonic() - since, len(cpu) * BATCH
     return {
         "per_s": done / 3 / span,
         "steps_per_s": done / span,
         "cpu_us": sum(cpu) / done * 1e6,
-        "server_us": (script_us(case.url) - before) / done,
+        "server_us": (cpu_us(case.url) - before) / done,
     }
 
 
 def jobs(case: Case) -> Metrics:
     """As many at a time as the level says; all are there before the first is taken."""
     line = Line(case.url)
-    before = script_us(case.url)
+    before = cpu_us(case.url)
     total, level = max(case.n, 2 * case.level), case.level
     for start in range(0, total, BATCH):
         line.send([line.add(id) for id in range(start, min(total, start + BATCH))])
@@ -136,7 +136,7 @@ def jobs(case: Case) -> Metrics:
         done += len(held)
         replies = line.send([line.finish(job) for job in held])
         held = [reply[1].decode() for reply in replies if isinstance(reply, list) and reply[1]]
-    return {"per_s": done / (time.monotonic() - since), "server_us": (script_us(case.url) - before) / done}
+    return {"per_s": done / (time.monotonic() - since), "server_us": (cpu_us(case.url) - before) / done}
 
 
 def spec(case: Case) -> Metrics:

@@ -166,7 +166,7 @@ async def _size(url: str, table: str) -> int:
 
 
 def work_jobs(case: Case) -> None:
-    work(case, Tally(case))
+    work(case, Tally(case, watched=False))
 
 
 main(

@@ -9,7 +9,7 @@ from typing import Any
 
 from entry import Case, Metrics, latency, main, tell
 from penstock_engine import Producer, about, drain_flows, on_a_loop, rates, work, work_flows
-from redis_info import bytes_used, connect, script_us
+from redis_info import bytes_used, connect, cpu_us
 from tally import Tally, jobs
 
 from penstock import App
@@ -19,14 +19,14 @@ EVENT = {"orderId": 4711, "customer": "c-1042", "items": [{"sku": "a-1", "quanti
 
 
 async def flows3(case: Case) -> Metrics:
-    told = await drain_flows(case, lambda: script_us(case.url))
+    told = await drain_flows(case, lambda: cpu_us(case.url))
     return rates(case, told)
 
 
 def jobs_and_server(case: Case) -> Metrics:
     """The same for plain jobs, with the server's time: adding, handing out and finishing."""
-    before = script_us(case.url)
-    return jobs(case, Producer) | {"server_us": (script_us(case.url) - before) / case.n}
+    before = cpu_us(case.url)
+    return jobs(case, Producer) | {"server_us": (cpu_us(case.url) - before) / case.n}
 
 
 # What a reader of events has to wait
@@ -133,7 +133,7 @@ def _body(url: str) -> int:
 
 
 def work_jobs(case: Case) -> None:
-    work(case, Tally(case))
+    work(case, Tally(case, watched=False))
 
 
 main(

@@ -11,11 +11,11 @@ import asyncpg
 
 
 def server_us(url: str) -> float:
-    """So far, of scripts on Redis, of all processes of Postgres."""
+    """So far, of Redis or of all processes of Postgres."""
     if url.startswith("redis"):
-        from redis_info import script_us
+        from redis_info import cpu_us
 
-        return script_us(url)
+        return cpu_us(url)
     return processes_us(_postmaster(url))
 
 

@@ -28,14 +28,16 @@ class Producer(Protocol):
 class Tally:
     """Counts jobs in the worker process, tells when all were begun, and ends the process at once."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, *, watched: bool = True) -> None:
         self._n = case.n
+        self._scenario = case.scenario
         self._limit = LIMIT if case.scenario != "pickup" else LIMIT + case.n * 0.5  # pick-up has pauses
         self._begins = [0.0, 0.0]  # by the clock and by this process's processor
         self._last = 0.0
         self._waits: list[float] = []
         self._done = threading.Event()
-        threading.Thread(target=self._watch, daemon=True).start()
+        if watched:  # else the contender says itself when it is over
+            threading.Thread(target=self._watch, daemon=True).start()
 
     def hit(self, sent: float) -> None:
         """A handler has begun."""
@@ -61,7 +63,8 @@ class Tally:
         """Tells what was counted. The process ends without cleaning up: that is not what is measured."""
         count, (first, cpu) = len(self._waits), self._begins
         cpu = time.process_time() - cpu
-        tell(count=count, first=first, last=last, cpu=cpu, waits=self._waits)
+        waits = self._waits if self._scenario == "pickup" else []
+        tell(count=count, first=first, last=last, cpu=cpu, waits=waits)
         os._exit(0)
 
 

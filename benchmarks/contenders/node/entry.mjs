@@ -24,6 +24,7 @@ export function arguments_() {
 export class Tally {
   constructor({ n, scenario }) {
     this.n = n
+    this.scenario = scenario
     this.limit = scenario === 'jobs' ? LIMIT : LIMIT + n * 0.5
     this.waits = []
   }
@@ -43,7 +44,7 @@ export class Tally {
 
   end() {
     const { first, last, waits } = this
-    tell({ count: waits.length, first, last, cpu: cpu() - this.cpu, waits })
+    tell({ count: waits.length, first, last, cpu: cpu() - this.cpu, waits: this.scenario === 'pickup' ? waits : [] })
     process.exit(0)
   }
 }

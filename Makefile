@@ -59,6 +59,6 @@ faults: setup
 	@PENSTOCK_FAULTS=full $(BIN)/pytest tests/faults
 
 clean:
-	rm -rf $(VENV) benchmarks/.peers-venv benchmarks/results dist build site
+	rm -rf $(VENV) benchmarks/.peers-venv benchmarks/contenders/node/node_modules benchmarks/results dist build site
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

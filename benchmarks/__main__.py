@@ -1,72 +1,95 @@
-"""python -m benchmarks: measures every contender in the same minutes and prints one table."""
+"""python -m benchmarks: measures every contender in the same minutes and prints a table for each kind of store."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
-from . import page, peers
-from .rounds import Readings, Rounds
-from .scenarios import SCENARIOS, Scenario
+from . import page, servers
+from .parts import PARTS
+from .rounds import RESULTS, Readings, Rounds
+from .scenarios import Part
 from .table import for_terminal
 
 
 def main() -> int:
     given = _arguments()
     console = Console()
-    chosen = [s for s in SCENARIOS if not given.only or s.name in given.only]
+    if not console.is_terminal:
+        console.width = 200  # a file has room
     rounds = given.rounds or (1 if given.quick else 5)
-    facts = page.machine() | {"source": page.source()}
-    before = page.load()
-    with console.status("installing the peers") as status:
+    kept: list[dict[str, object]] = []
+    failed = False
+    for part in (p for p in PARTS if not given.store or p.name in given.store):
+        facts = page.machine() | {"source": page.source()}
+        before = page.load()
         try:
-            python = peers.python()
-        except peers.PeersMissing as problem:
-            console.print(f"The peers could not be installed, measuring without them: {problem}")
-            python = None
-        readings = Rounds(python, given.dir, status.update).take(chosen, rounds, quick=given.quick)
-    facts["load"] = f"{before:.1f} before and {page.load():.1f} after"
-    if page.source() != facts["source"]:
-        readings.failures.append("src was edited while it was measured: measure again")
-    console.print(for_terminal(readings))
-    for line in page.settings(readings):
-        console.print(f"· {line}", highlight=False)
-    for line in readings.failures:
-        console.print(f"[red]failed:[/red] {line}", highlight=False)
-    if given.json:
-        _save(given.json, readings, facts, chosen)
-    if given.write_docs:
-        page.write(readings, facts, _command(), rounds)
-    return 1 if readings.failures else 0
+            with console.status(part.title) as status:
+                readings = _measure(part, given, rounds, status.update)
+        except servers.ServerMissing as problem:
+            console.print(f"[red]not measured:[/red] {part.title}: {problem}", highlight=False)
+            failed = True
+            continue
+        facts["load"] = f"{before:.1f} before and {page.load():.1f} after"
+        if page.source() != facts["source"]:
+            readings.failures.append((page.SOURCE, "src was edited while it was measured: measure again"))
+        _show(console, readings)
+        kept.append(_record(readings, facts))
+        failed |= bool(readings.failures or readings.missing)
+        if given.json:
+            given.json.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        if given.write_docs:
+            page.write(readings, facts, _command(), rounds)
+    return 1 if failed else 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    names = [s.name for s in SCENARIOS]
+    names = sorted({s.name for p in PARTS for s in p.scenarios})
+    stores = [p.name for p in PARTS]
+    parser.add_argument("--store", action="append", choices=stores, help="measure this one only; may be given twice")
     parser.add_argument("--quick", action="store_true", help="one round of little work: does it run at all?")
     parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--rounds", type=int, help="how many times to measure (5, or 1 with --quick)")
     parser.add_argument("--dir", type=Path, help="where to put the files, to measure another disk")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every reading, for later comparison")
-    parser.add_argument("--write-docs", action="store_true", help=f"put the table into docs/{page.PAGE.name}")
+    parser.add_argument("--write-docs", action="store_true", help=f"put the tables into docs/{page.PAGE.name}")
     given = parser.parse_args()
     if given.write_docs and (given.quick or given.only):
         parser.error("--write-docs takes everything at full length: leave out --quick and --only")
     return given
 
 
-def _save(file: Path, readings: Readings, facts: dict[str, str], chosen: list[Scenario]) -> None:
-    kept = {
+def _measure(part: Part, given: argparse.Namespace, rounds: int, say: Callable[[str], None]) -> Readings:
+    chosen = [s for s in part.scenarios if not given.only or s.name in given.only]
+    with servers.place(part.name, given.dir or RESULTS) as place:
+        return Rounds(part, place, given.dir, say).take(chosen, rounds, quick=given.quick)
+
+
+def _show(console: Console, readings: Readings) -> None:
+    for table in for_terminal(readings):
+        console.print(table)
+    for line in page.settings(readings):
+        console.print(f"· {line}", highlight=False)
+    for _, line in readings.failures:
+        console.print(f"[red]failed:[/red] {line}", highlight=False)
+
+
+def _record(readings: Readings, facts: dict[str, str]) -> dict[str, object]:
+    return {
+        "store": readings.part.name,
         "machine": facts,
+        "place": readings.place,
         "contenders": readings.about,
-        "scenarios": {s.name: {"n": readings.n[s.name], "readings": readings.taken[s.name]} for s in chosen},
-        "failures": readings.failures,
+        "missing": readings.missing,
+        "scenarios": {name: {"n": readings.n[name], "readings": taken} for name, taken in readings.taken.items()},
+        "failures": [what for _, what in readings.failures],
     }
-    file.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 def _command() -> str:

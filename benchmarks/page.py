@@ -8,14 +8,23 @@ import platform
 from datetime import date
 from pathlib import Path
 
+from .parts import PARTS
 from .rounds import Readings
-from .scenarios import CONTENDERS
-from .table import for_page
+from .scenarios import Part
+from .table import OURS, for_page
+
+
+def _of(part: Part) -> str:
+    return "" if part.name == "sqlite" else f" of {part.title}"
+
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "performance.md"
-BEGIN = "<!-- benchmark table: begin (python -m benchmarks --write-docs) -->"
-END = "<!-- benchmark table: end -->"
+_HOW = "(python -m benchmarks --write-docs)"
+# The first part has had its marks from the beginning.
+BEGIN = {p.name: f"<!-- benchmark table{_of(p)}: begin {_HOW} -->" for p in PARTS}
+END = {p.name: f"<!-- benchmark table{_of(p)}: end -->" for p in PARTS}
+SOURCE = "source"  # who is to blame when src was edited meanwhile
 
 
 def machine() -> dict[str, str]:
@@ -50,25 +59,38 @@ def source() -> str:
 
 
 def settings(readings: Readings) -> list[str]:
-    """One line for each contender: what ran and how it was set."""
-    there = [readings.about[c.name] for c in CONTENDERS if c.name in readings.about]
-    return [f"{a['name']} {a['version']}, SQLite {a['sqlite']}: {a['settings']}." for a in there]
+    """One line for each contender: what ran and how it was set; and one for each that could not run."""
+    there = [readings.about[c.name] for c in readings.part.contenders if c.name in readings.about]
+    lines = [f"{a['name']} {a['version']}{_sqlite(a)}: {a['settings']}." for a in there]
+    return lines + [f"{title} was not measured: {why}." for title, why in readings.missing.items()]
+
+
+def _sqlite(about: dict[str, str]) -> str:
+    return f", SQLite {about['sqlite']}" if "sqlite" in about else ""
+
+
+def unfit(readings: Readings) -> list[str]:
+    """What makes readings unfit for the page: something of ours failed. A peer's failure is shown in its place."""
+    return [what for who, what in readings.failures if who in (OURS, SOURCE)]
 
 
 def write(readings: Readings, facts: dict[str, str], command: str, rounds: int) -> None:
-    """Replaces what is between the marks; a page is only made of whole and sound readings."""
-    if readings.failures:
-        raise SystemExit(f"{PAGE.name} is left as it was, because something failed")
-    text = PAGE.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{PAGE.name} has no place for the table: put back the lines {BEGIN!r} and {END!r}")
+    """Replaces what is between the part's marks."""
+    part = readings.part
+    if unfit(readings):
+        raise SystemExit(f"{PAGE.name} is left as it was for {part.title}, because something of ours failed")
+    begin, end = BEGIN[part.name], END[part.name]
+    before, found, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise SystemExit(f"{PAGE.name} has no place for the table: put back the lines {begin!r} and {end!r}")
     origin = (
         f"Measured {facts['date']} by `{command}`: medians of {rounds} interleaved rounds, {facts['cpu']}, "
-        f"{facts['system']}, Python {facts['python']}, load {facts['load']}, source {facts['source']}. "
+        f"{facts['system']}, Python {facts['python']}, load {facts['load']}, source {facts['source']}; "
+        f"{readings.place}. "
         "In brackets: how many times better Penstock is, as the median, least and most of the rounds."
     )
-    notes = "\n".join(f"- {line}" for line in settings(readings))
+    failed = [f"Failed: {what}" for _, what in readings.failures]
+    notes = "\n".join(f"- {line}" for line in [*settings(readings), *failed])
     middle = f"\n{origin}\n\n{for_page(readings)}\n\n{notes}\n"
     PAGE.write_text(f"{before}{begin}{middle}{end}{after}", encoding="utf-8")

@@ -1,4 +1,7 @@
-"""What is measured, on whom, how much of it, and which numbers of it are shown."""
+"""What is measured, on whom, how much of it, and which numbers of it are shown; and the part on SQLite.
+
+The parts on servers are in `on_redis.py` and `on_postgres.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Contender:
-    """A script in `contenders/`; a peer runs in the peers' environment, the others in ours."""
+    """A script in `contenders/`. A peer runs in the environment it names (peers.py), the others in ours."""
 
     name: str
     title: str
     script: str
-    peer: bool = False
+    env: str | None = None
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Metric:
 
     key: str
     title: str
-    unit: Literal["/s", "ms", "%", "bytes"]
+    unit: Literal["/s", "ms", "µs", "%", "bytes", "MB"]
 
     @property
     def more_is_better(self) -> bool:
@@ -38,16 +41,30 @@ class Scenario:
     n: int
     quick_n: int
     once: bool = False  # slow or steady: one round is enough
+    levels: tuple[int, ...] = ()  # how many at a time: measured one after the other, `c10_` before each metric of 10
 
 
-CONTENDERS = (
+@dataclass(frozen=True)
+class Part:
+    """What is measured on one kind of store, in a table of its own."""
+
+    name: str
+    title: str
+    contenders: tuple[Contender, ...]
+    scenarios: tuple[Scenario, ...]
+
+    def contender(self, name: str) -> Contender:
+        return next(c for c in self.contenders if c.name == name)
+
+
+_CONTENDERS = (
     Contender("penstock", "Penstock", "penstock_sqlite.py"),
-    Contender("huey", "Huey", "huey_sqlite.py", peer=True),
-    Contender("dbos", "DBOS", "dbos_sqlite.py", peer=True),
+    Contender("huey", "Huey", "huey_sqlite.py", env="sqlite"),
+    Contender("dbos", "DBOS", "dbos_sqlite.py", env="sqlite"),
     Contender("bare", "bare SQLite", "bare_sqlite.py"),
 )
 
-SCENARIOS = (
+_SCENARIOS = (
     Scenario(
         "jobs",
         "no-op jobs",
@@ -177,3 +194,5 @@ SCENARIOS = (
         once=True,
     ),
 )
+
+SQLITE = Part("sqlite", "SQLite", _CONTENDERS, _SCENARIOS)

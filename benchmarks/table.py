@@ -1,4 +1,7 @@
-"""The one table: our column, the others' beside it, each with how many times better ours is."""
+"""The tables: our column, the others' beside it, each with how many times better ours is.
+
+Where more contenders than numbers are to be shown, the contenders are the rows.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +12,72 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from .rounds import Readings
-from .scenarios import CONTENDERS, SCENARIOS, Metric, Scenario
+from .scenarios import Contender, Metric, Scenario
 
 OURS = "penstock"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A metric over all contenders; the first of a scenario carries its title."""
+    """The first cell and the others; a title stands above the first row of a scenario."""
 
-    scenario: str | None
-    metric: str
+    title: str | None
+    name: str
     cells: tuple[str, ...]
 
 
-def columns(readings: Readings) -> list[str]:
-    return [c.title for c in CONTENDERS if c.name in readings.about]
+@dataclass(frozen=True)
+class Sheet:
+    """One table."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
 
 
-def rows(readings: Readings) -> Iterator[Row]:
-    for scenario in SCENARIOS:
-        if scenario.name not in readings.taken:
-            continue
-        once = ", one round" if scenario.once else ""
-        title: str | None = f"{scenario.title} ({scenario.name}, n = {readings.n[scenario.name]:,}{once})"
-        for metric in scenario.metrics:
-            cells = tuple(_cell(readings, scenario, metric, c.name) for c in CONTENDERS if c.name in readings.about)
-            yield Row(title, metric.title, cells)
-            title = None
+def sheets(readings: Readings) -> list[Sheet]:
+    """The scenarios of many contenders each in a table of their own, the others together in one."""
+    measured = [s for s in readings.part.scenarios if s.name in readings.taken]
+    wide = [s for s in measured if _many(readings, s)]
+    rest = [s for s in measured if s not in wide]
+    found = [_by_contender(readings, scenario) for scenario in wide]
+    return [*found, _by_metric(readings, rest)] if rest else found
+
+
+def _many(readings: Readings, scenario: Scenario) -> bool:
+    return len(scenario.contenders) > 5 and len(readings.part.contenders) > 5
+
+
+def _takers(readings: Readings, scenarios: Sequence[Scenario]) -> list[Contender]:
+    named = {name for scenario in scenarios for name in scenario.contenders}
+    return [c for c in readings.part.contenders if c.name in named and c.name in readings.about]
+
+
+def _by_contender(readings: Readings, scenario: Scenario) -> Sheet:
+    title: str | None = _title(readings, scenario)
+    rows = []
+    for one in _takers(readings, [scenario]):
+        cells = tuple(_cell(readings, scenario, metric, one.name) for metric in scenario.metrics)
+        rows.append(Row(title, one.title, cells))
+        title = None
+    return Sheet(tuple(metric.title for metric in scenario.metrics), tuple(rows))
+
+
+def _by_metric(readings: Readings, scenarios: Sequence[Scenario]) -> Sheet:
+    takers = _takers(readings, scenarios)
+    rows = [row for scenario in scenarios for row in _rows(readings, scenario, takers)]
+    return Sheet(tuple(c.title for c in takers), tuple(rows))
+
+
+def _rows(readings: Readings, scenario: Scenario, takers: Sequence[Contender]) -> Iterator[Row]:
+    title: str | None = _title(readings, scenario)
+    for metric in scenario.metrics:
+        yield Row(title, metric.title, tuple(_cell(readings, scenario, metric, c.name) for c in takers))
+        title = None
+
+
+def _title(readings: Readings, scenario: Scenario) -> str:
+    once = ", one round" if scenario.once else ""
+    return f"{scenario.title} ({scenario.name}, n = {readings.n[scenario.name]:,}{once})"
 
 
 def _cell(readings: Readings, scenario: Scenario, metric: Metric, contender: str) -> str:
@@ -45,7 +86,7 @@ def _cell(readings: Readings, scenario: Scenario, metric: Metric, contender: str
     values = _values(readings, scenario, metric, contender)
     there = [value for value in values if value is not None]
     if not there:
-        return "failed" if values and None in readings.of(scenario.name, contender) else "–"
+        return "failed" if any(who == contender for who, _ in readings.failures) else "–"
     shown = _number(statistics.median(there), metric.unit)
     ratios = _ratios(_values(readings, scenario, metric, OURS), values, metric) if contender != OURS else []
     return f"{shown} ({_spread(ratios)})" if ratios else shown
@@ -76,29 +117,33 @@ def _times(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2f}"
 
 
-def for_terminal(readings: Readings) -> Table:
-    table = Table(
-        title="Penstock beside others",
-        caption="(n×): ours is n times better; least–most of the rounds",
-        title_justify="left",
-    )
-    table.add_column("")
-    for title in columns(readings):
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in rows(readings):
-        if row.scenario:
-            table.add_section()
-            table.add_row(f"[bold]{row.scenario}")
-        table.add_row(f"  {row.metric}", *row.cells)
-    return table
+def for_terminal(readings: Readings) -> Iterator[Table]:
+    for sheet in sheets(readings):
+        table = Table(
+            title=f"Penstock beside others: {readings.part.title}",
+            caption="(n×): ours is n times better; least–most of the rounds",
+            title_justify="left",
+        )
+        table.add_column("")
+        for title in sheet.columns:
+            table.add_column(title, justify="right", no_wrap=True)
+        for row in sheet.rows:
+            if row.title:
+                table.add_section()
+                table.add_row(f"[bold]{row.title}")
+            table.add_row(f"  {row.name}", *row.cells)
+        yield table
 
 
 def for_page(readings: Readings) -> str:
     """The same as Markdown."""
-    titles = columns(readings)
-    lines = ["| | " + " | ".join(titles) + " |", "|---|" + "---:|" * len(titles)]
-    for row in rows(readings):
-        if row.scenario:
-            lines.append(f"| **{row.scenario}** |" + " |" * len(titles))
-        lines.append(f"| {row.metric} | " + " | ".join(row.cells) + " |")
+    return "\n\n".join(_markdown(sheet) for sheet in sheets(readings))
+
+
+def _markdown(sheet: Sheet) -> str:
+    lines = ["| | " + " | ".join(sheet.columns) + " |", "|---|" + "---:|" * len(sheet.columns)]
+    for row in sheet.rows:
+        if row.title:
+            lines.append(f"| **{row.title}** |" + " |" * len(sheet.columns))
+        lines.append(f"| {row.name} | " + " | ".join(row.cells) + " |")
     return "\n".join(lines)

@@ -33,6 +33,8 @@ class Case:
     n: int
     dir: Path
     setting: str = ""  # what the worker process is told by the one that starts it
+    url: str = ""  # of an empty place on the server, where the store is one
+    level: int = 1  # how many jobs at a time
 
     @property
     def file(self) -> Path:
@@ -46,7 +48,8 @@ class Case:
     def worker(self, setting: str = "") -> Worker:
         """Starts this contender's worker process."""
         case = [self.scenario, "--n", str(self.n), "--dir", str(self.dir), "--setting", setting]
-        return Worker([sys.executable, sys.argv[0], *case, "--worker"])
+        place = ["--url", self.url, "--level", str(self.level)]
+        return Worker([sys.executable, sys.argv[0], *case, *place, "--worker"])
 
 
 class Worker:
@@ -84,9 +87,11 @@ def main(
     parser.add_argument("--n", type=int, required=True)
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--setting", default="")
+    parser.add_argument("--url", default="")
+    parser.add_argument("--level", type=int, default=1)
     parser.add_argument("--worker", action="store_true")
     given = parser.parse_args()
-    case = Case(given.scenario, given.n, given.dir, given.setting)
+    case = Case(given.scenario, given.n, given.dir, given.setting, given.url, given.level)
     if given.worker:
         assert work is not None
         work[given.scenario](case)

@@ -1,0 +1,91 @@
+// How the harness calls a contender in Node, and what it answers: contenders/entry.py and tally.py, in JavaScript.
+import { spawn } from 'node:child_process'
+import { createInterface } from 'node:readline'
+import { parseArgs } from 'node:util'
+
+const MARK = '#> '
+const LIMIT = 10 // seconds: whoever is slower has its rate taken from what it did in this time
+const WARM = -1
+
+// The clock all processes of the machine share, in seconds.
+export const clock = () => Number(process.hrtime.bigint()) / 1e9
+const cpu = () => Object.values(process.cpuUsage()).reduce((a, b) => a + b) / 1e6
+export const tell = (what) => process.stdout.write(MARK + JSON.stringify(what) + '\n')
+
+export function arguments_() {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: { n: { type: 'string' }, dir: { type: 'string' }, url: { type: 'string' }, level: { type: 'string' },
+      worker: { type: 'boolean' } },
+  })
+  return { scenario: positionals[0], n: Number(values.n), url: values.url, level: Number(values.level), worker: values.worker }
+}
+
+export class Tally {
+  constructor({ n, scenario }) {
+    this.n = n
+    this.scenario = scenario
+    this.limit = scenario === 'jobs' ? LIMIT : LIMIT + n * 0.5
+    this.waits = []
+  }
+
+  hit(sent) {
+    if (sent === WARM) return tell({ ready: true })
+    const now = clock()
+    if (!this.waits.length) {
+      this.first = now
+      this.cpu = cpu()
+      setTimeout(() => this.end(), this.limit * 1000)
+    }
+    this.last = now
+    this.waits.push(now - sent)
+    if (this.waits.length === this.n) this.end()
+  }
+
+  end() {
+    const { first, last, waits } = this
+    tell({ count: waits.length, first, last, cpu: cpu() - this.cpu, waits: this.scenario === 'pickup' ? waits : [] })
+    process.exit(0)
+  }
+}
+
+function worker() {
+  const child = spawn(process.argv[0], [...process.argv.slice(1), '--worker'], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
+  return async () => {
+    for (let next = await lines.next(); !next.done; next = await lines.next()) {
+      if (next.value.startsWith(MARK)) return JSON.parse(next.value.slice(MARK.length))
+    }
+    throw new Error('the worker process ended early')
+  }
+}
+
+async function jobs(given, add) {
+  const since = clock()
+  await add(Array.from({ length: given.n }, (_, i) => i))
+  const seconds = clock() - since
+  const told = await worker()()
+  return { per_s: (told.count - 1) / (told.last - told.first), cpu_us: (told.cpu / told.count) * 1e6,
+    enqueue_per_s: given.n / seconds }
+}
+
+async function pickup(given, add) {
+  const hear = worker()
+  await add([WARM])
+  await hear()
+  for (let i = 0; i < given.n; i++) {
+    await new Promise((resolve) => setTimeout(resolve, 40 + Math.random() * 80))
+    await add([clock()])
+  }
+  const waits = (await hear()).waits.sort((a, b) => a - b)
+  const at = (share) => waits[Math.min(waits.length - 1, Math.floor(waits.length * share))] * 1000
+  return { p50_ms: at(0.5), p99_ms: at(0.99) }
+}
+
+export async function contest(about, producer, work) {
+  const given = arguments_()
+  if (given.worker) return work(given, new Tally(given))
+  const add = await producer(given)
+  tell({ about, metrics: await { jobs, pickup }[given.scenario](given, add) })
+  process.exit(0)
+}

@@ -1,0 +1,183 @@
+"""Penstock on Postgres: jobs, flows, pick-up, a grown database, churn, and the bytes of an event."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import asyncpg
+from entry import Case, Metrics, latency, main
+from penstock_engine import Producer, about, drain_flows, on_a_loop, rates, work, work_flows
+from server_time import server_us
+from tally import Tally, jobs, pickup
+
+from penstock.core.events import Streams
+from penstock.ports.store import Retention
+from penstock.ports.unit import Ask, Completed, NewEvent, NewJob, RunWrite, Unit, Want
+from penstock.stores.postgres import PostgresStore
+
+BATCH = 50
+SAMPLES = 300
+BODY = b'{"kind":"step.completed","subject":"probe","data":{"orderId":4711,"customer":"c-1042"}}'
+
+
+async def flows3(case: Case) -> Metrics:
+    return rates(case, await drain_flows(case, lambda: server_us(case.url)))
+
+
+class Probe:
+    """Claims steps and commits them at the store, so many at a time, with nothing else going on."""
+
+    def __init__(self, store: PostgresStore, batch: int) -> None:
+        self.claims: list[float] = []
+        self.commits: list[float] = []
+        self._store = store
+        self._batch = batch
+        self._made = 0
+
+    async def cycle(self) -> None:
+        await self._store.commit([self._begun() for _ in range(self._batch)])
+        since = time.monotonic()
+        claims = (await self._store.claim(Ask((Want("probe", self._batch),), 30_000, "bench"))).claims
+        self.claims.append(time.monotonic() - since)
+        assert len(claims) == self._batch, f"{len(claims)} of {self._batch} jobs were handed out"
+        units = [self._ended(claim) for claim in claims]
+        since = time.monotonic()
+        await self._store.commit(units)
+        self.commits.append(time.monotonic() - since)
+
+    def _begun(self) -> Unit:
+        self._made += 1
+        run = f"probe-{self._batch}-{self._made}"
+        begun = RunWrite(run, 0, b"{}", "probe", "running")
+        return Unit(f"{run}.start", run=begun, jobs=[NewJob(f"{run}.a.1", "probe", "a", b"{}", run=run)])
+
+    def _ended(self, claim) -> Unit:  # type: ignore[no-untyped-def]
+        stream = Streams().flow(claim.run)
+        return Unit(
+            f"{claim.run}.end",
+            claim=claim,
+            outcome=Completed(b"{}"),
+            run=RunWrite(claim.run, 1, b"{}", "probe", "completed", closed=True),
+            events=[NewEvent(stream, BODY), NewEvent(stream, BODY)],
+        )
+
+
+# A grown database
+
+
+async def grown(case: Case) -> Metrics:
+    """Both schemas are asked in turn, so that a busy moment hits them alike."""
+    stores = {name: PostgresStore(f"{case.url}?schema={name}") for name in ("empty", "grown")}
+    for store in stores.values():
+        await store.open()
+    await _fill(case)
+    metrics: Metrics = {}
+    for batch in (1, BATCH):
+        probes = {name: Probe(store, batch) for name, store in stores.items()}
+        for _ in range(SAMPLES // (1 if batch == 1 else 5)):
+            for probe in probes.values():
+                await probe.cycle()
+        for name, probe in probes.items():
+            metrics[f"claim{batch}_{name}_ms"] = latency(probe.claims)["p50_ms"]
+            metrics[f"commit{batch}_{name}_ms"] = latency(probe.commits)["p50_ms"]
+        metrics[f"claim{batch}_percent"] = _percent(metrics, f"claim{batch}")
+        metrics[f"commit{batch}_percent"] = _percent(metrics, f"commit{batch}")
+    metrics["list_ms"] = await _median(lambda: stores["grown"].runs(limit=50))
+    metrics["queues_ms"] = await _median(lambda: stores["grown"].queues(), 3)
+    for store in stores.values():
+        await store.close()
+    return metrics
+
+
+def _percent(metrics: Metrics, what: str) -> float:
+    return 100 * metrics[f"{what}_grown_ms"] / metrics[f"{what}_empty_ms"]
+
+
+async def _median(ask, times: int = 30) -> float:  # type: ignore[no-untyped-def]
+    seconds = []
+    for _ in range(times):
+        since = time.monotonic()
+        await ask()
+        seconds.append(time.monotonic() - since)
+    return latency(seconds)["p50_ms"]
+
+
+async def _fill(case: Case) -> None:
+    text = Path(__file__).with_name("grown_rows.sql").read_text(encoding="utf-8")
+    connection = await asyncpg.connect(case.url)
+    for part in text.split("-- name: ")[1:]:
+        await connection.execute(part.partition("\n")[2].replace("penstock.", "grown."), case.n)
+    # As it would be after growing slowly; and what the filling left to write is written before anything is timed.
+    await connection.execute("VACUUM (ANALYZE)")
+    await connection.execute("CHECKPOINT")
+    await connection.close()
+
+
+# Churn
+
+
+async def churn(case: Case) -> Metrics:
+    """n seconds of adding, claiming, finishing and sweeping, as fast as it goes: do claims stay as they were?"""
+    store = PostgresStore(case.url)
+    await store.open()
+    probe = Probe(store, BATCH)
+    begun = swept = time.monotonic()
+    while time.monotonic() - begun < case.n:
+        await probe.cycle()
+        if time.monotonic() - swept > 0.5:
+            await store.sweep(Retention(keep_runs=5000, keep_jobs=5000), limit=2000)
+            swept = time.monotonic()
+    tenth = max(1, len(probe.claims) // 10)
+    first, last = latency(probe.claims[tenth : 2 * tenth]), latency(probe.claims[-tenth:])
+    await store.close()
+    return {
+        "jobs": float(len(probe.claims) * BATCH),
+        "first_p50_ms": first["p50_ms"],
+        "last_p50_ms": last["p50_ms"],
+        "first_p99_ms": first["p99_ms"],
+        "last_p99_ms": last["p99_ms"],
+        "percent": 100 * last["p50_ms"] / first["p50_ms"],
+        "table_mb": await _size(case.url, "jobs") / 1e6,
+    }
+
+
+# Bytes of an event
+
+
+async def size(case: Case) -> Metrics:
+    store = PostgresStore(case.url)
+    await store.open()
+    before = await _size(case.url, "events")
+    for start in range(0, case.n, 100):
+        stream = Streams().flow(f"size-{start}")
+        await store.commit([Unit(f"s.{start}.{i}", events=[NewEvent(stream, BODY)]) for i in range(100)])
+    used = await _size(case.url, "events") - before
+    await store.close()
+    return {"event_bytes": used / case.n, "body_bytes": float(len(BODY))}
+
+
+async def _size(url: str, table: str) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        return int(await connection.fetchval(f"SELECT pg_total_relation_size('penstock.{table}')"))
+    finally:
+        await connection.close()
+
+
+def work_jobs(case: Case) -> None:
+    work(case, Tally(case, watched=False))
+
+
+main(
+    about,
+    {
+        "jobs": lambda case: jobs(case, Producer),
+        "pickup": lambda case: pickup(case, Producer),
+        **{
+            name: on_a_loop(measure)
+            for name, measure in {"flows3": flows3, "grown": grown, "churn": churn, "size": size}.items()
+        },
+    },
+    {"jobs": work_jobs, "pickup": work_jobs, "flows3": on_a_loop(work_flows)},
+)

@@ -1,0 +1,51 @@
+"""Processor time of the server, in microseconds: what a step costs there does not depend on who else is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import asyncpg
+
+
+def server_us(url: str) -> float:
+    """So far, of Redis or of all processes of Postgres."""
+    if url.startswith("redis"):
+        from redis_info import cpu_us
+
+        return cpu_us(url)
+    return processes_us(_postmaster(url))
+
+
+def processes_us(postmaster: int) -> float:
+    """Of a Postgres server, those of its processes that have ended included."""
+    spent = sum(_ticks(postmaster))
+    for child in Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split():
+        try:
+            spent += sum(_ticks(int(child))[:2])
+        except FileNotFoundError:
+            continue  # it has just ended
+    return spent / os.sysconf("SC_CLK_TCK") * 1e6
+
+
+def _ticks(pid: int) -> list[int]:
+    """User and system time, then those of children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return [int(field) for field in fields[11:15]]
+
+
+def _postmaster(url: str) -> int:
+    """On a thread of its own: an event loop may be running here."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(_parent_of_backend(url))).result()
+
+
+async def _parent_of_backend(url: str) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        backend = await connection.fetchval("SELECT pg_backend_pid()")
+        return int(Path(f"/proc/{backend}/stat").read_text().rpartition(")")[2].split()[1])
+    finally:
+        await connection.close()

@@ -53,6 +53,7 @@ def test_the_public_names_are_sorted_and_there() -> None:
             "Event",
             "PenstockError",
             "Permanent",
+            "RateLimited",
             "Retry",
             "RetryPolicy",
             "Subscription",

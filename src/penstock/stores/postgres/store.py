@@ -17,6 +17,7 @@ from .address import read_address
 from .commit import transact
 from .connection import Connection, Connections
 from .keeper import Keeper
+from .keeping import apart
 from .migrate import migrate, prepare
 from .statements import Statements
 from .wakeups import Wakeups
@@ -88,15 +89,21 @@ class PostgresStore:
         return await self._to_the_end(self._commit(units, ask))
 
     async def _commit(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
+        *before, last = apart(units)
+        # One after the other, in the order they were asked for: a claim that follows a commit sees what that has freed.
+        async with self._turn:
+            receipts = [receipt for part in before for receipt in (await self._transact(part, None)).receipts]
+            reply = await self._transact(last, ask)
+        return CommitReply([*receipts, *reply.receipts], reply.work) if receipts else reply
+
+    async def _transact(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
         touched: set[str] = set()
 
         async def work(connection: Connection) -> CommitReply:
             touched.clear()  # after a collision the same work is done again
             return await transact(connection, self._sql, self._now(), units, ask, touched)
 
-        # One after the other, in the order they were asked for: a claim that follows a commit sees what that has freed.
-        async with self._turn:
-            reply = await self._connections.run(work)
+        reply = await self._connections.run(work)
         self._fire(touched)
         return reply
 

@@ -79,8 +79,8 @@ class Keeping:
 def apart(units: Sequence[Unit]) -> list[Sequence[Unit]]:
     """Units in as few calls as can be.
 
-    A call removes jobs at its end and looks at keys in its beginning. So a unit begins another one that adds a job whose
-    id an earlier unit sets free, or whose key is asked for by an earlier unit that may yet be refused.
+    A call removes jobs at its end and looks at keys in its beginning. So a unit begins another one that adds a job
+    whose id an earlier unit sets free, or whose key is asked for by an earlier unit that may yet be refused.
     """
     parts: list[Sequence[Unit]] = []
     first, freed, doubtful = 0, set[str](), set[tuple[str, str]]()

@@ -84,8 +84,8 @@ class KeepingContract(StoreUnderTest):
 
     async def test_memos_that_a_dead_letter_reads_stay(self, store: Store) -> None:
         claim = await held(store, "a")
-        memos = [Memo("a", "rate#1", b"1")]
-        await apply(store, unit(claim=claim, outcome=Dead(ERROR, Keep(0)), memos=memos, jobs=[job("a.dlq", "dlq")]))
+        await apply(store, unit(claim=claim, memos=[Memo("a", "rate#1", b"1")]))
+        await apply(store, unit(claim=claim, outcome=Dead(ERROR, Keep(0)), jobs=[job("a.dlq", "dlq")]))
         assert await store.memos("a") == {"rate#1": b"1"}
 
     async def test_its_id_is_free_again(self, store: Store) -> None:

@@ -54,6 +54,7 @@ def test_the_public_names_are_sorted_and_there() -> None:
             "Node",
             "PenstockError",
             "Permanent",
+            "RateLimited",
             "Retry",
             "RetryPolicy",
             "Subscription",

@@ -6,13 +6,16 @@ import asyncio
 import os
 import stat
 import sys
+from importlib import resources
 from pathlib import Path
 
 import apsw
 import pytest
 
 from penstock.core.errors import StoreCorrupt, StoreError, StoreUnavailable
+from penstock.ports.unit import Ask, Dedupe, NewJob, Unit, Want
 from penstock.stores.sqlite import SqliteStore
+from penstock.stores.sqlite.connection import OURS
 from penstock.testing.contracts.samples import apply, event, job, unit
 
 
@@ -171,3 +174,27 @@ async def test_a_closed_store_says_so(tmp_path: Path, memory: bool) -> None:
                 await call
         with pytest.raises(StoreUnavailable, match="closed"):
             await asyncio.to_thread(store.renew, [], 1000)
+
+
+async def test_a_file_of_the_format_before_is_brought_up(tmp_path: Path) -> None:
+    """Its jobs are there, and it can do what the new format brought."""
+    path = tmp_path / "old.db"
+    connection = apsw.Connection(str(path))
+    connection.execute(resources.files("penstock.stores.sqlite").joinpath("schema.sql").read_text("utf-8"))
+    connection.execute(
+        "INSERT INTO queues (name) VALUES ('orders');"
+        "INSERT INTO jobs (id, queue, name, state, priority, due, created, opts, payload)"
+        " VALUES ('old', 'orders', 'charge', 0, 0, 0, 0, CAST('{}' AS BLOB), CAST('1' AS BLOB))"
+    )
+    connection.execute(f"PRAGMA user_version = 1; PRAGMA application_id = {OURS}")
+    connection.close()
+    for _ in range(2):  # the second time there is nothing to bring up
+        store = SqliteStore(str(path))
+        await store.open()
+        await store.commit([Unit("u", jobs=[NewJob("new", "orders", "charge", b"2", dedupe=Dedupe("key"))])])
+        await store.close()
+    store = SqliteStore(str(path))
+    await store.open()
+    claims = (await store.claim(Ask((Want("orders", 10),), 1000, "w1"))).claims
+    await store.close()
+    assert [claim.job for claim in claims] == ["old", "new"]

@@ -74,3 +74,33 @@ class Keeping:
             if holder is not None:
                 by_unit.setdefault(n, {})[place] = holder
         return by_unit
+
+
+def apart(units: Sequence[Unit]) -> list[Sequence[Unit]]:
+    """Units in as few calls as can be.
+
+    A call removes jobs at its end and looks at keys in its beginning. So a unit begins another one that adds a job
+    whose id an earlier unit sets free, or whose key is asked for by an earlier unit that may yet be refused.
+    """
+    parts: list[Sequence[Unit]] = []
+    first, freed, doubtful = 0, set[str](), set[tuple[str, str]]()
+    for n, unit in enumerate(units):
+        keys = {(job.queue, job.dedupe.key) for job in unit.jobs if job.dedupe is not None}
+        if not doubtful.isdisjoint(keys) or not freed.isdisjoint(job.id for job in unit.jobs):
+            parts.append(units[first:n])
+            first, freed, doubtful = n, set(), set()
+        if keys and not _certain(unit):
+            doubtful |= keys
+        if isinstance(unit.outcome, Completed | Dead) and unit.outcome.keep is not None and unit.claim is not None:
+            freed.add(unit.claim.job)
+    return [*parts, units[first:]]
+
+
+def _certain(unit: Unit) -> bool:
+    """Whether nothing can be in its way."""
+    return (
+        unit.claim is None
+        and unit.run is None
+        and unit.once is None
+        and not (unit.takes or unit.waits or unit.state or unit.schedule)
+    )

@@ -33,6 +33,7 @@ from .children import concern, transact_families
 from .commit import transact
 from .connection import Connection, Connections
 from .keeper import Keeper
+from .keeping import apart
 from .migrate import migrate, prepare
 from .pending import pending
 from .statements import Statements
@@ -127,6 +128,14 @@ class PostgresStore:
         return await self._to_the_end(self._commit(units, ask))
 
     async def _commit(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
+        *before, last = apart(units)
+        # One after the other, in the order they were asked for: a claim that follows a commit sees what that has freed.
+        async with self._turn:
+            receipts = [receipt for part in before for receipt in (await self._transact(part, None)).receipts]
+            reply = await self._transact(last, ask)
+        return CommitReply([*receipts, *reply.receipts], reply.work) if receipts else reply
+
+    async def _transact(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
         touched: set[str] = set()
 
         async def work(connection: Connection) -> CommitReply:
@@ -134,9 +143,7 @@ class PostgresStore:
             write = transact_families if concern(units) else transact
             return await write(connection, self._sql, self._now(), units, ask, touched)
 
-        # One after the other, in the order they were asked for: a claim that follows a commit sees what that has freed.
-        async with self._turn:
-            reply = await self._connections.run(work)
+        reply = await self._connections.run(work)
         self._fire(touched)
         return reply
 

@@ -27,8 +27,12 @@ def _want(want: Want) -> tuple[Part, ...]:
     return want.queue, want.limit, *limits, "" if want.max_active is None else want.max_active
 
 
-def claims(reply: Any) -> Claims:
+def claims(reply: Any, here: int | None) -> Claims:
+    """What was handed out. The time to ask again is told by the clock of whoever asks, which says `here`: by that of a
+    server that is behind it would seem to be over already, and be asked for again and again."""
     now, rows, due, _, _ = reply
+    if due is not None and here is not None:
+        due += here - now
     return Claims([_claim(row, now) for row in rows], due)
 
 

@@ -129,7 +129,7 @@ class RedisStore:
         asked = replies.pop() if ask is not None else None
         touched = committing.topics(replies)
         if asked is not None:
-            work = claiming.claims(asked)
+            work = claiming.claims(asked, SystemClock().now_ms() if self._clock is None else None)
             # Whoever asks has just been given all there is of these: waking it for the same jobs would be for nothing.
             touched = (touched - claiming.emptied(asked)) | claiming.topics(asked)
             for one in claiming.scheduled(asked):

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from ...ports.store import Store
-from ...ports.unit import Committed, Completed, Dead, Dedupe, GivenBack, Keep, NewJob, RetryAt
+from ...ports.unit import Committed, Completed, Conflict, Dead, Dedupe, GivenBack, Keep, NewJob, RetryAt
 from ..clock import FakeClock
-from .samples import ERROR, apply, ask, claim, claim_one, event, held, job, names, state_of, unit
+from .samples import ERROR, apply, ask, claim, claim_one, event, held, job, names, run, state_of, unit
 from .subject import StoreUnderTest
 
 MINUTE = Dedupe("ada", 60_000)
@@ -89,6 +89,13 @@ class DedupeContract(StoreUnderTest):
     async def test_the_first_of_one_commit_stands_for_the_rest(self, store: Store) -> None:
         reply = await store.commit([unit(jobs=[_job(id)]) for id in "abc"])
         assert [r.added for r in reply.receipts if isinstance(r, Committed)] == [[True], [False], [False]]
+
+    async def test_a_unit_that_is_refused_holds_no_key(self, store: Store) -> None:
+        reply = await store.commit([unit(run=run("r1", 7), jobs=[_job("a")]), unit(jobs=[_job("b")])])
+        assert isinstance(reply.receipts[0], Conflict)
+        assert isinstance(reply.receipts[1], Committed)
+        assert reply.receipts[1].added == [True]
+        assert await _add(store, _job("c")) == (False, "b")
 
     async def test_many_at_once_add_one(self, store: Store) -> None:
         replies = await asyncio.gather(*(_add(store, _job(f"j{n}")) for n in range(20)))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...ports.store import Store
 from ...ports.unit import Claim, Committed, Completed, Dead, JobState, Keep, Memo, Terms
 from ..clock import FakeClock
-from .samples import ERROR, QUEUE, add, apply, claim_one, held, job, run, state_of, unit
+from .samples import ERROR, QUEUE, add, apply, ask, claim_one, held, job, run, state_of, unit
 from .subject import StoreUnderTest
 
 
@@ -84,14 +84,20 @@ class KeepingContract(StoreUnderTest):
 
     async def test_memos_that_a_dead_letter_reads_stay(self, store: Store) -> None:
         claim = await held(store, "a")
-        memos = [Memo("a", "rate#1", b"1")]
-        await apply(store, unit(claim=claim, outcome=Dead(ERROR, Keep(0)), memos=memos, jobs=[job("a.dlq", "dlq")]))
+        await apply(store, unit(claim=claim, memos=[Memo("a", "rate#1", b"1")]))
+        await apply(store, unit(claim=claim, outcome=Dead(ERROR, Keep(0)), jobs=[job("a.dlq", "dlq")]))
         assert await store.memos("a") == {"rate#1": b"1"}
 
     async def test_its_id_is_free_again(self, store: Store) -> None:
         claim = await held(store, "a")
         await apply(store, unit(claim=claim, outcome=Completed(keep=Keep(0))))
         assert (await claim_again(store, "a")).attempt == 1
+
+    async def test_its_id_is_free_for_the_next_unit_of_the_same_commit(self, store: Store) -> None:
+        ending = unit(claim=await held(store, "a"), outcome=Completed(keep=Keep(0)))
+        reply = await store.commit([ending, unit(jobs=[job("a")])], ask())
+        assert [receipt.added for receipt in reply.receipts if isinstance(receipt, Committed)] == [[], [True]]
+        assert [(claim.job, claim.attempt) for claim in reply.work.claims] == [("a", 1)]
 
     async def test_the_end_of_a_job_that_is_gone_is_known_when_it_is_said_again(self, store: Store) -> None:
         ending = unit(claim=await held(store, "a"), outcome=Completed(b"1", Keep(0)))

@@ -171,7 +171,7 @@ def test_files_that_are_not_there(refused: Callable) -> None:
 def test_nothing_there_yet(refused: Callable) -> None:
     """Looking at a store that is not there makes none."""
     makes_one = NO_STORE | {"run", "start", "worker", "dev", "emit", "enqueue", "schedules add", "doctor", "import"}
-    makes_one |= {"check", "import pgboss"}
+    makes_one |= {"check", "import pgboss", "outbox relay"}
     for name in sorted(EVERY.keys() - makes_one):
         assert refused(*call_of(name)) in ("not_found", "unknown_run"), name
     assert not Path(".penstock").exists() or not list(Path(".penstock").iterdir())

@@ -12,7 +12,7 @@ import sqlite3
 import sys
 
 import asyncpg
-from orders import ADD, HANDLERS
+from small_shop import ADD, HANDLERS
 
 from penstock import App
 from penstock.outbox.relay import Relay

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from customers import file_in, postgres
-from orders import HANDLERS, PATIENCE, TABLE
+from small_shop import HANDLERS, PATIENCE, TABLE
 
 import postgres_server
 import redis_server

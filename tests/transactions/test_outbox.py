@@ -20,7 +20,7 @@ from customers import (
     file_in,
     postgres,
 )
-from orders import ADD, HANDLERS, PATIENCE, TABLE
+from small_shop import ADD, HANDLERS, PATIENCE, TABLE
 
 import postgres_server
 import redis_server

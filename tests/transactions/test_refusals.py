@@ -17,7 +17,7 @@ import psycopg2
 import pytest
 import sqlalchemy
 from customers import Django, file_in, postgres
-from orders import HANDLERS
+from small_shop import HANDLERS
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool

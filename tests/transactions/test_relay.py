@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from customers import Asyncpg, Customer, Sqlite, another_database, file_in, postgres
-from orders import HANDLERS, PATIENCE
+from small_shop import HANDLERS, PATIENCE
 
 import postgres_server
 import redis_server

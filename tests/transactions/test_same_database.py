@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 from customers import BLOCKING_POSTGRES, WAITING_POSTGRES, Asyncpg, Customer, Psycopg, postgres
-from orders import ADD, HANDLERS, PATIENCE, TABLE
+from small_shop import ADD, HANDLERS, PATIENCE, TABLE
 
 import postgres_server
 from penstock import SyncApp, flow

@@ -27,7 +27,7 @@ class Sentinel:
         config.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {folder}\n"
             f"sentinel monitor {NAME} 127.0.0.1 {master.port} {quorum}\n"
-            f"sentinel down-after-milliseconds {NAME} 400\n"
+            f"sentinel down-after-milliseconds {NAME} 700\n"
             f"sentinel failover-timeout {NAME} 3000\n"
         )
         with (folder / "sentinel.log").open("ab") as log:

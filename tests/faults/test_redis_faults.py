@@ -132,7 +132,7 @@ async def test_the_storms_notice_a_torn_commit(
 
 @pytest.mark.skipif(not FULL, reason="with PENSTOCK_FAULTS=full")
 async def test_the_pauses_notice_a_missing_fence(tmp_path: Path, tell: Tell) -> None:
-    report = await pause_workers(REDIS, tmp_path, pauses=3, jobs=45, seed=5, mutant="redis:no_fence")
+    report = await pause_workers(REDIS, tmp_path, pauses=6, jobs=120, seed=5, mutant="redis:no_fence")
     assert report.late_committed, "no_fence survived"
     tell(f"no_fence: caught by {report.pauses} pauses: {report.late_committed} late commits taken")
 

@@ -11,13 +11,14 @@ from faultkit.length import FULL
 from faultkit.trouble import under_way
 
 from penstock.core.errors import StoreUnavailable
+from penstock.ports.store import Store
 from penstock.stores.redis import RedisStore
 from penstock.testing.contracts.samples import held
 from penstock.testing.until import until
 from redis_groups import NAME, Watched, ask
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
-SWITCHES = 6 if FULL else 0  # by an administrator's word, after the one by force
+SWITCHES = 1 if FULL else 0  # by an administrator's word, after the one by force
 
 
 @pytest.fixture
@@ -30,8 +31,6 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 
 async def test_a_failover_in_the_middle_of_work(watched: Watched, tmp_path: Path, tell: Callable[[str], None]) -> None:
-    store = RedisStore(watched.url())
-    await store.open()
     async with under_way(watched.url(), tmp_path, forgetful=True, pace=0.05) as load:
         for _ in range(SWITCHES):
             await load.more(10)
@@ -39,8 +38,7 @@ async def test_a_failover_in_the_middle_of_work(watched: Watched, tmp_path: Path
         await load.more(10)
         watched.servers[watched.master()].kill()
         await load.more(20)
-        await _renews_at_the_new_master(store)
-    await store.close()
+        await _renews_at_the_new_master(load.app.store)
     tell(f"{SWITCHES + 1} failovers, {load}")
     assert load.problems == []
 
@@ -48,12 +46,15 @@ async def test_a_failover_in_the_middle_of_work(watched: Watched, tmp_path: Path
 async def _switch(watched: Watched) -> None:
     """The replica is made master, and the master its replica."""
     before = watched.master()
-    told = await asyncio.to_thread(ask, watched.sentinels[0].port, "SENTINEL", "FAILOVER", NAME)
-    assert told == b"+OK\r\n"
+
+    async def agreed() -> bool:  # a sentinel may not know yet that the replica is a good one
+        return await asyncio.to_thread(ask, watched.sentinels[0].port, "SENTINEL", "FAILOVER", NAME) == b"+OK\r\n"
+
+    await until(agreed, 60)
     await until(lambda: watched.master() != before and watched.steady(), 60)
 
 
-async def _renews_at_the_new_master(store: RedisStore) -> None:
+async def _renews_at_the_new_master(store: Store) -> None:
     async def renewed() -> bool:
         try:
             one = await held(store, "j")

@@ -31,13 +31,15 @@ class Swept(msgspec.Struct):
 
 
 def sweep(
-    scenario: Scenario, backend: Backend, kinds: tuple[tuple[Kind, When], ...] = EVERY, stop_at: int = 5
-) -> Swept:
-    """Plays a scenario with one fault at a time, at every call of every method, until none is left to strike."""
+    scenario: Scenario, backend: Backend, kinds: tuple[tuple[Kind, When], ...] = EVERY, stop_at: int = 5,
+    methods: tuple[str, ...] = (),
+) -> Swept:  # fmt: skip
+    """Plays a scenario with one fault at a time, at every call of every method (of those given), until none is left to
+    strike."""
     swept = Swept()
     calm = _play(scenario, backend, Calm)
     swept.problems += calm.problems
-    for method in sorted(calm.calls):
+    for method in methods or sorted(calm.calls):
         for kind, when in kinds:
             for k, outcome in _strikes(scenario, backend, kind, method, when):
                 swept.plays += 1

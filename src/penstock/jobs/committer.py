@@ -16,12 +16,13 @@ from typing import Protocol
 import msgspec
 
 from ..core.errors import StoreUnavailable
-from ..ports.store import Commits, GoesBack
+from ..ports.store import Commits, GoesBack, Pipelined
 from ..ports.unit import Ask, Claims, CommitReply, Committed, Conflict, Receipt, Unit
 
 log = logging.getLogger("penstock.store")
 
 MAX_BATCH = 500
+FEW = 8  # so few wait for the commit in flight rather than go beside it
 MAX_RETRIES_OF_COMMAND = 4
 LONGEST_WAIT = 1.0  # seconds between tries
 REMEMBERED_RUNS = 2048
@@ -43,7 +44,7 @@ class WorkSource(Protocol):
         """What it can take now; the slots are kept for the answer."""
         ...
 
-    def take(self, ask: Ask, work: Claims | None) -> None:
+    def take(self, ask: Ask, finishing: Counter[str], work: Claims | None) -> None:
         """The answer, None when there was none."""
         ...
 
@@ -95,7 +96,11 @@ class Intent:
 
 
 class Committer:
-    """Batches intents into commits, one commit in flight at a time."""
+    """Batches intents into commits: one in flight at a time, or a few where the store is behind a wire.
+
+    With several, what the store works on and what handlers do overlap. Intents of one run are never in two commits at
+    once: the second would be decided on a run that is about to change. An attempt waits for each of its commits anyway.
+    """
 
     def __init__(self, store: Commits) -> None:
         self.worker: WorkSource | None = None
@@ -105,32 +110,71 @@ class Committer:
         self._known: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         self._goes_back: GoesBack | None = store if isinstance(store, GoesBack) else None
         self._life = 0
-        self._task: asyncio.Task[None] | None = None
+        self._lanes = store.lanes if isinstance(store, Pipelined) else 1
+        self._flushing: set[asyncio.Task[None]] = set()
+        self._flights = 0
+        self._in_flight: set[str] = set()  # runs
         self._closing = False
 
     async def submit(self, intent: Intent) -> Receipt:
         """Waits for the receipt; never a Conflict unless the intent's own build answers with one."""
         intent.future = self._loop.create_future()
         self._pending.append(intent)
-        if self._task is None or self._task.done():  # done: cancelled before it began
-            self._task = self._loop.create_task(self._flush(), name="penstock-commit")
+        # Done, and still listed: one that was cancelled before it began.
+        if len(self._pending) == FEW or all(task.done() for task in self._flushing):
+            self._open_lane()
         return await intent.future
 
     async def close(self) -> None:
         """Waits until everything handed in has been answered; a store that is down is no longer waited for."""
         self._closing = True
-        while self._task is not None and not self._task.done():
-            await asyncio.wait((self._task,))
+        while under_way := [task for task in self._flushing if not task.done()]:
+            await asyncio.wait(under_way)
+
+    def _open_lane(self) -> None:
+        if sum(not task.done() for task in self._flushing) < self._lanes:
+            task = self._loop.create_task(self._flush(), name="penstock-commit")
+            self._flushing.add(task)
+            task.add_done_callback(self._flushing.discard)
 
     async def _flush(self) -> None:
         try:
             while self._pending:
                 if self._more_may_come():
                     await asyncio.sleep(0)
-                batch, self._pending = self._pending[:MAX_BATCH], self._pending[MAX_BATCH:]
-                await self._commit(self._built(batch))
+                batch = self._next_batch()
+                if not batch:
+                    return  # whoever they wait for goes on with them
+                await self._fly(self._built(batch))
         finally:
-            self._task = None
+            task = asyncio.current_task()
+            assert task is not None
+            self._flushing.discard(task)
+
+    async def _fly(self, batch: list[Intent]) -> None:
+        runs = {intent.unit.run.id for intent in batch if intent.unit is not None and intent.unit.run is not None}
+        self._in_flight |= runs
+        self._flights += 1
+        try:
+            await self._commit(batch)
+        finally:
+            self._flights -= 1
+            self._in_flight -= runs
+
+    def _next_batch(self) -> list[Intent]:
+        """What goes now: all that waits and may, or the first half of it if the rest can go beside it."""
+        if self._flights and len(self._pending) < FEW:
+            return []
+        flying = self._in_flight
+        may = [intent for intent in self._pending if intent.run not in flying] if flying else self._pending
+        others = [intent for intent in self._pending if intent.run in flying] if flying else []
+        most = MAX_BATCH
+        if self._flights + 1 < self._lanes and len(may) >= 2 * FEW:
+            most = min(most, (len(may) + 1) // 2)
+        batch, self._pending = may[:most], others + may[most:]
+        if len(self._pending) >= FEW:
+            self._open_lane()
+        return batch
 
     def _more_may_come(self) -> bool:
         """Whether a turn of the loop is worth waiting: attempts that end together go together."""
@@ -218,7 +262,7 @@ class Committer:
             work = reply.work
         finally:
             if worker is not None and ask is not None:
-                worker.take(ask, work)
+                worker.take(ask, freed, work)
         return reply
 
     def _settle(self, intent: Intent, receipt: Receipt, again: list[Intent]) -> None:

@@ -74,6 +74,7 @@ class Worker:
         self._denied = False
         self._kept: Counter[str] = Counter()  # slots of each queue kept for asks that are not answered yet
         self._promised = 0  # and of the worker: one ask may want the same slots for several queues
+        self._leaving: Counter[str] = Counter()  # attempts that end with those asks: their slots were counted there
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._listener: Listener | None = None
@@ -156,7 +157,7 @@ class Worker:
         except StoreError as problem:
             log.warning("cannot claim work, trying again: %s", problem)
         finally:
-            self.take(ask, work)
+            self.take(ask, Counter(), work)
 
     def _patience(self) -> float:
         """How long nothing can be due: an unheard signal costs at most MAX_IDLE."""
@@ -168,13 +169,14 @@ class Worker:
         """What this worker can take, counting the slots that the commit on its way sets free."""
         if self._stopping.is_set() or self._quarantine.busy:
             return None
-        free = self._concurrency - len(self._active) - self._promised + finishing.total()
+        leaving = self._leaving + finishing
+        free = self._concurrency - len(self._active) - self._promised + leaving.total()
         if free <= 0:
             self._denied = self._promised > 0  # the answer under way may leave room
             return None
         wants = []
         for queue, limits in self._queues.items():
-            room = min(limits.concurrency - self._held[queue] - self._kept[queue] + finishing[queue], free)
+            room = min(limits.concurrency - self._held[queue] - self._kept[queue] + leaving[queue], free)
             if room > 0:
                 wants.append(Want(queue, room, limits.rate, limits.max_active))
         if not wants:
@@ -184,9 +186,11 @@ class Worker:
         for want in wants:
             self._kept[want.queue] += want.limit
         self._promised += free
+        self._leaving = leaving
         return Ask((*wants[self._turn :], *wants[: self._turn]), self._lease_ms, self.name, free)
 
-    def take(self, ask: Ask, work: Claims | None) -> None:
+    def take(self, ask: Ask, finishing: Counter[str], work: Claims | None) -> None:
+        self._leaving -= finishing
         for want in ask.wants:
             self._kept[want.queue] -= want.limit
         free = ask.limit or 0

@@ -393,6 +393,16 @@ class GoesBack(Protocol):
 
 
 @runtime_checkable
+class Pipelined(Protocol):
+    """A store at the other end of a wire, which may be given the next commit while it works on the last."""
+
+    @property
+    def lanes(self) -> int:
+        """How many commits of one process are worth having under way."""
+        ...
+
+
+@runtime_checkable
 class Migrates(Protocol):
     """A store whose tables are created and updated by numbered steps."""
 

@@ -51,6 +51,8 @@ FINISH = msgspec.msgpack.encode(
 class RedisStore:
     """Runs, jobs, events and state in one Redis; workers of BullMQ in other languages share its queues."""
 
+    lanes = 2  # while scripts run here, handlers run there
+
     def __init__(
         self, url: str, *, clock: Clock | None = None, namespace: str = "nq", queue_prefix: str | None = None
     ) -> None:

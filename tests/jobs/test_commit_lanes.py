@@ -1,0 +1,136 @@
+"""Several commits in flight, on stores that can be given the next while they work on the last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.jobs.committer import FEW, Committer, Intent
+from penstock.ports.unit import Ask, CommitReply, Committed, Receipt, RunWrite, Unit
+from penstock.testing.until import until
+
+
+class Held:
+    """A store that answers when it is told to."""
+
+    def __init__(self, lanes: int = 2) -> None:
+        self.lanes = lanes
+        self.calls: list[tuple[list[Unit], asyncio.Future[None]]] = []
+
+    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+        answered = asyncio.get_running_loop().create_future()
+        self.calls.append((list(units), answered))
+        await answered
+        return CommitReply([Committed() for _ in units])
+
+    def answer(self, number: int) -> None:
+        self.calls[number][1].set_result(None)
+
+    def ids(self, number: int) -> list[str]:
+        return [unit.id for unit in self.calls[number][0]]
+
+
+def several(count: int, first: int = 0) -> list[Intent]:
+    return [Intent(lambda _v, _r, n=n: Unit(f"u{n}")) for n in range(first, first + count)]  # type: ignore[misc]
+
+
+def of_run(version: int) -> Intent:
+    """Moves run `r` on from the version it is decided on."""
+
+    def build(now: int, _record: bytes | None) -> Unit:
+        return Unit(f"r.{now}", run=RunWrite("r", now, b"{}", "f", "running"))
+
+    return Intent(build, run="r", version=version, record=b"{}")
+
+
+def submit(committer: Committer, intents: Sequence[Intent]) -> list[asyncio.Task[Receipt]]:
+    return [asyncio.create_task(committer.submit(intent)) for intent in intents]
+
+
+async def a_while() -> None:
+    """So many turns that whatever is to happen without an answer has happened."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def all_answered(store: Any, waiting: Sequence[asyncio.Task[Receipt]]) -> None:
+    async def done() -> bool:
+        for _, answered in store.calls:
+            if not answered.done():
+                answered.set_result(None)
+        return all(task.done() for task in waiting)
+
+    await until(done)
+
+
+async def test_many_go_in_two_halves_beside_each_other() -> None:
+    store: Any = Held()
+    committer = Committer(store)
+    waiting = submit(committer, several(4 * FEW))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [2 * FEW, 2 * FEW]
+    await all_answered(store, waiting)
+    assert sorted(store.ids(0) + store.ids(1)) == sorted(f"u{n}" for n in range(4 * FEW))
+
+
+async def test_one_lane_sends_one_commit_at_a_time() -> None:
+    store: Any = Held(lanes=1)
+    committer = Committer(store)
+    waiting = submit(committer, several(4 * FEW))
+    await a_while()
+    waiting += submit(committer, several(4 * FEW, first=100))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [4 * FEW]
+    await all_answered(store, waiting)
+
+
+async def test_few_wait_for_the_commit_in_flight_and_go_together() -> None:
+    store: Any = Held()
+    committer = Committer(store)
+    waiting = submit(committer, several(1))
+    await a_while()
+    waiting += submit(committer, several(FEW - 1, first=1))
+    await a_while()
+    assert len(store.calls) == 1
+    store.answer(0)
+    await until(lambda: len(store.calls) == 2)
+    assert store.ids(1) == [f"u{n}" for n in range(1, FEW)]
+    await all_answered(store, waiting)
+
+
+async def test_intents_of_a_run_wait_for_its_commit_in_flight_though_there_is_room() -> None:
+    store: Any = Held()
+    committer = Committer(store)
+    waiting = submit(committer, [of_run(1)])
+    await a_while()
+    waiting += submit(committer, [of_run(1), *several(2 * FEW)])
+    await a_while()
+    assert store.ids(0) == ["r.1"]
+    assert store.ids(1) == [f"u{n}" for n in range(2 * FEW)]
+    store.answer(1)
+    store.answer(0)
+    await until(lambda: len(store.calls) == 3)
+    assert store.ids(2) == ["r.2"], "decided on what the first one wrote, not on what it was handed in with"
+    await all_answered(store, waiting)
+
+
+async def test_what_only_waits_for_others_is_taken_up_whoever_ends_first() -> None:
+    """The lane that is free ends when all that is left must wait; the other one goes on with it."""
+    store: Any = Held()
+    committer = Committer(store)
+    waiting = submit(committer, [of_run(1)])
+    await a_while()
+    waiting += submit(committer, several(FEW))
+    await a_while()
+    waiting += submit(committer, [of_run(1) for _ in range(FEW)])
+    await a_while()
+    assert len(store.calls) == 2
+    store.answer(1)
+    await a_while()
+    assert len(store.calls) == 2, "all that is left belongs to the run in flight"
+    store.answer(0)
+    await until(lambda: len(store.calls) == 3)
+    assert store.ids(2) == [f"r.{n}" for n in range(2, 2 + FEW)]
+    await all_answered(store, waiting)
+    await committer.close()

@@ -49,7 +49,9 @@ async def test_three_levels_and_a_def_handler_from_bullmqs_dict(app: Make) -> No
     pages = [{"name": "render", "queueName": "pages", "data": n} for n in (1, 2)]
     book = {"name": "bind", "queue": "books", "data": "Emma", "children": pages}
     async with app(render, bind, shelve) as one:
-        tree = await one.add_flow({"name": "shelve", "queue": "shelves", "opts": {"jobId": "shelf"}, "children": [book]})
+        tree = await one.add_flow(
+            {"name": "shelve", "queue": "shelves", "opts": {"jobId": "shelf"}, "children": [book]}
+        )
         assert tree.id == "shelf"
         assert (await one.queues.counts("shelves"))["waiting-children"] == 1
         assert (await one.queues.counts("books"))["waiting-children"] == 1

@@ -53,11 +53,11 @@ async def fell(backend: Backend, folder: Path, *, trees: int, kills: int, seed: 
             for _ in range(2):
                 fleet.hire()
             for n in range(kills):
-                before = len(fleet.effects.read())
+                wanted = len(fleet.effects.read()) + rng.randint(2, 12)
                 for k in range(trees * n // kills, trees * (n + 1) // kills):
                     await app.add_flow(_tree(k))
                     report.trees += 1
-                await until(lambda seen=before + rng.randint(2, 12): len(fleet.effects.read()) > seen, PATIENCE)
+                await until(lambda wanted=wanted: len(fleet.effects.read()) > wanted, PATIENCE)
                 await asyncio.to_thread(fleet.kill, fleet.working[0])  # the one that has been there longest
                 report.kills += 1
                 fleet.hire()

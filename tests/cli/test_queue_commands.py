@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import App
+from penstock import App, Node
 from penstock.testing.until import until
 
 RESIZE = """
@@ -89,6 +89,22 @@ def test_jobs_are_listed_and_shown(penstock: Callable) -> None:
     assert f"id          {ids[0]}" in penstock("jobs", "show", ids[0]).out
     assert "[unknown_job]" in penstock("jobs", "show", "nope").err
     assert "[unknown_queue]" in penstock("jobs", "list", "nope").err
+
+
+def test_a_parent_is_shown_with_its_children(penstock: Callable) -> None:
+    async def add() -> None:
+        async with App(dir="workers") as app:
+            await app.add_flow(
+                Node("pictures", "all", id="album", children=[Node("pictures", "a"), Node("pictures", "b")])
+            )
+
+    asyncio.run(add())
+    shown = penstock("jobs", "show", "album", "--json").json
+    assert shown["state"] == "waiting-children"
+    assert shown["children"] == {"unprocessed": 2, "processed": 0, "ignored": 0, "failed": 0}
+    assert penstock("jobs", "show", "album-c1", "--json").json["parent"] == "album"
+    (listed,) = rows(penstock("jobs", "list", "pictures", "--state", "waiting-children", "--json"))
+    assert listed["id"] == "album"
 
 
 def test_jobs_are_promoted_retried_and_removed(penstock: Callable) -> None:

@@ -13,7 +13,8 @@ import apsw
 import pytest
 
 from penstock.core.errors import StoreCorrupt, StoreError, StoreUnavailable
-from penstock.ports.unit import Ask, Dedupe, NewJob, Unit, Want
+from penstock.ports.unit import Ask, Dedupe, NewJob, Parent, Unit, Want
+from penstock.stores import sqlite
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.connection import OURS
 from penstock.testing.contracts.samples import apply, event, job, unit
@@ -63,6 +64,25 @@ async def test_a_newer_format(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreError, match=r"newer Penstock \(format 99.*upgrade"):
         await opening(path)
+
+
+async def test_a_file_of_the_first_format_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    connection = apsw.Connection(str(path))
+    connection.execute(resources.files(sqlite).joinpath("schema.sql").read_text("utf-8"))
+    connection.execute("PRAGMA user_version = 1")
+    connection.execute(f"PRAGMA application_id = {OURS}")
+    connection.execute("INSERT INTO queues (name) VALUES ('letters')")
+    connection.close()
+    for _ in range(2):
+        store = SqliteStore(str(path))
+        await store.open()
+        try:
+            await apply(store, unit(jobs=[job("p", waits=True), job("c", parent=Parent("p", "orders"))]))
+            assert [row.id for row in await store.children("p")] == ["c"]
+            assert [queue.name for queue in await store.queues()] == ["letters", "orders"]
+        finally:
+            await store.close()
 
 
 async def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:

@@ -60,6 +60,13 @@ const commands = {
     await events.waitUntilReady()
   },
   flow: async ({ tree }) => (await keep(new FlowProducer({ connection })).add(tree)).job.id,
+  bind: async ({ queue: q }) => {
+    const worker = keep(new Worker(q, async (job) => ({ values: await job.getChildrenValues(),
+      failed: await job.getIgnoredChildrenFailures() }), { connection }))
+    worker.on('error', (problem) => say({ error: String(problem) }))
+    await worker.waitUntilReady()
+  },
+  dependencies: async ({ queue: q, id }) => (await queue(q).getJob(id)).getDependenciesCount(),
   children: async ({ queue: q, id }) => (await queue(q).getJob(id)).getChildrenValues(),
 }
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from conftest import PATIENCE, Trial
 from penstock import Context, Node, SyncApp, SyncContext, job
 from penstock.core.errors import BadArgument, ConfigError, RunFailed
 from penstock.jobs.tree import MOST_JOBS
 
-Make = Callable[..., Trial]
+Make = Callable[..., Any]
+PATIENCE = 20  # seconds until a test that waits gives up
 
 
 @job(queue="pages", retry=1)

@@ -90,6 +90,14 @@ async def test_what_a_flow_would_refuse_is_refused() -> None:
     assert ctx.emitted == [("order.paid", None)]
 
 
+async def test_children_are_given_by_their_keys() -> None:
+    ctx = FakeContext(children={"bull:pages:1": {"page": 1}}, failed_children={"bull:pages:2": "torn"})
+    assert await ctx.children_values() == ctx.sync.children_values() == {"bull:pages:1": {"page": 1}}
+    assert await ctx.failed_children() == ctx.sync.failed_children() == {"bull:pages:2": "torn"}
+    assert await ctx.remove_children() == ctx.sync.remove_children() == 0
+    assert await FakeContext().children_values() == {}
+
+
 async def test_what_was_said_is_not_changed_afterwards() -> None:
     ctx, order = FakeContext(), {"id": 7}
     ctx.emit("order.paid", order)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Backoff, Context, Permanent, RetryPolicy, flow, job, step
+from penstock import Backoff, Context, Node, Permanent, RetryPolicy, flow, job, step
 from penstock.core.errors import RunFailed, SchemaViolation, UnknownFlow, UnknownQueue
 from penstock.testing import FakeClock, TestApp
 from penstock.testing import timeline as timeline_module
@@ -356,3 +356,21 @@ async def test_histories_are_updated_when_asked(tmp_path: Path) -> None:
     finally:
         updating.reset(token)
     await saved(path, 8)
+
+
+async def test_a_tree_of_jobs() -> None:
+    @job(queue="pages")
+    async def render(page: int) -> int:
+        return page
+
+    @job(queue="books")
+    async def bind(_title: str, ctx: Context) -> list[int]:
+        return sorted((await ctx.children_values()).values())
+
+    async with TestApp(handlers=[render, bind]) as app:
+        before = app.time.now_ms()
+        pages = [Node(render, 1, delay="10m"), Node(render, 2)]
+        assert await app.run_tree(Node(bind, "Emma", delay="1h", children=pages)) == [1, 2]
+        assert app.time.now_ms() - before == 70 * 60_000, "the parent's delay begins when its children have ended"
+        with pytest.raises(AssertionError, match="queue 'books' has 1 waiting-children"):
+            await app.run_tree(Node(bind, "Persuasion", children=[Node("nowhere", 1)]))

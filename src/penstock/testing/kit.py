@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, overload
 
@@ -18,6 +18,7 @@ from ..core.durations import Duration, to_ms
 from ..flows.reducer import FlowView
 from ..flows.resuming import Signature
 from ..jobs.gates import TRIGGER, decode_body
+from ..jobs.tree import Node
 from ..jobs.work import Work
 from ..ports.unit import Claim, JobState
 from ..settings import SettingOptions
@@ -106,6 +107,12 @@ class TestApp(App):
         id = await self.enqueue(queue, payload, **options)
         await self._timeline.skip_until(lambda: self._job_ended(id), f"job {id}")
         return await self._enqueuing.result(id, queue)
+
+    async def run_tree(self, tree: Node | Mapping[str, Any]) -> Any:
+        """Adds a tree of jobs, moves time on as needed until its root has ended, and gives that one's result."""
+        added = await self.add_flow(tree)
+        await self._timeline.skip_until(lambda: self._job_ended(added.id), f"job {added.id}")
+        return await self.job_result(added.id, timeout=PATIENCE)
 
     async def finish(self, run: str) -> FlowView:
         """Moves time on as needed until a run has ended, and gives its state."""

@@ -161,4 +161,7 @@ class Timeline:
         self._stage.store.signals.fire_all()
 
 
-_LIVE = (JobState.WAITING.value, JobState.DELAYED.value, JobState.ACTIVE.value, JobState.SUSPENDED.value)
+_LIVE = tuple(
+    state.value
+    for state in (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.WAITING_CHILDREN)
+)

@@ -16,7 +16,7 @@ from typing import Any
 from penstock import App
 from penstock.ports.unit import Committed, Fenced
 
-from . import waiting_trades
+from . import tree_trades, waiting_trades
 from .trades import FLOWS, HANDLERS
 
 
@@ -31,7 +31,7 @@ class Line:
 
 
 async def work(options: argparse.Namespace) -> None:
-    app = App(options.url, handlers=[*HANDLERS, *waiting_trades.HANDLERS])
+    app = App(options.url, handlers=[*HANDLERS, *waiting_trades.HANDLERS, *tree_trades.HANDLERS])
     async with app:
         if options.receipts:
             _note_receipts(app, Line(options.receipts))

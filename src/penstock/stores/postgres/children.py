@@ -126,7 +126,7 @@ class _Family:
         if not _adds(new):
             return
         if unit.jobs[0].waits and len(new) < len(unit.jobs):
-            # Someone has added one of these ids since we looked, perhaps this root: the whole call is made again.
+            # Someone has added one of these ids since we looked, perhaps the root: the whole call is made again.
             raise asyncpg.SerializationError("another has added a job of this tree")
         rows = [(job.parent, job) for job in new if job.parent is not None]
         for parent, job in rows:

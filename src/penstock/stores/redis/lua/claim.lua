@@ -144,6 +144,8 @@ local function hand_out(queue, base, head, want)
     finish(base, id, 'failed', 'failedReason', job.defa)
     return true
   end
+  -- The job of another program is in no index of ours: its queue has to be known for it to be found by its id.
+  if not job['nq:n'] then know_queue(queue) end
   call('HSET', base .. id, 'nq:t', token)
   call('ZADD', base .. 'nq:leases', now + lease, id)
   if job['nq:p'] then call('ZREM', base .. 'nq:urgent', id) end

@@ -1,0 +1,93 @@
+"""Trees of jobs whose workers are killed: no child's end is lost, and each parent ends once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock import App, Node
+from penstock.core.errors import WaitTimeout
+from penstock.testing.until import until
+
+from .backends import Backend
+from .fleet import Fleet
+
+PATIENCE = 60  # seconds
+
+
+class Report(msgspec.Struct):
+    """What happened, and what should not have."""
+
+    kills: int = 0
+    trees: int = 0
+    attempts: int = 0
+    executions: int = 0
+    orphaned: int = 0  # attempts whose worker died before they ended
+    problems: list[str] = []
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kills} kills, {self.trees} trees, {self.attempts} attempts recorded, {self.executions} executed, "
+            f"{self.orphaned} orphaned, {len(self.problems)} problems"
+        )
+
+
+def _tree(n: int) -> Node:
+    chapter = Node("books", "chapter", children=[Node("pages", 1), Node("pages", -1, on_failure="ignore")])
+    return Node("books", "book", id=f"book-{n}", children=[chapter, Node("pages", 2), Node("pages", 3)])
+
+
+WHOLE = {"title": "book", "parts": [{"title": "chapter", "parts": [1], "torn": 1}, 2, 3], "torn": 0}
+
+
+async def fell(backend: Backend, folder: Path, *, trees: int, kills: int, seed: int) -> Report:
+    """Two workers on one store, one killed at a time, after it has had some of the jobs that came since the last kill."""
+    rng, report = random.Random(seed), Report()
+    async with App(backend.url(folder), handlers=[]) as app:
+        with Fleet(backend.url(folder), folder, spares=2, step_ms=200) as fleet:
+            for _ in range(2):
+                fleet.hire()
+            for n in range(kills):
+                wanted = len(fleet.effects.read()) + rng.randint(2, 12)
+                for k in range(trees * n // kills, trees * (n + 1) // kills):
+                    await app.add_flow(_tree(k))
+                    report.trees += 1
+                await until(lambda wanted=wanted: len(fleet.effects.read()) > wanted, PATIENCE)
+                await asyncio.to_thread(fleet.kill, fleet.working[0])  # the one that has been there longest
+                report.kills += 1
+                fleet.hire()
+            for n in range(trees):
+                report.problems += await _missing(app, f"book-{n}")
+        report.executions = len(fleet.effects.read())
+        await _judge(app, report)
+    return report
+
+
+async def _missing(app: App, id: str) -> list[str]:
+    try:
+        result = await app.job_result(id, timeout="30s")
+    except WaitTimeout as problem:
+        row = await app.queues.job(id)
+        return [f"{problem} (it is {row.state}, {await app.queues.dependencies(id)})"]
+    return [] if result == WHOLE else [f"{id} has {result}"]
+
+
+async def _judge(app: App, report: Report) -> None:
+    """Each job ended once, and every execution has an attempt on record."""
+    ended: Counter[str | None] = Counter()
+    events: list[Any] = []
+    for queue in ("books", "pages"):
+        events += await app.events.read_all(f"nq:queue:{queue}")
+    for event in events:
+        final = event.kind == "job.completed" or (event.kind == "job.failed" and not event.data["willRetry"])
+        ended[event.subject] += final
+    report.attempts = sum(event.kind == "job.active" for event in events)
+    report.orphaned = report.attempts - sum(ended.values())
+    report.problems += [f"{id} ended {times} times" for id, times in ended.items() if times != 1]
+    if len(ended) != report.trees * 6:
+        report.problems.append(f"{len(ended)} jobs ended, not {report.trees * 6}")

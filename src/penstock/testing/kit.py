@@ -112,7 +112,7 @@ class TestApp(App):
         """Adds a tree of jobs, moves time on as needed until its root has ended, and gives that one's result."""
         added = await self.add_flow(tree)
         await self._timeline.skip_until(lambda: self._job_ended(added.id), f"job {added.id}")
-        return await self.job_result(added.id, timeout=PATIENCE)
+        return await self.job_result(added.id)
 
     async def finish(self, run: str) -> FlowView:
         """Moves time on as needed until a run has ended, and gives its state."""

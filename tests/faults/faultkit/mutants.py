@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from penstock.stores.sqlite.statements import SQL, VERBS
 
 import penstock.flows.assemble as assemble
 import penstock.jobs.committer as group_commit
@@ -20,6 +19,7 @@ from penstock.ports.unit import Ask, CommitReply, Committed, Conflict, Unit
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing
 from penstock.stores.sqlite import writer as writing
+from penstock.stores.sqlite.statements import SQL, VERBS
 
 from . import wait_mutants
 

@@ -51,8 +51,7 @@ class Events:
     ) -> Event | None:
         """Appends an event to any stream and gives it back.
 
-        None when `key` was used before, when the store's first answer was lost and its place with it, or when a
-        failover has lost the event since.
+        None when `key` was used before, or when the store's first answer was lost and its place with it.
         """
         name = self._recorder.check(stream)
         check_kind(kind)
@@ -68,7 +67,7 @@ class Events:
             return None
         _, seq = receipt.events[0]
         found = await self._store.read(name, after=f"0-{seq - 1}" if seq > 1 else None, limit=1)
-        return found[0] if found else None
+        return found[0]
 
     async def read(
         self,

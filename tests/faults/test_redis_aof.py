@@ -17,7 +17,7 @@ from redis_server import Server, mend
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 CUTS, WORKED_OUT = (
-    (300, 40) if FULL else (14, 2)
+    (300, 40) if FULL else (8, 1)
 )  # how often the file is cut, and how often work then goes on to its end
 LEASE = "1s"  # what the log says is under way comes back after so long
 KEEPS = ("--appendonly", "yes", "--appendfsync", "everysec", "--aof-load-truncated", "no")

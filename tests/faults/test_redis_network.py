@@ -19,7 +19,7 @@ from penstock.testing.until import until
 from redis_server import Server
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
-TROUBLES = 200 if FULL else 8
+TROUBLES = 200 if FULL else 4
 PATIENCE = 60
 
 

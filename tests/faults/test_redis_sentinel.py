@@ -41,6 +41,7 @@ async def test_a_failover_in_the_middle_of_work(watched: Watched, tmp_path: Path
         await _renews_at_the_new_master(load.app.store)
     tell(f"{SWITCHES + 1} failovers, {load}")
     assert load.problems == []
+    await _cannot_help(watched)
 
 
 async def _switch(watched: Watched) -> None:
@@ -65,7 +66,8 @@ async def _renews_at_the_new_master(store: Store) -> None:
     await until(renewed, 60)
 
 
-async def test_sentinels_that_cannot_help(watched: Watched) -> None:
+async def _cannot_help(watched: Watched) -> None:
+    """What is said when sentinels do not know the name, and when one or all of them are gone."""
     with pytest.raises(StoreUnavailable, match="they do not know that name"):
         await RedisStore(watched.url().replace(f"/{NAME}/", "/other/")).open()
     watched.sentinels[0].stop()  # the others are asked

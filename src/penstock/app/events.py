@@ -51,8 +51,7 @@ class Events:
     ) -> Event | None:
         """Appends an event to any stream and gives it back.
 
-        None when `key` was used before, when the store's first answer was lost and its place with it, or when a
-        failover has lost the event since.
+        None when `key` was used before, or when the store's first answer was lost and its place with it.
         """
         name = self._recorder.check(stream)
         check_kind(kind)
@@ -67,8 +66,14 @@ class Events:
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or receipt.repeated:
             return None
+<<<<<<< HEAD
         ms, seq = receipt.events[0]
         return decode_event(name, seq, ms, encoded)
+=======
+        _, seq = receipt.events[0]
+        found = await self._store.read(name, after=f"0-{seq - 1}" if seq > 1 else None, limit=1)
+        return found[0]
+>>>>>>> redisf/redisf
 
     async def read(
         self,

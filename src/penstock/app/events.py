@@ -66,14 +66,8 @@ class Events:
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or receipt.repeated:
             return None
-<<<<<<< HEAD
         ms, seq = receipt.events[0]
         return decode_event(name, seq, ms, encoded)
-=======
-        _, seq = receipt.events[0]
-        found = await self._store.read(name, after=f"0-{seq - 1}" if seq > 1 else None, limit=1)
-        return found[0]
->>>>>>> redisf/redisf
 
     async def read(
         self,

@@ -19,11 +19,7 @@ from penstock.ports.unit import Ask, CommitReply, Committed, Conflict, Unit
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing
 from penstock.stores.sqlite import writer as writing
-<<<<<<< HEAD
 from penstock.stores.sqlite.append import SQL
-=======
-from penstock.stores.sqlite.statements import SQL, VERBS
->>>>>>> redisf/redisf
 
 from . import wait_mutants
 

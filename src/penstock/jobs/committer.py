@@ -120,7 +120,7 @@ class Committer:
         """Waits for the receipt; never a Conflict unless the intent's own build answers with one."""
         intent.future = self._loop.create_future()
         self._pending.append(intent)
-        # Done, and still listed: one that was cancelled before it began.
+        # A lane that is done may still be listed, until the loop turns.
         if len(self._pending) == FEW or all(task.done() for task in self._flushing):
             self._open_lane()
         return await intent.future
@@ -138,18 +138,13 @@ class Committer:
             task.add_done_callback(self._flushing.discard)
 
     async def _flush(self) -> None:
-        try:
-            while self._pending:
-                if self._more_may_come():
-                    await asyncio.sleep(0)
-                batch = self._next_batch()
-                if not batch:
-                    return  # whoever they wait for goes on with them
-                await self._fly(self._built(batch))
-        finally:
-            task = asyncio.current_task()
-            assert task is not None
-            self._flushing.discard(task)
+        while self._pending:
+            if self._more_may_come():
+                await asyncio.sleep(0)
+            batch = self._next_batch()
+            if not batch:
+                return  # whoever they wait for goes on with them
+            await self._fly(self._built(batch))
 
     async def _fly(self, batch: list[Intent]) -> None:
         runs = {intent.unit.run.id for intent in batch if intent.unit is not None and intent.unit.run is not None}

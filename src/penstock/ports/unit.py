@@ -367,3 +367,20 @@ def fleeting(unit: Unit) -> bool:
     if isinstance(unit.outcome, Completed | Dead) and unit.outcome.keep is not None:
         return True
     return any(job.terms is not None and (job.terms.keep_completed or job.terms.keep_failed) for job in unit.jobs)
+
+
+def forgettable(unit: Unit) -> bool:
+    """Whether neither its job nor its run would know the unit again, and applying it twice would write twice.
+
+    The job keeps the unit that ended an attempt, the run the one that began it; what only adds jobs and memos is
+    idempotent by their names.
+    """
+    if fleeting(unit):
+        return True
+    if unit.claim is not None and unit.outcome is not None:
+        return False
+    if unit.run is not None:
+        return unit.run.expect > 0
+    if unit.events or unit.takes or unit.wakes or unit.waits or unit.state:
+        return True
+    return unit.schedule is not None or unit.once is not None

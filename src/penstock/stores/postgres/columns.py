@@ -21,7 +21,7 @@ from ...ports.unit import (
     RunWrite,
     Suspended,
     Unit,
-    fleeting,
+    forgettable,
 )
 from .migrate import lock_key
 from .statements import CANCELLED, COMPLETED, DELAYED, FAILED, SUSPENDED, WAITING
@@ -118,23 +118,6 @@ def ask_values(ask: Ask | None, secret: str) -> list[Any]:
         [rate.max if rate else None for rate in rates], [rate.duration_ms if rate else None for rate in rates],
         [rate.per_key if rate else None for rate in rates],
     ]  # fmt: skip
-
-
-def forgettable(unit: Unit) -> bool:
-    """Whether neither its job nor its run would know the unit again, and applying it twice would write twice.
-
-    The job row keeps the unit that ended an attempt, the run row the one that began the run; what only adds jobs
-    and memos is idempotent by their names.
-    """
-    if fleeting(unit):
-        return True
-    if unit.claim is not None and unit.outcome is not None:
-        return False
-    if unit.run is not None:
-        return unit.run.expect > 0
-    if unit.events or unit.takes or unit.wakes or unit.waits or unit.state:
-        return True
-    return unit.schedule is not None or unit.once is not None
 
 
 def _run_of(unit: Unit) -> str | None:

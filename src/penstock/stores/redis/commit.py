@@ -28,7 +28,7 @@ from ...ports.unit import (
     Suspended,
     Unit,
     WaitChange,
-    fleeting,
+    forgettable,
 )
 from .names import inside, outside
 from .options import options_of
@@ -203,20 +203,3 @@ def batches(units: Sequence[Unit]) -> list[list[Part]]:
 def topics(replies: Sequence[Any]) -> set[str]:
     """What the committed units touched."""
     return {topic for _, said in replies if said for topic in said.decode().split("\n")}
-
-
-def forgettable(unit: Unit) -> bool:
-    """Whether neither its job nor its run would know the unit again, and applying it twice would write twice.
-
-    The job keeps the unit that ended an attempt, the run the one that began it; what only adds jobs and memos is
-    idempotent by their names.
-    """
-    if fleeting(unit):
-        return True
-    if unit.claim is not None and unit.outcome is not None:
-        return False
-    if unit.run is not None:
-        return unit.run.expect > 0
-    if unit.events or unit.takes or unit.wakes or unit.waits or unit.state:
-        return True
-    return unit.schedule is not None or unit.once is not None

@@ -22,7 +22,7 @@ from ...ports.unit import (
     RunWrite,
     Suspended,
     Unit,
-    fleeting,
+    forgettable,
 )
 from . import children
 from .append import SQL, Appender
@@ -46,7 +46,7 @@ class Committer:
         self._head: tuple[str, int, int] = ("", 0, 0)
 
     def apply(self, unit: Unit) -> Receipt:
-        remember = _forgettable(unit)
+        remember = forgettable(unit)
         if remember and self._cursor.execute(SQL.unit_applied, (unit.id,)).fetchone() is not None:
             return Committed(repeated=True)
         refusal = self._check(unit)
@@ -257,20 +257,3 @@ class Committer:
             execute(SQL.move_schedule, (unit.schedule.next, unit.schedule.slot, unit.schedule.id))
         if unit.once is not None:
             execute(SQL.see, (unit.once, self._now))
-
-
-def _forgettable(unit: Unit) -> bool:
-    """Whether neither its job nor its run would know the unit again, and applying it twice would write twice.
-
-    The job row keeps the unit that ended an attempt, the run row the one that began the run; what only adds jobs
-    and memos is idempotent by their names.
-    """
-    if fleeting(unit):
-        return True
-    if unit.claim is not None and unit.outcome is not None:
-        return False
-    if unit.run is not None:
-        return unit.run.expect > 0
-    if unit.events or unit.takes or unit.wakes or unit.waits or unit.state:
-        return True
-    return unit.schedule is not None or unit.once is not None

@@ -91,7 +91,7 @@ _SCENARIOS = (
     ),
     Scenario(
         "flows3_installed",
-        "the same, DBOS with the settings it is installed with",
+        "the same, DBOS untuned, Penstock still tuned",
         ("penstock", "dbos"),
         (Metric("drain_per_s", "worked off by one worker process", "/s"),),
         n=1000,

@@ -33,8 +33,8 @@ def about() -> dict[str, str]:
         "name": "Penstock",
         "version": version("penstock"),
         "sqlite": apsw.sqlite_lib_version(),
-        "settings": f"as installed (WAL, synchronous=FULL), `async def` handlers, concurrency {CONCURRENCY}, "
-        "jobs enqueued with `enqueue_many`, runs started concurrently",
+        "settings": f"WAL and synchronous=FULL as installed, `async def` handlers, concurrency {CONCURRENCY} "
+        "(installed: 10), jobs enqueued with `enqueue_many`, runs started concurrently",
     }
 
 

@@ -90,8 +90,8 @@ _SCENARIOS = (
         quick_n=100,
     ),
     Scenario(
-        "flows3_installed",
-        "the same, DBOS untuned, Penstock still tuned",
+        "flows3_wal",
+        "the same, DBOS given a file in WAL mode",
         ("penstock", "dbos"),
         (Metric("drain_per_s", "worked off by one worker process", "/s"),),
         n=1000,

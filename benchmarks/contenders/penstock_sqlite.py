@@ -1,4 +1,4 @@
-"""Penstock on SQLite, as installed, with a worker of concurrency 50."""
+"""Penstock on SQLite, as installed but for the worker's concurrency."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ main(
         for name, measure in {
             "jobs": jobs,
             "flows3": flows3,
-            "flows3_installed": flows3,
+            "flows3_wal": flows3,
             "step_latency": step_latency,
             "pickup": pickup,
             "pickup_installed": pickup_installed,
@@ -309,7 +309,7 @@ main(
         for name, work in {
             "jobs": work_drain,
             "flows3": work_drain,
-            "flows3_installed": work_drain,
+            "flows3_wal": work_drain,
             "pickup": work_pickup,
             "pickup_installed": work_pickup,
         }.items()

@@ -166,7 +166,12 @@ class Runs:
     async def row(self, id: str) -> RunRow:
         row = await self._store.run(id)
         if row is None:
-            raise UnknownRun(f"there is no run {id!r} in {self._where}: check the id and the URL")
+            way = (
+                "it is a job: ask job_result for its result"
+                if await self._store.job(id)
+                else "check the id and the URL"
+            )
+            raise UnknownRun(f"there is no run {id!r} in {self._where}: {way}")
         return row
 
     def _id(self, key: str | None) -> str:

@@ -20,6 +20,7 @@ from ..ports.store import Retention, Store
 from ..ports.unit import DELIVERIES, Claim
 from ..runners.inprocess import InProcessRunner
 from ..settings import Settings
+from .collecting import fewer_collections
 from .given import count, several
 from .scheduling import Scheduling
 
@@ -103,7 +104,8 @@ class Working:
             *(asyncio.create_task(bridge.run(), name="penstock-bridge") for bridge in self._bridges),
         ]
         try:
-            await self._until_stopped(worker)
+            with fewer_collections():
+                await self._until_stopped(worker)
         finally:
             for task in background:
                 task.cancel()

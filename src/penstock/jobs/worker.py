@@ -169,14 +169,16 @@ class Worker:
         """What this worker can take, counting the slots that the commit on its way sets free."""
         if self._stopping.is_set() or self._quarantine.busy:
             return None
-        leaving = self._leaving + finishing
-        free = self._concurrency - len(self._active) - self._promised + leaving.total()
+        leaving = self._leaving
+        free = self._concurrency - len(self._active) - self._promised + leaving.total() + finishing.total()
         if free <= 0:
             self._denied = self._promised > 0  # the answer under way may leave room
             return None
         wants = []
         for queue, limits in self._queues.items():
-            room = min(limits.concurrency - self._held[queue] - self._kept[queue] + leaving[queue], free)
+            room = min(
+                limits.concurrency - self._held[queue] - self._kept[queue] + leaving[queue] + finishing[queue], free
+            )
             if room > 0:
                 wants.append(Want(queue, room, limits.rate, limits.max_active))
         if not wants:
@@ -186,11 +188,11 @@ class Worker:
         for want in wants:
             self._kept[want.queue] += want.limit
         self._promised += free
-        self._leaving = leaving
+        leaving.update(finishing)
         return Ask((*wants[self._turn :], *wants[: self._turn]), self._lease_ms, self.name, free)
 
     def take(self, ask: Ask, finishing: Counter[str], work: Claims | None) -> None:
-        self._leaving -= finishing
+        self._leaving.subtract(finishing)
         for want in ask.wants:
             self._kept[want.queue] -= want.limit
         free = ask.limit or 0

@@ -23,20 +23,33 @@ class Claimer:
 
     def claim(self, ask: Ask) -> Claims:
         claims: list[Claim] = []
-        next_due: int | None = None
+        times: list[int | None] = []  # at which there may be more to take
         for want in ask.wants:
-            if ask.limit is not None and len(claims) >= ask.limit:
-                continue
-            paused, hold = self._cursor.execute(SQL.halted, (want.queue,)).fetchone() or (0, None)
-            if paused:
-                continue
-            self._cursor.execute(SQL.wake_delayed, (want.queue, self._now))
-            self._cursor.execute(SQL.expired, (want.queue, self._now))
-            held_until = self._take(want, ask, claims) if hold is None or hold <= self._now else hold
-            for due in (held_until, self._one(SQL.next_due, want.queue), self._one(SQL.next_expiry, want.queue)):
-                if due is not None and (next_due is None or due < next_due):
-                    next_due = due
-        return Claims(claims, next_due)
+            if ask.limit is None or len(claims) < ask.limit:
+                times += self._claim(want, ask, claims)
+        return Claims(claims, min((time for time in times if time is not None), default=None))
+
+    def _claim(self, want: Want, ask: Ask, claims: list[Claim]) -> tuple[int | None, ...]:
+        """Takes what it can of one queue; gives the times at which there may be more."""
+        queue, now, before = want.queue, self._now, len(claims)
+        paused, hold, due, lease, waiting = self._cursor.execute(SQL.peek, (queue,)).fetchone()  # type: ignore[misc]
+        if paused:
+            return ()
+        if due is not None and due <= now:
+            self._cursor.execute(SQL.wake_delayed, (queue, now))
+            waiting, due = True, self._one(SQL.next_due, queue)
+        if lease is not None and lease <= now:
+            self._cursor.execute(SQL.expired, (queue, now))
+            waiting, lease = True, self._one(SQL.next_expiry, queue)
+        if hold is not None and hold > now:
+            return hold, due, lease
+        if not waiting:
+            self.emptied.append(queue)
+            return due, lease
+        lifted = self._take(want, ask, claims)
+        if want.rate is not None:  # what it does not allow was put off
+            due = self._one(SQL.next_due, queue)
+        return lifted, due, lease, (now + ask.lease_ms if len(claims) > before else None)
 
     def _one(self, sql: str, queue: str) -> int | None:
         row = self._cursor.execute(sql, (queue,)).fetchone()
@@ -50,17 +63,17 @@ class Claimer:
         budget = _Budget(self._cursor, want.queue, want.rate, self._now) if want.rate else None
         page = left if budget is None else min(left, budget.room())
         while page > 0:
-            rows = self._cursor.execute(SQL.waiting, (want.queue, page)).fetchall()
-            for row in rows:
-                head = self._run_head(row[0], row[9])
-                if head is None:
+            # One more than wanted says whether any is left.
+            rows = self._cursor.execute(SQL.waiting, (want.queue, page + 1)).fetchall()
+            for row in rows[:page]:
+                if not self._is_to_be_worked_on(row):
                     continue
-                if budget is not None and not budget.spend(row[12]):
-                    self._cursor.execute(SQL.postpone, (budget.until(row[12]), row[0]))
+                if budget is not None and not budget.spend(row[4]):
+                    self._cursor.execute(SQL.postpone, (budget.until(row[4]), row[0]))
                 else:
-                    claims.append(self._activate(want.queue, row, head, ask))
+                    claims.append(self._activate(want.queue, row, ask))
                     left -= 1
-            if len(rows) < page:
+            if len(rows) <= page:
                 self.emptied.append(want.queue)
                 break
             page = left if budget is None else min(left, budget.room())
@@ -69,37 +82,35 @@ class Claimer:
             return budget.held_until()
         return None
 
-    def _run_head(self, pk: Any, run: object) -> tuple[int, bytes | None] | None:
-        """Version and record of a job's run. None when it is not to be worked on: its jobs are dropped with a run that
-        is closed or gone, and held with one that is paused."""
-        if run is None:
-            return 0, None
-        found = self._cursor.execute(SQL.run_of_claim, (run,)).fetchone()
-        if found is None or found[1]:
-            self._cursor.execute(SQL.drop_closed, (self._now, pk))
-            return None
-        if found[3]:
+    def _is_to_be_worked_on(self, row: Sequence[Any]) -> bool:
+        """Jobs are dropped with a run that is closed or gone, and held with one that is paused."""
+        pk, run, closed, paused = row[:4]
+        if run is None or (closed == 0 and not paused):
+            return True
+        if closed == 0:
             self._cursor.execute(SQL.hold, (pk,))
-            return None
-        return found[0], found[2]
+        else:
+            self._cursor.execute(SQL.drop_closed, (self._now, pk))
+        return False
 
-    def _activate(self, queue: str, row: Sequence[object], run_head: tuple[int, bytes | None], ask: Ask) -> Claim:
-        pk, job, name, payload, opts, scope, attempt, failures, crashes, run, stream, head, _ = row
+    def _activate(self, queue: str, row: Sequence[Any], ask: Ask) -> Claim:
+        pk, run, _, _, _, version, record, job, name, payload, opts, scope, attempt, failures, crashes, stream, head = (
+            row
+        )
         execute = self._cursor.execute
-        version, record = run_head
-        attempt = attempt + 1  # type: ignore[operator]
+        attempt += 1
         secret = token()
         execute(SQL.activate, (attempt, secret, self._now + ask.lease_ms, pk))
         if stream is not None:
-            body = Started(stream, head).body(attempt, ask.worker)  # type: ignore[arg-type]
-            self._append((NewEvent(stream, body),))  # type: ignore[arg-type]
+            body = Started(stream, head).body(attempt, ask.worker)
+            self._append((NewEvent(stream, body),))
         own, scope = scope, scope or job
         memos: dict[str, bytes] = {}
         if attempt > 1 or own is not None:
             memos = dict(execute(SQL.memos_of, (scope,)).fetchall())  # type: ignore[arg-type]
         return Claim(
-            job, queue, name, payload, opts, scope, attempt, secret, failures, crashes, pk, run, version, record, memos,  # type: ignore[arg-type]
-            self._now,
+            job, queue, name, payload, opts, scope, attempt, secret, failures, crashes, pk, run, version or 0, record,
+            memos, self._now,
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import apsw
 
 from ...ports.unit import (
     Cancelled,
+    Claim,
     Committed,
     Completed,
     Conflict,
@@ -59,14 +60,9 @@ class Committer:
     # Checks
 
     def _check(self, unit: Unit) -> Receipt | None:
-        if unit.claim is not None:
-            refusal = self._check_fence(unit)
-            if refusal is not None:
-                return refusal
-        if unit.run is not None:
-            refusal = self._check_version(unit, unit.run)
-            if refusal is not None:
-                return refusal
+        refusal = self._check_owner(unit)
+        if refusal is not None:
+            return refusal
         if not unit.settled or (unit.jobs and unit.jobs[0].waits):
             refused = children.check(self._cursor, unit)
             if refused is not None:
@@ -75,10 +71,21 @@ class Committer:
             return self._check_rest(unit)
         return None
 
-    def _check_fence(self, unit: Unit) -> Receipt | None:
-        claim = unit.claim
-        assert claim is not None
-        row = self._cursor.execute(SQL.fence, (claim.handle,)).fetchone()
+    def _check_owner(self, unit: Unit) -> Receipt | None:
+        """The fence of its claim and the version of its run, read together if it has both."""
+        claim, run = unit.claim, unit.run
+        if claim is None:
+            return None if run is None else self._check_version(unit, run, self._one(SQL.run_head, (run.id,)))
+        if run is None:
+            return self._check_fence(unit, claim, self._one(SQL.fence, (claim.handle,)))
+        row = self._one(SQL.fence_and_head, (claim.handle, run.id))
+        refusal = self._check_fence(unit, claim, row and row[:4])
+        return refusal or self._check_version(unit, run, row[4:] if row and row[4] is not None else None)
+
+    def _one(self, sql: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        return self._cursor.execute(sql, values).fetchone()
+
+    def _check_fence(self, unit: Unit, claim: Claim, row: tuple[Any, ...] | None) -> Receipt | None:
         if row is None:
             return Fenced()
         state, attempt, token, last = row
@@ -94,8 +101,7 @@ class Committer:
     def _is_closed(self, run: str) -> bool:
         return self._cursor.execute(SQL.run_closed, (run,)).fetchone() != (0,)
 
-    def _check_version(self, unit: Unit, run: RunWrite) -> Receipt | None:
-        row = self._cursor.execute(SQL.run_head, (run.id,)).fetchone()
+    def _check_version(self, unit: Unit, run: RunWrite, row: tuple[Any, ...] | None) -> Receipt | None:
         if row is None:
             return None if run.expect == 0 else Conflict(0, None)
         version, status, closed, paused, last, record = row

@@ -6,6 +6,10 @@ SELECT state, attempt, token, unit FROM jobs WHERE pk = ?;
 -- name: run_head
 SELECT version, status, closed, paused, unit, record FROM runs WHERE id = ?;
 
+-- name: fence_and_head
+SELECT j.state, j.attempt, j.token, j.unit, r.version, r.status, r.closed, r.paused, r.unit, r.record
+FROM jobs j LEFT JOIN runs r ON r.id = ?2 WHERE j.pk = ?1;
+
 -- name: insert_run
 INSERT INTO runs (id, version, flow, status, closed, paused, created, updated, unit, record)
 VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -125,8 +129,11 @@ SELECT 1 FROM units WHERE id = ?;
 -- name: remember_unit
 INSERT INTO units (id, at) VALUES (?, ?);
 
--- name: halted
-SELECT q.paused, h.until FROM queues q LEFT JOIN holds h ON h.queue = q.name WHERE q.name = ?;
+-- name: peek
+SELECT (SELECT paused FROM queues WHERE name = ?1), (SELECT until FROM holds WHERE queue = ?1),
+       (SELECT min(due) FROM jobs WHERE queue = ?1 AND state = 1),
+       (SELECT min(lease) FROM jobs WHERE queue = ?1 AND state = 2),
+       EXISTS (SELECT 1 FROM jobs WHERE queue = ?1 AND state = 0);
 
 -- name: hold_queue
 INSERT INTO holds (queue, until) VALUES (?1, ?2) ON CONFLICT (queue) DO UPDATE SET until = max(until, ?2);
@@ -175,14 +182,12 @@ SELECT min(lease) FROM jobs WHERE queue = ? AND state = 2;
 SELECT count(*) FROM jobs WHERE queue = ? AND state = 2;
 
 -- name: waiting
-SELECT pk, id, name, payload, opts, scope, attempt, failures, crashes, run, started_stream, started_head, rate_key
-FROM jobs WHERE queue = ? AND state = 0 ORDER BY priority, pk LIMIT ?;
+SELECT j.pk, j.run, r.closed, r.paused, j.rate_key, r.version, r.record, j.id, j.name, j.payload, j.opts, j.scope,
+       j.attempt, j.failures, j.crashes, j.started_stream, j.started_head
+FROM jobs j LEFT JOIN runs r ON r.id = j.run WHERE j.queue = ? AND j.state = 0 ORDER BY j.priority, j.pk LIMIT ?;
 
 -- name: activate
 UPDATE jobs SET state = 2, attempt = ?, token = ?, lease = ? WHERE pk = ?;
-
--- name: run_of_claim
-SELECT version, closed, record, paused FROM runs WHERE id = ?;
 
 -- name: drop_closed
 UPDATE jobs SET state = 6, finished = ? WHERE pk = ?;

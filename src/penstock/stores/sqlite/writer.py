@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
@@ -17,7 +18,7 @@ from .connection import connect, translate
 T = TypeVar("T")
 Work = Callable[[apsw.Cursor], T]
 
-# How often an idle writer looks whether another process has committed. It reads shared memory, not the disk.
+# How often the writer looks whether another process has committed. It reads shared memory, not the disk.
 GLANCE = 0.02
 
 
@@ -41,15 +42,14 @@ class Ticket(Generic[T]):
         self.error: BaseException | None = None
 
     def settle(self) -> None:
+        future = self.future
+        if not future.done():  # else its caller has gone away; the work is done all the same
+            if self.error is not None:
+                future.set_exception(self.error)
+            else:
+                future.set_result(self.result)  # type: ignore[arg-type]
         if self.error is None and self.then is not None:
             self.then()
-        future = self.future
-        if future.done():  # its caller has gone away; the work is done all the same
-            return
-        if self.error is not None:
-            future.set_exception(self.error)
-        else:
-            future.set_result(self.result)  # type: ignore[arg-type]
 
 
 class Writer:
@@ -112,19 +112,18 @@ class Writer:
 
     def _serve(self, connection: apsw.Connection) -> None:
         cursor = connection.cursor()
-        seen = self._look(cursor, None)
-        while True:
+        seen, looked = self._look(cursor, None), time.monotonic()
+        stop = False
+        while not stop:
             try:
-                first = self._inbox.get(timeout=GLANCE)
+                batch, stop = self._collect(self._inbox.get(timeout=GLANCE))
             except queue.Empty:
-                seen = self._look(cursor, seen)
-                continue
-            batch, stop = self._collect(first)
+                batch = []
             if batch:
                 self._transact(connection, cursor, batch)
-                seen = self._look(cursor, seen)
-            if stop:
-                return
+            # Not after each transaction: whoever waits for its answer would wait for the look too.
+            if time.monotonic() - looked >= GLANCE:
+                seen, looked = self._look(cursor, seen), time.monotonic()
 
     def _look(self, cursor: apsw.Cursor, seen: int | None) -> int | None:
         """Tells when another process has committed since the version seen; gives the present one."""

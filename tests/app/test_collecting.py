@@ -1,0 +1,56 @@
+"""Python looks for garbage less often while a worker runs, and as often as before afterwards."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from penstock import App, job
+from penstock.app.collecting import OBJECTS, fewer_collections
+
+
+@pytest.fixture(autouse=True)
+def pythons_own() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
+
+
+async def test_a_running_worker_has_python_look_less_often() -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    @job(queue="look")
+    async def look(_: None) -> None:
+        seen.append(gc.get_threshold())
+
+    async with App(url="sqlite:///:memory:", handlers=[look]) as app, app.working():
+        await app.job_result(await app.enqueue("look"), timeout=20)
+    assert seen == [(OBJECTS, 10, 10)]
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_the_last_worker_puts_it_back() -> None:
+    first, second = fewer_collections(), fewer_collections()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.get_threshold() == (OBJECTS, 10, 10)
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+@pytest.mark.parametrize("chosen", [0, 50, 5_000, 100_000])
+def test_a_threshold_that_was_chosen_is_kept(chosen: int) -> None:
+    gc.set_threshold(chosen, 5, 5)
+    with fewer_collections():
+        assert gc.get_threshold() == (chosen, 5, 5)
+    assert gc.get_threshold() == (chosen, 5, 5)
+
+
+def test_one_that_is_chosen_while_a_worker_runs_is_kept() -> None:
+    with fewer_collections():
+        gc.set_threshold(1_000)
+    assert gc.get_threshold()[0] == 1_000

@@ -172,6 +172,7 @@ _SCENARIOS = (
             Metric("called_per_s", "resumed by an event each, the events included", "/s"),
             Metric("timed_percent", "resumed by the clock, of the rate of ordinary steps", "%"),
             Metric("called_percent", "resumed by an event each, likewise", "%"),
+            Metric("called_writes_percent", "the three writes of each of those, likewise", "%"),
         ),
         n=10_000,
         quick_n=500,

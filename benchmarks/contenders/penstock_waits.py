@@ -90,6 +90,7 @@ async def waiting(case: Case) -> Metrics:
         "called_per_s": called,
         "timed_percent": 100 * timed / plain,
         "called_percent": 100 * called / plain,
+        "called_writes_percent": 100 * 3 * called / plain,  # the event, its delivery, the step
     }
 
 

@@ -71,7 +71,15 @@ encode_body: Callable[[Body], bytes] = _encoder.encode
 
 def decode_event(stream: str, seq: int, ms: int, body: bytes) -> Event:
     """The whole record, from the stream it is in, the position a store assigned and the body it kept."""
-    s = _stored.decode(body)
+    return _whole(stream, event_id(ms, seq), ms, _stored.decode(body))
+
+
+def event_of(stream: str, id: str, body: dict[str, Any]) -> Event:
+    """The same from a body that was decoded with what it came in."""
+    return _whole(stream, id, int(id.partition("-")[0]), msgspec.convert(body, _Stored))
+
+
+def _whole(stream: str, id: str, ms: int, s: _Stored) -> Event:
     _, type_, id_ = f"{stream}:".split(":")[:3]
     subject = s.subject or id_ or type_
     flow, corr = s.flow, s.correlation_id
@@ -79,7 +87,7 @@ def decode_event(stream: str, seq: int, ms: int, body: bytes) -> Event:
         flow = flow or id_
     if type_ in ("flow", "queue"):
         corr = corr or subject
-    return Event(event_id(ms, seq), iso(ms), s.kind, subject, flow, s.step, s.trigger, corr, s.data, s.meta)
+    return Event(id, iso(ms), s.kind, subject, flow, s.step, s.trigger, corr, s.data, s.meta)
 
 
 class BadStream(PenstockError):

@@ -15,7 +15,7 @@ import msgspec
 
 from ..core.clock import Clock
 from ..core.errors import HandlerError, NotFound, PayloadError, PenstockError, Permanent, RunError
-from ..core.events import Event
+from ..core.events import Event, event_of
 from ..core.ids import digest
 from ..core.matching import contains, keys_of
 from ..core.retry import Backoff, RetryPolicy
@@ -71,13 +71,12 @@ class Deliveries:
             raise PenstockError(f"queue {DELIVERIES} is the engine's own and has no job {claim.name!r}")
         return DeliveryWork(claim, handler, self._recorder, self._clock, self._unit_id, self._opening)
 
-    async def deliver(self, payload: dict[str, str], ctx: Context) -> None:
+    async def deliver(self, payload: dict[str, Any], ctx: Context) -> None:
         """Opens every gate that waits for an event."""
-        stream, id = payload["stream"], payload["id"]
-        found = await self._store.read(stream, after=_before(id), limit=1)
-        if not found or found[0].id != id:
+        stream = payload["stream"]
+        event = await self._told(stream, payload["id"], payload.get("body"))
+        if event is None:
             return  # trimmed meanwhile
-        event = found[0]
         after: str | None = None
         keys, cursor = keys_of(event.data), payload["cursor"]
         opening: list[Unit] = []
@@ -96,6 +95,13 @@ class Deliveries:
             raise problems[0]  # the others have had it; it is offered again to those who could not take it
         if opening:
             self._opening[ctx.job_id, ctx.attempt] = opening
+
+    async def _told(self, stream: str, id: str, body: dict[str, Any] | None) -> Event | None:
+        """The event a delivery is about; some stores send it along."""
+        if body is not None:
+            return event_of(stream, id, body)
+        found = await self._store.read(stream, after=_before(id), limit=1)
+        return found[0] if found and found[0].id == id else None
 
     def _sorted(
         self, rows: list[WaitRow], event: Event, stream: str

@@ -677,7 +677,7 @@ class _Seeded:
         return random.Random(self._seed)
 
 
-def play_many(first: int, count: int, *, stop_at: int = 5, seconds: float | None = None) -> dict[str, Any]:
+def play_many(first: int, count: int, *, stop_at: int = 5) -> dict[str, Any]:
     """Plays seeds in a row; stops after a few that failed, or when the time is up."""
     import time
 
@@ -693,6 +693,6 @@ def play_many(first: int, count: int, *, stop_at: int = 5, seconds: float | None
             failures.append({"seed": seed, "violations": [str(v) for v in world.violations[:5]]})
         del world
         forget()
-        if len(failures) >= stop_at or (seconds is not None and time.monotonic() - began > seconds):
+        if len(failures) >= stop_at:
             break
     return {"played": played, "failures": failures, "totals": dict(totals), "seconds": time.monotonic() - began}

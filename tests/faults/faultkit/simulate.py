@@ -16,7 +16,6 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--stop-at", type=int, default=5)
-    parser.add_argument("--seconds", type=float)
     parser.add_argument("--mutant")
     parser.add_argument("--digests", action="store_true")
     options = parser.parse_args()
@@ -37,11 +36,7 @@ def main() -> None:
     if options.digests:
         print(json.dumps([sim.play(seed).digest for seed in range(options.first, options.first + options.count)]))
         return
-    print(
-        json.dumps(
-            sim.play_many(options.first, options.count, stop_at=options.stop_at, seconds=options.seconds), indent=1
-        )
-    )
+    print(json.dumps(sim.play_many(options.first, options.count, stop_at=options.stop_at), indent=1))
 
 
 if __name__ == "__main__":

@@ -77,8 +77,9 @@ class Appender:
             if kind not in awaited:
                 awaited[kind] = self._cursor.execute(SQL.awaited, (kind,)).fetchone() is not None
             if awaited[kind]:
-                _, seq, ms, _, _ = self._rows[row]
-                payload = msgspec.json.encode({"stream": stream, "id": event_id(ms, seq), "cursor": str(first + row)})
+                _, seq, ms, body, _ = self._rows[row]
+                told = {"stream": stream, "id": event_id(ms, seq), "cursor": str(first + row)}
+                payload = msgspec.json.encode(told | {"body": msgspec.Raw(body)})
                 job = (f"told.{first + row}", DELIVERIES, DELIVER, self._now, b"{}", payload)
                 self._cursor.execute(SQL.know_queue, (DELIVERIES,))
                 self._cursor.execute(SQL.deliver, job)

@@ -9,6 +9,7 @@ import apsw
 from ...ports.unit import (
     Cancelled,
     Claim,
+    CloseWait,
     Committed,
     Completed,
     Conflict,
@@ -120,11 +121,10 @@ class Committer:
             if execute(SQL.takeable, (job,)).fetchone() is None:
                 return Refused("taken", job)
         for wait in unit.waits:
+            if isinstance(wait, CloseWait) and wait.lenient:
+                continue
             found = execute(SQL.wait_state, (wait.id,)).fetchone()
-            if isinstance(wait, OpenWait):
-                late = found is not None and found[0] in ("resolved", "expired")
-            else:
-                late = not wait.lenient and found != ("open",)
+            late = found in (("resolved",), ("expired",)) if isinstance(wait, OpenWait) else found != ("open",)
             if late:
                 return Refused("wait", wait.id)
         for write in unit.state:

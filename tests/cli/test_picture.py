@@ -85,6 +85,16 @@ def test_many_instances_become_one_row_and_its_failures() -> None:
     assert rows[0].note == "97 completed, 1 failed, 1 running, 1 pending"
 
 
+def test_a_step_that_waits_for_several_says_all_of_them() -> None:
+    step = StepView("order", status="waiting", await_type="time", await_data={"resumeAt": "2026-01-01T00:01:02.500Z"})
+    step.also_awaits = [
+        {"type": "event", "data": {"eventKind": "order.paid", "match": {"order": 7}}},
+        {"type": "trigger", "data": {"name": "approval"}},
+    ]
+    (row,) = rows_of(view(step), NOW)
+    assert row.detail == 'for order.paid {"order":7}, for trigger approval, until 2026-01-01T00:01:02.500Z (in 1 min 0 s)'
+
+
 def test_what_does_not_fit_the_screen_is_left_out_at_the_top() -> None:
     run = view(*(StepView(f"step-{n}", status="completed") for n in range(40)))
     lines = drawn(run, height=20)

@@ -38,7 +38,7 @@ def run_object(view: FlowView) -> dict[str, Any]:
 
 def _step_object(step: Any) -> dict[str, Any]:
     fields = {field.encode_name: getattr(step, field.name) for field in msgspec.structs.fields(step)}
-    return {key: value for key, value in fields.items() if key not in ("awaitType", "awaitData") or value is not None}
+    return {key: value for key, value in fields.items() if value or key not in ("awaitType", "awaitData", "alsoAwaits")}
 
 
 def print_json(value: Any) -> None:

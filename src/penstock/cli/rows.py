@@ -99,7 +99,7 @@ def _detail(step: StepView, now_ms: int) -> str:
     if step.status in ("failed", "timeout", "retrying"):
         return one_line(step.error or "")
     if step.status == "waiting":
-        return one_line(_awaited(step, now_ms))
+        return one_line(_awaited(step, now_ms), SHOWN * (1 + len(step.also_awaits)))
     if step.partials:
         return _tail(step.partials)
     if step.progress is not None and step.status == "running" and _percent(step) is None:
@@ -108,12 +108,16 @@ def _detail(step: StepView, now_ms: int) -> str:
 
 
 def _awaited(step: StepView, now_ms: int) -> str:
-    """What a step waits for."""
-    data = step.await_data if isinstance(step.await_data, dict) else {}
-    match step.await_type:
+    """All that a step waits for."""
+    waits = [(one["type"], one["data"]) for one in step.also_awaits] + [(step.await_type, step.await_data)]
+    return ", ".join(_one_awaited(type_, data if isinstance(data, dict) else {}, now_ms) for type_, data in waits)
+
+
+def _one_awaited(type_: str | None, data: dict[str, Any], now_ms: int) -> str:
+    match type_:
         case "time":
             until = data.get("resumeAt")
-            left = f", in {show_ms(max(from_iso(until) - now_ms, 0))}" if until else ""
+            left = f" (in {show_ms(max(from_iso(until) - now_ms, 0))})" if until else ""
             return f"until {until}{left}"
         case "event":
             held = f" {one_line(data['match'])}" if data.get("match") else ""

@@ -28,6 +28,7 @@ class StepView(msgspec.Struct, rename="camel", omit_defaults=True):
     partials: list[Any] = []
     await_type: str | None = None
     await_data: Any = None
+    also_awaits: list[dict[str, Any]] = []  # `type` and `data` of those before it, when it waits for several
 
 
 class FlowView(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -115,7 +116,7 @@ def _flow_ended(status: str) -> Callable[[FlowView, Event, dict[str, Any], dict[
             for step in view.steps.values():
                 if step.status in ("pending", "running", "retrying", "waiting"):
                     step.status, step.completed_at, step.next_retry_at = "cancelled", event.ts, None
-                    step.await_type, step.await_data = None, None
+                    _awake(step)
 
     return change
 
@@ -150,7 +151,8 @@ def _step_started(view: FlowView, event: Event, data: dict[str, Any], meta: dict
     step = _step(view, event, meta)
     step.status, step.attempt = "running", meta.get("attempt", 1)
     step.started_at = step.started_at or event.ts
-    step.next_retry_at, step.await_type, step.await_data = None, None, None
+    step.next_retry_at = None
+    _awake(step)
 
 
 def _step_completed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
@@ -200,16 +202,23 @@ def _awaits(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, 
         # Its handler may catch it and go on: what comes next says so.
         step.status, step.completed_at = "timeout", event.ts
         step.error = f"Await timeout after {data.get('duration')}ms"
-        step.await_type, step.await_data = None, None
+        _awake(step)
         return
     if step.status == "timeout":
         step.error, step.completed_at = None, None
+    if step.await_type is not None:
+        step.also_awaits.append({"type": step.await_type, "data": step.await_data})
     step.status, step.await_type, step.await_data = "waiting", event.kind.rsplit(".", 1)[1], data
 
 
 def _step_resumed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
-    step.status, step.await_type, step.await_data = "running", None, None
+    step.status = "running"
+    _awake(step)
+
+
+def _awake(step: StepView) -> None:
+    step.await_type, step.await_data, step.also_awaits = None, None, []
 
 
 def _log(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:

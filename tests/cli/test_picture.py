@@ -92,7 +92,9 @@ def test_a_step_that_waits_for_several_says_all_of_them() -> None:
         {"type": "trigger", "data": {"name": "approval"}},
     ]
     (row,) = rows_of(view(step), NOW)
-    assert row.detail == 'for order.paid {"order":7}, for trigger approval, until 2026-01-01T00:01:02.500Z (in 1 min 0 s)'
+    assert (
+        row.detail == 'for order.paid {"order":7}, for trigger approval, until 2026-01-01T00:01:02.500Z (in 1 min 0 s)'
+    )
 
 
 def test_what_does_not_fit_the_screen_is_left_out_at_the_top() -> None:

@@ -34,6 +34,8 @@ def rng() -> random.Random:
         (RetryPolicy(3), RetryPolicy(3)),
         ({"attempts": 3}, RetryPolicy(3)),
         ({"attempts": 3, "onFail": "dlq"}, RetryPolicy(3)),
+        ({"attempts": 3, "onFail": "retry"}, RetryPolicy(3)),
+        ({"attempts": 3, "onFail": "drop"}, RetryPolicy(3, on_fail="drop")),
         ({"retriable_errors": ["A", "b"]}, RetryPolicy(retriable_errors=("A", "b"))),
         ({"retriableErrors": ("A",)}, RetryPolicy(retriable_errors=("A",))),
         ({"backoff": {"type": "fixed", "delay": 500}}, RetryPolicy(backoff=Backoff("fixed", 500))),
@@ -66,6 +68,7 @@ def test_how_a_policy_is_written(written: Any, policy: RetryPolicy) -> None:
         {"backoff": {"delay": -5}},
         {"backoff": {"wait": 5}},
         {"backoff": "fast"},
+        {"onFail": "explode"},
     ],
 )  # fmt: skip
 def test_how_it_is_not(written: Any) -> None:

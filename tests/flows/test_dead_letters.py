@@ -91,19 +91,23 @@ async def test_dead_letters_can_be_switched_off_or_go_elsewhere(app: Any) -> Non
     async def quiet() -> None:
         raise ValueError("unheard")
 
+    @job(queue="dropped", retry={"attempts": 1, "onFail": "drop"})
+    async def dropped() -> None:
+        raise ValueError("unheard")
+
     @job(queue="loud", dead_letter_queue="graveyard")
     async def loud(input: Any) -> None:
         raise ValueError("heard")
 
-    async with app(quiet, loud) as a, a.working():
-        first, second = await a.enqueue("quiet"), await a.enqueue("loud", 1)
-        await a.in_state(first, "failed")
-        await a.in_state(second, "failed")
+    async with app(quiet, dropped, loud) as a, a.working():
+        heard = await a.enqueue("loud", 1)
+        for id in (await a.enqueue("quiet"), await a.enqueue("dropped"), heard):
+            await a.in_state(id, "failed")
         assert await a.dead_letters.queues() == {"graveyard": 1}
         assert await a.letters("quiet") == []
         assert await a.letters("graveyard") == await a.letters("loud") != []
-        done = await a.dead_letters.redrive(second)
-        await a.in_state(done.sent[f"{second}.dlq"], "failed")
+        done = await a.dead_letters.redrive(heard)
+        await a.in_state(done.sent[f"{heard}.dlq"], "failed")
         assert len((await a.dead_letters.redrive_all("graveyard")).sent) == 1
 
 

@@ -28,11 +28,13 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     """How often to try, how long to wait between, and which errors are worth it.
 
     `attempts` counts every try, the first one included. `retriable_errors` lists class names or codes; empty means all.
+    `on_fail` says what becomes of a job that failed for good: a dead letter, or nothing (`drop`).
     """
 
     attempts: int = 1
     backoff: Backoff = Backoff()
     retriable_errors: tuple[str, ...] = ()
+    on_fail: Literal["dlq", "drop"] = "dlq"
 
     @classmethod
     def of(cls, value: Retries | None) -> RetryPolicy:
@@ -90,7 +92,8 @@ Retries = RetryPolicy | Mapping[str, Any] | int
 def _read(value: Mapping[str, Any]) -> RetryPolicy:
     fields = {_camel(str(key)): item for key, item in value.items()}
     backoff = fields.get("backoff")
-    fields.pop("onFail", None)
+    if fields.get("onFail") == "retry":  # the attempts say how often; what comes after them is a dead letter
+        fields["onFail"] = "dlq"
     try:
         if isinstance(backoff, Mapping):
             fields["backoff"] = _read_backoff(backoff)

@@ -179,11 +179,12 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
     file, line = (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
     where = f"{file}:{line}"
     try:
+        retry = RetryPolicy.of(options.get("retry"))
         return Handler(
             name=name or _name_of(fn),
             fn=fn,
             queue=options.get("queue"),
-            retry=RetryPolicy.of(options.get("retry")),
+            retry=retry,
             timeout_ms=_timeout(options.get("timeout")),
             priority=check_priority(options.get("priority") or 0),
             delay_ms=_duration(options.get("delay")) or 0,
@@ -191,7 +192,7 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
             max_active=_positive("max_active", options.get("max_active")),
             rate=_rate(options.get("rate_limit"), options.get("rate_key")),
             rate_key=options.get("rate_key"),
-            dead_letters=_flag("dead_letters", options.get("dead_letters", True)),
+            dead_letters=_flag("dead_letters", options.get("dead_letters", True)) and retry.on_fail == "dlq",
             dead_letter_queue=options.get("dead_letter_queue"),
             keep_completed=read_keep(options.get("keep_completed"), "keep_completed"),
             keep_failed=read_keep(options.get("keep_failed"), "keep_failed"),

@@ -38,15 +38,15 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "moveToFinished-14",
             "removeJob-2",
         ),
-        ("base", "queue", "kin", "append", "add", "finish", "commit"),
+        ("base", "together", "usual", "queue", "kin", "append", "add", "finish", "units", "checks", "writes", "commit"),
     ),
     "claim": (
         ("moveToActive-11", "moveToFinished-14", "moveStalledJobsToWait-9", "removeJob-2"),
-        ("base", "queue", "kin", "append", "finish", "claim"),
+        ("base", "together", "usual", "queue", "kin", "append", "finish", "claim"),
     ),
-    "renew": (("removeJob-2",), ("base", "queue", "renew")),
-    "reads": (("removeJob-2",), ("base", "queue", "reads")),
-    "admin": (("removeJob-2", "pause-7", "updateJobScheduler-12"), ("base", "queue", "kin", "admin")),
+    "renew": (("removeJob-2",), ("base", "together", "queue", "renew")),
+    "reads": (("removeJob-2",), ("base", "together", "queue", "reads")),
+    "admin": (("removeJob-2", "pause-7", "updateJobScheduler-12"), ("base", "together", "queue", "kin", "admin")),
 }
 
 

@@ -5,36 +5,57 @@ local claim, outcome, run, move, once, progress, put, before
 local events, jobs, memos, waits, states, wakes, takes, logs
 local taken
 
-local READ = {
-  C = function(i)
+-- Reads what begins at i and is called by a letter; gives how many values it has.
+local function read_part(letter, i)
+  if letter == 'E' then
+    events[#events + 1] = i
+    return 3
+  elseif letter == 'J' then
+    jobs[#jobs + 1] = i
+    return 22
+  elseif letter == 'C' then
     claim = {queue = ARGV[i], job = ARGV[i + 1], attempt = ARGV[i + 2], token = ARGV[i + 3], run = ARGV[i + 4]}
     return 5
-  end,
-  O = function(i)
+  elseif letter == 'O' then
     outcome = {kind = ARGV[i], due = tonumber(ARGV[i + 1]), value = ARGV[i + 2], error = optional(ARGV[i + 3]),
       count = tonumber(ARGV[i + 4]), age = tonumber(ARGV[i + 5]), stack = optional(ARGV[i + 6])}
     return 7
-  end,
-  P = function(i) progress = ARGV[i] return 1 end,
-  L = function(i) logs[#logs + 1] = ARGV[i] return 1 end,
-  R = function(i)
+  elseif letter == 'R' then
     run = {id = ARGV[i], expect = tonumber(ARGV[i + 1]), record = ARGV[i + 2], flow = ARGV[i + 3],
       status = ARGV[i + 4], closed = ARGV[i + 5] == '1', paused = ARGV[i + 6] == '1', cancel = ARGV[i + 7] == '1',
       after = optional(ARGV[i + 8])}
     return 9
-  end,
-  E = function(i) events[#events + 1] = i return 3 end,
-  J = function(i) jobs[#jobs + 1] = i return 22 end,
-  M = function(i) memos[#memos + 1] = i return 3 end,
-  W = function(i) waits[#waits + 1] = {i, true} return 9 end,
-  X = function(i) waits[#waits + 1] = {i, false} return 3 end,
-  S = function(i) states[#states + 1] = i return 5 end,
-  K = function(i) wakes[#wakes + 1] = ARGV[i] return 1 end,
-  T = function(i) takes[#takes + 1] = ARGV[i] return 1 end,
-  D = function(i) move = {id = ARGV[i], slot = ARGV[i + 1], next = optional(ARGV[i + 2])} return 3 end,
-  N = function(i) once = ARGV[i] return 1 end,
-  Q = function(i) put = i return 14 end,
-}
+  elseif letter == 'M' then
+    memos[#memos + 1] = i
+    return 3
+  elseif letter == 'P' then
+    progress = ARGV[i]
+  elseif letter == 'L' then
+    logs[#logs + 1] = ARGV[i]
+  elseif letter == 'W' then
+    waits[#waits + 1] = {i, true}
+    return 9
+  elseif letter == 'X' then
+    waits[#waits + 1] = {i, false}
+    return 3
+  elseif letter == 'S' then
+    states[#states + 1] = i
+    return 5
+  elseif letter == 'K' then
+    wakes[#wakes + 1] = ARGV[i]
+  elseif letter == 'T' then
+    takes[#takes + 1] = ARGV[i]
+  elseif letter == 'D' then
+    move = {id = ARGV[i], slot = ARGV[i + 1], next = optional(ARGV[i + 2])}
+    return 3
+  elseif letter == 'N' then
+    once = ARGV[i]
+  elseif letter == 'Q' then
+    put = i
+    return 14
+  end
+  return 1
+end
 
 -- Reads the unit that begins here; gives where the next one does.
 local function read_unit(at)
@@ -42,7 +63,7 @@ local function read_unit(at)
   claim, outcome, run, move, once, progress, put = nil, nil, nil, nil, nil, nil, nil
   events, jobs, memos, waits, states, wakes, takes, logs = {}, {}, {}, {}, {}, {}, {}, {}
   at = at + 3
-  while at <= #ARGV and ARGV[at] ~= 'U' do at = at + 1 + READ[ARGV[at]](at + 1) end
+  while at <= #ARGV and ARGV[at] ~= 'U' do at = at + 1 + read_part(ARGV[at], at + 1) end
   return at
 end
 

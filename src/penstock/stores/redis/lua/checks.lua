@@ -1,6 +1,20 @@
 -- What refuses a unit. Each gives the answer to send, or nothing.
 local COMMITTED, REPEATED, FENCED, CONFLICT, REFUSED = 1, {2}, {3}, 4, 5
 
+-- Puts an answer into the reply, which is one flat list: Redis would send each list inside it by itself.
+local function answer(reply, receipt)
+  reply[#reply + 1] = receipt[1]
+  for n = 2, #receipt do
+    local value = receipt[n]
+    if type(value) == 'table' then
+      reply[#reply + 1] = #value
+      for _, one in ipairs(value) do reply[#reply + 1] = one end
+    else
+      reply[#reply + 1] = value
+    end
+  end
+end
+
 local function check_fence()
   local base = base_of(claim.queue)
   local key = base .. claim.job

@@ -177,7 +177,7 @@ local function hand_out(name, base, id, set, job, head, want)
   if job.ats ~= '1' or job['nq:s'] then found = call('HGETALL', NS .. 'memos:' .. scope) end
   claims[#claims + 1] = {id, name, job.name, job.data, job['nq:o'] or '{}', scope, tonumber(job.ats), token,
     tonumber(job['nq:f'] or 0), tonumber(job['nq:c'] or 0), job['nq:r'] or false,
-    head and tonumber(head[1]) or 0, head and head[4] or false, found, job.rjk or false, job.rjk and job.opts or false}
+    head and tonumber(head[1]) or 0, head and head[4] or false, job.rjk or false, job.rjk and job.opts or false, found}
   return true
 end
 
@@ -266,4 +266,18 @@ guarded(function()
   forget_ended()
   append_started()
 end)
-return {now, claims, next_due or false, emptied, publish()}
+
+-- One flat list, of which Redis makes one piece; each list inside it would be sent by itself. What has no fixed length
+-- comes after its count.
+local reply = {now, next_due or false, publish(), #emptied}
+local function say(values, count)
+  for n = 1, count do reply[#reply + 1] = values[n] end
+end
+say(emptied, #emptied)
+for _, one in ipairs(claims) do
+  local found = one[16]
+  say(one, 15)
+  reply[#reply + 1] = #found
+  say(found, #found)
+end
+return reply

@@ -1,6 +1,6 @@
 -- Units one after another, each with every check first and every write after.
 growing = true
-local at, receipts = 6, {}
+local at, reply = 6, {''}
 while at <= #ARGV do
   at = read_unit(at)
   keep_unit()
@@ -8,9 +8,10 @@ while at <= #ARGV do
 end
 read_ahead()
 guarded(function()
-  for n, kept in ipairs(units) do
+  for _, kept in ipairs(units) do
     use_unit(kept)
-    receipts[n] = check() or write()
+    answer(reply, check() or write())
   end
 end)
-return {receipts, publish()}
+reply[1] = publish()
+return reply

@@ -10,6 +10,8 @@ from .names import outside
 from .resp import Part
 from .schedulers import Scheduled
 
+FIXED = 15  # values that every claim has
+
 
 def encode(ask: Ask) -> list[Part]:
     """What claim.lua reads."""
@@ -30,30 +32,41 @@ def _want(want: Want) -> tuple[Part, ...]:
 def claims(reply: Any, here: int | None) -> Claims:
     """What was handed out. The time to ask again is told by the clock of whoever asks, which says `here`: by that of a
     server that is behind it would seem to be over already, and be asked for again and again."""
-    now, rows, due, _, _ = reply
+    now, due = reply[:2]
     if due is not None and here is not None:
         due += here - now
-    return Claims([_claim(row, now) for row in rows], due)
+    return Claims([_claim(row, now) for row in _rows(reply)], due)
 
 
 def scheduled(reply: Any) -> list[Scheduled]:
     """Those that a scheduler of another program has made: its next job is made when one is handed out."""
-    rows = [row for row in reply[1] if row[14] is not None]
-    return [Scheduled(row[1].decode(), row[0].decode(), row[14].decode(), row[15]) for row in rows]
+    rows = [row for row in _rows(reply) if row[13] is not None]
+    return [Scheduled(row[1].decode(), row[0].decode(), row[13].decode(), row[14]) for row in rows]
 
 
 def topics(reply: Any) -> set[str]:
     """What handing out has touched."""
-    return set(reply[4].decode().split("\n")) if reply[4] else set()
+    return set(reply[2].decode().split("\n")) if reply[2] else set()
 
 
 def emptied(reply: Any) -> set[str]:
     """Queues of which nothing due is left."""
-    return {f"queue:{queue.decode()}" for queue in reply[3]}
+    return {f"queue:{queue.decode()}" for queue in reply[4 : 4 + reply[3]]}
+
+
+def _rows(reply: list[Any]) -> list[list[Any]]:
+    """Each claim: what all have, how many names and values its memos are, and these."""
+    rows, at = [], 4 + reply[3]
+    while at < len(reply):
+        end = at + FIXED + 1 + reply[at + FIXED]
+        rows.append(reply[at:end])
+        at = end
+    return rows
 
 
 def _claim(row: list[Any], now: int) -> Claim:
-    id, queue, name, payload, opts, scope, attempt, secret, failures, crashes, run, version, record, memos = row[:14]
+    id, queue, name, payload, opts, scope, attempt, secret, failures, crashes, run, version, record = row[:13]
+    memos = row[FIXED + 1 :]
     return Claim(
         outside(id), queue.decode(), name.decode(), payload, opts, scope.decode(), attempt, secret.decode(), failures,
         crashes, 0, run.decode() if run is not None else None, version, record,

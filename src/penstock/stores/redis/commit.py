@@ -169,22 +169,31 @@ def _wait(wait: WaitChange) -> tuple[Part, ...]:
     return "X", wait.id, wait.state, _FLAG[wait.lenient]
 
 
-def receipt(reply: Any) -> Receipt:
-    """What a script says of its unit."""
-    match reply[0]:
-        case 1:
-            places = reply[1]
-            events = list(zip(places[::2], places[1::2], strict=True))
-            stand = {n: outside(new) for n, new in enumerate(reply[2]) if isinstance(new, bytes)}
-            return Committed(events, [new == 1 for new in reply[2]], stand)
-        case 2:
-            return Committed(repeated=True)
-        case 3:
-            return Fenced()
-        case 4:
-            return Conflict(reply[1], reply[2])
-        case _:
-            return _refused(reply[1].decode(), reply[2])
+def receipts(reply: list[Any]) -> list[Receipt]:
+    """What a script says of its units, one after another."""
+    found: list[Receipt] = []
+    at = 1
+    while at < len(reply):
+        kind = reply[at]
+        if kind == 1:
+            added = at + 2 + reply[at + 1]
+            end = added + 1 + reply[added]
+            found.append(_committed(reply[at + 2 : added], reply[added + 1 : end]))
+            at = end
+        elif kind in (2, 3):
+            found.append(Committed(repeated=True) if kind == 2 else Fenced())
+            at += 1
+        else:
+            one, other = reply[at + 1 : at + 3]
+            found.append(Conflict(one, other) if kind == 4 else _refused(one.decode(), other))
+            at += 3
+    return found
+
+
+def _committed(places: list[int], added: list[Any]) -> Committed:
+    events = list(zip(places[::2], places[1::2], strict=True))
+    stand = {n: outside(new) for n, new in enumerate(added) if isinstance(new, bytes)}
+    return Committed(events, [new == 1 for new in added], stand)
 
 
 def _refused(why: str, key: bytes) -> Refused:
@@ -202,4 +211,4 @@ def batches(units: Sequence[Unit]) -> list[list[Part]]:
 
 def topics(replies: Sequence[Any]) -> set[str]:
     """What the committed units touched."""
-    return {topic for _, said in replies if said for topic in said.decode().split("\n")}
+    return {topic for reply in replies if reply[0] for topic in reply[0].decode().split("\n")}

@@ -27,8 +27,11 @@ FILES = {
     "removeJob-2": "f2acb16fda20ccac",
     "updateJobScheduler-12": "8c71d358aa62ffb7",
 }
-# Each script: BullMQ's files, then ours.
-PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+# Each script: BullMQ's files, then ours in levels. A level is a function inside the one before it: what its functions use
+# of an outer level is at hand when they are made, where Lua has to look for each name of their own level. They are
+# made anew for every call of a script.
+FIRST = ("base", "together")
+PARTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
     "commit": (
         (
             "addDelayedJob-6",
@@ -38,15 +41,15 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "moveToFinished-14",
             "removeJob-2",
         ),
-        ("base", "queue", "kin", "append", "add", "finish", "commit"),
+        (FIRST, ("usual", "queue", "kin", "append"), ("add", "finish", "units", "checks", "writes", "commit")),
     ),
     "claim": (
         ("moveToActive-11", "moveToFinished-14", "moveStalledJobsToWait-9", "removeJob-2"),
-        ("base", "queue", "kin", "append", "finish", "claim"),
+        (FIRST, ("usual", "queue", "kin", "append"), ("finish", "claim")),
     ),
-    "renew": (("removeJob-2",), ("base", "queue", "renew")),
-    "reads": (("removeJob-2",), ("base", "queue", "reads")),
-    "admin": (("removeJob-2", "pause-7", "updateJobScheduler-12"), ("base", "queue", "kin", "admin")),
+    "renew": (("removeJob-2",), (FIRST, ("queue", "renew"))),
+    "reads": (("removeJob-2",), (FIRST, ("queue", "reads"))),
+    "admin": (("removeJob-2", "pause-7", "updateJobScheduler-12"), (FIRST, ("queue", "kin", "admin"))),
 }
 
 
@@ -70,10 +73,14 @@ def scripts() -> dict[str, Script]:
     return {name: Script(name, _compose(*parts)) for name, parts in PARTS.items()}
 
 
-def _compose(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
-    wrapped = [_wrap(f"bull_{file.partition('-')[0]}", _theirs(file)) for file in theirs]
+def _compose(theirs: tuple[str, ...], ours: tuple[tuple[str, ...], ...]) -> str:
     folder = resources.files(__package__).joinpath("lua")
-    return "\n".join([*wrapped, *(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ours)])
+    first, second, *others = (
+        "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in level) for level in ours
+    )
+    wrapped = "\n".join(_wrap(f"bull_{file.partition('-')[0]}", _theirs(file)) for file in theirs)
+    levels = [first, f"{wrapped}\n{second}", *others]
+    return "\nreturn (function()\n".join(levels) + "\nend)()" * (len(levels) - 1)
 
 
 def _wrap(name: str, text: str) -> str:

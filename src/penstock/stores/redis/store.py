@@ -137,7 +137,7 @@ class RedisStore:
             for one in claiming.scheduled(asked):
                 await self._advance(one, asked[0])
         self.signals.fire(touched)
-        return CommitReply([committing.receipt(one) for reply in replies for one in reply[0]], work)
+        return CommitReply([one for reply in replies for one in committing.receipts(reply)], work)
 
     async def _advance(self, one: Scheduled, now_ms: int) -> None:
         next_ = following(one, now_ms)
@@ -266,7 +266,7 @@ class RedisStore:
         parts = committing.encode(unit if unit is not None else Unit(id=f"put-{token()}"))
         replies = await self._send([("commit", [*parts, *committing.encode_put(row, was)])])
         self.signals.fire(committing.topics(replies))
-        return isinstance(committing.receipt(replies[0][0][0]), Committed)
+        return isinstance(committing.receipts(replies[0])[0], Committed)
 
     async def remove_schedule(self, id: str, was: ScheduleRow | None = None) -> bool:
         same = (0, "", "") if was is None else (1, was.spec, was.target)

@@ -1,9 +1,7 @@
 -- Adding jobs by BullMQ's own scripts, with our fields beside theirs.
-local function place(base, job, delay)
+local function place(base, job, opts, delay)
+  catch_up()
   local named = {base, job.id, job.name, now}
-  local opts = {}
-  if job.options and job.options ~= '' then opts = cmsgpack.unpack(job.options) end
-  opts.jobId = job.id
   local parent = parent_of(base, job)
   if parent then
     named[5], named[6], named[7] = parent.key, parent.key .. ':dependencies', parent.data
@@ -42,19 +40,21 @@ local function follow_clock(base, dedupe)
   end
 end
 
--- Adds a job if its id is new; says whether it was, or which other job stands for it.
-local function add_job(job)
-  local base = base_of(job.queue)
-  touch('queue:' .. job.queue)
-  know_queue(job.queue)
-  if queue_of(job.id) or call('EXISTS', base .. job.id) == 1 then return 0 end
-  local dedupe = job.options and job.options ~= '' and cmsgpack.unpack(job.options).de
-  local keep = dedupe and not real and follow_clock(base, dedupe)
-  local placed = place(base, job, job.due > now and job.due - now or 0)
-  if placed ~= job.id then return placed end
-  if keep then keep() end
-  local arrived = tonumber(call('GET', base .. 'id'))
-  local ours = {'nq:n', arrived, 'nq:o', job.opts}
+-- Whether a job of that id is there, ours or another program's.
+local absent = {} -- keys that are known not to be
+local function is_there(id, base)
+  if queue_of(id) then return true end
+  local key = base .. id
+  if absent[key] then
+    absent[key] = nil -- it is about to be added
+    return false
+  end
+  return call('EXISTS', key) == 1
+end
+
+-- Our fields beside BullMQ's.
+local function fields_of(job)
+  local ours = {'nq:o', job.opts}
   local function also(name, value)
     if value and value ~= '' then
       ours[#ours + 1] = name
@@ -69,8 +69,36 @@ local function add_job(job)
   if job.due ~= 0 then also('nq:d', job.due) end
   if job.priority < 0 then also('nq:p', job.priority) end
   if job.waits then also('nq:w', '1') end
-  call('HSET', base .. job.id, unpack(ours))
-  call('HSET', NS .. 'where', job.id, job.queue)
+  return ours
+end
+
+-- Adds by BullMQ's scripts; gives the number it has arrived by, or which job stands for it.
+local function add_unusual(base, job, opts, delay)
+  local keep = opts.de and not real and follow_clock(base, opts.de)
+  local placed = place(base, job, opts, delay)
+  if placed ~= job.id then return nil, placed end
+  if keep then keep() end
+  local number = tonumber(call('GET', base .. 'id'))
+  call('HSET', base .. job.id, 'nq:n', number, unpack(fields_of(job)))
+  return number
+end
+
+-- Adds a job if its id is new; says whether it was, or which other job stands for it.
+local function add_job(job)
+  local base = base_of(job.queue)
+  touch('queue:' .. job.queue)
+  know_queue(job.queue)
+  if is_there(job.id, base) then return 0 end
+  local opts = job.options and job.options ~= '' and cmsgpack.unpack(job.options) or {}
+  opts.jobId = job.id
+  local delay, queue, arrived, stands = job.due > now and job.due - now or 0, queue_at(base), nil, nil
+  if queue.usual and is_usual(job, opts, delay) then
+    arrived = add_usual(queue, job, opts, fields_of(job))
+  else
+    arrived, stands = add_unusual(base, job, opts, delay)
+  end
+  if not arrived then return stands end
+  is_placed(job.id, job.queue)
   if job.run and job.run ~= '' then call('ZADD', NS .. 'run:' .. job.run .. ':jobs', arrived, job.id) end
   if job.scope and job.scope ~= '' then call('ZADD', NS .. 'scopes', 0, job.scope .. '\n' .. job.id) end
   if job.priority < 0 and job.due <= now and not job.waits then
@@ -87,7 +115,8 @@ local function deliver()
   told = {}
   for _, one in ipairs(news) do
     local kind, stream, id, pos = unpack(one)
-    if call('ZCARD', NS .. 'topic:' .. kind) > 0 then
+    if listened[kind] == nil then listened[kind] = call('ZCARD', NS .. 'topic:' .. kind) > 0 end
+    if listened[kind] then
       add_job({id = 'told.' .. pos, queue = 'penstock-events', name = 'deliver', priority = 0, due = 0, opts = '{}',
         payload = '{"stream":' .. cjson.encode(stream) .. ',"id":"' .. id .. '","cursor":"' .. pos .. '"}'})
     end

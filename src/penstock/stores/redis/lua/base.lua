@@ -1,6 +1,6 @@
 -- What every script stands on: names, the time, and whom to wake. KEYS[1] is the channel of wake-ups; ARGV[1..4]:
 -- namespace, queue prefix, now (by the server if empty), and who calls.
-local call = redis.call
+local call, ARGV = redis.call, ARGV
 local NS, BULL = ARGV[1] .. ':', ARGV[2] .. ':'
 local now = tonumber(ARGV[3])
 local real = not now -- the clock is the server's
@@ -8,6 +8,7 @@ if real then
   local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
+local stamp = string.format('%.0f', now) -- a number is written out anew each time it is passed to Redis
 
 local topics, touched = {}, {}
 local function touch(topic)

@@ -1,12 +1,16 @@
 -- Handing out jobs: due ones, priority first, within the limits, with their run record and their `started` event.
 -- ARGV[6..9]: lease, worker, token, limit over all; then six values for each queue wanted.
 local lease, worker, secret, most = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9])
+local leased = string.format('%.0f', now + lease)
 local claims, emptied = {}, {}
+local line = {} -- those who are next in the queue that is served; the last one goes first
+local started = {} -- events of what was handed out
 local next_due
 local function due_at(moment)
   if moment and (not next_due or moment < next_due) then next_due = moment end
 end
 
+-- Puts jobs in line whose time has come; says whether it was all of them.
 local function promote_due(base)
   local due = call('ZRANGEBYSCORE', base .. 'delayed', '-inf', (now + 1) * 0x1000 - 1, 'LIMIT', 0, 1000)
   for _, id in ipairs(due) do
@@ -14,6 +18,7 @@ local function promote_due(base)
     call('HSET', base .. id, 'delay', 0)
     push(base, id, false, 'delayed')
   end
+  return #due < 1000
 end
 
 -- Jobs whose worker was silent for longer than its lease go back to where they were. One that BullMQ's own check has
@@ -100,8 +105,10 @@ local function count_shared(base, want)
   if want.shared and call('INCR', base .. 'limiter') == 1 then call('PEXPIRE', base .. 'limiter', want.duration) end
 end
 
-local function first_in_line(base)
-  local id = call('LINDEX', base .. 'wait', -1)
+-- Looks at one more than may be had: so it is known whether any is left.
+local function first_in_line(base, room)
+  if #line == 0 then line = call('LRANGE', base .. 'wait', -1 - math.max(0, math.min(room, LONGEST)), -1) end
+  local id = line[#line]
   if id then return id end
   return call('ZRANGE', base .. 'prioritized', 0, 0)[1], 'prioritized'
 end
@@ -123,16 +130,29 @@ local function run_of(base, id, set, name)
   return head
 end
 
-local function hand_out(queue, base, head, want)
-  local token = secret .. '-' .. (#claims + 1)
+-- BullMQ's own way from the line to the active ones. Gives the job as it is then, or nothing.
+local function activate_unusual(base, id, token)
+  settle()
   local reply = bull_moveToActive({base .. 'wait', base .. 'active', base .. 'prioritized', base .. 'events',
     base .. 'stalled', base .. 'limiter', base .. 'delayed', base .. 'paused', base .. 'meta', base .. 'pc',
     base .. 'marker'}, {base, now, cmsgpack.pack({token = token, lockDuration = lease, name = worker})})
   if not reply[2] or reply[2] == 0 then
     if reply[3] and reply[3] > 0 then due_at(now + reply[3]) end
-    return false
+    return nil
   end
-  local id, job = reply[2], fields(reply[1])
+  assert(reply[2] == id, 'another job was in line')
+  call('HSET', base .. id, 'nq:t', token)
+  return fields(reply[1])
+end
+
+local function hand_out(name, base, id, set, job, head, want)
+  local token, queue = secret .. '-' .. (#claims + 1), queue_at(base)
+  if queue.usual and not set and want.promoted then
+    activate_usual(queue, id, job, worker, token, ARGV[6])
+  else
+    job = activate_unusual(base, id, token)
+    if not job then return false end
+  end
   -- That a child has failed it is the engine's to record; it looks at the children of those that wait for some.
   local doomed = job.defa and call('ZCARD', base .. id .. ':unsuccessful') > 0
   if doomed then
@@ -142,22 +162,22 @@ local function hand_out(queue, base, head, want)
   elseif job.defa then -- another program has decided that it failed: as its own workers would
     let_go(base, id)
     finish(base, id, 'failed', 'failedReason', job.defa)
+    want.moved = true -- its parent may be in line now
     return true
   end
   -- The job of another program is in no index of ours: its queue has to be known for it to be found by its id.
-  if not job['nq:n'] then know_queue(queue) end
-  call('HSET', base .. id, 'nq:t', token)
-  call('ZADD', base .. 'nq:leases', now + lease, id)
+  if not job['nq:n'] then know_queue(name) end
+  write_later('ZADD', base .. 'nq:leases', leased, id)
   if job['nq:p'] then call('ZREM', base .. 'nq:urgent', id) end
   count_shared(base, want)
   if job['nq:ss'] then
-    append(job['nq:ss'], job['nq:sh'] .. '"attempt":' .. job.ats .. ',"worker":"' .. worker .. '"}}')
+    started[#started + 1] = {job['nq:ss'], job['nq:sh'] .. '"attempt":' .. job.ats .. ',"worker":"' .. worker .. '"}}'}
   end
   local scope, found = job['nq:s'] or id, {}
   if job.ats ~= '1' or job['nq:s'] then found = call('HGETALL', NS .. 'memos:' .. scope) end
-  claims[#claims + 1] = {id, queue, job.name, job.data, job['nq:o'] or '{}', scope, tonumber(job.ats), token,
+  claims[#claims + 1] = {id, name, job.name, job.data, job['nq:o'] or '{}', scope, tonumber(job.ats), token,
     tonumber(job['nq:f'] or 0), tonumber(job['nq:c'] or 0), job['nq:r'] or false,
-    head and tonumber(head[1]) or 0, head and head[4] or false, found, job.rjk or false, job.rjk and job.opts or false}
+    head and tonumber(head[1]) or 0, head and head[4] or false, job.rjk or false, job.rjk and job.opts or false, found}
   return true
 end
 
@@ -169,44 +189,51 @@ local function room_for(base, want)
 end
 
 -- One job of the queue: true to go on, false when there is nothing more to be had.
-local function take(queue, base, want, budget)
-  local id, set = first_in_line(base)
-  if not id then
-    emptied[#emptied + 1] = queue
-    return false
-  end
-  local job = call('HMGET', base .. id, 'name', 'nq:r', 'nq:k')
-  if not job[1] then -- its hash is gone: nothing is left to be done
+local function take(queue, base, id, set, want, budget)
+  local job = fields(call('HGETALL', base .. id))
+  if not job.name then -- its hash is gone: nothing is left to be done
     pull(base, id, set)
     return true
   end
-  local head = run_of(base, id, set, job[2])
+  local head = run_of(base, id, set, job['nq:r'])
   if head == false then return true end
-  if budget and not budget.spend(job[3]) then
+  if budget and not budget.spend(job['nq:k']) then
     pull(base, id, set)
-    push_delayed(base, id, budget.ends(job[3]))
-    due_at(budget.ends(job[3]))
+    push_delayed(base, id, budget.ends(job['nq:k']))
+    due_at(budget.ends(job['nq:k']))
     return true
   end
-  return hand_out(queue, base, head, want)
+  return hand_out(queue, base, id, set, job, head, want)
+end
+
+-- Takes as many as there is room for; says so if none is left.
+local function take_all(queue, base, want, budget)
+  local lifted = shared_limit(base, want)
+  line = {}
+  for _ = 1, 5000 do
+    local room = room_for(base, want)
+    if lifted or (budget and budget.room() <= 0) then return lifted end
+    if room <= 0 and #line > 0 then return end -- there are more
+    local id, set = first_in_line(base, room)
+    if not id then emptied[#emptied + 1] = queue end
+    if not id or room <= 0 or not take(queue, base, id, set, want, budget) then return end
+    line[#line] = nil
+    if want.moved then line, want.moved = {}, nil end
+    if want.shared then lifted = shared_limit(base, want) end
+  end
 end
 
 local function serve(queue, want)
   local base = base_of(queue)
   if call('HEXISTS', base .. 'meta', 'paused') == 1 then return end
-  promote_due(base)
+  want.promoted = promote_due(base)
   expire(base)
   rescue(base)
   want.shared = real and not want.per_key and want.max
   local budget = want.max and not want.shared and budget_of(base, want)
-  local lifted = shared_limit(base, want)
   want.had = #claims
-  for _ = 1, 5000 do
-    if lifted or room_for(base, want) <= 0 or (budget and budget.room() <= 0) then break end
-    if not take(queue, base, want, budget) then break end
-    if want.shared then lifted = shared_limit(base, want) end
-  end
-  due_at(lifted)
+  due_at(take_all(queue, base, want, budget))
+  settle()
   if budget then
     budget.save()
     if budget.room() <= 0 then due_at(budget.ends()) end
@@ -215,6 +242,13 @@ local function serve(queue, want)
   if delayed then due_at(math.floor(tonumber(delayed) / 0x1000)) end
   local leased = call('ZRANGE', base .. 'nq:leases', 0, 0, 'WITHSCORES')[2]
   if leased then due_at(tonumber(leased)) end
+end
+
+local function append_started()
+  local streams = {}
+  for n, one in ipairs(started) do streams[n] = one[1] end
+  know_heads(streams)
+  for _, one in ipairs(started) do append(one[1], one[2]) end
 end
 
 for i = 10, #ARGV, 6 do
@@ -230,5 +264,20 @@ guarded(function()
     end
   end
   forget_ended()
+  append_started()
 end)
-return {now, claims, next_due or false, emptied, publish()}
+
+-- One flat list, of which Redis makes one piece; each list inside it would be sent by itself. What has no fixed length
+-- comes after its count.
+local reply = {now, next_due or false, publish(), #emptied}
+local function say(values, count)
+  for n = 1, count do reply[#reply + 1] = values[n] end
+end
+say(emptied, #emptied)
+for _, one in ipairs(claims) do
+  local found = one[16]
+  say(one, 15)
+  reply[#reply + 1] = #found
+  say(found, #found)
+end
+return reply

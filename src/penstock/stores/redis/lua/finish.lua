@@ -1,6 +1,8 @@
 -- The end of an attempt. ARGV[5] is what BullMQ's moveToFinished is told besides; the fence was checked before.
 local ended = {} -- jobs that are to go when what their unit adds is there: memos may be read by a dead letter
 
+local childless = {} -- keys of jobs that are known to have no children
+
 local function to_finish(base, id, state, name, value, how)
   return bull_moveToFinished({base .. 'wait', base .. 'active', base .. 'prioritized', base .. 'events',
     base .. 'stalled', base .. 'limiter', base .. 'delayed', base .. 'paused', base .. 'meta', base .. 'pc',
@@ -33,8 +35,7 @@ local function crowd_out(base, state, count, age)
 end
 
 local function finish(base, id, state, name, value, arrived, count, age)
-  local ours = arrived
-  if not ours then
+  if not arrived then
     local own_count, own_age = said_to_keep(base, id, state)
     if own_count or own_age then count, age = own_count, own_age end
   end
@@ -59,7 +60,7 @@ local function forget_ended(unit)
     call('ZREM', base .. state, id)
     call('DEL', base .. id, base .. id .. ':logs', base .. id .. ':dependencies', base .. id .. ':processed',
       base .. id .. ':failed', base .. id .. ':unsuccessful')
-    call('HDEL', NS .. 'where', id)
+    not_placed(id)
     if job[1] then call('ZREM', NS .. 'scopes', job[1] .. '\n' .. id) end
     forget_memos(job[1] or id)
   end
@@ -92,10 +93,22 @@ local function to_front(base, id)
   push(base, id, true, 'active')
 end
 
+-- Whether a job may be completed the usual way. Of one that is to go, or may crowd out others, more is to be done.
+local function ends_usual(queue, key, out)
+  return queue.usual and out.kind == 'completed' and out.arrived and not out.parent and not out.deduplicated
+    and not out.count and not out.age and childless[key] and same_minute(queue)
+end
+
 local function end_attempt(base, id, unit, out)
-  local key = base .. id
-  call('DEL', key .. ':lock')
-  call('ZREM', base .. 'nq:leases', id)
+  local key, queue = base .. id, queue_at(base)
+  unlock_later(key)
+  write_later('ZREM', queue.leases, id)
+  if ends_usual(queue, key, out) then
+    local made = (out.made or 0) + 1
+    if complete_usual(queue, id, out.value, finished_score(base, id, out.arrived),
+      {'atm', made, 'nq:u', unit, 'nq:t', ''}) then return end
+  end
+  catch_up()
   call('HSET', key, 'nq:u', unit, 'nq:t', '')
   local parent = out.parent
   if out.error then

@@ -5,7 +5,7 @@ local function base_of(queue) return BULL .. queue .. ':' end
 local FULL = 9007199254740991 -- of BullMQ's limiter: more than any limit
 
 local function queue_of(id)
-  local queue = call('HGET', NS .. 'where', id)
+  local queue = queue_named(id)
   if queue and call('EXISTS', BULL .. queue .. ':' .. id) == 1 then return queue end
   return false
 end
@@ -112,6 +112,7 @@ local STATES = {['nq:suspended'] = 'suspended', ['nq:cancelled'] = 'cancelled', 
 
 -- Where a job is: its state, and the sorted set it is in if it is in one.
 local function state_of(base, id)
+  settle()
   for _, set in ipairs(SETS) do
     if call('ZSCORE', base .. set, id) then return STATES[set] or set, set end
   end
@@ -162,7 +163,7 @@ local function delete_job(base, id, set)
   local job = call('HMGET', base .. id, 'nq:s', 'nq:r', 'parentKey')
   pull(base, id, set)
   bull_removeJob({base .. id, base .. 'repeat'}, {id, '0', base})
-  call('HDEL', NS .. 'where', id)
+  not_placed(id)
   if job[1] then call('ZREM', NS .. 'scopes', job[1] .. '\n' .. id) end
   if job[2] then call('ZREM', NS .. 'run:' .. job[2] .. ':jobs', id) end
   parent_moved(job[3])

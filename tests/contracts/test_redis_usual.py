@@ -1,0 +1,178 @@
+"""Usual jobs take a shorter way than BullMQ's scripts. What both leave behind is the same, key by key."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from redis import Redis
+
+import redis_server
+from penstock.ports.unit import (
+    Ask,
+    Claim,
+    Completed,
+    Dead,
+    Dedupe,
+    Keep,
+    NewEvent,
+    NewJob,
+    OnFailure,
+    Parent,
+    RetryAt,
+    RunWrite,
+    Started,
+    Terms,
+    Unit,
+    Want,
+)
+from penstock.stores.redis import RedisStore, connection, scripts, store
+from penstock.stores.redis import claim as claiming
+from penstock.testing import FakeClock
+
+USUAL = "queue.usual = not meta[1]"
+ASK = Ask((Want("orders", 4),), 30_000, "w1")
+
+
+@pytest.fixture
+def rewritten(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sends every job the way of BullMQ's scripts, or breaks the usual way."""
+
+    def rewrite(old: str, new: str) -> None:
+        made = {name: scripts.Script(name, one.text.replace(old, new)) for name, one in scripts.scripts().items()}
+        assert any(old in one.text for one in scripts.scripts().values())
+        for module in (store, connection):
+            monkeypatch.setattr(module, "scripts", lambda: made)
+
+    return rewrite
+
+
+def _job(n: int, **more: Any) -> NewJob:
+    return NewJob(f"j{n}", "orders", "charge", b'{"n":%d}' % n, terms=Terms(attempts=3), **more)
+
+
+def _end(claim: Claim, *more: NewJob) -> Unit:
+    return Unit(f"end-{claim.job}-{claim.attempt}", claim=claim, outcome=Completed(b'"done"'), jobs=list(more))
+
+
+def _special(n: int) -> list[NewJob]:
+    """Jobs that are not usual, between those that are."""
+    tree = [
+        _job(n + 5, waits=True),
+        _job(n + 6, parent=Parent(f"j{n + 5}", "orders", OnFailure.FAIL)),
+    ]
+    return [
+        _job(n, priority=5),
+        _job(n + 1, due=2_000_000_000_000),
+        _job(n + 2, dedupe=Dedupe("one")),
+        _job(n + 3, priority=-1),
+        _job(n + 4, dedupe=Dedupe("one")),
+        *tree,
+    ]
+
+
+def _outcome(n: int, claim: Claim, now: int) -> Unit:
+    """Every kind of end in turn."""
+    unit = _end(claim, _job(200 + n))
+    match n % 5:
+        case 1:
+            unit.outcome = Dead(b'{"error":"no"}')
+        case 2:
+            unit.outcome = RetryAt(now + 10, b'{"error":"later"}')
+        case 3:
+            unit.outcome = Completed(b"1", Keep(count=2))
+        case 4:
+            unit.outcome = Completed(b"1", Keep(count=0))
+    return unit
+
+
+async def _work(place: RedisStore, clock: FakeClock) -> None:
+    """Batches in which usual jobs come among others; some are left waiting, some active, and a queue runs dry."""
+    await place.commit([Unit("u0", jobs=[_job(0)])])
+    await place.commit([Unit(f"u{n}", jobs=[_job(n)]) for n in range(1, 12)])
+    begin = RunWrite("run", 0, b"{}", "shop", "running")
+    step = _job(50, run="run", started=Started("nq:flow:run", b'{"kind":"step.started","meta":{"v":1,'))
+    first = NewEvent("nq:flow:run", b'{"kind":"flow.started"}', "flow.started")
+    await place.commit([Unit("begin", run=begin, events=[first], jobs=[step])])
+    for job in _special(100):
+        await place.commit([Unit(f"s-{job.id}", jobs=[job])]) if not job.waits and job.parent is None else None
+    await place.commit([Unit("tree", jobs=_special(100)[-2:]), Unit("more", jobs=[_job(n) for n in range(60, 64)])])
+    work, ended = await place.claim(ASK), 0
+    while work.claims:
+        clock.advance("7s")
+        units = [_outcome(ended + n, claim, clock.now_ms()) for n, claim in enumerate(work.claims)]
+        ended += len(units)
+        if ended > 60:
+            units = [_end(claim) for claim in work.claims]
+        work = (await place.commit(units, ASK)).work
+    clock.advance("61s")
+    await place.commit([Unit("last", jobs=[_job(n) for n in range(300, 310)])])
+    await place.claim(ASK)
+
+
+def _plain(text: str) -> str:
+    """Without places in streams, which are the server's time."""
+    return re.sub(r"\d{13}-\d+", "PLACE", text)
+
+
+def _left(url: str) -> dict[str, Any]:
+    with Redis.from_url(url, decode_responses=True) as redis:
+        return {_plain(key): _value(redis, key) for key in sorted(redis.scan_iter(count=1000))}
+
+
+def _value(redis: Any, key: str) -> Any:
+    match redis.type(key):
+        case "hash":
+            return {_plain(name): _plain(value) for name, value in redis.hgetall(key).items()}
+        case "list":
+            return redis.lrange(key, 0, -1)
+        case "zset":
+            return [(_plain(member), score) for member, score in redis.zrange(key, 0, -1, withscores=True)]
+        case "set":
+            return sorted(redis.smembers(key))
+        case "stream":
+            return [{name: _plain(value) for name, value in fields.items()} for _, fields in redis.xrange(key)]
+        case _:
+            return redis.get(key)
+
+
+async def _leaves(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    tokens = iter(f"t{n}" for n in range(10_000))
+    monkeypatch.setattr(claiming, "token", lambda: next(tokens))
+    url, clock = redis_server.url(), FakeClock(1_700_000_000_000)
+    place = RedisStore(url, clock=clock)
+    await place.open()
+    try:
+        await _work(place, clock)
+    finally:
+        await place.close()
+    return _left(url)
+
+
+async def test_the_usual_way_leaves_what_bullmqs_scripts_leave(rewritten: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = await _leaves(monkeypatch)
+    assert any(key.endswith("orders:completed") for key in usual)
+    rewritten(USUAL, "queue.usual = false and not meta[1]")
+    theirs = await _leaves(monkeypatch)
+    assert usual.keys() == theirs.keys()
+    for key in usual:
+        assert usual[key] == theirs[key], key
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("'event', 'waiting', 'jobId', id)\n  return number", "'event', 'wait', 'jobId', id)\n  return number"),
+        ("queue.ended = queue.ended + 1", ""),
+        ("if is_drained(queue) then", "if false then"),
+        ("{'atm', made, ", "{"),
+        ("  keep_counts()\n  settle()", "  settle()"),
+    ],
+)
+async def test_a_difference_would_be_seen(
+    right: str, wrong: str, rewritten: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = await _leaves(monkeypatch)
+    rewritten(right, wrong)
+    assert await _leaves(monkeypatch) != usual

@@ -22,10 +22,15 @@ COMMAND_SECONDS = 60.0
 TRIES = 12
 # Two that waited for each other, or one that found there already what it was to add: once more, and the other is done.
 _AGAIN = ("40001", "40P01", "23505", "55P03")
+# Whoever waited for a lock has to see what the other one wrote: a snapshot from before would not, whatever the role's
+# own default is.
+_LEVEL = "read_committed"
 _DENIED = ("28000", "28P01", "42501", "3D000", "3F000")
 # The driver's own word for a connection that was cut while it was being used is InternalClientError.
 _LOST = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-_GONE = ("08", "57P", "53300", "57014")
+# What a new connection may not meet: this one was cut or interrupted, there was no place or memory for it, or it leads
+# to a server that others write to now.
+_GONE = ("08", "57P", "57014", "53200", "53300", "25P03", "25006")
 
 
 async def connect(address: Address) -> Connection:
@@ -38,6 +43,8 @@ async def connect(address: Address) -> Connection:
             # A pooler gives each transaction another connection, which does not know what the last one prepared.
             statement_cache_size=0 if address.pooled else 200,
             max_cached_statement_lifetime=0,
+            # Nor does it let a connection begin with settings of its own: there each transaction says it.
+            server_settings=None if address.pooled else {"default_transaction_isolation": _LEVEL.replace("_", " ")},
         )
         await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=bytes, format="binary")
     except Exception as problem:
@@ -90,7 +97,7 @@ class Connections:
                 raise StoreUnavailable(f"the store {self.address.shown} is closed")
             connection = await self._take()
             try:
-                found = await work(connection)
+                found = await self._do(work, connection)
             except asyncpg.PostgresError as problem:
                 if (problem.sqlstate or "08").startswith(_GONE):
                     connection.terminate()  # the server is about to
@@ -101,6 +108,13 @@ class Connections:
                 raise
             self._give_back(connection)
             return found
+
+    async def _do(self, work: Work[T], connection: Connection) -> T:
+        if not self.address.pooled:
+            return await work(connection)
+        # Between two transactions a pooler may change servers, also between a statement's preparation and its run.
+        async with connection.transaction(isolation=_LEVEL):
+            return await work(connection)
 
     async def _take(self) -> Connection:
         while self._idle:

@@ -1,4 +1,4 @@
-"""A server that cuts connections, dies and comes back while flows are under way, or has no connection or room to give."""
+"""A server that cuts connections, dies and comes back while flows are under way, or refuses us."""
 
 from __future__ import annotations
 
@@ -92,20 +92,6 @@ async def test_leases_are_renewed_on_a_new_connection(own: postgres_server.Serve
         assert await asyncio.to_thread(store.renew, [one], 30_000) == []
     finally:
         await store.close()
-
-
-async def test_no_connection_left_is_said_and_got_over(own: postgres_server.Server) -> None:
-    own.do("DROP ROLE IF EXISTS few")
-    own.do("CREATE ROLE few LOGIN CONNECTION LIMIT 0 SUPERUSER")
-    own.do("ALTER ROLE few NOSUPERUSER")
-    own.do("GRANT ALL ON DATABASE postgres TO few")
-    store = PostgresStore(own.url("few").replace("postgres@", "few@", 1))
-    with pytest.raises(StoreUnavailable, match="too many connections"):
-        await store.open()
-    own.do("ALTER ROLE few CONNECTION LIMIT 5")
-    await store.open()
-    await apply(store, unit(events=[event()]))
-    await store.close()
 
 
 async def test_a_role_that_may_not_is_told_what_it_needs(own: postgres_server.Server) -> None:

@@ -350,6 +350,19 @@ SELECT current_setting('server_version'), pg_encoding_to_char(d.encoding),
        current_setting('synchronous_commit'), current_setting('fsync')
 FROM pg_database AS d WHERE d.datname = current_database();
 
+-- name: crowd
+-- What limits the number of connections: its name, how many there may be, how many there are. -1: as many as one likes.
+WITH others AS (SELECT datid, usesysid FROM pg_stat_activity
+                WHERE datid IS NOT NULL AND usesysid IS NOT NULL AND leader_pid IS NULL)
+SELECT 'max_connections', current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+         - coalesce(current_setting('reserved_connections', true)::int, 0), (SELECT count(*) FROM others)
+UNION ALL
+SELECT 'the CONNECTION LIMIT of role ' || r.rolname, r.rolconnlimit,
+       (SELECT count(*) FROM others WHERE usesysid = r.oid) FROM pg_roles AS r WHERE r.rolname = current_user
+UNION ALL
+SELECT 'the CONNECTION LIMIT of database ' || d.datname, d.datconnlimit,
+       (SELECT count(*) FROM others WHERE datid = d.oid) FROM pg_database AS d WHERE d.datname = current_database();
+
 -- name: careless
 SET synchronous_commit = off;
 

@@ -69,6 +69,10 @@ def _same(value: bytes) -> bytes:
     return value
 
 
+class Crowded(StoreUnavailable):
+    """The server has no place for another connection."""
+
+
 class Connections:
     """A few connections that are lent out one piece of work at a time; one that broke is not lent again."""
 
@@ -76,6 +80,7 @@ class Connections:
         self.address = address
         self._places = asyncio.Semaphore(address.pool)
         self._idle: list[Connection] = []
+        self._lent = 0
         self._closed = False
 
     async def run(self, work: Work[T]) -> T:
@@ -88,6 +93,9 @@ class Connections:
                     raise translate(problem, self.address) from problem
             except _LOST as problem:
                 raise translate(problem, self.address) from problem
+            except Crowded:
+                if attempt == TRIES or not self._lent:  # else one of ours is soon free again
+                    raise
             await asyncio.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 7)))
         raise AssertionError("unreachable")
 
@@ -96,6 +104,7 @@ class Connections:
             if self._closed:
                 raise StoreUnavailable(f"the store {self.address.shown} is closed")
             connection = await self._take()
+            self._lent += 1
             try:
                 found = await self._do(work, connection)
             except asyncpg.PostgresError as problem:
@@ -106,6 +115,8 @@ class Connections:
             except BaseException:
                 connection.terminate()  # nobody knows what it is in the middle of
                 raise
+            finally:
+                self._lent -= 1
             self._give_back(connection)
             return found
 
@@ -122,6 +133,11 @@ class Connections:
             if not connection.is_closed():
                 return connection
         return await connect(self.address)
+
+    @property
+    def idle(self) -> int:
+        """How many are open and not lent."""
+        return len(self._idle)
 
     def _give_back(self, connection: Connection) -> None:
         if connection.is_closed():
@@ -155,6 +171,12 @@ def translate(problem: BaseException, address: Address) -> StoreError:
         state = problem.sqlstate or ""
         if state.startswith("53100"):
             return StoreFull(f"no room left to write {where}: free some disk space, work goes on by itself")
+        if state.startswith("53300"):
+            return Crowded(
+                f"{where} has no connection left ({problem}). A process of this URL uses up to {address.uses}: raise "
+                "max_connections or the CONNECTION LIMIT of the role or database, write a smaller pool= in the URL, or "
+                "put a pooler between (pooling=transaction). What is running goes on as soon as there is room"
+            )
         if state in _DENIED:
             return StoreError(
                 f"{where} refuses: {problem}. Check user and password; the role needs CONNECT on the database, USAGE "

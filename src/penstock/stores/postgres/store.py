@@ -344,7 +344,8 @@ class PostgresStore:
         return gone
 
     async def describe(self) -> dict[str, Any]:
-        return await self._read(housekeeping.describe, self.address)
+        ours = max(self._connections.idle, 1) + (not self.address.pooled)
+        return await self._read(housekeeping.describe, self.address, ours)
 
 
 async def _value(connection: Connection, _sql: Statements, statement: str, *values: Any) -> Any:

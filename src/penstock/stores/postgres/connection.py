@@ -94,7 +94,7 @@ class Connections:
             except _LOST as problem:
                 raise translate(problem, self.address) from problem
             except Crowded:
-                if attempt == TRIES or not self._lent:  # else one of ours is soon free again
+                if attempt == TRIES or not (self._lent or self._idle):  # else one of ours is soon free
                     raise
             await asyncio.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 7)))
         raise AssertionError("unreachable")

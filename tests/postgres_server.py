@@ -49,7 +49,7 @@ def binaries() -> Path:
 class Server:
     """A server in a folder of its own, until `stop`. Without fsync unless it is `durable`."""
 
-    def __init__(self, folder: Path, *options: str, durable: bool = False) -> None:
+    def __init__(self, folder: Path, *options: str, durable: bool = False, initdb: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.port = free_port()
         self._options = (
@@ -57,10 +57,10 @@ class Server:
             *(() if durable else ("fsync=off", "synchronous_commit=off", "full_page_writes=off")),
         )
         folder.chmod(0o755)
-        if os.geteuid() == 0:  # Postgres does not run as root
-            os.chown(folder, _owner().pw_uid, _owner().pw_gid)
+        self.own(folder)  # Postgres does not run as root
         self._run(
-            "initdb", "-D", str(folder / "data"), "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"
+            *("initdb", "-D", str(folder / "data"), "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"),
+            *initdb,
         )
         self.process = self._start()
 
@@ -112,6 +112,11 @@ class Server:
     def url(self, schema: str = "penstock", **options: str) -> str:
         more = "".join(f"&{name}={value}" for name, value in options.items())
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres?schema={schema}{more}"
+
+    def own(self, path: Path) -> None:
+        """Makes it the server's."""
+        if os.geteuid() == 0:
+            os.chown(path, _owner().pw_uid, _owner().pw_gid)
 
     def do(self, statement: str, *values: Any) -> list[Any]:
         """Runs a statement on a connection of its own; also where an event loop is running."""

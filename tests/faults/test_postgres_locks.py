@@ -82,6 +82,15 @@ async def test_locks_that_others_hold(own: postgres_server.Server, tmp_path: Pat
     assert refused >= TIMES
 
 
+async def test_many_that_begin_at_once_and_do_not_wait_long(own: postgres_server.Server) -> None:
+    """One of them creates the schema, and the others give up waiting for it: again and again, until it is there."""
+    url = role(own, "starters", lock_timeout="5ms")
+    stores = [PostgresStore(url) for _ in range(6)]
+    await asyncio.gather(*(store.open() for store in stores))
+    for store in stores:
+        await store.close()
+
+
 async def meet_in_a_ring(own: postgres_server.Server, load: Load, schema: str) -> None:
     """Locks streams, then jobs, where commits go the other way round: one of the two has to be given up."""
 

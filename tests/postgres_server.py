@@ -65,8 +65,7 @@ class Server:
         self.process = self._start()
 
     def _command(self, program: str, *arguments: str) -> tuple[list[str], dict[str, Any]]:
-        who = {"user": _owner().pw_uid, "group": _owner().pw_gid, "extra_groups": ()} if os.geteuid() == 0 else {}
-        return [str(binaries() / program), *arguments], {"cwd": self.folder, **who}
+        return [str(binaries() / program), *arguments], {"cwd": self.folder, **as_nobody()}
 
     def _run(self, program: str, *arguments: str) -> None:
         command, how = self._command(program, *arguments)
@@ -128,7 +127,7 @@ class Server:
             finally:
                 await connection.close()
 
-        return _apart(work())
+        return apart(work())
 
     def run(self, script: str) -> None:
         """Runs several statements as they would be in a file."""
@@ -140,7 +139,7 @@ class Server:
             finally:
                 await connection.close()
 
-        _apart(work())
+        apart(work())
 
 
 @cache
@@ -178,11 +177,17 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+def as_nobody() -> dict[str, Any]:
+    """How to start what does not run as root."""
+    return {"user": _owner().pw_uid, "group": _owner().pw_gid, "extra_groups": ()} if os.geteuid() == 0 else {}
+
+
 def _owner() -> pwd.struct_passwd:
     return pwd.getpwnam(NOBODY)
 
 
-def _apart(work: Coroutine[Any, Any, T]) -> T:
+def apart(work: Coroutine[Any, Any, T]) -> T:
+    """Runs it to its end on a loop of its own; also where one is running."""
     future: Future[T] = Future()
 
     def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
@@ -46,7 +47,8 @@ async def connect(address: Address) -> Connection:
             # Nor does it let a connection begin with settings of its own: there each transaction says it.
             server_settings=None if address.pooled else {"default_transaction_isolation": _LEVEL.replace("_", " ")},
         )
-        await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=bytes, format="binary")
+        async with _whole(connection, address):
+            await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=bytes, format="binary")
     except Exception as problem:
         raise translate(problem, address) from problem
     wrong = _unfit(connection)
@@ -54,6 +56,12 @@ async def connect(address: Address) -> Connection:
         await end(connection)
         raise StoreError(f"{address.shown} {wrong}")
     return connection
+
+
+def _whole(connection: Connection, address: Address) -> AbstractAsyncContextManager[object]:
+    """One transaction behind a pooler, which may change servers between two of them; and the driver does some things in
+    several steps: what it sets before it asks for types would be set on another server."""
+    return connection.transaction(isolation=_LEVEL) if address.pooled else nullcontext()
 
 
 def _unfit(connection: Connection) -> str | None:
@@ -106,7 +114,8 @@ class Connections:
             connection = await self._take()
             self._lent += 1
             try:
-                found = await self._do(work, connection)
+                async with _whole(connection, self.address):
+                    found = await work(connection)
             except asyncpg.PostgresError as problem:
                 if (problem.sqlstate or "08").startswith(_GONE):
                     connection.terminate()  # the server is about to
@@ -119,13 +128,6 @@ class Connections:
                 self._lent -= 1
             self._give_back(connection)
             return found
-
-    async def _do(self, work: Work[T], connection: Connection) -> T:
-        if not self.address.pooled:
-            return await work(connection)
-        # Between two transactions a pooler may change servers, also between a statement's preparation and its run.
-        async with connection.transaction(isolation=_LEVEL):
-            return await work(connection)
 
     async def _take(self) -> Connection:
         while self._idle:

@@ -77,10 +77,6 @@ def _same(value: bytes) -> bytes:
     return value
 
 
-class Crowded(StoreUnavailable):
-    """The server has no place for another connection."""
-
-
 class Connections:
     """A few connections that are lent out one piece of work at a time; one that broke is not lent again."""
 
@@ -101,8 +97,8 @@ class Connections:
                     raise translate(problem, self.address) from problem
             except _LOST as problem:
                 raise translate(problem, self.address) from problem
-            except Crowded:
-                if attempt == TRIES or not (self._lent or self._idle):  # else one of ours is soon free
+            except StoreUnavailable as problem:
+                if attempt == TRIES or not self._may_soon_have_one(problem):
                     raise
             await asyncio.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 7)))
         raise AssertionError("unreachable")
@@ -128,6 +124,11 @@ class Connections:
                 self._lent -= 1
             self._give_back(connection)
             return found
+
+    def _may_soon_have_one(self, problem: StoreUnavailable) -> bool:
+        """Whether there was no place for another connection, and one of ours will be free."""
+        crowded = isinstance(problem.__cause__, asyncpg.TooManyConnectionsError)
+        return crowded and bool(self._lent or self._idle)
 
     async def _take(self) -> Connection:
         while self._idle:
@@ -174,7 +175,7 @@ def translate(problem: BaseException, address: Address) -> StoreError:
         if state.startswith("53100"):
             return StoreFull(f"no room left to write {where}: free some disk space, work goes on by itself")
         if state.startswith("53300"):
-            return Crowded(
+            return StoreUnavailable(
                 f"{where} has no connection left ({problem}). A process of this URL uses up to {address.uses}: raise "
                 "max_connections or the CONNECTION LIMIT of the role or database, write a smaller pool= in the URL, or "
                 "put a pooler between (pooling=transaction). What is running goes on as soon as there is room"

@@ -101,8 +101,15 @@ SELECT r.id FROM penstock.runs AS r WHERE NOT r.closed
 ORDER BY r.created LIMIT $1;
 
 -- name: queues
+-- Each state is counted in the partial index that holds it, so that no row of a finished job is read.
 SELECT q.name, q.paused, c.state, c.many FROM penstock.queues AS q LEFT JOIN (
-  SELECT queue, state, count(*) AS many FROM penstock.jobs GROUP BY queue, state) AS c ON c.queue = q.name
+  SELECT queue, state, count(*) AS many FROM penstock.jobs WHERE state >= 4 GROUP BY queue, state
+  UNION ALL SELECT queue, 0, count(*) FROM penstock.jobs WHERE state = 0 GROUP BY queue
+  UNION ALL SELECT queue, 1, count(*) FROM penstock.jobs WHERE state = 1 GROUP BY queue
+  UNION ALL SELECT queue, 2, count(*) FROM penstock.jobs WHERE state = 2 GROUP BY queue
+  UNION ALL SELECT queue, -2, count(*) FROM penstock.jobs WHERE state = -2 GROUP BY queue
+  UNION ALL SELECT queue, state, count(*) FROM penstock.jobs WHERE state IN (-1, 3) GROUP BY queue, state
+) AS c ON c.queue = q.name
 ORDER BY q.name;
 
 -- name: job

@@ -16,7 +16,7 @@ from faultkit.trouble import under_way
 import postgres_server
 from penstock.core.errors import StoreUnavailable
 from penstock.stores.postgres import PostgresStore
-from penstock.testing.contracts.samples import apply, event, unit
+from penstock.testing.contracts.samples import apply, event, held, unit
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
@@ -95,6 +95,27 @@ async def test_fewer_places_than_we_would_use_are_shared(
     tell(f"turned away {turned_away} times, {load}")
     assert load.problems == []
     assert turned_away
+
+
+async def test_leases_have_a_place_before_reads(own: postgres_server.Server) -> None:
+    """The pool has taken what there was, and then the first lease is to be renewed."""
+    store = PostgresStore(role(own, "keeping", 3))
+    await store.open()
+    try:
+        mine = await held(store, "j")
+        await until(lambda: _many(own, "keeping") == 2, PATIENCE)  # it listens
+        async with asyncio.TaskGroup() as reading:
+            for _ in range(2):
+                reading.create_task(store._connections.run(lambda c: c.execute("SELECT pg_sleep(0.2)")))
+        assert _many(own, "keeping") == 3
+        assert await asyncio.to_thread(store.renew, [mine], 30_000) == []
+        assert _many(own, "keeping") == 3
+    finally:
+        await store.close()
+
+
+def _many(own: postgres_server.Server, role: str) -> int:
+    return len(own.do("SELECT 1 FROM pg_stat_activity WHERE usename = $1", role))
 
 
 async def test_doctors_compare_what_a_process_uses(own: postgres_server.Server) -> None:

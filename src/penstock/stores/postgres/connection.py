@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -12,6 +13,8 @@ import asyncpg
 
 from ...core.errors import StoreError, StoreFull, StoreUnavailable
 from .address import Address
+
+log = logging.getLogger("penstock.store")
 
 T = TypeVar("T")
 Connection: TypeAlias = Any  # asyncpg.Connection, which has no types
@@ -77,6 +80,11 @@ def _same(value: bytes) -> bytes:
     return value
 
 
+def crowded(problem: StoreUnavailable) -> bool:
+    """Whether the server had no place for another connection."""
+    return isinstance(problem.__cause__, asyncpg.TooManyConnectionsError)
+
+
 class Connections:
     """A few connections that are lent out one piece of work at a time; one that broke is not lent again."""
 
@@ -85,6 +93,7 @@ class Connections:
         self._places = asyncio.Semaphore(address.pool)
         self._idle: list[Connection] = []
         self._lent = 0
+        self._owed = False  # the next that comes back is let go
         self._closed = False
 
     async def run(self, work: Work[T]) -> T:
@@ -126,9 +135,20 @@ class Connections:
             return found
 
     def _may_soon_have_one(self, problem: StoreUnavailable) -> bool:
-        """Whether there was no place for another connection, and one of ours will be free."""
-        crowded = isinstance(problem.__cause__, asyncpg.TooManyConnectionsError)
-        return crowded and bool(self._lent or self._idle)
+        return crowded(problem) and bool(self._lent or self._idle)
+
+    def make_room(self) -> None:
+        """Makes do with one less from now on: another part of this process needs it more."""
+        most = self._lent + len(self._idle) - 1
+        if most < 1 or self._owed:
+            return
+        log.warning(
+            "%s has too few connections for pool=%d: %d are used now", self.address.shown, self.address.pool, most
+        )
+        self._places = asyncio.Semaphore(most)
+        self._owed = not self._idle
+        if self._idle:
+            self._idle.pop(0).terminate()
 
     async def _take(self) -> Connection:
         while self._idle:
@@ -145,7 +165,8 @@ class Connections:
     def _give_back(self, connection: Connection) -> None:
         if connection.is_closed():
             return
-        if self._closed or connection.is_in_transaction():
+        if self._closed or self._owed or connection.is_in_transaction():
+            self._owed = False
             connection.terminate()
         else:
             self._idle.append(connection)

@@ -49,7 +49,7 @@ def binaries() -> Path:
 class Server:
     """A server in a folder of its own, until `stop`. Without fsync unless it is `durable`."""
 
-    def __init__(self, folder: Path, *options: str, durable: bool = False) -> None:
+    def __init__(self, folder: Path, *options: str, durable: bool = False, initdb: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.port = free_port()
         self._options = (
@@ -57,16 +57,15 @@ class Server:
             *(() if durable else ("fsync=off", "synchronous_commit=off", "full_page_writes=off")),
         )
         folder.chmod(0o755)
-        if os.geteuid() == 0:  # Postgres does not run as root
-            os.chown(folder, _owner().pw_uid, _owner().pw_gid)
+        self.own(folder)  # Postgres does not run as root
         self._run(
-            "initdb", "-D", str(folder / "data"), "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"
+            *("initdb", "-D", str(folder / "data"), "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"),
+            *initdb,
         )
         self.process = self._start()
 
     def _command(self, program: str, *arguments: str) -> tuple[list[str], dict[str, Any]]:
-        who = {"user": _owner().pw_uid, "group": _owner().pw_gid, "extra_groups": ()} if os.geteuid() == 0 else {}
-        return [str(binaries() / program), *arguments], {"cwd": self.folder, **who}
+        return [str(binaries() / program), *arguments], {"cwd": self.folder, **as_nobody()}
 
     def _run(self, program: str, *arguments: str) -> None:
         command, how = self._command(program, *arguments)
@@ -113,6 +112,11 @@ class Server:
         more = "".join(f"&{name}={value}" for name, value in options.items())
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres?schema={schema}{more}"
 
+    def own(self, path: Path) -> None:
+        """Makes it the server's."""
+        if os.geteuid() == 0:
+            os.chown(path, _owner().pw_uid, _owner().pw_gid)
+
     def do(self, statement: str, *values: Any) -> list[Any]:
         """Runs a statement on a connection of its own; also where an event loop is running."""
 
@@ -123,7 +127,7 @@ class Server:
             finally:
                 await connection.close()
 
-        return _apart(work())
+        return apart(work())
 
     def run(self, script: str) -> None:
         """Runs several statements as they would be in a file."""
@@ -135,7 +139,7 @@ class Server:
             finally:
                 await connection.close()
 
-        _apart(work())
+        apart(work())
 
 
 @cache
@@ -173,11 +177,17 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+def as_nobody() -> dict[str, Any]:
+    """How to start what does not run as root."""
+    return {"user": _owner().pw_uid, "group": _owner().pw_gid, "extra_groups": ()} if os.geteuid() == 0 else {}
+
+
 def _owner() -> pwd.struct_passwd:
     return pwd.getpwnam(NOBODY)
 
 
-def _apart(work: Coroutine[Any, Any, T]) -> T:
+def apart(work: Coroutine[Any, Any, T]) -> T:
+    """Runs it to its end on a loop of its own; also where one is running."""
     future: Future[T] = Future()
 
     def main() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import postgres_server
+
 OTHER = ("--url", "sqlite:///other.db")
 RETRIES = """
 from penstock import flow
@@ -196,3 +198,11 @@ def test_bench(penstock: Callable, project: Path) -> None:
     assert "a second" in penstock("bench", "--jobs", "20", "--flows", "5").out
     assert penstock("bench", "--jobs", "0").code == 2
     assert not (project / ".penstock").exists()
+
+
+def test_doctor_counts_connections(penstock: Callable) -> None:
+    assert "connections of a process 7" in penstock("doctor", "--url", postgres_server.url()).out
+    answer = penstock("doctor", "--url", f"{postgres_server.url()}&pool=500")
+    assert answer.code == 2
+    assert "✗ store" in answer.out
+    assert "a process uses up to 502: raise it" in answer.out

@@ -1,4 +1,4 @@
-"""A server that cuts connections, dies and comes back while flows are under way, or has no connection or room to give."""
+"""A server that cuts connections, dies and comes back while flows are under way, or refuses us."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ import asyncio
 import os
 import random
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from faultkit.length import FULL
-from faultkit.trades import FLOWS, HANDLERS, TRIGGERS
+from faultkit.trouble import under_way
 
 import postgres_server
-from penstock import App
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.postgres import PostgresStore
 from penstock.testing.contracts.samples import apply, claim_one, event, held, job, unit
-from penstock.testing.history import check, read_history
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 
-CUTS, CRASHES = (500, 60) if FULL else (60, 4)
+CUTS, CRASHES = (500, 60) if FULL else (60, 20)
+PATIENCE = 60
 Tell = Callable[[str], None]
 
 
@@ -36,54 +34,31 @@ def own() -> Iterator[postgres_server.Server]:
         server.stop()
 
 
-@asynccontextmanager
-async def flows_under_way(url: str) -> AsyncIterator[tuple[App, list[str]]]:
-    """Flows are started and worked on while the body makes trouble; afterwards every one of them must be whole."""
-    started: list[str] = []
-    over = asyncio.Event()
-
-    async def start(app: App) -> None:
-        while not over.is_set():
-            key = f"flow-{len(started)}"
-            try:
-                await app.start(FLOWS[len(started) % 3], {"n": len(started)}, idempotency_key=key)
-            except StoreUnavailable:
-                continue  # the same one again: it may have been written
-            started.append(key)
-            await asyncio.sleep(0.005)
-
-    async with App(url, handlers=HANDLERS, lease="2s") as app, app.working():
-        starting = asyncio.create_task(start(app))
-        yield app, started
-        over.set()
-        await starting
-        for run in started:
-            assert (await app.wait(run, timeout="60s")).status == "completed"
-        history = await read_history(app.store, effects=(), acknowledged=set(started), triggers=TRIGGERS)
-        assert [str(violation) for violation in check(history)] == []
-
-
-async def test_connections_that_are_cut(own: postgres_server.Server, tell: Tell) -> None:
-    rng = random.Random(7)
-    async with flows_under_way(own.url("cuts")) as (_, started):
+async def test_connections_that_are_cut(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
+    rng, longest = random.Random(7), 0.0
+    async with under_way(own.url("cuts"), tmp_path) as load:
         for _ in range(CUTS):
-            await asyncio.sleep(rng.random() * 0.1)
+            await asyncio.sleep(rng.random() * 0.05)  # anywhere in a commit
             await asyncio.to_thread(
                 own.do,
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' ORDER BY random() LIMIT 2",
             )
-    tell(f"{CUTS} cuts, {len(started)} flows, all of them whole")
+            longest = max(longest, await load.back(PATIENCE))
+    tell(f"{CUTS} times two connections cut, {load}; at the latest work went on after {longest:.1f} s")
+    assert load.problems == []
 
 
-async def test_a_server_that_dies_and_comes_back(own: postgres_server.Server, tell: Tell) -> None:
-    rng = random.Random(8)
-    async with flows_under_way(own.url("crashes")) as (_, started):
+async def test_a_server_that_dies_and_comes_back(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
+    rng, longest = random.Random(8), 0.0
+    async with under_way(own.url("crashes"), tmp_path) as load:
         for _ in range(CRASHES):
-            await asyncio.sleep(0.5 + rng.random())
+            await load.more(rng.randrange(2, 12), PATIENCE)
             await asyncio.to_thread(own.crash)
             await asyncio.to_thread(own.start)
-    tell(f"{CRASHES} crashes, {len(started)} flows, all of them whole")
+            longest = max(longest, await load.back(PATIENCE))
+    tell(f"{CRASHES} crashes, {load}; at the latest work went on after {longest:.1f} s")
+    assert load.problems == []
 
 
 async def test_wake_ups_are_heard_again_after_the_listener_was_cut(own: postgres_server.Server) -> None:
@@ -117,20 +92,6 @@ async def test_leases_are_renewed_on_a_new_connection(own: postgres_server.Serve
         assert await asyncio.to_thread(store.renew, [one], 30_000) == []
     finally:
         await store.close()
-
-
-async def test_no_connection_left_is_said_and_got_over(own: postgres_server.Server) -> None:
-    own.do("DROP ROLE IF EXISTS few")
-    own.do("CREATE ROLE few LOGIN CONNECTION LIMIT 0 SUPERUSER")
-    own.do("ALTER ROLE few NOSUPERUSER")
-    own.do("GRANT ALL ON DATABASE postgres TO few")
-    store = PostgresStore(own.url("few").replace("postgres@", "few@", 1))
-    with pytest.raises(StoreUnavailable, match="too many connections"):
-        await store.open()
-    own.do("ALTER ROLE few CONNECTION LIMIT 5")
-    await store.open()
-    await apply(store, unit(events=[event()]))
-    await store.close()
 
 
 async def test_a_role_that_may_not_is_told_what_it_needs(own: postgres_server.Server) -> None:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from faultkit import redis_mutants
 from faultkit.length import FULL
+from faultkit.lines import make_trouble, swallow
 from faultkit.proxy import Proxy
-from faultkit.trouble import Load, under_way
+from faultkit.trouble import under_way
 
 from penstock import App
 from penstock.stores.redis import blocking, connection, pubsub
-from penstock.testing.until import until
 from redis_server import Server
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 TROUBLES = 200 if FULL else 4
-PATIENCE = 60
 
 
 @pytest.fixture
@@ -41,44 +39,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pubsub, "PING_SECONDS", 0.2)
 
 
-async def _swallow(proxy: Proxy) -> None:
-    """Requests get through, their replies do not."""
-    before = proxy.swallowed
-    proxy.swallow = True
-    await until(lambda: proxy.swallowed > before, PATIENCE)
-    proxy.swallow = False
-
-
-async def _drop(proxy: Proxy) -> None:
-    proxy.drop()
-
-
-async def _delay(proxy: Proxy) -> None:
-    """Replies come late, some of them after they have been given up."""
-    proxy.delay = random.Random(proxy.cut + proxy.swallowed).choice((0.02, 0.1, 0.4))
-    await asyncio.sleep(0.5)
-    proxy.delay = 0.0
-
-
-async def _refuse(proxy: Proxy) -> None:
-    """Lines are cut and nobody gets through for a while."""
-    proxy.refuse = True
-    proxy.drop()
-    await asyncio.sleep(0.2)
-    proxy.refuse = False
-
-
-async def _trouble(proxy: Proxy, load: Load, times: int) -> None:
-    rng = random.Random(9)
-    kinds = (_swallow, _drop, _delay, _refuse)
-    for n in range(times):
-        await load.more(rng.randrange(2, 8), PATIENCE)
-        await kinds[n % 4](proxy)
-
-
 async def test_lines_that_drop_delay_and_swallow(server: Server, tmp_path: Path, tell: Callable[[str], None]) -> None:
     async with Proxy(server.port) as proxy, under_way(f"redis://127.0.0.1:{proxy.port}/0", tmp_path) as load:
-        await _trouble(proxy, load, TROUBLES)
+        await make_trouble(proxy, load, TROUBLES)
     tell(f"{TROUBLES} troubles, {proxy.cut} lines cut, {proxy.swallowed} silenced, {load}")
     assert load.problems == []
     assert proxy.swallowed >= TROUBLES // 4
@@ -87,7 +50,7 @@ async def test_lines_that_drop_delay_and_swallow(server: Server, tmp_path: Path,
 async def _said_while_a_reply_is_swallowed(server: Server) -> int:
     """How often something is written that was said once, and whose first answer never came."""
     async with Proxy(server.port) as proxy, App(f"redis://127.0.0.1:{proxy.port}/0", handlers=[]) as app:
-        swallowing = asyncio.create_task(_swallow(proxy))
+        swallowing = asyncio.create_task(swallow(proxy))
         await asyncio.sleep(0)  # from here on
         await app.emit("said", 1)
         await swallowing

@@ -26,7 +26,7 @@ from ..core.retry import Retries
 from ..flows.definition import FlowDefinition, definitions_in
 from ..flows.deliveries import Deliveries
 from ..flows.describe import describe
-from ..flows.discovery import Found, Problem, discover, from_functions
+from ..flows.discovery import Found, Problem, bridges_of, discover, from_functions
 from ..flows.engine import FlowEngine
 from ..flows.forking import Forks
 from ..flows.reducer import FlowView
@@ -48,7 +48,7 @@ from ..telemetry.logging import configure
 from ..telemetry.recorder import Recorder
 from ..telemetry.redaction import Redactor
 from .backend import mask, open_store
-from .bridging import AppHands
+from .bridging import AppHands, moving
 from .doubts import Doubts
 from .families import Families
 from .given import count, dedupe_key
@@ -188,6 +188,7 @@ class App:
             self.settings,
             lambda: self.registry,
             self._bridges,
+            lambda: moving(self, self._files_bridges),
         )
         self._is_open = True
         try:
@@ -535,9 +536,12 @@ class App:
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, dir_given: bool) -> Registry:
         self._given = from_functions(list(handlers)) if handlers is not None else []
         self._has_dir = dir_given or (handlers is None and Path(self.settings.dir).is_dir())
+        self._files_bridges: list[Bridge] = []
         if not self._has_dir:
             return self._built([], [])
-        return self._built(*discover(self.settings.dir, self.settings.queue_names))
+        registry = self._built(*discover(self.settings.dir, self.settings.queue_names))
+        self._files_bridges = bridges_of(self.settings.dir)
+        return registry
 
     def _built(self, found: list[Found], problems: list[Problem]) -> Registry:
         registry = build([*self._given, *found], problems)

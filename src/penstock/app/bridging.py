@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,12 +15,28 @@ from ..flows.commands import Commands
 from ..flows.definition import FlowDefinition, definitions_in
 from ..jobs.committer import Committer, Intent
 from ..jobs.context import check_kind
-from ..ports.messaging import Hands, Write
+from ..ports.messaging import Bridge, Hands, Write
 from ..ports.store import Store
 from ..ports.unit import Conflict, NewEvent, Receipt, Unit
 
 if TYPE_CHECKING:
     from .app import App
+
+
+@asynccontextmanager
+async def moving(app: App, bridges: Sequence[Bridge]) -> AsyncIterator[None]:
+    """Bridges that worker files name are open as long as a worker runs, and move messages meanwhile."""
+    async with AsyncExitStack() as stack:
+        for bridge in bridges:
+            await bridge.open(AppHands(app))
+            stack.push_async_callback(bridge.close)
+        tasks = [asyncio.create_task(bridge.run(), name="penstock-bridge") for bridge in bridges]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class JoinedCommitter(Committer):

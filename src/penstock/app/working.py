@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 from ..core.clock import Clock
@@ -54,6 +54,7 @@ class Working:
         settings: Settings,
         registry: Callable[[], Registry],
         bridges: Sequence[Bridge] = (),
+        moving: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self._store = store
         self._committer = committer
@@ -65,6 +66,7 @@ class Working:
         self._settings = settings
         self._registry = registry
         self._bridges = bridges
+        self._moving = moving  # what else goes on as long as a worker runs
         self._worker: Worker | None = None
         self._asked: tuple[Sequence[str], int] = ((), 1)
         self._ended = asyncio.Event()
@@ -104,8 +106,9 @@ class Working:
             *(asyncio.create_task(bridge.run(), name="penstock-bridge") for bridge in self._bridges),
         ]
         try:
-            with fewer_collections():
-                await self._until_stopped(worker)
+            async with self._moving():
+                with fewer_collections():
+                    await self._until_stopped(worker)
         finally:
             for task in background:
                 task.cancel()

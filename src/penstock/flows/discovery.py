@@ -9,6 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ from typing import Any, Literal
 
 from ..core.errors import ConfigError, DefinitionError, PenstockError
 from ..jobs.definition import MARK, JobDefinition
+from ..ports.messaging import Bridge
 from .contract import read_module
 from .definition import FlowDefinition, StepDefinition, definitions_in
 
@@ -68,6 +70,26 @@ def discover(directory: str | Path, queue_names: QueueNames = "filename") -> tup
     return found, problems
 
 
+def bridges_of(directory: str | Path) -> list[Bridge]:
+    """What the files that were just discovered name in a list `bridges`."""
+    root = Path(directory).resolve()
+    found: list[Bridge] = []
+    for path in _files(root):
+        with suppress(DefinitionError):  # it is among the problems
+            found += _bridges(sys.modules.get(_module_name(path)))
+    return found
+
+
+def _bridges(module: ModuleType | None) -> list[Bridge]:
+    declared = getattr(module, "bridges", None)
+    if not isinstance(declared, list | tuple) or not any(isinstance(one, Bridge) for one in declared):
+        return []  # a name that means something else there
+    for one in declared:
+        if not isinstance(one, Bridge) or isinstance(one, type):
+            raise DefinitionError(f"bridges holds {one!r}, which is none: give things like PgBoss(…)")
+    return list(declared)
+
+
 def _files(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).parts
@@ -79,6 +101,7 @@ def _files(root: Path) -> Iterator[Path]:
 def _read(path: Path, root: Path, queue_names: QueueNames) -> list[Found]:
     module = _load(path, root)
     worker_id = path.relative_to(root).with_suffix("").as_posix()
+    _bridges(module)  # a wrong one is this file's problem
     queue = default_queue(path, root, queue_names)
     found: list[Found] = []
     for export, fn in list(vars(module).items()):
@@ -120,8 +143,7 @@ def kebab(name: str) -> str:
 
 def _load(path: Path, root: Path) -> ModuleType:
     """Imports a file under a name of its own, so that two apps, or two files of one name, do not meet."""
-    mark = hashlib.sha256(str(path).encode()).hexdigest()[:12]
-    name = f"penstock_worker_{mark}_{path.stem}"
+    name = _module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} cannot be imported")
@@ -137,6 +159,10 @@ def _load(path: Path, root: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _module_name(path: Path) -> str:
+    return f"penstock_worker_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}_{path.stem}"
 
 
 def _import_problem(path: Path, problem: BaseException) -> Problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -54,6 +54,7 @@ class Hands(Protocol):
         ...
 
 
+@runtime_checkable
 class Bridge(Protocol):
     """Joins another system's queues to an App. It is opened and closed with it, and runs while a worker does."""
 

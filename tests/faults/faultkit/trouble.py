@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,6 +37,17 @@ class Load:
         """Waits until so many more runs have been acknowledged."""
         goal = len(self.acknowledged) + starts
         await until(lambda: len(self.acknowledged) >= goal, patience)
+
+    async def back(self, patience: float = 60) -> float:
+        """Waits until a command is taken and a handler begins; gives how many seconds it took."""
+        began, noted = time.monotonic(), self._noted()
+        await self.more(1, patience)
+        await until(lambda: self._noted() > noted, patience)
+        return time.monotonic() - began
+
+    def _noted(self) -> int:
+        path = self._effects.path
+        return path.stat().st_size if path.exists() else 0
 
     async def produce(self) -> None:
         """Starts flows one after another; one that was not answered is asked for again, by the same key."""

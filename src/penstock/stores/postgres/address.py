@@ -23,6 +23,11 @@ class Address:
     migrate: bool = True  # create or update the schema when it is opened
 
     @property
+    def uses(self) -> int:
+        """How many connections a process has at most."""
+        return self.pool + (1 if self.pooled else 2)  # leases have one, and wake-ups where they are listened for
+
+    @property
     def shown(self) -> str:
         """For messages: no password, no options."""
         parts = urlsplit(self.dsn)

@@ -101,8 +101,15 @@ SELECT r.id FROM penstock.runs AS r WHERE NOT r.closed
 ORDER BY r.created LIMIT $1;
 
 -- name: queues
+-- Each state is counted in the partial index that holds it, so that no row of a finished job is read.
 SELECT q.name, q.paused, c.state, c.many FROM penstock.queues AS q LEFT JOIN (
-  SELECT queue, state, count(*) AS many FROM penstock.jobs GROUP BY queue, state) AS c ON c.queue = q.name
+  SELECT queue, state, count(*) AS many FROM penstock.jobs WHERE state >= 4 GROUP BY queue, state
+  UNION ALL SELECT queue, 0, count(*) FROM penstock.jobs WHERE state = 0 GROUP BY queue
+  UNION ALL SELECT queue, 1, count(*) FROM penstock.jobs WHERE state = 1 GROUP BY queue
+  UNION ALL SELECT queue, 2, count(*) FROM penstock.jobs WHERE state = 2 GROUP BY queue
+  UNION ALL SELECT queue, -2, count(*) FROM penstock.jobs WHERE state = -2 GROUP BY queue
+  UNION ALL SELECT queue, state, count(*) FROM penstock.jobs WHERE state IN (-1, 3) GROUP BY queue, state
+) AS c ON c.queue = q.name
 ORDER BY q.name;
 
 -- name: job
@@ -349,6 +356,19 @@ SELECT current_setting('server_version'), pg_encoding_to_char(d.encoding),
         WHERE c.relnamespace = to_regnamespace($1) AND c.relkind IN ('r', 'p')),
        current_setting('synchronous_commit'), current_setting('fsync')
 FROM pg_database AS d WHERE d.datname = current_database();
+
+-- name: crowd
+-- What limits the number of connections: its name, how many there may be, how many there are. -1: as many as one likes.
+WITH others AS (SELECT datid, usesysid FROM pg_stat_activity
+                WHERE datid IS NOT NULL AND usesysid IS NOT NULL AND leader_pid IS NULL)
+SELECT 'max_connections', current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+         - coalesce(current_setting('reserved_connections', true)::int, 0), (SELECT count(*) FROM others)
+UNION ALL
+SELECT 'the CONNECTION LIMIT of role ' || r.rolname, r.rolconnlimit,
+       (SELECT count(*) FROM others WHERE usesysid = r.oid) FROM pg_roles AS r WHERE r.rolname = current_user
+UNION ALL
+SELECT 'the CONNECTION LIMIT of database ' || d.datname, d.datconnlimit,
+       (SELECT count(*) FROM others WHERE datid = d.oid) FROM pg_database AS d WHERE d.datname = current_database();
 
 -- name: careless
 SET synchronous_commit = off;

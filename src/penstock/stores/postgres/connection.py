@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
 from ...core.errors import StoreError, StoreFull, StoreUnavailable
 from .address import Address
+
+log = logging.getLogger("penstock.store")
 
 T = TypeVar("T")
 Connection: TypeAlias = Any  # asyncpg.Connection, which has no types
@@ -22,10 +26,15 @@ COMMAND_SECONDS = 60.0
 TRIES = 12
 # Two that waited for each other, or one that found there already what it was to add: once more, and the other is done.
 _AGAIN = ("40001", "40P01", "23505", "55P03")
+# Whoever waited for a lock has to see what the other one wrote: a snapshot from before would not, whatever the role's
+# own default is.
+_LEVEL = "read_committed"
 _DENIED = ("28000", "28P01", "42501", "3D000", "3F000")
 # The driver's own word for a connection that was cut while it was being used is InternalClientError.
 _LOST = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-_GONE = ("08", "57P", "53300", "57014")
+# What a new connection may not meet: this one was cut or interrupted, there was no place or memory for it, or it leads
+# to a server that others write to now.
+_GONE = ("08", "57P", "57014", "53200", "53300", "25P03", "25006")
 
 
 async def connect(address: Address) -> Connection:
@@ -38,8 +47,11 @@ async def connect(address: Address) -> Connection:
             # A pooler gives each transaction another connection, which does not know what the last one prepared.
             statement_cache_size=0 if address.pooled else 200,
             max_cached_statement_lifetime=0,
+            # Nor does it let a connection begin with settings of its own: there each transaction says it.
+            server_settings=None if address.pooled else {"default_transaction_isolation": _LEVEL.replace("_", " ")},
         )
-        await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=bytes, format="binary")
+        async with _whole(connection, address):
+            await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=bytes, format="binary")
     except Exception as problem:
         raise translate(problem, address) from problem
     wrong = _unfit(connection)
@@ -47,6 +59,12 @@ async def connect(address: Address) -> Connection:
         await end(connection)
         raise StoreError(f"{address.shown} {wrong}")
     return connection
+
+
+def _whole(connection: Connection, address: Address) -> AbstractAsyncContextManager[object]:
+    """One transaction behind a pooler, which may change servers between two of them; and the driver does some things in
+    several steps: what it sets before it asks for types would be set on another server."""
+    return connection.transaction(isolation=_LEVEL) if address.pooled else nullcontext()
 
 
 def _unfit(connection: Connection) -> str | None:
@@ -62,6 +80,11 @@ def _same(value: bytes) -> bytes:
     return value
 
 
+def crowded(problem: StoreUnavailable) -> bool:
+    """Whether the server had no place for another connection."""
+    return isinstance(problem.__cause__, asyncpg.TooManyConnectionsError)
+
+
 class Connections:
     """A few connections that are lent out one piece of work at a time; one that broke is not lent again."""
 
@@ -69,6 +92,8 @@ class Connections:
         self.address = address
         self._places = asyncio.Semaphore(address.pool)
         self._idle: list[Connection] = []
+        self._lent = 0
+        self._owed = False  # the next that comes back is let go
         self._closed = False
 
     async def run(self, work: Work[T]) -> T:
@@ -81,6 +106,9 @@ class Connections:
                     raise translate(problem, self.address) from problem
             except _LOST as problem:
                 raise translate(problem, self.address) from problem
+            except StoreUnavailable as problem:
+                if attempt == TRIES or not self._may_soon_have_one(problem):
+                    raise
             await asyncio.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 7)))
         raise AssertionError("unreachable")
 
@@ -89,8 +117,10 @@ class Connections:
             if self._closed:
                 raise StoreUnavailable(f"the store {self.address.shown} is closed")
             connection = await self._take()
+            self._lent += 1
             try:
-                found = await work(connection)
+                async with _whole(connection, self.address):
+                    found = await work(connection)
             except asyncpg.PostgresError as problem:
                 if (problem.sqlstate or "08").startswith(_GONE):
                     connection.terminate()  # the server is about to
@@ -99,8 +129,26 @@ class Connections:
             except BaseException:
                 connection.terminate()  # nobody knows what it is in the middle of
                 raise
+            finally:
+                self._lent -= 1
             self._give_back(connection)
             return found
+
+    def _may_soon_have_one(self, problem: StoreUnavailable) -> bool:
+        return crowded(problem) and bool(self._lent or self._idle)
+
+    def make_room(self) -> None:
+        """Makes do with one less from now on: another part of this process needs it more."""
+        most = self._lent + len(self._idle) - 1
+        if most < 1 or self._owed:
+            return
+        log.warning(
+            "%s has too few connections for pool=%d: %d are used now", self.address.shown, self.address.pool, most
+        )
+        self._places = asyncio.Semaphore(most)
+        self._owed = not self._idle
+        if self._idle:
+            self._idle.pop(0).terminate()
 
     async def _take(self) -> Connection:
         while self._idle:
@@ -109,10 +157,16 @@ class Connections:
                 return connection
         return await connect(self.address)
 
+    @property
+    def idle(self) -> int:
+        """How many are open and not lent."""
+        return len(self._idle)
+
     def _give_back(self, connection: Connection) -> None:
         if connection.is_closed():
             return
-        if self._closed or connection.is_in_transaction():
+        if self._closed or self._owed or connection.is_in_transaction():
+            self._owed = False
             connection.terminate()
         else:
             self._idle.append(connection)
@@ -141,6 +195,12 @@ def translate(problem: BaseException, address: Address) -> StoreError:
         state = problem.sqlstate or ""
         if state.startswith("53100"):
             return StoreFull(f"no room left to write {where}: free some disk space, work goes on by itself")
+        if state.startswith("53300"):
+            return StoreUnavailable(
+                f"{where} has no connection left ({problem}). A process of this URL uses up to {address.uses}: raise "
+                "max_connections or the CONNECTION LIMIT of the role or database, write a smaller pool= in the URL, or "
+                "put a pooler between (pooling=transaction). What is running goes on as soon as there is room"
+            )
         if state in _DENIED:
             return StoreError(
                 f"{where} refuses: {problem}. Check user and password; the role needs CONNECT on the database, USAGE "

@@ -97,8 +97,10 @@ async def _forget(
     await connection.execute(sql.forget_streams, streams)
 
 
-async def describe(connection: Connection, sql: Statements, address: Address) -> dict[str, Any]:
-    """Facts for `doctor`: what would make a commit less than durable is among them."""
+async def describe(connection: Connection, sql: Statements, address: Address, ours: int) -> dict[str, Any]:
+    """Facts for `doctor`: what would make a commit less than durable is among them.
+
+    `ours` are the connections that this process has."""
     row = await connection.fetchrow(sql.facts, sql.schema)
     assert row is not None
     version, encoding, size, synchronous, fsync = row
@@ -110,4 +112,17 @@ async def describe(connection: Connection, sql: Statements, address: Address) ->
         "bytes": size,
         "synchronous_commit": synchronous,
         "fsync": fsync,
+        "connections of a process": address.uses,
+        "doubts": [
+            _crowding(limit, most, others, address.uses)
+            for limit, most, used in await connection.fetch(sql.crowd)
+            if most >= 0 and (others := max(used - ours, 0)) + address.uses > most
+        ],
     }
+
+
+def _crowding(limit: str, most: int, others: int, uses: int) -> str:
+    return (
+        f"{limit} is {most}, {others} are in use by others, and a process uses up to {uses}: raise it, or write a "
+        "smaller pool= in the URL"
+    )

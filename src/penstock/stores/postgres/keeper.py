@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ...core.errors import StoreUnavailable
 from ...ports.unit import Claim
 from .address import Address
-from .connection import Connection, Connections
+from .connection import Connection, Connections, crowded
 from .statements import Statements
+
+PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds until a place that was made is looked for again
 
 
 class Keeper:
     """Answers blocking calls from any thread, between `start` and `close`. It connects when the first one comes."""
 
-    def __init__(self, address: Address, sql: Statements) -> None:
+    def __init__(self, address: Address, sql: Statements, make_room: Callable[[], None]) -> None:
         self._address = replace(address, pool=1)
         self._sql = sql
+        self._make_room = make_room  # called on the keeper's own thread
         self._door = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -50,6 +53,16 @@ class Keeper:
             return found
 
         assert self._connections is not None
+        for pause in PAUSES:
+            try:
+                return await self._connections.run(work)
+            except StoreUnavailable as problem:
+                if not crowded(problem):
+                    raise
+            # Leases go before reads: a lost one is work done again.
+            if pause == PAUSES[0]:
+                self._make_room()
+            await asyncio.sleep(pause)
         return await self._connections.run(work)
 
     def _main(self, loop: asyncio.AbstractEventLoop) -> None:

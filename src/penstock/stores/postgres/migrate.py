@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-import asyncpg
-
 from ...core.errors import StoreError
 from .address import Address
-from .connection import Connection, translate
+from .connection import Connection
 from .statements import Statements, migrations
 
 
@@ -30,12 +28,9 @@ async def migrate(connection: Connection, sql: Statements, address: Address) -> 
         )
     if len(done) == len(known):
         return []
-    try:
-        async with connection.transaction():
-            await connection.execute(sql.alone, lock_key(f"{sql.schema} migrations"))
-            return await _apply(connection, sql)
-    except asyncpg.PostgresError as problem:
-        raise translate(problem, address) from problem
+    async with connection.transaction():
+        await connection.execute(sql.alone, lock_key(f"{sql.schema} migrations"))
+        return await _apply(connection, sql)
 
 
 async def _apply(connection: Connection, sql: Statements) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ...core.clock import Clock, SystemClock
@@ -53,7 +54,7 @@ class PostgresStore:
         self._namespace = namespace
         self._sql = Statements(self.address.schema)
         self._connections = Connections(self.address)
-        self._keeper = Keeper(self.address, self._sql)
+        self._keeper = Keeper(self.address, self._sql, self._make_room)
         self._wakeups = Wakeups(self.address, self._sql, self.signals)
         self._turn = asyncio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()
@@ -61,6 +62,7 @@ class PostgresStore:
 
     async def open(self) -> None:
         await self._connections.run(lambda c: prepare(c, self._sql, self.address))
+        self._loop = asyncio.get_running_loop()
         self._keeper.start()
         self._wakeups.start()
 
@@ -74,6 +76,10 @@ class PostgresStore:
             await asyncio.wait(self._under_way)
         await self._connections.close()
         await asyncio.to_thread(self._keeper.close)
+
+    def _make_room(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and with it the connections
+            self._loop.call_soon_threadsafe(self._connections.make_room)
 
     def _now(self) -> int | None:
         """What a test's clock says; None lets the server's speak."""
@@ -344,7 +350,8 @@ class PostgresStore:
         return gone
 
     async def describe(self) -> dict[str, Any]:
-        return await self._read(housekeeping.describe, self.address)
+        ours = max(self._connections.idle, 1) + (not self.address.pooled)
+        return await self._read(housekeeping.describe, self.address, ours)
 
 
 async def _value(connection: Connection, _sql: Statements, statement: str, *values: Any) -> Any:

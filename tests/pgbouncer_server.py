@@ -1,0 +1,118 @@
+"""A PgBouncer of our own for the tests: the one on PATH or of the system, else Debian's package, unpacked where nothing else
+sees it. Where there is none and none to be had, the tests that need it are skipped and say why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from postgres_server import Server, apart, as_nobody, free_port
+
+SECONDS = 90  # for one command of apt
+WANTED = "pgbouncer"
+
+
+@cache
+def binary() -> Path:
+    """The program; skips the test if there is none."""
+    for folder in (*os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin"):
+        if (Path(folder) / WANTED).is_file():
+            return Path(folder) / WANTED
+    kept = Path(os.environ.get("XDG_CACHE_HOME", "/var/cache" if os.geteuid() == 0 else "~/.cache")).expanduser()
+    place = kept / "penstock-tests" / WANTED
+    if not place.exists():
+        _unpack(place)
+    return place / "usr" / "sbin" / WANTED
+
+
+def _unpack(place: Path) -> None:
+    """Debian's package, and the libraries it needs that are not here."""
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        pytest.skip("no pgbouncer on PATH, and no apt to get it with: install PgBouncer")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        work = Path(folder)
+        for package in (WANTED, *_missing_libraries()):
+            _download(package, work)
+        for file in work.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "-x", str(file), str(work / "root")], check=True, capture_output=True)
+        (work / "root").chmod(0o755)
+        try:
+            (work / "root").rename(place)
+        except OSError:
+            assert place.exists()  # another process was faster
+
+
+def _download(package: str, folder: Path) -> None:
+    fetch = ["apt-get", "-qq", "download", package]
+    done = subprocess.run(fetch, cwd=folder, capture_output=True, text=True, timeout=SECONDS)
+    if done.returncode and os.geteuid() == 0:  # what there is may not be known yet
+        subprocess.run(["apt-get", "-qq", "update"], capture_output=True, timeout=SECONDS)
+        done = subprocess.run(fetch, cwd=folder, capture_output=True, text=True, timeout=SECONDS)
+    if done.returncode:
+        pytest.skip(f"no pgbouncer on PATH, and apt has none: {done.stderr.strip().splitlines()[-1:]}")
+
+
+def _missing_libraries() -> list[str]:
+    asked = subprocess.run(["apt-cache", "depends", WANTED], capture_output=True, text=True, timeout=SECONDS)
+    names = [line.split()[-1] for line in asked.stdout.splitlines() if line.strip().startswith("Depends: lib")]
+    there = subprocess.run(["dpkg-query", "-W", "-f", "${Package}\n", *names], capture_output=True, text=True)
+    return [name for name in names if name not in there.stdout.split()]
+
+
+class PgBouncer:
+    """In front of a server, in transaction mode: each transaction gets another of `servers` connections. Until `stop`."""
+
+    def __init__(self, server: Server, folder: Path, servers: int = 3) -> None:
+        self.port = free_port()
+        self._log = folder / "pgbouncer.log"
+        settings = folder / "pgbouncer.ini"
+        settings.write_text(
+            f"[databases]\n* = host=127.0.0.1 port={server.port} user=postgres\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
+            f"pool_mode = transaction\ndefault_pool_size = {servers}\nserver_round_robin = 1\n"
+        )
+        settings.chmod(0o644)
+        program = binary()
+        libraries = ":".join(str(path) for path in (program.parents[1] / "lib").glob("*-linux-gnu*"))
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [str(program), str(settings)],
+                env={**os.environ, "LD_LIBRARY_PATH": libraries},
+                **as_nobody(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._wait_for()
+
+    def url(self, schema: str) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres?schema={schema}&pooling=transaction"
+
+    def _wait_for(self) -> None:
+        async def look() -> None:
+            line = await asyncpg.connect(
+                f"postgresql://postgres@127.0.0.1:{self.port}/postgres", statement_cache_size=0
+            )
+            await line.close()
+
+        for _ in range(3000):
+            assert self.process.poll() is None, f"pgbouncer ended at once: {self._log.read_text()}"
+            try:
+                return apart(look())
+            except (OSError, asyncpg.PostgresError):
+                time.sleep(0.01)
+        raise AssertionError(f"pgbouncer did not answer within 30 s: {self._log.read_text()}")
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait()

@@ -17,6 +17,7 @@ from ...ports.unit import (
     Conflict,
     Fenced,
     GivenBack,
+    NewEvent,
     Receipt,
     Refused,
     RetryAt,
@@ -26,6 +27,7 @@ from ...ports.unit import (
 from .columns import JOB_UNITS, Columns, ask_values
 from .connection import Connection
 from .keeping import Keeping
+from .plain import finish_values, handle, plain
 from .statements import Statements
 
 APPLIED, REPEATED, FENCED, CONFLICT, REFUSED = range(5)
@@ -35,6 +37,8 @@ async def transact(
     connection: Connection, sql: Statements, now: int | None, units: Sequence[Unit], ask: Ask | None, touched: set[str]
 ) -> CommitReply:
     """Applies units in order and hands out the work asked for; `touched` collects the topics to signal afterwards."""
+    if plain(units, ask):
+        return await _finish(connection, sql, now, units, ask, touched)
     columns, secret, keeping = Columns(units, sql.schema), token(), Keeping(units)
     values = [*columns.values(now), *ask_values(keeping.without_held(ask), secret)]
     if keeping:
@@ -43,7 +47,7 @@ async def transact(
     else:
         row = await connection.fetchrow(_call(sql.transact, len(values)), *values)
     assert row is not None
-    answer = _Answer(units, columns, row, touched, keeping.stand(row["stand"]) if keeping else {})
+    answer = _Answer(units, columns.events, row, touched, keeping.stand(row["stand"]) if keeping else {})
     receipts = answer.receipts()
     work = Claims()
     if ask is not None:
@@ -54,6 +58,24 @@ async def transact(
     if row["told"]:
         touched.add(f"queue:{DELIVERIES}")
     return CommitReply(receipts, work)
+
+
+async def _finish(
+    connection: Connection, sql: Statements, now: int | None, units: Sequence[Unit], ask: Ask | None, touched: set[str]
+) -> CommitReply:
+    """The same for plain jobs that completed."""
+    secret, places, units = token(), [0] * len(units), list(units)
+    for place, n in enumerate(sorted(range(len(units)), key=lambda n: handle(units[n]))):
+        places[n] = place
+    ordered = sorted(units, key=handle)
+    values = finish_values(ordered, ask, now, secret)
+    row = await connection.fetchrow(_call(sql.finish, len(values)), *values)
+    assert row is not None
+    events = [(n, None, event) for n, unit in enumerate(ordered, 1) for event in unit.events]
+    answer = _Answer(ordered, events, row, touched, {})
+    receipts = answer.receipts()
+    work = Claims(answer.claims(secret), row["next_due"]) if ask is not None else Claims()
+    return CommitReply([receipts[place] for place in places], work)
 
 
 @lru_cache(maxsize=8)
@@ -83,7 +105,7 @@ class _Answer:
     def __init__(
         self,
         units: Sequence[Unit],
-        columns: Columns,
+        events: Sequence[tuple[int, int | None, NewEvent]],
         row: Any,
         touched: set[str],
         stand: dict[int, dict[int, str]],
@@ -93,16 +115,16 @@ class _Answer:
         self._row = row
         self._touched = touched
         self._verdicts: list[int] = row["verdicts"] or []
-        self._added = set(row["added"])
+        self._added = set(row.get("added") or ())
         self._events: dict[int, list[tuple[int, int]]] = {}
         places = _places(row)
-        for n, job, event in columns.events:
+        for n, job, event in events:
             if self._verdicts[n - 1] == APPLIED and (job is None or job in self._added):
                 place = next(places)
                 touched.update((f"stream:{event.stream}", "events"))
                 if job is None:
                     self._events.setdefault(n, []).append(place)
-        touched.update(f"queue:{queue}" for queue in row["woken"] or ())
+        touched.update(f"queue:{queue}" for queue in row.get("woken") or ())
 
     def receipts(self) -> list[Receipt]:
         found: list[Receipt] = []

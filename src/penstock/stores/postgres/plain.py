@@ -10,7 +10,7 @@ from ...ports.unit import Ask, Completed, Unit
 
 def plain(units: Sequence[Unit], ask: Ask | None) -> bool:
     """Whether `finish` can take all of it."""
-    if not units or (ask is not None and any(w.rate is not None or w.max_active is not None for w in ask.wants)):
+    if ask is not None and any(want.rate is not None or want.max_active is not None for want in ask.wants):
         return False
     return all(map(_plain, units)) and len({handle(unit) for unit in units}) == len(units)
 
@@ -47,12 +47,15 @@ def _end(unit: Unit) -> tuple[Any, ...]:
 
 def finish_values(units: Sequence[Unit], ask: Ask | None, now: int | None, secret: str) -> list[Any]:
     """What `finish` takes, of units in the order of their jobs."""
-    ends = [_end(unit) for unit in units]
     said = [(n, event.stream, event.body) for n, unit in enumerate(units, 1) for event in unit.events]
-    found = [now, *map(list, zip(*ends, strict=True)), *(map(list, zip(*said, strict=True)) if said else [[]] * 3)]
+    found = [now, *_columns([_end(unit) for unit in units], 5), *_columns(said, 3)]
     if ask is None:
         return [*found, None, None, None, None, [], []]
     wants = ask.wants
     most = ask.limit if ask.limit is not None else sum(max(want.limit, 1) for want in wants)
     queues, limits = [want.queue for want in wants], [want.limit for want in wants]
     return [*found, ask.worker, ask.lease_ms, secret, most, queues, limits]
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[Any]:
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * width

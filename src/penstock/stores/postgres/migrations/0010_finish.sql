@@ -45,11 +45,11 @@ BEGIN
     SELECT t.now, t.verdicts, t.homes, t.ranks, t.bases, t.times, t.claims, t.emptied, t.next_due, t.c_id, t.c_queue, t.c_name,
            t.c_payload, t.c_opts, t.c_scope, t.c_attempt, t.c_failures, t.c_crashes, t.c_run, t.c_version, t.c_record,
            t.c_stream, t.memo_scopes, t.memo_names, t.memo_values
-    INTO now, verdicts, homes, ranks, bases, times, claims, emptied, next_due, c_id, c_queue, c_name, c_payload, c_opts, c_scope,
-         c_attempt, c_failures, c_crashes, c_run, c_version, c_record, c_stream, memo_scopes, memo_names, memo_values
+    INTO now, verdicts, homes, ranks, bases, times, claims, emptied, next_due, c_id, c_queue, c_name, c_payload, c_opts,
+         c_scope, c_attempt, c_failures, c_crashes, c_run, c_version, c_record, c_stream, memo_scopes, memo_names, memo_values
     FROM penstock.transact(
-      given_now => given_now, kinds => '{}', kinds_opened => '{}', stretches => ARRAY[count], r_ids => '{}', handles => u_pk,
-      u_id => u_id, u_remember => array_fill(false, ARRAY[count]),
+      given_now => given_now, kinds => '{}', kinds_opened => '{}', stretches => array_remove(ARRAY[count], 0),
+      r_ids => '{}', handles => u_pk, u_id => u_id, u_remember => array_fill(false, ARRAY[count]),
       u_job => ARRAY(SELECT n FROM generate_series(1, count) AS n ORDER BY n), u_attempt => u_attempt, u_token => u_token,
       u_guard => array_fill(false, ARRAY[count]), u_run => array_fill(NULL::integer, ARRAY[count]),
       u_run_id => array_fill(NULL::text, ARRAY[count]), u_expect => array_fill(NULL::bigint, ARRAY[count]),
@@ -77,23 +77,25 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Those whose lease is not theirs any more are not found.
-  WITH moved AS (
-    UPDATE penstock.jobs AS k SET state = 4, finished = now, unit = u.id, result = u.result, lease = NULL
-    FROM unnest(u_pk, u_id, u_attempt, u_token, u_result) WITH ORDINALITY AS u (pk, id, attempt, token, result, ord)
-    WHERE k.pk = u.pk AND k.state = 2 AND k.attempt = u.attempt AND k.token = u.token RETURNING u.ord)
-  SELECT array_agg(m.ord) INTO done FROM moved AS m;
-  IF cardinality(done) = count THEN
-    verdicts := array_fill(0::smallint, ARRAY[count]);
-  ELSE
-    -- A unit that was applied before is what its job remembers.
-    verdicts := ARRAY(
-      SELECT CASE WHEN u.ord = ANY (done) THEN 0
-                  WHEN (SELECT k.unit FROM penstock.jobs AS k WHERE k.pk = u.pk) = u.id THEN 1 ELSE 2 END
-      FROM unnest(u_pk, u_id) WITH ORDINALITY AS u (pk, id, ord) ORDER BY u.ord);
-    SELECT coalesce(array_agg(e.stream ORDER BY e.ord), '{}'), coalesce(array_agg(e.body ORDER BY e.ord), '{}')
-    INTO e_stream, e_body FROM unnest(e_unit, e_stream, e_body) WITH ORDINALITY AS e (unit, stream, body, ord)
-    WHERE verdicts[e.unit] = 0;
+  IF count > 0 THEN
+    -- Those whose lease is not theirs any more are not found.
+    WITH moved AS (
+      UPDATE penstock.jobs AS k SET state = 4, finished = now, unit = u.id, result = u.result, lease = NULL
+      FROM unnest(u_pk, u_id, u_attempt, u_token, u_result) WITH ORDINALITY AS u (pk, id, attempt, token, result, ord)
+      WHERE k.pk = u.pk AND k.state = 2 AND k.attempt = u.attempt AND k.token = u.token RETURNING u.ord)
+    SELECT array_agg(m.ord) INTO done FROM moved AS m;
+    IF cardinality(done) = count THEN
+      verdicts := array_fill(0::smallint, ARRAY[count]);
+    ELSE
+      -- A unit that was applied before is what its job remembers.
+      verdicts := ARRAY(
+        SELECT CASE WHEN u.ord = ANY (done) THEN 0
+                    WHEN (SELECT k.unit FROM penstock.jobs AS k WHERE k.pk = u.pk) = u.id THEN 1 ELSE 2 END
+        FROM unnest(u_pk, u_id) WITH ORDINALITY AS u (pk, id, ord) ORDER BY u.ord);
+      SELECT coalesce(array_agg(e.stream ORDER BY e.ord), '{}'), coalesce(array_agg(e.body ORDER BY e.ord), '{}')
+      INTO e_stream, e_body FROM unnest(e_unit, e_stream, e_body) WITH ORDINALITY AS e (unit, stream, body, ord)
+      WHERE verdicts[e.unit] = 0;
+    END IF;
   END IF;
 
   IF waiting > 0 THEN
@@ -115,8 +117,8 @@ BEGIN
            array_agg(g.started_stream) FILTER (WHERE g.started_stream IS NOT NULL),
            array_agg((g.started_head || '"attempt":' || g.attempt || ',"worker":"' || worker || '"}}')::json)
              FILTER (WHERE g.started_stream IS NOT NULL)
-    INTO claims, c_id, c_queue, c_name, c_payload, c_opts, c_scope, c_attempt, c_failures, c_crashes, c_run, c_version, c_record,
-         c_stream, recalls, started, heads
+    INTO claims, c_id, c_queue, c_name, c_payload, c_opts, c_scope, c_attempt, c_failures, c_crashes, c_run, c_version,
+         c_record, c_stream, recalls, started, heads
     FROM (SELECT * FROM moved AS m ORDER BY m.ord, m.priority, m.pk) AS g;
     next_due := least(next_due, CASE WHEN claims IS NOT NULL THEN now + lease_ms END);
     e_stream := e_stream || started;

@@ -24,7 +24,7 @@ from ...ports.unit import (
     Suspended,
     Unit,
 )
-from .columns import JOB_UNITS, Columns, ask_values
+from .columns import JOB_UNITS, RARE, Columns, ask_values
 from .connection import Connection
 from .keeping import Keeping
 from .plain import finish_values, handle, plain
@@ -45,7 +45,9 @@ async def transact(
         more = keeping.values()
         row = await connection.fetchrow(_call_keeping(sql.transact_keeping, len(values), len(more)), *values, *more)
     else:
-        row = await connection.fetchrow(_call(sql.transact, len(values)), *values)
+        if columns.common:
+            del values[RARE]
+        row = await connection.fetchrow(_call(sql.transact, len(values), columns.common), *values)
     assert row is not None
     answer = _Answer(units, columns.events, row, touched, keeping.stand(row["stand"]) if keeping else {})
     receipts = answer.receipts()
@@ -79,8 +81,11 @@ async def _finish(
 
 
 @lru_cache(maxsize=8)
-def _call(statement: str, count: int) -> str:
-    return statement.format(places=", ".join(f"${n}" for n in range(1, count + 1)))
+def _call(statement: str, count: int, common: bool = False) -> str:
+    places = [f"${n}" for n in range(1, count + 1)]
+    if common:  # what is empty anyway need not be sent, nor be read there
+        places[RARE.start : RARE.start] = ["'{}'"] * (RARE.stop - RARE.start)
+    return statement.format(places=", ".join(places))
 
 
 @lru_cache(maxsize=8)

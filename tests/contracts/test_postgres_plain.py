@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 import postgres_server
-from penstock.ports.unit import Ask, Claim, CommitReply, Completed, JobState, Memo, RetryAt, Unit
+from penstock.ports.unit import Ask, Claim, CommitReply, Completed, GivenBack, JobState, Memo, Unit
 from penstock.stores.postgres import PostgresStore, commit
 from penstock.testing import FakeClock
-from penstock.testing.contracts.samples import ERROR, QUEUE, STREAM, add, ask, claim, event, job, run, started, unit
+from penstock.testing.contracts.samples import QUEUE, STREAM, add, ask, claim, event, job, run, started, unit
 
 OTHER = "nq:entity:other"
 Story = Callable[[PostgresStore, FakeClock], Awaitable[CommitReply]]
@@ -88,10 +88,9 @@ async def paused(store: PostgresStore, _: FakeClock) -> CommitReply:
     return await store.commit([done(a, STREAM)], ask(QUEUE, "later"))
 
 
-async def with_memos(store: PostgresStore, clock: FakeClock) -> CommitReply:
+async def with_memos(store: PostgresStore, _: FakeClock) -> CommitReply:
     (a,) = await hands(store, "a")
-    again = unit(claim=a, outcome=RetryAt(0, ERROR), memos=[Memo("a", "name#1", b"7")])
-    await store.commit([again])
+    await store.commit([unit(claim=a, outcome=GivenBack(), memos=[Memo("a", "name#1", b"7")])])
     return await store.commit([], ask())
 
 

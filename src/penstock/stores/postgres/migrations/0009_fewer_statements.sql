@@ -1,5 +1,5 @@
--- The same in fewer statements. What a call costs with little to do is how many statements it runs, at fifteen to forty
--- microseconds each, before they do anything: rows are read as they are locked, all queues are looked at at once, jobs are
+-- The same in fewer statements. What a call costs with little to do is how many statements it runs, at fifteen and more
+-- microseconds each before they do anything: rows are read as they are locked, all queues are looked at at once, jobs are
 -- judged and taken by one statement, and events that go to one stream, as those of plain jobs do, are spared what sorts them.
 
 DROP FUNCTION penstock.hand_out_any(

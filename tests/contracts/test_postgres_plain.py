@@ -11,7 +11,7 @@ import pytest
 
 import postgres_server
 from penstock.ports.unit import Ask, Claim, CommitReply, Completed, GivenBack, JobState, Memo, Unit
-from penstock.stores.postgres import PostgresStore, commit
+from penstock.stores.postgres import PostgresStore, store
 from penstock.testing import FakeClock
 from penstock.testing.contracts.samples import QUEUE, STREAM, add, ask, claim, event, job, run, started, unit
 
@@ -114,20 +114,26 @@ async def told(story: Story) -> dict[str, Any]:
         claims = [msgspec.structs.replace(claim, token="") for claim in reply.work.claims]
         rows = [row for queue in (QUEUE, "later") for state in JobState for row in await store.jobs(queue, state)]
         events = [(e.id, e.kind, e.data) for stream in (STREAM, OTHER) for e in await store.read(stream)]
-        return {"receipts": reply.receipts, "claims": claims, "due": reply.work.next_due, "jobs": rows, "events": events}
+        return {
+            "receipts": reply.receipts,
+            "claims": claims,
+            "due": reply.work.next_due,
+            "jobs": rows,
+            "events": events,
+        }
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 async def test_both_ways_give_the_same(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[bool] = []
-    short = commit.plain
+    short = store.plain
 
     def watched(units: Sequence[Unit], wanted: Ask | None) -> bool:
         taken.append(short(units, wanted))
         return taken[-1]
 
-    monkeypatch.setattr(commit, "plain", watched)
+    monkeypatch.setattr(store, "plain", watched)
     found = await told(story)
     assert taken[-1], "the last call of the story is to be one for the short way"
-    monkeypatch.setattr(commit, "plain", lambda units, wanted: False)
+    monkeypatch.setattr(store, "plain", lambda units, wanted: False)
     assert found == await told(story)

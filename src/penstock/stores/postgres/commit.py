@@ -27,7 +27,7 @@ from ...ports.unit import (
 from .columns import JOB_UNITS, RARE, Columns, ask_values
 from .connection import Connection
 from .keeping import Keeping
-from .plain import finish_values, handle, plain
+from .plain import finish_values, handle
 from .statements import Statements
 
 APPLIED, REPEATED, FENCED, CONFLICT, REFUSED = range(5)
@@ -37,8 +37,6 @@ async def transact(
     connection: Connection, sql: Statements, now: int | None, units: Sequence[Unit], ask: Ask | None, touched: set[str]
 ) -> CommitReply:
     """Applies units in order and hands out the work asked for; `touched` collects the topics to signal afterwards."""
-    if plain(units, ask):
-        return await _finish(connection, sql, now, units, ask, touched)
     columns, secret, keeping = Columns(units, sql.schema), token(), Keeping(units)
     values = [*columns.values(now), *ask_values(keeping.without_held(ask), secret)]
     if keeping:
@@ -62,14 +60,11 @@ async def transact(
     return CommitReply(receipts, work)
 
 
-async def _finish(
+async def finish(
     connection: Connection, sql: Statements, now: int | None, units: Sequence[Unit], ask: Ask | None, touched: set[str]
 ) -> CommitReply:
     """The same for plain jobs that completed."""
-    secret, places, units = token(), [0] * len(units), list(units)
-    for place, n in enumerate(sorted(range(len(units)), key=lambda n: handle(units[n]))):
-        places[n] = place
-    ordered = sorted(units, key=handle)
+    secret, ordered = token(), sorted(units, key=handle)
     values = finish_values(ordered, ask, now, secret)
     row = await connection.fetchrow(_call(sql.finish, len(values)), *values)
     assert row is not None
@@ -77,7 +72,10 @@ async def _finish(
     answer = _Answer(ordered, events, row, touched, {})
     receipts = answer.receipts()
     work = Claims(answer.claims(secret), row["next_due"]) if ask is not None else Claims()
-    return CommitReply([receipts[place] for place in places], work)
+    if ordered != [*units]:
+        by_job = dict(zip(map(handle, ordered), receipts, strict=True))
+        receipts = [by_job[handle(unit)] for unit in units]
+    return CommitReply(receipts, work)
 
 
 @lru_cache(maxsize=8)

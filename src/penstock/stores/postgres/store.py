@@ -30,16 +30,18 @@ from ..tailing import follow
 from . import children, events, housekeeping, queues, runs, schedules, state, waits
 from .address import read_address
 from .children import concern, transact_families
-from .commit import transact
+from .commit import finish, transact
 from .connection import Connection, Connections
 from .keeper import Keeper
 from .keeping import apart
 from .migrate import migrate, prepare
 from .pending import pending
+from .plain import plain
 from .statements import Statements
 from .wakeups import Wakeups
 
 T = TypeVar("T")
+Transacts = Callable[[Connection, Statements, int | None, Sequence[Unit], Ask | None, set[str]], Awaitable[CommitReply]]
 
 
 class PostgresStore:
@@ -129,17 +131,18 @@ class PostgresStore:
         return await self._to_the_end(self._commit(units, ask))
 
     async def _commit(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
+        if plain(units, ask):
+            return await self._transact(finish, units, ask)
         *before, last = apart(units)
-        receipts = [receipt for part in before for receipt in (await self._transact(part, None)).receipts]
-        reply = await self._transact(last, ask)
+        receipts = [r for part in before for r in (await self._transact(_way(part), part, None)).receipts]
+        reply = await self._transact(_way(last), last, ask)
         return CommitReply([*receipts, *reply.receipts], reply.work) if receipts else reply
 
-    async def _transact(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
+    async def _transact(self, write: Transacts, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
         touched: set[str] = set()
 
         async def work(connection: Connection) -> CommitReply:
             touched.clear()  # after a collision the same work is done again
-            write = transact_families if concern(units) else transact
             return await write(connection, self._sql, self._now(), units, ask, touched)
 
         reply = await self._connections.run(work)
@@ -344,6 +347,10 @@ class PostgresStore:
 
     async def describe(self) -> dict[str, Any]:
         return await self._read(housekeeping.describe, self.address)
+
+
+def _way(units: Sequence[Unit]) -> Transacts:
+    return transact_families if concern(units) else transact
 
 
 async def _value(connection: Connection, _sql: Statements, statement: str, *values: Any) -> Any:

@@ -3,6 +3,9 @@
 -- name: transact
 SELECT * FROM penstock.transact({places});
 
+-- name: finish
+SELECT * FROM penstock.finish({places});
+
 -- name: transact_keeping
 -- The units of new jobs ({units}) come from `admit`; `more` are the columns of both other functions.
 SELECT t.*, a.stand, penstock.settle(t.now, t.verdicts, t.added, {more}) AS settled

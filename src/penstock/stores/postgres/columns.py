@@ -30,6 +30,8 @@ _NO_RUN = (None,) * 6
 _NO_END = (None,) * 5
 JOB_UNITS = 31  # where j_unit is among all values
 _SECONDARY = {"u": 25, "j": 13, "e": 5, "m": 4, "t": 2, "k": 2, "w": 13, "s": 5}
+_SELDOM = ("m", "t", "k", "w", "s")
+RARE = slice(49, 75)  # where the columns of those are
 
 
 class Columns:
@@ -57,6 +59,11 @@ class Columns:
             rows = self.rows[kind]
             found += map(list, zip(*rows, strict=True)) if rows else [[]] * width
         return found
+
+    @property
+    def common(self) -> bool:
+        """Whether there is nothing but units, jobs and events."""
+        return not any(self.rows[kind] for kind in _SELDOM)
 
     def _add(self, n: int, unit: Unit) -> None:
         rows = self.rows

@@ -17,15 +17,17 @@ from ...ports.unit import (
     Conflict,
     Fenced,
     GivenBack,
+    NewEvent,
     Receipt,
     Refused,
     RetryAt,
     Suspended,
     Unit,
 )
-from .columns import JOB_UNITS, Columns, ask_values
+from .columns import JOB_UNITS, RARE, Columns, ask_values
 from .connection import Connection
 from .keeping import Keeping
+from .plain import finish_values, handle
 from .statements import Statements
 
 APPLIED, REPEATED, FENCED, CONFLICT, REFUSED = range(5)
@@ -41,9 +43,11 @@ async def transact(
         more = keeping.values()
         row = await connection.fetchrow(_call_keeping(sql.transact_keeping, len(values), len(more)), *values, *more)
     else:
-        row = await connection.fetchrow(_call(sql.transact, len(values)), *values)
+        if columns.common:
+            del values[RARE]
+        row = await connection.fetchrow(_call(sql.transact, len(values), columns.common), *values)
     assert row is not None
-    answer = _Answer(units, columns, row, touched, keeping.stand(row["stand"]) if keeping else {})
+    answer = _Answer(units, columns.events, row, touched, keeping.stand(row["stand"]) if keeping else {})
     receipts = answer.receipts()
     work = Claims()
     if ask is not None:
@@ -56,9 +60,30 @@ async def transact(
     return CommitReply(receipts, work)
 
 
+async def finish(
+    connection: Connection, sql: Statements, now: int | None, units: Sequence[Unit], ask: Ask | None, touched: set[str]
+) -> CommitReply:
+    """The same for plain jobs that completed."""
+    secret, ordered = token(), sorted(units, key=handle)
+    values = finish_values(ordered, ask, now, secret)
+    row = await connection.fetchrow(_call(sql.finish, len(values)), *values)
+    assert row is not None
+    events = [(n, None, event) for n, unit in enumerate(ordered, 1) for event in unit.events]
+    answer = _Answer(ordered, events, row, touched, {})
+    receipts = answer.receipts()
+    work = Claims(answer.claims(secret), row["next_due"]) if ask is not None else Claims()
+    if ordered != [*units]:
+        by_job = dict(zip(map(handle, ordered), receipts, strict=True))
+        receipts = [by_job[handle(unit)] for unit in units]
+    return CommitReply(receipts, work)
+
+
 @lru_cache(maxsize=8)
-def _call(statement: str, count: int) -> str:
-    return statement.format(places=", ".join(f"${n}" for n in range(1, count + 1)))
+def _call(statement: str, count: int, common: bool = False) -> str:
+    places = [f"${n}" for n in range(1, count + 1)]
+    if common:  # what is empty anyway need not be sent, nor be read there
+        places[RARE.start : RARE.start] = ["'{}'"] * (RARE.stop - RARE.start)
+    return statement.format(places=", ".join(places))
 
 
 @lru_cache(maxsize=8)
@@ -83,7 +108,7 @@ class _Answer:
     def __init__(
         self,
         units: Sequence[Unit],
-        columns: Columns,
+        events: Sequence[tuple[int, int | None, NewEvent]],
         row: Any,
         touched: set[str],
         stand: dict[int, dict[int, str]],
@@ -93,16 +118,16 @@ class _Answer:
         self._row = row
         self._touched = touched
         self._verdicts: list[int] = row["verdicts"] or []
-        self._added = set(row["added"])
+        self._added = set(row.get("added") or ())
         self._events: dict[int, list[tuple[int, int]]] = {}
         places = _places(row)
-        for n, job, event in columns.events:
+        for n, job, event in events:
             if self._verdicts[n - 1] == APPLIED and (job is None or job in self._added):
                 place = next(places)
                 touched.update((f"stream:{event.stream}", "events"))
                 if job is None:
                     self._events.setdefault(n, []).append(place)
-        touched.update(f"queue:{queue}" for queue in row["woken"] or ())
+        touched.update(f"queue:{queue}" for queue in row.get("woken") or ())
 
     def receipts(self) -> list[Receipt]:
         found: list[Receipt] = []

@@ -31,21 +31,25 @@ from ..tailing import follow
 from . import children, events, housekeeping, queues, runs, schedules, state, waits
 from .address import read_address
 from .children import concern, transact_families
-from .commit import transact
+from .commit import finish, transact
 from .connection import Connection, Connections
 from .keeper import Keeper
 from .keeping import apart
 from .migrate import migrate, prepare
 from .pending import pending
+from .plain import plain
 from .statements import Statements
 from .wakeups import Wakeups
 
 T = TypeVar("T")
+Transacts = Callable[[Connection, Statements, int | None, Sequence[Unit], Ask | None, set[str]], Awaitable[CommitReply]]
 
 
 class PostgresStore:
     """Runs, jobs, events and state in one schema of a Postgres database. Its clock is the server's, unless a test has
     another one."""
+
+    lanes = 2  # while one commit is written there, handlers run here, and what they did is on its way
 
     def __init__(self, url: str, *, clock: Clock | None = None, namespace: str = "nq") -> None:
         self.address = read_address(url)
@@ -56,7 +60,6 @@ class PostgresStore:
         self._connections = Connections(self.address)
         self._keeper = Keeper(self.address, self._sql, self._make_room)
         self._wakeups = Wakeups(self.address, self._sql, self.signals)
-        self._turn = asyncio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()
         self._home: Home | None = None
 
@@ -134,19 +137,18 @@ class PostgresStore:
         return await self._to_the_end(self._commit(units, ask))
 
     async def _commit(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
+        if plain(units, ask):
+            return await self._transact(finish, units, ask)
         *before, last = apart(units)
-        # One after the other, in the order they were asked for: a claim that follows a commit sees what that has freed.
-        async with self._turn:
-            receipts = [receipt for part in before for receipt in (await self._transact(part, None)).receipts]
-            reply = await self._transact(last, ask)
+        receipts = [r for part in before for r in (await self._transact(_way(part), part, None)).receipts]
+        reply = await self._transact(_way(last), last, ask)
         return CommitReply([*receipts, *reply.receipts], reply.work) if receipts else reply
 
-    async def _transact(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
+    async def _transact(self, write: Transacts, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
         touched: set[str] = set()
 
         async def work(connection: Connection) -> CommitReply:
             touched.clear()  # after a collision the same work is done again
-            write = transact_families if concern(units) else transact
             return await write(connection, self._sql, self._now(), units, ask, touched)
 
         reply = await self._connections.run(work)
@@ -352,6 +354,10 @@ class PostgresStore:
     async def describe(self) -> dict[str, Any]:
         ours = max(self._connections.idle, 1) + (not self.address.pooled)
         return await self._read(housekeeping.describe, self.address, ours)
+
+
+def _way(units: Sequence[Unit]) -> Transacts:
+    return transact_families if concern(units) else transact
 
 
 async def _value(connection: Connection, _sql: Statements, statement: str, *values: Any) -> Any:

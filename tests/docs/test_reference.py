@@ -44,6 +44,13 @@ def test_every_error_and_its_code() -> None:
     assert {name: code for code, name in documented.items()} == errors()
 
 
+def test_every_error_can_be_imported_from_one_place() -> None:
+    from penstock import errors as roof
+
+    commands_own = {"Unwell", "UsageMistake"}
+    assert set(errors()) - commands_own == set(roof.__all__)
+
+
 def test_codes_are_unique() -> None:
     codes = list(errors().values())
     assert sorted(codes) == sorted(set(codes))

@@ -114,7 +114,7 @@ class Enqueuing:
         if handler is not None:
             plain = unpack(data)
             handler.check_input(plain)
-            id = id or handler.key_of(plain)
+            id = id if id is not None else handler.key_of(plain)
             rate_key = handler.rate_key_of(plain)
             delay_ms = delay_ms or handler.delay_ms
             priority = handler.priority if priority is None else priority

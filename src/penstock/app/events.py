@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ..core.errors import BadArgument
 from ..core.events import Body, Event, decode_event
 from ..core.payload import pack
 from ..jobs.committer import Intent, Submits
@@ -57,6 +58,8 @@ class Events:
         check_kind(kind)
         text(subject, "the subject")
         text(correlation_id, "the correlation id")
+        if text(key, "the key") == "":
+            raise BadArgument("key='': give a text by which the event is known, or none")
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ class Families:
         """Adds the whole tree; nothing of it if a job of the root's id is there already."""
         jobs: list[NewJob] = []
         tree = self._plan(read_tree(given), None, None, text(correlation_id, "the correlation id"), jobs)
+        _check_ids(jobs)
         unit = Unit(self._unit_id(), jobs=jobs)
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
         if isinstance(receipt, Refused):
@@ -85,3 +87,10 @@ class Families:
             return handler.home, node.name or handler.name
         shown = getattr(node.job, "__name__", node.job)
         raise ConfigError(f"{shown!r} is not marked with @job, so no job can be made of it: mark it, or name a queue")
+
+
+def _check_ids(jobs: Sequence[NewJob]) -> None:
+    counts = Counter(job.id for job in jobs)
+    for id, count in counts.items():
+        if count > 1:
+            raise BadArgument(f"the tree has {count} jobs with the id {id!r}: give each an id of its own, or none")

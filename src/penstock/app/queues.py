@@ -79,7 +79,10 @@ class Queues:
         return await self._store.promote(id)
 
     async def retry(self, id: str) -> bool:
-        """Puts a failed or cancelled plain job back into its queue."""
+        """Puts a failed or cancelled plain job back into its queue, and takes its dead letter away."""
+        row = await self._store.job(id)
+        if row is not None and row.state is JobState.FAILED and row.run is None:
+            await self._store.remove(dead_letter(id))  # first: it may leave another one at once
         return await self._store.retry(id)
 
     async def remove(self, id: str) -> bool:
@@ -238,6 +241,7 @@ class DeadLetters:
         before = msgspec.convert(letter.options, JobOptions)
         if (before.parent is not None or before.waits) and payload == pack(letter.original_data):
             return await self._retry_in_place(row, letter)
+        await self._check_place(letter.original_job_id, before)
         options = msgspec.structs.replace(before, redriven=before.redriven + 1)
         scope = letter.original_job_id.partition(".redrive-")[0]  # it keeps its memos and its idempotency key
         id = f"{scope}.redrive-{options.redriven}"
@@ -256,6 +260,17 @@ class DeadLetters:
         unit = Unit(self._unit_id(), jobs=[job], takes=[row.id])
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
         return id if isinstance(receipt, Committed) else None
+
+    async def _check_place(self, id: str, before: JobOptions) -> None:
+        """With another payload it becomes another job: nobody may depend on its id."""
+        if before.waits:
+            raise RunError(f"job {id!r} has children that know it by its id: send it as it was, or add its tree again")
+        parent = await self._store.job(before.parent.id) if before.parent is not None else None
+        if parent is not None and parent.state is JobState.FAILED:
+            raise RunError(
+                f"job {id!r} failed its parent {parent.id!r}, which knows it by its id: send both again as they were, "
+                "or add their tree again with another payload"
+            )
 
     async def _retry_in_place(self, row: JobRow, letter: DeadLetter) -> str | None:
         """A job of a tree keeps its id, by which its parent and its children know it.

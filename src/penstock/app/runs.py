@@ -73,7 +73,7 @@ class Runs:
         entry = flow.definition.entry.handler
         plain = unpack(data)
         entry.check_input(plain)
-        key = idempotency_key or entry.key_of(plain, flow.name)
+        key = idempotency_key if idempotency_key is not None else entry.key_of(plain, flow.name)
         run = self._id(key)
         began = await self._commands.start(
             flow,

@@ -20,7 +20,12 @@ def emit(
     /,
     *,
     data: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Its data: JSON, @FILE, -.")] = None,
-    run: Annotated[str | None, Parameter(help="To this run, whose steps it may start; else to everyone.")] = None,
+    run: Annotated[
+        str | None,
+        Parameter(
+            help="As an event of this run, whose steps it may start. Waits of other runs are woken all the same."
+        ),
+    ] = None,
     key: Annotated[str | None, Parameter(help="Idempotency key: the same key is taken once.")] = None,
     common: Common = USUAL_PLACE,
 ) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def read_delay(text: str | None, option: str = "--delay") -> str | None:
 def read_moment(text: str | None, option: str = "--at") -> datetime | None:
     """The value of --at and the like: a time as ISO 8601 writes it; without a zone it is UTC."""
     try:
-        return datetime.fromisoformat(text) if text is not None else None
+        return _with_zone(datetime.fromisoformat(text)) if text is not None else None
     except ValueError:
         raise UsageMistake(f"{option} {text}: write a time such as 2030-01-31T09:00:00+01:00") from None
 
@@ -72,7 +72,7 @@ def read_ago(text: str | None, option: str) -> datetime | str | None:
     except ValueError:
         pass
     try:
-        return datetime.fromisoformat(text)
+        return _with_zone(datetime.fromisoformat(text))
     except ValueError:
         raise UsageMistake(
             f"{option} {text}: write how long ago, such as 2h, or a time such as 2030-01-31T09:00"
@@ -98,3 +98,7 @@ def _file(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as problem:
         raise UsageMistake(f"cannot read the input file {path}: {problem.strerror}") from None
+
+
+def _with_zone(moment: datetime) -> datetime:
+    return moment if moment.utcoffset() is not None else moment.replace(tzinfo=UTC)

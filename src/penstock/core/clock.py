@@ -37,9 +37,11 @@ def from_iso(text: str) -> int:
 
 
 def moment_ms(moment: datetime) -> int:
-    """Milliseconds since the epoch of a datetime; a naive one is read as UTC."""
+    """Milliseconds since the epoch of a datetime that has a time zone."""
     if not isinstance(moment, datetime):
         raise BadArgument(f"{moment!r} is not a moment: give a datetime, such as datetime(2030, 1, 31, 9, tzinfo=UTC)")
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+    if moment.utcoffset() is None:
+        raise BadArgument(
+            f"{moment!r} has no time zone: write datetime.now(UTC), or datetime(…, tzinfo=ZoneInfo('Europe/Berlin'))"
+        )
     return round(moment.timestamp() * 1000)

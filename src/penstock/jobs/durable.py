@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import random
 import threading
 import time
@@ -31,6 +32,7 @@ from ..core.retry import Retries, RetryPolicy
 from .journal import Call, Entry, Journal
 
 T = TypeVar("T")
+log = logging.getLogger("penstock.worker")
 
 
 class Recorder(Protocol):
@@ -65,7 +67,12 @@ class Durable(Generic[T]):
 
     def __init__(self, calls: Durables, name: str) -> None:
         self.name = name
+        self.awaited = False
         self._calls = calls
+
+    def __del__(self) -> None:
+        if not getattr(self, "awaited", True):
+            log.warning("%s was never awaited, so it did nothing: write `await` before it", self.name)
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._calls.one(self).__await__()
@@ -275,6 +282,7 @@ class Durables:
         return unpack(bytes(entry.value))
 
     async def one(self, call: Durable[T]) -> T:
+        call.awaited = True
         with self.exclusive(call.name):
             await call.begin()
             if call.done():
@@ -293,6 +301,11 @@ class Durables:
 
     async def first_of(self, calls: Mapping[str, Durable[Any]], call: Call) -> tuple[str, Any]:
         """The name and the value of whichever is there first; the other waits are let go."""
+        if not isinstance(calls, Mapping):
+            raise BadArgument(
+                f"ctx.first was given a {type(calls).__name__}: give the calls names, such as "
+                '{"paid": ctx.wait.event("order.paid"), "late": ctx.wait.time("1d")}'
+            )
         self._check_calls("ctx.first", list(calls.values()))
         if not calls:
             raise BadArgument("ctx.first was given nothing to wait for: the step would sleep for ever")
@@ -338,6 +351,7 @@ class Durables:
                     f"{what} was given a {type(call).__name__}: give it durable calls that are not awaited yet, such "
                     "as ctx.wait.event(…), ctx.wait.time(…), t.wait() or ctx.run(…)"
                 )
+            call.awaited = True
 
     def _sleep(self, waiting: Sequence[Durable[Any]]) -> Suspension:
         gates = [call for call in waiting if isinstance(call, Gate)]

@@ -195,6 +195,8 @@ class Waits:
         An event that came since the run began counts too, unless this step has had it already or `past` is False.
         Raises AwaitTimeout when `timeout` is over."""
         check_kind(kind)
+        if match is not None and not isinstance(match, Mapping):
+            raise BadArgument(f"match={match!r}: give names and the values the event must have, such as {{'order': 7}}")
         pattern = plain(dict(match) if match is not None else {}, f"the match of {kind}")
         calls = self._calls
         call = calls.call(name, EVENT) if name is not None else calls.call_anywhere(kind, EVENT)

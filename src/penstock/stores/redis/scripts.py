@@ -27,8 +27,8 @@ FILES = {
     "removeJob-2": "f2acb16fda20ccac",
     "updateJobScheduler-12": "8c71d358aa62ffb7",
 }
-# Each script: BullMQ's files, then ours in levels. A level is a function inside the one before it: what its functions use
-# of an outer level is at hand when they are made, where Lua has to look for each name of their own level. They are
+# Each script: BullMQ's files, then ours in levels. A level is a function inside the one before it: what its functions
+# use of an outer level is at hand when they are made, where Lua has to look for each name of their own level. They are
 # made anew for every call of a script.
 FIRST = ("base", "together")
 PARTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {

@@ -194,3 +194,19 @@ async def test_what_a_node_cannot_be(memory: Make) -> None:
             await one.add_flow(Node(print))
         with pytest.raises(BadArgument, match="does a node hold itself"):
             await one.add_flow({"queue": "books", "children": endless})
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+async def test_children_of_which_little_stays_are_told_of_all_the_same(app: Any, keep: int) -> None:
+    @job(queue="leaves", keep_completed=keep, keep_failed=keep)
+    async def leaf(n: int) -> dict[str, int]:
+        if n == 13:
+            raise ValueError("unlucky")
+        return {"page": n}
+
+    async with app(leaf, bind) as one, one.working():
+        whole = await one.add_flow(Node(bind, "Emma", id="whole", children=[Node(leaf, n) for n in (1, 2, 3)]))
+        torn = await one.add_flow(Node(bind, "Emma", id="torn", children=[Node(leaf, 1), Node(leaf, 13)]))
+        assert (await one.job_result(whole.id, timeout=PATIENCE))["pages"] == [1, 2, 3]
+        assert (await one.in_state(torn.id, "failed", "completed")).state.value == "failed"
+        assert (await one.queues.counts("leaves"))["completed"] == keep

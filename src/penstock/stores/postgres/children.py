@@ -28,6 +28,7 @@ from ..kin import child_key, reason
 from ..queries import Queries
 from .commit import transact
 from .connection import Connection
+from .keeping import what_stays
 from .statements import CANCELLED, COMPLETED, FAILED, Statements
 
 _KIN = Queries(__package__, "kin.sql")
@@ -59,6 +60,7 @@ async def transact_families(
         kept = family.kept()
         receipts = (await transact(connection, sql, now, kept, None, touched)).receipts
         await family.write(now, kept, receipts, touched)
+        await family.tidy(now, receipts)
         work = Claims()
         if ask is not None:
             work = (await transact(connection, sql, now, (), ask, touched)).work
@@ -74,6 +76,7 @@ class _Family:
         self._units = units
         self._refused: dict[int, Refused] = {}
         self._known: set[int] = set()  # trees that are there already
+        self._stays: dict[int, tuple[Any, ...]] = {}  # by place among what is applied: see `tidy`
 
     async def judge(self) -> None:
         """Takes the locks, then looks: whoever tells a parent of a child, or completes one, holds the parent's row."""
@@ -104,11 +107,28 @@ class _Family:
 
     def kept(self) -> list[Unit]:
         """What is left to be applied."""
-        return [
+        kept = [
             msgspec.structs.replace(unit, jobs=[]) if n in self._known else unit
             for n, unit in enumerate(self._units)
             if n not in self._refused
         ]
+        return [self._without_keep(n, unit) for n, unit in enumerate(kept)]
+
+    def _without_keep(self, n: int, unit: Unit) -> Unit:
+        stays = what_stays(unit) if unit.parent is not None else None
+        if stays is None:
+            return unit
+        self._stays[n] = stays
+        return msgspec.structs.replace(unit, outcome=msgspec.structs.replace(unit.outcome, keep=None))  # type: ignore[type-var]
+
+    async def tidy(self, now: int | None, receipts: list[Receipt]) -> None:
+        """Removes children that are not to stay. Their parents have heard of them by now: a child that is gone before
+        is one that nobody waits for."""
+        rows = [stays for n, stays in self._stays.items() if _applied(receipts[n])]
+        if rows:
+            count = len(rows)
+            columns = map(list, zip(*rows, strict=True))
+            await self._connection.execute(self._sql.keep, now, [0] * count, list(range(1, count + 1)), *columns)
 
     async def write(self, now: int | None, kept: list[Unit], receipts: list[Receipt], touched: set[str]) -> None:
         ends: list[tuple[Any, ...]] = []
@@ -147,6 +167,10 @@ class _Family:
                 receipt = msgspec.structs.replace(receipt, added=[False] * len(unit.jobs))
             found.append(receipt)
         return found
+
+
+def _applied(receipt: Receipt) -> bool:
+    return isinstance(receipt, Committed) and not receipt.repeated
 
 
 def _completes_parent(unit: Unit) -> bool:

@@ -38,14 +38,10 @@ class Keeping:
 
     def _add_end(self, n: int, unit: Unit) -> None:
         claim, outcome = unit.claim, unit.outcome
-        if claim is None:
-            return
-        if isinstance(outcome, GivenBack) and outcome.hold is not None:
+        if claim is not None and isinstance(outcome, GivenBack) and outcome.hold is not None:
             self._holds.append((n, claim.queue, outcome.hold))
-        elif isinstance(outcome, Completed | Dead) and outcome.keep is not None:
-            state = COMPLETED if isinstance(outcome, Completed) else FAILED
-            keep = outcome.keep
-            self._keeps.append((n, claim.handle, claim.queue, state, keep.count, keep.age_ms))
+        elif (kept := what_stays(unit)) is not None:
+            self._keeps.append((n, *kept))
 
     def values(self) -> list[Any]:
         """From `d_job` to `k_age`."""
@@ -74,6 +70,15 @@ class Keeping:
             if holder is not None:
                 by_unit.setdefault(n, {})[place] = holder
         return by_unit
+
+
+def what_stays(unit: Unit) -> tuple[Any, ...] | None:
+    """The job a unit ends, and what is to stay of its like: from `k_pk` to `k_age`."""
+    claim, outcome = unit.claim, unit.outcome
+    if claim is None or not isinstance(outcome, Completed | Dead) or outcome.keep is None:
+        return None
+    state = COMPLETED if isinstance(outcome, Completed) else FAILED
+    return claim.handle, claim.queue, state, outcome.keep.count, outcome.keep.age_ms
 
 
 def apart(units: Sequence[Unit]) -> list[Sequence[Unit]]:

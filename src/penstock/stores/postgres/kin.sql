@@ -23,6 +23,10 @@ UPDATE penstock.children SET child = $1, queue = $2 WHERE parent = $3 AND child 
 -- name: tell
 SELECT penstock.tell_parents($1, $2, $3, $4, $5, $6);
 
+-- name: keep
+SELECT penstock.settle(penstock.moment($1), $2::smallint[], '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}',
+                       $3::integer[], $4::bigint[], $5::text[], $6::smallint[], $7::integer[], $8::bigint[]);
+
 -- name: drop
 SELECT penstock.drop_children($1, $2);
 

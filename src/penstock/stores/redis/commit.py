@@ -51,7 +51,7 @@ _error = msgspec.json.Decoder(_Error).decode
 
 
 def encode(unit: Unit) -> list[Part]:
-    """What commit.lua reads: the id, whether to remember it, and each thing after its letter."""
+    """What units.lua reads: the id, whether to remember it, and each thing after its letter."""
     out: list[Part] = ["U", unit.id, _FLAG[forgettable(unit)]]
     add = out.extend
     claim, run = unit.claim, unit.run

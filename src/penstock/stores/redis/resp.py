@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import hiredis
+
 from ...core.errors import StoreError, StoreFull, StoreUnavailable
 
 Part = bytes | str | int
@@ -18,11 +20,8 @@ _INSIDE = re.compile(r"\b(OOM|LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|NOPERM|NOR
 
 def pack(parts: Sequence[Part]) -> bytes:
     """One command as it goes over the wire."""
-    out = [b"*%d\r\n" % len(parts)]
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part if isinstance(part, bytes) else b"%d" % part
-        out.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(out)
+    packed: bytes = hiredis.pack_command(tuple(parts))  # type: ignore[arg-type]
+    return packed
 
 
 def word_of(problem: Exception) -> str:

@@ -13,7 +13,7 @@ from ..searching import Begun
 from .commit import NOTHING
 from .names import outside
 
-COUNTED = tuple(state.value for state in JobState)  # in the order of reads.lua
+COUNTED = tuple(state.value for state in JobState)  # in the order of read_jobs.lua
 
 
 def job(reply: list[Any]) -> JobRow:

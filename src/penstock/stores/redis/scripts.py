@@ -27,9 +27,9 @@ FILES = {
     "removeJob-2": "f2acb16fda20ccac",
     "updateJobScheduler-12": "8c71d358aa62ffb7",
 }
-# Each script: BullMQ's files, then ours in levels. A level is a function inside the one before it: what its functions
-# use of an outer level is at hand when they are made, where Lua has to look for each name of their own level. They are
-# made anew for every call of a script.
+# Each script: BullMQ's files, then ours in levels. A level is a function inside the one before it. All functions are
+# made anew for every call of a script: what they use of an outer level is at hand then, each name of their own level
+# has to be looked for.
 FIRST = ("base", "together")
 PARTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
     "commit": (
@@ -48,7 +48,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
         (FIRST, ("usual", "queue", "kin", "append"), ("finish", "claim")),
     ),
     "renew": (("removeJob-2",), (FIRST, ("queue", "renew"))),
-    "reads": (("removeJob-2",), (FIRST, ("queue", "reads"))),
+    "reads": (("removeJob-2",), (FIRST, ("queue", "read_jobs", "read_runs", "read_events", "reads"))),
     "admin": (("removeJob-2", "pause-7", "updateJobScheduler-12"), (FIRST, ("queue", "kin", "admin"))),
 }
 

@@ -1,0 +1,107 @@
+-- Reading: ARGV[6] names what, the rest is its own. Nothing here writes.
+local function arg(n) return ARGV[6 + n] end
+local FAR = '\255\255\255\255'
+
+-- Where to go on in an index whose members all have the score 0.
+local function after_prefix(prefix, after)
+  if after ~= '' and after >= prefix then return '(' .. after end
+  return '[' .. prefix
+end
+
+local function job_row(queue, id)
+  local base = base_of(queue)
+  local flat = call('HGETALL', base .. id)
+  if #flat == 0 then return false end
+  return {id, queue, (state_of(base, id)), call('ZSCORE', base .. 'nq:leases', id), flat}
+end
+
+local function job_rows(queue, ids)
+  local rows = {}
+  for _, id in ipairs(ids) do
+    local row = job_row(queue, id)
+    if row then rows[#rows + 1] = row end
+  end
+  return rows
+end
+
+-- A page of a sorted set after a member; one that is no longer in it has no place: what is left comes from the start.
+local function page_of(set, after, limit)
+  local rank = after ~= '' and call('ZRANK', set, after)
+  local start = rank and rank + 1 or 0
+  return call('ZRANGE', set, start, start + limit - 1)
+end
+
+local function waiting_ids(base, after, limit)
+  local ids, wait = {}, base .. 'wait'
+  if after ~= '' and call('ZSCORE', base .. 'prioritized', after) then
+    return page_of(base .. 'prioritized', after, limit)
+  end
+  local at = after ~= '' and call('LPOS', wait, after, 'RANK', -1)
+  local high = at and at - 1 or call('LLEN', wait) - 1
+  if high >= 0 then
+    local list = call('LRANGE', wait, math.max(high - limit + 1, 0), high)
+    for n = #list, 1, -1 do ids[#ids + 1] = list[n] end
+  end
+  if #ids < limit then
+    for _, id in ipairs(call('ZRANGE', base .. 'prioritized', 0, limit - #ids - 1)) do ids[#ids + 1] = id end
+  end
+  return ids
+end
+
+local function active_ids(base, after, limit)
+  local ids, active = {}, base .. 'active'
+  local at = after ~= '' and call('LPOS', active, after, 'RANK', -1)
+  local high = at and at - 1 or call('LLEN', active) - 1
+  if high < 0 then return ids end
+  local list = call('LRANGE', active, math.max(high - limit + 1, 0), high)
+  for n = #list, 1, -1 do ids[#ids + 1] = list[n] end
+  return ids
+end
+
+local READS = {}
+
+function READS.job()
+  local queue = find_queue(arg(1))
+  return queue and job_row(queue, arg(1))
+end
+
+-- What a parent knows of its children: key, what became of it, and its value or why it failed.
+function READS.children()
+  local queue, rows = find_queue(arg(1)), {}
+  if not queue then return rows end
+  local key = base_of(queue) .. arg(1)
+  for _, child in ipairs(call('SMEMBERS', key .. ':dependencies')) do rows[#rows + 1] = {child, 'unprocessed'} end
+  for _, child in ipairs(call('ZRANGE', key .. ':unsuccessful', 0, -1)) do rows[#rows + 1] = {child, 'failed'} end
+  for set, state in pairs({processed = 'processed', failed = 'ignored'}) do
+    local flat = call('HGETALL', key .. ':' .. set)
+    for n = 1, #flat, 2 do rows[#rows + 1] = {flat[n], state, flat[n + 1]} end
+  end
+  return rows
+end
+
+function READS.jobs()
+  local queue, state, after, limit = arg(1), arg(2), arg(3), tonumber(arg(4))
+  local base, ids = base_of(queue), nil
+  if state == 'waiting' then
+    ids = waiting_ids(base, after, limit)
+  elseif state == 'active' then
+    ids = active_ids(base, after, limit)
+  else
+    local own = {suspended = true, held = true, cancelled = true}
+    ids = page_of(base .. (own[state] and 'nq:' or '') .. state, after, limit)
+  end
+  return job_rows(queue, ids)
+end
+
+function READS.queues()
+  local rows = {}
+  for _, name in ipairs(call('SMEMBERS', NS .. 'queues')) do
+    local base = base_of(name)
+    local function size(set) return call('ZCARD', base .. set) end
+    rows[#rows + 1] = {name, call('HEXISTS', base .. 'meta', 'paused'),
+      call('LLEN', base .. 'wait') + size('prioritized'), size('delayed'), call('LLEN', base .. 'active'),
+      size('nq:suspended'), size('completed'), size('failed'), size('nq:cancelled'), size('waiting-children'),
+      size('nq:held')}
+  end
+  return rows
+end

@@ -16,7 +16,7 @@ import pytest
 
 from postgres_server import Server, apart, as_nobody, free_port
 
-SECONDS = 90  # for one command of apt
+SECONDS = 30  # for one command of apt
 WANTED = "pgbouncer"
 
 
@@ -52,13 +52,23 @@ def _unpack(place: Path) -> None:
 
 
 def _download(package: str, folder: Path) -> None:
-    fetch = ["apt-get", "-qq", "download", package]
-    done = subprocess.run(fetch, cwd=folder, capture_output=True, text=True, timeout=SECONDS)
-    if done.returncode and os.geteuid() == 0:  # what there is may not be known yet
-        subprocess.run(["apt-get", "-qq", "update"], capture_output=True, timeout=SECONDS)
-        done = subprocess.run(fetch, cwd=folder, capture_output=True, text=True, timeout=SECONDS)
-    if done.returncode:
-        pytest.skip(f"no pgbouncer on PATH, and apt has none: {done.stderr.strip().splitlines()[-1:]}")
+    problem = _apt(folder, "download", package)
+    if problem and os.geteuid() == 0:  # what there is may not be known yet
+        problem = _apt(folder, "update") or _apt(folder, "download", package)
+    if problem:
+        pytest.skip(f"no pgbouncer on PATH, and apt does not give {package}: {problem}")
+
+
+def _apt(folder: Path, *command: str) -> str | None:
+    """Runs apt-get; gives what was wrong."""
+    hurry = ("-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=5", "-o", "Acquire::https::Timeout=5")
+    try:
+        done = subprocess.run(
+            ["apt-get", "-qq", *hurry, *command], cwd=folder, capture_output=True, text=True, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {SECONDS} s"
+    return done.stderr.strip() or "it failed without a word" if done.returncode else None
 
 
 def _missing_libraries() -> list[str]:

@@ -130,8 +130,8 @@ class PostgresStore:
         return await self._to_the_end(self._commit(units, ask))
 
     async def _commit(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
-        # One after the other, in the order they were asked for: a claim that follows a commit sees what that has freed, and
-        # what was handed in first is there first.
+        # One after the other, in the order they were asked for: a claim that follows a commit sees what that has freed,
+        # and what was handed in first is there first.
         async with self._turn:
             if plain(units, ask):
                 return await self._transact(finish, units, ask)

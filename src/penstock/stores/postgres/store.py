@@ -49,8 +49,6 @@ class PostgresStore:
     """Runs, jobs, events and state in one schema of a Postgres database. Its clock is the server's, unless a test has
     another one."""
 
-    lanes = 2  # while one commit is written there, handlers run here, and what they did is on its way
-
     def __init__(self, url: str, *, clock: Clock | None = None, namespace: str = "nq") -> None:
         self.address = read_address(url)
         self.signals = TopicSignals()
@@ -60,6 +58,7 @@ class PostgresStore:
         self._connections = Connections(self.address)
         self._keeper = Keeper(self.address, self._sql, self._make_room)
         self._wakeups = Wakeups(self.address, self._sql, self.signals)
+        self._turn = asyncio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()
         self._home: Home | None = None
 
@@ -137,11 +136,14 @@ class PostgresStore:
         return await self._to_the_end(self._commit(units, ask))
 
     async def _commit(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
-        if plain(units, ask):
-            return await self._transact(finish, units, ask)
-        *before, last = apart(units)
-        receipts = [r for part in before for r in (await self._transact(_way(part), part, None)).receipts]
-        reply = await self._transact(_way(last), last, ask)
+        # One after the other, in the order they were asked for: a claim that follows a commit sees what that has freed,
+        # and what was handed in first is there first.
+        async with self._turn:
+            if plain(units, ask):
+                return await self._transact(finish, units, ask)
+            *before, last = apart(units)
+            receipts = [r for part in before for r in (await self._transact(_way(part), part, None)).receipts]
+            reply = await self._transact(_way(last), last, ask)
         return CommitReply([*receipts, *reply.receipts], reply.work) if receipts else reply
 
     async def _transact(self, write: Transacts, units: Sequence[Unit], ask: Ask | None) -> CommitReply:

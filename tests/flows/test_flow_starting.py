@@ -114,7 +114,7 @@ async def test_a_delayed_start_waits_for_its_time(app: Any, clock: FakeClock) ->
 
 async def test_a_time_in_the_past_is_now(app: Any) -> None:
     async with app(one) as a, a.working():
-        assert await a.gives("one", 1, at=datetime(2001, 1, 1)) == 1
+        assert await a.gives("one", 1, at=datetime(2001, 1, 1, tzinfo=UTC)) == 1
 
 
 async def test_lower_priority_numbers_go_first(app: Any) -> None:

@@ -276,10 +276,11 @@ BEGIN
     -- A gate that is opened later looks back by itself; see the locks of kinds.
     INSERT INTO penstock.jobs (pk, id, queue, name, state, priority, due, created, opts, payload)
     SELECT nextval('penstock.jobs_pk'), format('told.%s.%s', stamp, a.n), 'penstock-events', 'deliver', 0, 0, 0, now,
-           '{}'::bytea, format('{"stream":%s,"id":"%s-%s","cursor":"%s.%s"}', to_json(a.stream), times[a.home],
-                               bases[a.home] + a.rank, stamp, a.n)::json
+           '{}'::bytea, format('{"stream":%s,"id":"%s-%s","cursor":"%s.%s","body":%s}', to_json(a.stream), times[a.home],
+                               bases[a.home] + a.rank, stamp, a.n, a.body)::json
     FROM (
-      SELECT x.* FROM unnest(x_stream, homes, ranks, x_kind) WITH ORDINALITY AS x (stream, home, rank, kind, n)
+      SELECT x.* FROM unnest(x_stream, homes, ranks, x_kind, x_body) WITH ORDINALITY
+        AS x (stream, home, rank, kind, body, n)
       WHERE x.kind IS NOT NULL AND EXISTS (
         SELECT 1 FROM penstock.waits AS g WHERE g.topic = x.kind AND g.topic IS NOT NULL AND g.state = 'open')
       ORDER BY x.n) AS a;

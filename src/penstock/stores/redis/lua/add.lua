@@ -114,11 +114,12 @@ local function deliver()
   local news = told
   told = {}
   for _, one in ipairs(news) do
-    local kind, stream, id, pos = unpack(one)
+    local kind, stream, id, pos, body = unpack(one)
     if listened[kind] == nil then listened[kind] = call('ZCARD', NS .. 'topic:' .. kind) > 0 end
     if listened[kind] then
       add_job({id = 'told.' .. pos, queue = 'penstock-events', name = 'deliver', priority = 0, due = 0, opts = '{}',
-        payload = '{"stream":' .. cjson.encode(stream) .. ',"id":"' .. id .. '","cursor":"' .. pos .. '"}'})
+        payload = '{"stream":' .. cjson.encode(stream) .. ',"id":"' .. id .. '","cursor":"' .. pos .. '","body":' .. body
+          .. '}'})
     end
   end
 end

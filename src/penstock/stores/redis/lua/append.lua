@@ -42,7 +42,7 @@ local function append(stream, body, kind)
     call('XADD', NS .. 'told:' .. kind, pos, 's', stream, 'i', id)
     if not kinds[kind] then call('SADD', NS .. 'kinds', kind) end
     kinds[kind] = true
-    told[#told + 1] = {kind, stream, id, pos}
+    told[#told + 1] = {kind, stream, id, pos, body}
   end
   return tonumber(head.ms), head.seq
 end

@@ -95,6 +95,8 @@ def test_waits_are_listed_and_explained(penstock: Callable, waiting: None) -> No
 def test_emit_and_fire_let_a_run_go_on(penstock: Callable, project: Path, waiting: None) -> None:
     penstock("emit", "paid", "--data", '{"order": 7, "by": "ada"}')
     work_until("trigger")
+    (trigger,) = penstock("waits", "--kind", "trigger", "--json").lines
+    assert f"approval {json.loads(trigger)['id']}" in penstock("waits").lines[1]
     assert "for its user trigger 'approval'" in penstock("doctor", "mine").out
     token = (project / "token").read_text()
     wrong = penstock("fire", token + "x")

@@ -65,4 +65,5 @@ async def _list(common: Common, run: str | None, kind: str | None, after: str | 
 def _object(wait: WaitView) -> dict[str, Any]:
     match = f" {msgspec.json.encode(wait.match).decode()}" if wait.match else ""
     fields = {field.encode_name: getattr(wait, field.name) for field in msgspec.structs.fields(wait)}
-    return {**fields, "for": f"{wait.event}{match}" if wait.event is not None else wait.name}
+    named = f"{wait.name} {wait.id}" if wait.kind == "trigger" else wait.name
+    return {**fields, "for": f"{wait.event}{match}" if wait.event is not None else named}

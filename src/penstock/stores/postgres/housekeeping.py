@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ...ports.store import Retention
@@ -114,11 +115,21 @@ async def describe(connection: Connection, sql: Statements, address: Address, ou
         "fsync": fsync,
         "connections of a process": address.uses,
         "doubts": [
-            _crowding(limit, most, others, address.uses)
-            for limit, most, used in await connection.fetch(sql.crowd)
-            if most >= 0 and (others := max(used - ours, 0)) + address.uses > most
+            *_carelessness(synchronous, fsync),
+            *(
+                _crowding(limit, most, others, address.uses)
+                for limit, most, used in await connection.fetch(sql.crowd)
+                if most >= 0 and (others := max(used - ours, 0)) + address.uses > most
+            ),
         ],
     }
+
+
+def _carelessness(synchronous: str, fsync: str) -> Iterator[str]:
+    if fsync == "off":
+        yield "fsync is off, so a crash of the machine may lose the whole database: set it to on"
+    if synchronous == "off":
+        yield "synchronous_commit is off, so a crash of Postgres loses what it acknowledged last: set it to on"
 
 
 def _crowding(limit: str, most: int, others: int, uses: int) -> str:

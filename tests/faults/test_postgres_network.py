@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -78,8 +79,8 @@ async def test_what_was_said_once_is_written_once() -> None:
 async def test_a_unit_that_is_not_recognised_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     real = PostgresStore._transact
 
-    async def transact(self: PostgresStore, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
-        return await real(self, [msgspec.structs.replace(unit, id=token()) for unit in units], ask)
+    async def transact(self: PostgresStore, write: Any, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
+        return await real(self, write, [msgspec.structs.replace(unit, id=token()) for unit in units], ask)
 
     monkeypatch.setattr(PostgresStore, "_transact", transact)
     assert await _said_while_a_reply_is_swallowed() == 2

@@ -103,10 +103,8 @@ def split_commit() -> None:
 
 @mutant("a commit is taken whoever holds the job now", "simulation", "pause")
 def no_fence() -> None:
-    def check(self: Any, unit: Unit) -> Any:
-        assert unit.claim is not None
-        fence = self._cursor.execute(SQL.fence, (unit.claim.handle,)).fetchone()
-        return Committed(repeated=True) if fence is not None and fence[3] == unit.id else None
+    def check(self: Any, unit: Unit, claim: Any, row: Any) -> Any:
+        return Committed(repeated=True) if row is not None and row[3] == unit.id else None
 
     assert hasattr(committing.Committer, "_check_fence")
     committing.Committer._check_fence = check  # type: ignore[method-assign]
@@ -116,8 +114,8 @@ def no_fence() -> None:
 def no_version_check() -> None:
     original = committing.Committer._check_version
 
-    def check(self: Any, unit: Unit, run: Any) -> Any:
-        answer = original(self, unit, run)
+    def check(self: Any, unit: Unit, run: Any, row: Any) -> Any:
+        answer = original(self, unit, run, row)
         return None if isinstance(answer, Conflict) and run.expect else answer
 
     committing.Committer._check_version = check  # type: ignore[method-assign]
@@ -127,8 +125,8 @@ def no_version_check() -> None:
 def versions_by_number() -> None:
     original = committing.Committer._check_version
 
-    def check(self: Any, unit: Unit, run: Any) -> Any:
-        return original(self, unit, msgspec.structs.replace(run, after=None))
+    def check(self: Any, unit: Unit, run: Any, row: Any) -> Any:
+        return original(self, unit, msgspec.structs.replace(run, after=None), row)
 
     committing.Committer._check_version = check  # type: ignore[method-assign]
 
@@ -137,6 +135,8 @@ def versions_by_number() -> None:
 def repeats_unseen() -> None:
     _rewrite("fence", "token, unit", "token, NULL")
     _rewrite("run_head", "paused, unit", "paused, ''")
+    _rewrite("fence_and_head", "j.token, j.unit", "j.token, NULL")
+    _rewrite("fence_and_head", "r.paused, r.unit", "r.paused, ''")
     _rewrite("unit_applied", "WHERE id = ?", "WHERE id = ? AND 0")
     _rewrite("remember_unit", "INSERT INTO", "INSERT OR IGNORE INTO")
 
@@ -211,6 +211,7 @@ def attempts_unrecorded() -> None:
 @mutant("a claim takes jobs whose lease still runs", "simulation")
 def leases_ignored() -> None:
     _rewrite("expired", "lease <= ?", "? > 0")
+    _rewrite("peek", "min(lease)", "0 * min(lease)")
 
 
 @mutant("a lease that ran out is never taken back", "simulation", "kill")
@@ -221,13 +222,13 @@ def leases_for_ever() -> None:
 @mutant("cancelling a run leaves its queued jobs, and they are handed out", "simulation", "sweep:cancel")
 def cancel_keeps_jobs() -> None:
     _rewrite("cancel_jobs", "state IN (-1, 0, 1, 3)", "state IN (-2)")
-    original = claiming.Claimer._run_head
+    original = claiming.Claimer._is_to_be_worked_on
 
-    def head(self: Any, pk: Any, run: Any) -> Any:
-        found = self._cursor.execute(SQL.run_of_claim, (run,)).fetchone() if run is not None else None
-        return (found[0], found[2]) if found is not None and found[1] else original(self, pk, run)
+    def worked_on(self: Any, row: Any) -> bool:
+        _, _, closed, *_ = row
+        return bool(closed) or original(self, row)
 
-    claiming.Claimer._run_head = head  # type: ignore[method-assign]
+    claiming.Claimer._is_to_be_worked_on = worked_on  # type: ignore[method-assign]
 
 
 @mutant("what an attempt recorded with `patch` is forgotten by the next", "simulation", "sweep:state")

@@ -102,7 +102,7 @@ _SCENARIOS = (
         "from one step's end to the next one's start, idle",
         ("penstock", "dbos", "bare"),
         (Metric("p50_ms", "median", "ms"), Metric("p99_ms", "99th percentile", "ms")),
-        n=150,
+        n=600,
         quick_n=40,
     ),
     Scenario(

@@ -54,7 +54,9 @@ class _Inline:
         self._database = database
         self._store = store
 
-    async def run(self, work: Callable[[apsw.Cursor], T], then: Callable[[], None] | None = None) -> T:
+    async def run(
+        self, work: Callable[[apsw.Cursor], T], then: Callable[[], None] | None = None, *, small: bool = False
+    ) -> T:
         result = self.run_blocking(work)
         if then is not None:
             then()

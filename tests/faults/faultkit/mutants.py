@@ -303,14 +303,15 @@ def bystanders_blamed() -> None:
 
 @mutant("transactions begin deferred", "processes")
 def deferred_begin() -> None:
-    def attempt(self: Any, connection: Any, cursor: Any, batch: Any) -> None:
+    def attempt(self: Any, batch: Any, *, patient: bool = True) -> None:
+        cursor, self._patience.gone = self._cursor, not patient
         cursor.execute("BEGIN")
         try:
             for ticket in batch:
                 ticket.result = ticket.work(cursor)
             cursor.execute("COMMIT")
         except BaseException:
-            if connection.in_transaction:
+            if self._connection.in_transaction:
                 cursor.execute("ROLLBACK")
             raise
 
@@ -322,7 +323,8 @@ def deferred_begin() -> None:
 def answered_too_early() -> None:
     import time
 
-    def attempt(self: Any, connection: Any, cursor: Any, batch: Any) -> None:
+    def attempt(self: Any, batch: Any, *, patient: bool = True) -> None:
+        cursor, self._patience.gone = self._cursor, not patient
         cursor.execute("BEGIN IMMEDIATE")
         try:
             for ticket in batch:
@@ -331,7 +333,7 @@ def answered_too_early() -> None:
             time.sleep(0.01)
             cursor.execute("COMMIT")
         except BaseException:
-            if connection.in_transaction:
+            if self._connection.in_transaction:
                 cursor.execute("ROLLBACK")
             raise
 

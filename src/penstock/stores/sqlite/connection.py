@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
@@ -20,7 +19,25 @@ OURS = 0x50454E53  # "PENS", kept in the file's application_id: many programs co
 _BUSY_SECONDS = 30.0
 
 
-def connect(path: str) -> apsw.Connection:
+class Patience:
+    """Waits for another process's write in short naps: SQLite's own handler backs off to 100 ms and starves."""
+
+    __slots__ = ("gone", "since")
+
+    def __init__(self) -> None:
+        self.gone = False  # the caller has better to do than to wait
+        self.since = 0.0
+
+    def __call__(self, count: int) -> bool:
+        if self.gone:
+            return False
+        if count == 0:
+            self.since = time.monotonic()
+        time.sleep(0.0003 if count < 50 else 0.002)
+        return time.monotonic() - self.since < _BUSY_SECONDS
+
+
+def connect(path: str, patience: Patience | None = None) -> apsw.Connection:
     """A connection with our settings, the schema in place."""
     if path != MEMORY:
         _prepare(Path(path))
@@ -28,7 +45,7 @@ def connect(path: str) -> apsw.Connection:
         connection = apsw.Connection(path, statementcachesize=200)
         if connection.readonly("main"):  # SQLite opens what it may not write all the same, and fails later
             raise StoreUnavailable(f"cannot write {path}: check the path and its permissions")
-        connection.set_busy_handler(_patient())
+        connection.set_busy_handler(patience or Patience())
         # Without this, statements that use a partial index are prepared anew each time they are given values.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         # Before any setting is made: those below would change a file that is another program's.
@@ -58,7 +75,7 @@ def _prepare(path: Path) -> None:
 
 def _write_ahead(connection: apsw.Connection) -> None:
     """Switches to the write-ahead log. SQLite asks no busy handler for this: who comes second is refused at once."""
-    patient = _patient()
+    patient = Patience()
     for count in itertools.count():
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
@@ -104,20 +121,6 @@ def _pragma(connection: apsw.Connection, name: str) -> int:
     row = connection.execute(f"PRAGMA {name}").fetchone()
     assert row is not None
     return int(row[0])
-
-
-def _patient() -> Callable[[int], bool]:
-    """Waits for another process's write in short naps: SQLite's own handler backs off to 100 ms and starves."""
-    since = 0.0
-
-    def busy(count: int) -> bool:
-        nonlocal since
-        if count == 0:
-            since = time.monotonic()
-        time.sleep(0.0003 if count < 50 else 0.002)
-        return time.monotonic() - since < _BUSY_SECONDS
-
-    return busy
 
 
 def translate(problem: BaseException, path: str) -> StoreError:

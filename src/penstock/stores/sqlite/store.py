@@ -36,6 +36,8 @@ from .writer import Writer
 
 T = TypeVar("T")
 
+FEW = 16  # jobs and events that a small commit hands out and writes
+
 
 class SqliteStore:
     """Runs, jobs, events and state in one SQLite file; `:memory:` keeps them in this process."""
@@ -67,7 +69,7 @@ class SqliteStore:
             touched.clear()  # after a failed batch the same work runs again, alone
             return transact(cursor, self._clock.now_ms(), units, ask, touched)
 
-        return await self._writer.run(work, lambda: self.signals.fire(touched))
+        return await self._writer.run(work, lambda: self.signals.fire(touched), small=_small(units, ask))
 
     async def claim(self, ask: Ask) -> Claims:
         return (await self.commit((), ask)).work
@@ -263,6 +265,13 @@ class SqliteStore:
         loop = self._loop
         if loop is not None and not self.signals.silent:
             _call_soon(loop, self.signals.fire_all)
+
+
+def _small(units: Sequence[Unit], ask: Ask | None) -> bool:
+    """Whether it takes a few statements, whatever the store holds."""
+    wanted = 0 if ask is None else ask.limit or sum(want.limit for want in ask.wants)
+    written = sum(len(unit.events) + len(unit.jobs) for unit in units)
+    return wanted + written <= FEW
 
 
 def _renew(cursor: apsw.Cursor, claim: Claim, until: int) -> bool:

@@ -92,17 +92,18 @@ def ask(port: int, *parts: str) -> bytes:
 
 
 @contextmanager
-def cluster(size: int = 3) -> Iterator[list[Server]]:
-    """So many servers that share the slots among them."""
+def cluster(size: int = 3, *, replicas: bool = False) -> Iterator[list[Server]]:
+    """So many servers that share the slots among them; after them their replicas, if there are to be any."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
     servers: list[Server] = []
     try:
-        for n in range(size):
+        for n in range(size * 2 if replicas else size):
             (folder / str(n)).mkdir()
             port = _low_port()
-            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
             servers.append(Server(folder / str(n), *options, port=port))
-        _join(servers)
+        _join(servers[:size])
+        _follow(servers[:size], servers[size:])
         yield servers
     finally:
         for server in servers:
@@ -125,6 +126,24 @@ def _join(servers: list[Server]) -> None:
         if n:
             server.command("CLUSTER", "MEET", "127.0.0.1", str(servers[0].port))
     _wait(lambda: all(b"cluster_state:ok" in s.command("CLUSTER", "INFO") for s in servers), "a cluster")
+
+
+def _follow(masters: list[Server], replicas: list[Server]) -> None:
+    for master, replica in zip(masters, replicas, strict=False):
+        name = master.command("CLUSTER", "MYID").split(b"\r\n")[1].decode()
+        replica.command("CLUSTER", "MEET", "127.0.0.1", str(master.port))
+        _wait(
+            lambda name=name, replica=replica: replica.command("CLUSTER", "REPLICATE", name) == b"+OK\r\n", "a master"
+        )
+    for master, _ in zip(masters, replicas, strict=False):
+        _wait(lambda master=master: b"state=online" in master.command("INFO", "replication"), "a replica")
+    everyone = [*masters, *replicas]
+    _wait(lambda: all(_knows(server, len(everyone)) for server in everyone), "servers that know each other")
+
+
+def _knows(server: Server, count: int) -> bool:
+    said = server.command("CLUSTER", "INFO")
+    return b"cluster_state:ok" in said and f"cluster_known_nodes:{count}".encode() in said
 
 
 def _wait(true: Callable[[], bool], what: str) -> None:

@@ -11,9 +11,7 @@ from faultkit.length import FULL
 from faultkit.trouble import under_way
 
 from penstock.core.errors import StoreUnavailable
-from penstock.ports.store import Store
 from penstock.stores.redis import RedisStore
-from penstock.testing.contracts.samples import held
 from penstock.testing.until import until
 from redis_groups import NAME, Watched, ask
 
@@ -38,7 +36,7 @@ async def test_a_failover_in_the_middle_of_work(watched: Watched, tmp_path: Path
         await load.more(10)
         watched.servers[watched.master()].kill()
         await load.more(20)
-        await _renews_at_the_new_master(load.app.store)
+        await load.renews()
     tell(f"{SWITCHES + 1} failovers, {load}")
     assert load.problems == []
     await _cannot_help(watched)
@@ -53,17 +51,6 @@ async def _switch(watched: Watched) -> None:
 
     await until(agreed, 60)
     await until(lambda: watched.master() != before and watched.steady(), 60)
-
-
-async def _renews_at_the_new_master(store: Store) -> None:
-    async def renewed() -> bool:
-        try:
-            one = await held(store, "j")
-            return store.renew([one], 30_000) == []
-        except StoreUnavailable:
-            return False
-
-    await until(renewed, 60)
 
 
 async def _cannot_help(watched: Watched) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from penstock import App
 from penstock.core.errors import StoreUnavailable
+from penstock.testing.contracts.samples import held
 from penstock.testing.faults import EffectLog
 from penstock.testing.history import check, read_history
 from penstock.testing.until import until
@@ -44,6 +45,18 @@ class Load:
         await self.more(1, patience)
         await until(lambda: self._noted() > noted, patience)
         return time.monotonic() - began
+
+    async def renews(self) -> None:
+        """Waits until a job can be claimed and its lease renewed, which goes over a line of its own."""
+
+        async def renewed() -> bool:
+            try:
+                one = await held(self.app.store, "j")
+                return self.app.store.renew([one], 30_000) == []
+            except StoreUnavailable:
+                return False
+
+        await until(renewed, 60)
 
     def _noted(self) -> int:
         path = self._effects.path

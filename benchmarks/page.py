@@ -8,6 +8,7 @@ import platform
 from datetime import date
 from pathlib import Path
 
+from .measured import Measured
 from .parts import PARTS
 from .rounds import Readings
 from .scenarios import Part
@@ -24,6 +25,7 @@ _HOW = "(python -m benchmarks --write-docs)"
 # The first part has had its marks from the beginning.
 BEGIN = {p.name: f"<!-- benchmark table{_of(p)}: begin {_HOW} -->" for p in PARTS}
 END = {p.name: f"<!-- benchmark table{_of(p)}: end -->" for p in PARTS}
+HOW_TO_READ = "In brackets: how many times better Penstock is, as the median, least and most of the rounds."
 SOURCE = "source"  # who is to blame when src was edited meanwhile
 
 
@@ -84,13 +86,23 @@ def write(readings: Readings, facts: dict[str, str], command: str, rounds: int) 
     _, closed, after = rest.partition(end)
     if not found or not closed:
         raise SystemExit(f"{PAGE.name} has no place for the table: put back the lines {begin!r} and {end!r}")
-    origin = (
-        f"Measured {facts['date']} by `{command}`: medians of {rounds} interleaved rounds, {facts['cpu']}, "
-        f"{facts['system']}, Python {facts['python']}, load {facts['load']}, source {facts['source']}; "
-        f"{readings.place}. "
-        "In brackets: how many times better Penstock is, as the median, least and most of the rounds."
-    )
-    failed = [f"Failed: {what}" for _, what in readings.failures]
-    notes = "\n".join(f"- {line}" for line in [*settings(readings), *failed])
-    middle = f"\n{origin}\n\n{for_page(readings)}\n\n{notes}\n"
+    measured = Measured(part)
+    measured.add(readings, _origin(readings, facts, command, rounds))
+    whole = measured.readings()
+    failed = [f"Failed: {what}" for _, what in whole.failures]
+    notes = "\n".join(f"- {line}" for line in [*settings(whole), *failed])
+    middle = "\n\n".join([*measured.origins(), HOW_TO_READ, for_page(whole), notes])
+    middle = f"\n{middle}\n"
     PAGE.write_text(f"{before}{begin}{middle}{end}{after}", encoding="utf-8")
+
+
+def _origin(readings: Readings, facts: dict[str, str], command: str, rounds: int) -> str:
+    return (
+        f"Measured {facts['date']} by `{command}`: {_rounds(rounds)}, {facts['cpu']}, "
+        f"{facts['system']}, Python {facts['python']}, load {facts['load']}, source {facts['source']}; "
+        f"{readings.place}."
+    )
+
+
+def _rounds(count: int) -> str:
+    return "one round" if count == 1 else f"medians of {count} interleaved rounds"

@@ -58,7 +58,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="how many times to measure (5, or 1 with --quick)")
     parser.add_argument("--dir", type=Path, help="where to put the files, to measure another disk")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every reading, for later comparison")
-    parser.add_argument("--write-docs", action="store_true", help=f"put the tables into docs/{page.PAGE.name}; with --only, these scenarios anew")
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help=f"put the tables into docs/{page.PAGE.name}; with --only, these scenarios anew",
+    )
     given = parser.parse_args()
     if given.write_docs and given.quick:
         parser.error("--write-docs takes full lengths: leave out --quick")

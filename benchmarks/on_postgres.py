@@ -90,6 +90,7 @@ _SCENARIOS = (
         n=600,
         quick_n=8,
         once=True,
+        timed=True,
     ),
     Scenario(
         "size",

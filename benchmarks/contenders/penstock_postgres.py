@@ -172,7 +172,7 @@ async def _beside_a_new_one(old: Churn, url: str, schema: str, until: float) -> 
         await new.cycle()
     for one in (old, new):
         one.mark()
-    while time.monotonic() < until:
+    while time.monotonic() < until or new.jobs < 10 * BATCH:
         await old.cycle()
         await new.cycle()
     await new.close()

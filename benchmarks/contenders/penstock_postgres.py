@@ -107,7 +107,8 @@ async def _fill(case: Case) -> None:
     text = Path(__file__).with_name("grown_rows.sql").read_text(encoding="utf-8")
     connection = await asyncpg.connect(case.url)
     for part in text.split("-- name: ")[1:]:
-        await connection.execute(part.partition("\n")[2].replace("penstock.", "grown."), case.n)
+        statement = part.partition("\n")[2].replace("penstock.", "grown.")
+        await connection.execute(statement, *((case.n,) if "$1" in statement else ()))
     # As it would be after growing slowly; and what the filling left to write is written before anything is timed.
     await connection.execute("VACUUM (ANALYZE)")
     await connection.execute("CHECKPOINT")

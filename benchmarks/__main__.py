@@ -55,6 +55,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--store", action="append", choices=stores, help="measure this one only; may be given twice")
     parser.add_argument("--quick", action="store_true", help="one round of little work: does it run at all?")
     parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--n", type=int, help="how much of it instead of the usual: 3600 for an hour of churn")
     parser.add_argument("--rounds", type=int, help="how many times to measure (5, or 1 with --quick)")
     parser.add_argument("--dir", type=Path, help="where to put the files, to measure another disk")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every reading, for later comparison")
@@ -66,13 +67,15 @@ def _arguments() -> argparse.Namespace:
     given = parser.parse_args()
     if given.write_docs and given.quick:
         parser.error("--write-docs takes full lengths: leave out --quick")
+    if given.n and len(given.only or ()) != 1:
+        parser.error("--n is for one scenario: name it with --only")
     return given
 
 
 def _measure(part: Part, given: argparse.Namespace, rounds: int, say: Callable[[str], None]) -> Readings:
     chosen = [s for s in part.scenarios if not given.only or s.name in given.only]
     with servers.place(part.name, given.dir or RESULTS) as place:
-        return Rounds(part, place, given.dir, say).take(chosen, rounds, quick=given.quick)
+        return Rounds(part, place, given.dir, say).take(chosen, rounds, quick=given.quick, n=given.n)
 
 
 def _show(console: Console, readings: Readings) -> None:

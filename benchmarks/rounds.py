@@ -50,7 +50,7 @@ class Rounds:
         self._commands: dict[str, list[str]] = {}
         self.readings = Readings(part, place.about)
 
-    def take(self, scenarios: Sequence[Scenario], rounds: int, *, quick: bool) -> Readings:
+    def take(self, scenarios: Sequence[Scenario], rounds: int, *, quick: bool, n: int | None = None) -> Readings:
         self._prepare({name for scenario in scenarios for name in scenario.contenders})
         for number in range(rounds):
             for scenario in scenarios:
@@ -58,7 +58,7 @@ class Rounds:
                     continue
                 for contender in self._in_turn(scenario, number):
                     self._say(f"{self._part.title}, round {number + 1} of {rounds}: {scenario.name}, {contender.title}")
-                    self._read(scenario, contender, scenario.quick_n if quick else scenario.n)
+                    self._read(scenario, contender, n or (scenario.quick_n if quick else scenario.n))
         return self.readings
 
     def _prepare(self, names: set[str]) -> None:
@@ -97,14 +97,15 @@ class Rounds:
         self._folder.mkdir(parents=True, exist_ok=True)
         # Beside the results and not in the system's temporary folder, which may be memory.
         folder = tempfile.mkdtemp(prefix=f"{scenario.name}-", dir=self._folder)
+        patience = _PATIENCE + (n if scenario.timed else 0)
         script = str(HERE / "contenders" / contender.script)
         what = [scenario.name, "--n", str(n), "--dir", folder, "--url", self._place.fresh(), "--level", str(level or 1)]
         try:
             done = subprocess.run(
-                [*self._commands[contender.name], script, *what], capture_output=True, text=True, timeout=_PATIENCE
+                [*self._commands[contender.name], script, *what], capture_output=True, text=True, timeout=patience
             )
         except subprocess.TimeoutExpired:
-            raise _Failed(f"not done after {_PATIENCE:.0f} s") from None
+            raise _Failed(f"not done after {patience:.0f} s") from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         for line in done.stdout.splitlines():

@@ -41,6 +41,7 @@ class Scenario:
     n: int
     quick_n: int
     once: bool = False  # slow or steady: one round is enough
+    timed: bool = False  # n is how many seconds it goes on
     levels: tuple[int, ...] = ()  # how many at a time: measured one after the other, `c10_` before each metric of 10
 
 

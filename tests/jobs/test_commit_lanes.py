@@ -31,8 +31,18 @@ class Held:
         return [unit.id for unit in self.calls[number][0]]
 
 
-def several(count: int, first: int = 0) -> list[Intent]:
-    return [Intent(lambda _v, _r, n=n: Unit(f"u{n}")) for n in range(first, first + count)]  # type: ignore[misc]
+class Unordered(Held):
+    """One that keeps no order between commits that are under way at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.lanes
+        self.ends_under_way = 2
+
+
+def several(count: int, first: int = 0, frees: str | None = None) -> list[Intent]:
+    units = range(first, first + count)
+    return [Intent(lambda _v, _r, n=n: Unit(f"u{n}"), frees=frees) for n in units]  # type: ignore[misc]
 
 
 def of_run(version: int) -> Intent:
@@ -134,3 +144,40 @@ async def test_what_only_waits_for_others_is_taken_up_whoever_ends_first() -> No
     assert store.ids(2) == [f"r.{n}" for n in range(2, 2 + FEW)]
     await all_answered(store, waiting)
     await committer.close()
+
+
+async def test_ends_of_attempts_go_beside_each_other_where_there_is_no_order() -> None:
+    store: Any = Unordered()
+    committer = Committer(store)
+    waiting = submit(committer, several(4 * FEW, frees="q"))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [2 * FEW, 2 * FEW]
+    await all_answered(store, waiting)
+
+
+async def test_commands_are_never_beside_others_where_there_is_no_order() -> None:
+    store: Any = Unordered()
+    committer = Committer(store)
+    waiting = submit(committer, several(4 * FEW))
+    await a_while()
+    waiting += submit(committer, several(2 * FEW, first=100, frees="q"))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [4 * FEW], "the ends wait for the commands under way"
+    store.answer(0)
+    await until(lambda: len(store.calls) == 3)
+    assert [len(units) for units, _ in store.calls] == [4 * FEW, FEW, FEW]
+    await all_answered(store, waiting)
+
+
+async def test_a_command_holds_up_what_comes_after_it_and_goes_with_what_came_before() -> None:
+    store: Any = Unordered()
+    committer = Committer(store)
+    waiting = submit(committer, several(FEW, frees="q"))
+    await a_while()
+    waiting += submit(committer, [*several(FEW, 100, "q"), *several(1, 200), *several(FEW, 300, "q")])
+    await a_while()
+    assert len(store.calls) == 1, "the command may not overtake, nor be overtaken"
+    store.answer(0)
+    await until(lambda: len(store.calls) == 2)
+    assert store.ids(1) == [*(f"u{100 + n}" for n in range(FEW)), "u200", *(f"u{300 + n}" for n in range(FEW))]
+    await all_answered(store, waiting)

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from ..core.errors import StoreUnavailable
-from ..ports.store import Commits, GoesBack, Pipelined
+from ..ports.store import Commits, EndsTogether, GoesBack, Pipelined
 from ..ports.unit import Ask, Claims, CommitReply, Committed, Conflict, Receipt, Unit
 
 log = logging.getLogger("penstock.store")
@@ -100,6 +100,7 @@ class Committer:
 
     With several, what the store works on and what handlers do overlap. Intents of one run are never in two commits at
     once: the second would be decided on a run that is about to change. An attempt waits for each of its commits anyway.
+    Where the store keeps no order between them, only ends of attempts go beside each other.
     """
 
     def __init__(self, store: Commits) -> None:
@@ -111,9 +112,13 @@ class Committer:
         self._goes_back: GoesBack | None = store if isinstance(store, GoesBack) else None
         self._life = 0
         self._lanes = store.lanes if isinstance(store, Pipelined) else 1
+        self._unordered = isinstance(store, EndsTogether)
+        if isinstance(store, EndsTogether):
+            self._lanes = store.ends_under_way
         self._flushing: set[asyncio.Task[None]] = set()
         self._flights = 0
         self._in_flight: set[str] = set()  # runs
+        self._commands = 0  # flights that do not only end attempts
         self._closing = False
 
     async def submit(self, intent: Intent) -> Receipt:
@@ -148,28 +153,36 @@ class Committer:
 
     async def _fly(self, batch: list[Intent]) -> None:
         runs = {intent.unit.run.id for intent in batch if intent.unit is not None and intent.unit.run is not None}
+        commands = not _only_end(batch)
         self._in_flight |= runs
         self._flights += 1
+        self._commands += commands
         try:
             await self._commit(batch)
         finally:
             self._flights -= 1
+            self._commands -= commands
             self._in_flight -= runs
 
     def _next_batch(self) -> list[Intent]:
         """What goes now: all that waits and may, or the first half of it if the rest can go beside it."""
-        if self._flights and len(self._pending) < FEW:
+        beside = self._may_go_beside()
+        if self._flights and (not beside or len(self._pending) < FEW):
             return []
         flying = self._in_flight
         may = [intent for intent in self._pending if intent.run not in flying] if flying else self._pending
         others = [intent for intent in self._pending if intent.run in flying] if flying else []
         most = MAX_BATCH
-        if self._flights + 1 < self._lanes and len(may) >= 2 * FEW:
+        if beside and self._flights + 1 < self._lanes and len(may) >= 2 * FEW:
             most = min(most, (len(may) + 1) // 2)
         batch, self._pending = may[:most], others + may[most:]
         if len(self._pending) >= FEW:
             self._open_lane()
         return batch
+
+    def _may_go_beside(self) -> bool:
+        """Whether what waits may overtake what is under way: else what was handed in first is to be there first."""
+        return not self._unordered or (not self._commands and _only_end(self._pending))
 
     def _more_may_come(self) -> bool:
         """Whether a turn of the loop is worth waiting: attempts that end together go together."""
@@ -305,6 +318,10 @@ class Committer:
             return
         for intent in batch:
             await self._commit([intent])
+
+
+def _only_end(intents: list[Intent]) -> bool:
+    return all(intent.frees is not None for intent in intents)
 
 
 def _ends_unguarded(intent: Intent) -> bool:

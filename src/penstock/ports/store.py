@@ -403,6 +403,16 @@ class Pipelined(Protocol):
 
 
 @runtime_checkable
+class EndsTogether(Protocol):
+    """A store whose commits have no order if they are under way at once: those that only end attempts need none."""
+
+    @property
+    def ends_under_way(self) -> int:
+        """How many commits of one process that only end attempts are worth having under way."""
+        ...
+
+
+@runtime_checkable
 class Migrates(Protocol):
     """A store whose tables are created and updated by numbered steps."""
 

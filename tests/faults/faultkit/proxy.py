@@ -8,6 +8,8 @@ import ssl
 from types import TracebackType
 from typing import Self
 
+from .deaf import deafen
+
 
 class Proxy:
     """Between a client and a server on this machine. What it does can be changed while it runs.
@@ -48,6 +50,11 @@ class Proxy:
         for writer in list(self._lines):
             self.cut += 1
             writer.transport.abort()
+
+    def deafen(self) -> None:
+        """Nothing that is sent on the lines there are arrives, or is acknowledged; new lines are as they should be."""
+        for writer in list(self._lines):
+            deafen(writer.get_extra_info("socket").fileno())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.refuse:

@@ -13,6 +13,7 @@ import asyncpg
 
 from ...core.errors import StoreError, StoreFull, StoreUnavailable
 from .address import Address
+from .silence import notice_silence, server_settings
 
 log = logging.getLogger("penstock.store")
 
@@ -29,6 +30,7 @@ _AGAIN = ("40001", "40P01", "23505", "55P03")
 # Whoever waited for a lock has to see what the other one wrote: a snapshot from before would not, whatever the role's
 # own default is.
 _LEVEL = "read_committed"
+_SETTINGS = {"default_transaction_isolation": _LEVEL.replace("_", " ")}
 _DENIED = ("28000", "28P01", "42501", "3D000", "3F000")
 # The driver's own word for a connection that was cut while it was being used is InternalClientError.
 _LOST = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -54,8 +56,9 @@ async def connect(address: Address) -> Connection:
             statement_cache_size=0 if address.pooled else 200,
             max_cached_statement_lifetime=0,
             # Nor does it let a connection begin with settings of its own: there each transaction says it.
-            server_settings=None if address.pooled else {"default_transaction_isolation": _LEVEL.replace("_", " ")},
+            server_settings=None if address.pooled else _SETTINGS | server_settings(),
         )
+        notice_silence(connection._transport.get_extra_info("socket"))  # the driver has no other way to it
         async with _whole(connection, address):
             await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=bytes, format="binary")
     except Exception as problem:

@@ -39,6 +39,7 @@ from .migrate import migrate, prepare
 from .pending import pending
 from .plain import plain
 from .statements import Statements
+from .turns import Turns, only_ends
 from .wakeups import Wakeups
 
 T = TypeVar("T")
@@ -49,6 +50,8 @@ class PostgresStore:
     """Runs, jobs, events and state in one schema of a Postgres database. Its clock is the server's, unless a test has
     another one."""
 
+    ends_under_way = 2  # while one is written here, handlers run there
+
     def __init__(self, url: str, *, clock: Clock | None = None, namespace: str = "nq") -> None:
         self.address = read_address(url)
         self.signals = TopicSignals()
@@ -58,7 +61,7 @@ class PostgresStore:
         self._connections = Connections(self.address)
         self._keeper = Keeper(self.address, self._sql, self._make_room)
         self._wakeups = Wakeups(self.address, self._sql, self.signals)
-        self._turn = asyncio.Lock()
+        self._turns = Turns()
         self._under_way: set[asyncio.Task[Any]] = set()
         self._home: Home | None = None
 
@@ -136,9 +139,9 @@ class PostgresStore:
         return await self._to_the_end(self._commit(units, ask))
 
     async def _commit(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
-        # One after the other, in the order they were asked for: a claim that follows a commit sees what that has freed,
-        # and what was handed in first is there first.
-        async with self._turn:
+        # In the order they were asked for: a claim that follows a commit sees what that has freed, and what was handed
+        # in first is there first. Attempts that end at the same time have no order to keep.
+        async with self._turns.beside() if only_ends(units) else self._turns.alone():
             if plain(units, ask):
                 return await self._transact(finish, units, ask)
             *before, last = apart(units)

@@ -10,6 +10,11 @@ SELECT version, status, closed, paused, unit, record FROM runs WHERE id = ?;
 SELECT j.state, j.attempt, j.token, j.unit, r.version, r.status, r.closed, r.paused, r.unit, r.record
 FROM jobs j LEFT JOIN runs r ON r.id = ?2 WHERE j.pk = ?1;
 
+-- name: fence_and_last
+SELECT j.state, j.attempt, j.token, j.unit, r.version, r.status, r.closed, r.paused, r.unit, r.record,
+       (SELECT count(*) FROM (SELECT 1 FROM waits WHERE run = ?2 AND state = 'open' LIMIT ?3))
+FROM jobs j LEFT JOIN runs r ON r.id = ?2 WHERE j.pk = ?1;
+
 -- name: insert_run
 INSERT INTO runs (id, version, flow, status, closed, paused, created, updated, unit, record)
 VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?);

@@ -84,7 +84,7 @@ class Committer:
             return self._check_fence(unit, claim, self._one(SQL.fence, (claim.handle,)))
         if run.closed:
             row = self._one(SQL.fence_and_last, (claim.handle, run.id, len(unit.waits) + 1))
-            self._gates = row and row[10]
+            self._gates = row[10] if row else None
         else:
             row = self._one(SQL.fence_and_head, (claim.handle, run.id))
         refusal = self._check_fence(unit, claim, row and row[:4])
@@ -156,7 +156,7 @@ class Committer:
         for job in unit.takes:
             self._cursor.execute(SQL.take, (job,))
         for job in unit.wakes:
-            self._touch_queues(SQL.wake, (job,))
+            self._wake(job)
         places = self._append(unit.events) if unit.events else []
         stand: dict[int, str] = {}
         if children.known(self._cursor, unit):
@@ -194,6 +194,12 @@ class Committer:
         if self._gates != 0:
             self._cursor.execute(SQL.cancel_waits, (run.id,))
         self._touched.add(f"run:{run.id}")
+
+    def _wake(self, job: str) -> None:
+        found = self._one(SQL.asleep, (job,))  # RETURNING would take twice as long
+        if found is not None:
+            self._cursor.execute(SQL.wake, (found[0],))
+            self._touched.add(f"queue:{found[1]}")
 
     def _touch_queues(self, sql: str, values: tuple[Any, ...]) -> None:
         for row in self._cursor.execute(sql, values).fetchall():

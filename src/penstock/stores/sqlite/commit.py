@@ -267,7 +267,7 @@ class Committer:
                     SQL.open_wait,
                     (
                         wait.id, wait.run, wait.scope, wait.kind, wait.due, wait.job, wait.topic, wait.key, wait.body,
-                        self._appender.position,
+                        self._appender.place_gate(),
                     ),
                 )  # fmt: skip
                 self._gates = None

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.core.payload import MAX_BYTES
 from penstock.ports.unit import (
+    DELIVERIES,
     Cancelled,
     Claim,
     CloseWait,
@@ -18,6 +20,7 @@ from penstock.ports.unit import (
     Conflict,
     Dead,
     GivenBack,
+    JobState,
     Memo,
     Receipt,
     RetryAt,
@@ -26,9 +29,10 @@ from penstock.ports.unit import (
     Unit,
 )
 from penstock.stores.sqlite import SqliteStore
+from penstock.stores.sqlite.append import TOGETHER
 from penstock.testing.clock import FakeClock
 from penstock.testing.contracts.picture import picture
-from penstock.testing.contracts.samples import ERROR, ask, claim, event, job, run, started, unit, wait
+from penstock.testing.contracts.samples import ERROR, ask, claim, event, job, run, started, told, unit, wait
 
 RUNS = [f"r{n}" for n in range(6)]
 START = 1_700_000_000_000
@@ -149,3 +153,17 @@ async def test_any_bytes_come_back_as_they_were() -> None:
         assert [(c.payload, c.opts, c.record) for c in claims] == [(raw, raw + b"!", b"?" + raw) for raw in odd]
     finally:
         await store.close()
+
+
+async def test_events_of_a_kind_are_told_of_by_one_job() -> None:
+    """Each job costs a claim and a commit."""
+    store = SqliteStore(clock=FakeClock())
+    await store.open()
+    await store.commit([unit(run=run("r"), waits=[wait(f"w-{kind}", "r", topic=kind) for kind in ("a", "b")])])
+    await store.commit([unit(events=[told(kind, data=n) for kind in ("a", "b", "c")]) for n in range(TOGETHER + 5)])
+    large = unit(events=[told("a", data="x" * (MAX_BYTES // 3)) for _ in range(4)])
+    await store.commit([large])
+    payloads = [msgspec.json.decode(row.payload) for row in await store.jobs(DELIVERIES, JobState.WAITING)]
+    bundles = [[one["body"]["kind"] for one in payload["events"]] for payload in payloads]
+    assert bundles == [["a"] * TOGETHER, ["a"] * 5, ["b"] * TOGETHER, ["b"] * 5, ["a"] * 2, ["a"] * 2]
+    await store.close()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -17,7 +19,7 @@ from ..core.clock import Clock
 from ..core.errors import HandlerError, NotFound, PayloadError, PenstockError, Permanent, RunError
 from ..core.events import Event, event_of
 from ..core.ids import digest
-from ..core.matching import contains, keys_of
+from ..core.matching import contains
 from ..core.retry import Backoff, RetryPolicy
 from ..jobs.committer import Committer, Intent
 from ..jobs.context import Context
@@ -30,11 +32,13 @@ from ..jobs.work import Failure, Stopped, Success
 from ..ports.store import Store, WaitRow
 from ..ports.unit import DELIVER, DELIVERIES, EMIT, Claim, Completed, GivenBack, Receipt, Refused, Unit
 from ..telemetry.recorder import Recorder
+from .told import Bundle, Told
 
 PATIENT = RetryPolicy(attempts=1_000, backoff=Backoff("exponential", 200, 60_000))
 PAGE = 200
 Opening = dict[tuple[str, int], list[Unit]]  # by job and attempt: the gates it opens as it ends
 
+Offer = Callable[[], Coroutine[Any, Any, None]]
 StartFlow = Callable[[str, str, Event], Coroutine[Any, Any, None]]  # flow, run, event
 EmitTo = Callable[[str, str, Any, str], Awaitable[None]]  # run, kind, data, key
 
@@ -72,22 +76,25 @@ class Deliveries:
         return DeliveryWork(claim, handler, self._recorder, self._clock, self._unit_id, self._opening)
 
     async def deliver(self, payload: dict[str, Any], ctx: Context) -> None:
-        """Opens every gate that waits for an event."""
-        stream = payload["stream"]
-        event = await self._told(stream, payload["id"], payload.get("body"))
-        if event is None:
+        """Opens every gate that waits for an event, or for one of several that were committed together."""
+        found = [await self._told(**one) for one in payload.get("events", [payload])]
+        told = [one for one in found if one is not None]
+        if not told:
             return  # trimmed meanwhile
+        bundle = Bundle(told)
         after: str | None = None
-        keys, cursor = keys_of(event.data), payload["cursor"]
         opening: list[Unit] = []
         problems: list[BaseException] = []
         # A gate that was opened later looks back by itself, if it is to have what came before it.
-        while rows := await self._store.listening(event.kind, keys, before=cursor, after=after, limit=PAGE):
+        while rows := await self._store.listening(
+            bundle.kind, bundle.keys, before=bundle.before, after=after, limit=PAGE
+        ):
             after = rows[-1].id
             await self._open_all(opening)
-            opening, others = self._sorted(rows, event, stream)
-            offers = await asyncio.gather(*others, return_exceptions=True)
-            problems += [problem for problem in offers if isinstance(problem, BaseException)]
+            opening, others = self._sorted(rows, bundle)
+            for offers in others:  # one event after the other
+                answers = await asyncio.gather(*(offer() for offer in offers), return_exceptions=True)
+                problems += [problem for problem in answers if isinstance(problem, BaseException)]
             if len(rows) < PAGE:
                 break
         if problems:
@@ -96,30 +103,34 @@ class Deliveries:
         if opening:
             self._opening[ctx.job_id, ctx.attempt] = opening
 
-    async def _told(self, stream: str, id: str, body: dict[str, Any] | None) -> Event | None:
+    async def _told(self, stream: str, id: str, cursor: str, body: dict[str, Any] | None = None) -> Told | None:
         """The event a delivery is about; some stores send it along."""
         if body is not None:
-            return event_of(stream, id, body)
+            return Told(stream, cursor, event_of(stream, id, body))
         found = await self._store.read(stream, after=_before(id), limit=1)
-        return found[0] if found and found[0].id == id else None
+        return Told(stream, cursor, found[0]) if found and found[0].id == id else None
 
-    def _sorted(
-        self, rows: list[WaitRow], event: Event, stream: str
-    ) -> tuple[list[Unit], list[Coroutine[Any, Any, object]]]:
-        """Of those who wait for the event: units that may be one, and what has to be done for each alone."""
+    def _sorted(self, rows: list[WaitRow], bundle: Bundle) -> tuple[list[Unit], list[list[Offer]]]:
+        """Of those who wait for one of the events: units that may be one, and what has to be done for each alone, by
+        event."""
         opening: list[Unit] = []
-        others: list[Coroutine[Any, Any, object]] = []
+        others: dict[str, list[Offer]] = {one.cursor: [] for one in bundle.told}
         for row in rows:
             body = decode_body(row.body)
-            if not self._fits(body, event, stream):
+            fitting = (one for one in bundle.candidates(row) if self._fits(body, one.event, one.stream))
+            if row.kind == EVENT and not body.shared:
+                opening += [self._unit(row, body, one.event, one.stream) for one in islice(fitting, 1)]
                 continue
-            if row.kind != EVENT:
-                others.append(self._start_flow(row.scope, run_of(row, stream, event.id), event))
-            elif body.shared:
-                others.append(self._open(row, body, event, stream))
-            else:
-                opening.append(self._unit(row, body, event, stream))
-        return opening, others
+            for one in fitting:
+                others[one.cursor].append(partial(self._offer, row, body, one))
+        return opening, list(others.values())
+
+    async def _offer(self, row: WaitRow, body: GateBody, told: Told) -> None:
+        event, stream = told.event, told.stream
+        if row.kind == EVENT:
+            await self._open(row, body, event, stream)
+        else:
+            await self._start_flow(row.scope, run_of(row, stream, event.id), event)
 
     async def _open_all(self, units: list[Unit]) -> None:
         """Opens gates by one write, or by one each if something else was first at one of them."""

@@ -11,7 +11,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -283,11 +284,14 @@ class Durables:
 
     async def one(self, call: Durable[T]) -> T:
         call.awaited = True
-        with self.exclusive(call.name):
+        self._enter(call.name)
+        try:
             await call.begin()
             if call.done():
                 return call.result()
             raise self._sleep([call])
+        finally:
+            self._busy = None
 
     async def all(self, calls: Sequence[Durable[Any]]) -> list[Any]:
         """Every value, in order; goes to sleep until the last one is there."""
@@ -360,32 +364,26 @@ class Durables:
         self._asleep = ", ".join(gate.name for gate in gates)
         return suspension
 
-    def exclusive(self, name: str) -> _Exclusive:
-        return _Exclusive(self, name)
+    @contextmanager
+    def exclusive(self, name: str) -> Iterator[None]:
+        self._enter(name)
+        try:
+            yield
+        finally:
+            self._busy = None
 
-
-class _Exclusive:
-    """Two durable calls at once would be recorded in an order that a re-run need not repeat."""
-
-    def __init__(self, calls: Durables, name: str) -> None:
-        self._calls = calls
-        self._name = name
-
-    def __enter__(self) -> None:
-        calls = self._calls
-        calls._attempt.check()
-        if calls._asleep is not None:
-            raise calls._went_on(_caller())
-        if calls._busy is not None:
-            raise calls.journal.broken(
+    def _enter(self, name: str) -> None:
+        """Two durable calls at once would be recorded in an order that a re-run need not repeat."""
+        self._attempt.check()
+        if self._asleep is not None:
+            raise self._went_on(_caller())
+        if self._busy is not None:
+            raise self.journal.broken(
                 ConcurrentDurableCall,
-                f"{self._name} began while {calls._busy} was under way: await them in turn, or hand them to "
+                f"{name} began while {self._busy} was under way: await them in turn, or hand them to "
                 "ctx.all([...]) or ctx.first({...}), not to asyncio.gather, a task or the function of a ctx.run",
             )
-        calls._busy = self._name
-
-    def __exit__(self, *_: object) -> None:
-        self._calls._busy = None
+        self._busy = name
 
 
 def _caller() -> object:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 from ..core.clock import Clock
 from ..core.errors import AttemptCancelled, BadArgument, Suspension
-from ..core.payload import pack
+from ..core.payload import pack, unpack
 from ..ports.unit import DELIVERIES, CloseWait, Committed, Fenced, NewJob, Receipt, Refused, Unit, WaitChange
 from .durable import Durables, Gate
-from .gates import EVENT, TIME, TRIGGER, GateBody, gate_id, step_event, trigger_event
+from .gates import EVENT, TIME, TRIGGER, GateBody, recorded_id, step_event, trigger_event
 from .journal import RESULT, Journal, Kept
 from .waits import Waits
 from .work import Work
@@ -50,23 +49,30 @@ class Sleeping:
         self._unit_id = unit_id
         self._submit = submit
         self._public_url = public_url
+        self._calls: Durables | None = None
+        self._waits: Waits | None = None
 
-    @cached_property
+    # Not cached_property: its lock costs more than what it guards.
+
+    @property
     def calls(self) -> Durables:
-        return Durables(self)
+        if self._calls is None:
+            self._calls = Durables(self)
+        return self._calls
 
-    @cached_property
+    @property
     def waits(self) -> Waits:
-        if self._work.run_id is None:
-            raise BadArgument(
-                f"job {self._work.claim.job} belongs to no run and cannot wait: make it a step of a flow, or enqueue "
-                "another job with a delay"
-            )
-        return Waits(self.calls, self)
+        if self._waits is None:
+            if self._work.run_id is None:
+                raise BadArgument(
+                    f"job {self._work.claim.job} belongs to no run and cannot wait: make it a step of a flow, or "
+                    "enqueue another job with a delay"
+                )
+            self._waits = Waits(self.calls, self)
+        return self._waits
 
     def let_go(self) -> None:
-        for made in ("calls", "waits"):
-            self.__dict__.pop(made, None)
+        self._calls = self._waits = None
 
     @property
     def now_ms(self) -> int:
@@ -111,7 +117,7 @@ class Sleeping:
         """What is written with the attempt's end, the gates that nobody will stand before again closed."""
         for key, entry in self.journal.entries.items():
             if entry.kind in (TIME, EVENT, TRIGGER) and self.journal.recall(key + RESULT) is None:
-                id = gate_id(entry.kind, self.journal.scope, key)
+                id = recorded_id(entry.kind, self.journal.scope, key, unpack(bytes(entry.value)))
                 self.journal.kept.waits.append(CloseWait(id, "cancelled", lenient=True))
                 if entry.kind == TRIGGER:
                     self.say_trigger("trigger.cancelled", id, {"reason": "the step has ended"})
@@ -133,8 +139,11 @@ class Sleeping:
         return GateBody(key, self.now_ms, work.step, work.n, work.shown_correlation)
 
     def say(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
-        meta = {"attempt": self._work.claim.attempt, **({"triggerId": trigger} if trigger is not None else {})}
-        event = step_event(self._work.recorder, kind, self.run, self.gate_body(""), data, meta)
+        work = self._work
+        meta: dict[str, Any] = {"attempt": work.claim.attempt}
+        if trigger is not None:
+            meta["triggerId"] = trigger
+        event = step_event(work.recorder, kind, self.run, work.step, work.n, work.shown_correlation, data, meta)
         self.journal.kept.events.append(event)
 
     def say_trigger(self, kind: str, id: str, data: dict[str, Any]) -> None:

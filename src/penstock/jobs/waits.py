@@ -17,7 +17,7 @@ from ..core.payload import pack, plain, unpack
 from ..ports.unit import CloseWait, OpenWait
 from .context import check_kind
 from .durable import Durables, Gate
-from .gates import EVENT, TIME, TRIGGER, GateBody, GateResult, decode_result, gate_id
+from .gates import EVENT, TIME, TRIGGER, GateBody, GateResult, decode_result, ordered_id, recorded_id
 from .journal import RESULT, Call, encode
 from .sleeper import Sleeper, expire, late, timeout_of
 from .triggers import PendingTrigger, Trigger
@@ -37,7 +37,6 @@ class _Recorded(Gate[T]):
         self._sleeper = sleeper
         self._call = call
         self._journal = sleeper.journal
-        self._id = gate_id(self.kind, self._journal.scope, call.key)
         recorded = unpack(bytes(call.entry.value)) if call.entry is not None else None
         self._opened: dict[str, Any] | None = recorded
         found = self._journal.recall(call.key + RESULT)
@@ -45,6 +44,11 @@ class _Recorded(Gate[T]):
 
     def done(self) -> bool:
         return self._result is not None
+
+    @property
+    def _id(self) -> str:
+        assert self._opened is not None
+        return recorded_id(self.kind, self._journal.scope, self._call.key, self._opened)
 
     @property
     def due(self) -> int | None:
@@ -70,7 +74,8 @@ class _Recorded(Gate[T]):
         return body
 
     def _open(self, due: int | None) -> None:
-        self._opened = {"at": self._calls.now_ms, "due": due}
+        id = ordered_id(self.kind, self._journal.scope, self._call.key)
+        self._opened = {"at": self._calls.now_ms, "due": due, "id": id}
         self._calls.keep(self._call, self._opened)
 
 
@@ -86,13 +91,13 @@ class TimeGate(_Recorded[None]):
     async def begin(self) -> None:
         if self._opened is None:
             self._open(self._until())
-        if self._result is None and self.due is not None and self.due <= self._calls.now_ms:
-            self._settle(GateResult(self.due))
+        assert self._opened is not None
+        due, now = self._opened["due"], self._calls.now_ms
+        if self._result is None and due <= now:
+            self._settle(GateResult(due))
             if self._call.entry is not None:  # it was slept on
                 self._journal.kept.waits.append(CloseWait(self._id, "resolved", lenient=True))
-                assert self._opened is not None
-                waited = self._calls.now_ms - self._opened["at"]
-                said = {"wait": self.name, "reason": "Time reached", "awaitDuration": waited}
+                said = {"wait": self.name, "reason": "Time reached", "awaitDuration": now - self._opened["at"]}
                 self._sleeper.say("step.resumed", said)
 
     def result(self) -> None:

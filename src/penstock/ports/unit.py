@@ -33,7 +33,8 @@ class NewEvent(msgspec.Struct, frozen=True):
 
     An event that others may wait for has its `kind` said here: it can be found by it afterwards, and if a wait with
     that topic is open, a job named DELIVER with the payload `{"stream":…,"id":…,"cursor":…}` (of the feed) is added to
-    DELIVERIES in the same write. A store may add `"body":…`, which saves whoever delivers it from reading it.
+    DELIVERIES in the same write. A store may add `"body":…`, which saves whoever delivers it from reading it, and may
+    tell of several events of a kind by one job, `{"events":[…]}`, oldest first, if no wait was opened between them.
     """
 
     stream: str

@@ -233,7 +233,7 @@ def cancel_keeps_jobs() -> None:
 
 @mutant("what an attempt recorded with `patch` is forgotten by the next", "simulation", "sweep:state")
 def memos_forgotten() -> None:
-    _rewrite("memos_of", "WHERE scope = ?", "WHERE scope = ? AND 0")
+    _rewrite("memos_of", "ON m.scope = s.value", "ON m.scope = s.value AND 0")
 
 
 # The scheduler

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import apsw
 import msgspec
 
 from ...core.ids import event_id
+from ...core.payload import MAX_BYTES
 from ...ports.unit import DELIVER, DELIVERIES, NewEvent
 from ..queries import Queries
 
@@ -16,6 +18,7 @@ SQL = Queries(__package__, "hot.sql")
 # The stream that no one can name counts the events of all streams: readers of the feed keep that number, so it is
 # never given out twice, even when the newest events are trimmed.
 FEED = ""
+TOGETHER = 50  # events told of by one job: enough to share its cost, few enough to be shared among workers
 
 
 class _Head:
@@ -38,7 +41,9 @@ class Appender:
         self._touched = touched
         self._heads: dict[str, _Head] = {}
         self._rows: list[tuple[int, int, int, bytes, str | None]] = []
-        self._told: list[tuple[str, str, int]] = []  # kind, stream and row of events that others may wait for
+        # Stream and row of events that others may wait for, by kind and by how many gates had been opened before.
+        self._told: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        self._gates = 0
 
     def append(self, events: Sequence[NewEvent]) -> list[tuple[int, int]]:
         """Gives each event its place, `(ms, seq)`: gapless in its stream, its time never going back."""
@@ -47,14 +52,14 @@ class Appender:
             head = self._heads.get(event.stream) or self._head(event.stream)
             head.seq += 1
             if event.kind is not None:
-                self._told.append((event.kind, event.stream, len(self._rows)))
+                self._told.setdefault((event.kind, self._gates), []).append((event.stream, len(self._rows)))
             self._rows.append((head.sid, head.seq, head.ms, event.body, event.kind))
             places.append((head.ms, head.seq))
         return places
 
-    @property
-    def position(self) -> int:
-        """The last place given out in the order of all streams."""
+    def place_gate(self) -> int:
+        """The last place given out in the order of all streams: what comes after it is for a gate opened now."""
+        self._gates += 1
         return (self._heads.get(FEED) or self._head(FEED)).seq + len(self._rows)
 
     def flush(self) -> None:
@@ -71,20 +76,38 @@ class Appender:
         self._rows.clear()
 
     def _deliver(self, first: int) -> None:
-        """Adds a job for each event that someone waits for. A gate that is opened later looks back by itself."""
+        """Adds jobs for events that someone waits for. A gate that is opened later looks back by itself.
+
+        Events of a kind go together, but for those before and after which a gate was opened: it may have the ones and
+        not the others.
+        """
         awaited: dict[str, bool] = {}
-        for kind, stream, row in self._told:
+        for (kind, _), places in self._told.items():
             if kind not in awaited:
                 awaited[kind] = self._cursor.execute(SQL.awaited, (kind,)).fetchone() is not None
             if awaited[kind]:
-                _, seq, ms, body, _ = self._rows[row]
-                told = {"stream": stream, "id": event_id(ms, seq), "cursor": str(first + row)}
-                payload = msgspec.json.encode(told | {"body": msgspec.Raw(body)})
-                job = (f"told.{first + row}", DELIVERIES, DELIVER, self._now, b"{}", payload)
-                self._cursor.execute(SQL.know_queue, (DELIVERIES,))
-                self._cursor.execute(SQL.deliver, job)
-                self._touched.add(f"queue:{DELIVERIES}")
+                self._tell_all(places, first)
         self._told.clear()
+
+    def _tell_all(self, places: list[tuple[str, int]], first: int) -> None:
+        told: list[dict[str, Any]] = []
+        size = 0
+        for stream, row in places:
+            _, seq, ms, body, _ = self._rows[row]
+            if len(told) == TOGETHER or (told and size + len(body) > MAX_BYTES):
+                self._tell(told)
+                told, size = [], 0
+            size += len(body)
+            id, cursor = event_id(ms, seq), str(first + row)
+            told.append({"stream": stream, "id": id, "cursor": cursor, "body": msgspec.Raw(body)})
+        self._tell(told)
+
+    def _tell(self, told: list[dict[str, Any]]) -> None:
+        payload = msgspec.json.encode(told[0] if len(told) == 1 else {"events": told})
+        job = (f"told.{told[0]['cursor']}", DELIVERIES, DELIVER, self._now, b"{}", payload)
+        self._cursor.execute(SQL.know_queue, (DELIVERIES,))
+        self._cursor.execute(SQL.deliver, job)
+        self._touched.add(f"queue:{DELIVERIES}")
 
     def _head(self, stream: str) -> _Head:
         row = self._cursor.execute(SQL.head, (stream,)).fetchone()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import apsw
+import msgspec
 
 from ...core.ids import token
 from ...ports.unit import Ask, Claim, Claims, NewEvent, RateLimit, Started, Want
@@ -65,13 +66,15 @@ class Claimer:
         while page > 0:
             # One more than wanted says whether any is left.
             rows = self._cursor.execute(SQL.waiting, (want.queue, page + 1)).fetchall()
+            memos = self._memos(rows[:page])
+            row: tuple[Any, ...]
             for row in rows[:page]:
                 if not self._is_to_be_worked_on(row):
                     continue
                 if budget is not None and not budget.spend(row[4]):
                     self._cursor.execute(SQL.postpone, (budget.until(row[4]), row[0]))
                 else:
-                    claims.append(self._activate(want.queue, row, ask))
+                    claims.append(self._activate(want.queue, row, memos.get(row[11] or row[7], {}), ask))
                     left -= 1
             if len(rows) <= page:
                 self.emptied.append(want.queue)
@@ -93,7 +96,17 @@ class Claimer:
             self._cursor.execute(SQL.drop_closed, (self._now, pk))
         return False
 
-    def _activate(self, queue: str, row: Sequence[Any], ask: Ask) -> Claim:
+    def _memos(self, rows: Sequence[Sequence[Any]]) -> dict[str, dict[str, bytes]]:
+        """By scope, what is recorded of those that were handed out before, or go on for another: one read for all."""
+        scopes = [row[11] or row[7] for row in rows if row[12] or row[11] is not None]
+        found: dict[str, dict[str, bytes]] = {}
+        if scopes:
+            listed = msgspec.json.encode(scopes).decode()
+            for scope, name, value in self._cursor.execute(SQL.memos_of, (listed,)):
+                found.setdefault(scope, {})[name] = value
+        return found
+
+    def _activate(self, queue: str, row: Sequence[Any], memos: dict[str, bytes], ask: Ask) -> Claim:
         pk, run, _, _, _, version, record, job, name, payload, opts, scope, attempt, failures, crashes, stream, head = (
             row
         )
@@ -104,13 +117,9 @@ class Claimer:
         if stream is not None:
             body = Started(stream, head).body(attempt, ask.worker)
             self._append((NewEvent(stream, body),))
-        own, scope = scope, scope or job
-        memos: dict[str, bytes] = {}
-        if attempt > 1 or own is not None:
-            memos = dict(execute(SQL.memos_of, (scope,)).fetchall())  # type: ignore[arg-type]
         return Claim(
-            job, queue, name, payload, opts, scope, attempt, secret, failures, crashes, pk, run, version or 0, record,
-            memos, self._now,
+            job, queue, name, payload, opts, scope or job, attempt, secret, failures, crashes, pk, run, version or 0,
+            record, memos, self._now,
         )  # fmt: skip
 
 

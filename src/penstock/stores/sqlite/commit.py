@@ -46,6 +46,8 @@ class Committer:
         self.keeper = Keeper(cursor, now, touched)
         # Status, closed and paused of the run being written, as they were.
         self._head: tuple[str, int, int] = ("", 0, 0)
+        # At least so many waits of the run being closed are open; None if nobody has looked.
+        self._gates: int | None = None
 
     def apply(self, unit: Unit) -> Receipt:
         remember = forgettable(unit)
@@ -75,13 +77,18 @@ class Committer:
     def _check_owner(self, unit: Unit) -> Receipt | None:
         """The fence of its claim and the version of its run, read together if it has both."""
         claim, run = unit.claim, unit.run
+        self._gates = None
         if claim is None:
             return None if run is None else self._check_version(unit, run, self._one(SQL.run_head, (run.id,)))
         if run is None:
             return self._check_fence(unit, claim, self._one(SQL.fence, (claim.handle,)))
-        row = self._one(SQL.fence_and_head, (claim.handle, run.id))
+        if run.closed:
+            row = self._one(SQL.fence_and_last, (claim.handle, run.id, len(unit.waits) + 1))
+            self._gates = row[10] if row else None
+        else:
+            row = self._one(SQL.fence_and_head, (claim.handle, run.id))
         refusal = self._check_fence(unit, claim, row and row[:4])
-        return refusal or self._check_version(unit, run, row[4:] if row and row[4] is not None else None)
+        return refusal or self._check_version(unit, run, row[4:10] if row and row[4] is not None else None)
 
     def _one(self, sql: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return self._cursor.execute(sql, values).fetchone()
@@ -149,7 +156,7 @@ class Committer:
         for job in unit.takes:
             self._cursor.execute(SQL.take, (job,))
         for job in unit.wakes:
-            self._touch_queues(SQL.wake, (job,))
+            self._wake(job)
         places = self._append(unit.events) if unit.events else []
         stand: dict[int, str] = {}
         if children.known(self._cursor, unit):
@@ -158,6 +165,8 @@ class Committer:
             added = [self._add(n, job, stand) for n, job in enumerate(unit.jobs)]
         if unit.memos or unit.waits or unit.state or unit.schedule is not None or unit.once is not None:
             self._write_rest(unit)
+        if unit.run is not None and unit.run.closed:
+            self._close_run(unit.run)
         if isinstance(unit.outcome, Completed | Dead) and unit.outcome.keep is not None:
             self.keeper.ended(unit, unit.outcome.keep)
         return Committed(places, added, stand)
@@ -176,12 +185,21 @@ class Committer:
             )
             if self._head[2] and not run.paused:
                 self._touch_queues(SQL.release, (now, f"{run.id}.", f"{run.id}/", run.id))
-        if run.closed:
-            execute(SQL.cancel_waits, (run.id,))
-            self._touched.add(f"run:{run.id}")
         if run.cancel_jobs:
             execute(SQL.cancel_jobs, (now, unit_id, f"{run.id}.", f"{run.id}/", run.id))
             self._touched.add("cancelled")
+
+    def _close_run(self, run: RunWrite) -> None:
+        """After the unit's own waits: one that the last unit of a run has resolved is not cancelled."""
+        if self._gates != 0:
+            self._cursor.execute(SQL.cancel_waits, (run.id,))
+        self._touched.add(f"run:{run.id}")
+
+    def _wake(self, job: str) -> None:
+        found = self._one(SQL.asleep, (job,))  # RETURNING would take twice as long
+        if found is not None:
+            self._cursor.execute(SQL.wake, (found[0],))
+            self._touched.add(f"queue:{found[1]}")
 
     def _touch_queues(self, sql: str, values: tuple[Any, ...]) -> None:
         for row in self._cursor.execute(sql, values).fetchall():
@@ -249,11 +267,14 @@ class Committer:
                     SQL.open_wait,
                     (
                         wait.id, wait.run, wait.scope, wait.kind, wait.due, wait.job, wait.topic, wait.key, wait.body,
-                        self._appender.position,
+                        self._appender.place_gate(),
                     ),
                 )  # fmt: skip
+                self._gates = None
             else:
                 execute(SQL.close_wait, (wait.state, wait.id))
+                if self._gates is not None:
+                    self._gates -= self._cursor.connection.changes()
         for write in unit.state:
             if write.value is None:
                 execute(SQL.delete_state, (write.key,))

@@ -10,6 +10,11 @@ SELECT version, status, closed, paused, unit, record FROM runs WHERE id = ?;
 SELECT j.state, j.attempt, j.token, j.unit, r.version, r.status, r.closed, r.paused, r.unit, r.record
 FROM jobs j LEFT JOIN runs r ON r.id = ?2 WHERE j.pk = ?1;
 
+-- name: fence_and_last
+SELECT j.state, j.attempt, j.token, j.unit, r.version, r.status, r.closed, r.paused, r.unit, r.record,
+       (SELECT count(*) FROM (SELECT 1 FROM waits WHERE run = ?2 AND state = 'open' LIMIT ?3))
+FROM jobs j LEFT JOIN runs r ON r.id = ?2 WHERE j.pk = ?1;
+
 -- name: insert_run
 INSERT INTO runs (id, version, flow, status, closed, paused, created, updated, unit, record)
 VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -53,8 +58,11 @@ UPDATE jobs SET state = ?, due = ?, unit = ?, lease = NULL WHERE pk = ?;
 -- name: suspend
 UPDATE jobs SET state = ?, due = ?, unit = ?, lease = NULL WHERE pk = ?;
 
+-- name: asleep
+SELECT pk, queue FROM jobs WHERE id = ? AND state IN (1, 3);
+
 -- name: wake
-UPDATE jobs SET state = 0, due = 0 WHERE id = ? AND state IN (1, 3) RETURNING queue;
+UPDATE jobs SET state = 0, due = 0 WHERE pk = ?;
 
 -- name: hold
 UPDATE jobs SET state = -1 WHERE pk = ?;
@@ -82,7 +90,7 @@ SELECT 1 FROM jobs WHERE id = ? AND state IN (0, 1, 3, 5);
 INSERT INTO memos (scope, name, value) VALUES (?, ?, ?) ON CONFLICT (scope, name) DO NOTHING;
 
 -- name: memos_of
-SELECT name, value FROM memos WHERE scope = ?;
+SELECT m.scope, m.name, m.value FROM json_each(?) s CROSS JOIN memos m ON m.scope = s.value;
 
 -- name: open_wait
 INSERT INTO waits (id, run, scope, kind, state, due, job, topic, key, body, pos)

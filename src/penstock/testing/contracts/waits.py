@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from ...ports.store import Store, WaitRow
-from ...ports.unit import CloseWait, Committed, Memo, Refused, Unit
-from .samples import STREAM, apply, event, job, run, unit, wait
+from ...ports.unit import CloseWait, Committed, Completed, Memo, Refused, Unit
+from .samples import STREAM, apply, claim_one, event, job, run, unit, wait
 from .subject import StoreUnderTest
 
 
@@ -106,6 +106,29 @@ class WaitsContract(StoreUnderTest):
         await apply(store, unit(waits=[CloseWait("a", "resolved")]))
         await apply(store, unit(run=run("r", 1, status=status, closed=True)))
         assert [await _state(store, id) for id in ("a", "b", "other")] == ["resolved", "cancelled", "open"]
+
+    @pytest.mark.parametrize("by", ["attempt", "command"])
+    async def test_a_wait_closed_by_the_unit_that_closes_its_run_is_what_that_unit_says(
+        self, store: Store, by: str
+    ) -> None:
+        opened = [wait(id, "r") for id in ("resolved", "expired", "left", "other")]
+        await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")], waits=opened))
+        closes = [CloseWait("resolved", "resolved"), CloseWait("expired", "expired", lenient=True)]
+        last = unit(run=run("r", 1, status="completed", closed=True), waits=[*closes, wait("new", "r")])
+        if by == "attempt":
+            last.claim, last.outcome = await claim_one(store), Completed()
+        assert isinstance(await apply(store, last), Committed)
+        ids = ("resolved", "expired", "left", "other", "new")
+        assert [await _state(store, id) for id in ids] == ["resolved", "expired", *["cancelled"] * 3]
+        assert await store.waits(run="r") == []
+
+    async def test_the_only_wait_of_a_run_is_closed_by_the_unit_that_closes_the_run(self, store: Store) -> None:
+        await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")], waits=[wait("w", "r")]))
+        claim = await claim_one(store)
+        closing = run("r", 1, status="completed", closed=True)
+        waits = [CloseWait("w", "resolved", lenient=True), CloseWait("w", "cancelled", lenient=True)]
+        await apply(store, unit(claim=claim, outcome=Completed(), run=closing, waits=waits))
+        assert await _state(store, "w") == "resolved"
 
     async def test_a_run_closed_in_the_same_call_takes_the_waits_before_it(self, store: Store) -> None:
         await store.commit([unit(run=run("r"), waits=[wait("w", "r")]), unit(run=run("r", 1, closed=True))])

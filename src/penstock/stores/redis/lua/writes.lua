@@ -71,10 +71,7 @@ local function write_run()
   else
     call('HSET', key, 'version', version, 'updated', stamp, 'unit', unit, 'record', run.record)
   end
-  if run.closed then
-    for _, id in ipairs(call('ZRANGE', key .. ':waits', 0, -1)) do close_wait(id, 'cancelled') end
-    touch('run:' .. run.id)
-  end
+  if run.closed then touch('run:' .. run.id) end
   if run.cancel then
     each_job_of_run(cancel)
     touch('cancelled')
@@ -207,6 +204,11 @@ local function write_parts()
   return {COMMITTED, places, added}
 end
 
+-- After the unit's own waits: one that the last unit of a run has resolved is not cancelled.
+local function cancel_waits()
+  for _, id in ipairs(call('ZRANGE', NS .. 'run:' .. run.id .. ':waits', 0, -1)) do close_wait(id, 'cancelled') end
+end
+
 local function write()
   if remember then call('ZADD', NS .. 'units', now, unit) end
   if put then put_schedule() end
@@ -216,6 +218,7 @@ local function write()
   for _, id in ipairs(takes) do delete_job(base_of(taken[id][1]), id, taken[id][2]) end
   for _, id in ipairs(wakes) do wake(id) end
   local receipt = write_parts()
+  if run and run.closed then cancel_waits() end
   forget_ended(unit)
   if move then move_schedule() end
   if once then call('ZADD', NS .. 'once', now, once) end

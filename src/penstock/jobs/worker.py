@@ -12,12 +12,13 @@ from ..core.clock import Clock
 from ..core.durations import show_ms
 from ..core.errors import ChildrenPending, StoreError
 from ..ports.runner import Runner
-from ..ports.store import Listener, Store
+from ..ports.store import Listener, Pipelined, Store
 from ..ports.unit import Ask, Claim, Claims, RateLimit, Receipt, Refused, Want
 from .attempt import LEASE_LOST, SHUTDOWN, Attempt
 from .committer import Committer
 from .leases import LeaseKeeper
 from .quarantine import Quarantine
+from .read_ahead import PATIENCE, ReadAhead
 from .sleeping import OUTDATED
 from .work import Ending, Engine, Failure, Limited, Stopped, Success, Waiting, Work
 
@@ -72,6 +73,7 @@ class Worker:
         self._active: dict[str, tuple[Claim, Attempt | None]] = {}
         self._held: Counter[str] = Counter()
         self._denied = False
+        self._crowded = False  # more is held than is to be: nobody has asked for work to fill the slots of what ends
         self._kept: Counter[str] = Counter()  # slots of each queue kept for asks that are not answered yet
         self._promised = 0  # and of the worker: one ask may want the same slots for several queues
         self._leaving: Counter[str] = Counter()  # attempts that end with those asks: their slots were counted there
@@ -82,6 +84,8 @@ class Worker:
         self._next_look = 0  # when the store is looked at next, whatever is heard
         self._turn = 0
         self._loop = asyncio.get_running_loop()
+        self._ahead = ReadAhead(concurrency, self._loop.time, used=isinstance(store, Pipelined))
+        self._look: asyncio.TimerHandle | None = None  # whether what was read ahead still waits
         self._quarantine = Quarantine(max_crashes, lease_ms / 1000)
         self._keeper = LeaseKeeper(store, lease_ms, self._claims, self._report_lost)
 
@@ -170,15 +174,18 @@ class Worker:
         if self._stopping.is_set() or self._quarantine.busy:
             return None
         leaving = self._leaving
-        free = self._concurrency - len(self._active) - self._promised + leaving.total() + finishing.total()
+        most = self._concurrency + self._ahead.most(self._concurrency)
+        free = most - len(self._active) - self._promised + leaving.total() + finishing.total()
         if free <= 0:
             self._denied = self._promised > 0  # the answer under way may leave room
+            self._crowded = True
             return None
         wants = []
         for queue, limits in self._queues.items():
-            room = min(
-                limits.concurrency - self._held[queue] - self._kept[queue] + leaving[queue] + finishing[queue], free
-            )
+            most = limits.concurrency
+            if limits.rate is None and limits.max_active is None:
+                most += self._ahead.most(most)
+            room = min(most - self._held[queue] - self._kept[queue] + leaving[queue] + finishing[queue], free)
             if room > 0:
                 wants.append(Want(queue, room, limits.rate, limits.max_active))
         if not wants:
@@ -208,11 +215,54 @@ class Worker:
         for claim in work.claims:
             self._active[claim.token] = (claim, None)
             self._held[claim.queue] += 1
-            self._tasks[claim.token] = self._loop.create_task(self._work(claim), name=f"penstock {claim.job}")
+            if self._ahead.has_slot(claim.queue, self._slots_of(claim.queue)):
+                self._begin(claim)
+            else:
+                self._hold(claim)
+
+    def _slots_of(self, queue: str) -> int:
+        limits = self._queues.get(queue)
+        return self._concurrency if limits is None else limits.concurrency
+
+    # Reading ahead
+
+    def _begin(self, claim: Claim) -> None:
+        self._ahead.began(claim)
+        self._start(claim)
+
+    def _start(self, claim: Claim, stopped: str | None = None) -> None:
+        """Has the claim worked on; `stopped`, its handler is not called."""
+        name = f"penstock {claim.job}"
+        self._tasks[claim.token] = self._loop.create_task(self._work(claim, stopped), name=name)
+
+    def _hold(self, claim: Claim) -> None:
+        if self._stopping.is_set():  # it was asked for before
+            self._start(claim, SHUTDOWN)
+            return
+        self._ahead.hold(claim)
+        if self._look is None:
+            self._look = self._loop.call_later(PATIENCE, self._look_at_ready)
+
+    def _leave(self, claim: Claim) -> None:
+        """The handler has ended, its slot is free: what is ready begins while the end is recorded."""
+        self._ahead.ended(claim)
+        while self._ahead.ready and (ready := self._ahead.next(self._slots_of)) is not None:
+            self._begin(ready)
+
+    def _look_at_ready(self) -> None:
+        self._look = None
+        if self._ahead.overdue():
+            self._give_back()
+        elif self._ahead.ready:
+            self._look = self._loop.call_later(PATIENCE, self._look_at_ready)
+
+    def _give_back(self) -> None:
+        for claim in self._ahead.clear():
+            self._start(claim, SHUTDOWN)
 
     # Working
 
-    async def _work(self, claim: Claim) -> None:
+    async def _work(self, claim: Claim, stopped: str | None = None) -> None:
         recorded, attempt = False, None
         try:
             work = await self._engine.open(claim)
@@ -229,9 +279,13 @@ class Worker:
                 jobs=self._store,
             )
             self._active[claim.token] = (claim, attempt)
-            if (claim.crashes or self._stopping.is_set()) and not await self._may_run(claim):
+            if stopped is not None:
+                attempt.interrupt(stopped)
+            elif (claim.crashes or self._stopping.is_set()) and not await self._may_run(claim):
                 attempt.interrupt(SHUTDOWN)
-            recorded = await self._settle(attempt, await attempt.run()) is not None
+            ending = await attempt.run()
+            self._leave(claim)
+            recorded = await self._settle(attempt, ending) is not None
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -240,9 +294,12 @@ class Worker:
         finally:
             if attempt is not None:
                 attempt.let_go()
+            self._leave(claim)
             del self._active[claim.token], self._tasks[claim.token]
             self._held[claim.queue] -= 1
-            if not recorded or self._quarantine.concerns(claim):
+            crowded = self._crowded and len(self._active) < self._concurrency
+            if crowded or not recorded or self._quarantine.concerns(claim):
+                self._crowded = False
                 self._nudge()  # a slot is free, and no commit asked for work to fill it
             self._quarantine.left(claim)
 
@@ -306,11 +363,12 @@ class Worker:
             pass
 
     def _interrupt(self, lost: list[Claim]) -> None:
+        for claim in self._ahead.remove({claim.token for claim in lost}):
+            self._start(claim, _why_lost(claim))
         for claim in lost:
             _, attempt = self._active.get(claim.token, (None, None))
             if attempt is not None:
-                # The store says only that it is over; the attempt's own commit will be told whether by cancel or loss.
-                attempt.interrupt("cancelled" if claim.run is not None else LEASE_LOST)
+                attempt.interrupt(_why_lost(claim))
 
     async def _watch_cancellations(self) -> None:
         with self._store.signals.listen("cancelled") as listener:
@@ -325,6 +383,7 @@ class Worker:
     async def _finish(self) -> None:
         """Lets attempts end within the grace period, gives back the rest; a commit in flight may still bring some."""
         self._stopping.set()
+        self._give_back()
         await self._drain(self._grace)
         for _, attempt in list(self._active.values()):
             if attempt is not None:
@@ -353,6 +412,11 @@ class Worker:
     def _under_way(self) -> list[asyncio.Task[None]]:
         # A task that was cancelled before it began has not taken itself off the list.
         return [task for task in self._tasks.values() if not task.done()]
+
+
+def _why_lost(claim: Claim) -> str:
+    """The store says only that it is over; the attempt's own commit will be told whether by cancel or loss."""
+    return "cancelled" if claim.run is not None else LEASE_LOST
 
 
 def _tell(work: Work, ending: Ending) -> None:

@@ -45,10 +45,8 @@ end
 
 -- Jobs that a worker of another program held and lost: BullMQ's own look, as often as its workers would.
 local function rescue(base)
-  if real and call('EXISTS', base .. 'stalled-check') == 0 then
-    bull_moveStalledJobsToWait({base .. 'stalled', base .. 'wait', base .. 'active', base .. 'stalled-check',
-      base .. 'meta', base .. 'paused', base .. 'marker', base .. 'events', base .. 'repeat'}, {1, base, now, 30000})
-  end
+  bull_moveStalledJobsToWait({base .. 'stalled', base .. 'wait', base .. 'active', base .. 'stalled-check',
+    base .. 'meta', base .. 'paused', base .. 'marker', base .. 'events', base .. 'repeat'}, {1, base, now, 30000})
 end
 
 -- Rate limits: windows that begin with their first claim, for the queue or for each key.
@@ -90,12 +88,12 @@ end
 
 -- BullMQ's own limiter is shared with the workers of other programs; its time is the server's. Who holds a queue fills
 -- it up, and then it counts for workers without a limit too. Gives when it is lifted, if it is met.
-local function shared_limit(base, want)
+local function shared_limit(base, want, limiter)
   if not real then
     local till = tonumber(call('GET', base .. 'nq:hold') or 0)
     return till > now and till or nil
   end
-  if tonumber(call('GET', base .. 'limiter') or 0) >= (want.shared or FULL) then
+  if tonumber(limiter or 0) >= (want.shared or FULL) then
     local left = call('PTTL', base .. 'limiter')
     if left > 0 then return now + left end
   end
@@ -150,6 +148,7 @@ local function hand_out(name, base, id, set, job, head, want)
   if queue.usual and not set and want.promoted then
     activate_usual(queue, id, job, worker, token, ARGV[6])
   else
+    want.changed = true
     job = activate_unusual(base, id, token)
     if not job then return false end
   end
@@ -208,7 +207,7 @@ end
 
 -- Takes as many as there is room for; says so if none is left.
 local function take_all(queue, base, want, budget)
-  local lifted = shared_limit(base, want)
+  local lifted = shared_limit(base, want, want.limiter)
   line = {}
   for _ = 1, 5000 do
     local room = room_for(base, want)
@@ -219,29 +218,57 @@ local function take_all(queue, base, want, budget)
     if not id or room <= 0 or not take(queue, base, id, set, want, budget) then return end
     line[#line] = nil
     if want.moved then line, want.moved = {}, nil end
-    if want.shared then lifted = shared_limit(base, want) end
+    if want.shared then lifted = shared_limit(base, want, call('GET', base .. 'limiter')) end
   end
 end
 
-local function serve(queue, want)
-  local base = base_of(queue)
-  if call('HEXISTS', base .. 'meta', 'paused') == 1 then return end
-  want.promoted = promote_due(base)
-  expire(base)
-  rescue(base)
+-- The first of a sorted set: its score.
+local function first_of(key) return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
+
+-- Brings back what is due, lapsed or stalled; a look at the first of each says whether there is any.
+local function look(base, want)
+  local delayed, leased = first_of(base .. 'delayed'), first_of(base .. 'nq:leases')
+  want.promoted, want.next, want.lapses = true, delayed, leased
+  if delayed and delayed < (now + 1) * 0x1000 then
+    want.promoted, want.changed = promote_due(base), true
+  end
+  if leased and leased <= now then
+    expire(base)
+    want.changed = true
+  end
+  if not real then return end
+  local kept = call('MGET', base .. 'stalled-check', base .. 'limiter')
+  want.limiter = kept[2]
+  if not kept[1] then rescue(base) end
+end
+
+-- When there is more to be had: the next one that is due, and the next lease to run out.
+local function tell_due(base, want)
+  if want.changed then want.next, want.lapses = first_of(base .. 'delayed'), first_of(base .. 'nq:leases') end
+  if want.next then due_at(math.floor(want.next / 0x1000)) end
+  due_at(want.lapses)
+  if #claims > want.had then due_at(now + lease) end
+end
+
+local function serve(name, want)
+  local base = base_of(name)
+  local queue = queue_at(base)
+  if queue.paused then return end
+  if call('EXISTS', queue.wait, queue.active, queue.leases, base .. 'delayed', base .. 'prioritized') == 0 then
+    emptied[#emptied + 1] = name
+    return
+  end
+  look(base, want)
   want.shared = real and not want.per_key and want.max
   local budget = want.max and not want.shared and budget_of(base, want)
-  want.had = #claims
-  due_at(take_all(queue, base, want, budget))
+  want.had, want.changed = #claims, want.changed or budget
+  due_at(take_all(name, base, want, budget))
   settle()
   if budget then
     budget.save()
     if budget.room() <= 0 then due_at(budget.ends()) end
   end
-  local delayed = call('ZRANGE', base .. 'delayed', 0, 0, 'WITHSCORES')[2]
-  if delayed then due_at(math.floor(tonumber(delayed) / 0x1000)) end
-  local leased = call('ZRANGE', base .. 'nq:leases', 0, 0, 'WITHSCORES')[2]
-  if leased then due_at(tonumber(leased)) end
+  tell_due(base, want)
 end
 
 local function append_started()

@@ -9,7 +9,7 @@ local function queue_at(base)
   local meta = call('HMGET', base .. 'meta', 'paused', 'concurrency', 'max', 'opts.maxLenEvents')
   queue = {base = base, wait = base .. 'wait', active = base .. 'active', events = base .. 'events',
     marker = base .. 'marker', completed = base .. 'completed', leases = base .. 'nq:leases', id = base .. 'id',
-    metrics = base .. 'metrics:completed', most = meta[4]}
+    metrics = base .. 'metrics:completed', most = meta[4], paused = meta[1]}
   queue.usual = not meta[1] and not meta[2] and not meta[3] and meta[4] and true
   queues[base] = queue
   return queue
@@ -82,11 +82,15 @@ end
 -- As moveToFinished; says whether the job was active. The caller writes the attempt with the fields of its own.
 local function complete_usual(queue, id, value, score, fields)
   if call('LREM', queue.active, '-1', id) < 1 then return false end
-  if not queue.trimmed then call('XTRIM', queue.events, 'MAXLEN', '~', queue.most) end
-  queue.trimmed = true
   write_later('ZADD', queue.completed, score, id)
   call('HSET', queue.base .. id, 'returnvalue', value, 'finishedOn', stamp, unpack(fields))
-  call('XADD', queue.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', value, 'prev', 'active')
+  if queue.trimmed then
+    call('XADD', queue.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', value, 'prev', 'active')
+  else
+    call('XADD', queue.events, 'MAXLEN', '~', queue.most, '*', 'event', 'completed', 'jobId', id, 'returnvalue', value,
+      'prev', 'active')
+    queue.trimmed = true
+  end
   queue.ended = queue.ended + 1
   if is_drained(queue) then call('XADD', queue.events, '*', 'event', 'drained') end
   return true

@@ -1,0 +1,104 @@
+"""Reading ahead: jobs that are claimed before there is a slot for them, while every handler is quick.
+
+A slot is free when its handler has ended, but the store has yet to record that end and to hand out the next job. Where it
+is at the other end of a wire, slots stand empty for most of that time if handlers take less. So some jobs are held
+ready beyond the slots, and begin the moment a handler ends. Never more handlers run at once than there are slots.
+
+A job that is held ready is one that nobody else works on. So none is while handlers take longer than a moment, and
+those that have waited too long all the same go back to their queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+
+from ..ports.unit import Claim
+
+QUICK = 0.005  # seconds a handler may take
+PROOF = 64  # quick ones in a row before anything is read ahead
+PATIENCE = 0.1  # seconds a job waits for a slot before it goes back
+PAUSE = 30.0  # seconds without reading ahead after that
+USUAL = 32  # jobs read ahead: so many that a commit of them is worth its round trip
+FOR_EACH = 4  # slot at most
+
+
+class ReadAhead:
+    """Which handlers run, which jobs are ready, and how many of those there may be."""
+
+    def __init__(self, slots: int, now: Callable[[], float], *, used: bool) -> None:
+        self._slots = slots
+        self._now = now
+        self._used = used
+        self._running: dict[str, float] = {}  # tokens, and when their handlers began: the oldest first
+        self._of_queue: Counter[str] = Counter()
+        self._ready: deque[tuple[Claim, float]] = deque()
+        self._quick = 0
+        self._not_before = 0.0
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def ready(self) -> int:
+        return len(self._ready)
+
+    def most(self, slots: int) -> int:
+        """How many jobs more than these slots may be held now. Who works on one at a time relies on it: the next one
+        begins when the last is recorded."""
+        if self._quick < PROOF or slots < 2 or not self._used:
+            return 0
+        now = self._now()
+        oldest = next(iter(self._running.values()), now)
+        if now - oldest > QUICK or now < self._not_before:
+            return 0
+        return min(FOR_EACH * slots, max(slots, USUAL))
+
+    def has_slot(self, queue: str, slots: int) -> bool:
+        """Whether a handler of this queue, which has so many of all slots, may begin."""
+        return len(self._running) < self._slots and self._of_queue[queue] < slots
+
+    def began(self, claim: Claim) -> None:
+        self._running[claim.token] = self._now()
+        self._of_queue[claim.queue] += 1
+
+    def ended(self, claim: Claim) -> None:
+        began = self._running.pop(claim.token, None)
+        if began is None:
+            return
+        self._of_queue[claim.queue] -= 1
+        self._quick = self._quick + 1 if self._now() - began <= QUICK else 0
+
+    def hold(self, claim: Claim) -> None:
+        """Keeps it ready for the next slot."""
+        self._ready.append((claim, self._now()))
+
+    def next(self, slots_of: Callable[[str], int]) -> Claim | None:
+        """The first one there is a slot for."""
+        for n, (claim, _) in enumerate(self._ready):
+            if self.has_slot(claim.queue, slots_of(claim.queue)):
+                del self._ready[n]
+                return claim
+            if len(self._running) >= self._slots:
+                return None
+        return None
+
+    def overdue(self) -> bool:
+        """Whether one has waited for too long."""
+        return bool(self._ready) and self._now() - self._ready[0][1] > PATIENCE
+
+    def remove(self, tokens: set[str]) -> list[Claim]:
+        """Takes out those of these tokens that are ready."""
+        found = [claim for claim, _ in self._ready if claim.token in tokens]
+        if found:
+            self._ready = deque(one for one in self._ready if one[0].token not in tokens)
+        return found
+
+    def clear(self) -> list[Claim]:
+        """Takes out all that are ready, to go back; none is read ahead for a while. The last one comes first: each goes
+        back to the front of its queue."""
+        found = [claim for claim, _ in reversed(self._ready)]
+        self._ready.clear()
+        self._quick, self._not_before = 0, self._now() + PAUSE
+        return found

@@ -1,7 +1,7 @@
 """Reading ahead: jobs that are claimed before there is a slot for them, while every handler is quick.
 
-A slot is free when its handler has ended, but the store has yet to record that end and to hand out the next job. Where it
-is at the other end of a wire, slots stand empty for most of that time if handlers take less. So some jobs are held
+A slot is free when its handler has ended, but the store has yet to record that end and to hand out the next job. Where
+it is at the other end of a wire, slots stand empty for most of that time if handlers take less. So some jobs are held
 ready beyond the slots, and begin the moment a handler ends. Never more handlers run at once than there are slots.
 
 A job that is held ready is one that nobody else works on. So none is while handlers take longer than a moment, and

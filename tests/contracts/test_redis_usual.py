@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from redis import Redis
 
 import redis_server
@@ -109,6 +111,27 @@ async def _work(place: RedisStore, clock: FakeClock) -> None:
     clock.advance("61s")
     await place.commit([Unit("last", jobs=[_job(n) for n in range(300, 310)])])
     await place.claim(ASK)
+    await _mix(place)
+
+
+async def _mix(place: RedisStore) -> None:
+    """New jobs among some that are let go on, or taken away, by other units of the same commit."""
+
+    def mixed(n: int, **more: Any) -> NewJob:
+        return replace(_job(n, **more), queue="mixed")
+
+    def run(expect: int, *, paused: bool = False) -> RunWrite:
+        return RunWrite("held", expect, b"{}", "shop", "running", paused=paused)
+
+    ask = Ask((Want("mixed", 3),), 30_000, "w1")
+    await place.commit([Unit("m0", run=run(0), jobs=[mixed(400, run="held")]), Unit("m1", run=run(1, paused=True))])
+    await place.claim(ask)
+    added = [Unit(f"m{n}", jobs=[mixed(n)]) for n in (401, 402)]
+    await place.commit([added[0], Unit("m2", run=run(2)), added[1]])
+    claims = (await place.claim(ask)).claims
+    assert [claim.job for claim in claims] == ["j401", "j400", "j402"]
+    *first, last = [_end(claim) for claim in claims]
+    await place.commit([*first, Unit("m3", takes=["j309"]), Unit("m4", jobs=[mixed(403)]), last])
 
 
 def _plain(text: str) -> str:
@@ -124,7 +147,10 @@ def _left(url: str) -> dict[str, Any]:
 def _value(redis: Any, key: str) -> Any:
     match redis.type(key):
         case "hash":
-            return {_plain(name): _plain(value) for name, value in redis.hgetall(key).items()}
+            found = {_plain(name): _plain(value) for name, value in redis.hgetall(key).items()}
+            if "opts" in found and "data" in found:
+                found["opts"] = json.loads(found["opts"])  # in whatever order they are written
+            return found
         case "list":
             return redis.lrange(key, 0, -1)
         case "zset":
@@ -168,6 +194,7 @@ async def test_the_usual_way_leaves_what_bullmqs_scripts_leave(rewritten: Any, m
         ("if is_drained(queue) then", "if false then"),
         ("{'atm', made, ", "{"),
         ("  keep_counts()\n  settle()", "  settle()"),
+        ("if growing and queue.filled then return false end\n  settle()", "if growing and queue.filled then return false end"),
     ],
 )
 async def test_a_difference_would_be_seen(
@@ -176,3 +203,16 @@ async def test_a_difference_would_be_seen(
     usual = await _leaves(monkeypatch)
     rewritten(right, wrong)
     assert await _leaves(monkeypatch) != usual
+
+
+async def test_what_is_let_go_on_comes_after_what_was_added_before_it(rewritten: Any) -> None:
+    """The jobs a commit adds are put in line together, at its end or before any other."""
+    rewritten("local function release(id, queue, base)\n  settle()", "local function release(id, queue, base)")
+    place = RedisStore(redis_server.url())
+    await place.open()
+    try:
+        await place.commit([Unit("u0", jobs=[_job(309)])])
+        with pytest.raises(AssertionError, match="j400"):
+            await _mix(place)
+    finally:
+        await place.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,6 @@ from ...ports.unit import (
     Fenced,
     GivenBack,
     Keep,
-    NewEvent,
     NewJob,
     OpenWait,
     Outcome,
@@ -62,14 +61,15 @@ def encode(unit: Unit) -> list[Part]:
         for line in unit.logs:
             add(("L", line))
         if unit.outcome is not None:
-            add(("O", *_outcome(unit.outcome)))
+            add(_outcome(unit.outcome))
     if run is not None:
         add(("R", run.id, run.expect, run.record, run.flow, run.status))
-        add((_FLAG[run.closed], _FLAG[run.paused], _FLAG[run.cancel_jobs], run.after or ""))
+        if run.closed or run.paused or run.cancel_jobs or run.after is not None:
+            add(("V", _FLAG[run.closed], _FLAG[run.paused], _FLAG[run.cancel_jobs], run.after or ""))
     for event in unit.events:
-        add(("E", event.stream, event.body, event.kind or ""))
+        add(("H", event.stream, event.body, event.kind) if event.kind else ("E", event.stream, event.body))
     for job in unit.jobs:
-        add(_job(job))
+        _encode_job(job, add)
     for memo in unit.memos:
         add(("M", memo.scope, memo.name, memo.value))
     if unit.waits or unit.state or unit.takes or unit.wakes or unit.schedule is not None or unit.once is not None:
@@ -107,22 +107,24 @@ def _schedule(row: ScheduleRow) -> tuple[Part, ...]:
 
 def _outcome(outcome: Outcome) -> tuple[Part, ...]:
     """Kind, due, what BullMQ's tools are shown, the error, of those that ended how many and how old may stay, and the
-    stack."""
+    stack. The usual one has a letter of its own."""
     match outcome:
+        case Completed(result=result, keep=None):
+            return "G", NOTHING if result is None else result
         case Completed(result=result, keep=keep):
-            return "completed", "", NOTHING if result is None else result, "", *_keep(keep), ""
+            return "O", "completed", "", NOTHING if result is None else result, "", *_keep(keep), ""
         case RetryAt(due=due, error=error):
             reason, stack = _shown(error)
-            return "retry", due, reason, error, "", "", stack
+            return "O", "retry", due, reason, error, "", "", stack
         case Dead(error=error, keep=keep):
             reason, stack = _shown(error)
-            return "dead", "", reason, error, *_keep(keep), stack
+            return "O", "dead", "", reason, error, *_keep(keep), stack
         case Suspended(due=due):
-            return "suspended", "" if due is None else due, "", "", "", "", ""
+            return "O", "suspended", "" if due is None else due, "", "", "", "", ""
         case Cancelled(reason=reason):
-            return "cancelled", "", reason, "", "", "", ""
+            return "O", "cancelled", "", reason, "", "", "", ""
         case GivenBack(due=due, hold=hold):
-            return "given_back", due, "" if hold is None else hold, "", "", "", ""
+            return "O", "given_back", due, "" if hold is None else hold, "", "", "", ""
 
 
 def _keep(keep: Keep | None) -> tuple[Part, Part]:
@@ -140,19 +142,19 @@ def _shown(error: bytes) -> tuple[Part, Part]:
     return found.error or found.message or error, found.stack or ""
 
 
-def _job(job: NewJob) -> tuple[Part, ...]:
+def _encode_job(job: NewJob, add: Callable[[tuple[Part, ...]], None]) -> None:
+    """The job, then what few of them have."""
     started, added, id, scope = job.started, job.added, inside(job.id), job.scope
     if scope is None and id != job.id:
         scope = job.id
-    return (
-        "J", id, job.queue, job.name, job.payload, job.priority, job.due, job.run or "", scope or "", job.opts,
-        started.stream if started else "", started.head if started else "", job.rate_key or "", options_of(job),
-        *_added(added), _FLAG[job.waits], *_parent(job.parent),
-    )  # fmt: skip
-
-
-def _added(event: NewEvent | None) -> tuple[Part, ...]:
-    return ("0", "", "", "") if event is None else ("1", event.stream, event.body, event.kind or "")
+    begins = (started.stream, started.head) if started is not None else ("", "")
+    add(("J", id, job.queue, job.name, job.payload, job.run or "", job.opts, *begins, options_of(job)))
+    if job.priority or job.due or scope or job.rate_key or job.dedupe is not None:
+        add(("B", job.priority, job.due, scope or "", job.rate_key or "", _FLAG[job.dedupe is not None]))
+    if added is not None:
+        add(("A", added.stream, added.body, added.kind or ""))
+    if job.waits or job.parent is not None:
+        add(("F", _FLAG[job.waits], *_parent(job.parent)))
 
 
 def _parent(parent: Parent | None) -> tuple[Part, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -9,19 +10,23 @@ import msgspec
 from ...ports.unit import Keep, NewJob, Terms
 from .resp import Part
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 
 
 def options_of(job: NewJob) -> Part:
-    """What add.lua puts beside the options of its own."""
-    found: dict[str, Any] = {}
-    if job.terms is not None:
-        found.update(_terms(job.terms))
-    if job.dedupe is not None:
-        found["de"] = {"id": job.dedupe.key}
-        if job.dedupe.ttl_ms is not None:
-            found["de"]["ttl"] = job.dedupe.ttl_ms
-    return _encode(found) if found else b""
+    """What is written beside the options of the store's own."""
+    if job.dedupe is None:
+        return b"" if job.terms is None else _alone(job.terms)
+    found = {} if job.terms is None else _terms(job.terms)
+    found["de"] = {"id": job.dedupe.key}
+    if job.dedupe.ttl_ms is not None:
+        found["de"]["ttl"] = job.dedupe.ttl_ms
+    return _encode(found)
+
+
+@lru_cache(256)  # a handler's jobs all have the same
+def _alone(terms: Terms) -> bytes:
+    return _encode(_terms(terms))
 
 
 def _terms(terms: Terms) -> dict[str, Any]:

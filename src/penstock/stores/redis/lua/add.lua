@@ -1,6 +1,8 @@
 -- Adding jobs by BullMQ's own scripts, with our fields beside theirs.
-local function place(base, job, opts, delay)
+local function place(base, job, delay)
   catch_up()
+  local opts = job.options and job.options ~= '' and cjson.decode(job.options) or {}
+  opts.jobId = job.id
   local named = {base, job.id, job.name, now}
   local parent = parent_of(base, job)
   if parent then
@@ -73,9 +75,9 @@ local function fields_of(job)
 end
 
 -- Adds by BullMQ's scripts; gives the number it has arrived by, or which job stands for it.
-local function add_unusual(base, job, opts, delay)
-  local keep = opts.de and not real and follow_clock(base, opts.de)
-  local placed = place(base, job, opts, delay)
+local function add_unusual(base, job, delay)
+  local keep = job.deduplicates and not real and follow_clock(base, cjson.decode(job.options).de)
+  local placed = place(base, job, delay)
   if placed ~= job.id then return nil, placed end
   if keep then keep() end
   local number = tonumber(call('GET', base .. 'id'))
@@ -89,13 +91,11 @@ local function add_job(job)
   touch('queue:' .. job.queue)
   know_queue(job.queue)
   if is_there(job.id, base) then return 0 end
-  local opts = job.options and job.options ~= '' and cmsgpack.unpack(job.options) or {}
-  opts.jobId = job.id
   local delay, queue, arrived, stands = job.due > now and job.due - now or 0, queue_at(base), nil, nil
-  if queue.usual and is_usual(job, opts, delay) then
-    arrived = add_usual(queue, job, opts, fields_of(job))
+  if queue.usual and is_usual(job, delay) then
+    arrived = add_usual(queue, job, fields_of(job))
   else
-    arrived, stands = add_unusual(base, job, opts, delay)
+    arrived, stands = add_unusual(base, job, delay)
   end
   if not arrived then return stands end
   is_placed(job.id, job.queue)

@@ -93,12 +93,12 @@ local known_tree
 local function check_tree()
   known_tree = false
   local first = jobs[1]
-  if not first or ARGV[first + 17] ~= '1' then return end
-  local function there(i) return queue_of(ARGV[i]) or call('EXISTS', base_of(ARGV[i + 1]) .. ARGV[i]) == 1 end
+  if not first or not first.waits then return end
+  local function there(job) return queue_of(job.id) or call('EXISTS', base_of(job.queue) .. job.id) == 1 end
   known_tree = there(first)
   if known_tree then return end
   for n = 2, #jobs do
-    if there(jobs[n]) then return {REFUSED, 'job', ARGV[jobs[n]]} end
+    if there(jobs[n]) then return {REFUSED, 'job', jobs[n].id} end
   end
 end
 

@@ -1,6 +1,14 @@
 -- Jobs in BullMQ's places, and in the few of our own beside them: nq:suspended, nq:held and nq:cancelled (sorted sets),
 -- nq:leases (until when a worker may be silent) and nq:urgent (who in `wait` has a priority below 0).
-local function base_of(queue) return BULL .. queue .. ':' end
+local bases = {}
+local function base_of(queue)
+  local base = bases[queue]
+  if not base then
+    base = BULL .. queue .. ':'
+    bases[queue] = base
+  end
+  return base
+end
 
 local FULL = 9007199254740991 -- of BullMQ's limiter: more than any limit
 

@@ -1,50 +1,58 @@
--- Reading units. From ARGV[6] on: a letter and the values that belong to it, `U` beginning the next unit. Bodies are the
--- caller's and are never looked into.
+-- Reading units. From ARGV[6] on: a letter and the values that belong to it, `U` beginning the next unit. Each
+-- value costs the server something: what is usually not said has letters of its own. Bodies are the caller's and are
+-- never looked into.
 local unit, remember
 local claim, outcome, run, move, once, progress, put, before
 local events, jobs, memos, waits, states, wakes, takes, logs
 local taken
 
--- Reads what begins at i and is called by a letter; gives how many values it has.
-local function read_part(letter, i)
-  if letter == 'E' then
-    events[#events + 1] = i
-    return 3
-  elseif letter == 'J' then
-    jobs[#jobs + 1] = i
-    return 22
-  elseif letter == 'C' then
-    claim = {queue = ARGV[i], job = ARGV[i + 1], attempt = ARGV[i + 2], token = ARGV[i + 3], run = ARGV[i + 4]}
-    return 5
+local NONE = {} -- most of these lists stay empty: they share one
+local function with(list, value)
+  if list == NONE then return {value} end
+  list[#list + 1] = value
+  return list
+end
+
+-- Reads what few units have.
+local function read_rarer(letter, i)
+  if letter == 'V' then -- more of the run
+    run.closed, run.paused, run.cancel = ARGV[i] == '1', ARGV[i + 1] == '1', ARGV[i + 2] == '1'
+    run.after = optional(ARGV[i + 3])
+    return 4
   elseif letter == 'O' then
     outcome = {kind = ARGV[i], due = tonumber(ARGV[i + 1]), value = ARGV[i + 2], error = optional(ARGV[i + 3]),
       count = tonumber(ARGV[i + 4]), age = tonumber(ARGV[i + 5]), stack = optional(ARGV[i + 6])}
     return 7
-  elseif letter == 'R' then
-    run = {id = ARGV[i], expect = tonumber(ARGV[i + 1]), record = ARGV[i + 2], flow = ARGV[i + 3],
-      status = ARGV[i + 4], closed = ARGV[i + 5] == '1', paused = ARGV[i + 6] == '1', cancel = ARGV[i + 7] == '1',
-      after = optional(ARGV[i + 8])}
-    return 9
+  elseif letter == 'B' then -- more of the job
+    local job = jobs[#jobs]
+    job.priority, job.due, job.scope = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 2]
+    job.rate_key, job.deduplicates = ARGV[i + 3], ARGV[i + 4] == '1'
+    return 5
+  elseif letter == 'F' then -- its family
+    local job = jobs[#jobs]
+    job.waits, job.parent = ARGV[i] == '1', optional(ARGV[i + 1])
+    job.parent_queue, job.on_failure, job.instead = ARGV[i + 2], ARGV[i + 3], optional(ARGV[i + 4])
+    return 5
   elseif letter == 'M' then
-    memos[#memos + 1] = i
+    memos = with(memos, i)
     return 3
   elseif letter == 'P' then
     progress = ARGV[i]
   elseif letter == 'L' then
-    logs[#logs + 1] = ARGV[i]
+    logs = with(logs, ARGV[i])
   elseif letter == 'W' then
-    waits[#waits + 1] = {i, true}
+    waits = with(waits, {i, true})
     return 9
   elseif letter == 'X' then
-    waits[#waits + 1] = {i, false}
+    waits = with(waits, {i, false})
     return 3
   elseif letter == 'S' then
-    states[#states + 1] = i
+    states = with(states, i)
     return 5
   elseif letter == 'K' then
-    wakes[#wakes + 1] = ARGV[i]
+    wakes = with(wakes, ARGV[i])
   elseif letter == 'T' then
-    takes[#takes + 1] = ARGV[i]
+    takes = with(takes, ARGV[i])
   elseif letter == 'D' then
     move = {id = ARGV[i], slot = ARGV[i + 1], next = optional(ARGV[i + 2])}
     return 3
@@ -57,11 +65,40 @@ local function read_part(letter, i)
   return 1
 end
 
+-- Reads what begins at i and is called by a letter; gives how many values it has.
+local function read_part(letter, i)
+  if letter == 'E' then
+    events = with(events, i)
+    return 2
+  elseif letter == 'H' then -- with its kind: someone may wait for it
+    events = with(events, i)
+    return 3
+  elseif letter == 'C' then
+    claim = {queue = ARGV[i], job = ARGV[i + 1], attempt = ARGV[i + 2], token = ARGV[i + 3], run = ARGV[i + 4]}
+    return 5
+  elseif letter == 'G' then -- completed, and to stay
+    outcome = {kind = 'completed', value = ARGV[i]}
+    return 1
+  elseif letter == 'R' then
+    run = {id = ARGV[i], expect = tonumber(ARGV[i + 1]), record = ARGV[i + 2], flow = ARGV[i + 3],
+      status = ARGV[i + 4], closed = false, paused = false, cancel = false, after = false}
+    return 5
+  elseif letter == 'J' then
+    jobs = with(jobs, {id = ARGV[i], queue = ARGV[i + 1], name = ARGV[i + 2], payload = ARGV[i + 3], run = ARGV[i + 4],
+      opts = ARGV[i + 5], stream = ARGV[i + 6], head = ARGV[i + 7], options = ARGV[i + 8], priority = 0, due = 0})
+    return 9
+  elseif letter == 'A' then -- the event of adding the job
+    jobs[#jobs].added = i
+    return 3
+  end
+  return read_rarer(letter, i)
+end
+
 -- Reads the unit that begins here; gives where the next one does.
 local function read_unit(at)
   unit, remember = ARGV[at + 1], ARGV[at + 2] == '1'
   claim, outcome, run, move, once, progress, put = nil, nil, nil, nil, nil, nil, nil
-  events, jobs, memos, waits, states, wakes, takes, logs = {}, {}, {}, {}, {}, {}, {}, {}
+  events, jobs, memos, waits, states, wakes, takes, logs = NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE
   at = at + 3
   while at <= #ARGV and ARGV[at] ~= 'U' do at = at + 1 + read_part(ARGV[at], at + 1) end
   return at
@@ -85,7 +122,7 @@ local held = {} -- a job's key to the token of its lock
 local streams, ids, fresh, keys, kin, parents = {}, {}, {}, {}, {}, false
 
 local function note_stream(stream)
-  if stream ~= '' and kept_heads[stream] == nil then
+  if kept_heads[stream] == nil then
     kept_heads[stream] = false
     streams[#streams + 1] = stream
   end
@@ -100,11 +137,11 @@ local function note_unit()
     end
   end
   for _, i in ipairs(events) do note_stream(ARGV[i]) end
-  for _, i in ipairs(jobs) do
-    ids[#ids + 1] = ARGV[i]
-    fresh[#fresh + 1] = base_of(ARGV[i + 1]) .. ARGV[i]
-    parents = parents or ARGV[i + 18] ~= ''
-    note_stream(ARGV[i + 14])
+  for _, job in ipairs(jobs) do
+    ids[#ids + 1] = job.id
+    fresh[#fresh + 1] = base_of(job.queue) .. job.id
+    parents = parents or job.parent
+    if job.added then note_stream(ARGV[job.added]) end
   end
 end
 

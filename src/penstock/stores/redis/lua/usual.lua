@@ -45,17 +45,25 @@ local function catch_up()
   settle()
 end
 
-local function is_usual(job, opts, delay)
-  return delay == 0 and job.priority == 0 and not job.parent and not job.waits and not opts.de
+local function is_usual(job, delay)
+  return delay == 0 and job.priority == 0 and not job.parent and not job.waits and not job.deduplicates
+end
+
+-- What the caller says of a job, and the id it was given, as BullMQ writes them.
+local function options_of(job)
+  local id = '"jobId":' .. cjson.encode(job.id) .. '}'
+  if not job.options or job.options == '' then return '{' .. id end
+  return string.sub(job.options, 1, -2) .. ',' .. id
 end
 
 -- As addStandardJob; gives the number the job has arrived by. `ours` are our own fields.
-local function add_usual(queue, job, opts, ours)
+local function add_usual(queue, job, ours)
   local id, number = job.id, next_number(queue)
-  call('HSET', queue.base .. id, 'name', job.name, 'data', job.payload, 'opts', cjson.encode(opts), 'timestamp', stamp,
+  call('HSET', queue.base .. id, 'name', job.name, 'data', job.payload, 'opts', options_of(job), 'timestamp', stamp,
     'delay', '0', 'priority', '0', 'nq:n', number, unpack(ours))
   call('XADD', queue.events, '*', 'event', 'added', 'jobId', id, 'name', job.name)
-  call('LPUSH', queue.wait, id)
+  write_later('LPUSH', queue.wait, id)
+  queue.filled = true
   mark_work(queue)
   call('XADD', queue.events, 'MAXLEN', '~', queue.most, '*', 'event', 'waiting', 'jobId', id)
   return number
@@ -72,6 +80,7 @@ end
 
 local function is_drained(queue)
   if growing and queue.filled then return false end
+  settle()
   if call('LLEN', queue.wait) > 0 then
     queue.filled = true
     return false

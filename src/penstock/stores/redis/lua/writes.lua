@@ -7,6 +7,7 @@ local function each_job_of_run(work)
 end
 
 local function release(id, queue, base)
+  settle()
   if call('ZREM', base .. 'nq:held', id) == 1 then
     local due = tonumber(call('HGET', base .. id, 'nq:d') or 0)
     if due > now then push_delayed(base, id, due) else push(base, id, false, 'held') end
@@ -176,25 +177,17 @@ local function move_schedule()
   list_schedule(move.id, move.next, call('HGET', key, 'paused'))
 end
 
-local function new_job(i)
-  return {id = ARGV[i], queue = ARGV[i + 1], name = ARGV[i + 2], payload = ARGV[i + 3],
-    priority = tonumber(ARGV[i + 4]), due = tonumber(ARGV[i + 5]), run = ARGV[i + 6], scope = ARGV[i + 7],
-    opts = ARGV[i + 8], stream = ARGV[i + 9], head = ARGV[i + 10], rate_key = ARGV[i + 11],
-    options = ARGV[i + 12], waits = ARGV[i + 17] == '1', parent = optional(ARGV[i + 18]),
-    parent_queue = ARGV[i + 19], on_failure = ARGV[i + 20], instead = optional(ARGV[i + 21])}
-end
-
 local function write_parts()
   local places, added = {}, {}
   for _, i in ipairs(events) do
-    local ms, seq = append(ARGV[i], ARGV[i + 1], ARGV[i + 2])
+    local ms, seq = append(ARGV[i], ARGV[i + 1], ARGV[i - 1] == 'H' and ARGV[i + 2])
     places[#places + 1] = ms
     places[#places + 1] = seq
   end
-  for _, i in ipairs(jobs) do
-    local new = known_tree and 0 or add_job(new_job(i))
+  for _, job in ipairs(jobs) do
+    local new, i = known_tree and 0 or add_job(job), job.added
     added[#added + 1] = new
-    if new == 1 and ARGV[i + 13] == '1' then append(ARGV[i + 14], ARGV[i + 15], ARGV[i + 16]) end
+    if new == 1 and i then append(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
   end
   for _, i in ipairs(memos) do call('HSETNX', NS .. 'memos:' .. ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
   for _, wait in ipairs(waits) do

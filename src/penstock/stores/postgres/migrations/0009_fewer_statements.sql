@@ -487,6 +487,9 @@ BEGIN
         r_closed[r] := u_flags[i] & 1 <> 0;
         r_paused[r] := u_flags[i] & 2 <> 0;
         r_unit[r] := u_id[i];
+        IF r_closed[r] THEN
+          UPDATE penstock.waits SET state = 'cancelled' WHERE run = r_ids[r] AND state = 'open';
+        END IF;
         IF u_flags[i] & 4 <> 0 THEN
           UPDATE penstock.jobs SET state = 6, finished = now, unit = u_id[i]
           WHERE id > r_ids[r] || '.' AND id < r_ids[r] || '/' AND run = r_ids[r] AND state IN (-1, 0, 1, 3);
@@ -514,10 +517,6 @@ BEGIN
         IF u_once[i] IS NOT NULL THEN
           INSERT INTO penstock.once (key, at) VALUES (u_once[i], now);
         END IF;
-      END IF;
-      -- After its own waits: one that the last unit of a run has resolved is not cancelled.
-      IF u_expect[i] IS NOT NULL AND u_flags[i] & 1 <> 0 THEN
-        UPDATE penstock.waits SET state = 'cancelled' WHERE run = r_ids[r] AND state = 'open';
       END IF;
     END LOOP;
 

@@ -101,8 +101,25 @@ async def priorities(store: PostgresStore, _: FakeClock) -> CommitReply:
     return await store.commit([done(a)], Ask(few.wants, few.lease_ms, few.worker, 3))
 
 
+async def no_result(store: PostgresStore, _: FakeClock) -> CommitReply:
+    (a,) = await hands(store, "a")
+    await add(store, job("more"))
+    return await store.commit([Unit("u-a", claim=a, outcome=Completed())], ask())
+
+
+async def odd_characters(store: PostgresStore, _: FakeClock) -> CommitReply:
+    """Columns are sent as texts with a separator: a name may have it, and JSON may have all but that."""
+    a, b, c = await hands(store, "a", "b", "c")
+    await add(store, job("more"))
+    said = event("q.said", data="a-,\x1f\u2028\\é")
+    await store.commit([Unit("u-a", claim=a, outcome=Completed(b'"-,\\u001f"'), events=[said])])
+    odd = Unit("u\x1fb", claim=b, outcome=Completed(b'"b"'), events=[said])
+    return await store.commit([odd, Unit("u,c", claim=c, outcome=Completed(b'"-"'))], ask())
+
+
 STORIES = (
     out_of_order, several_streams, job_of_a_run, due_only_now, due_later, lease_ran_out, paused, with_memos, priorities,
+    no_result, odd_characters,
 )  # fmt: skip
 
 

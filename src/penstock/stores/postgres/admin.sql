@@ -4,7 +4,10 @@
 SELECT * FROM penstock.transact({places});
 
 -- name: finish
-SELECT * FROM penstock.finish({places});
+SELECT * FROM penstock.finish(
+  $1, string_to_array($2, ',')::bigint[], string_to_array($3, E'\x1f'), string_to_array($4, ',')::integer[],
+  string_to_array($5, E'\x1f'), string_to_array($6, E'\x1f', '-')::json[], string_to_array($7, ',')::integer[],
+  string_to_array($8, E'\x1f'), string_to_array($9, E'\x1f')::json[], $10, $11, $12, $13, $14, $15);
 
 -- name: transact_keeping
 -- The units of new jobs ({units}) come from `admit`; `more` are the columns of both other functions.

@@ -66,7 +66,9 @@ async def finish(
     """The same for plain jobs that completed."""
     secret, ordered = token(), sorted(units, key=handle)
     values = finish_values(ordered, ask, now, secret)
-    row = await connection.fetchrow(_call(sql.finish, len(values)), *values)
+    if values is None:
+        return await transact(connection, sql, now, units, ask, touched)
+    row = await connection.fetchrow(sql.finish, *values)
     assert row is not None
     events = [(n, None, event) for n, unit in enumerate(ordered, 1) for event in unit.events]
     answer = _Answer(ordered, events, row, touched, {})

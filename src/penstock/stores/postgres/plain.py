@@ -7,6 +7,11 @@ from typing import Any
 
 from ...ports.unit import Ask, Completed, Unit
 
+# A column is sent as one text, since the driver asks of each element of an array whether it is an array, in Python. No
+# name of ours has this character, and JSON has it escaped.
+SEPARATOR = "\x1f"
+NOTHING = b"-"  # which is no JSON
+
 
 def plain(units: Sequence[Unit], ask: Ask | None) -> bool:
     """Whether `finish` can take all of it."""
@@ -45,16 +50,37 @@ def _end(unit: Unit) -> tuple[Any, ...]:
     return claim.handle, unit.id, claim.attempt, claim.token, outcome.result
 
 
-def finish_values(units: Sequence[Unit], ask: Ask | None, now: int | None, secret: str) -> list[Any]:
-    """What `finish` takes, of units in the order of their jobs."""
+def finish_values(units: Sequence[Unit], ask: Ask | None, now: int | None, secret: str) -> list[Any] | None:
+    """What `finish` takes, of units in the order of their jobs; None if it cannot be written so."""
     said = [(n, event.stream, event.body) for n, unit in enumerate(units, 1) for event in unit.events]
-    found = [now, *_columns([_end(unit) for unit in units], 5), *_columns(said, 3)]
+    pks, ids, attempts, tokens, results = _columns([_end(unit) for unit in units], 5)
+    places, streams, bodies = _columns(said, 3)
+    texts = [_joined(ids), _joined(tokens), _joined_json(results), _joined(streams), _joined_json(bodies)]
+    if any(text.count(SEPARATOR) > max(count - 1, 0) for text, count in zip(texts, _counts(units, said), strict=True)):
+        return None
+    found = [now, _numbers(pks), texts[0], _numbers(attempts), texts[1], texts[2], _numbers(places), texts[3], texts[4]]
     if ask is None:
         return [*found, None, None, None, None, [], []]
     wants = ask.wants
     most = ask.limit if ask.limit is not None else sum(max(want.limit, 1) for want in wants)
     queues, limits = [want.queue for want in wants], [want.limit for want in wants]
     return [*found, ask.worker, ask.lease_ms, secret, most, queues, limits]
+
+
+def _counts(units: Sequence[Unit], said: Sequence[Any]) -> tuple[int, ...]:
+    return (len(units),) * 3 + (len(said),) * 2
+
+
+def _numbers(column: Sequence[int]) -> str:
+    return ",".join(map(str, column))
+
+
+def _joined(column: Sequence[str]) -> str:
+    return SEPARATOR.join(column)
+
+
+def _joined_json(column: Sequence[bytes | None]) -> str:
+    return b"\x1f".join([NOTHING if one is None else one for one in column]).decode()
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[Any]:

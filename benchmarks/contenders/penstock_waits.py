@@ -1,7 +1,7 @@
 """Penstock's waits: what ten thousand of them cost a worker, and what a million of them cost the others in the file.
 
-Each rate is that at which a worker with the same slots ends so many handlers, each the last one of its run, all of which
-were there before it began. What is compared:
+Each rate is that at which a worker with the same slots ends so many handlers, each the last one of its run, all of
+which were there before it began. What is compared:
 
 - an ordinary step is the lightest there is: the only step of its run, no input to speak of, nothing emitted;
 - a second step was started by what the first step of its run emitted, and the firsts were over before;

@@ -208,7 +208,7 @@ def translate(problem: BaseException, address: Address) -> StoreError:
                 "put a pooler between (pooling=transaction). What is running goes on as soon as there is room"
             )
         if state == "3D000":
-            return StoreError(f"{where} refuses: {problem}. Create it (`createdb NAME`), or give another one in the URL")
+            return StoreError(f"{where} refuses: {problem}. Create it (`createdb NAME`), or give another in the URL")
         if state in _DENIED:
             return StoreError(
                 f"{where} refuses: {problem}. Check user and password; the role needs CONNECT on the database, USAGE "

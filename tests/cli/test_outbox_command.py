@@ -56,6 +56,8 @@ def test_the_statement_for_a_migration(penstock: Callable, project: Path) -> Non
     assert connection.execute("SELECT seq, id, what, problem FROM penstock_outbox").fetchall() == []
     connection.close()
     assert "bigint GENERATED ALWAYS AS IDENTITY" in penstock("outbox", "sql").out
+    answer = penstock("outbox", "sql", "--json").json
+    assert (answer["dialect"], answer["sql"] + "\n") == ("postgresql", penstock("outbox", "sql").out)
 
 
 def test_there_is_none(penstock: Callable, project: Path) -> None:

@@ -91,7 +91,9 @@ def test_a_step_whose_letter_was_discarded_is_sent_again_from_the_record(penstoc
 
 def test_replay_starts_a_new_run_with_the_recorded_input(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "mine", "--input", '"Ada"')
-    assert penstock("runs", "replay", "mine", "--key", "again").out == "again\n"
+    for said in ("", "Run again was there already: its key had been used, and nothing was started.\n"):
+        answer = penstock("runs", "replay", "mine", "--key", "again")
+        assert (answer.out, answer.err) == ("again\n", said)
     assert "Hello, Ada!" in penstock("run", "greet", "--key", "again").out
     other = penstock("runs", "replay", "mine", "--input", '"Bob"', "--json").json
     assert other["replayOf"] == "mine"

@@ -59,7 +59,7 @@ async def blocked(store: PostgresStore) -> bool:
     rows = await asyncio.to_thread(
         postgres_server.server().do,
         "SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE NOT l.granted AND a.query LIKE $1",
-        f"%FROM {store.address.schema}.%",
+        f'%FROM "{store.address.schema}".%',
     )
     return bool(rows)
 

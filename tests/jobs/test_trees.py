@@ -45,6 +45,18 @@ async def test_a_parent_reads_what_its_children_gave(app: Make) -> None:
         }  # fmt: skip
 
 
+@pytest.mark.parametrize("how", ["ignore", "fail", "continue"])
+async def test_children_with_what_they_returned_or_why_they_failed(app: Make, how: Any) -> None:
+    async with app(render, bind) as one, one.working():
+        tree = await one.add_flow(Node(bind, children=[Node(render, "tear", on_failure=how), Node(render, 2)]))
+        for child in tree.children:
+            await one.in_state(child.id, "completed", "failed")
+        torn, page = await one.queues.children(tree.id)
+        assert (page.state, page.value, page.reason) == ("processed", {"page": 2}, None)
+        assert (torn.value, torn.reason) == (None, "the page is torn")
+        assert torn.state == ("failed" if how == "fail" else "ignored")
+
+
 async def test_three_levels_and_a_def_handler_from_bullmqs_dict(app: Make) -> None:
     pages = [{"name": "render", "queueName": "pages", "data": n} for n in (1, 2)]
     book = {"name": "bind", "queue": "books", "data": "Emma", "children": pages}

@@ -33,8 +33,8 @@ class Outbox:
         await line.run(creation(line.dialect))
 
     async def drain(self, connect: Connect) -> int:
-        """Hands over all that is in the outbox now and gives how many rows it was. `connect` is a URL, or a function
-        that gives a connection."""
+        """Hands over all that is in the outbox now and gives how many rows it was; those that nobody can read are set
+        aside and not counted. `connect` is a URL, or a function that gives a connection."""
         return await Relay(self._committer, self._namespace, connect).drain()
 
     async def relay(self, connect: Connect, *, every: Duration = "200ms") -> None:

@@ -16,9 +16,10 @@ from ..jobs.committer import Committer, Intent
 from ..jobs.dead_letters import DeadLetter
 from ..jobs.definition import Handler
 from ..jobs.engine import JobOptions, new_job
-from ..ports.store import ChildRow, ChildState, JobRow, QueueRow, SharedQueues, Store
+from ..ports.store import ChildState, JobRow, QueueRow, SharedQueues, Store
 from ..ports.unit import DELIVERIES, Committed, JobState, Unit
 from ..telemetry.recorder import Recorder
+from .children import Child, children_of
 from .given import count, near, one_of
 
 
@@ -55,14 +56,15 @@ class Queues:
             raise UnknownJob(f"there is no job {id!r}: it may have been removed, or be in another store")
         return row
 
-    async def children(self, id: str) -> Sequence[ChildRow]:
-        """The children of a job, each with what became of it; none if it was not added as a parent."""
+    async def children(self, id: str) -> Sequence[Child]:
+        """The children of a job, each with what it returned or why it failed; none if it was not added as a parent."""
         await self.job(id)
-        return await self._store.children(id)
+        return await children_of(self._store, id)
 
     async def dependencies(self, id: str) -> dict[str, int]:
         """How many children of a job are processed, unprocessed, ignored (failed, and it goes on) and failed."""
-        rows = await self.children(id)
+        await self.job(id)
+        rows = await self._store.children(id)
         return {state.value: sum(row.state is state for row in rows) for state in ChildState}
 
     async def pause(self, queue: str) -> None:

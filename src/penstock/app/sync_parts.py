@@ -9,8 +9,9 @@ from ..core.durations import Duration
 from ..core.events import Event
 from ..jobs.dead_letters import DeadLetter
 from ..jobs.state import Key
-from ..ports.store import ChildRow, JobRow, QueueRow
+from ..ports.store import JobRow, QueueRow
 from ..ports.unit import JobState
+from .children import Child
 from .events import Events, Hears, Unsubscribe
 from .queues import DeadLetters, Queues, Redriven
 from .state import AppState
@@ -62,7 +63,7 @@ class SyncQueues:
     def job(self, id: str) -> JobRow:
         return self._call(self._queues.job(id))
 
-    def children(self, id: str) -> Sequence[ChildRow]:
+    def children(self, id: str) -> Sequence[Child]:
         return self._call(self._queues.children(id))
 
     def dependencies(self, id: str) -> dict[str, int]:

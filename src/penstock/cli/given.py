@@ -28,6 +28,9 @@ def read_input(text: str | None, option: str = "--input") -> Any:
     except NotJSON as problem:
         if _is_file(text):
             raise NotJSON(f"{problem}; to read the file of that name write {before}@{text}") from None
+        if text[:1] in ("{", "["):
+            said = "names and text have double quotes, and the whole has single ones for the shell"
+            raise NotJSON(f"{problem}; {said}: {before}'{{\"id\": \"A7\"}}'") from None
         if not text[:1].isalpha():
             raise
         raise NotJSON(f"{problem}; text has quotes of its own: {before}'\"{text}\"'") from None

@@ -37,10 +37,11 @@ def create(*, where: Annotated[str, Parameter(name="--in", help=_WHERE)], common
 def sql(
     *,
     dialect: Annotated[Literal["postgresql", "sqlite"], Parameter(help="For which database.")] = "postgresql",
-    common: Common = USUAL_PLACE,  # noqa: ARG001
+    common: Common = USUAL_PLACE,
 ) -> int:
     """Print the statement that creates the table, for a migration of your own."""
-    print(f"{creation(dialect)};")
+    statement = f"{creation(dialect)};"
+    done(statement, {"dialect": dialect, "sql": statement}, json=common.json)
     return 0
 
 

@@ -11,6 +11,7 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 from rich.console import Console
 
+from ..app import App
 from ..app.again import replay_run, retry_run
 from ..app.given import near
 from ..app.options import RunSearch
@@ -243,7 +244,11 @@ async def _resume(common: Common, id: str, reason: str) -> None:
 
 async def _fork(common: Common, id: str, at: str, key: str | None) -> str:
     async with acting_app(common) as app:
-        return await app.fork(id, at, key=key)
+        used = await _is_used(app, key)
+        new = await app.fork(id, at, key=key)
+        if used:
+            warn(f"Run {new} was there already: its key had been used, and nothing was started.")
+        return new
 
 
 async def _cancel(common: Common, id: str, reason: str) -> None:
@@ -260,7 +265,15 @@ async def _retry(common: Common, id: str) -> Redriven:
 
 async def _replay(common: Common, id: str, given: list[Any] | None, key: str | None) -> str:
     async with acting_app(common) as app:
-        return await replay_run(app, id, given, key)
+        used = await _is_used(app, key)
+        new = await replay_run(app, id, given, key)
+        if used:
+            warn(f"Run {new} was there already: its key had been used, and nothing was started.")
+        return new
+
+
+async def _is_used(app: App, key: str | None) -> bool:
+    return key is not None and await app.store.run(key) is not None
 
 
 def _extras(view: FlowView) -> list[str]:

@@ -34,6 +34,7 @@ class Relay:
         self._namespace = namespace
         self._place = Place(connect)
         self._there = False  # the table, on the present connection
+        self._set_aside = 0  # rows nobody could read
         self.begun = asyncio.Event()  # once it has been through the outbox
 
     async def run(self, every: float) -> None:
@@ -46,12 +47,12 @@ class Relay:
             await self._place.close()
 
     async def drain(self) -> int:
-        """Hands over all there is and gives how many rows it was."""
+        """Hands over all there is and gives how many rows it was, those set aside not counted."""
         total = 0
         try:
             while count := await self._turn():
                 total += count
-            return total
+            return total - self._set_aside
         finally:
             await self._place.close()
 
@@ -80,6 +81,7 @@ class Relay:
         for (id, _), problem in zip(rows, problems, strict=True):
             if problem is not None:
                 await place.run(SQL.set_aside, problem, id)
+                self._set_aside += 1
         await place.finish()
         return len(rows)
 

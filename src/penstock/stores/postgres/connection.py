@@ -31,7 +31,7 @@ _AGAIN = ("40001", "40P01", "23505", "55P03")
 # own default is.
 _LEVEL = "read_committed"
 _SETTINGS = {"default_transaction_isolation": _LEVEL.replace("_", " ")}
-_DENIED = ("28000", "28P01", "42501", "3D000", "3F000")
+_DENIED = ("28000", "28P01", "42501", "3F000")
 # The driver's own word for a connection that was cut while it was being used is InternalClientError.
 _LOST = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 # What a new connection may not meet: this one was cut or interrupted, there was no place or memory for it, or it leads
@@ -210,6 +210,8 @@ def translate(problem: BaseException, address: Address) -> StoreError:
                 "max_connections or the CONNECTION LIMIT of the role or database, write a smaller pool= in the URL, or "
                 "put a pooler between (pooling=transaction). What is running goes on as soon as there is room"
             )
+        if state == "3D000":
+            return StoreError(f"{where} refuses: {problem}. Create it (`createdb NAME`), or give another in the URL")
         if state in _DENIED:
             return StoreError(
                 f"{where} refuses: {problem}. Check user and password; the role needs CONNECT on the database, USAGE "

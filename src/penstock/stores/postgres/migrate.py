@@ -37,7 +37,7 @@ async def _apply(connection: Connection, sql: Statements) -> list[int]:
     done = await _done(connection, sql)  # another process may have been faster
     there = await connection.fetchval(sql.find_versions, sql.schema)
     if there is None:
-        await connection.execute(sql.create_schema.format(schema=sql.schema))
+        await connection.execute(sql.create_schema.format(schema=f'"{sql.schema}"'))
     if not there:
         await connection.execute(sql.create_versions)
     missing = [(number, text) for number, text in migrations() if number not in done]

@@ -26,8 +26,8 @@ class Statements:
         self.__dict__.update({name: self.placed(text) for name, text in vars(_ADMIN).items()})
 
     def placed(self, text: str) -> str:
-        """A text of SQL with the schema's name in place."""
-        return re.sub(r"\bpenstock\.", f"{self.schema}.", text)
+        """A text of SQL with the schema's name in place, in quotes: it may be a word of SQL's own, such as `user`."""
+        return re.sub(r"\bpenstock\.", f'"{self.schema}".', text)
 
     def __getattr__(self, name: str) -> str:
         raise AttributeError(f"no statement named {name}")

@@ -95,11 +95,13 @@ def test_who_is_ready_begins_when_its_own_queue_has_a_slot() -> None:
     for n, queue in ((3, "narrow"), (4, "wide")):
         ahead.hold(claim(n, queue))
     first = ahead.next(slots.__getitem__)
-    assert first is not None and first.job == "j4"
+    assert first is not None
+    assert first.job == "j4"
     assert ahead.next(slots.__getitem__) is None
     ahead.ended(claim(1, "narrow"))
     second = ahead.next(slots.__getitem__)
-    assert second is not None and second.job == "j3"
+    assert second is not None
+    assert second.job == "j3"
 
 
 # With a worker

@@ -194,7 +194,10 @@ async def test_the_usual_way_leaves_what_bullmqs_scripts_leave(rewritten: Any, m
         ("if is_drained(queue) then", "if false then"),
         ("{'atm', made, ", "{"),
         ("  keep_counts()\n  settle()", "  settle()"),
-        ("if growing and queue.filled then return false end\n  settle()", "if growing and queue.filled then return false end"),
+        (
+            "if growing and queue.filled then return false end\n  settle()",
+            "if growing and queue.filled then return false end",
+        ),
     ],
 )
 async def test_a_difference_would_be_seen(

@@ -1,8 +1,8 @@
 """Reading ahead: jobs that are claimed before there is a slot for them, while every handler is quick.
 
 A slot is free when its handler has ended, but the store has yet to record that end and to hand out the next job. Where
-it is at the other end of a wire, slots stand empty for most of that time if handlers take less. So some jobs are held
-ready beyond the slots, and begin the moment a handler ends. Never more handlers run at once than there are slots.
+it is at the other end of a wire, quick handlers leave the slots empty for most of the time. So some jobs are held ready
+beyond the slots, and begin the moment a handler ends. Never more handlers run at once than there are slots.
 
 A job that is held ready is one that nobody else works on. So none is while handlers take longer than a moment, and
 those that have waited too long all the same go back to their queue.

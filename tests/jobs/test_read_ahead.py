@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import redis_server
-from conftest import Trial, apps_at
 from penstock import flow, job
 from penstock.jobs import read_ahead, worker
 from penstock.jobs.read_ahead import PAUSE, PROOF, QUICK, USUAL, ReadAhead
@@ -135,8 +133,9 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> Eager:
 
 
 @pytest.fixture
-def app(no_polling: None) -> Callable[..., Trial]:
-    return apps_at(redis_server.url())
+def url() -> str:
+    """Only where a store is behind a wire are jobs read ahead."""
+    return redis_server.url()
 
 
 class Doors:
@@ -168,11 +167,11 @@ class Doors:
         self.inside -= 1
 
 
-async def completed(app: Trial, count: int, queue: str = "q") -> None:
+async def completed(app: Any, count: int, queue: str = "q") -> None:
     await until(lambda: _has(app, queue, "completed", count), 20)
 
 
-async def _has(app: Trial, queue: str, state: str, count: int) -> bool:
+async def _has(app: Any, queue: str, state: str, count: int) -> bool:
     return (await app.queues.counts(queue))[state] == count
 
 

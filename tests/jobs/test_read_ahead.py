@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import redis_server
-from penstock import flow, job
+from penstock import RateLimited, flow, job
 from penstock.jobs import read_ahead, worker
 from penstock.jobs.read_ahead import PAUSE, PROOF, QUICK, USUAL, ReadAhead
 from penstock.ports.unit import Claim
@@ -265,6 +265,27 @@ async def test_a_worker_that_stops_gives_back_what_is_ready(app: Any, eager: Eag
         await asyncio.wait([work])
         assert (await a.queues.counts("q"))["completed"] == 22
     assert set(doors.ran.values()) == {1}
+
+
+async def test_nothing_of_a_queue_begins_after_a_limit_was_met(app: Any, eager: Eager) -> None:
+    doors = Doors()
+    eager.patient()
+    later = range(20, 30)
+
+    @job(queue="q")
+    async def meet(n: int) -> None:
+        if n == 1000:
+            await until(lambda: sum(int(one.payload) in later for one in eager.held) == 8)
+            raise RateLimited("1h")
+        await doors.visit(n)
+
+    async with app(meet) as a:
+        await a.enqueue_many("q", [*range(20), -1, 1000, *later])
+        async with a.working(concurrency=2):
+            await until(lambda: _has(a, "q", "waiting", 11), 20)
+            doors.gate.set()
+            await completed(a, 21)
+    assert not [n for n in later if doors.ran[n]]
 
 
 async def test_a_step_of_a_cancelled_run_is_not_begun(app: Any, eager: Eager) -> None:

@@ -317,12 +317,12 @@ async def test_slots_are_filled_when_reading_ahead_has_come_to_an_end(
 
     @job(queue="q")
     async def turn(n: int) -> None:
-        if n == 100:
-            monkeypatch.setattr(read_ahead, "QUICK", -1.0)
+        if n % 50 == 0:  # and then it begins again
+            monkeypatch.setattr(read_ahead, "QUICK", FOR_EVER if n % 100 == 0 else -1.0)
         await doors.visit(n)
 
     async with app(turn, clock=FakeClock()) as a:
-        await a.enqueue_many("q", range(300))
+        await a.enqueue_many("q", range(1000))
         async with a.working(concurrency=10):
-            await completed(a, 300)
+            await completed(a, 1000)
     assert eager.held, "nothing was read ahead"

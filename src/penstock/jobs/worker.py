@@ -178,7 +178,7 @@ class Worker:
         free = most - len(self._active) - self._promised + leaving.total() + finishing.total()
         if free <= 0:
             self._denied = self._promised > 0  # the answer under way may leave room
-            self._crowded = True
+            self._crowded = self._crowded or len(self._active) > self._concurrency
             return None
         wants = []
         for queue, limits in self._queues.items():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import redis_server
-from penstock import App, flow, job
+from penstock import RateLimited, flow, job
 from penstock.jobs import read_ahead, worker
 from penstock.jobs.read_ahead import PAUSE, PROOF, QUICK, USUAL, ReadAhead
 from penstock.ports.unit import Claim
@@ -134,6 +134,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> Eager:
 
 @pytest.fixture
 def url() -> str:
+    """Only where a store is behind a wire are jobs read ahead."""
     return redis_server.url()
 
 
@@ -166,11 +167,11 @@ class Doors:
         self.inside -= 1
 
 
-async def completed(app: App, count: int, queue: str = "q") -> None:
+async def completed(app: Any, count: int, queue: str = "q") -> None:
     await until(lambda: _has(app, queue, "completed", count), 20)
 
 
-async def _has(app: App, queue: str, state: str, count: int) -> bool:
+async def _has(app: Any, queue: str, state: str, count: int) -> bool:
     return (await app.queues.counts(queue))[state] == count
 
 
@@ -266,6 +267,27 @@ async def test_a_worker_that_stops_gives_back_what_is_ready(app: Any, eager: Eag
     assert set(doors.ran.values()) == {1}
 
 
+async def test_nothing_of_a_queue_begins_after_a_limit_was_met(app: Any, eager: Eager) -> None:
+    doors = Doors()
+    eager.patient()
+    later = range(20, 30)
+
+    @job(queue="q")
+    async def meet(n: int) -> None:
+        if n == 1000:
+            await until(lambda: sum(int(one.payload) in later for one in eager.held) == 8)
+            raise RateLimited("1h")
+        await doors.visit(n)
+
+    async with app(meet) as a:
+        await a.enqueue_many("q", [*range(20), -1, 1000, *later])
+        async with a.working(concurrency=2):
+            await until(lambda: _has(a, "q", "waiting", 11), 20)
+            doors.gate.set()
+            await completed(a, 21)
+    assert not [n for n in later if doors.ran[n]]
+
+
 async def test_a_step_of_a_cancelled_run_is_not_begun(app: Any, eager: Eager) -> None:
     doors = Doors()
     eager.patient()
@@ -295,12 +317,12 @@ async def test_slots_are_filled_when_reading_ahead_has_come_to_an_end(
 
     @job(queue="q")
     async def turn(n: int) -> None:
-        if n == 100:
-            monkeypatch.setattr(read_ahead, "QUICK", -1.0)
+        if n % 50 == 0:  # and then it begins again
+            monkeypatch.setattr(read_ahead, "QUICK", FOR_EVER if n % 100 == 0 else -1.0)
         await doors.visit(n)
 
     async with app(turn, clock=FakeClock()) as a:
-        await a.enqueue_many("q", range(300))
+        await a.enqueue_many("q", range(1000))
         async with a.working(concurrency=10):
-            await completed(a, 300)
+            await completed(a, 1000)
     assert eager.held, "nothing was read ahead"

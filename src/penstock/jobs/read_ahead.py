@@ -88,11 +88,11 @@ class ReadAhead:
         """Whether one has waited for too long."""
         return bool(self._ready) and self._now() - self._ready[0][1] > PATIENCE
 
-    def remove(self, tokens: set[str]) -> list[Claim]:
-        """Takes out those of these tokens that are ready."""
-        found = [claim for claim, _ in self._ready if claim.token in tokens]
+    def remove(self, which: Callable[[Claim], bool]) -> list[Claim]:
+        """Takes out some of those that are ready, the last one first."""
+        found = [claim for claim, _ in reversed(self._ready) if which(claim)]
         if found:
-            self._ready = deque(one for one in self._ready if one[0].token not in tokens)
+            self._ready = deque(one for one in self._ready if not which(one[0]))
         return found
 
     def clear(self) -> list[Claim]:

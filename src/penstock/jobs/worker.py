@@ -178,7 +178,7 @@ class Worker:
         free = most - len(self._active) - self._promised + leaving.total() + finishing.total()
         if free <= 0:
             self._denied = self._promised > 0  # the answer under way may leave room
-            self._crowded = len(self._active) > self._concurrency
+            self._crowded = self._crowded or len(self._active) > self._concurrency
             return None
         wants = []
         for queue, limits in self._queues.items():
@@ -252,12 +252,12 @@ class Worker:
     def _look_at_ready(self) -> None:
         self._look = None
         if self._ahead.overdue():
-            self._give_back()
+            self._give_back(self._ahead.clear())
         elif self._ahead.ready:
             self._look = self._loop.call_later(PATIENCE, self._look_at_ready)
 
-    def _give_back(self) -> None:
-        for claim in self._ahead.clear():
+    def _give_back(self, claims: Iterable[Claim]) -> None:
+        for claim in claims:
             self._start(claim, SHUTDOWN)
 
     # Working
@@ -284,6 +284,8 @@ class Worker:
             elif (claim.crashes or self._stopping.is_set()) and not await self._may_run(claim):
                 attempt.interrupt(SHUTDOWN)
             ending = await attempt.run()
+            if isinstance(ending, Limited):  # nothing more of its queue is to begin
+                self._give_back(self._ahead.remove(lambda ready: ready.queue == claim.queue))
             self._leave(claim)
             recorded = await self._settle(attempt, ending) is not None
         except asyncio.CancelledError:
@@ -363,7 +365,8 @@ class Worker:
             pass
 
     def _interrupt(self, lost: list[Claim]) -> None:
-        for claim in self._ahead.remove({claim.token for claim in lost}):
+        tokens = {claim.token for claim in lost}
+        for claim in self._ahead.remove(lambda ready: ready.token in tokens):
             self._start(claim, _why_lost(claim))
         for claim in lost:
             _, attempt = self._active.get(claim.token, (None, None))
@@ -383,7 +386,7 @@ class Worker:
     async def _finish(self) -> None:
         """Lets attempts end within the grace period, gives back the rest; a commit in flight may still bring some."""
         self._stopping.set()
-        self._give_back()
+        self._give_back(self._ahead.clear())
         await self._drain(self._grace)
         for _, attempt in list(self._active.values()):
             if attempt is not None:

@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,41 @@ def test_the_log_in_json(child: Callable, project: Path, monkeypatch: pytest.Mon
     line = json.loads(worker.end().err.splitlines()[0])
     assert (line["level"], line["logger"]) == ("warning", "penstock")
     assert "broken.py:1" in line["msg"]
+
+
+LOOP = """
+import asyncio
+from penstock import flow
+
+@flow("loop")
+async def loop():
+    return type(asyncio.get_running_loop()).__module__
+"""
+
+
+def test_it_runs_on_uvloop_where_that_is_installed(child: Callable, penstock: Callable, project: Path) -> None:
+    (project / "workers" / "loop.py").write_text(LOOP)
+    assert _loop_of(child("worker"), penstock).startswith("uvloop")
+
+
+def test_it_runs_on_asyncio_where_it_is_not(
+    child: Callable, penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "workers" / "loop.py").write_text(LOOP)
+    (project / "hidden").mkdir()
+    (project / "hidden" / "uvloop.py").write_text("raise ImportError('not installed')\n")
+    monkeypatch.setenv("PYTHONPATH", str(project / "hidden"))
+    assert _loop_of(child("worker"), penstock).startswith("asyncio")
+
+
+def _loop_of(worker: Any, penstock: Callable) -> str:
+    worker.until_it_says("Working.")
+    penstock("start", "loop", "--key", "mine")
+    penstock("tail", "mine")
+    run = penstock("runs", "show", "mine", "--json").json
+    worker.signal(signal.SIGTERM)
+    worker.end()
+    return run["result"]
 
 
 def test_the_password_of_a_url_is_not_shown(penstock: Callable) -> None:

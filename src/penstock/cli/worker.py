@@ -12,6 +12,7 @@ from .. import __version__
 from ..app import App
 from ..app.backend import mask
 from ..core.errors import ConfigError
+from . import looping
 from .mistakes import UsageMistake, warn
 from .options import USUAL_PLACE, Common
 from .processes import Processes
@@ -39,7 +40,7 @@ def worker(
     wanted = ",".join(queues) if queues else None
     if processes > 1:
         return asyncio.run(_work_together(processes, wanted, concurrency, common))
-    return asyncio.run(_work(wanted, concurrency, common, child_of))
+    return looping.run(_work(wanted, concurrency, common, child_of))
 
 
 async def _work(queues: str | None, concurrency: int | None, common: Common, parent: int | None) -> int:

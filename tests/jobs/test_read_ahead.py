@@ -11,7 +11,7 @@ import pytest
 import redis_server
 from penstock import RateLimited, flow, job
 from penstock.jobs import read_ahead, worker
-from penstock.jobs.read_ahead import PAUSE, PROOF, QUICK, USUAL, ReadAhead
+from penstock.jobs.read_ahead import PAUSE, PROOF, QUICK, TOGETHER, ReadAhead
 from penstock.ports.unit import Claim
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
@@ -42,7 +42,7 @@ def test_nothing_is_read_ahead_before_handlers_have_proved_quick() -> None:
     rules.run(PROOF - 1, QUICK / 2)
     assert rules.ahead.most(10) == 0
     rules.run(1, QUICK / 2)
-    assert rules.ahead.most(10) == USUAL
+    assert rules.ahead.most(10) == TOGETHER - 10
 
 
 def test_a_slow_handler_ends_it_when_it_ends_and_while_it_runs() -> None:
@@ -50,7 +50,7 @@ def test_a_slow_handler_ends_it_when_it_ends_and_while_it_runs() -> None:
     rules.run(PROOF, 0)
     rules.ahead.began(claim(1000))
     rules.ahead.began(claim(1001))
-    assert rules.ahead.most(10) == USUAL
+    assert rules.ahead.most(10) == TOGETHER - 10
     rules.now += 2 * QUICK
     rules.ahead.began(claim(1002))
     assert rules.ahead.most(10) == 0
@@ -59,13 +59,13 @@ def test_a_slow_handler_ends_it_when_it_ends_and_while_it_runs() -> None:
     rules.run(PROOF - 2, 0)
     assert rules.ahead.most(10) == 0
     rules.run(2, 0)
-    assert rules.ahead.most(10) == USUAL
+    assert rules.ahead.most(10) == TOGETHER - 10
 
 
 def test_so_many_for_so_many_slots() -> None:
     rules = Rules()
     rules.run(PROOF, 0)
-    assert [rules.ahead.most(slots) for slots in (1, 2, 10, 100)] == [0, 8, 32, 100]
+    assert [rules.ahead.most(slots) for slots in (1, 2, 10, 100)] == [0, 8, 32, 0]
     unused = Rules(used=False)
     unused.run(PROOF, 0)
     assert unused.ahead.most(10) == 0
@@ -82,7 +82,7 @@ def test_after_some_went_back_there_is_a_pause() -> None:
     rules.run(PROOF, 0)
     assert rules.ahead.most(10) == 0
     rules.now += PAUSE
-    assert rules.ahead.most(10) == USUAL
+    assert rules.ahead.most(10) == TOGETHER - 10
 
 
 def test_who_is_ready_begins_when_its_own_queue_has_a_slot() -> None:

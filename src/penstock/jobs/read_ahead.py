@@ -19,8 +19,8 @@ QUICK = 0.005  # seconds a handler may take
 PROOF = 64  # quick ones in a row before anything is read ahead
 PATIENCE = 0.1  # seconds a job waits for a slot before it goes back
 PAUSE = 30.0  # seconds without reading ahead after that
-USUAL = 32  # jobs read ahead: so many that a commit of them is worth its round trip
-FOR_EACH = 4  # slot at most
+TOGETHER = 42  # jobs in slots and ready: with more slots, commits go beside each other anyway
+FOR_EACH = 4  # ready ones for a slot, at most
 
 
 class ReadAhead:
@@ -53,7 +53,7 @@ class ReadAhead:
         oldest = next(iter(self._running.values()), now)
         if now - oldest > QUICK or now < self._not_before:
             return 0
-        return min(FOR_EACH * slots, max(slots, USUAL))
+        return max(0, min(FOR_EACH * slots, TOGETHER - slots))
 
     def has_slot(self, queue: str, slots: int) -> bool:
         """Whether a handler of this queue, which has so many of all slots, may begin."""

@@ -24,7 +24,7 @@ async def test_a_worker_that_stood_still_records_nothing(
     assert report.violations == []
     assert report.late_committed == 0
     assert report.late_fenced > 0, "no late commit was tried: nothing was tested"
-    assert report.completed == JOBS
+    assert report.completed == report.jobs >= JOBS
 
 
 @pytest.mark.parametrize("workers", [1, 2] if FULL else [1])

@@ -60,6 +60,7 @@ class Fleet:
         self.effects = EffectLog(folder / "effects.jsonl")
         self.acks = folder / "acks.txt"
         self.receipts = folder / "receipts.txt"
+        self.begun = folder / "begun.txt"
         self.log = folder / "workers.log"
         self._command = [
             sys.executable, "-m", "faultkit.worker", url, "--acks", str(self.acks), "--receipts", str(self.receipts), *arguments,
@@ -69,6 +70,7 @@ class Fleet:
             "PENSTOCK_LEASE": lease,
             "PENSTOCK_MAX_CRASHES": str(max_crashes),
             "FAULTKIT_EFFECTS": str(self.effects.path),
+            "FAULTKIT_BEGUN": str(self.begun),
             "FAULTKIT_STEP_MS": str(step_ms),
         }
         self._spares = [self._load() for _ in range(spares)]

@@ -13,7 +13,10 @@ from penstock import Retry, flow, job, step
 from penstock.testing.faults import EffectLog
 from penstock.testing.history import Trigger
 
+from .notes import Line
+
 EFFECTS = EffectLog(os.environ.get("FAULTKIT_EFFECTS", "/dev/null"))
+BEGUN = Line(os.environ.get("FAULTKIT_BEGUN", "/dev/null"))
 MOST_MS = int(os.environ.get("FAULTKIT_STEP_MS", "60"))
 QUICK = {"attempts": 1000, "backoff": {"type": "fixed", "delayMs": 50, "jitter": True}}
 
@@ -108,6 +111,7 @@ async def poison(x: Any, ctx: Any) -> None:
 async def held(x: Any, ctx: Any) -> str:
     """Takes long enough to be stopped in the middle of."""
     EFFECTS.note(ctx)
+    BEGUN(os.getpid(), ctx.job_id, ctx.attempt)
     await asyncio.sleep(0.4)
     return "done"
 

@@ -17,17 +17,8 @@ from penstock import App
 from penstock.ports.unit import Committed, Fenced
 
 from . import tree_trades, waiting_trades
+from .notes import Line
 from .trades import FLOWS, HANDLERS
-
-
-class Line:
-    """A file of lines that many processes append to."""
-
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
-
-    def __call__(self, *words: object) -> None:
-        os.write(self._fd, (" ".join(map(str, words)) + "\n").encode())
 
 
 async def work(options: argparse.Namespace) -> None:

@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
+import postgres_server
 import redis_server
 from penstock import RateLimited, flow, job
 from penstock.jobs import read_ahead, worker
-from penstock.jobs.read_ahead import PAUSE, PROOF, QUICK, TOGETHER, ReadAhead
+from penstock.jobs.read_ahead import PAUSE, PROOF, QUICK, ReadAhead
 from penstock.ports.unit import Claim
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
 FOR_EVER = 3600.0
+TOGETHER = 42
 
 
 def claim(n: int, queue: str = "q") -> Claim:
@@ -26,9 +28,9 @@ def claim(n: int, queue: str = "q") -> Claim:
 class Rules:
     """What may be held, by a clock that is moved by hand."""
 
-    def __init__(self, slots: int = 10, *, used: bool = True) -> None:
+    def __init__(self, slots: int = 10, *, together: int = TOGETHER) -> None:
         self.now = 100.0
-        self.ahead = ReadAhead(slots, lambda: self.now, used=used)
+        self.ahead = ReadAhead(slots, lambda: self.now, together=together)
 
     def run(self, count: int, seconds: float) -> None:
         for n in range(count):
@@ -66,9 +68,12 @@ def test_so_many_for_so_many_slots() -> None:
     rules = Rules()
     rules.run(PROOF, 0)
     assert [rules.ahead.most(slots) for slots in (1, 2, 10, 100)] == [0, 8, 32, 0]
-    unused = Rules(used=False)
+    unused = Rules(together=0)
     unused.run(PROOF, 0)
     assert unused.ahead.most(10) == 0
+    more = Rules(together=100)
+    more.run(PROOF, 0)
+    assert [more.ahead.most(slots) for slots in (1, 2, 10, 50, 100)] == [0, 8, 40, 50, 0]
 
 
 def test_after_some_went_back_there_is_a_pause() -> None:
@@ -132,10 +137,10 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> Eager:
     return Eager(monkeypatch)
 
 
-@pytest.fixture
-def url() -> str:
+@pytest.fixture(params=[postgres_server, redis_server], ids=["postgres", "redis"])
+def url(request: pytest.FixtureRequest) -> str:
     """Only where a store is behind a wire are jobs read ahead."""
-    return redis_server.url()
+    return request.param.url()  # type: ignore[no-any-return]
 
 
 class Doors:

@@ -19,17 +19,16 @@ QUICK = 0.005  # seconds a handler may take
 PROOF = 64  # quick ones in a row before anything is read ahead
 PATIENCE = 0.1  # seconds a job waits for a slot before it goes back
 PAUSE = 30.0  # seconds without reading ahead after that
-TOGETHER = 42  # jobs in slots and ready: with more slots, commits go beside each other anyway
 FOR_EACH = 4  # ready ones for a slot, at most
 
 
 class ReadAhead:
     """Which handlers run, which jobs are ready, and how many of those there may be."""
 
-    def __init__(self, slots: int, now: Callable[[], float], *, used: bool) -> None:
+    def __init__(self, slots: int, now: Callable[[], float], *, together: int) -> None:
         self._slots = slots
         self._now = now
-        self._used = used
+        self._together = together  # jobs in slots and ready; none are read ahead by who has more slots than that
         self._running: dict[str, float] = {}  # tokens, and when their handlers began: the oldest first
         self._of_queue: Counter[str] = Counter()
         self._ready: deque[tuple[Claim, float]] = deque()
@@ -47,13 +46,13 @@ class ReadAhead:
     def most(self, slots: int) -> int:
         """How many jobs more than these slots may be held now. Who works on one at a time relies on it: the next one
         begins when the last is recorded."""
-        if self._quick < PROOF or slots < 2 or not self._used:
+        if self._quick < PROOF or slots < 2:
             return 0
         now = self._now()
         oldest = next(iter(self._running.values()), now)
         if now - oldest > QUICK or now < self._not_before:
             return 0
-        return max(0, min(FOR_EACH * slots, TOGETHER - slots))
+        return max(0, min(FOR_EACH * slots, self._together - slots))
 
     def has_slot(self, queue: str, slots: int) -> bool:
         """Whether a handler of this queue, which has so many of all slots, may begin."""

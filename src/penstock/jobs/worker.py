@@ -12,7 +12,7 @@ from ..core.clock import Clock
 from ..core.durations import show_ms
 from ..core.errors import ChildrenPending, StoreError
 from ..ports.runner import Runner
-from ..ports.store import Listener, Pipelined, Store
+from ..ports.store import Distant, Listener, Store
 from ..ports.unit import Ask, Claim, Claims, RateLimit, Receipt, Refused, Want
 from .attempt import LEASE_LOST, SHUTDOWN, Attempt
 from .committer import Committer
@@ -84,7 +84,8 @@ class Worker:
         self._next_look = 0  # when the store is looked at next, whatever is heard
         self._turn = 0
         self._loop = asyncio.get_running_loop()
-        self._ahead = ReadAhead(concurrency, self._loop.time, used=isinstance(store, Pipelined))
+        together = store.worth_holding if isinstance(store, Distant) else 0
+        self._ahead = ReadAhead(concurrency, self._loop.time, together=together)
         self._look: asyncio.TimerHandle | None = None  # whether what was read ahead still waits
         self._quarantine = Quarantine(max_crashes, lease_ms / 1000)
         self._keeper = LeaseKeeper(store, lease_ms, self._claims, self._report_lost)

@@ -34,9 +34,13 @@ class Rules:
 
     def run(self, count: int, seconds: float) -> None:
         for n in range(count):
-            self.ahead.began(claim(n))
+            self.begin(n)
             self.now += seconds
             self.ahead.ended(claim(n))
+
+    def begin(self, n: int) -> None:
+        self.ahead.enter(claim(n))
+        self.ahead.began(claim(n))
 
 
 def test_nothing_is_read_ahead_before_handlers_have_proved_quick() -> None:
@@ -50,11 +54,11 @@ def test_nothing_is_read_ahead_before_handlers_have_proved_quick() -> None:
 def test_a_slow_handler_ends_it_when_it_ends_and_while_it_runs() -> None:
     rules = Rules()
     rules.run(PROOF, 0)
-    rules.ahead.began(claim(1000))
-    rules.ahead.began(claim(1001))
+    rules.begin(1000)
+    rules.begin(1001)
     assert rules.ahead.most(10) == TOGETHER - 10
     rules.now += 2 * QUICK
-    rules.ahead.began(claim(1002))
+    rules.begin(1002)
     assert rules.ahead.most(10) == 0
     for n in range(1000, 1003):
         rules.ahead.ended(claim(n))
@@ -62,6 +66,22 @@ def test_a_slow_handler_ends_it_when_it_ends_and_while_it_runs() -> None:
     assert rules.ahead.most(10) == 0
     rules.run(2, 0)
     assert rules.ahead.most(10) == TOGETHER - 10
+
+
+def test_what_the_loop_does_before_a_handler_begins_is_not_the_handlers() -> None:
+    rules = Rules()
+    rules.run(PROOF, 0)
+    for n in range(1000, 1003):
+        rules.ahead.enter(claim(n))
+    rules.now += 2 * QUICK
+    assert rules.ahead.most(10) == TOGETHER - 10
+    for n in range(1000, 1003):
+        rules.ahead.began(claim(n))
+        rules.ahead.ended(claim(n))
+    assert rules.ahead.most(10) == TOGETHER - 10
+    rules.ahead.began(claim(2000))  # it only goes back, and has no slot
+    rules.ahead.ended(claim(2000))
+    assert rules.ahead.running == 0
 
 
 def test_so_many_for_so_many_slots() -> None:
@@ -93,8 +113,8 @@ def test_after_some_went_back_there_is_a_pause() -> None:
 def test_who_is_ready_begins_when_its_own_queue_has_a_slot() -> None:
     ahead = Rules(slots=3).ahead
     slots = {"narrow": 1, "wide": 3}
-    ahead.began(claim(1, "narrow"))
-    ahead.began(claim(2, "wide"))
+    ahead.enter(claim(1, "narrow"))
+    ahead.enter(claim(2, "wide"))
     for n, queue in ((3, "narrow"), (4, "wide")):
         ahead.hold(claim(n, queue))
     first = ahead.next(slots.__getitem__)

@@ -174,11 +174,16 @@ class Committer:
         others = [intent for intent in self._pending if intent.run in flying] if flying else []
         most = MAX_BATCH
         if beside and self._flights + 1 < self._lanes and len(may) >= 2 * FEW:
-            most = min(most, (len(may) + 1) // 2)
+            most = min(most, self._share(len(may)))
         batch, self._pending = may[:most], others + may[most:]
         if len(self._pending) >= FEW:
             self._open_lane()
         return batch
+
+    def _share(self, waiting: int) -> int:
+        """Half of what is in hand: the other half is what waits here, or what handlers have yet to do."""
+        in_hand = waiting if self.worker is None else max(self.worker.active, waiting)
+        return (in_hand + 1) // 2
 
     def _may_go_beside(self) -> bool:
         """Whether what waits may overtake what is under way: else what was handed in first is to be there first."""

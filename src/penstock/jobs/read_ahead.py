@@ -29,7 +29,9 @@ class ReadAhead:
         self._slots = slots
         self._now = now
         self._together = together  # jobs in slots and ready; none are read ahead by who has more slots than that
-        self._running: dict[str, float] = {}  # tokens, and when their handlers began: the oldest first
+        # Tokens in slots, the oldest first, and when their handlers began: a slot is taken before the loop comes to it,
+        # and what it does until then says nothing of the handler.
+        self._running: dict[str, float | None] = {}
         self._of_queue: Counter[str] = Counter()
         self._ready: deque[tuple[Claim, float]] = deque()
         self._quick = 0
@@ -49,8 +51,8 @@ class ReadAhead:
         if self._quick < PROOF or slots < 2:
             return 0
         now = self._now()
-        oldest = next(iter(self._running.values()), now)
-        if now - oldest > QUICK or now < self._not_before:
+        oldest = next(iter(self._running.values()), None)
+        if now < self._not_before or (oldest is not None and now - oldest > QUICK):
             return 0
         return max(0, min(FOR_EACH * slots, self._together - slots))
 
@@ -58,16 +60,23 @@ class ReadAhead:
         """Whether a handler of this queue, which has so many of all slots, may begin."""
         return len(self._running) < self._slots and self._of_queue[queue] < slots
 
-    def began(self, claim: Claim) -> None:
-        self._running[claim.token] = self._now()
+    def enter(self, claim: Claim) -> None:
+        """Takes a slot for it."""
+        self._running[claim.token] = None
         self._of_queue[claim.queue] += 1
 
+    def began(self, claim: Claim) -> None:
+        if claim.token in self._running:  # what only goes back has no slot
+            self._running[claim.token] = self._now()
+
     def ended(self, claim: Claim) -> None:
-        began = self._running.pop(claim.token, None)
-        if began is None:
+        """Its slot is free."""
+        if claim.token not in self._running:
             return
+        began = self._running.pop(claim.token)
         self._of_queue[claim.queue] -= 1
-        self._quick = self._quick + 1 if self._now() - began <= QUICK else 0
+        quick = began is not None and self._now() - began <= QUICK
+        self._quick = self._quick + 1 if quick else 0
 
     def hold(self, claim: Claim) -> None:
         """Keeps it ready for the next slot."""

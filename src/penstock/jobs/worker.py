@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -85,7 +86,7 @@ class Worker:
         self._turn = 0
         self._loop = asyncio.get_running_loop()
         together = store.worth_holding if isinstance(store, Distant) else 0
-        self._ahead = ReadAhead(concurrency, self._loop.time, together=together)
+        self._ahead = ReadAhead(concurrency, time.monotonic, together=together)
         self._look: asyncio.TimerHandle | None = None  # whether what was read ahead still waits
         self._quarantine = Quarantine(max_crashes, lease_ms / 1000)
         self._keeper = LeaseKeeper(store, lease_ms, self._claims, self._report_lost)
@@ -228,7 +229,7 @@ class Worker:
     # Reading ahead
 
     def _begin(self, claim: Claim) -> None:
-        self._ahead.began(claim)
+        self._ahead.enter(claim)
         self._start(claim)
 
     def _start(self, claim: Claim, stopped: str | None = None) -> None:
@@ -265,6 +266,7 @@ class Worker:
 
     async def _work(self, claim: Claim, stopped: str | None = None) -> None:
         recorded, attempt = False, None
+        self._ahead.began(claim)
         try:
             work = await self._engine.open(claim)
             attempt = Attempt(

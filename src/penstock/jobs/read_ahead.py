@@ -84,12 +84,12 @@ class ReadAhead:
 
     def next(self, slots_of: Callable[[str], int]) -> Claim | None:
         """The first one there is a slot for."""
+        if len(self._running) >= self._slots:
+            return None
         for n, (claim, _) in enumerate(self._ready):
-            if self.has_slot(claim.queue, slots_of(claim.queue)):
+            if self._of_queue[claim.queue] < slots_of(claim.queue):
                 del self._ready[n]
                 return claim
-            if len(self._running) >= self._slots:
-                return None
         return None
 
     def overdue(self) -> bool:

@@ -248,7 +248,7 @@ class Worker:
     def _leave(self, claim: Claim) -> None:
         """The handler has ended, its slot is free: what is ready begins while the end is recorded."""
         self._ahead.ended(claim)
-        while self._ahead.ready and (ready := self._ahead.next(self._slots_of)) is not None:
+        while (ready := self._ahead.next(self._slots_of)) is not None:
             self._begin(ready)
 
     def _look_at_ready(self) -> None:
@@ -265,7 +265,7 @@ class Worker:
     # Working
 
     async def _work(self, claim: Claim, stopped: str | None = None) -> None:
-        recorded, attempt = False, None
+        recorded, left, attempt = False, False, None
         self._ahead.began(claim)
         try:
             work = await self._engine.open(claim)
@@ -289,6 +289,7 @@ class Worker:
             ending = await attempt.run()
             if isinstance(ending, Limited):  # nothing more of its queue is to begin
                 self._give_back(self._ahead.remove(lambda ready: ready.queue == claim.queue))
+            left = True
             self._leave(claim)
             recorded = await self._settle(attempt, ending) is not None
         except asyncio.CancelledError:
@@ -299,7 +300,8 @@ class Worker:
         finally:
             if attempt is not None:
                 attempt.let_go()
-            self._leave(claim)
+            if not left:
+                self._leave(claim)
             del self._active[claim.token], self._tasks[claim.token]
             self._held[claim.queue] -= 1
             crowded = self._crowded and len(self._active) < self._concurrency
@@ -334,7 +336,8 @@ class Worker:
                     )
                     return None
                 intent = work.stopped(ending)
-        _tell(work, ending)
+        if isinstance(ending, Failure):
+            _tell(work, ending)
         intent.frees = work.claim.queue
         try:
             receipt: Receipt | None = await self._committer.submit(intent)
@@ -425,10 +428,8 @@ def _why_lost(claim: Claim) -> str:
     return "cancelled" if claim.run is not None else LEASE_LOST
 
 
-def _tell(work: Work, ending: Ending) -> None:
+def _tell(work: Work, ending: Failure) -> None:
     """Failures are told where workers are watched; what they mean for a run is in its events."""
-    if not isinstance(ending, Failure):
-        return
     name = f"step {work.step} of run {work.run_id}" if work.run_id is not None else f"job {work.claim.job}"
     fields = {
         "run": work.run_id,

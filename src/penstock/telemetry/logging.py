@@ -29,8 +29,8 @@ _COLOURS = {"debug": "2", "info": "", "warning": "33", "error": "31", "critical"
 _attempt: ContextVar[Callable[[], Mapping[str, Any]] | None] = ContextVar("penstock_attempt", default=None)
 
 
-# What is logged between these two, on threads that inherit the context too, is of this attempt. Its fields are asked for
-# when something is logged, which most attempts do not do: so this is all it costs them.
+# What is logged between these two, on threads that inherit the context too, is of this attempt. Its fields are asked
+# for when something is logged, which most attempts do not do: so this is all it costs them.
 enter_attempt = _attempt.set
 leave_attempt = _attempt.reset
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,6 +83,39 @@ async def test_many_go_in_two_halves_beside_each_other() -> None:
     assert [len(units) for units, _ in store.calls] == [2 * FEW, 2 * FEW]
     await all_answered(store, waiting)
     assert sorted(store.ids(0) + store.ids(1)) == sorted(f"u{n}" for n in range(4 * FEW))
+
+
+class Busy:
+    """A worker that has so many attempts in hand and wants no more."""
+
+    def __init__(self, active: int) -> None:
+        self.active = active
+
+    def ask(self, _finishing: Counter[str]) -> None:
+        return None
+
+
+async def test_all_that_wait_go_if_as_many_have_yet_to_end() -> None:
+    store: Any = Held()
+    committer = Committer(store)
+    committer.worker = Busy(active=8 * FEW)  # type: ignore[assignment]
+    waiting = submit(committer, several(4 * FEW))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [4 * FEW]
+    waiting += submit(committer, several(4 * FEW, first=100))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [4 * FEW, 4 * FEW]
+    await all_answered(store, waiting)
+
+
+async def test_those_that_wait_are_divided_if_few_have_yet_to_end() -> None:
+    store: Any = Held()
+    committer = Committer(store)
+    committer.worker = Busy(active=6 * FEW)  # type: ignore[assignment]
+    waiting = submit(committer, several(4 * FEW))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [3 * FEW, FEW]
+    await all_answered(store, waiting)
 
 
 async def test_one_lane_sends_one_commit_at_a_time() -> None:

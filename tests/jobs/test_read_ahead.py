@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
+import postgres_server
 import redis_server
 from penstock import RateLimited, flow, job
 from penstock.jobs import read_ahead, worker
-from penstock.jobs.read_ahead import PAUSE, PROOF, QUICK, TOGETHER, ReadAhead
+from penstock.jobs.read_ahead import PAUSE, PROOF, QUICK, ReadAhead
 from penstock.ports.unit import Claim
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
 FOR_EVER = 3600.0
+TOGETHER = 42
 
 
 def claim(n: int, queue: str = "q") -> Claim:
@@ -26,15 +28,19 @@ def claim(n: int, queue: str = "q") -> Claim:
 class Rules:
     """What may be held, by a clock that is moved by hand."""
 
-    def __init__(self, slots: int = 10, *, used: bool = True) -> None:
+    def __init__(self, slots: int = 10, *, together: int = TOGETHER) -> None:
         self.now = 100.0
-        self.ahead = ReadAhead(slots, lambda: self.now, used=used)
+        self.ahead = ReadAhead(slots, lambda: self.now, together=together)
 
     def run(self, count: int, seconds: float) -> None:
         for n in range(count):
-            self.ahead.began(claim(n))
+            self.begin(n)
             self.now += seconds
             self.ahead.ended(claim(n))
+
+    def begin(self, n: int) -> None:
+        self.ahead.enter(claim(n))
+        self.ahead.began(claim(n))
 
 
 def test_nothing_is_read_ahead_before_handlers_have_proved_quick() -> None:
@@ -48,11 +54,11 @@ def test_nothing_is_read_ahead_before_handlers_have_proved_quick() -> None:
 def test_a_slow_handler_ends_it_when_it_ends_and_while_it_runs() -> None:
     rules = Rules()
     rules.run(PROOF, 0)
-    rules.ahead.began(claim(1000))
-    rules.ahead.began(claim(1001))
+    rules.begin(1000)
+    rules.begin(1001)
     assert rules.ahead.most(10) == TOGETHER - 10
     rules.now += 2 * QUICK
-    rules.ahead.began(claim(1002))
+    rules.begin(1002)
     assert rules.ahead.most(10) == 0
     for n in range(1000, 1003):
         rules.ahead.ended(claim(n))
@@ -62,13 +68,32 @@ def test_a_slow_handler_ends_it_when_it_ends_and_while_it_runs() -> None:
     assert rules.ahead.most(10) == TOGETHER - 10
 
 
+def test_what_the_loop_does_before_a_handler_begins_is_not_the_handlers() -> None:
+    rules = Rules()
+    rules.run(PROOF, 0)
+    for n in range(1000, 1003):
+        rules.ahead.enter(claim(n))
+    rules.now += 2 * QUICK
+    assert rules.ahead.most(10) == TOGETHER - 10
+    for n in range(1000, 1003):
+        rules.ahead.began(claim(n))
+        rules.ahead.ended(claim(n))
+    assert rules.ahead.most(10) == TOGETHER - 10
+    rules.ahead.began(claim(2000))  # it only goes back, and has no slot
+    rules.ahead.ended(claim(2000))
+    assert rules.ahead.running == 0
+
+
 def test_so_many_for_so_many_slots() -> None:
     rules = Rules()
     rules.run(PROOF, 0)
     assert [rules.ahead.most(slots) for slots in (1, 2, 10, 100)] == [0, 8, 32, 0]
-    unused = Rules(used=False)
+    unused = Rules(together=0)
     unused.run(PROOF, 0)
     assert unused.ahead.most(10) == 0
+    more = Rules(together=100)
+    more.run(PROOF, 0)
+    assert [more.ahead.most(slots) for slots in (1, 2, 10, 50, 100)] == [0, 8, 40, 50, 0]
 
 
 def test_after_some_went_back_there_is_a_pause() -> None:
@@ -88,8 +113,8 @@ def test_after_some_went_back_there_is_a_pause() -> None:
 def test_who_is_ready_begins_when_its_own_queue_has_a_slot() -> None:
     ahead = Rules(slots=3).ahead
     slots = {"narrow": 1, "wide": 3}
-    ahead.began(claim(1, "narrow"))
-    ahead.began(claim(2, "wide"))
+    ahead.enter(claim(1, "narrow"))
+    ahead.enter(claim(2, "wide"))
     for n, queue in ((3, "narrow"), (4, "wide")):
         ahead.hold(claim(n, queue))
     first = ahead.next(slots.__getitem__)
@@ -132,10 +157,10 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> Eager:
     return Eager(monkeypatch)
 
 
-@pytest.fixture
-def url() -> str:
+@pytest.fixture(params=[postgres_server, redis_server], ids=["postgres", "redis"])
+def url(request: pytest.FixtureRequest) -> str:
     """Only where a store is behind a wire are jobs read ahead."""
-    return redis_server.url()
+    return request.param.url()  # type: ignore[no-any-return]
 
 
 class Doors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -30,7 +30,7 @@ from ..core.payload import NULL, pack, unpack
 from ..ports.runner import Interrupt, Runner
 from ..ports.store import ChildRow, State, Store
 from ..ports.unit import DELIVERIES, Committed, Fenced, Memo, NewEvent, Receipt, StateWrite, Unit
-from ..telemetry.logging import HANDLER, AttemptFields
+from ..telemetry.logging import HANDLER, enter_attempt, leave_attempt
 from . import awaiting
 from .awaiting import Diverted
 from .committer import Committer, Intent
@@ -130,7 +130,8 @@ class Attempt:
         packed = self._packed(result)
         sleeping = self._sleeping
         if sleeping is None:
-            return Success(await self._spoken(), packed, self._emitted, list(self._writes.values()))
+            spoken = self._silent() if self._frames is None else await self._spoken()
+            return Success(spoken, packed, self._emitted, [*self._writes.values()])
         if sleeping.journal.problem is not None:
             raise sleeping.journal.problem  # though the handler caught it
         if sleeping.suspended:
@@ -166,23 +167,25 @@ class Attempt:
     async def _call(self, value: Any) -> Any:
         handler = self.work.handler
         timeout = handler.timeout_ms / 1000 if handler.timeout_ms is not None else None
-        if handler.is_async:
-            ctx: Context | SyncContext = self._context()
-        else:
-            ctx = SyncContext(self._context(), self._loop)
+        ctx = self._context() if handler.wants_ctx else None
         if self._stop_reason is not None:
             raise AttemptCancelled(self._stop_reason)
-        with AttemptFields(self._about):
+        before = enter_attempt(self._about)
+        try:
             if handler.wait is None:
                 return await self._run(value, ctx, timeout)
             if handler.wait.type == "time":
                 return await awaiting.after(handler.wait, self, lambda: self._run(value, ctx, timeout))
-            ctx.awaited = await awaiting.before(handler.wait, value, self)
+            awaited = await awaiting.before(handler.wait, value, self)
+            if ctx is not None:
+                ctx.awaited = awaited
             return await self._run(value, ctx, timeout)
+        finally:
+            leave_attempt(before)
 
-    async def _run(self, value: Any, ctx: Context | SyncContext, timeout: float | None) -> Any:
+    def _run(self, value: Any, ctx: Context | SyncContext | None, timeout: float | None) -> Coroutine[Any, Any, Any]:
         handler = self.work.handler
-        return await self._runner.run(
+        return self._runner.run(
             lambda: handler.call(value, ctx), is_async=handler.is_async, timeout=timeout, interruptible=self._runs
         )
 
@@ -219,9 +222,13 @@ class Attempt:
         said = await self._frames.rest() if self._frames is not None else NOTHING
         return Spoken(said.frames, said.progress, self._started_ms, self._clock.now_ms(), said.logs)
 
-    def _context(self) -> Context:
+    def _silent(self) -> Spoken:
+        """What a handler that said nothing has to say, as most do."""
+        return Spoken([], None, self._started_ms, self._clock.now_ms())
+
+    def _context(self) -> Context | SyncContext:
         work = self.work
-        return Context(
+        ctx = Context(
             voice=self,
             job_id=work.claim.job,
             queue=work.claim.queue,
@@ -233,6 +240,7 @@ class Attempt:
             n=work.n,
             correlation_id=work.correlation_id,
         )
+        return ctx if work.handler.is_async else SyncContext(ctx, self._loop)
 
     # The handler's voice
 

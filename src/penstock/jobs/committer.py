@@ -116,6 +116,7 @@ class Committer:
         if isinstance(store, EndsTogether):
             self._lanes = store.ends_under_way
         self._flushing: set[asyncio.Task[None]] = set()
+        self._open = 0  # lanes, of which one that is done may still be among the tasks until the loop turns
         self._flights = 0
         self._in_flight: set[str] = set()  # runs
         self._commands = 0  # flights that do not only end attempts
@@ -125,8 +126,7 @@ class Committer:
         """Waits for the receipt; never a Conflict unless the intent's own build answers with one."""
         intent.future = self._loop.create_future()
         self._pending.append(intent)
-        # A lane that is done may still be listed, until the loop turns.
-        if len(self._pending) == FEW or all(task.done() for task in self._flushing):
+        if not self._open or len(self._pending) == FEW:
             self._open_lane()
         return await intent.future
 
@@ -137,19 +137,27 @@ class Committer:
             await asyncio.wait(under_way)
 
     def _open_lane(self) -> None:
-        if sum(not task.done() for task in self._flushing) < self._lanes:
+        if self._open < self._lanes:
+            self._open += 1
             task = self._loop.create_task(self._flush(), name="penstock-commit")
             self._flushing.add(task)
-            task.add_done_callback(self._flushing.discard)
+            task.add_done_callback(self._lane_ended)
+
+    def _lane_ended(self, task: asyncio.Task[None]) -> None:
+        self._flushing.discard(task)
+        self._open = min(self._open, len(self._flushing))  # one that was cancelled before it began has not said so
 
     async def _flush(self) -> None:
-        while self._pending:
-            if self._more_may_come():
-                await asyncio.sleep(0)
-            batch = self._next_batch()
-            if not batch:
-                return  # whoever they wait for goes on with them
-            await self._fly(self._built(batch))
+        try:
+            while self._pending:
+                if self._more_may_come():
+                    await asyncio.sleep(0)
+                batch = self._next_batch()
+                if not batch:
+                    return  # whoever they wait for goes on with them
+                await self._fly(self._built(batch))
+        finally:
+            self._open -= 1
 
     async def _fly(self, batch: list[Intent]) -> None:
         runs = {intent.unit.run.id for intent in batch if intent.unit is not None and intent.unit.run is not None}
@@ -174,11 +182,16 @@ class Committer:
         others = [intent for intent in self._pending if intent.run in flying] if flying else []
         most = MAX_BATCH
         if beside and self._flights + 1 < self._lanes and len(may) >= 2 * FEW:
-            most = min(most, (len(may) + 1) // 2)
+            most = min(most, self._share(len(may)))
         batch, self._pending = may[:most], others + may[most:]
         if len(self._pending) >= FEW:
             self._open_lane()
         return batch
+
+    def _share(self, waiting: int) -> int:
+        """Half of what is in hand: the other half is what waits here, or what handlers have yet to do."""
+        in_hand = waiting if self.worker is None else max(self.worker.active, waiting)
+        return (in_hand + 1) // 2
 
     def _may_go_beside(self) -> bool:
         """Whether what waits may overtake what is under way: else what was handed in first is to be there first."""

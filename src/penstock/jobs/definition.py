@@ -77,10 +77,12 @@ class Handler:
         )
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.fn))
         object.__setattr__(self, "_passes", passes)
+        object.__setattr__(self, "wants_ctx", passes[1])
         object.__setattr__(self, "_checks", checks)
         object.__setattr__(self, "input_schema", schema)
 
     is_async: bool = field(init=False, default=False)
+    wants_ctx: bool = field(init=False, default=True)
     _passes: tuple[bool, bool] = field(init=False, default=(True, True), repr=False)
     _checks: tuple[Check | None, Check | None] = field(init=False, default=(None, None), repr=False)
 
@@ -116,7 +118,7 @@ class Handler:
             check(value)
         return value
 
-    def call(self, value: Any, ctx: Context | SyncContext) -> Any:
+    def call(self, value: Any, ctx: Context | SyncContext | None) -> Any:
         """Calls the function with what its signature asks for."""
         wants_input, wants_ctx = self._passes
         if wants_input:

@@ -154,6 +154,12 @@ def new_job(
 class JobWork:
     """One claim of a plain job."""
 
+    run_id: str | None = None
+    flow: str | None = None
+    step: str | None = None
+    n = 1
+    public_url = ""
+
     def __init__(
         self, claim: Claim, handler: Handler, recorder: Recorder, clock: Clock, unit_id: Callable[[], str]
     ) -> None:
@@ -166,12 +172,7 @@ class JobWork:
         self.stream = recorder.queue(claim.queue)
         self.subject: str | None = claim.job
         self.shown_correlation = options.correlation_id
-        self.run_id: str | None = None
-        self.flow: str | None = None
-        self.step: str | None = None
-        self.n = 1
         self.correlation_id = options.correlation_id or claim.job
-        self.public_url = ""
         self.waits = options.waits
         self._options = options
         self._clock = clock
@@ -244,7 +245,7 @@ class JobWork:
             self._unit_id(),
             claim=self.claim,
             outcome=outcome,
-            events=[*(NewEvent(self.stream, body) for body in spoken.frames), *events],
+            events=[*[NewEvent(self.stream, body) for body in spoken.frames], *events] if spoken.frames else events,
             jobs=jobs or [],
             state=success.state if success else [],
             memos=kept.memos if kept is not None else [],

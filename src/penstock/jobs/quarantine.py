@@ -47,6 +47,8 @@ class Quarantine:
 
     def left(self, claim: Claim) -> None:
         """An attempt is over, whichever it was."""
+        if self._suspect is None:
+            return
         if self._suspect == claim.token:
             self._suspect = None
         self._changed.set()

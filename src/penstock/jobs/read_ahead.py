@@ -19,18 +19,19 @@ QUICK = 0.005  # seconds a handler may take
 PROOF = 64  # quick ones in a row before anything is read ahead
 PATIENCE = 0.1  # seconds a job waits for a slot before it goes back
 PAUSE = 30.0  # seconds without reading ahead after that
-TOGETHER = 42  # jobs in slots and ready: with more slots, commits go beside each other anyway
 FOR_EACH = 4  # ready ones for a slot, at most
 
 
 class ReadAhead:
     """Which handlers run, which jobs are ready, and how many of those there may be."""
 
-    def __init__(self, slots: int, now: Callable[[], float], *, used: bool) -> None:
+    def __init__(self, slots: int, now: Callable[[], float], *, together: int) -> None:
         self._slots = slots
         self._now = now
-        self._used = used
-        self._running: dict[str, float] = {}  # tokens, and when their handlers began: the oldest first
+        self._together = together  # jobs in slots and ready; none are read ahead by who has more slots than that
+        # Tokens in slots, the oldest first, and when their handlers began: a slot is taken before the loop comes to it,
+        # and what it does until then says nothing of the handler.
+        self._running: dict[str, float | None] = {}
         self._of_queue: Counter[str] = Counter()
         self._ready: deque[tuple[Claim, float]] = deque()
         self._quick = 0
@@ -47,28 +48,35 @@ class ReadAhead:
     def most(self, slots: int) -> int:
         """How many jobs more than these slots may be held now. Who works on one at a time relies on it: the next one
         begins when the last is recorded."""
-        if self._quick < PROOF or slots < 2 or not self._used:
+        if self._quick < PROOF or slots < 2:
             return 0
         now = self._now()
-        oldest = next(iter(self._running.values()), now)
-        if now - oldest > QUICK or now < self._not_before:
+        oldest = next(iter(self._running.values()), None)
+        if now < self._not_before or (oldest is not None and now - oldest > QUICK):
             return 0
-        return max(0, min(FOR_EACH * slots, TOGETHER - slots))
+        return max(0, min(FOR_EACH * slots, self._together - slots))
 
     def has_slot(self, queue: str, slots: int) -> bool:
         """Whether a handler of this queue, which has so many of all slots, may begin."""
         return len(self._running) < self._slots and self._of_queue[queue] < slots
 
-    def began(self, claim: Claim) -> None:
-        self._running[claim.token] = self._now()
+    def enter(self, claim: Claim) -> None:
+        """Takes a slot for it."""
+        self._running[claim.token] = None
         self._of_queue[claim.queue] += 1
 
+    def began(self, claim: Claim) -> None:
+        if claim.token in self._running:  # what only goes back has no slot
+            self._running[claim.token] = self._now()
+
     def ended(self, claim: Claim) -> None:
-        began = self._running.pop(claim.token, None)
-        if began is None:
+        """Its slot is free."""
+        if claim.token not in self._running:
             return
+        began = self._running.pop(claim.token)
         self._of_queue[claim.queue] -= 1
-        self._quick = self._quick + 1 if self._now() - began <= QUICK else 0
+        quick = began is not None and self._now() - began <= QUICK
+        self._quick = self._quick + 1 if quick else 0
 
     def hold(self, claim: Claim) -> None:
         """Keeps it ready for the next slot."""
@@ -76,12 +84,12 @@ class ReadAhead:
 
     def next(self, slots_of: Callable[[str], int]) -> Claim | None:
         """The first one there is a slot for."""
+        if len(self._running) >= self._slots:
+            return None
         for n, (claim, _) in enumerate(self._ready):
-            if self.has_slot(claim.queue, slots_of(claim.queue)):
+            if self._of_queue[claim.queue] < slots_of(claim.queue):
                 del self._ready[n]
                 return claim
-            if len(self._running) >= self._slots:
-                return None
         return None
 
     def overdue(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -12,7 +13,7 @@ from ..core.clock import Clock
 from ..core.durations import show_ms
 from ..core.errors import ChildrenPending, StoreError
 from ..ports.runner import Runner
-from ..ports.store import Listener, Pipelined, Store
+from ..ports.store import Distant, Listener, Store
 from ..ports.unit import Ask, Claim, Claims, RateLimit, Receipt, Refused, Want
 from .attempt import LEASE_LOST, SHUTDOWN, Attempt
 from .committer import Committer
@@ -84,7 +85,8 @@ class Worker:
         self._next_look = 0  # when the store is looked at next, whatever is heard
         self._turn = 0
         self._loop = asyncio.get_running_loop()
-        self._ahead = ReadAhead(concurrency, self._loop.time, used=isinstance(store, Pipelined))
+        together = store.worth_holding if isinstance(store, Distant) else 0
+        self._ahead = ReadAhead(concurrency, time.monotonic, together=together)
         self._look: asyncio.TimerHandle | None = None  # whether what was read ahead still waits
         self._quarantine = Quarantine(max_crashes, lease_ms / 1000)
         self._keeper = LeaseKeeper(store, lease_ms, self._claims, self._report_lost)
@@ -227,7 +229,7 @@ class Worker:
     # Reading ahead
 
     def _begin(self, claim: Claim) -> None:
-        self._ahead.began(claim)
+        self._ahead.enter(claim)
         self._start(claim)
 
     def _start(self, claim: Claim, stopped: str | None = None) -> None:
@@ -246,7 +248,7 @@ class Worker:
     def _leave(self, claim: Claim) -> None:
         """The handler has ended, its slot is free: what is ready begins while the end is recorded."""
         self._ahead.ended(claim)
-        while self._ahead.ready and (ready := self._ahead.next(self._slots_of)) is not None:
+        while (ready := self._ahead.next(self._slots_of)) is not None:
             self._begin(ready)
 
     def _look_at_ready(self) -> None:
@@ -263,7 +265,8 @@ class Worker:
     # Working
 
     async def _work(self, claim: Claim, stopped: str | None = None) -> None:
-        recorded, attempt = False, None
+        recorded, left, attempt = False, False, None
+        self._ahead.began(claim)
         try:
             work = await self._engine.open(claim)
             attempt = Attempt(
@@ -286,6 +289,7 @@ class Worker:
             ending = await attempt.run()
             if isinstance(ending, Limited):  # nothing more of its queue is to begin
                 self._give_back(self._ahead.remove(lambda ready: ready.queue == claim.queue))
+            left = True
             self._leave(claim)
             recorded = await self._settle(attempt, ending) is not None
         except asyncio.CancelledError:
@@ -296,7 +300,8 @@ class Worker:
         finally:
             if attempt is not None:
                 attempt.let_go()
-            self._leave(claim)
+            if not left:
+                self._leave(claim)
             del self._active[claim.token], self._tasks[claim.token]
             self._held[claim.queue] -= 1
             crowded = self._crowded and len(self._active) < self._concurrency
@@ -331,7 +336,8 @@ class Worker:
                     )
                     return None
                 intent = work.stopped(ending)
-        _tell(work, ending)
+        if isinstance(ending, Failure):
+            _tell(work, ending)
         intent.frees = work.claim.queue
         try:
             receipt: Receipt | None = await self._committer.submit(intent)
@@ -422,10 +428,8 @@ def _why_lost(claim: Claim) -> str:
     return "cancelled" if claim.run is not None else LEASE_LOST
 
 
-def _tell(work: Work, ending: Ending) -> None:
+def _tell(work: Work, ending: Failure) -> None:
     """Failures are told where workers are watched; what they mean for a run is in its events."""
-    if not isinstance(ending, Failure):
-        return
     name = f"step {work.step} of run {work.run_id}" if work.run_id is not None else f"job {work.claim.job}"
     fields = {
         "run": work.run_id,

@@ -413,6 +413,17 @@ class EndsTogether(Protocol):
 
 
 @runtime_checkable
+class Distant(Protocol):
+    """A store at the other end of a wire: quick handlers would wait for its answers most of the time, unless the next
+    jobs are there before their slots are free."""
+
+    @property
+    def worth_holding(self) -> int:
+        """How many jobs in one worker's slots and ready beside them keep it and the store busy at once."""
+        ...
+
+
+@runtime_checkable
 class Migrates(Protocol):
     """A store whose tables are created and updated by numbered steps."""
 

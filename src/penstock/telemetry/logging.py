@@ -29,19 +29,10 @@ _COLOURS = {"debug": "2", "info": "", "warning": "33", "error": "31", "critical"
 _attempt: ContextVar[Callable[[], Mapping[str, Any]] | None] = ContextVar("penstock_attempt", default=None)
 
 
-class AttemptFields:
-    """What is logged inside this `with`, on threads that inherit the context too, is of this attempt."""
-
-    __slots__ = ("_fields", "_token")
-
-    def __init__(self, fields: Callable[[], Mapping[str, Any]]) -> None:
-        self._fields = fields  # asked for when something is logged, which most attempts do not do
-
-    def __enter__(self) -> None:
-        self._token = _attempt.set(self._fields)
-
-    def __exit__(self, *_: object) -> None:
-        _attempt.reset(self._token)
+# What is logged between these two, on threads that inherit the context too, is of this attempt. Its fields are asked
+# for when something is logged, which most attempts do not do: so this is all it costs them.
+enter_attempt = _attempt.set
+leave_attempt = _attempt.reset
 
 
 class AttemptFilter(logging.Filter):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from ...core.ids import token
@@ -52,7 +53,7 @@ async def transact(
     work = Claims()
     if ask is not None:
         times = [at for at in (row["next_due"], keeping.lifted()) if at is not None]
-        work = Claims(answer.claims(secret), min(times, default=None))
+        work = Claims(_claims(row, secret, touched), min(times, default=None))
         # Whoever asks has just been given all there is of these: waking it for the same jobs would be for nothing.
         touched.difference_update(f"queue:{queue}" for queue in row["emptied"])
     if row["told"]:
@@ -70,10 +71,8 @@ async def finish(
         return await transact(connection, sql, now, units, ask, touched)
     row = await connection.fetchrow(sql.finish, *values)
     assert row is not None
-    events = [(n, None, event) for n, unit in enumerate(ordered, 1) for event in unit.events]
-    answer = _Answer(ordered, events, row, touched, {})
-    receipts = answer.receipts()
-    work = Claims(answer.claims(secret), row["next_due"]) if ask is not None else Claims()
+    receipts = _finished(ordered, row, touched)
+    work = Claims(_claims(row, secret, touched), row["next_due"]) if ask is not None else Claims()
     if ordered != [*units]:
         by_job = dict(zip(map(handle, ordered), receipts, strict=True))
         receipts = [by_job[handle(unit)] for unit in units]
@@ -164,25 +163,41 @@ class _Answer:
             touched.add(f"queue:{unit.claim.queue}")
         touched.update(f"queue:{job.queue}" for job in unit.jobs)
 
-    def claims(self, secret: str) -> list[Claim]:
-        row = self._row
-        if not row["claims"]:
-            return []
-        self._touched.update(f"stream:{stream}" for stream in row["c_stream"] if stream is not None)
-        self._touched.add("events")
-        memos: dict[str, dict[str, bytes]] = {}
-        kept = zip(row["memo_scopes"] or (), row["memo_names"] or (), row["memo_values"] or (), strict=True)
-        for scope, name, value in kept:
-            memos.setdefault(scope, {})[name] = value
-        columns = zip(
-            row["c_id"], row["c_queue"], row["c_name"], row["c_payload"], row["c_opts"], row["c_scope"],
-            row["c_attempt"], row["c_failures"], row["c_crashes"], row["claims"], row["c_run"], row["c_version"],
-            row["c_record"], strict=True,
-        )  # fmt: skip
-        return [
-            Claim(
-                id, queue, name, payload, opts, scope, attempt, f"{secret}.{pk}", failures, crashes, pk, run, version,
-                record, memos.get(scope, {}), row["now"],
-            )
-            for id, queue, name, payload, opts, scope, attempt, failures, crashes, pk, run, version, record in columns
-        ]  # fmt: skip
+
+def _finished(units: Sequence[Unit], row: Any, touched: set[str]) -> list[Receipt]:
+    """The receipts of plain jobs that completed: almost always all of them did."""
+    if any(row["verdicts"] or ()):
+        events = [(n, None, event) for n, unit in enumerate(units, 1) for event in unit.events]
+        return _Answer(units, events, row, touched, {}).receipts()
+    _touch_streams({event.stream for unit in units for event in unit.events}, touched)
+    places = _places(row)
+    return [Committed(list(islice(places, len(unit.events)))) for unit in units]
+
+
+def _claims(row: Any, secret: str, touched: set[str]) -> list[Claim]:
+    if not row["claims"]:
+        return []
+    _touch_streams({stream for stream in row["c_stream"] if stream is not None}, touched)
+    memos: dict[str, dict[str, bytes]] = {}
+    kept = zip(row["memo_scopes"] or (), row["memo_names"] or (), row["memo_values"] or (), strict=True)
+    for scope, name, value in kept:
+        memos.setdefault(scope, {})[name] = value
+    columns = zip(
+        row["c_id"], row["c_queue"], row["c_name"], row["c_payload"], row["c_opts"], row["c_scope"],
+        row["c_attempt"], row["c_failures"], row["c_crashes"], row["claims"], row["c_run"], row["c_version"],
+        row["c_record"], strict=True,
+    )  # fmt: skip
+    now = row["now"]
+    return [
+        Claim(
+            id, queue, name, payload, opts, scope, attempt, f"{secret}.{pk}", failures, crashes, pk, run, version,
+            record, memos.get(scope, {}), now,
+        )
+        for id, queue, name, payload, opts, scope, attempt, failures, crashes, pk, run, version, record in columns
+    ]  # fmt: skip
+
+
+def _touch_streams(streams: set[str], touched: set[str]) -> None:
+    if streams:
+        touched.update(f"stream:{stream}" for stream in streams)
+        touched.add("events")

@@ -43,22 +43,23 @@ def handle(unit: Unit) -> int:
     return unit.claim.handle
 
 
-def _end(unit: Unit) -> tuple[Any, ...]:
-    claim, outcome = unit.claim, unit.outcome
-    assert claim is not None
-    assert isinstance(outcome, Completed)
-    return claim.handle, unit.id, claim.attempt, claim.token, outcome.result
-
-
 def finish_values(units: Sequence[Unit], ask: Ask | None, now: int | None, secret: str) -> list[Any] | None:
     """What `finish` takes, of units in the order of their jobs; None if it cannot be written so."""
-    said = [(n, event.stream, event.body) for n, unit in enumerate(units, 1) for event in unit.events]
-    pks, ids, attempts, tokens, results = _columns([_end(unit) for unit in units], 5)
-    places, streams, bodies = _columns(said, 3)
-    texts = [_joined(ids), _joined(tokens), _joined_json(results), _joined(streams), _joined_json(bodies)]
+    claims = [unit.claim for unit in units if unit.claim is not None]
+    results = [unit.outcome.result for unit in units if isinstance(unit.outcome, Completed)]
+    said = [event for unit in units for event in unit.events]
+    texts = [
+        SEPARATOR.join([unit.id for unit in units]),
+        SEPARATOR.join([claim.token for claim in claims]),
+        _joined_json([NOTHING if result is None else result for result in results]),
+        SEPARATOR.join([event.stream for event in said]),
+        _joined_json([event.body for event in said]),
+    ]
     if any(text.count(SEPARATOR) > max(count - 1, 0) for text, count in zip(texts, _counts(units, said), strict=True)):
         return None
-    found = [now, _numbers(pks), texts[0], _numbers(attempts), texts[1], texts[2], _numbers(places), texts[3], texts[4]]
+    pks, attempts = _numbers([claim.handle for claim in claims]), _numbers([claim.attempt for claim in claims])
+    places = _numbers([n for n, unit in enumerate(units, 1) for _ in unit.events])
+    found = [now, pks, texts[0], attempts, texts[1], texts[2], places, texts[3], texts[4]]
     if ask is None:
         return [*found, None, None, None, None, [], []]
     wants = ask.wants
@@ -75,13 +76,5 @@ def _numbers(column: Sequence[int]) -> str:
     return ",".join(map(str, column))
 
 
-def _joined(column: Sequence[str]) -> str:
-    return SEPARATOR.join(column)
-
-
-def _joined_json(column: Sequence[bytes | None]) -> str:
-    return b"\x1f".join([NOTHING if one is None else one for one in column]).decode()
-
-
-def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[Any]:
-    return [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * width
+def _joined_json(column: Sequence[bytes]) -> str:
+    return b"\x1f".join(column).decode()

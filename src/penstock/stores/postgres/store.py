@@ -51,6 +51,7 @@ class PostgresStore:
     another one."""
 
     ends_under_way = 2  # while one is written here, handlers run there
+    worth_holding = 200  # a call costs much, another job in it little
 
     def __init__(self, url: str, *, clock: Clock | None = None, namespace: str = "nq") -> None:
         self.address = read_address(url)

@@ -52,6 +52,7 @@ class RedisStore:
     """Runs, jobs, events and state in one Redis; workers of BullMQ in other languages share its queues."""
 
     lanes = 2  # while scripts run here, handlers run there
+    worth_holding = 42  # with more slots, commits go beside each other anyway
 
     def __init__(
         self, url: str, *, clock: Clock | None = None, namespace: str = "nq", queue_prefix: str | None = None

@@ -13,9 +13,11 @@ from .schedulers import Scheduled
 FIXED = 15  # values that every claim has
 
 
-def encode(ask: Ask) -> list[Part]:
-    """What claim.lua reads."""
-    out: list[Part] = [ask.lease_ms, ask.worker, token(), "" if ask.limit is None else ask.limit]
+def encode(ask: Ask | None) -> list[Part]:
+    """What plain_claims.lua and claim.lua read."""
+    if ask is None:
+        return [0]
+    out: list[Part] = [len(ask.wants), ask.lease_ms, ask.worker, token(), "" if ask.limit is None else ask.limit]
     for want in ask.wants:
         out += _want(want)
     return out

@@ -172,10 +172,10 @@ def _wait(wait: WaitChange) -> tuple[Part, ...]:
 
 
 def receipts(reply: list[Any]) -> list[Receipt]:
-    """What a script says of its units, one after another."""
+    """What a script says of its units, one after another: how many values these are comes before them."""
     found: list[Receipt] = []
-    at = 1
-    while at < len(reply):
+    at, last = 2, 2 + reply[1]
+    while at < last:
         kind = reply[at]
         if kind == 1:
             added = at + 2 + reply[at + 1]

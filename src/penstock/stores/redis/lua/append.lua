@@ -50,7 +50,9 @@ end
 local function keep_heads()
   for _, stream in ipairs(grown) do
     local head = heads[stream]
-    write_later('HSET', NS .. 'heads', stream, head.ms .. ' ' .. head.seq .. ' ' .. head.first)
+    if head.first then -- else the first append went wrong, and says why
+      write_later('HSET', NS .. 'heads', stream, head.ms .. ' ' .. head.seq .. ' ' .. head.first)
+    end
   end
 end
 

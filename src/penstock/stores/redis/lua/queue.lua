@@ -31,14 +31,6 @@ local function find_queue(id)
   return false
 end
 
--- The version a queue of BullMQ 5 or older names: jobs added to it while it is paused would be lost. And whether another
--- program has named its version at all, so that it may add jobs without a word to us.
-local function old_version(queue)
-  local version = call('HGET', base_of(queue) .. 'meta', 'version')
-  local major = version and tonumber(string.match(version, '^bullmq:(%d+)'))
-  return major and major < 6 and version, version and true
-end
-
 local known = {}
 local function know_queue(queue)
   if not known[queue] then

@@ -6,10 +6,10 @@ local queues, growing = {}, false -- whether nothing is taken from the lists of 
 local function queue_at(base)
   local queue = queues[base]
   if queue then return queue end
-  local meta = call('HMGET', base .. 'meta', 'paused', 'concurrency', 'max', 'opts.maxLenEvents')
+  local meta = call('HMGET', base .. 'meta', 'paused', 'concurrency', 'max', 'opts.maxLenEvents', 'version')
   queue = {base = base, wait = base .. 'wait', active = base .. 'active', events = base .. 'events',
     marker = base .. 'marker', completed = base .. 'completed', leases = base .. 'nq:leases', id = base .. 'id',
-    metrics = base .. 'metrics:completed', most = meta[4], paused = meta[1]}
+    metrics = base .. 'metrics:completed', most = meta[4], paused = meta[1], version = meta[5]}
   queue.usual = not meta[1] and not meta[2] and not meta[3] and meta[4] and true
   queues[base] = queue
   return queue
@@ -88,11 +88,7 @@ local function is_drained(queue)
   return call('LLEN', queue.active) == 0 and call('ZCARD', queue.base .. 'prioritized') == 0
 end
 
--- As moveToFinished; says whether the job was active. The caller writes the attempt with the fields of its own.
-local function complete_usual(queue, id, value, score, fields)
-  if call('LREM', queue.active, '-1', id) < 1 then return false end
-  write_later('ZADD', queue.completed, score, id)
-  call('HSET', queue.base .. id, 'returnvalue', value, 'finishedOn', stamp, unpack(fields))
+local function tell_completed(queue, id, value)
   if queue.trimmed then
     call('XADD', queue.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', value, 'prev', 'active')
   else
@@ -100,6 +96,14 @@ local function complete_usual(queue, id, value, score, fields)
       'prev', 'active')
     queue.trimmed = true
   end
+end
+
+-- As moveToFinished; says whether the job was active. The caller writes the attempt with the fields of its own.
+local function complete_usual(queue, id, value, score, fields)
+  if call('LREM', queue.active, '-1', id) < 1 then return false end
+  write_later('ZADD', queue.completed, score, id)
+  call('HSET', queue.base .. id, 'returnvalue', value, 'finishedOn', stamp, unpack(fields))
+  tell_completed(queue, id, value)
   queue.ended = queue.ended + 1
   if is_drained(queue) then call('XADD', queue.events, '*', 'event', 'drained') end
   return true

@@ -1,0 +1,124 @@
+-- The short way of what nearly every call is: attempts that completed plainly, and the next jobs of queues where nothing is
+-- special (plain_claims.lua). All functions of a script are made anew for each call of it; those of the long way are many,
+-- and none of them is made when this is enough. Everything is read and judged before the first write: who gives nothing
+-- back has written nothing, and the long way begins from the start.
+local UNIT = 11 -- values before the events: U, unit, remembered, C, queue, job, attempt, token, run, G, value
+local ending = {} -- queues in which jobs end
+
+-- Where the units begin, if each is a claim, its plain end and events, and which streams these are for.
+local function read_plain(at)
+  local places, count, streams, noted = {}, 0, {}, {}
+  while at <= #ARGV do
+    if ARGV[at + 2] ~= '0' or ARGV[at + 3] ~= 'C' or ARGV[at + 9] ~= 'G' then return end
+    count = count + 1
+    places[count] = at
+    at = at + UNIT
+    while ARGV[at] == 'E' do
+      local stream = ARGV[at + 1]
+      if not noted[stream] then noted[stream], streams[#streams + 1] = true, stream end
+      at = at + 3
+    end
+    if at <= #ARGV and ARGV[at] ~= 'U' then return end
+  end
+  return places, streams
+end
+
+-- The keys of the jobs and of their locks, unless a queue, a lock or children are in the way.
+local function keys_of(places)
+  local keys, locks, kin, seen = {}, {}, {}, {}
+  for n, at in ipairs(places) do
+    local queue, id = queue_at(BULL .. ARGV[at + 4] .. ':'), ARGV[at + 5]
+    local key = queue.base .. id
+    if not queue.usual or seen[key] or not same_minute(queue) then return end
+    if not queue.ends then
+      queue.ends, queue.scores, ending[#ending + 1] = {}, {}, queue
+    end
+    queue.ends[#queue.ends + 1] = id
+    seen[key], keys[n], locks[n] = true, key, key .. ':lock'
+    kin[2 * n - 1], kin[2 * n] = key .. ':dependencies', key .. ':unsuccessful'
+  end
+  for n, token in ipairs(call('MGET', unpack(locks))) do
+    if token ~= ARGV[places[n] + 7] then return end
+  end
+  if call('EXISTS', unpack(kin)) == 0 then return keys, locks end
+end
+
+-- The number of each attempt and the score of each end, unless a fence, a parent or deduplication is in the way.
+local function numbers_of(places, keys)
+  local made, scores = {}, {}
+  for n, at in ipairs(places) do
+    local job = call('HMGET', keys[n], 'nq:t', 'ats', 'nq:u', 'nq:n', 'nq:w', 'parentKey', 'deid', 'atm')
+    if job[1] ~= ARGV[at + 7] or job[2] ~= ARGV[at + 6] or job[3] == ARGV[at + 1] or not job[4] or job[5] or job[6]
+      or job[7] then return end
+    made[n], scores[n] = (job[8] or 0) + 1, now + (job[4] % 1024) / 1024
+  end
+  return made, scores
+end
+
+-- Whether all that end are active, as BullMQ asks. The oldest are last in that list: usually they are just these.
+local function are_active(queue)
+  local ids, last = queue.ends, {}
+  for _, id in ipairs(call('LRANGE', queue.active, -#ids, -1)) do last[id] = true end
+  queue.last = true
+  for _, id in ipairs(ids) do
+    if not last[id] then
+      queue.last = false
+      if not call('LPOS', queue.active, id, 'RANK', -1) then return false end
+    end
+  end
+  return true
+end
+
+local function leave_active(queue)
+  local ids = queue.ends
+  if queue.last then
+    call('LTRIM', queue.active, 0, -1 - #ids)
+  else
+    for _, id in ipairs(ids) do call('LREM', queue.active, '-1', id) end
+  end
+  call('ZREM', queue.leases, unpack(ids))
+  queue.ended = queue.ended + #ids
+end
+
+-- Writes each end with its events; gives the receipts.
+local function write_plain(places, keys, made, scores, reply)
+  local said = #reply
+  for n, at in ipairs(places) do
+    local queue, id, value = queue_at(BULL .. ARGV[at + 4] .. ':'), ARGV[at + 5], ARGV[at + 10]
+    local sorted = queue.scores
+    sorted[#sorted + 1], sorted[#sorted + 2] = scores[n], id
+    call('HSET', keys[n], 'returnvalue', value, 'finishedOn', stamp, 'atm', made[n], 'nq:u', ARGV[at + 1], 'nq:t', '')
+    tell_completed(queue, id, value)
+    local count = said + 2
+    reply[said + 1], said = 1, count
+    at = at + UNIT
+    while ARGV[at] == 'E' do
+      reply[said + 1], reply[said + 2] = append(ARGV[at + 1], ARGV[at + 2])
+      at, said = at + 3, said + 2
+    end
+    reply[count], reply[said + 1] = said - count, 0
+    said = said + 1
+  end
+end
+
+-- Commits the units from there on, if all are plain; says whether they were.
+local function commit_plain(first, reply)
+  local places, streams = read_plain(first)
+  if not places then return false end
+  local keys, locks = keys_of(places)
+  if not keys then return false end
+  local made, scores = numbers_of(places, keys)
+  if not made then return false end
+  for _, queue in ipairs(ending) do
+    if not are_active(queue) then return false end
+  end
+  know_heads(streams)
+  for _, queue in ipairs(ending) do leave_active(queue) end
+  call('DEL', unpack(locks))
+  write_plain(places, keys, made, scores, reply)
+  for _, queue in ipairs(ending) do
+    call('ZADD', queue.completed, unpack(queue.scores))
+    if is_drained(queue) then call('XADD', queue.events, '*', 'event', 'drained') end
+  end
+  return true
+end

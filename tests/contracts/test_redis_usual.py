@@ -33,7 +33,7 @@ from penstock.stores.redis import RedisStore, connection, scripts, store
 from penstock.stores.redis import claim as claiming
 from penstock.testing import FakeClock
 
-USUAL = "queue.usual = not meta[1]"
+USUAL = "local usual = not meta[1]"
 ASK = Ask((Want("orders", 4),), 30_000, "w1")
 
 
@@ -179,7 +179,7 @@ async def _leaves(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 async def test_the_usual_way_leaves_what_bullmqs_scripts_leave(rewritten: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = await _leaves(monkeypatch)
     assert any(key.endswith("orders:completed") for key in usual)
-    rewritten(USUAL, "queue.usual = false and not meta[1]")
+    rewritten(USUAL, "local usual = false and not meta[1]")
     theirs = await _leaves(monkeypatch)
     assert usual.keys() == theirs.keys()
     for key in usual:

@@ -31,7 +31,7 @@ from ...ports.unit import (
 )
 from .names import inside, outside
 from .options import options_of
-from .resp import Part
+from .resp import HEAD, Part
 
 # A result that is none, in JSON that no encoder writes: workers of other programs read it as null.
 NOTHING = b" null"
@@ -174,7 +174,7 @@ def _wait(wait: WaitChange) -> tuple[Part, ...]:
 def receipts(reply: list[Any]) -> list[Receipt]:
     """What a script says of its units, one after another: how many values these are comes before them."""
     found: list[Receipt] = []
-    at, last = 2, 2 + reply[1]
+    at, last = HEAD, HEAD + reply[1]
     while at < last:
         kind = reply[at]
         if kind == 1:

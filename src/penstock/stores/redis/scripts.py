@@ -52,6 +52,7 @@ LONG = Inner(
     "moveToFinished-14",
     "moveStalledJobsToWait-9",
     "removeJob-2",
+    "usual",
     "queue",
     "kin",
     "finish",
@@ -60,7 +61,7 @@ LONG = Inner(
     "long",
 )
 PARTS: dict[str, tuple[tuple[Part, ...], ...]] = {
-    "turn": (FIRST, ("usual", "append"), ("plain_ends", "plain_claims", LONG, "turn")),
+    "turn": (FIRST, ("queues", "append"), ("plain_ends", "plain_claims", LONG, "turn")),
     "renew": (FIRST, ("removeJob-2", "queue", "renew")),
     "reads": (FIRST, ("removeJob-2", "queue", "read_jobs", "read_runs", "read_events", "reads")),
     "admin": (FIRST, ("removeJob-2", "pause-7", "updateJobScheduler-12", "queue", "kin", "admin")),

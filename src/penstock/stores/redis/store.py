@@ -130,12 +130,12 @@ class RedisStore:
         work = Claims()
         touched = committing.topics(replies)
         if ask is not None:
-            asked = replies[-1][2 + replies[-1][1] :]
+            asked = replies[-1]
             work = claiming.claims(asked, SystemClock().now_ms() if self._clock is None else None)
             # Whoever asks has just been given all there is of these: waking it for the same jobs would be for nothing.
             touched = (touched - claiming.emptied(asked)) | claiming.topics(asked)
             for one in claiming.scheduled(asked):
-                await self._advance(one, asked[0])
+                await self._advance(one, asked[2])
         self.signals.fire(touched)
         return CommitReply([one for reply in replies for one in committing.receipts(reply)], work)
 

@@ -64,9 +64,3 @@ local function guarded(work)
   catch_up()
   if not ok then error(type(problem) == 'table' and problem.err or problem, 0) end
 end
-
--- The last place given out in the order of all streams.
-local function position()
-  local last = call('XREVRANGE', NS .. 'feed', '+', '-', 'COUNT', 1)[1]
-  return last and last[1] or '0-0'
-end

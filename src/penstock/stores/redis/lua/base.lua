@@ -32,11 +32,6 @@ local function publish(said)
   return said
 end
 
-local function optional(value)
-  if value == '' then return false end
-  return value
-end
-
 -- A flat list of fields and values as a table.
 local function fields(flat)
   local found = {}

@@ -140,7 +140,7 @@ local function activate_unusual(base, id, token)
 end
 
 local function hand_out(name, base, id, set, job, head, want)
-  local token, queue = secret .. '-' .. (#claims + 1), queue_at(base)
+  local token, queue = secret .. '-' .. (#claims + 1), queue_at(name)
   if queue.usual and not set and want.promoted then
     activate_usual(queue, id, job, worker, token, ARGV[7])
   else
@@ -245,7 +245,7 @@ end
 
 local function serve(name, want)
   local base = base_of(name)
-  local queue = queue_at(base)
+  local queue = queue_at(name)
   if queue.paused then return end
   if call('EXISTS', queue.wait, queue.active, queue.leases, base .. 'delayed', base .. 'prioritized') == 0 then
     emptied[#emptied + 1] = name
@@ -272,7 +272,7 @@ local function append_started()
 end
 
 for i = 11, 10 + 6 * wanted, 6 do
-  local version, old = version_of(queue_at(base_of(ARGV[i])))
+  local version, old = version_of(queue_at(ARGV[i]))
   if old then return nil, 'NQVERSION ' .. ARGV[i] .. ' ' .. version end
   if real then due_at(now + (version and 200 or 1000)) end -- nobody tells us of what others add
 end
@@ -285,11 +285,11 @@ end
 forget_ended()
 append_started()
 
-local rows = {}
+local reply = ...
 for _, one in ipairs(claims) do
   local found = one[16]
   one[16] = #found
-  for n = 1, 16 do rows[#rows + 1] = one[n] end
-  for _, value in ipairs(found) do rows[#rows + 1] = value end
+  for n = 1, 16 do reply[#reply + 1] = one[n] end
+  for _, value in ipairs(found) do reply[#reply + 1] = value end
 end
-return {rows = rows, emptied = emptied}
+return emptied

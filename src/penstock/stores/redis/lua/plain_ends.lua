@@ -5,17 +5,19 @@
 local UNIT = 11 -- values before the events: U, unit, remembered, C, queue, job, attempt, token, run, G, value
 local ending = {} -- queues in which jobs end
 
--- Where the units begin, if each is a claim, its plain end and events, and which streams these are for.
+-- Where the units begin, if each is a claim, its plain end and events; and which streams these are for.
 local function read_plain(at)
-  local places, count, streams, noted = {}, 0, {}, {}
+  local places, count, streams, last = {}, 0, {}, nil
   while at <= #ARGV do
     if ARGV[at + 2] ~= '0' or ARGV[at + 3] ~= 'C' or ARGV[at + 9] ~= 'G' then return end
     count = count + 1
     places[count] = at
     at = at + UNIT
     while ARGV[at] == 'E' do
-      local stream = ARGV[at + 1]
-      if not noted[stream] then noted[stream], streams[#streams + 1] = true, stream end
+      if ARGV[at + 1] ~= last then
+        last = ARGV[at + 1]
+        streams[#streams + 1] = last
+      end
       at = at + 3
     end
     if at <= #ARGV and ARGV[at] ~= 'U' then return end
@@ -26,8 +28,9 @@ end
 -- The keys of the jobs and of their locks, unless a queue, a lock or children are in the way.
 local function keys_of(places)
   local keys, locks, kin, seen = {}, {}, {}, {}
-  for n, at in ipairs(places) do
-    local queue, id = queue_at(BULL .. ARGV[at + 4] .. ':'), ARGV[at + 5]
+  for n = 1, #places do
+    local at = places[n]
+    local queue, id = queue_at(ARGV[at + 4]), ARGV[at + 5]
     local key = queue.base .. id
     if not queue.usual or seen[key] or not same_minute(queue) then return end
     if not queue.ends then
@@ -37,8 +40,9 @@ local function keys_of(places)
     seen[key], keys[n], locks[n] = true, key, key .. ':lock'
     kin[2 * n - 1], kin[2 * n] = key .. ':dependencies', key .. ':unsuccessful'
   end
-  for n, token in ipairs(call('MGET', unpack(locks))) do
-    if token ~= ARGV[places[n] + 7] then return end
+  local tokens = call('MGET', unpack(locks))
+  for n = 1, #places do
+    if tokens[n] ~= ARGV[places[n] + 7] then return end
   end
   if call('EXISTS', unpack(kin)) == 0 then return keys, locks end
 end
@@ -46,11 +50,12 @@ end
 -- The number of each attempt and the score of each end, unless a fence, a parent or deduplication is in the way.
 local function numbers_of(places, keys)
   local made, scores = {}, {}
-  for n, at in ipairs(places) do
+  for n = 1, #places do
+    local at = places[n]
     local job = call('HMGET', keys[n], 'nq:t', 'ats', 'nq:u', 'nq:n', 'nq:w', 'parentKey', 'deid', 'atm')
     if job[1] ~= ARGV[at + 7] or job[2] ~= ARGV[at + 6] or job[3] == ARGV[at + 1] or not job[4] or job[5] or job[6]
       or job[7] then return end
-    made[n], scores[n] = (job[8] or 0) + 1, now + (job[4] % 1024) / 1024
+    made[n], scores[n] = job[8] and job[8] + 1 or '1', now + (job[4] % 1024) / 1024
   end
   return made, scores
 end
@@ -58,12 +63,13 @@ end
 -- Whether all that end are active, as BullMQ asks. The oldest are last in that list: usually they are just these.
 local function are_active(queue)
   local ids, last = queue.ends, {}
-  for _, id in ipairs(call('LRANGE', queue.active, -#ids, -1)) do last[id] = true end
+  local found = call('LRANGE', queue.active, -#ids, '-1')
+  for n = 1, #found do last[found[n]] = true end
   queue.last = true
-  for _, id in ipairs(ids) do
-    if not last[id] then
+  for n = 1, #ids do
+    if not last[ids[n]] then
       queue.last = false
-      if not call('LPOS', queue.active, id, 'RANK', -1) then return false end
+      if not call('LPOS', queue.active, ids[n], 'RANK', '-1') then return false end
     end
   end
   return true
@@ -72,25 +78,27 @@ end
 local function leave_active(queue)
   local ids = queue.ends
   if queue.last then
-    call('LTRIM', queue.active, 0, -1 - #ids)
+    call('LTRIM', queue.active, '0', -1 - #ids)
   else
-    for _, id in ipairs(ids) do call('LREM', queue.active, '-1', id) end
+    for n = 1, #ids do call('LREM', queue.active, '-1', ids[n]) end
   end
   call('ZREM', queue.leases, unpack(ids))
   queue.ended = queue.ended + #ids
 end
 
--- Writes each end with its events; gives the receipts.
+-- Writes each end with its events; what is said of them goes into the reply.
 local function write_plain(places, keys, made, scores, reply)
   local said = #reply
-  for n, at in ipairs(places) do
-    local queue, id, value = queue_at(BULL .. ARGV[at + 4] .. ':'), ARGV[at + 5], ARGV[at + 10]
+  for n = 1, #places do
+    local at = places[n]
+    local queue, id, value = queue_at(ARGV[at + 4]), ARGV[at + 5], ARGV[at + 10]
     local sorted = queue.scores
-    sorted[#sorted + 1], sorted[#sorted + 2] = scores[n], id
+    local last = #sorted
+    sorted[last + 1], sorted[last + 2] = scores[n], id
     call('HSET', keys[n], 'returnvalue', value, 'finishedOn', stamp, 'atm', made[n], 'nq:u', ARGV[at + 1], 'nq:t', '')
     tell_completed(queue, id, value)
     local count = said + 2
-    reply[said + 1], said = 1, count
+    reply[said + 1], reply[count], said = 1, 0, count
     at = at + UNIT
     while ARGV[at] == 'E' do
       reply[said + 1], reply[said + 2] = append(ARGV[at + 1], ARGV[at + 2])

@@ -12,6 +12,22 @@ end
 
 local FULL = 9007199254740991 -- of BullMQ's limiter: more than any limit
 
+local function queue_named(id)
+  local queue = where[id]
+  if queue == nil then
+    queue = call('HGET', NS .. 'where', id)
+    where[id] = queue
+  end
+  return queue
+end
+
+local function is_placed(id, queue) where[id], placed[id] = queue, queue end
+
+local function not_placed(id)
+  where[id], placed[id] = false, nil
+  call('HDEL', NS .. 'where', id)
+end
+
 local function queue_of(id)
   local queue = queue_named(id)
   if queue and call('EXISTS', BULL .. queue .. ':' .. id) == 1 then return queue end

@@ -1,7 +1,9 @@
--- One turn of a worker: units are committed, then jobs handed out. What is not plain goes the long way, whose functions are made
--- then. The reply is one flat list, of which Redis makes one piece; each list inside it would be sent by itself. What has
--- no fixed length comes after its count.
-local reply, first, changed, work, refused = {'', 0}, wanted > 0 and 11 + 6 * wanted or 7, '', nil, nil
+-- One turn of a worker: units are committed, then jobs handed out. What is not plain goes the long way, whose functions are
+-- made then. The reply is one flat list, of which Redis makes one piece; each list inside it would be sent by itself. It
+-- begins with what the commit touched, how many values its receipts are, the time, when there is more to be had, what handing
+-- out has touched, and queues of which nothing is left.
+local reply, first = {'', 0, now, false, '', ''}, wanted > 0 and 11 + 6 * wanted or 7
+local emptied, refused
 
 -- What was put off is written, and queues are looked at anew.
 local function begin_anew()
@@ -16,25 +18,16 @@ guarded(function()
     commit_long(first, reply)
     begin_anew()
   end
-  changed = take_topics()
+  reply[1], reply[2] = take_topics(), #reply - 6
   if wanted == 0 then return end
-  work = claim_plainly()
-  if work then return end
+  emptied = claim_plainly(reply)
+  if emptied then return end
   begin_anew()
   if not claim_long then commit_long, claim_long = go_long() end
-  work, refused = claim_long()
+  emptied, refused = claim_long(reply)
 end)
-local moved = take_topics()
+local changed, moved = reply[1], take_topics()
 publish(changed ~= '' and moved ~= '' and changed .. '\n' .. moved or changed .. moved)
 if refused then return redis.error_reply(refused) end
-reply[1], reply[2] = changed, #reply - 2
-if wanted == 0 then return reply end
-
-local said = #reply
-reply[said + 1], reply[said + 2], reply[said + 3], reply[said + 4] = now, next_due or false, moved, #work.emptied
-said = said + 4
-for n, name in ipairs(work.emptied) do reply[said + n] = name end
-said = said + #work.emptied
-local rows = work.rows
-for n = 1, #rows do reply[said + n] = rows[n] end
+if wanted > 0 then reply[4], reply[5], reply[6] = next_due or false, moved, table.concat(emptied, '\n') end
 return reply

@@ -13,6 +13,11 @@ local function with(list, value)
   return list
 end
 
+local function optional(value)
+  if value == '' then return false end
+  return value
+end
+
 -- Reads what few units have.
 local function read_rarer(letter, i)
   if letter == 'V' then -- more of the run

@@ -38,9 +38,9 @@ class Inner:
 
 
 Part = str | Inner
-# Each script in levels of BullMQ's files and ours. A level is a function inside the one before it. All functions are made
-# anew for every call of a script: what they use of an outer level is at hand then, each name of their own level has to
-# be looked for.
+# Each script in levels of BullMQ's files and ours. A level is a function inside the one before it. All functions are
+# made anew for every call of a script: what they use of an outer level is at hand then, each name of their own level
+# has to be looked for.
 FIRST = ("base", "together")
 LONG = Inner(
     "go_long",

@@ -50,18 +50,25 @@ _error = msgspec.json.Decoder(_Error).decode
 
 
 def encode(unit: Unit) -> list[Part]:
-    """What units.lua reads: the id, whether to remember it, and each thing after its letter."""
-    out: list[Part] = ["U", unit.id, _FLAG[forgettable(unit)]]
-    add = out.extend
-    claim, run = unit.claim, unit.run
-    if claim is not None:
-        add(("C", claim.queue, inside(claim.job), claim.attempt, claim.token, claim.run or ""))
-        if unit.progress is not None:
-            add(("P", unit.progress))
-        for line in unit.logs:
-            add(("L", line))
-        if unit.outcome is not None:
-            add(_outcome(unit.outcome))
+    """What units.lua reads: the id, whether to remember it, and each thing after its letter. What most attempts end
+    with is one thing."""
+    claim, run, outcome = unit.claim, unit.run, unit.outcome
+    out: list[Part]
+    if claim is not None and claim.run is None and isinstance(outcome, Completed) and outcome.keep is None:
+        value = NOTHING if outcome.result is None else outcome.result
+        out = ["Y", unit.id, claim.queue, inside(claim.job), claim.attempt, claim.token, value]
+        add = out.extend
+    else:
+        out = ["U", unit.id, _FLAG[forgettable(unit)]]
+        add = out.extend
+        if claim is not None:
+            add(("C", claim.queue, inside(claim.job), claim.attempt, claim.token, claim.run or ""))
+            if outcome is not None:
+                add(_outcome(outcome))
+    if unit.progress is not None:
+        add(("P", unit.progress))
+    for line in unit.logs:
+        add(("L", line))
     if run is not None:
         add(("R", run.id, run.expect, run.record, run.flow, run.status))
         if run.closed or run.paused or run.cancel_jobs or run.after is not None:
@@ -177,7 +184,10 @@ def receipts(reply: list[Any]) -> list[Receipt]:
     at, last = HEAD, HEAD + reply[1]
     while at < last:
         kind = reply[at]
-        if kind == 1:
+        if kind == 1 and reply[at + 1] == 2 and not reply[at + 4]:  # one event and no job, as most have
+            found.append(Committed([(reply[at + 2], reply[at + 3])]))
+            at += 5
+        elif kind == 1:
             added = at + 2 + reply[at + 1]
             end = added + 1 + reply[added]
             found.append(_committed(reply[at + 2 : added], reply[added + 1 : end]))

@@ -2,14 +2,14 @@
 -- special (plain_claims.lua). All functions of a script are made anew for each call of it; those of the long way are many,
 -- and none of them is made when this is enough. Everything is read and judged before the first write: who gives nothing
 -- back has written nothing, and the long way begins from the start.
-local UNIT = 11 -- values before the events: U, unit, remembered, C, queue, job, attempt, token, run, G, value
+local UNIT = 7 -- values before the events: Y, unit, queue, job, attempt, token, value
 local ending = {} -- queues in which jobs end
 
 -- Where the units begin, if each is a claim, its plain end and events; and which streams these are for.
 local function read_plain(at)
   local places, count, streams, last = {}, 0, {}, nil
   while at <= #ARGV do
-    if ARGV[at + 2] ~= '0' or ARGV[at + 3] ~= 'C' or ARGV[at + 9] ~= 'G' then return end
+    if ARGV[at] ~= 'Y' then return end
     count = count + 1
     places[count] = at
     at = at + UNIT
@@ -20,7 +20,6 @@ local function read_plain(at)
       end
       at = at + 3
     end
-    if at <= #ARGV and ARGV[at] ~= 'U' then return end
   end
   return places, streams
 end
@@ -30,7 +29,7 @@ local function keys_of(places)
   local keys, locks, kin, seen = {}, {}, {}, {}
   for n = 1, #places do
     local at = places[n]
-    local queue, id = queue_at(ARGV[at + 4]), ARGV[at + 5]
+    local queue, id = queue_at(ARGV[at + 2]), ARGV[at + 3]
     local key = queue.base .. id
     if not queue.usual or seen[key] or not same_minute(queue) then return end
     if not queue.ends then
@@ -42,7 +41,7 @@ local function keys_of(places)
   end
   local tokens = call('MGET', unpack(locks))
   for n = 1, #places do
-    if tokens[n] ~= ARGV[places[n] + 7] then return end
+    if tokens[n] ~= ARGV[places[n] + 5] then return end
   end
   if call('EXISTS', unpack(kin)) == 0 then return keys, locks end
 end
@@ -53,7 +52,7 @@ local function numbers_of(places, keys)
   for n = 1, #places do
     local at = places[n]
     local job = call('HMGET', keys[n], 'nq:t', 'ats', 'nq:u', 'nq:n', 'nq:w', 'parentKey', 'deid', 'atm')
-    if job[1] ~= ARGV[at + 7] or job[2] ~= ARGV[at + 6] or job[3] == ARGV[at + 1] or not job[4] or job[5] or job[6]
+    if job[1] ~= ARGV[at + 5] or job[2] ~= ARGV[at + 4] or job[3] == ARGV[at + 1] or not job[4] or job[5] or job[6]
       or job[7] then return end
     made[n], scores[n] = job[8] and job[8] + 1 or '1', now + (job[4] % 1024) / 1024
   end
@@ -91,7 +90,7 @@ local function write_plain(places, keys, made, scores, reply)
   local said = #reply
   for n = 1, #places do
     local at = places[n]
-    local queue, id, value = queue_at(ARGV[at + 4]), ARGV[at + 5], ARGV[at + 10]
+    local queue, id, value = queue_at(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 6]
     local sorted = queue.scores
     local last = #sorted
     sorted[last + 1], sorted[last + 2] = scores[n], id

@@ -54,9 +54,9 @@ def encode(unit: Unit) -> list[Part]:
     with is one thing."""
     claim, run, outcome = unit.claim, unit.run, unit.outcome
     out: list[Part]
-    if claim is not None and claim.run is None and isinstance(outcome, Completed) and outcome.keep is None:
-        value = NOTHING if outcome.result is None else outcome.result
-        out = ["Y", unit.id, claim.queue, inside(claim.job), claim.attempt, claim.token, value]
+    plain = _plain_result(outcome) if claim is not None and claim.run is None and not unit.jobs else None
+    if plain is not None and claim is not None:
+        out = ["Y", unit.id, claim.queue, inside(claim.job), claim.attempt, claim.token, plain]
         add = out.extend
     else:
         out = ["U", unit.id, _FLAG[forgettable(unit)]]
@@ -82,6 +82,13 @@ def encode(unit: Unit) -> list[Part]:
     if unit.waits or unit.state or unit.takes or unit.wakes or unit.schedule is not None or unit.once is not None:
         _encode_rest(unit, out)
     return out
+
+
+def _plain_result(outcome: Outcome | None) -> bytes | None:
+    """What a job has given, if that is all there is to its end."""
+    if not isinstance(outcome, Completed) or outcome.keep is not None:
+        return None
+    return NOTHING if outcome.result is None else outcome.result
 
 
 def _encode_rest(unit: Unit, out: list[Part]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -11,12 +13,14 @@ from msgspec.structs import replace
 from redis import Redis
 
 import redis_server
+from penstock.core.errors import StoreError
 from penstock.ports.unit import (
     Ask,
     Claim,
     Completed,
     Dead,
     Dedupe,
+    JobState,
     Keep,
     NewEvent,
     NewJob,
@@ -33,7 +37,7 @@ from penstock.stores.redis import RedisStore, connection, scripts, store
 from penstock.stores.redis import claim as claiming
 from penstock.testing import FakeClock
 
-USUAL = "queue.usual = not meta[1]"
+USUAL = "local usual = not meta[1]"
 ASK = Ask((Want("orders", 4),), 30_000, "w1")
 
 
@@ -112,6 +116,7 @@ async def _work(place: RedisStore, clock: FakeClock) -> None:
     await place.commit([Unit("last", jobs=[_job(n) for n in range(300, 310)])])
     await place.claim(ASK)
     await _mix(place)
+    await _plain_ends(place, clock)
 
 
 async def _mix(place: RedisStore) -> None:
@@ -132,6 +137,33 @@ async def _mix(place: RedisStore) -> None:
     assert [claim.job for claim in claims] == ["j401", "j400", "j402"]
     *first, last = [_end(claim) for claim in claims]
     await place.commit([*first, Unit("m3", takes=["j309"]), Unit("m4", jobs=[mixed(403)]), last])
+
+
+async def _plain_ends(place: RedisStore, clock: FakeClock) -> None:
+    """Commits of nothing but completed attempts, which end in another order than they began; then some with a parent, or
+    urgent, or due meanwhile."""
+
+    def new(n: int, **more: Any) -> NewJob:
+        started = Started("nq:queue:plain", b'{"kind":"job.active","meta":{"v":1,')
+        return replace(_job(n, started=started, **more), queue="plain")
+
+    def end(claim: Claim) -> Unit:
+        return replace(_end(claim), events=[NewEvent("nq:queue:plain", b'{"kind":"job.completed"}')])
+
+    ask = Ask((Want("plain", 5), Want("orders", 0)), 30_000, "w1", 5)
+    tree = [new(520, waits=True), *(new(521 + n, parent=Parent("j520", "plain", OnFailure.FAIL)) for n in range(2))]
+    begun = RunWrite("plain", 0, b"{}", "shop", "running")
+    await place.commit([Unit("p0", jobs=[new(n) for n in range(500, 516)])])
+    await place.commit([Unit("p1", run=begun, jobs=[new(516, run="plain")]), Unit("p2", jobs=tree)])
+    await place.commit(
+        [Unit("p3", jobs=[new(530, priority=-1), new(531, due=clock.now_ms() + 20), new(532, priority=3)])]
+    )
+    held = (await place.claim(ask)).claims
+    while len(held) > 2:
+        clock.advance("6ms")
+        ended = [held.pop(3), held.pop(1)] if len(held) > 3 else [held.pop(1)]
+        reply = await place.commit([end(claim) for claim in ended], ask)
+        held += reply.work.claims
 
 
 def _plain(text: str) -> str:
@@ -167,23 +199,55 @@ async def _leaves(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     tokens = iter(f"t{n}" for n in range(10_000))
     monkeypatch.setattr(claiming, "token", lambda: next(tokens))
     url, clock = redis_server.url(), FakeClock(1_700_000_000_000)
-    place = RedisStore(url, clock=clock)
-    await place.open()
-    try:
+    async with _opened(url, clock) as place:
         await _work(place, clock)
-    finally:
-        await place.close()
     return _left(url)
 
 
-async def test_the_usual_way_leaves_what_bullmqs_scripts_leave(rewritten: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = await _leaves(monkeypatch)
-    assert any(key.endswith("orders:completed") for key in usual)
-    rewritten(USUAL, "queue.usual = false and not meta[1]")
-    theirs = await _leaves(monkeypatch)
-    assert usual.keys() == theirs.keys()
-    for key in usual:
-        assert usual[key] == theirs[key], key
+@asynccontextmanager
+async def _opened(url: str, clock: FakeClock) -> AsyncIterator[RedisStore]:
+    place = RedisStore(url, clock=clock)
+    await place.open()
+    try:
+        yield place
+    finally:
+        await place.close()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(USUAL, "local usual = false and not meta[1]", id="by BullMQ's scripts"),
+        pytest.param("if not places then return false end", "if true then return false end", id="ends the long way"),
+        pytest.param("if not served then", "if true then", id="claims the long way"),
+    ],
+)
+async def test_every_way_leaves_the_same(old: str, new: str, rewritten: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = await _leaves(monkeypatch)
+    assert any(key.endswith("orders:completed") for key in short)
+    rewritten(old, new)
+    other = await _leaves(monkeypatch)
+    assert short.keys() == other.keys()
+    for key in short:
+        assert short[key] == other[key], key
+
+
+async def test_plain_work_needs_none_of_the_long_ways_functions(rewritten: Any) -> None:
+    url, clock = redis_server.url(), FakeClock(1_700_000_000_000)
+    started = Started("nq:queue:orders", b'{"kind":"job.active","meta":{"v":1,')
+    jobs = [_job(n, started=started) for n in range(9)]
+    async with _opened(url, clock) as place:
+        await place.commit([Unit("u0", jobs=jobs)])
+        (first, *held) = (await place.claim(ASK)).claims
+        await place.commit([_end(first)])  # the first of a minute is BullMQ's to count
+    rewritten("local function go_long(...)", "local function go_long(...)\nerror('the long way')")
+    async with _opened(url, clock) as place:
+        while held:
+            units = [replace(_end(claim), events=[NewEvent("nq:queue:orders", b"{}")]) for claim in held]
+            held = (await place.commit(units, ASK)).work.claims
+        assert [row.id for row in await place.jobs("orders", JobState.COMPLETED)] == [job.id for job in jobs]
+        with pytest.raises(StoreError, match="the long way"):
+            await place.commit([Unit("u1", jobs=[_job(10)])])
 
 
 @pytest.mark.parametrize(
@@ -198,6 +262,15 @@ async def test_the_usual_way_leaves_what_bullmqs_scripts_leave(rewritten: Any, m
             "if growing and queue.filled then return false end\n  settle()",
             "if growing and queue.filled then return false end",
         ),
+        ("or job[5] or job[6]\n      or job[7] then return end", "or job[5] then return end"),
+        ("if not last[ids[n]] then", "if false then"),
+        ("call('LREM', queue.active, '-1', ids[n])", "call('LREM', queue.active, '-1', ids[1])"),
+        ("call('LTRIM', queue.active, '0', -1 - #ids)", "call('LTRIM', queue.active, '0', -#ids)"),
+        ("call('ZREM', queue.leases, unpack(ids))", ""),
+        ("call('LPUSH', queue.active, unpack(ids))", "call('RPUSH', queue.active, unpack(ids))"),
+        ("if is_special(queue) then return end", "is_special(queue)"),
+        ("or job.defa or job['nq:p'] then return false end", "then return false end"),
+        ("if call('EXISTS', base .. 'prioritized') == 1 then return end", ""),
     ],
 )
 async def test_a_difference_would_be_seen(

@@ -7,15 +7,17 @@ from typing import Any
 from ...core.ids import token
 from ...ports.unit import Ask, Claim, Claims, Want
 from .names import outside
-from .resp import Part
+from .resp import HEAD, Part
 from .schedulers import Scheduled
 
 FIXED = 15  # values that every claim has
 
 
-def encode(ask: Ask) -> list[Part]:
-    """What claim.lua reads."""
-    out: list[Part] = [ask.lease_ms, ask.worker, token(), "" if ask.limit is None else ask.limit]
+def encode(ask: Ask | None) -> list[Part]:
+    """What plain_claims.lua and claim.lua read."""
+    if ask is None:
+        return [0]
+    out: list[Part] = [len(ask.wants), ask.lease_ms, ask.worker, token(), "" if ask.limit is None else ask.limit]
     for want in ask.wants:
         out += _want(want)
     return out
@@ -32,7 +34,7 @@ def _want(want: Want) -> tuple[Part, ...]:
 def claims(reply: Any, here: int | None) -> Claims:
     """What was handed out. The time to ask again is told by the clock of whoever asks, which says `here`: by that of a
     server that is behind it would seem to be over already, and be asked for again and again."""
-    now, due = reply[:2]
+    now, due = reply[2:4]
     if due is not None and here is not None:
         due += here - now
     return Claims([_claim(row, now) for row in _rows(reply)], due)
@@ -46,17 +48,17 @@ def scheduled(reply: Any) -> list[Scheduled]:
 
 def topics(reply: Any) -> set[str]:
     """What handing out has touched."""
-    return set(reply[2].decode().split("\n")) if reply[2] else set()
+    return set(reply[4].decode().split("\n")) if reply[4] else set()
 
 
 def emptied(reply: Any) -> set[str]:
     """Queues of which nothing due is left."""
-    return {f"queue:{queue.decode()}" for queue in reply[4 : 4 + reply[3]]}
+    return {f"queue:{queue}" for queue in reply[5].decode().split("\n")} if reply[5] else set()
 
 
 def _rows(reply: list[Any]) -> list[list[Any]]:
     """Each claim: what all have, how many names and values its memos are, and these."""
-    rows, at = [], 4 + reply[3]
+    rows, at = [], HEAD + reply[1]
     while at < len(reply):
         end = at + FIXED + 1 + reply[at + FIXED]
         rows.append(reply[at:end])

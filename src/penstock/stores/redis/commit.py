@@ -31,7 +31,7 @@ from ...ports.unit import (
 )
 from .names import inside, outside
 from .options import options_of
-from .resp import Part
+from .resp import HEAD, Part
 
 # A result that is none, in JSON that no encoder writes: workers of other programs read it as null.
 NOTHING = b" null"
@@ -50,18 +50,25 @@ _error = msgspec.json.Decoder(_Error).decode
 
 
 def encode(unit: Unit) -> list[Part]:
-    """What units.lua reads: the id, whether to remember it, and each thing after its letter."""
-    out: list[Part] = ["U", unit.id, _FLAG[forgettable(unit)]]
-    add = out.extend
-    claim, run = unit.claim, unit.run
-    if claim is not None:
-        add(("C", claim.queue, inside(claim.job), claim.attempt, claim.token, claim.run or ""))
-        if unit.progress is not None:
-            add(("P", unit.progress))
-        for line in unit.logs:
-            add(("L", line))
-        if unit.outcome is not None:
-            add(_outcome(unit.outcome))
+    """What units.lua reads: the id, whether to remember it, and each thing after its letter. What most attempts end
+    with is one thing."""
+    claim, run, outcome = unit.claim, unit.run, unit.outcome
+    out: list[Part]
+    plain = _plain_result(outcome) if claim is not None and claim.run is None and not unit.jobs else None
+    if plain is not None and claim is not None:
+        out = ["Y", unit.id, claim.queue, inside(claim.job), claim.attempt, claim.token, plain]
+        add = out.extend
+    else:
+        out = ["U", unit.id, _FLAG[forgettable(unit)]]
+        add = out.extend
+        if claim is not None:
+            add(("C", claim.queue, inside(claim.job), claim.attempt, claim.token, claim.run or ""))
+            if outcome is not None:
+                add(_outcome(outcome))
+    if unit.progress is not None:
+        add(("P", unit.progress))
+    for line in unit.logs:
+        add(("L", line))
     if run is not None:
         add(("R", run.id, run.expect, run.record, run.flow, run.status))
         if run.closed or run.paused or run.cancel_jobs or run.after is not None:
@@ -75,6 +82,13 @@ def encode(unit: Unit) -> list[Part]:
     if unit.waits or unit.state or unit.takes or unit.wakes or unit.schedule is not None or unit.once is not None:
         _encode_rest(unit, out)
     return out
+
+
+def _plain_result(outcome: Outcome | None) -> bytes | None:
+    """What a job has given, if that is all there is to its end."""
+    if not isinstance(outcome, Completed) or outcome.keep is not None:
+        return None
+    return NOTHING if outcome.result is None else outcome.result
 
 
 def _encode_rest(unit: Unit, out: list[Part]) -> None:
@@ -172,12 +186,15 @@ def _wait(wait: WaitChange) -> tuple[Part, ...]:
 
 
 def receipts(reply: list[Any]) -> list[Receipt]:
-    """What a script says of its units, one after another."""
+    """What a script says of its units, one after another: how many values these are comes before them."""
     found: list[Receipt] = []
-    at = 1
-    while at < len(reply):
+    at, last = HEAD, HEAD + reply[1]
+    while at < last:
         kind = reply[at]
-        if kind == 1:
+        if kind == 1 and reply[at + 1] == 2 and not reply[at + 4]:  # one event and no job, as most have
+            found.append(Committed([(reply[at + 2], reply[at + 3])]))
+            at += 5
+        elif kind == 1:
             added = at + 2 + reply[at + 1]
             end = added + 1 + reply[added]
             found.append(_committed(reply[at + 2 : added], reply[added + 1 : end]))

@@ -10,6 +10,7 @@ import hiredis
 from ...core.errors import StoreError, StoreFull, StoreUnavailable
 
 Part = bytes | str | int
+HEAD = 6  # values that every reply of turn.lua begins with
 AWAY = (
     "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK", "MOVED", "BUSY", "UNKILLABLE", "NOREPLICAS",
     "MISCONF",

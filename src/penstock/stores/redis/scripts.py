@@ -27,29 +27,44 @@ FILES = {
     "removeJob-2": "f2acb16fda20ccac",
     "updateJobScheduler-12": "8c71d358aa62ffb7",
 }
-# Each script: BullMQ's files, then ours in levels. A level is a function inside the one before it. All functions are
+
+
+class Inner:
+    """Parts that are a function of that name: what they define is made when it is called."""
+
+    def __init__(self, name: str, *parts: Part) -> None:
+        self.name = name
+        self.parts = parts
+
+
+Part = str | Inner
+# Each script in levels of BullMQ's files and ours. A level is a function inside the one before it. All functions are
 # made anew for every call of a script: what they use of an outer level is at hand then, each name of their own level
 # has to be looked for.
 FIRST = ("base", "together")
-PARTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
-    "commit": (
-        (
-            "addDelayedJob-6",
-            "addParentJob-6",
-            "addPrioritizedJob-9",
-            "addStandardJob-9",
-            "moveToFinished-14",
-            "removeJob-2",
-        ),
-        (FIRST, ("usual", "queue", "kin", "append"), ("add", "finish", "units", "checks", "writes", "commit")),
-    ),
-    "claim": (
-        ("moveToActive-11", "moveToFinished-14", "moveStalledJobsToWait-9", "removeJob-2"),
-        (FIRST, ("usual", "queue", "kin", "append"), ("finish", "claim")),
-    ),
-    "renew": (("removeJob-2",), (FIRST, ("queue", "renew"))),
-    "reads": (("removeJob-2",), (FIRST, ("queue", "read_jobs", "read_runs", "read_events", "reads"))),
-    "admin": (("removeJob-2", "pause-7", "updateJobScheduler-12"), (FIRST, ("queue", "kin", "admin"))),
+LONG = Inner(
+    "go_long",
+    "addDelayedJob-6",
+    "addParentJob-6",
+    "addPrioritizedJob-9",
+    "addStandardJob-9",
+    "moveToActive-11",
+    "moveToFinished-14",
+    "moveStalledJobsToWait-9",
+    "removeJob-2",
+    "usual",
+    "queue",
+    "kin",
+    "finish",
+    Inner("commit_long", "add", "units", "checks", "writes", "commit"),
+    Inner("claim_long", "claim"),
+    "long",
+)
+PARTS: dict[str, tuple[tuple[Part, ...], ...]] = {
+    "turn": (FIRST, ("queues", "append"), ("plain_ends", "plain_claims", LONG, "turn")),
+    "renew": (FIRST, ("removeJob-2", "queue", "renew")),
+    "reads": (FIRST, ("removeJob-2", "queue", "read_jobs", "read_runs", "read_events", "reads")),
+    "admin": (FIRST, ("removeJob-2", "pause-7", "updateJobScheduler-12", "queue", "kin", "admin")),
 }
 
 
@@ -70,17 +85,20 @@ class Script:
 @cache
 def scripts() -> dict[str, Script]:
     """Every script by name; the same for every store of the process."""
-    return {name: Script(name, _compose(*parts)) for name, parts in PARTS.items()}
+    return {name: Script(name, _compose(levels)) for name, levels in PARTS.items()}
 
 
-def _compose(theirs: tuple[str, ...], ours: tuple[tuple[str, ...], ...]) -> str:
-    folder = resources.files(__package__).joinpath("lua")
-    first, second, *others = (
-        "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in level) for level in ours
-    )
-    wrapped = "\n".join(_wrap(f"bull_{file.partition('-')[0]}", _theirs(file)) for file in theirs)
-    levels = [first, f"{wrapped}\n{second}", *others]
-    return "\nreturn (function()\n".join(levels) + "\nend)()" * (len(levels) - 1)
+def _compose(levels: tuple[tuple[Part, ...], ...]) -> str:
+    texts = ["\n".join(map(_text, level)) for level in levels]
+    return "\nreturn (function()\n".join(texts) + "\nend)()" * (len(levels) - 1)
+
+
+def _text(part: Part) -> str:
+    if isinstance(part, Inner):
+        return f"local function {part.name}(...)\n" + "\n".join(map(_text, part.parts)) + "\nend"
+    if part in FILES:
+        return _wrap(f"bull_{part.partition('-')[0]}", _theirs(part))
+    return resources.files(__package__).joinpath("lua", f"{part}.lua").read_text("utf-8")
 
 
 def _wrap(name: str, text: str) -> str:

@@ -122,21 +122,21 @@ class RedisStore:
     # Commits
 
     async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
-        calls: list[tuple[str, Sequence[Part]]] = [("commit", batch) for batch in committing.batches(units)]
-        if ask is not None:
-            calls.append(("claim", claiming.encode(ask)))
-        if not calls:
+        if not units and ask is None:
             return CommitReply([])
+        *others, last = committing.batches(units) or [[]]
+        calls: list[tuple[str, Sequence[Part]]] = [("turn", [0, *batch]) for batch in others]
+        calls.append(("turn", [*claiming.encode(ask), *last]))
         replies = await self._send(calls)
         work = Claims()
-        asked = replies.pop() if ask is not None else None
         touched = committing.topics(replies)
-        if asked is not None:
+        if ask is not None:
+            asked = replies[-1]
             work = claiming.claims(asked, SystemClock().now_ms() if self._clock is None else None)
             # Whoever asks has just been given all there is of these: waking it for the same jobs would be for nothing.
             touched = (touched - claiming.emptied(asked)) | claiming.topics(asked)
             for one in claiming.scheduled(asked):
-                await self._advance(one, asked[0])
+                await self._advance(one, asked[2])
         self.signals.fire(touched)
         return CommitReply([one for reply in replies for one in committing.receipts(reply)], work)
 
@@ -265,7 +265,7 @@ class RedisStore:
 
     async def put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None = None) -> bool:
         parts = committing.encode(unit if unit is not None else Unit(id=f"put-{token()}"))
-        replies = await self._send([("commit", [*parts, *committing.encode_put(row, was)])])
+        replies = await self._send([("turn", [0, *parts, *committing.encode_put(row, was)])])
         self.signals.fire(committing.topics(replies))
         return isinstance(committing.receipts(replies[0])[0], Committed)
 

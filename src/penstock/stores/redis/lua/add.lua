@@ -91,7 +91,7 @@ local function add_job(job)
   touch('queue:' .. job.queue)
   know_queue(job.queue)
   if is_there(job.id, base) then return 0 end
-  local delay, queue, arrived, stands = job.due > now and job.due - now or 0, queue_at(base), nil, nil
+  local delay, queue, arrived, stands = job.due > now and job.due - now or 0, queue_at(job.queue), nil, nil
   if queue.usual and is_usual(job, delay) then
     arrived = add_usual(queue, job, fields_of(job))
   else

@@ -268,4 +268,4 @@ function VERBS.sweep()
 end
 
 local reply = VERBS[ARGV[6]]()
-return {reply, publish()}
+return {reply, publish(take_topics())}

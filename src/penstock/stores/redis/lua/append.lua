@@ -50,7 +50,9 @@ end
 local function keep_heads()
   for _, stream in ipairs(grown) do
     local head = heads[stream]
-    write_later('HSET', NS .. 'heads', stream, head.ms .. ' ' .. head.seq .. ' ' .. head.first)
+    if head.first then -- else the first append went wrong, and says why
+      write_later('HSET', NS .. 'heads', stream, head.ms .. ' ' .. head.seq .. ' ' .. head.first)
+    end
   end
 end
 
@@ -61,10 +63,4 @@ local function guarded(work)
   keep_heads()
   catch_up()
   if not ok then error(type(problem) == 'table' and problem.err or problem, 0) end
-end
-
--- The last place given out in the order of all streams.
-local function position()
-  local last = call('XREVRANGE', NS .. 'feed', '+', '-', 'COUNT', 1)[1]
-  return last and last[1] or '0-0'
 end

@@ -18,17 +18,18 @@ local function touch(topic)
   end
 end
 
--- Says what changed to everyone else; the caller is told by the reply, so its own message has its name on it.
-local function publish()
+-- What changed since it was last asked for.
+local function take_topics()
   if #topics == 0 then return '' end
   local said = table.concat(topics, '\n')
-  call('PUBLISH', KEYS[1], ARGV[4] .. '\n' .. said)
+  topics, touched = {}, {}
   return said
 end
 
-local function optional(value)
-  if value == '' then return false end
-  return value
+-- Says what changed to everyone else; the caller is told by the reply, so its own message has its name on it.
+local function publish(said)
+  if said ~= '' then call('PUBLISH', KEYS[1], ARGV[4] .. '\n' .. said) end
+  return said
 end
 
 -- A flat list of fields and values as a table.

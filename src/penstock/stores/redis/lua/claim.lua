@@ -1,14 +1,10 @@
--- Handing out jobs: due ones, priority first, within the limits, with their run record and their `started` event.
--- ARGV[6..9]: lease, worker, token, limit over all; then six values for each queue wanted.
-local lease, worker, secret, most = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9])
+-- The long way of handing out jobs: due ones, priority first, within the limits, with their run record and their `started`
+-- event. The arguments are those of plain_claims.lua.
+local lease, worker, secret, most = tonumber(ARGV[7]), ARGV[8], ARGV[9], tonumber(ARGV[10])
 local leased = string.format('%.0f', now + lease)
 local claims, emptied = {}, {}
 local line = {} -- those who are next in the queue that is served; the last one goes first
 local started = {} -- events of what was handed out
-local next_due
-local function due_at(moment)
-  if moment and (not next_due or moment < next_due) then next_due = moment end
-end
 
 -- Puts jobs in line whose time has come; says whether it was all of them.
 local function promote_due(base)
@@ -144,9 +140,9 @@ local function activate_unusual(base, id, token)
 end
 
 local function hand_out(name, base, id, set, job, head, want)
-  local token, queue = secret .. '-' .. (#claims + 1), queue_at(base)
+  local token, queue = secret .. '-' .. (#claims + 1), queue_at(name)
   if queue.usual and not set and want.promoted then
-    activate_usual(queue, id, job, worker, token, ARGV[6])
+    activate_usual(queue, id, job, worker, token, ARGV[7])
   else
     want.changed = true
     job = activate_unusual(base, id, token)
@@ -222,9 +218,6 @@ local function take_all(queue, base, want, budget)
   end
 end
 
--- The first of a sorted set: its score.
-local function first_of(key) return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
-
 -- Brings back what is due, lapsed or stalled; a look at the first of each says whether there is any.
 local function look(base, want)
   local delayed, leased = first_of(base .. 'delayed'), first_of(base .. 'nq:leases')
@@ -252,7 +245,7 @@ end
 
 local function serve(name, want)
   local base = base_of(name)
-  local queue = queue_at(base)
+  local queue = queue_at(name)
   if queue.paused then return end
   if call('EXISTS', queue.wait, queue.active, queue.leases, base .. 'delayed', base .. 'prioritized') == 0 then
     emptied[#emptied + 1] = name
@@ -278,33 +271,25 @@ local function append_started()
   for _, one in ipairs(started) do append(one[1], one[2]) end
 end
 
-for i = 10, #ARGV, 6 do
-  local old, others = old_version(ARGV[i])
-  if old then return redis.error_reply('NQVERSION ' .. ARGV[i] .. ' ' .. old) end
-  if real then due_at(now + (others and 200 or 1000)) end -- nobody tells us of what others add
+for i = 11, 10 + 6 * wanted, 6 do
+  local version, old = version_of(queue_at(ARGV[i]))
+  if old then return nil, 'NQVERSION ' .. ARGV[i] .. ' ' .. version end
+  if real then due_at(now + (version and 200 or 1000)) end -- nobody tells us of what others add
 end
-guarded(function()
-  for i = 10, #ARGV, 6 do
-    if not most or #claims < most then
-      serve(ARGV[i], {limit = tonumber(ARGV[i + 1]), max = tonumber(ARGV[i + 2]), duration = tonumber(ARGV[i + 3]),
-        per_key = ARGV[i + 4] == '1', active = tonumber(ARGV[i + 5])})
-    end
+for i = 11, 10 + 6 * wanted, 6 do
+  if not most or #claims < most then
+    serve(ARGV[i], {limit = tonumber(ARGV[i + 1]), max = tonumber(ARGV[i + 2]), duration = tonumber(ARGV[i + 3]),
+      per_key = ARGV[i + 4] == '1', active = tonumber(ARGV[i + 5])})
   end
-  forget_ended()
-  append_started()
-end)
-
--- One flat list, of which Redis makes one piece; each list inside it would be sent by itself. What has no fixed length
--- comes after its count.
-local reply = {now, next_due or false, publish(), #emptied}
-local function say(values, count)
-  for n = 1, count do reply[#reply + 1] = values[n] end
 end
-say(emptied, #emptied)
+forget_ended()
+append_started()
+
+local reply = ...
 for _, one in ipairs(claims) do
   local found = one[16]
-  say(one, 15)
-  reply[#reply + 1] = #found
-  say(found, #found)
+  one[16] = #found
+  for n = 1, 16 do reply[#reply + 1] = one[n] end
+  for _, value in ipairs(found) do reply[#reply + 1] = value end
 end
-return reply
+return emptied

@@ -3,6 +3,8 @@ local ended = {} -- jobs that are to go when what their unit adds is there: memo
 
 local childless = {} -- keys of jobs that are known to have no children
 
+local function unlock_later(key) locks[#locks + 1] = key .. ':lock' end
+
 local function to_finish(base, id, state, name, value, how)
   return bull_moveToFinished({base .. 'wait', base .. 'active', base .. 'prioritized', base .. 'events',
     base .. 'stalled', base .. 'limiter', base .. 'delayed', base .. 'paused', base .. 'meta', base .. 'pc',
@@ -99,8 +101,9 @@ local function ends_usual(queue, key, out)
     and not out.count and not out.age and childless[key] and same_minute(queue)
 end
 
-local function end_attempt(base, id, unit, out)
-  local key, queue = base .. id, queue_at(base)
+local function end_attempt(queue, id, unit, out)
+  local base = queue.base
+  local key = base .. id
   unlock_later(key)
   write_later('ZREM', queue.leases, id)
   if ends_usual(queue, key, out) then

@@ -12,6 +12,22 @@ end
 
 local FULL = 9007199254740991 -- of BullMQ's limiter: more than any limit
 
+local function queue_named(id)
+  local queue = where[id]
+  if queue == nil then
+    queue = call('HGET', NS .. 'where', id)
+    where[id] = queue
+  end
+  return queue
+end
+
+local function is_placed(id, queue) where[id], placed[id] = queue, queue end
+
+local function not_placed(id)
+  where[id], placed[id] = false, nil
+  call('HDEL', NS .. 'where', id)
+end
+
 local function queue_of(id)
   local queue = queue_named(id)
   if queue and call('EXISTS', BULL .. queue .. ':' .. id) == 1 then return queue end
@@ -29,14 +45,6 @@ local function find_queue(id)
     end
   end
   return false
-end
-
--- The version a queue of BullMQ 5 or older names: jobs added to it while it is paused would be lost. And whether another
--- program has named its version at all, so that it may add jobs without a word to us.
-local function old_version(queue)
-  local version = call('HGET', base_of(queue) .. 'meta', 'version')
-  local major = version and tonumber(string.match(version, '^bullmq:(%d+)'))
-  return major and major < 6 and version, version and true
 end
 
 local known = {}

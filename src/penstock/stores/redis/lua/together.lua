@@ -20,8 +20,6 @@ local function write_later(command, key, value, second)
   if #line > LONGEST then write_line(line) end
 end
 
-local function unlock_later(key) locks[#locks + 1] = key .. ':lock' end
-
 -- One call for as many values as it takes.
 local function call_with(values, command, key)
   for first = 1, #values, LONGEST do
@@ -46,20 +44,4 @@ local function settle()
   end
   placed = {}
   call_with(new, 'HSET', NS .. 'where')
-end
-
-local function queue_named(id)
-  local queue = where[id]
-  if queue == nil then
-    queue = call('HGET', NS .. 'where', id)
-    where[id] = queue
-  end
-  return queue
-end
-
-local function is_placed(id, queue) where[id], placed[id] = queue, queue end
-
-local function not_placed(id)
-  where[id], placed[id] = false, nil
-  call('HDEL', NS .. 'where', id)
 end

@@ -1,4 +1,4 @@
--- Reading units. From ARGV[6] on: a letter and the values that belong to it, `U` beginning the next unit. Each
+-- Reading units: a letter and the values that belong to it, `U` or `Y` beginning the next unit. Each
 -- value costs the server something: what is usually not said has letters of its own. Bodies are the caller's and are
 -- never looked into.
 local unit, remember
@@ -11,6 +11,11 @@ local function with(list, value)
   if list == NONE then return {value} end
   list[#list + 1] = value
   return list
+end
+
+local function optional(value)
+  if value == '' then return false end
+  return value
 end
 
 -- Reads what few units have.
@@ -96,11 +101,18 @@ end
 
 -- Reads the unit that begins here; gives where the next one does.
 local function read_unit(at)
-  unit, remember = ARGV[at + 1], ARGV[at + 2] == '1'
+  unit, remember = ARGV[at + 1], false
   claim, outcome, run, move, once, progress, put = nil, nil, nil, nil, nil, nil, nil
   events, jobs, memos, waits, states, wakes, takes, logs = NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE
-  at = at + 3
-  while at <= #ARGV and ARGV[at] ~= 'U' do at = at + 1 + read_part(ARGV[at], at + 1) end
+  if ARGV[at] == 'Y' then -- the plain end of an attempt that belongs to no run
+    claim = {queue = ARGV[at + 2], job = ARGV[at + 3], attempt = ARGV[at + 4], token = ARGV[at + 5], run = ''}
+    outcome = {kind = 'completed', value = ARGV[at + 6]}
+    at = at + 7
+  else
+    remember = ARGV[at + 2] == '1'
+    at = at + 3
+  end
+  while at <= #ARGV and ARGV[at] ~= 'U' and ARGV[at] ~= 'Y' do at = at + 1 + read_part(ARGV[at], at + 1) end
   return at
 end
 

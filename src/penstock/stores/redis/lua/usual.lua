@@ -1,48 +1,14 @@
 -- The usual case of what BullMQ's scripts do, in fewer calls: a job without parent, children, priority, delay or
 -- deduplication, in a queue that is neither paused nor limited. The keys, fields and events are theirs; a test compares what
 -- both leave behind. Whatever is not usual is done by their scripts.
-local queues, growing = {}, false -- whether nothing is taken from the lists of those who wait
-
-local function queue_at(base)
-  local queue = queues[base]
-  if queue then return queue end
-  local meta = call('HMGET', base .. 'meta', 'paused', 'concurrency', 'max', 'opts.maxLenEvents')
-  queue = {base = base, wait = base .. 'wait', active = base .. 'active', events = base .. 'events',
-    marker = base .. 'marker', completed = base .. 'completed', leases = base .. 'nq:leases', id = base .. 'id',
-    metrics = base .. 'metrics:completed', most = meta[4], paused = meta[1]}
-  queue.usual = not meta[1] and not meta[2] and not meta[3] and meta[4] and true
-  queues[base] = queue
-  return queue
-end
-
-local function mark_work(queue)
-  if not queue.marked then call('ZADD', queue.marker, '0', '0') end
-  queue.marked = true
-end
-
 -- The number a job arrives by: the first is taken by itself, those after it together.
 local function next_number(queue)
   if queue.number then
     queue.more = queue.more + 1
   else
-    queue.number, queue.more = call('INCR', queue.id), 0
+    queue.number, queue.more = call('INCR', queue.base .. 'id'), 0
   end
   return queue.number + queue.more
-end
-
--- What counts more than one job of a queue.
-local function keep_counts()
-  for _, queue in pairs(queues) do
-    if queue.number and queue.more > 0 then call('INCRBY', queue.id, queue.more) end
-    if queue.ended and queue.ended > 0 then call('HINCRBY', queue.metrics, 'count', queue.ended) end
-    queue.number, queue.ended = nil, nil
-  end
-end
-
--- Before a script of BullMQ's is run: it is to find everything as if each write had been made at once.
-local function catch_up()
-  keep_counts()
-  settle()
 end
 
 local function is_usual(job, delay)
@@ -69,37 +35,12 @@ local function add_usual(queue, job, ours)
   return number
 end
 
--- BullMQ's metrics count by the minute: whether it is still the one of the last job.
-local function same_minute(queue)
-  if queue.ended == nil then
-    local last = call('HGET', queue.metrics, 'prevTS')
-    queue.ended = last and math.floor(last / 60000) == math.floor(now / 60000) and 0
-  end
-  return queue.ended
-end
-
-local function is_drained(queue)
-  if growing and queue.filled then return false end
-  settle()
-  if call('LLEN', queue.wait) > 0 then
-    queue.filled = true
-    return false
-  end
-  return call('LLEN', queue.active) == 0 and call('ZCARD', queue.base .. 'prioritized') == 0
-end
-
 -- As moveToFinished; says whether the job was active. The caller writes the attempt with the fields of its own.
 local function complete_usual(queue, id, value, score, fields)
   if call('LREM', queue.active, '-1', id) < 1 then return false end
   write_later('ZADD', queue.completed, score, id)
   call('HSET', queue.base .. id, 'returnvalue', value, 'finishedOn', stamp, unpack(fields))
-  if queue.trimmed then
-    call('XADD', queue.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', value, 'prev', 'active')
-  else
-    call('XADD', queue.events, 'MAXLEN', '~', queue.most, '*', 'event', 'completed', 'jobId', id, 'returnvalue', value,
-      'prev', 'active')
-    queue.trimmed = true
-  end
+  tell_completed(queue, id, value)
   queue.ended = queue.ended + 1
   if is_drained(queue) then call('XADD', queue.events, '*', 'event', 'drained') end
   return true

@@ -89,7 +89,7 @@ local function write_job()
   for _, line in ipairs(logs) do call('RPUSH', base .. claim.job .. ':logs', line) end
   if #logs > 0 then call('LTRIM', base .. claim.job .. ':logs', -1000, -1) end
   if outcome then
-    end_attempt(base, claim.job, unit, outcome)
+    end_attempt(queue_at(claim.queue), claim.job, unit, outcome)
     if COMING_BACK[outcome.kind] then touch('queue:' .. claim.queue) end
   end
 end
@@ -106,6 +106,12 @@ local function wake(id)
     push(base, id, false, state)
     touch('queue:' .. queue)
   end
+end
+
+-- The last place given out in the order of all streams.
+local function position()
+  local last = call('XREVRANGE', NS .. 'feed', '+', '-', 'COUNT', 1)[1]
+  return last and last[1] or '0-0'
 end
 
 local function open_wait(i)

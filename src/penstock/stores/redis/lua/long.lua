@@ -1,0 +1,1 @@
+return commit_long, claim_long

@@ -270,7 +270,7 @@ async def test_plain_work_needs_none_of_the_long_ways_functions(rewritten: Any) 
         ("call('LPUSH', queue.active, unpack(ids))", "call('RPUSH', queue.active, unpack(ids))"),
         ("if is_special(queue) then return end", "is_special(queue)"),
         ("or job.defa or job['nq:p'] then return false end", "then return false end"),
-        ("if call('EXISTS', base .. 'prioritized') == 1 then return end", ""),
+        ("if not nothing and call('EXISTS', base .. 'prioritized') == 1 then return end", ""),
     ],
 )
 async def test_a_difference_would_be_seen(

@@ -34,10 +34,13 @@ local function look_plainly(queue, room, emptied)
   local line = call('LRANGE', queue.wait, -1 - room, '-1')
   local count = #line
   if count <= room then
-    local base = queue.base
-    if call('EXISTS', base .. 'prioritized') == 1 then return end
+    local base, nothing = queue.base, false
+    if count == 0 then
+      nothing = call('EXISTS', queue.active, queue.leases, base .. 'delayed', base .. 'prioritized') == 0
+    end
+    if not nothing and call('EXISTS', base .. 'prioritized') == 1 then return end
     emptied[#emptied + 1] = queue.name
-    if count == 0 and call('EXISTS', queue.active, queue.leases, base .. 'delayed') == 0 then return 0 end
+    if nothing then return 0 end
   end
   if is_special(queue) then return end
   queue.line = line

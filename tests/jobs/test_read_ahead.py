@@ -45,9 +45,9 @@ class Rules:
 
 def test_nothing_is_read_ahead_before_handlers_have_proved_quick() -> None:
     rules = Rules()
-    rules.run(PROOF - 1, QUICK / 2)
+    rules.run(PROOF - 1, QUICK / 5)
     assert rules.ahead.most(10) == 0
-    rules.run(1, QUICK / 2)
+    rules.run(1, QUICK / 5)
     assert rules.ahead.most(10) == TOGETHER - 10
 
 
@@ -94,6 +94,14 @@ def test_so_many_for_so_many_slots() -> None:
     more = Rules(together=100)
     more.run(PROOF, 0)
     assert [more.ahead.most(slots) for slots in (1, 2, 10, 50, 100)] == [0, 8, 40, 50, 0]
+
+
+def test_no_more_are_ready_than_handlers_that_compute_get_done_in_time() -> None:
+    rules = Rules(together=200)
+    rules.run(PROOF, 0.002)
+    assert 20 <= rules.ahead.most(50) <= 26
+    rules.run(PROOF, 0.0001)
+    assert rules.ahead.most(50) == 150
 
 
 def test_after_some_went_back_there_is_a_pause() -> None:
@@ -332,6 +340,58 @@ async def test_a_step_of_a_cancelled_run_is_not_begun(app: Any, eager: Eager) ->
         await a.step_in(run, "step", "cancelled")
         doors.gate.set()
     assert doors.ran[100] == 0
+
+
+async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
+    app: Any, eager: Eager, no_polling: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at the store has promised all that may be held when less is to be held: the commit that ends an attempt then
+    asks for nothing, and the next look comes before that attempt is over."""
+    looked, denied, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    ran: list[int] = []
+
+    @job(queue="narrow", concurrency=1)
+    async def one(n: int) -> None:
+        ran.append(n)
+        if n == 0:
+            a.store.signals.fire({"queue:q"})
+            await looked.wait()
+
+    ask = worker.Worker.ask
+
+    def less(self: Any, finishing: Counter[str]) -> Any:
+        if not finishing["narrow"] or denied.is_set():
+            return ask(self, finishing)
+        with monkeypatch.context() as patch:
+            patch.setattr(ReadAhead, "most", lambda _self, _slots: 0)
+            found = ask(self, finishing)
+        denied.set()
+        return found
+
+    async with app(Doors().handler, one) as a:
+        claim, commit = a.store.claim, a.store.commit
+
+        async def look(asked: Any) -> Any:
+            if denied.is_set():
+                again.set()
+            elif ran:
+                looked.set()
+                await denied.wait()
+            return await claim(asked)
+
+        async def end(units: Any, asked: Any = None) -> Any:
+            if denied.is_set() and any(unit.claim is not None for unit in units):
+                await again.wait()
+            return await commit(units, asked)
+
+        monkeypatch.setattr(worker.Worker, "ask", less)
+        monkeypatch.setattr(a.store, "claim", look)
+        monkeypatch.setattr(a.store, "commit", end)
+        async with a.working(concurrency=4):
+            await a.enqueue_many("q", range(20))
+            await completed(a, 20)
+            await a.enqueue_many("narrow", range(2))
+            await until(lambda: ran == [0, 1], 10)
 
 
 async def test_slots_are_filled_when_reading_ahead_has_come_to_an_end(

@@ -35,6 +35,7 @@ class ReadAhead:
         self._of_queue: Counter[str] = Counter()
         self._ready: deque[tuple[Claim, float]] = deque()
         self._quick = 0
+        self._usual = 0.0  # seconds a handler takes, lately
         self._not_before = 0.0
 
     @property
@@ -54,7 +55,9 @@ class ReadAhead:
         oldest = next(iter(self._running.values()), None)
         if now < self._not_before or (oldest is not None and now - oldest > QUICK):
             return 0
-        return max(0, min(FOR_EACH * slots, self._together - slots))
+        # Handlers that compute run one after the other whatever the slots: the last one ready is not to wait too long.
+        bearable = int(PATIENCE / 2 / self._usual) if self._usual > 0 else self._together
+        return max(0, min(FOR_EACH * slots, self._together - slots, bearable))
 
     def has_slot(self, queue: str, slots: int) -> bool:
         """Whether a handler of this queue, which has so many of all slots, may begin."""
@@ -75,8 +78,11 @@ class ReadAhead:
             return
         began = self._running.pop(claim.token)
         self._of_queue[claim.queue] -= 1
-        quick = began is not None and self._now() - began <= QUICK
-        self._quick = self._quick + 1 if quick else 0
+        if began is None:
+            return  # its handler was not called
+        took = self._now() - began
+        self._usual += (took - self._usual) / 16
+        self._quick = self._quick + 1 if took <= QUICK else 0
 
     def hold(self, claim: Claim) -> None:
         """Keeps it ready for the next slot."""

@@ -75,6 +75,7 @@ class Worker:
         self._held: Counter[str] = Counter()
         self._denied = False
         self._crowded = False  # more is held than is to be: nobody has asked for work to fill the slots of what ends
+        self._unasked: set[str] = set()  # queues of which attempts end with a commit that asked for nothing
         self._kept: Counter[str] = Counter()  # slots of each queue kept for asks that are not answered yet
         self._promised = 0  # and of the worker: one ask may want the same slots for several queues
         self._leaving: Counter[str] = Counter()  # attempts that end with those asks: their slots were counted there
@@ -181,6 +182,7 @@ class Worker:
         if free <= 0:
             self._denied = self._promised > 0  # the answer under way may leave room
             self._crowded = self._crowded or len(self._active) > self._concurrency
+            self._unasked.update(finishing)
             return None
         wants = []
         for queue, limits in self._queues.items():
@@ -305,8 +307,10 @@ class Worker:
             del self._active[claim.token], self._tasks[claim.token]
             self._held[claim.queue] -= 1
             crowded = self._crowded and len(self._active) < self._concurrency
-            if crowded or not recorded or self._quarantine.concerns(claim):
+            unasked = claim.queue in self._unasked
+            if crowded or unasked or not recorded or self._quarantine.concerns(claim):
                 self._crowded = False
+                self._unasked.discard(claim.queue)
                 self._nudge()  # a slot is free, and no commit asked for work to fill it
             self._quarantine.left(claim)
 

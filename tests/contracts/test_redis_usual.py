@@ -312,6 +312,17 @@ async def test_plain_work_needs_none_of_the_long_ways_functions(rewritten: Any) 
             await place.commit([Unit("u1", jobs=[_job(10)])])
 
 
+async def test_a_step_may_be_followed_by_more_jobs_than_lua_can_pass() -> None:
+    async with _opened(redis_server.url(), FakeClock(1_700_000_000_000)) as place:
+        await place.commit([_begin("r0"), _begin("r1")])
+        first, claim = (await place.claim(Ask((Want("steps", 2),), 30_000, "w1"))).claims
+        await place.commit([_end_step(first)])
+        many = replace(_end_step(claim), jobs=[_step("r1", n) for n in range(2, 8_200)])
+        (receipt,) = (await place.commit([many])).receipts
+        assert isinstance(receipt, Committed)
+        assert all(receipt.added)
+
+
 async def test_steps_of_a_flow_need_none_of_them_either(rewritten: Any) -> None:
     url, clock = redis_server.url(), FakeClock(1_700_000_000_000)
     ask = Ask((Want("steps", 3), Want("penstock-events", 2)), 30_000, "w1", 3)

@@ -22,6 +22,7 @@ end
 
 -- Whether all jobs are new, in usual queues, and nobody waits for an event.
 local function are_new(jobs, awaited)
+  if #jobs > LONGEST then return false end
   local ids, keys, seen = {}, {}, {}
   for n = 1, #jobs do
     local at = jobs[n]

@@ -17,7 +17,9 @@ from penstock.core.errors import StoreError
 from penstock.ports.unit import (
     Ask,
     Claim,
+    Committed,
     Completed,
+    Conflict,
     Dead,
     Dedupe,
     JobState,
@@ -25,6 +27,7 @@ from penstock.ports.unit import (
     NewEvent,
     NewJob,
     OnFailure,
+    OpenWait,
     Parent,
     RetryAt,
     RunWrite,
@@ -117,6 +120,7 @@ async def _work(place: RedisStore, clock: FakeClock) -> None:
     await place.claim(ASK)
     await _mix(place)
     await _plain_ends(place, clock)
+    await _steps(place, clock)
 
 
 async def _mix(place: RedisStore) -> None:
@@ -166,6 +170,64 @@ async def _plain_ends(place: RedisStore, clock: FakeClock) -> None:
         held += reply.work.claims
 
 
+def _step(run: str, n: int) -> NewJob:
+    started = Started(f"nq:flow:{run}", b'{"kind":"step.started","meta":{"v":1,')
+    return NewJob(f"{run}.s.{n}", "steps", "s", b"{}", run=run, started=started)
+
+
+def _begin(run: str) -> Unit:
+    event = NewEvent(f"nq:flow:{run}", b'{"kind":"flow.started"}', "flow.started")
+    return Unit(f"{run}-0", run=RunWrite(run, 0, b"{}", "shop", "running"), events=[event], jobs=[_step(run, 1)])
+
+
+def _end_step(claim: Claim, *, last: int = 3) -> Unit:
+    """A step that emits an event and is followed by another, up to the last one. The second one changes the status."""
+    assert claim.run is not None
+    stream, closed = f"nq:flow:{claim.run}", claim.version == last
+    status = "completed" if closed else "going" if claim.version == 2 else "running"
+    return Unit(
+        f"end-{claim.job}",
+        claim=claim,
+        outcome=Completed(b'"done"'),
+        run=RunWrite(claim.run, claim.version, b'{"v":%d}' % claim.version, "shop", status, closed=closed),
+        events=[NewEvent(stream, b'{"kind":"step.completed"}'), NewEvent(stream, b'{"kind":"seen"}', "seen")],
+        jobs=[] if closed else [_step(claim.run, claim.version + 1)],
+    )
+
+
+async def _steps(place: RedisStore, clock: FakeClock) -> None:
+    """Runs of three steps, one of them alone at the end; then a gate is opened for what they emit, and in one of them."""
+    ask = Ask((Want("steps", 3), Want("penstock-events", 2)), 30_000, "w1", 3)
+    await place.commit([_begin(f"r{n}") for n in range(4)])
+    held = (await place.claim(ask)).claims
+    while held:
+        clock.advance("9ms")
+        held = (await place.commit([_end_step(claim) for claim in held[::-1]], ask)).work.claims
+    await _disturbed_steps(place, Ask((Want("steps", 5), Want("penstock-events", 2)), 30_000, "w1"))
+
+
+async def _disturbed_steps(place: RedisStore, ask: Ask) -> None:
+    """Steps whose run has changed meanwhile, for whose events someone waits, and whose run ends with a gate open."""
+
+    def open_gate(run: str, topic: str) -> Unit:
+        gate = OpenWait(f"gate-{run}", run, f"{run}.s.1", "event", job=f"{run}.s.1", topic=topic)
+        return Unit(f"gate-{run}", run=RunWrite(run, 1, b"{}", "shop", "running"), waits=[gate])
+
+    twice = _begin("r7")
+    twice.jobs.append(_step("r7", 9))
+    await place.commit([_begin("r5"), _begin("r6"), twice])
+    r5, r6, *r7 = (await place.claim(ask)).claims
+    first, second = (_end_step(claim) for claim in r7)
+    receipts = (await place.commit([first, replace(second, jobs=[])])).receipts
+    assert [type(one) for one in receipts] == [Committed, Conflict]
+    await place.commit([open_gate("r6", "other")])
+    assert isinstance((await place.commit([_end_step(r6)])).receipts[0], Conflict)
+    assert isinstance((await place.commit([_end_step(replace(r6, version=2), last=2)])).receipts[0], Committed)
+    await place.commit([open_gate("r5", "seen")])
+    reply = await place.commit([_end_step(replace(r5, version=2))], ask)
+    assert [claim.name for claim in reply.work.claims] == ["s", "s", "deliver"]
+
+
 def _plain(text: str) -> str:
     """Without places in streams, which are the server's time."""
     return re.sub(r"\d{13}-\d+", "PLACE", text)
@@ -184,7 +246,7 @@ def _value(redis: Any, key: str) -> Any:
                 found["opts"] = json.loads(found["opts"])  # in whatever order they are written
             return found
         case "list":
-            return redis.lrange(key, 0, -1)
+            return [_plain(member) for member in redis.lrange(key, 0, -1)]
         case "zset":
             return [(_plain(member), score) for member, score in redis.zrange(key, 0, -1, withscores=True)]
         case "set":
@@ -250,12 +312,40 @@ async def test_plain_work_needs_none_of_the_long_ways_functions(rewritten: Any) 
             await place.commit([Unit("u1", jobs=[_job(10)])])
 
 
+async def test_a_step_may_be_followed_by_more_jobs_than_lua_can_pass() -> None:
+    async with _opened(redis_server.url(), FakeClock(1_700_000_000_000)) as place:
+        await place.commit([_begin("r0"), _begin("r1")])
+        first, claim = (await place.claim(Ask((Want("steps", 2),), 30_000, "w1"))).claims
+        await place.commit([_end_step(first)])
+        many = replace(_end_step(claim), jobs=[_step("r1", n) for n in range(2, 8_200)])
+        (receipt,) = (await place.commit([many])).receipts
+        assert isinstance(receipt, Committed)
+        assert all(receipt.added)
+
+
+async def test_steps_of_a_flow_need_none_of_them_either(rewritten: Any) -> None:
+    url, clock = redis_server.url(), FakeClock(1_700_000_000_000)
+    ask = Ask((Want("steps", 3), Want("penstock-events", 2)), 30_000, "w1", 3)
+    async with _opened(url, clock) as place:
+        await place.commit([_begin(f"r{n}") for n in range(4)])
+        held = (await place.claim(ask)).claims
+        held = (await place.commit([_end_step(claim) for claim in held], ask)).work.claims
+    rewritten("local function go_long(...)", "local function go_long(...)\nerror('the long way')")
+    async with _opened(url, clock) as place:
+        ended = 0
+        while held:
+            ended += len(held)
+            held = (await place.commit([_end_step(claim) for claim in held], ask)).work.claims
+        assert ended == 9
+        assert {row.status for row in await place.runs()} == {"completed"}
+
+
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
         ("'event', 'waiting', 'jobId', id)\n  return number", "'event', 'wait', 'jobId', id)\n  return number"),
         ("queue.ended = queue.ended + 1", ""),
-        ("if is_drained(queue) then", "if false then"),
+        ("is_drained(queue) then call", "false then call"),
         ("{'atm', made, ", "{"),
         ("  keep_counts()\n  settle()", "  settle()"),
         (
@@ -270,6 +360,15 @@ async def test_plain_work_needs_none_of_the_long_ways_functions(rewritten: Any) 
         ("call('LPUSH', queue.active, unpack(ids))", "call('RPUSH', queue.active, unpack(ids))"),
         ("if is_special(queue) then return end", "is_special(queue)"),
         ("or job.defa or job['nq:p'] then return false end", "then return false end"),
+        ("or run[1] ~= ARGV[at + 1] or", "or"),
+        ("if seen[id] or run[1]", "if run[1]"),
+        ("if ARGV[at + 5] == '1' then gates[", "if false then gates["),
+        ("if call('ZCARD', NS .. 'topic:' .. kind) > 0 then return false end", ""),
+        ("if jobs then settle() end", ""),
+        ("if run[2] ~= status then call('ZREM',", "if false then call('ZREM',"),
+        ("call('ZREM', NS .. 'runs:open', id)\n  call('ZADD', NS .. 'runs:closed', run[6]", "call('ZADD', NS, run[6]"),
+        ("'nq:sh', ARGV[at + 8]", "'nq:sh', ARGV[at + 7]"),
+        ("where[job.id], placed[job.id] = name, name", ""),
         ("if not nothing and call('EXISTS', base .. 'prioritized') == 1 then return end", ""),
     ],
 )
@@ -278,7 +377,11 @@ async def test_a_difference_would_be_seen(
 ) -> None:
     usual = await _leaves(monkeypatch)
     rewritten(right, wrong)
-    assert await _leaves(monkeypatch) != usual
+    try:
+        left = await _leaves(monkeypatch)
+    except AssertionError:
+        return  # seen on the way
+    assert left != usual
 
 
 async def test_what_is_let_go_on_comes_after_what_was_added_before_it(rewritten: Any) -> None:

@@ -52,27 +52,23 @@ _error = msgspec.json.Decoder(_Error).decode
 def encode(unit: Unit) -> list[Part]:
     """What units.lua reads: the id, whether to remember it, and each thing after its letter. What most attempts end
     with is one thing."""
-    claim, run, outcome = unit.claim, unit.run, unit.outcome
-    out: list[Part]
-    plain = _plain_result(outcome) if claim is not None and claim.run is None and not unit.jobs else None
-    if plain is not None and claim is not None:
-        out = ["Y", unit.id, claim.queue, inside(claim.job), claim.attempt, claim.token, plain]
-        add = out.extend
-    else:
-        out = ["U", unit.id, _FLAG[forgettable(unit)]]
-        add = out.extend
+    claim, run = unit.claim, unit.run
+    out = _plain_end(unit)
+    add = out.extend
+    if not out:
+        add(("U", unit.id, _FLAG[forgettable(unit)]))
         if claim is not None:
             add(("C", claim.queue, inside(claim.job), claim.attempt, claim.token, claim.run or ""))
-            if outcome is not None:
-                add(_outcome(outcome))
+            if unit.outcome is not None:
+                add(_outcome(unit.outcome))
+        if run is not None:
+            add(("R", run.id, run.expect, run.record, run.flow, run.status))
+            if run.closed or run.paused or run.cancel_jobs or run.after is not None:
+                add(("V", _FLAG[run.closed], _FLAG[run.paused], _FLAG[run.cancel_jobs], run.after or ""))
     if unit.progress is not None:
         add(("P", unit.progress))
     for line in unit.logs:
         add(("L", line))
-    if run is not None:
-        add(("R", run.id, run.expect, run.record, run.flow, run.status))
-        if run.closed or run.paused or run.cancel_jobs or run.after is not None:
-            add(("V", _FLAG[run.closed], _FLAG[run.paused], _FLAG[run.cancel_jobs], run.after or ""))
     for event in unit.events:
         add(("H", event.stream, event.body, event.kind) if event.kind else ("E", event.stream, event.body))
     for job in unit.jobs:
@@ -84,11 +80,20 @@ def encode(unit: Unit) -> list[Part]:
     return out
 
 
-def _plain_result(outcome: Outcome | None) -> bytes | None:
-    """What a job has given, if that is all there is to its end."""
-    if not isinstance(outcome, Completed) or outcome.keep is not None:
-        return None
-    return NOTHING if outcome.result is None else outcome.result
+def _plain_end(unit: Unit) -> list[Part]:
+    """What most attempts end with, as one thing: a job that gave a result, and a run that goes on or is over."""
+    claim, run, outcome = unit.claim, unit.run, unit.outcome
+    if claim is None or not isinstance(outcome, Completed) or outcome.keep is not None:
+        return []
+    value = NOTHING if outcome.result is None else outcome.result
+    end: list[Part] = ["Y", unit.id, claim.queue, inside(claim.job), claim.attempt, claim.token, value]
+    if run is None:
+        return end if claim.run is None and not unit.jobs else []
+    if run.paused or run.cancel_jobs or run.after is not None or forgettable(unit):
+        return []
+    end[0] = "Z"
+    end += (run.id, run.expect, run.record, run.flow, run.status, _FLAG[run.closed])
+    return end
 
 
 def _encode_rest(unit: Unit, out: list[Part]) -> None:

@@ -60,8 +60,9 @@ LONG = Inner(
     Inner("claim_long", "claim"),
     "long",
 )
+STEPS = Inner("go_steps", "usual", "plain_steps")
 PARTS: dict[str, tuple[tuple[Part, ...], ...]] = {
-    "turn": (FIRST, ("queues", "append"), ("plain_ends", "plain_claims", LONG, "turn")),
+    "turn": (FIRST, ("queues", "append"), (STEPS, "plain_ends", "plain_claims", LONG, "turn")),
     "renew": (FIRST, ("removeJob-2", "queue", "renew")),
     "reads": (FIRST, ("removeJob-2", "queue", "read_jobs", "read_runs", "read_events", "reads")),
     "admin": (FIRST, ("removeJob-2", "pause-7", "updateJobScheduler-12", "queue", "kin", "admin")),

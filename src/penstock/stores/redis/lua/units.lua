@@ -1,4 +1,4 @@
--- Reading units: a letter and the values that belong to it, `U` or `Y` beginning the next unit. Each
+-- Reading units: a letter and the values that belong to it, `U`, `Y` or `Z` beginning the next unit. Each
 -- value costs the server something: what is usually not said has letters of its own. Bodies are the caller's and are
 -- never looked into.
 local unit, remember
@@ -104,15 +104,20 @@ local function read_unit(at)
   unit, remember = ARGV[at + 1], false
   claim, outcome, run, move, once, progress, put = nil, nil, nil, nil, nil, nil, nil
   events, jobs, memos, waits, states, wakes, takes, logs = NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE
-  if ARGV[at] == 'Y' then -- the plain end of an attempt that belongs to no run
+  if ARGV[at] == 'Y' or ARGV[at] == 'Z' then -- a plain end, of no run or of one that it changes
     claim = {queue = ARGV[at + 2], job = ARGV[at + 3], attempt = ARGV[at + 4], token = ARGV[at + 5], run = ''}
     outcome = {kind = 'completed', value = ARGV[at + 6]}
+    if ARGV[at] == 'Z' then
+      run = {id = ARGV[at + 7], expect = tonumber(ARGV[at + 8]), record = ARGV[at + 9], flow = ARGV[at + 10],
+        status = ARGV[at + 11], closed = ARGV[at + 12] == '1', paused = false, cancel = false, after = false}
+      at = at + 6
+    end
     at = at + 7
   else
     remember = ARGV[at + 2] == '1'
     at = at + 3
   end
-  while at <= #ARGV and ARGV[at] ~= 'U' and ARGV[at] ~= 'Y' do at = at + 1 + read_part(ARGV[at], at + 1) end
+  while at <= #ARGV and ARGV[at] ~= 'U' and ARGV[at] ~= 'Y' and ARGV[at] ~= 'Z' do at = at + 1 + read_part(ARGV[at], at + 1) end
   return at
 end
 

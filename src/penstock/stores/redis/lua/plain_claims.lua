@@ -47,8 +47,8 @@ local function look_plainly(queue, room, emptied)
   return count < room and count or room
 end
 
+local job = {} -- one table for all of them: each would grow anew
 -- Judges a job. What is said of it goes into the reply, what is to be written into `given`; says false if it is special.
-local job = {}
 local function judge(queue, id, token, given, reply)
   for name in pairs(job) do job[name] = nil end
   local flat = call('HGETALL', queue.base .. id)
@@ -132,10 +132,10 @@ local function begin_all(given, worker, lease)
     end
   end
   know_heads(streams)
-  local ending = ',"worker":"' .. worker .. '"}}'
+  local by = ',"worker":"' .. worker .. '"}}'
   for n = 1, #given do
     local one = given[n]
-    if one[5] then append(one[5], one[6] .. '"attempt":' .. one[4] .. ending) end
+    if one[5] then append(one[5], one[6] .. '"attempt":' .. one[4] .. by) end
   end
 end
 

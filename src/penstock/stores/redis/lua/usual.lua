@@ -1,6 +1,7 @@
 -- The usual case of what BullMQ's scripts do, in fewer calls: a job without parent, children, priority, delay or
 -- deduplication, in a queue that is neither paused nor limited. The keys, fields and events are theirs; a test compares what
 -- both leave behind. Whatever is not usual is done by their scripts.
+
 -- The number a job arrives by: the first is taken by itself, those after it together.
 local function next_number(queue)
   if queue.number then

@@ -28,7 +28,11 @@ def _ran(penstock: Callable, project: Path) -> None:
         (["start", "greet", "more"], "more is too much: start greet more.", "usage"),
         (["run", "greet", "--input", "order.json"], "to read the file of that name write --input @order.json", "json"),
         (["start", "greet", "--delay", "-5s"], "--delay: '-5s' is not a duration", "usage"),
-        (["schedules", "add", "s", "--flow", "greet", "--every", "1d", "--input", "{id: 7}"], "--input '{\"id\": ", "json"),
+        (
+            ["schedules", "add", "s", "--flow", "greet", "--every", "1d", "--input", "{id: 7}"],
+            '--input \'{"id": ',
+            "json",
+        ),
         (["state", "set", "a", "zzz"], "the value is not JSON: ", "not_json"),
         (["state", "set", "a", "zzz"], "text has quotes of its own: '\"zzz\"'", "not_json"),
         (["dlq", "list", "fals"], "there is no queue 'fals': did you mean 'fails", "unknown_queue"),

@@ -213,7 +213,7 @@ class Worker:
         self._denied = False
         if work is None:
             work = Claims(next_due=self._clock.now_ms() + 500)  # no answer: ask again soon
-        self._next_due = work.next_due
+        self._next_due = self._soonest(ask, work.next_due)
         if work.next_due is not None and work.next_due < self._next_look:
             self._nudge()  # a commit brought news of work that is due before the next look at the store
         for claim in work.claims:
@@ -223,6 +223,14 @@ class Worker:
                 self._begin(claim)
             else:
                 self._hold(claim)
+
+    def _soonest(self, ask: Ask, due: int | None) -> int | None:
+        """When there is more to claim. An answer says nothing of queues that were not asked for, having no slot free just
+        then: what was said of them before still holds."""
+        known = self._next_due
+        if known is None or known <= self._clock.now_ms() or len(ask.wants) == len(self._queues):
+            return due
+        return known if due is None else min(known, due)
 
     def _slots_of(self, queue: str) -> int:
         limits = self._queues.get(queue)

@@ -92,6 +92,8 @@ local function shared_limit(base, want, limiter)
   if tonumber(limiter or 0) >= (want.shared or FULL) then
     local left = call('PTTL', base .. 'limiter')
     if left > 0 then return now + left end
+    -- Its time is up, but a script sees the keys as they were when it began: the next span begins with a count of its own.
+    if left == 0 then call('DEL', base .. 'limiter') end
   end
 end
 

@@ -1,0 +1,52 @@
+"""When a worker looks at the store again: what one answer says of a queue is not forgotten by an answer about others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from penstock.jobs.worker import QueueLimits, Worker
+from penstock.ports.unit import Ask, Claims, Want
+from penstock.testing import FakeClock
+
+LIMITED, OTHER = Want("limited", 10), Want("other", 10)
+
+
+def worker(clock: FakeClock) -> Worker:
+    parts: Any = None  # it is only told what a store has answered
+    return Worker(
+        name="w", store=parts, committer=parts, engine=parts, runner=parts, clock=clock,
+        queues={"limited": QueueLimits(10), "other": QueueLimits(10)}, concurrency=10, lease_ms=30_000, grace=0,
+        max_crashes=3, unit_id=lambda: "u",
+    )  # fmt: skip
+
+
+def told(one: Worker, due: int | None, *wants: Want) -> int | None:
+    """When it looks again after an ask for these and its answer."""
+    one.take(Ask(wants, 30_000, "w", limit=0), Counter(), Claims(next_due=due))
+    return one.next_due
+
+
+async def test_an_answer_about_other_queues_does_not_put_off_the_next_look() -> None:
+    clock = FakeClock()
+    one, now = worker(clock), clock.now_ms()
+    assert told(one, now + 400, LIMITED, OTHER) == now + 400
+    assert told(one, now + 1000, OTHER) == now + 400
+    assert told(one, None, OTHER) == now + 400
+    assert told(one, now + 100, OTHER) == now + 100
+
+
+async def test_an_answer_about_all_queues_is_the_newest_there_is() -> None:
+    clock = FakeClock()
+    one, now = worker(clock), clock.now_ms()
+    told(one, now + 400, LIMITED, OTHER)
+    assert told(one, now + 1000, LIMITED, OTHER) == now + 1000
+    assert told(one, None, LIMITED, OTHER) is None
+
+
+async def test_a_moment_that_has_passed_is_not_waited_for_again() -> None:
+    clock = FakeClock()
+    one, now = worker(clock), clock.now_ms()
+    told(one, now + 400, LIMITED, OTHER)
+    clock.advance("500ms")
+    assert told(one, now + 1500, OTHER) == now + 1500

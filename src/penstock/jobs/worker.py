@@ -75,7 +75,7 @@ class Worker:
         self._held: Counter[str] = Counter()
         self._denied = False
         self._crowded = False  # more is held than is to be: nobody has asked for work to fill the slots of what ends
-        self._unasked: set[str] = set()  # queues of which attempts end with a commit that asked for nothing
+        self._unasked: set[str] = set()  # queues of which attempts ended with a commit that asked for nothing: none has since
         self._kept: Counter[str] = Counter()  # slots of each queue kept for asks that are not answered yet
         self._promised = 0  # and of the worker: one ask may want the same slots for several queues
         self._leaving: Counter[str] = Counter()  # attempts that end with those asks: their slots were counted there
@@ -194,6 +194,7 @@ class Worker:
                 wants.append(Want(queue, room, limits.rate, limits.max_active))
         if not wants:
             return None
+        self._unasked.difference_update(want.queue for want in wants)
         # Whoever is first in line is served first: take turns.
         self._turn = (self._turn + 1) % len(wants)
         for want in wants:
@@ -225,8 +226,8 @@ class Worker:
                 self._hold(claim)
 
     def _soonest(self, ask: Ask, due: int | None) -> int | None:
-        """When there is more to claim. An answer says nothing of queues that were not asked for, having no slot free just
-        then: what was said of them before still holds."""
+        """When there is more to claim. An answer says nothing of queues that were not asked for, because they had no
+        slot free just then: what was said of them before still holds."""
         known = self._next_due
         if known is None or known <= self._clock.now_ms() or len(ask.wants) == len(self._queues):
             return due
@@ -315,10 +316,9 @@ class Worker:
             del self._active[claim.token], self._tasks[claim.token]
             self._held[claim.queue] -= 1
             crowded = self._crowded and len(self._active) < self._concurrency
-            unasked = claim.queue in self._unasked
-            if crowded or unasked or not recorded or self._quarantine.concerns(claim):
+            if crowded:
                 self._crowded = False
-                self._unasked.discard(claim.queue)
+            if crowded or claim.queue in self._unasked or not recorded or self._quarantine.concerns(claim):
                 self._nudge()  # a slot is free, and no commit asked for work to fill it
             self._quarantine.left(claim)
 

@@ -97,6 +97,27 @@ async def test_reminders_come_before_a_trigger_that_is_too_late() -> None:
     assert [wait.type for wait in ctx.waited].count("time") == 7
 
 
+async def test_functions_that_race() -> None:
+    """They take no time but what they move the clock by."""
+    ctx = FakeContext()
+
+    async def work(hours: int) -> int:
+        ctx.clock.advance(hours * 3600)
+        return hours
+
+    calls = {"late": ctx.wait.time("2h"), "work": ctx.run("a", work, 1), "other": ctx.run("b", work, 1)}
+    assert await ctx.first(calls) == ("work", 1)
+    calls = {"work": ctx.run("c", work, 3), "late": ctx.wait.time("2h", name="again")}
+    assert await ctx.first(calls, name="second") == ("late", None)
+    assert ctx.ran == [("a", 1)]
+
+
+def test_functions_that_race_without_a_loop() -> None:
+    ctx = FakeContext().sync
+    late = ctx.branch.event("payment.confirmed", timeout="1h")
+    assert ctx.first({"late": late, "work": ctx.branch.run("a", lambda: 1)}) == ("work", 1)
+
+
 async def test_time_passes_at_once() -> None:
     clock = FakeClock()
     ctx = FakeContext(clock=clock)

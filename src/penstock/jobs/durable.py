@@ -11,6 +11,7 @@ import logging
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ from ..core.ids import uuid7
 from ..core.payload import unpack
 from ..core.retry import Retries, RetryPolicy
 from .journal import Call, Entry, Journal
+from .racing import Outcome, side_by_side
 
 T = TypeVar("T")
 log = logging.getLogger("penstock.worker")
@@ -109,9 +111,16 @@ class Gate(Durable[T]):
         """Keeps what must be written for the handler to sleep on it."""
         raise NotImplementedError
 
+    def watch(self) -> None:
+        """Keeps what must be written for it to be opened while functions run beside it."""
+
     def let_go(self) -> None:
         """Another gate won."""
         raise NotImplementedError
+
+    def forgo(self) -> None:
+        """The same after it was watched: the unit is refused if it was opened meanwhile, so the earlier one wins."""
+        self.let_go()
 
 
 class RunCall(Durable[Any]):
@@ -145,6 +154,21 @@ class RunCall(Durable[Any]):
                 raise
             self._entry = self._calls.keep(self._call, value)
             await self._calls.flush()
+
+    async def outcome(self) -> Outcome:
+        """Calls the function and records nothing: it may yet lose."""
+        try:
+            value = await self._tried()
+        except Exception as problem:
+            return Outcome(self._calls.now_ms, failure=problem)
+        return Outcome(self._calls.now_ms, value)
+
+    def take(self, outcome: Outcome) -> None:
+        """Keeps how the function ended; a failure that is the step's own is raised."""
+        if outcome.failure is not None and not isinstance(outcome.failure, CallFailed):
+            raise outcome.failure
+        error = str(outcome.failure) if outcome.failure is not None else None
+        self._entry = self._calls.keep(self._call, outcome.value, error)
 
     async def _tried(self) -> Any:
         failures = 0
@@ -181,6 +205,13 @@ def value_of(entry: Entry) -> Any:
     return unpack(bytes(entry.value))
 
 
+def tell_apart(gates: Sequence[Gate[Any]]) -> None:
+    """Gates for one kind of event must know of each other: one event is to open one of them."""
+    topics = Counter(gate.topic for gate in gates)
+    for gate in gates:
+        gate.shared = topics[gate.topic] > 1
+
+
 class Durables:
     """The durable calls of one attempt, one at a time."""
 
@@ -189,6 +220,7 @@ class Durables:
         self._busy: str | None = None
         self._caller: object = None
         self._asleep: str | None = None
+        self._reached = 0  # a moment that has come, though a clock was set back or stands still under test
 
     @property
     def rng(self) -> random.Random:
@@ -196,7 +228,7 @@ class Durables:
 
     @property
     def now_ms(self) -> int:
-        return self._attempt.now_ms
+        return max(self._attempt.now_ms, self._reached)
 
     @property
     def journal(self) -> Journal:
@@ -325,16 +357,55 @@ class Durables:
 
     async def _raced(self, calls: Mapping[str, Durable[Any]], call: Call) -> str:
         """Which was there first. Once that is recorded nobody begins again: the others were let go."""
-        await self._begin(list(calls.values()))
+        gates = {key: one for key, one in calls.items() if isinstance(one, Gate)}
+        await self._begin(list(gates.values()))
         won = self._winner(calls)
+        if won is None and len(gates) < len(calls):
+            return await self._run_race(calls, gates, call)
         if won is None:
             raise self._sleep(list(calls.values()))
         self.keep(call, won)
         self.journal.urgent = True  # what is done next must not be done on another answer after a crash
-        for key, other in calls.items():
-            if key != won and isinstance(other, Gate):
-                other.let_go()
+        for key, gate in gates.items():
+            if key != won:
+                gate.let_go()
         return won
+
+    async def _run_race(self, calls: Mapping[str, Durable[Any]], gates: Mapping[str, Gate[Any]], call: Call) -> str:
+        """Runs functions until one has ended or the first gate is due. The value and who won are one write: it is
+        refused, and the handler run again, if an event or a trigger was there before."""
+        runs = {key: run for key, run in calls.items() if isinstance(run, RunCall)}
+        await self._watch(list(gates.values()))
+        due = min((gate.due for gate in gates.values() if gate.due is not None), default=None)
+        ended = await self._until(due, runs)
+        if due is not None and due <= min((outcome.at for outcome in ended.values()), default=due):
+            await self._begin(list(gates.values()))
+        there = {key: outcome.at for key, outcome in ended.items()}
+        there |= {key: gate.opened_at for key, gate in gates.items() if gate.done()}
+        won = min((key for key in calls if key in there), key=lambda key: there[key])
+        if won in ended:
+            runs[won].take(ended[won])
+        self.keep(call, won)
+        for key, gate in gates.items():
+            if key != won:
+                gate.forgo()
+        await self.flush()
+        return won
+
+    async def _watch(self, gates: Sequence[Gate[Any]]) -> None:
+        """Written before functions run: a crash does not begin the times anew, and what comes finds its gate."""
+        tell_apart(gates)
+        for gate in gates:
+            gate.watch()
+        await self.flush()
+
+    async def _until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, Outcome]:
+        """The functions that ended first; none if a moment came before."""
+        seconds = max(due - self.now_ms, 0) / 1000 if due is not None else None
+        ended = await side_by_side({key: run.outcome for key, run in runs.items()}, seconds)
+        if not ended and due is not None:
+            self._reached = max(self._reached, due)
+        return ended
 
     def _winner(self, calls: Mapping[str, Durable[Any]]) -> str | None:
         """Whichever was there first; of several at once, the one that stands first."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from ..core.clock import Clock
 from ..core.errors import AttemptCancelled, BadArgument, Suspension
 from ..core.payload import pack, unpack
 from ..ports.unit import DELIVERIES, CloseWait, Committed, Fenced, NewJob, Receipt, Refused, Unit, WaitChange
-from .durable import Durables, Gate
+from .durable import Durables, Gate, tell_apart
 from .gates import EVENT, TIME, TRIGGER, GateBody, recorded_id, step_event, trigger_event
 from .journal import RESULT, Journal, Kept
 from .waits import Waits
@@ -105,9 +104,8 @@ class Sleeping:
         assert isinstance(receipt, Committed)
 
     def suspend(self, waiting: Sequence[Gate[Any]]) -> Suspension:
-        topics = Counter(gate.topic for gate in waiting)
+        tell_apart(waiting)
         for gate in waiting:
-            gate.shared = topics[gate.topic] > 1
             gate.hold()
         self.due = min((gate.due for gate in waiting if gate.due is not None), default=None)
         self.suspended = True

@@ -53,6 +53,10 @@ class TriggerGate(Gate[Any]):
     def let_go(self) -> None:
         """It stays open: it may be waited for again."""
 
+    def forgo(self) -> None:
+        if not self.done():
+            self._calls.journal.kept.waits.append(self._trigger._gate())  # refuses the unit if it was fired
+
 
 class Trigger:
     """A one-time way to resume this step from outside: `id`, `url`, and `wait()` for what is sent to it."""

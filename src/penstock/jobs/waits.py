@@ -146,12 +146,20 @@ class EventGate(_Recorded[Event]):
         return _event(bytes(self._result.value))
 
     def hold(self) -> None:
+        self.watch()
+        said = {"wait": self.name, "eventKind": self._event, "match": self._match, **timeout_of(self._timeout)}
+        self._sleeper.say("step.await.event", said)
+
+    def watch(self) -> None:
         kept = self._journal.kept
         kept.waits.append(self._gate())
         if self._past:
             kept.jobs.append(self._sleeper.look_back(self._id))
-        said = {"wait": self.name, "eventKind": self._event, "match": self._match, **timeout_of(self._timeout)}
-        self._sleeper.say("step.await.event", said)
+
+    def forgo(self) -> None:
+        if self._result is None:
+            self._journal.kept.waits.append(self._gate())  # refuses the unit if an event has opened it
+            self.let_go()
 
     def _gate(self) -> OpenWait:
         sleeper, scope = self._sleeper, self._journal.scope

@@ -152,3 +152,24 @@ def losers_begun_again() -> None:
 
     waits.expire = triggers.expire = expire  # type: ignore[attr-defined]
     durable.Durables.first_of = first_of  # type: ignore[method-assign]
+
+
+def winner_told_before_it_is_recorded() -> None:
+    """The handler goes on with the function that won, and what it won is written with whatever comes next."""
+    until, race = durable.Durables._until, durable.Durables._run_race
+
+    async def nothing() -> None:
+        pass
+
+    async def _until(self: Any, *given: Any) -> Any:
+        ended = await until(self, *given)
+        self.flush = nothing
+        return ended
+
+    async def _run_race(self: Any, *given: Any) -> str:
+        won = await race(self, *given)
+        del self.flush
+        return won
+
+    durable.Durables._until = _until  # type: ignore[method-assign]
+    durable.Durables._run_race = _run_race  # type: ignore[method-assign]

@@ -166,6 +166,49 @@ class FirstOf(Scenario):
         assert slow == ["slow", "slow"]
 
 
+class FunctionsRace(Scenario):
+    """A time comes while a function runs in one, an event in the other; after a crash another may win, as long as the
+    handler has not heard of the first."""
+
+    name = "functions that race"
+    triggers = {"race": {"races": Trigger(())}}
+
+    def __init__(self) -> None:
+        self._heard: dict[str, set[str]] = {}
+
+    def handlers(self, stage: Stage) -> Handlers:
+        @flow("race", emits=[], retry=QUICK)
+        async def races(x: Any, ctx: Any) -> Any:
+            stage.note(ctx)
+            which, _ = await ctx.first(
+                {
+                    "work": ctx.run("work", asyncio.sleep, x),
+                    "more": ctx.run("more", asyncio.sleep, 60),
+                    "paid": ctx.wait.event("paid", match={"order": x}),
+                    "late": ctx.wait.time("4s"),
+                }
+            )
+            self._heard.setdefault(ctx.run_id, set()).add(which)
+            did = await ctx.run("did", lambda: which)
+            return [which, did]
+
+        return [races]
+
+    async def drive(self, stage: Stage) -> None:
+        async with stage.app.working():
+            await stage.start("race", "late", 30)
+            await stage.start("race", "paid", 2)
+            await stage.insist(lambda: stage.app.emit("paid", {"order": 2}, key="pays"))
+            await stage.settle()
+
+    async def judge(self, stage: Stage, history: History) -> None:
+        heard, self._heard = self._heard, {}
+        for id in ("late", "paid"):
+            which, did = result_of(history, id)
+            assert heard[id] == {which} == {did}, f"{id}: {heard[id]} heard, {which} and {did} recorded"
+        assert await stage.store.waits() == []
+
+
 class StartedByEvent(Scenario):
     name = "start on an event"
     triggers = {"receipt": {"receipt": Trigger(())}}
@@ -220,5 +263,6 @@ class CancelledWait(Scenario):
 
 WAITING: tuple[Scenario, ...] = (
     TimeWait(), EventWait("event before the wait", 0.2), EventWait("event during the suspend", 1.0),
-    EventWait("event after the wait", 2.0), TriggerWait(), FirstOf(), StartedByEvent(), CancelledWait(),
+    EventWait("event after the wait", 2.0), TriggerWait(), FirstOf(), FunctionsRace(),
+    StartedByEvent(), CancelledWait(),
 )  # fmt: skip

@@ -51,6 +51,7 @@ from .backend import mask, open_store
 from .bridging import AppHands, moving
 from .doubts import Doubts
 from .families import Families
+from .following import once_known
 from .given import count, dedupe_key
 from .options import NoInput, RunSearch, StartOptions, WorkerOptions
 from .outbox import Outbox
@@ -510,7 +511,7 @@ class App:
 
     def follow(self, id: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """A run's events, then live."""
-        return self.events.subscribe(self._recorder.flow(id), after=after)
+        return once_known(lambda: self._row(id), self.events.subscribe(self._recorder.flow(id), after=after))
 
     # Parts
 

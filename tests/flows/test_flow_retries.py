@@ -322,5 +322,7 @@ async def test_a_retry_that_is_asked_for_in_vain_says_why(attempts: int, says: s
     async with app(failing(Retry("later", after="0s"), retry=attempts), clock=clock) as a, a.working():
         run = await a.start("retried")
         await a.wait(run, timeout=20)
-        told = [event.data["error"] for event in await a.events.read_all(f"nq:flow:{run}") if event.kind == "step.failed"]
+        told = [
+            event.data["error"] for event in await a.events.read_all(f"nq:flow:{run}") if event.kind == "step.failed"
+        ]
         assert told == ["later"] * (attempts - 1) + [says]

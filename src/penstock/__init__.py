@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from .core.events import Event
     from .core.retry import Backoff, RetryPolicy
     from .core.signatures import sign
-    from .flows.definition import Subscription, flow, step
+    from .flows.definition import flow, step
     from .flows.resuming import Signature
+    from .flows.subscriptions import Subscription
     from .jobs.await_config import Await
     from .jobs.context import Context
     from .jobs.decorator import job
@@ -56,7 +57,7 @@ _PLACES = {
     "Retry": ".core.errors",
     "RetryPolicy": ".core.retry",
     "Signature": ".flows.resuming",
-    "Subscription": ".flows.definition",
+    "Subscription": ".flows.subscriptions",
     "SyncApp": ".app",
     "SyncContext": ".jobs.sync_context",
     "flow": ".flows.definition",

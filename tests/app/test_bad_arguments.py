@@ -45,6 +45,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "a schedule's at": (lambda a: a.schedule("s", flow="shop", at="2030"), "bad_argument", "'2030' is not a moment"),
     "queues as text": (lambda a: a.run_worker("mail"), "bad_argument", "queues is 'mail', one value"),
     "no concurrency": (lambda a: a.run_worker(concurrency=0), "bad_argument", "concurrency=0: give a whole number"),
+    "a run": (lambda a: anext(a.follow("nope")), "unknown_run", "there is no run 'nope' in "),
+    "events": (lambda a: anext(a.queues.events("mial")), "unknown_queue", "there is no queue 'mial': did you mean"),
+    "a token": (lambda a: a.fire(5), "bad_argument", "token=5: give the token of a trigger, or its URL"),
+    "a letter": (lambda a: a.dead_letters.redrive(5), "bad_argument", "id=5: give the id of a dead letter"),
+    "a change": (lambda a: a.state.patch("a", 5), "bad_argument", "change=5: give a function that makes the new"),
+    "a flow": (lambda a: a.runs(flow=5), "bad_argument", "flow=5: give the name of a flow as a text"),
     "queue": (lambda a: a.queues.pause("mial"), "unknown_queue", "there is no queue 'mial': did you mean 'mail'?"),
 }
 

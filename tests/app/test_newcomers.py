@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Context, Node, Permanent, flow, job
-from penstock.errors import BadArgument, BadId
+from penstock import Context, Node, Permanent, SyncContext, flow, job
+from penstock.errors import BadArgument, BadId, ConfigError, NotJSON
 
 NAIVE = datetime(2030, 1, 31, 9)
 
@@ -113,7 +113,8 @@ async def worded(_: Any, ctx: Context) -> None:
 async def test_a_durable_call_that_is_not_awaited_is_told_of(memory: Any, caplog: pytest.LogCaptureFixture) -> None:
     async with memory(hasty) as app, app.working():
         await app.ends("hasty")
-    assert "charge#1 was never awaited" in caplog.text
+        (row,) = await app.runs()
+    assert f"step 'hasty' of run {row.id}: charge#1 was never awaited" in caplog.text
 
 
 @pytest.mark.parametrize(("name", "message"), [("listed", "give the calls names"), ("worded", "match='x'")])
@@ -122,3 +123,64 @@ async def test_what_a_wait_is_given(memory: Any, name: str, message: str) -> Non
         run, status = await app.ends(name)
         assert status == "failed"
         assert message in (await app.said(run, "step.failed"))[0].data["error"]
+
+
+@flow("wrong-call", emits=[])
+async def wrong_call(which: str, ctx: Context) -> None:
+    await ctx.run(*{"value": ("a", 5), "swapped": (render, "a")}[which])  # type: ignore[arg-type]
+
+
+@flow("wrong-sync-call", emits=[])
+def wrong_sync_call(which: str, ctx: SyncContext) -> None:
+    if which == "all":
+        ctx.all([5])  # type: ignore[list-item]
+    ctx.run(*{"value": ("a", 5), "swapped": (render, "a")}[which])  # type: ignore[arg-type]
+
+
+@flow("wrong-patch", emits=[])
+async def wrong_patch(_: Any, ctx: Context) -> None:
+    await ctx.state.patch("a", 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "which", "says"),
+    [
+        ("wrong-call", "value", "ctx.run('a', 5): give the function itself"),
+        ("wrong-call", "swapped", "give its name first, then the function"),
+        ("wrong-sync-call", "value", "ctx.run('a', 5): give the function itself"),
+        ("wrong-sync-call", "swapped", "give its name first, then the function"),
+        ("wrong-sync-call", "all", "in a `def` handler, such as ctx.branch.event(…)"),
+        ("wrong-patch", "", "change=5: give a function that makes the new value"),
+    ],
+)
+async def test_what_a_durable_call_is_given(memory: Any, name: str, which: str, says: str) -> None:
+    async with memory(wrong_call, wrong_sync_call, wrong_patch) as app, app.working():
+        run, status = await app.ends(name, which)
+        assert status == "failed"
+        assert says in (await app.said(run, "step.failed"))[0].data["error"]
+
+
+async def test_a_job_is_added_for_its_function_too(memory: Any) -> None:
+    async with memory(nap, render) as app, app.working():
+        assert await app.job_result(await app.enqueue(render, 1), timeout=20) == "page 1"
+        ids = await app.enqueue_many(render, [2, 3])
+        assert [await app.job_result(id, timeout=20) for id in ids] == ["page 2", "page 3"]
+        with pytest.raises(ConfigError, match=r"'nap' is not marked with @job.*: mark it, or name a queue"):
+            await app.enqueue(nap, "")
+
+
+async def test_of_many_payloads_the_bad_one_is_named(memory: Any) -> None:
+    async with memory(render) as app:
+        with pytest.raises(
+            NotJSON, match=r"^item 1 of 3 \(none was added\): the payload of a job of queue 'pages'"
+        ) as it:
+            await app.enqueue_many("pages", [1, object(), 3])
+        assert "has no JSON form: give dicts, lists" in str(it.value)
+        assert sum((await app.queues.counts("pages")).values()) == 0
+
+
+async def test_a_fork_at_what_is_no_event_is_told(memory: Any) -> None:
+    async with memory(nap) as app:
+        run = await app.start("nap", "")
+        with pytest.raises(BadId, match="5 is not an event id; one looks like"):
+            await app.fork(run, 5)

@@ -69,6 +69,15 @@ def test_how_a_policy_is_written(written: Any, policy: RetryPolicy) -> None:
         {"backoff": {"wait": 5}},
         {"backoff": "fast"},
         {"onFail": "explode"},
+        {"retriableErrors": "ValueError"},
+        {"retriable_errors": [ValueError]},
+        RetryPolicy(retriable_errors="ValueError"),  # type: ignore[arg-type]
+        RetryPolicy(retriable_errors=(ValueError,)),  # type: ignore[arg-type]
+        RetryPolicy(attempts="x"),  # type: ignore[arg-type]
+        RetryPolicy(backoff="fast"),  # type: ignore[arg-type]
+        RetryPolicy(backoff=Backoff("lin")),  # type: ignore[arg-type]
+        RetryPolicy(backoff=Backoff(delay_ms="1s")),  # type: ignore[arg-type]
+        RetryPolicy(backoff=Backoff(delay_ms=[object()])),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_how_it_is_not(written: Any) -> None:
@@ -182,3 +191,11 @@ def test_an_error_that_says_nonsense_is_retried_by_the_policy(said: object) -> N
 def test_seconds() -> None:
     assert seconds("1m") == 60.0
     assert seconds(0.25) == 0.25
+
+
+@pytest.mark.parametrize("after", ["soon", -1, [], True, "Wed, 21 Oct 2026 07:28:00 GMT"])
+def test_retry_after_what_is_no_duration_says_so(after: Any) -> None:
+    problem = Retry("busy", after=after)
+    assert str(problem).startswith("busy (`after` is left out, the retry policy says when: ")
+    assert repr(after) in str(problem)
+    assert str(Retry("busy", after="3s")) == "busy"

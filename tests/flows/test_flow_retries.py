@@ -309,3 +309,20 @@ async def test_a_long_error_is_cut(memory: Any) -> None:
         run, status = await a.ends("long")
         assert status == "failed"
         assert len((await a.said(run, "step.failed"))[0].data["error"]) == 2000
+
+
+@pytest.mark.parametrize(
+    ("attempts", "says"),
+    [
+        (1, "later (1 of 1 attempt is used: `retry=` gives more)"),
+        (2, "later (2 of 2 attempts are used: `retry=` gives more)"),
+    ],
+)
+async def test_a_retry_that_is_asked_for_in_vain_says_why(attempts: int, says: str, app: Any, clock: FakeClock) -> None:
+    async with app(failing(Retry("later", after="0s"), retry=attempts), clock=clock) as a, a.working():
+        run = await a.start("retried")
+        await a.wait(run, timeout=20)
+        told = [
+            event.data["error"] for event in await a.events.read_all(f"nq:flow:{run}") if event.kind == "step.failed"
+        ]
+        assert told == ["later"] * (attempts - 1) + [says]

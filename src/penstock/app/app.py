@@ -51,6 +51,7 @@ from .backend import mask, open_store
 from .bridging import AppHands, moving
 from .doubts import Doubts
 from .families import Families
+from .following import once_known
 from .given import count, dedupe_key
 from .options import NoInput, RunSearch, StartOptions, WorkerOptions
 from .outbox import Outbox
@@ -166,7 +167,9 @@ class App:
         self.dead_letters = DeadLetters(
             store, self._commands, committer, self._recorder, self._unit_id, lambda: self.registry.handlers()
         )
-        self._families = Families(self._enqueuing, committer, self._unit_id, lambda: self.registry.handlers())
+        self._families = Families(
+            self._enqueuing, committer, self._unit_id, lambda: [one.handler for one in self.registry.jobs.values()]
+        )
         self._scheduling = Scheduling(
             store,
             committer,
@@ -330,7 +333,7 @@ class App:
 
     async def enqueue(
         self,
-        queue: str,
+        queue: str | Callable[..., Any],
         payload: Any = None,
         *,
         name: str | None = None,
@@ -346,7 +349,8 @@ class App:
         keep_failed: Kept | None = None,
         tx: Any = None,
     ) -> str:
-        """Adds a job and gives its id; an `id` that exists is not added again.
+        """Adds a job to a queue, or for a function marked with `@job`, and gives its id; an `id` that exists is not
+        added again.
 
         With `dedupe`, a key within the queue, nothing is added while another job with that key has not ended, or for
         `dedupe_ttl` after it was added; the id is then that job's. With `tx`, a connection or session of your own, it
@@ -354,6 +358,7 @@ class App:
         """
         if tx is not None and dedupe is not None:
             raise BadArgument("who holds a key is known only when `tx` commits: give `id` instead of `dedupe`")
+        queue, name = self._families.place(queue, name)
         async with self._transactions.writers(tx) as writers:
             ids = await writers.enqueuing.add(
                 queue,
@@ -372,7 +377,7 @@ class App:
 
     async def enqueue_many(
         self,
-        queue: str,
+        queue: str | Callable[..., Any],
         payloads: Sequence[Any],
         *,
         name: str | None = None,
@@ -384,6 +389,7 @@ class App:
         tx: Any = None,
     ) -> list[str]:
         """Adds many jobs, a few hundred to a commit, and gives their ids in order. With `tx`, all or none of them."""
+        queue, name = self._families.place(queue, name)
         async with self._transactions.writers(tx) as writers:
             return await writers.enqueuing.add(
                 queue,
@@ -510,7 +516,7 @@ class App:
 
     def follow(self, id: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """A run's events, then live."""
-        return self.events.subscribe(self._recorder.flow(id), after=after)
+        return once_known(lambda: self._row(id), self.events.subscribe(self._recorder.flow(id), after=after))
 
     # Parts
 

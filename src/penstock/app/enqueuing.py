@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 from ..core.clock import Clock
-from ..core.errors import RunFailed, UnknownJob
+from ..core.errors import PenstockError, RunFailed, UnknownJob
 from ..core.ids import check_job_id, check_name, uuid7
 from ..core.payload import pack, unpack
 from ..core.priority import check_priority
@@ -77,10 +78,8 @@ class Enqueuing:
             keep_completed=read_keep(keep_completed, "keep_completed"),
             keep_failed=read_keep(keep_failed, "keep_failed"),
         )
-        jobs = [
-            self.job(queue, payload, options, name=name, id=id, delay_ms=delay_ms, priority=priority, dedupe=dedupe)
-            for payload in several(payloads, "payloads")
-        ]
+        make = partial(self.job, name=name, id=id, delay_ms=delay_ms, priority=priority, dedupe=dedupe)
+        jobs = _each(several(payloads, "payloads"), lambda payload: make(queue, payload, options))
         ids = [job.id for job in jobs]
         for start in range(0, len(jobs), JOBS_A_COMMIT):
             unit = Unit(self._unit_id(), jobs=jobs[start : start + JOBS_A_COMMIT])
@@ -162,6 +161,19 @@ class Enqueuing:
         if row is None:
             raise _unknown(id)
         return row
+
+
+def _each(payloads: list[Any], make: Callable[[Any], NewJob]) -> list[NewJob]:
+    """A job for each payload; an error says which of many it is about."""
+    jobs: list[NewJob] = []
+    for n, payload in enumerate(payloads):
+        try:
+            jobs.append(make(payload))
+        except PenstockError as problem:
+            if len(payloads) > 1:
+                problem.args = (f"item {n} of {len(payloads)} (none was added): {problem}", *problem.args[1:])
+            raise
+    return jobs
 
 
 def _unknown(id: str) -> UnknownJob:

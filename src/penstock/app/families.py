@@ -57,7 +57,7 @@ class Families:
     ) -> JobTree:
         """Parents come before their children. Ids of children follow from their parent's, so that a tree with an id is
         the same tree when it is added again."""
-        queue, name = self._place(node)
+        queue, name = self.place(node.job, node.name)
         policy = RetryPolicy.of(node.retry) if node.retry is not None else None
         options = JobOptions(correlation, policy, waits=bool(node.children), parent=parent)
         job = self._enqueuing.job(
@@ -76,16 +76,16 @@ class Families:
         ]
         return JobTree(job.id, queue, job.name, children)
 
-    def _place(self, node: Node) -> tuple[str, str | None]:
-        """The queue and the name a node's job has."""
-        if isinstance(node.job, str):
-            return node.job, node.name
-        fn = inspect.unwrap(node.job)
-        known = [handler for handler in self._handlers() if handler.fn is fn or handler.fn is node.job]
-        given = [one.handler for one in definitions_in(node.job) if isinstance(one, JobDefinition)]
+    def place(self, job: str | Callable[..., Any], name: str | None) -> tuple[str, str | None]:
+        """The queue and the name of a job, given its queue or the function that handles it."""
+        if not callable(job):
+            return job, name
+        fn = inspect.unwrap(job)
+        given = [one.handler for one in definitions_in(job) if isinstance(one, JobDefinition)]
+        known = [handler for handler in self._handlers() if handler.fn is fn or handler.fn is job]
         for handler in [*known, *given]:
-            return handler.home, node.name or handler.name
-        shown = getattr(node.job, "__name__", node.job)
+            return handler.home, name or handler.name
+        shown = getattr(job, "__name__", job)
         raise ConfigError(f"{shown!r} is not marked with @job, so no job can be made of it: mark it, or name a queue")
 
 

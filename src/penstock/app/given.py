@@ -20,6 +20,19 @@ def text(value: Any, what: str) -> str | None:
     raise PayloadError(f"{what} is {value!r}, a {type(value).__name__}: give a string")
 
 
+def a_name(value: Any, what: str, meant: str) -> str:
+    """A text that names something."""
+    if not isinstance(value, str):
+        raise BadArgument(f"{what}={_short(value)}: give {meant} as a text")
+    return value
+
+
+def a_function(value: Any, what: str, meant: str) -> None:
+    """Something that can be called."""
+    if not callable(value):
+        raise BadArgument(f"{what}={_short(value)}: give a function {meant}")
+
+
 def texts(values: Mapping[str, str] | None, what: str) -> dict[str, str]:
     """Names and values that are text."""
     if values is not None and not isinstance(values, Mapping):

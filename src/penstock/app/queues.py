@@ -20,7 +20,8 @@ from ..ports.store import ChildState, JobRow, QueueRow, SharedQueues, Store
 from ..ports.unit import DELIVERIES, Committed, JobState, Unit
 from ..telemetry.recorder import Recorder
 from .children import Child, children_of
-from .given import count, near, one_of
+from .following import once_known
+from .given import a_name, count, near, one_of
 
 
 class Queues:
@@ -107,7 +108,13 @@ class Queues:
         """
         if shared and isinstance(self._store, SharedQueues):
             return self._store.job_events(queue, after=after)
-        return self._store.tail(self._streams.queue(queue), after=after)
+        stream = self._streams.queue(queue)
+
+        async def check() -> None:
+            if not await self._store.read(stream, limit=1):  # a queue may be gone whose events are there
+                await self._get(queue)
+
+        return once_known(check, self._store.tail(stream, after=after))
 
     async def _get(self, queue: str) -> QueueRow:
         for row in await self.list(internal=True):
@@ -297,4 +304,5 @@ class DeadLetters:
 
 def _letter_id(id: str) -> str:
     """The id of a letter, given that or the id of the job that died."""
+    a_name(id, "id", "the id of a dead letter, or of the job that died")
     return id if id.endswith(".dlq") else dead_letter(id)

@@ -24,7 +24,7 @@ from ..ports.store import RunRow, Store
 from ..telemetry.recorder import Recorder
 from .doubts import Doubts
 from .events import Events
-from .given import count, one_of, text, texts
+from .given import a_name, count, one_of, text, texts
 
 
 class Runs:
@@ -112,6 +112,8 @@ class Runs:
         before: str | None = None,
         limit: int = 50,
     ) -> list[RunRow]:
+        if flow is not None:
+            a_name(flow, "flow", "the name of a flow")
         if status is not None:
             one_of(status, STATUSES, "status")
         begun: dict[str, Any] = {}

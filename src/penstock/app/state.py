@@ -12,7 +12,7 @@ from ..jobs.committer import Committer, Intent
 from ..jobs.state import MAX_PATCH_TRIES, Key, StateContention, join_key
 from ..ports.store import Store
 from ..ports.unit import Committed, StateWrite, Unit
-from .given import count
+from .given import a_function, count
 
 
 class AppState:
@@ -48,6 +48,7 @@ class AppState:
 
     async def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
         """Applies `change` to the stored value atomically and gives the new value."""
+        a_function(change, "change", "that makes the new value of the old one")
         full = self._prefix + join_key(key)
         for _ in range(MAX_PATCH_TRIES):
             row = await self._store.state(full)

@@ -193,11 +193,13 @@ class SyncApp:
 
     # Jobs and schedules
 
-    def enqueue(self, queue: str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> str:
+    def enqueue(self, queue: str | Callable[..., Any], payload: Any = None, **options: Unpack[EnqueueOptions]) -> str:
         with self._carried(options) as given:
             return self._call(self.app.enqueue(queue, payload, **given))
 
-    def enqueue_many(self, queue: str, payloads: Sequence[Any], **options: Unpack[EnqueueManyOptions]) -> list[str]:
+    def enqueue_many(
+        self, queue: str | Callable[..., Any], payloads: Sequence[Any], **options: Unpack[EnqueueManyOptions]
+    ) -> list[str]:
         with self._carried(options) as given:
             return self._call(self.app.enqueue_many(queue, payloads, **given))
 

@@ -163,6 +163,14 @@ class Retry(HandlerError):
     code = "retry"
 
     def __init__(self, message: str = "retry asked for", *, after: str | float | timedelta | None = None) -> None:
+        from .durations import to_ms  # which needs an error of this file
+
+        if after is not None:
+            try:
+                to_ms(after)
+            except BadDuration as problem:
+                # A header of another service may hold anything: it is tried again all the same, and it is said.
+                message = f"{message} (`after` is left out, the retry policy says when: {problem})"
         super().__init__(message)
         self.after = after
 

@@ -91,7 +91,7 @@ def event_id(ms: int, seq: int) -> str:
 
 def event_seq(cursor: str) -> int:
     """The sequence part of an event id, which is the position in its stream."""
-    found = _EVENT_ID.fullmatch(cursor)
+    found = _EVENT_ID.fullmatch(cursor) if isinstance(cursor, str) else None
     if found is None:
         raise BadId(f"{cursor!r} is not an event id; one looks like 1719667845123-7")
     return int(found[1])

@@ -125,7 +125,7 @@ def _dump(model: Any, path: str) -> Any:
 
 def _no_form(value: Any, path: str) -> NotJSON:
     return NotJSON(
-        f"{path} is a {type(value).__name__}, which has no JSON form: return dicts, lists, strings, numbers, "
+        f"{path} is a {type(value).__name__}, which has no JSON form: give dicts, lists, strings, numbers, "
         "booleans, None, dataclasses or models"
     )
 

@@ -43,9 +43,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
             return cls()
         if isinstance(value, bool) or not isinstance(value, RetryPolicy | int | Mapping):
             raise DefinitionError(f"retry={value!r}: give a number of attempts or a policy with attempts and backoff")
-        policy = cls(attempts=value) if isinstance(value, int) else value
-        if not isinstance(policy, RetryPolicy):
-            policy = _read(policy)
+        if isinstance(value, int):
+            policy = cls(attempts=value)
+        else:
+            policy = _checked(value) if isinstance(value, RetryPolicy) else _read(value)
         if policy.attempts < 1:
             raise DefinitionError(f"attempts={policy.attempts}: attempts counts the first try too, so at least 1")
         if policy.backoff.delay_ms < 0 or policy.backoff.max_delay_ms < 0:
@@ -89,8 +90,25 @@ Retries = RetryPolicy | Mapping[str, Any] | int
 """How people write a policy: `3`, a mapping such as the specs' `retryPolicy`, or the policy itself."""
 
 
+def _checked(policy: RetryPolicy) -> RetryPolicy:
+    """A policy made by hand has whatever it was given: the same types are asked of it as of a mapping."""
+    _check_names(policy.retriable_errors)
+    try:
+        return msgspec.convert(msgspec.to_builtins(policy), RetryPolicy)
+    except (msgspec.ValidationError, TypeError) as problem:
+        raise DefinitionError(f"retry={policy!r}: {problem}") from None
+
+
+def _check_names(errors: Any) -> None:
+    listed = isinstance(errors, list | tuple | set | frozenset)
+    if not listed or not all(isinstance(name, str) for name in errors):
+        raise DefinitionError(f"retriable_errors={errors!r}: give a list of names of classes or codes, ['ValueError']")
+
+
 def _read(value: Mapping[str, Any]) -> RetryPolicy:
     fields = {_camel(str(key)): item for key, item in value.items()}
+    if "retriableErrors" in fields:
+        _check_names(fields["retriableErrors"])
     backoff = fields.get("backoff")
     if fields.get("onFail") == "retry":  # the attempts say how often; what comes after them is a dead letter
         fields["onFail"] = "dlq"

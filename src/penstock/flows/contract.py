@@ -6,19 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..core.errors import DefinitionError
-from ..jobs.definition import JobDefinition, check_keys, make_handler
+from ..jobs.definition import JobDefinition, make_handler
 from ..jobs.keeping import read_removal
+from ..jobs.option_values import check_keys, read_kinds
 from ..jobs.scheduled import ScheduleConfig, read_schedule
 from .definition import (
     FlowDefinition,
     StepDefinition,
     _compensation,
     _mode,
-    kinds_of,
-    read_start_on,
-    read_subscription,
     scheduled_step,
 )
+from .subscriptions import read_start_on, read_subscription, several
 
 _CONFIG = {
     "queue",
@@ -71,9 +70,9 @@ def read_module(
     handle: Callable[..., Any], queue: str | None, config: Mapping[str, Any], name: str, file: str
 ) -> FlowDefinition | StepDefinition | JobDefinition:
     """What a worker file defines: a flow's first step, a step, or a plain job."""
-    config = _camel_keys(config)
+    config = _camel_keys(config, "config", file)
     check_keys(config, _CONFIG, "config", file)
-    shape = _camel_keys(config.get("flow") or {})
+    shape = _camel_keys(config.get("flow") or {}, "config['flow']", file)
     check_keys(shape, _FLOW, "config['flow']", file)
     step_name = shape.get("step") or config.get("step")
     handler = make_handler(handle, step_name or name, _options(config, queue, file))
@@ -94,7 +93,7 @@ def read_module(
             shape["id"],
             step,
             shape.get("version"),
-            kinds_of(shape.get("accepts")) or (),
+            read_kinds("accepts", shape.get("accepts"), file) or (),
             shape.get("events") or {},
             schedule,
             read_start_on(shape.get("startOn"), file),
@@ -116,11 +115,11 @@ def _schedule(config: Mapping[str, Any], file: str) -> ScheduleConfig | None:
 def _step(handler: Any, shape: Mapping[str, Any], config: Mapping[str, Any], file: str) -> StepDefinition:
     listens = [
         read_subscription({"kind": kind}, file)
-        for kind in kinds_of(shape.get("triggers", config.get("triggers"))) or ()
+        for kind in read_kinds("triggers", shape.get("triggers", config.get("triggers")), file) or ()
     ]
-    for item in (*(shape.get("subscriptions") or ()), *(config.get("subscriptions") or ())):
+    for item in (*several(shape.get("subscriptions"), file), *several(config.get("subscriptions"), file)):
         listens.append(read_subscription(item, file))
-    emits = kinds_of(shape.get("emits", config.get("emits")))
+    emits = read_kinds("emits", shape.get("emits", config.get("emits")), file)
     mode = _mode(shape.get("mode", config.get("mode", "once")), file)
     return StepDefinition(
         handler, tuple(listens), mode, emits, shape.get("id"), **_compensation(shape.get("compensation"), file)
@@ -131,6 +130,8 @@ def _options(config: Mapping[str, Any], queue: str | None, file: str) -> dict[st
     dlq = config.get("dlq") or {}
     check_keys(dlq, {"enabled", "queue"}, "config['dlq']", file)
     timeout_ms = config.get("timeoutMs")
+    if timeout_ms is not None and not isinstance(timeout_ms, int | float):
+        raise DefinitionError(f"timeoutMs={timeout_ms!r}: give a number of milliseconds", where=file)
     return {
         "queue": queue or config.get("queue"),
         "retry": config.get("retryPolicy"),
@@ -156,8 +157,10 @@ def _keep(config: Mapping[str, Any], ours: str, theirs: str) -> Any:
     return read_removal(config[theirs], theirs) if theirs in config else config.get(ours)
 
 
-def _camel_keys(mapping: Mapping[str, Any]) -> dict[str, Any]:
+def _camel_keys(mapping: Any, what: str, file: str) -> dict[str, Any]:
     """`retry_policy` and `retryPolicy` are the same key."""
+    if not isinstance(mapping, Mapping):
+        check_keys(mapping, _CONFIG if what == "config" else _FLOW, what, file)
     out: dict[str, Any] = {}
     for key, value in mapping.items():
         head, *rest = str(key).split("_")

@@ -13,32 +13,16 @@ from ..core.ids import check_name
 from ..core.retry import Retries
 from ..jobs.await_config import Await
 from ..jobs.context import BadEmit, check_kind
-from ..jobs.definition import MARK, Handler, IdempotencyKey, Rate, RateKey, check_keys, make_handler
+from ..jobs.definition import MARK, Handler, make_handler
+from ..jobs.option_names import names_options
+from ..jobs.option_values import IdempotencyKey, Rate, RateKey, check_keys, read_kinds
 from ..jobs.scheduled import CodeSchedule, ScheduleConfig, read_schedule
 from ..jobs.schemas import Schema
+from .subscriptions import Subscription, When, listed, read_start_on, read_subscription, several
 from .table import Mode
 
 F = TypeVar("F", bound=Callable[..., Any])
-When = Callable[..., bool] | Mapping[str, Any]
 OnChange = Literal["continue", "pin", "fail"]
-
-
-@dataclass(frozen=True)
-class Subscription:
-    """An event kind that starts a step, if `when` holds, with an input that `map` makes of it.
-
-    `when` is a function of the event, or a mapping its data must contain.
-    """
-
-    kind: str
-    when: When | None = None
-    map: Callable[..., Any] | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("when", "map"):
-            # It decides inside a commit and is not awaited: a coroutine would always count as true.
-            if inspect.iscoroutinefunction(getattr(self, name)):
-                raise DefinitionError(f"the {name} of {self.kind!r} is async: write a plain function of the event")
 
 
 @dataclass(frozen=True)
@@ -88,6 +72,11 @@ class FlowDefinition:
     on_change: OnChange = "continue"  # what becomes of runs begun under another version
 
     def __post_init__(self) -> None:
+        if not isinstance(self.events, Mapping):
+            raise DefinitionError(
+                f"events={self.events!r}: give the schema of each kind, such as {{'order.paid': Paid}}",
+                where=self.entry.handler.where,
+            )
         if self.on_change not in ("continue", "pin", "fail"):
             raise DefinitionError(
                 f"on_change={self.on_change!r}: write 'continue' (this code goes on with runs of other versions), "
@@ -101,6 +90,7 @@ class FlowDefinition:
             )
 
 
+@names_options
 def flow(
     name: str,
     *,
@@ -140,12 +130,13 @@ def flow(
 
     def mark(fn: F) -> F:
         handler = make_handler(fn, step, options)
-        first = StepDefinition(handler, emits=kinds_of(emits), flow=name, **_compensation(compensation, handler.where))
+        kinds = read_kinds("emits", emits, handler.where)
+        first = StepDefinition(handler, emits=kinds, flow=name, **_compensation(compensation, handler.where))
         definition = FlowDefinition(
             check_name(name, "flow name"),
             first,
             version,
-            kinds_of(accepts) or (),
+            read_kinds("accepts", accepts, handler.where) or (),
             events or {},
             read_schedule(schedule, handler),
             read_start_on(start_on, handler.where),
@@ -156,6 +147,7 @@ def flow(
     return mark
 
 
+@names_options
 def step(
     *,
     on: Sequence[str] | str | None = None,
@@ -192,13 +184,13 @@ def step(
 
     def mark(fn: F) -> F:
         handler = make_handler(fn, name, options)
-        listens = [Subscription(kind, when, map) for kind in kinds_of(on) or ()]
-        listens += [read_subscription(item, handler.where) for item in subscriptions or ()]
+        listens = [read_subscription(item, handler.where) for item in listed(on, when, map, handler.where)]
+        listens += [read_subscription(item, handler.where) for item in several(subscriptions, handler.where)]
         definition = StepDefinition(
             handler,
             tuple(listens),
             _mode(mode, handler.where),
-            kinds_of(emits),
+            read_kinds("emits", emits, handler.where),
             flow,
             **_compensation(compensation, handler.where),
         )
@@ -225,12 +217,6 @@ def _mark(fn: F, definition: Any) -> F:
     return fn
 
 
-def kinds_of(value: Sequence[str] | str | None) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    return (value,) if isinstance(value, str) else tuple(value)
-
-
 def _mode(mode: str, where: str) -> Mode:
     if mode not in ("once", "each", "all"):
         raise DefinitionError(
@@ -240,38 +226,18 @@ def _mode(mode: str, where: str) -> Mode:
     return mode  # type: ignore[return-value]
 
 
-def read_subscription(item: Subscription | Mapping[str, Any], where: str) -> Subscription:
-    """A subscription as the specs write it: {eventKind, when?, map?}."""
-    if isinstance(item, Subscription):
-        return item
-    check_keys(item, {"eventKind", "event_kind", "kind", "when", "map"}, "a subscription", where)
-    kind = item.get("eventKind", item.get("event_kind", item.get("kind")))
-    if not isinstance(kind, str):
-        raise DefinitionError(f"the subscription {dict(item)!r} names no 'eventKind'", where=where)
-    return Subscription(kind, item.get("when"), item.get("map"))
-
-
-def read_start_on(value: Any, where: str) -> tuple[Subscription, ...]:
-    """The events that start a flow: a kind, a subscription, or several of them."""
-    items = [value] if isinstance(value, str | Subscription | Mapping) else list(value or ())
-    found = tuple(read_subscription({"kind": item} if isinstance(item, str) else item, where) for item in items)
-    for subscription in found:
-        try:
-            check_kind(subscription.kind)
-        except BadEmit as problem:
-            raise DefinitionError(f"start_on: {problem}", where=where) from None
-    return found
-
-
 def _compensation(value: str | Mapping[str, Any] | None, where: str) -> dict[str, Any]:
     if value is None:
         return {}
     if isinstance(value, str):
         return {"compensation": value}
+    if not isinstance(value, Mapping):
+        raise DefinitionError(f"compensation={value!r}: give the name of the step that undoes this one", where=where)
     check_keys(value, {"step", "on"}, "compensation", where)
-    if "step" not in value:
+    if not isinstance(value.get("step"), str):
         raise DefinitionError(f"compensation={dict(value)!r}: name the 'step' that undoes this one", where=where)
-    return {"compensation": value["step"], "compensate_on": kinds_of(value.get("on")) or ()}
+    kinds = read_kinds("compensation's on", value.get("on"), where)
+    return {"compensation": value["step"], "compensate_on": kinds or ()}
 
 
 def definitions_in(fn: Callable[..., Any]) -> list[Any]:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..jobs.schemas import json_schema_of
-from .definition import FlowDefinition, StepDefinition, Subscription
+from .definition import FlowDefinition, StepDefinition
 from .discovery import Found
 from .registry import Registry
+from .subscriptions import Subscription
 
 
 def describe(registry: Registry, *, version: int, compiled_at: str, store: str, namespace: str) -> dict[str, Any]:

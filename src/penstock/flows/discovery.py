@@ -60,7 +60,7 @@ def discover(directory: str | Path, queue_names: QueueNames = "filename") -> tup
         try:
             found += _read(path, root, queue_names)
         except DefinitionError as problem:
-            problems.append(Problem(problem.kind, str(problem), str(path)))
+            problems.append(Problem(problem.kind, str(problem), str(path), _line(path, problem)))
         except PenstockError as problem:
             problems.append(Problem(problem.code, f"{path}: {problem}", str(path)))
         except BaseException as problem:
@@ -165,13 +165,22 @@ def _module_name(path: Path) -> str:
     return f"penstock_worker_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}_{path.stem}"
 
 
-def _import_problem(path: Path, problem: BaseException) -> Problem:
+def _line(path: Path, problem: BaseException) -> int:
+    """The line of a file that a problem is about, or the last of its lines that led to it; 0 if there is none."""
+    place, _, number = (getattr(problem, "where", None) or "").rpartition(":")
+    if place == str(path) and number.isdecimal():
+        return int(number)
     line = 0
     if isinstance(problem, SyntaxError) and problem.filename == str(path):
         line = problem.lineno or 0
     for frame in traceback.extract_tb(problem.__traceback__):
         if frame.filename == str(path):
             line = frame.lineno or 0
+    return line
+
+
+def _import_problem(path: Path, problem: BaseException) -> Problem:
+    line = _line(path, problem)
     text = f"{type(problem).__name__}: {problem.msg if isinstance(problem, SyntaxError) else problem}"
     return Problem("import_failed", f"the file does not import: {text}; the other files are loaded", str(path), line)
 

@@ -11,6 +11,7 @@ import msgspec
 
 from ..core.clock import Clock
 from ..core.errors import (
+    BadArgument,
     BadSignature,
     TriggerCancelled,
     TriggerError,
@@ -84,6 +85,8 @@ class Triggers:
         return row.run
 
     async def _find(self, token: str) -> tuple[WaitRow, GateBody]:
+        if not isinstance(token, str):
+            raise BadArgument(f"token={token!r}: give the token of a trigger, or its URL, as a text")
         id, _, secret = token.rpartition("/")[2].partition(".")
         row = await self._store.wait_row(id) if secret else None
         if row is not None and row.kind == TRIGGER:

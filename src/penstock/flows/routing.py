@@ -10,8 +10,9 @@ from typing import Any
 from ..core.events import Event
 from ..core.matching import contains
 from ..core.payload import pack, unpack
-from .definition import StepDefinition, Subscription
+from .definition import StepDefinition
 from .registry import Flow
+from .subscriptions import Subscription
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from ..jobs.gates import GateBody
 from ..jobs.journal import encode
 from ..ports.store import Store, WaitRow
 from ..ports.unit import CloseWait, OpenWait, Unit, WaitChange
-from .definition import Subscription
 from .registry import Flow
+from .subscriptions import Subscription
 
 FLOW = "flow"
 

@@ -19,6 +19,7 @@ from ..core.errors import (
     PayloadError,
     RateLimited,
     ReplayError,
+    Retry,
     SchemaViolation,
     StaleAttempt,
     SuspendSwallowed,
@@ -210,6 +211,8 @@ class Attempt:
         final = isinstance(problem, _FINAL)
         delay = None if final else policy.next_delay_ms(problem, failures, self._rng)
         error = ErrorInfo.of(problem, self.work.recorder)
+        if isinstance(problem, Retry) and failures >= policy.attempts:
+            error = _in_vain(error, failures, policy.attempts)
         if sleeping is None:
             return Failure(await self._spoken(), error, delay, schema_error)
         if sleeping.suspended:
@@ -403,6 +406,12 @@ class Attempt:
 
 
 _FINAL = (PayloadError, WorkerLost, StaleAttempt, ReplayError, AwaitTimeout, ChildFailed)
+
+
+def _in_vain(error: ErrorInfo, failures: int, attempts: int) -> ErrorInfo:
+    """Whoever asks for another attempt and has none left is told why there was none."""
+    used = f"{failures} of {attempts} attempt{'s are' if attempts > 1 else ' is'} used"
+    return msgspec.structs.replace(error, error=f"{error.error} ({used}: `retry=` gives more)")
 
 
 def _swallowed(sleeping: Sleeping, what: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..core.durations import Duration, to_ms
-from ..core.errors import DefinitionError
+from ..core.errors import BadDuration, DefinitionError
 from .context import BadEmit, check_kind
 from .waits import TriggerType
 
@@ -56,9 +56,11 @@ class Await:
             raise DefinitionError(f"announce tells of a trigger, and an await of type {self.type!r} has none")
         if self.on_timeout is not None and self.timeout is None:
             raise DefinitionError(f"onTimeout={self.on_timeout!r} without a timeout would never be run: give both")
-        for value in (self.timeout, None if callable(self.delay) else self.delay):
-            if value is not None:
-                to_ms(value)
+        for name, value in (("timeout", self.timeout), ("delay", None if callable(self.delay) else self.delay)):
+            try:
+                to_ms(value if value is not None else 0)
+            except BadDuration as problem:
+                raise DefinitionError(f"the {name} of an await: {problem}") from None
 
     def describe(self) -> dict[str, Any]:
         """What a diagram or a registry says of it."""
@@ -105,4 +107,6 @@ def read_await(value: Await | Mapping[str, Any] | None) -> Await | None:
 
 def _span(value: Mapping[str, Any], key: str) -> Any:
     ms = value.get(f"{key}Ms")
+    if ms is not None and (isinstance(ms, bool) or not isinstance(ms, int | float)):
+        raise DefinitionError(f"{key}Ms={ms!r} of an await: give a number of milliseconds")
     return ms / 1000 if ms is not None else value.get(key)

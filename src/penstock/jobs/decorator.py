@@ -7,14 +7,17 @@ from typing import Any, TypeVar
 
 from ..core.durations import Duration
 from ..core.retry import Retries
-from .definition import MARK, IdempotencyKey, JobDefinition, Rate, RateKey, make_handler
+from .definition import MARK, JobDefinition, make_handler
 from .keeping import Kept
+from .option_names import names_options
+from .option_values import IdempotencyKey, Rate, RateKey
 from .scheduled import ScheduleConfig, read_schedule
 from .schemas import Schema
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@names_options
 def job(
     *,
     queue: str | None = None,

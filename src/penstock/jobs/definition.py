@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..core.durations import to_ms
-from ..core.errors import DefinitionError
+from ..core.errors import BadArgument, DefinitionError
 from ..core.ids import BadId, check_name, digest
 from ..core.payload import plain
 from ..core.priority import BadPriority, check_priority
@@ -23,15 +21,23 @@ from .await_config import Await, read_await
 from .context import Context
 from .fingerprint import fingerprint
 from .keeping import read_keep
+from .option_values import (
+    IdempotencyKey,
+    RateKey,
+    read_flag,
+    read_idempotency_key,
+    read_limit,
+    read_positive,
+    read_rate_key,
+    read_span,
+    read_timeout,
+)
 from .schemas import Check, checker, wants_checking
 from .sync_context import SyncContext
 
 if TYPE_CHECKING:
     from .scheduled import CodeSchedule
 
-IdempotencyKey = Literal["auto"] | Callable[[Any], str]
-Rate = RateLimit | str | Mapping[str, Any]
-RateKey = str | Callable[[Any], str]
 MARK = "__penstock__"
 
 
@@ -65,6 +71,8 @@ class Handler:
         check_name(self.name, "name")
         if self.queue is not None:
             check_name(self.queue, "queue name")
+        if self.dead_letter_queue is not None:
+            check_name(self.dead_letter_queue, "dead_letter_queue")
         if inspect.isgeneratorfunction(self.fn) or inspect.isasyncgenfunction(self.fn) or isinstance(self.fn, type):
             kind = "a class" if isinstance(self.fn, type) else "a generator"
             raise DefinitionError(f"{self.name} is {kind}: a handler is a function with a result", where=self.where)
@@ -133,7 +141,13 @@ class Handler:
             # The order of an object's keys says nothing: the same input has the same key.
             content = msgspec.json.encode([owner or self.home, self.name, plain(payload)], order="sorted")
             return f"{self.name}-{digest(content)}"
-        return self.idempotency_key(payload)
+        try:
+            return self.idempotency_key(payload)
+        except Exception as problem:
+            raise BadArgument(
+                f"the idempotency_key of {self.name} ({self.where}) could not be made of this input: "
+                f"{type(problem).__name__}: {problem}"
+            ) from problem
 
     def rate_key_of(self, payload: Any) -> str | None:
         """Whose budget a job draws on: a dotted path into the payload, or a function of it."""
@@ -187,18 +201,18 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
             fn=fn,
             queue=options.get("queue"),
             retry=retry,
-            timeout_ms=_timeout(options.get("timeout")),
+            timeout_ms=read_timeout(options.get("timeout")),
             priority=check_priority(options.get("priority") or 0),
-            delay_ms=_duration(options.get("delay")) or 0,
-            concurrency=_positive("concurrency", options.get("concurrency")),
-            max_active=_positive("max_active", options.get("max_active")),
-            rate=_rate(options.get("rate_limit"), options.get("rate_key")),
-            rate_key=options.get("rate_key"),
-            dead_letters=_flag("dead_letters", options.get("dead_letters", True)) and retry.on_fail == "dlq",
+            delay_ms=read_span("delay", options.get("delay")) or 0,
+            concurrency=read_positive("concurrency", options.get("concurrency")),
+            max_active=read_positive("max_active", options.get("max_active")),
+            rate=read_limit(options.get("rate_limit"), options.get("rate_key")),
+            rate_key=read_rate_key(options.get("rate_key")),
+            dead_letters=read_flag("dead_letters", options.get("dead_letters", True)) and retry.on_fail == "dlq",
             dead_letter_queue=options.get("dead_letter_queue"),
             keep_completed=read_keep(options.get("keep_completed"), "keep_completed"),
             keep_failed=read_keep(options.get("keep_failed"), "keep_failed"),
-            idempotency_key=options.get("idempotency_key"),
+            idempotency_key=read_idempotency_key(options.get("idempotency_key")),
             input_schema=options.get("input_schema"),
             output_schema=options.get("output_schema"),
             wait=read_await(options.get("wait")),
@@ -211,79 +225,11 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
         raise DefinitionError(str(problem), where=where) from None
 
 
-def _duration(value: Any) -> int | None:
-    return None if value is None else to_ms(value)
-
-
-def _timeout(value: Any) -> int | None:
-    ms = _duration(value)
-    if ms == 0:
-        raise DefinitionError("timeout=0 would end every attempt at once: leave it out for none")
-    return ms
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise DefinitionError(f"{name}={value!r}: give True or False")
-    return value
-
-
 def _name_of(fn: Callable[..., Any]) -> str:
     name = getattr(fn, "__name__", None)
     if not isinstance(name, str):
         raise DefinitionError(f"{fn!r} has no name of its own: give a function, or name it with name=…")
     return name
-
-
-def _rate(limit: Any, key: Any) -> RateLimit | None:
-    """A limit with a key is one for each key."""
-    rate = read_rate(limit)
-    if rate is None:
-        if key is not None:
-            raise DefinitionError("rate_key says whose limit it is, but there is no rate_limit: give both")
-        return None
-    if rate.max < 1 or rate.duration_ms < 1:
-        raise DefinitionError(f"rate_limit={limit!r}: nothing could ever begin; give at least 1, and a span of time")
-    if rate.per_key and key is None:
-        raise DefinitionError("rate_limit is per key, but there is no rate_key: give the key's path in the payload")
-    return msgspec.structs.replace(rate, per_key=key is not None)
-
-
-def _positive(name: str, value: Any) -> int | None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise DefinitionError(f"{name}={value!r}: give a whole number of at least 1")
-    return value
-
-
-def read_rate(value: Any) -> RateLimit | None:
-    """A rate limit from "100/1m", or {"max": 100, "duration": "1m", "per_key": True}, or a spec's durationMs."""
-    if value is None or isinstance(value, RateLimit):
-        return value
-    if isinstance(value, str):
-        count, slash, span = value.partition("/")
-        if not slash or not count.strip().isdigit():
-            raise DefinitionError(f'rate_limit={value!r}: write "100/1m", that is a count, a slash and a duration')
-        span = span.strip()
-        return RateLimit(int(count), to_ms(span if span[:1].isdigit() else f"1{span}"))
-    if isinstance(value, Mapping):
-        known = {"max", "duration", "durationMs", "duration_ms", "per_key", "perKey"}
-        check_keys(value, known, "rate_limit")
-        span_ms = value.get("durationMs", value.get("duration_ms"))
-        if "max" in value and (span_ms is not None or "duration" in value):
-            per_key = bool(value.get("per_key", value.get("perKey", False)))
-            return RateLimit(
-                int(value["max"]), int(span_ms) if span_ms is not None else to_ms(value["duration"]), per_key
-            )
-    raise DefinitionError(f'rate_limit={value!r}: write "100/1m" or {{"max": 100, "duration": "1m"}}')
-
-
-def check_keys(given: Mapping[str, Any], known: set[str], what: str, where: str | None = None) -> None:
-    """Refuses unknown keys and offers the nearest known one."""
-    for key in given:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), sorted(known), 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-            raise DefinitionError(f"{what} has the unknown key {key!r}: {hint}", where=where)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,8 @@ class Durable(Generic[T]):
 
     def __del__(self) -> None:
         if not getattr(self, "awaited", True):
-            log.warning("%s was never awaited, so it did nothing: write `await` before it", self.name)
+            whose = self._calls.journal.about
+            log.warning("%s: %s was never awaited, so it did nothing: write `await` before it", whose, self.name)
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._calls.one(self).__await__()
@@ -198,6 +199,17 @@ class RunCall(Durable[Any]):
             raise AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout:g} s") from None
 
 
+def check_run(name: Any, fn: Any) -> None:
+    """A name and a function, in this order."""
+    if not isinstance(name, str):
+        raise BadArgument(f'ctx.run({name!r}, …): give its name first, then the function: ctx.run("charge", charge, 7)')
+    if not callable(fn):
+        raise BadArgument(
+            f"ctx.run({name!r}, {fn!r}): give the function itself, then its arguments, so that it is called once: "
+            f"ctx.run({name!r}, charge, 7)"
+        )
+
+
 def value_of(entry: Entry) -> Any:
     """The recorded value of a call, or its recorded failure."""
     if entry.error is not None:
@@ -296,6 +308,7 @@ class Durables:
         timeout: Duration | None,
     ) -> RunCall:
         limit = to_ms(timeout) / 1000 if timeout is not None else None
+        check_run(name, fn)
         return RunCall(self, self.call(name, "run"), lambda: fn(*args, **kwargs), RetryPolicy.of(retry), limit)
 
     def now(self) -> datetime:
@@ -424,7 +437,8 @@ class Durables:
             if not isinstance(call, Durable):
                 raise TypeError(
                     f"{what} was given a {type(call).__name__}: give it durable calls that are not awaited yet, such "
-                    "as ctx.wait.event(…), ctx.wait.time(…), t.wait() or ctx.run(…)"
+                    "as ctx.wait.event(…), ctx.wait.time(…), t.wait() or ctx.run(…); in a `def` handler, such as "
+                    "ctx.branch.event(…) or ctx.branch.run(…)"
                 )
             call.awaited = True
 

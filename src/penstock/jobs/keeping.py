@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..core.durations import to_ms
-from ..core.errors import BadArgument
+from ..core.errors import BadArgument, BadDuration
 from ..core.retry import RetryPolicy
 from ..ports.unit import Keep, Terms
 
@@ -24,10 +24,10 @@ def read_keep(value: Any, name: str) -> Keep | None:
     if isinstance(value, int):
         return Keep(_count(value, name, value))
     if isinstance(value, str | timedelta):
-        return Keep(age_ms=to_ms(value))
+        return Keep(age_ms=_age(value, name))
     if isinstance(value, Mapping) and value and value.keys() <= {"count", "age"}:
         count, age = value.get("count"), value.get("age")
-        return Keep(None if count is None else _count(count, name, value), None if age is None else to_ms(age))
+        return Keep(None if count is None else _count(count, name, value), None if age is None else _age(age, name))
     raise BadArgument(
         f'{name}={value!r}: give how many are kept (0 for none), for how long ("1d"), or {{"count": 1000, "age": "1d"}}'
     )
@@ -40,6 +40,13 @@ def read_removal(value: Any, name: str) -> Keep | None:
     if isinstance(value, Mapping):
         value = {key: item for key, item in value.items() if key != "limit"}
     return read_keep(value, name)
+
+
+def _age(age: Any, name: str) -> int:
+    try:
+        return to_ms(age)
+    except BadDuration as problem:
+        raise BadDuration(f"{name}: {problem}") from None
 
 
 def _count(count: Any, name: str, value: Any) -> int:

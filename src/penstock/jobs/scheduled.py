@@ -12,7 +12,8 @@ from ..core.errors import DefinitionError, PenstockError
 from ..core.ids import check_id
 from ..core.payload import pack, unpack
 from ..core.priority import check_priority
-from .definition import Handler, check_keys
+from .definition import Handler
+from .option_values import check_keys
 from .schedule import CODE, BadSchedule, ScheduleSpec, make_spec
 
 ScheduleConfig = str | Mapping[str, Any]

@@ -123,6 +123,8 @@ class StateView:
         handler that does not always patch in the same order tells its patches apart by `name`.
         """
         self._log.check()
+        if not callable(change):
+            raise BadArgument(f"change={change!r}: give a function that makes the new value of the old one")
         full = self._prefix + join_key(key)
         if full in self._writes:
             raise StateConflict(

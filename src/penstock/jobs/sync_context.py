@@ -13,7 +13,7 @@ from ..core.errors import BadArgument, CallFailed, ReplayError
 from ..core.events import Event
 from ..core.retry import Retries, RetryPolicy
 from .context import Context
-from .durable import Durable, Durables, RunCall, value_of
+from .durable import Durable, Durables, RunCall, check_run, value_of
 from .state import SyncStateView
 from .triggers import Trigger, TriggerGate
 from .waits import TriggerType, Waits
@@ -85,6 +85,7 @@ class SyncContext:
                 f"ctx.run({name!r}, timeout={timeout!r}) of a `def` handler: a thread cannot be stopped; give the "
                 "function a timeout of its own, or make the handler async"
             )
+        check_run(name, fn)
         calls = self._calls
         call = calls.call(name, "run")
         if call.entry is not None:

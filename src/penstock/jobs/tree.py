@@ -12,7 +12,7 @@ from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, DefinitionError
 from ..core.retry import Retries
 from ..ports.unit import OnFailure
-from .definition import check_keys
+from .option_values import check_keys
 
 OnFailureWord = Literal["fail", "continue", "ignore", "remove", "wait"]
 MOST_JOBS = 5_000  # a tree is one write, and everyone else waits for it

@@ -30,7 +30,7 @@ def read_input(text: str | None, option: str = "--input") -> Any:
             raise NotJSON(f"{problem}; to read the file of that name write {before}@{text}") from None
         if text[:1] in ("{", "[") and "Expecting" in str(problem):  # as Python's reader says of what has no quotes
             said = "names and text have double quotes, and the whole has single ones for the shell"
-            raise NotJSON(f"{problem}; {said}: {before}'{{\"id\": \"A7\"}}'") from None
+            raise NotJSON(f'{problem}; {said}: {before}\'{{"id": "A7"}}\'') from None
         if not text[:1].isalpha():
             raise
         raise NotJSON(f"{problem}; text has quotes of its own: {before}'\"{text}\"'") from None

@@ -75,7 +75,9 @@ class Worker:
         self._held: Counter[str] = Counter()
         self._denied = False
         self._crowded = False  # more is held than is to be: nobody has asked for work to fill the slots of what ends
-        self._unasked: set[str] = set()  # queues of which attempts ended with a commit that asked for nothing: none has since
+        self._unasked: set[str] = (
+            set()
+        )  # queues of which attempts ended with a commit that asked for nothing: none has since
         self._kept: Counter[str] = Counter()  # slots of each queue kept for asks that are not answered yet
         self._promised = 0  # and of the worker: one ask may want the same slots for several queues
         self._leaving: Counter[str] = Counter()  # attempts that end with those asks: their slots were counted there

@@ -77,7 +77,7 @@ _SCENARIOS = (
     ),
     Scenario(
         "churn",
-        "so many seconds of adding, claiming, finishing and sweeping, in place of an hour",
+        "so many seconds of adding, claiming, finishing and sweeping",
         ("penstock",),
         (
             Metric("first_p50_ms", "claim 50 jobs, second tenth of the time, median", "ms"),

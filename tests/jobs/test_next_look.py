@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from penstock.jobs.worker import QueueLimits, Worker
+from penstock.jobs.asking import QueueLimits
+from penstock.jobs.worker import Worker
 from penstock.ports.unit import Ask, Claims, Want
 from penstock.testing import FakeClock
 

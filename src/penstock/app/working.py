@@ -12,9 +12,10 @@ from ..core.clock import Clock
 from ..core.errors import ConfigError, StoreError, UnknownQueue
 from ..flows.registry import Registry
 from ..flows.starters import Starters
+from ..jobs.asking import QueueLimits
 from ..jobs.committer import Committer
 from ..jobs.work import Work
-from ..jobs.worker import QueueLimits, Worker
+from ..jobs.worker import Worker
 from ..ports.messaging import Bridge
 from ..ports.store import Retention, Store
 from ..ports.unit import DELIVERIES, Claim

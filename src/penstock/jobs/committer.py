@@ -58,7 +58,9 @@ class Submits(Protocol):
 class Intent:
     """One unit to be, decided as late as possible."""
 
-    __slots__ = ("build", "frees", "future", "known_as", "patient", "record", "run", "tries", "unit", "version")
+    __slots__ = (
+        "build", "frees", "future", "known_as", "patient", "record", "refilled", "run", "tries", "unit", "version"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class Intent:
         self.version = version
         self.record = record
         self.frees = frees  # the queue whose slot this commit frees
+        self.refilled = True  # whether work was asked for to fill that slot
         self.patient = patient  # work in hand waits for the store as long as it takes; a command gives up
         self.tries = 0
         self.unit: Unit | None = None
@@ -277,6 +280,7 @@ class Committer:
         worker = self.worker
         freed = Counter(intent.frees for intent in batch if intent.frees is not None)
         ask = worker.ask(freed) if worker is not None else None
+        _tell_unfilled(batch, freed, ask)
         work: Claims | None = None
         try:
             reply = await self._store.commit(units, ask)
@@ -331,6 +335,14 @@ class Committer:
             return
         for intent in batch:
             await self._commit([intent])
+
+
+def _tell_unfilled(batch: list[Intent], freed: Counter[str], ask: Ask | None) -> None:
+    """Marks those whose slots the ask does not fill: there was no room, or there will be none."""
+    unfilled = freed.keys() - {want.queue for want in ask.wants} if ask is not None else freed.keys()
+    if unfilled:
+        for intent in batch:
+            intent.refilled = intent.frees not in unfilled
 
 
 def _only_end(intents: list[Intent]) -> bool:

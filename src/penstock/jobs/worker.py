@@ -14,7 +14,8 @@ from ..core.durations import show_ms
 from ..core.errors import ChildrenPending, StoreError
 from ..ports.runner import Runner
 from ..ports.store import Distant, Listener, Store
-from ..ports.unit import Ask, Claim, Claims, RateLimit, Receipt, Refused, Want
+from ..ports.unit import Ask, Claim, Claims, Refused
+from .asking import Asking, QueueLimits
 from .attempt import LEASE_LOST, SHUTDOWN, Attempt
 from .committer import Committer
 from .leases import LeaseKeeper
@@ -27,15 +28,6 @@ log = logging.getLogger("penstock.worker")
 
 MAX_IDLE = 5.0  # seconds between looks at the store when nothing is heard
 GIVING_BACK = 2.0  # seconds an interrupted handler has to come to its end
-
-
-class QueueLimits:
-    """How much of one queue this worker takes."""
-
-    def __init__(self, concurrency: int, rate: RateLimit | None = None, max_active: int | None = None) -> None:
-        self.concurrency = concurrency
-        self.rate = rate
-        self.max_active = max_active
 
 
 class Worker:
@@ -66,30 +58,20 @@ class Worker:
         self._clock = clock
         self._queues = queues
         self._concurrency = concurrency
-        self._lease_ms = lease_ms
         self._grace = grace
         self._max_crashes = max_crashes
         self._unit_id = unit_id
         self._rng = rng or random.Random()
         self._active: dict[str, tuple[Claim, Attempt | None]] = {}
-        self._held: Counter[str] = Counter()
-        self._denied = False
-        self._crowded = False  # more is held than is to be: nobody has asked for work to fill the slots of what ends
-        self._unasked: set[str] = (
-            set()
-        )  # queues of which attempts ended with a commit that asked for nothing: none has since
-        self._kept: Counter[str] = Counter()  # slots of each queue kept for asks that are not answered yet
-        self._promised = 0  # and of the worker: one ask may want the same slots for several queues
-        self._leaving: Counter[str] = Counter()  # attempts that end with those asks: their slots were counted there
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._listener: Listener | None = None
         self._next_due: int | None = None
         self._next_look = 0  # when the store is looked at next, whatever is heard
-        self._turn = 0
         self._loop = asyncio.get_running_loop()
         together = store.worth_holding if isinstance(store, Distant) else 0
         self._ahead = ReadAhead(concurrency, time.monotonic, together=together)
+        self._asking = Asking(name, concurrency, lease_ms, self._ahead)
         self._look: asyncio.TimerHandle | None = None  # whether what was read ahead still waits
         self._quarantine = Quarantine(max_crashes, lease_ms / 1000)
         self._keeper = LeaseKeeper(store, lease_ms, self._claims, self._report_lost)
@@ -101,7 +83,7 @@ class Worker:
     @property
     def asked_for(self) -> int:
         """How many jobs may be on their way here: the store may have handed them out already."""
-        return self._promised
+        return self._asking.promised
 
     @property
     def next_due(self) -> int | None:
@@ -178,50 +160,18 @@ class Worker:
         """What this worker can take, counting the slots that the commit on its way sets free."""
         if self._stopping.is_set() or self._quarantine.busy:
             return None
-        leaving = self._leaving
-        most = self._concurrency + self._ahead.most(self._concurrency)
-        free = most - len(self._active) - self._promised + leaving.total() + finishing.total()
-        if free <= 0:
-            self._denied = self._promised > 0  # the answer under way may leave room
-            self._crowded = self._crowded or len(self._active) > self._concurrency
-            self._unasked.update(finishing)
-            return None
-        wants = []
-        for queue, limits in self._queues.items():
-            most = limits.concurrency
-            if limits.rate is None and limits.max_active is None:
-                most += self._ahead.most(most)
-            room = min(most - self._held[queue] - self._kept[queue] + leaving[queue] + finishing[queue], free)
-            if room > 0:
-                wants.append(Want(queue, room, limits.rate, limits.max_active))
-        if not wants:
-            return None
-        self._unasked.difference_update(want.queue for want in wants)
-        # Whoever is first in line is served first: take turns.
-        self._turn = (self._turn + 1) % len(wants)
-        for want in wants:
-            self._kept[want.queue] += want.limit
-        self._promised += free
-        leaving.update(finishing)
-        return Ask((*wants[self._turn :], *wants[: self._turn]), self._lease_ms, self.name, free)
+        return self._asking.ask(self._queues, finishing)
 
     def take(self, ask: Ask, finishing: Counter[str], work: Claims | None) -> None:
-        self._leaving.subtract(finishing)
-        for want in ask.wants:
-            self._kept[want.queue] -= want.limit
-        free = ask.limit or 0
-        self._promised -= free
-        if self._denied and len(work.claims if work is not None else ()) < free:
-            self._nudge()
-        self._denied = False
         if work is None:
             work = Claims(next_due=self._clock.now_ms() + 500)  # no answer: ask again soon
+        if self._asking.answered(ask, finishing, work.claims):
+            self._nudge()
         self._next_due = self._soonest(ask, work.next_due)
         if work.next_due is not None and work.next_due < self._next_look:
             self._nudge()  # a commit brought news of work that is due before the next look at the store
         for claim in work.claims:
             self._active[claim.token] = (claim, None)
-            self._held[claim.queue] += 1
             if self._ahead.has_slot(claim.queue, self._slots_of(claim.queue)):
                 self._begin(claim)
             else:
@@ -278,7 +228,7 @@ class Worker:
     # Working
 
     async def _work(self, claim: Claim, stopped: str | None = None) -> None:
-        recorded, left, attempt = False, False, None
+        refilled, left, attempt = False, False, None
         self._ahead.began(claim)
         try:
             work = await self._engine.open(claim)
@@ -304,7 +254,7 @@ class Worker:
                 self._give_back(self._ahead.remove(lambda ready: ready.queue == claim.queue))
             left = True
             self._leave(claim)
-            recorded = await self._settle(attempt, ending) is not None
+            refilled = await self._settle(attempt, ending)
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -316,11 +266,8 @@ class Worker:
             if not left:
                 self._leave(claim)
             del self._active[claim.token], self._tasks[claim.token]
-            self._held[claim.queue] -= 1
-            crowded = self._crowded and len(self._active) < self._concurrency
-            if crowded:
-                self._crowded = False
-            if crowded or claim.queue in self._unasked or not recorded or self._quarantine.concerns(claim):
+            self._asking.left(claim)
+            if not refilled or self._quarantine.concerns(claim):
                 self._nudge()  # a slot is free, and no commit asked for work to fill it
             self._quarantine.left(claim)
 
@@ -330,7 +277,8 @@ class Worker:
             return await self._quarantine.enter(claim, lambda: len(self._active), self._stopping.is_set)
         return not self._stopping.is_set() or self._grace > 0
 
-    async def _settle(self, attempt: Attempt, ending: Ending) -> Receipt | None:
+    async def _settle(self, attempt: Attempt, ending: Ending) -> bool:
+        """Records how it ended; whether that commit asked for work for its slot."""
         work = attempt.work
         match ending:
             case Success():
@@ -348,23 +296,23 @@ class Worker:
                         work.claim.attempt,
                         work.claim.job,
                     )
-                    return None
+                    return False
                 intent = work.stopped(ending)
         if isinstance(ending, Failure):
             _tell(work, ending)
         intent.frees = work.claim.queue
         try:
-            receipt: Receipt | None = await self._committer.submit(intent)
+            receipt = await self._committer.submit(intent)
             if isinstance(receipt, Refused) and receipt.why == "children":
                 pending = ChildrenPending(
                     f"{receipt.key!r} returned while children of it were still waited for, or after one had failed it: "
                     "await ctx.remove_children() in its handler, or let them end first"
                 )
-                receipt = await self._settle(attempt, await attempt.failure(pending))
-            elif isinstance(receipt, Refused):
+                return await self._settle(attempt, await attempt.failure(pending))
+            if isinstance(receipt, Refused):
                 # A gate was opened while the handler went to sleep before it: it is run again with what came.
-                receipt = await self._settle(attempt, Stopped(ending.spoken, OUTDATED))
-            return receipt
+                return await self._settle(attempt, Stopped(ending.spoken, OUTDATED))
+            return intent.refilled
         except StoreError:
             raise
         except Exception as problem:

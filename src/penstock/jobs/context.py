@@ -17,7 +17,8 @@ from ..ports.store import ChildRow, ChildState
 from .state import DONE, Done, StateView
 
 if TYPE_CHECKING:
-    from .durable import Durable, Durables, RunCall
+    from .calls import Durable, RunCall
+    from .durable import Durables
     from .sleeping import Sleeping
     from .waits import Waits
 

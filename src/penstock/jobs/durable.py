@@ -1,25 +1,18 @@
-"""Durable calls: what a handler does once, however often it is run.
-
-A call is an object that can be awaited, or handed to `ctx.all` and `ctx.first` with others.
-"""
+"""The durable calls of one attempt: each recorded once, one at a time, whatever the handler does again."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
 import random
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..core.durations import Duration, to_ms
 from ..core.errors import (
-    AttemptTimeout,
     BadArgument,
     CallFailed,
     ConcurrentDurableCall,
@@ -31,11 +24,11 @@ from ..core.errors import (
 from ..core.ids import uuid7
 from ..core.payload import unpack
 from ..core.retry import Retries, RetryPolicy
+from .calls import Durable, Gate, Outcome, RunCall, check_run, tell_apart
 from .journal import Call, Entry, Journal
-from .racing import Outcome, side_by_side
+from .racing import Race, side_by_side
 
 T = TypeVar("T")
-log = logging.getLogger("penstock.worker")
 
 
 class Recorder(Protocol):
@@ -63,165 +56,6 @@ class Recorder(Protocol):
     def suspend(self, waiting: Sequence[Gate[Any]]) -> Suspension:
         """What to raise to leave the handler until one of these is open."""
         ...
-
-
-class Durable(Generic[T]):
-    """A durable call that has not been awaited yet."""
-
-    def __init__(self, calls: Durables, name: str) -> None:
-        self.name = name
-        self.awaited = False
-        self._calls = calls
-
-    def __del__(self) -> None:
-        if not getattr(self, "awaited", True):
-            whose = self._calls.journal.about
-            log.warning("%s: %s was never awaited, so it did nothing: write `await` before it", whose, self.name)
-
-    def __await__(self) -> Generator[Any, None, T]:
-        return self._calls.one(self).__await__()
-
-    async def begin(self) -> None:
-        """Does what there is to do; a gate only looks whether it is open."""
-
-    def done(self) -> bool:
-        raise NotImplementedError
-
-    def result(self) -> T:
-        """The value, or the recorded error raised, once it is done."""
-        raise NotImplementedError
-
-
-class Gate(Durable[T]):
-    """A call that waits for something outside; see waits."""
-
-    topic: str | None = None  # the kind of event that opens it
-    shared = False  # another gate that is held with it has the same topic
-
-    @property
-    def due(self) -> int | None:
-        """When it opens by itself, or gives up."""
-        raise NotImplementedError
-
-    @property
-    def opened_at(self) -> int:
-        """When it was opened, once it is done; the first one wins."""
-        raise NotImplementedError
-
-    def hold(self) -> None:
-        """Keeps what must be written for the handler to sleep on it."""
-        raise NotImplementedError
-
-    def watch(self) -> None:
-        """Keeps what must be written for it to be opened while functions run beside it."""
-
-    def let_go(self) -> None:
-        """Another gate won."""
-        raise NotImplementedError
-
-    def forgo(self) -> None:
-        """The same after it was watched: the unit is refused if it was opened meanwhile, so the earlier one wins."""
-        self.let_go()
-
-
-class RunCall(Durable[Any]):
-    """`ctx.run`: a function called once; its value is recorded before the handler goes on."""
-
-    def __init__(
-        self, calls: Durables, call: Call, fn: Callable[[], Any], retry: RetryPolicy, timeout: float | None
-    ) -> None:
-        super().__init__(calls, call.key)
-        self._call = call
-        self._entry = call.entry
-        self._fn = fn
-        self._retry = retry
-        self._timeout = timeout
-
-    def done(self) -> bool:
-        return self._entry is not None
-
-    def result(self) -> Any:
-        assert self._entry is not None
-        return value_of(self._entry)
-
-    async def begin(self) -> None:
-        if self._entry is None:
-            await self._calls.flush_urgent()
-            try:
-                value = await self._tried()
-            except CallFailed as problem:
-                self._entry = self._calls.keep(self._call, None, str(problem))
-                await self._calls.flush()
-                raise
-            self._entry = self._calls.keep(self._call, value)
-            await self._calls.flush()
-
-    async def outcome(self) -> Outcome:
-        """Calls the function and records nothing: it may yet lose."""
-        try:
-            value = await self._tried()
-        except Exception as problem:
-            return Outcome(self._calls.now_ms, failure=problem)
-        return Outcome(self._calls.now_ms, value)
-
-    def take(self, outcome: Outcome) -> None:
-        """Keeps how the function ended; a failure that is the step's own is raised."""
-        if outcome.failure is not None and not isinstance(outcome.failure, CallFailed):
-            raise outcome.failure
-        error = str(outcome.failure) if outcome.failure is not None else None
-        self._entry = self._calls.keep(self._call, outcome.value, error)
-
-    async def _tried(self) -> Any:
-        failures = 0
-        while True:
-            try:
-                return await self._once()
-            except ReplayError:
-                raise
-            except Exception as problem:
-                failures += 1
-                if self._retry.attempts == 1:
-                    raise  # the step's own policy decides, and the call is made again with it
-                delay = self._retry.next_delay_ms(problem, failures, self._calls.rng)
-                if delay is None:
-                    message = f"{self.name} failed for good after {failures} tries: {type(problem).__name__}: {problem}"
-                    raise CallFailed(message) from problem
-            await self._calls.pause(delay)
-
-    async def _once(self) -> Any:
-        try:
-            async with asyncio.timeout(self._timeout) as limit:
-                value = self._fn()
-                return await value if inspect.isawaitable(value) else value
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout:g} s") from None
-
-
-def check_run(name: Any, fn: Any) -> None:
-    """A name and a function, in this order."""
-    if not isinstance(name, str):
-        raise BadArgument(f'ctx.run({name!r}, …): give its name first, then the function: ctx.run("charge", charge, 7)')
-    if not callable(fn):
-        raise BadArgument(
-            f"ctx.run({name!r}, {fn!r}): give the function itself, then its arguments, so that it is called once: "
-            f"ctx.run({name!r}, charge, 7)"
-        )
-
-
-def value_of(entry: Entry) -> Any:
-    """The recorded value of a call, or its recorded failure."""
-    if entry.error is not None:
-        raise CallFailed(entry.error)
-    return unpack(bytes(entry.value))
-
-
-def tell_apart(gates: Sequence[Gate[Any]]) -> None:
-    """Gates for one kind of event must know of each other: one event is to open one of them."""
-    topics = Counter(gate.topic for gate in gates)
-    for gate in gates:
-        gate.shared = topics[gate.topic] > 1
 
 
 class Durables:
@@ -334,7 +168,7 @@ class Durables:
             await call.begin()
             if call.done():
                 return call.result()
-            raise self._sleep([call])
+            raise self.sleep([call])
         finally:
             self._busy = None
 
@@ -342,10 +176,10 @@ class Durables:
         """Every value, in order; goes to sleep until the last one is there."""
         self._check_calls("ctx.all", calls)
         with self.exclusive("ctx.all"):
-            await self._begin(calls)
+            await self.begin(calls)
             waiting = [call for call in calls if not call.done()]
             if waiting:
-                raise self._sleep(waiting)
+                raise self.sleep(waiting)
             return [call.result() for call in calls]
 
     async def first_of(self, calls: Mapping[str, Durable[Any]], call: Call) -> tuple[str, Any]:
@@ -359,7 +193,7 @@ class Durables:
         if not calls:
             raise BadArgument("ctx.first was given nothing to wait for: the step would sleep for ever")
         with self.exclusive("ctx.first"):
-            won = unpack(bytes(call.entry.value)) if call.entry is not None else await self._raced(calls, call)
+            won = unpack(bytes(call.entry.value)) if call.entry is not None else await Race(self, calls, call).winner()
             if won not in calls or not calls[won].done():
                 raise self.journal.broken(
                     NonDeterminism,
@@ -368,51 +202,14 @@ class Durables:
                 )
             return won, calls[won].result()
 
-    async def _raced(self, calls: Mapping[str, Durable[Any]], call: Call) -> str:
-        """Which was there first. Once that is recorded nobody begins again: the others were let go."""
-        gates = {key: one for key, one in calls.items() if isinstance(one, Gate)}
-        await self._begin(list(gates.values()))
-        won = self._winner(calls)
-        if won is None and len(gates) < len(calls):
-            return await self._run_race(calls, gates, call)
-        if won is None:
-            raise self._sleep(list(calls.values()))
-        self.keep(call, won)
-        self.journal.urgent = True  # what is done next must not be done on another answer after a crash
-        for key, gate in gates.items():
-            if key != won:
-                gate.let_go()
-        return won
-
-    async def _run_race(self, calls: Mapping[str, Durable[Any]], gates: Mapping[str, Gate[Any]], call: Call) -> str:
-        """Runs functions until one has ended or the first gate is due. The value and who won are one write: it is
-        refused, and the handler run again, if an event or a trigger was there before."""
-        runs = {key: run for key, run in calls.items() if isinstance(run, RunCall)}
-        await self._watch(list(gates.values()))
-        due = min((gate.due for gate in gates.values() if gate.due is not None), default=None)
-        ended = await self._until(due, runs)
-        if due is not None and due <= min((outcome.at for outcome in ended.values()), default=due):
-            await self._begin(list(gates.values()))
-        there = {key: outcome.at for key, outcome in ended.items()}
-        there |= {key: gate.opened_at for key, gate in gates.items() if gate.done()}
-        won = min((key for key in calls if key in there), key=lambda key: there[key])
-        if won in ended:
-            runs[won].take(ended[won])
-        self.keep(call, won)
-        for key, gate in gates.items():
-            if key != won:
-                gate.forgo()
-        await self.flush()
-        return won
-
-    async def _watch(self, gates: Sequence[Gate[Any]]) -> None:
+    async def watch(self, gates: Sequence[Gate[Any]]) -> None:
         """Written before functions run: a crash does not begin the times anew, and what comes finds its gate."""
         tell_apart(gates)
         for gate in gates:
             gate.watch()
         await self.flush()
 
-    async def _until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, Outcome]:
+    async def until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, Outcome]:
         """The functions that ended first; none if a moment came before."""
         seconds = max(due - self.now_ms, 0) / 1000 if due is not None else None
         ended = await side_by_side({key: run.outcome for key, run in runs.items()}, seconds)
@@ -420,12 +217,7 @@ class Durables:
             self._reached = max(self._reached, due)
         return ended
 
-    def _winner(self, calls: Mapping[str, Durable[Any]]) -> str | None:
-        """Whichever was there first; of several at once, the one that stands first."""
-        done = {key: call.opened_at if isinstance(call, Gate) else 0 for key, call in calls.items() if call.done()}
-        return min(done, key=lambda key: done[key], default=None)
-
-    async def _begin(self, calls: Sequence[Durable[Any]]) -> None:
+    async def begin(self, calls: Sequence[Durable[Any]]) -> None:
         await self.flush_urgent()
         results = await asyncio.gather(*(call.begin() for call in calls), return_exceptions=True)
         for problem in results:
@@ -442,7 +234,7 @@ class Durables:
                 )
             call.awaited = True
 
-    def _sleep(self, waiting: Sequence[Durable[Any]]) -> Suspension:
+    def sleep(self, waiting: Sequence[Durable[Any]]) -> Suspension:
         gates = [call for call in waiting if isinstance(call, Gate)]
         self.journal.check_passed()
         suspension = self._attempt.suspend(gates)

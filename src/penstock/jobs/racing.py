@@ -1,21 +1,89 @@
-"""Functions that race: called side by side, until the first has ended or their time is over."""
+"""`ctx.first`: which of several calls is there first, functions that run side by side among them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
-
-class Outcome(NamedTuple):
-    """How a function ended, of which nothing is recorded yet."""
-
-    at: int
-    value: Any = None
-    failure: Exception | None = None
-
+from ..core.errors import Suspension
+from .calls import Durable, Gate, Outcome, RunCall
+from .journal import Call, Entry, Journal
 
 Racer = Callable[[], Coroutine[Any, Any, Outcome]]
+
+
+class Course(Protocol):
+    """The durable calls of an attempt, as a race sees them."""
+
+    @property
+    def journal(self) -> Journal: ...
+
+    def keep(self, call: Call, value: Any, error: str | None = None) -> Entry: ...
+
+    async def flush(self) -> None: ...
+
+    async def begin(self, calls: Sequence[Durable[Any]]) -> None: ...
+
+    async def watch(self, gates: Sequence[Gate[Any]]) -> None: ...
+
+    async def until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, Outcome]: ...
+
+    def sleep(self, waiting: Sequence[Durable[Any]]) -> Suspension: ...
+
+
+class Race:
+    """One `ctx.first` of which no winner is recorded."""
+
+    def __init__(self, course: Course, calls: Mapping[str, Durable[Any]], call: Call) -> None:
+        self._course = course
+        self._calls = calls
+        self._call = call
+        self._gates = {key: one for key, one in calls.items() if isinstance(one, Gate)}
+        self._runs = {key: one for key, one in calls.items() if isinstance(one, RunCall)}
+
+    async def winner(self) -> str:
+        """Which was there first. Once that is recorded nobody begins again: the others were let go."""
+        course = self._course
+        await course.begin(list(self._gates.values()))
+        won = self._there_already()
+        if won is None and self._runs:
+            return await self._functions()
+        if won is None:
+            raise course.sleep(list(self._calls.values()))
+        course.keep(self._call, won)
+        course.journal.urgent = True  # what is done next must not be done on another answer after a crash
+        for gate in self._losing_gates(won):
+            gate.let_go()
+        return won
+
+    def _there_already(self) -> str | None:
+        """Whichever was there first; of several at once, the one that stands first."""
+        done = {key: one.opened_at if isinstance(one, Gate) else 0 for key, one in self._calls.items() if one.done()}
+        return min(done, key=lambda key: done[key], default=None)
+
+    async def _functions(self) -> str:
+        """Runs functions until one has ended or the first gate is due. The value and who won are one write: it is
+        refused, and the handler run again, if an event or a trigger was there before."""
+        course, gates = self._course, list(self._gates.values())
+        await course.watch(gates)
+        due = min((gate.due for gate in gates if gate.due is not None), default=None)
+        ended = await course.until(due, self._runs)
+        if due is not None and due <= min((outcome.at for outcome in ended.values()), default=due):
+            await course.begin(gates)
+        there = {key: outcome.at for key, outcome in ended.items()}
+        there |= {key: gate.opened_at for key, gate in self._gates.items() if gate.done()}
+        won = min((key for key in self._calls if key in there), key=lambda key: there[key])
+        if won in ended:
+            self._runs[won].take(ended[won])
+        course.keep(self._call, won)
+        for gate in self._losing_gates(won):
+            gate.forgo()
+        await course.flush()
+        return won
+
+    def _losing_gates(self, won: str) -> list[Gate[Any]]:
+        return [gate for key, gate in self._gates.items() if key != won]
 
 
 async def side_by_side(racers: Mapping[str, Racer], seconds: float | None) -> dict[str, Outcome]:

@@ -10,7 +10,8 @@ from ..core.clock import Clock
 from ..core.errors import AttemptCancelled, BadArgument, Suspension
 from ..core.payload import pack, unpack
 from ..ports.unit import DELIVERIES, CloseWait, Committed, Fenced, NewJob, Receipt, Refused, Unit, WaitChange
-from .durable import Durables, Gate, tell_apart
+from .calls import Gate, tell_apart
+from .durable import Durables
 from .gates import EVENT, TIME, TRIGGER, GateBody, recorded_id, step_event, trigger_event
 from .journal import RESULT, Journal, Kept
 from .waits import Waits

@@ -12,8 +12,9 @@ from ..core.durations import Duration
 from ..core.errors import BadArgument, CallFailed, ReplayError
 from ..core.events import Event
 from ..core.retry import Retries, RetryPolicy
+from .calls import Durable, RunCall, check_run, value_of
 from .context import Context
-from .durable import Durable, Durables, RunCall, check_run, value_of
+from .durable import Durables
 from .state import SyncStateView
 from .triggers import Trigger, TriggerGate
 from .waits import TriggerType, Waits

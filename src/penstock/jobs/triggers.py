@@ -9,7 +9,8 @@ from typing import Any
 
 from ..core.payload import unpack
 from ..ports.unit import OpenWait
-from .durable import Durables, Gate
+from .calls import Gate
+from .durable import Durables
 from .gates import TRIGGER, GateBody, GateResult, decode_result, gate_id
 from .journal import FIRED, RESULT, Call, encode
 from .sleeper import Sleeper, expire, late, timeout_of

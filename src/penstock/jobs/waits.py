@@ -15,8 +15,9 @@ from ..core.events import Event
 from ..core.matching import filed_under
 from ..core.payload import pack, plain, unpack
 from ..ports.unit import CloseWait, OpenWait
+from .calls import Gate
 from .context import check_kind
-from .durable import Durables, Gate
+from .durable import Durables
 from .gates import EVENT, TIME, TRIGGER, GateBody, GateResult, decode_result, ordered_id, recorded_id
 from .journal import RESULT, Call, encode
 from .sleeper import Sleeper, expire, late, timeout_of

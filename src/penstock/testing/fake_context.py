@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 from ..core.durations import Duration
 from ..core.errors import UndeclaredEvent
 from ..core.payload import pack, unpack
+from ..jobs.calls import RunCall
 from ..jobs.context import Context, check_kind
-from ..jobs.durable import RunCall
 from ..jobs.sleeping import Sleeping
 from ..jobs.state import Done, Key, StateView, SyncStateView
 from ..jobs.sync_context import Branches, SyncContext

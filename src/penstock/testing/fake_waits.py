@@ -21,10 +21,10 @@ from ..core.events import Event
 from ..core.matching import contains
 from ..core.payload import pack, plain
 from ..core.retry import Retries
-from ..jobs.durable import Durable, Durables, Gate, RunCall
+from ..jobs.calls import Durable, Gate, Outcome, RunCall
+from ..jobs.durable import Durables
 from ..jobs.gates import GateBody, GateResult
 from ..jobs.journal import Call, Entry, Journal, encode
-from ..jobs.racing import Outcome
 from ..jobs.schemas import checker
 from ..jobs.triggers import PendingTrigger, TriggerGate
 from ..jobs.waits import EventGate, TimeGate, TriggerType, Waits
@@ -264,15 +264,15 @@ class FakeDurables(Durables):
             except _Answered:
                 continue
 
-    async def _begin(self, calls: Sequence[Durable[Any]]) -> None:
+    async def begin(self, calls: Sequence[Durable[Any]]) -> None:
         """One after the other: a `def` step under test has no loop that could do it together."""
         for call in calls:
             await call.begin()
 
-    async def _watch(self, gates: Sequence[Gate[Any]]) -> None:
+    async def watch(self, gates: Sequence[Gate[Any]]) -> None:
         """Nothing comes while a function runs."""
 
-    async def _until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, Outcome]:
+    async def until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, Outcome]:
         """A function takes no time but what it moves the clock by: the first one there is ends first."""
         key, run = next(iter(runs.items()))
         return {key: await run.outcome()}

@@ -11,6 +11,7 @@ import msgspec
 import penstock.flows.deliveries as deliveries
 import penstock.jobs.committer as group_commit
 import penstock.jobs.durable as durable
+import penstock.jobs.racing as racing
 import penstock.jobs.sleeping as sleeping
 import penstock.jobs.triggers as triggers
 import penstock.jobs.waits as waits
@@ -138,7 +139,6 @@ def timers_forgotten() -> None:
 def losers_begun_again() -> None:
     """Once `ctx.first` is decided, the wait that was let go still gives up when its own time comes."""
     assert hasattr(waits, "expire")
-    assert hasattr(durable.Durables, "_raced")
 
     async def expire(sleeping: Any, call: Any, gate: OpenWait, _opened: int) -> None:
         call.settle(GateResult(sleeping.now_ms, timeout=True))
@@ -146,8 +146,12 @@ def losers_begun_again() -> None:
 
     async def first_of(self: Any, calls: Any, call: Any) -> tuple[str, Any]:
         with self.exclusive("ctx.first"):
-            await self._begin(list(calls.values()))
-            won = unpack(bytes(call.entry.value)) if call.entry is not None else await self._raced(calls, call)
+            await self.begin(list(calls.values()))
+            won = (
+                unpack(bytes(call.entry.value))
+                if call.entry is not None
+                else await racing.Race(self, calls, call).winner()
+            )
             return won, calls[won].result()
 
     waits.expire = triggers.expire = expire  # type: ignore[attr-defined]
@@ -156,20 +160,19 @@ def losers_begun_again() -> None:
 
 def winner_told_before_it_is_recorded() -> None:
     """The handler goes on with the function that won, and what it won is written with whatever comes next."""
-    until, race = durable.Durables._until, durable.Durables._run_race
+    watch, functions = durable.Durables.watch, racing.Race._functions
 
     async def nothing() -> None:
         pass
 
-    async def _until(self: Any, *given: Any) -> Any:
-        ended = await until(self, *given)
+    async def watched(self: Any, gates: Any) -> None:
+        await watch(self, gates)
         self.flush = nothing
-        return ended
 
-    async def _run_race(self: Any, *given: Any) -> str:
-        won = await race(self, *given)
-        del self.flush
-        return won
+    async def won(self: Any) -> str:
+        winner = await functions(self)
+        del self._course.flush
+        return winner
 
-    durable.Durables._until = _until  # type: ignore[method-assign]
-    durable.Durables._run_race = _run_race  # type: ignore[method-assign]
+    durable.Durables.watch = watched  # type: ignore[method-assign]
+    racing.Race._functions = won  # type: ignore[method-assign]

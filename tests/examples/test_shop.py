@@ -121,7 +121,7 @@ def test_the_demo_runs_to_its_end_and_leaves_its_runs(tmp_path: Path) -> None:
     assert said.returncode == 0, said.stdout + said.stderr
     assert "completed" in said.stdout
     assert "compensated" in said.stdout
-    assert re.search(r"✓ ship +\d+ ms +attempt 2", said.stdout)
+    assert re.search(r"✓ ship +[\d.]+ m?s +attempt 2", said.stdout)
     commands = [line.strip() for line in said.stdout.splitlines() if "--url" in line]
     assert len(commands) == 3
     for command in commands:

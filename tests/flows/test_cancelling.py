@@ -107,11 +107,12 @@ async def test_a_running_thread_is_stopped(app: Any) -> None:
 
 
 async def test_a_thread_can_ask_whether_it_is_cancelled(app: Any) -> None:
-    seen = threading.Event()
+    began, seen = threading.Event(), threading.Event()
 
     @flow("polite")
     def polite(ctx: Any) -> str:
         try:
+            began.set()
             while not ctx.cancelled:
                 pass
         finally:
@@ -120,29 +121,33 @@ async def test_a_thread_can_ask_whether_it_is_cancelled(app: Any) -> None:
 
     async with app(polite) as a, a.working():
         run = await a.start("polite")
-        await a.step_in(run, "polite", "active")
+        await until(began.is_set)
         await a.cancel(run)
         await until(seen.is_set)
         await a.step_in(run, "polite", "cancelled")
 
 
 async def test_cancelling_frees_the_slot(app: Any) -> None:
+    began = asyncio.Event()
+
     @flow("endless")
     async def endless() -> None:
+        began.set()
         await asyncio.Event().wait()
 
     async with app(endless, idle, concurrency=1) as a, a.working():
         run = await a.start("endless")
-        await a.step_in(run, "endless", "active")
+        await asyncio.wait_for(began.wait(), 20)
         await a.cancel(run)
         assert await a.gives("idle") == "done"
 
 
 async def test_cancelled_from_another_app(shared: Any) -> None:
-    stopped = asyncio.Event()
+    began, stopped = asyncio.Event(), asyncio.Event()
 
     @flow("endless")
     async def endless() -> None:
+        began.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -150,19 +155,20 @@ async def test_cancelled_from_another_app(shared: Any) -> None:
 
     async with shared(endless) as worker, shared(endless) as other, worker.working():
         run = await other.start("endless")
-        await worker.step_in(run, "endless", "active")
+        await asyncio.wait_for(began.wait(), 20)
         assert await other.cancel(run)
         await asyncio.wait_for(stopped.wait(), 20)
         await other.step_in(run, "endless", "cancelled")
 
 
 async def test_cancelling_is_final(app: Any) -> None:
-    gate = asyncio.Event()
+    began, gate = asyncio.Event(), asyncio.Event()
 
     @flow("two", emits=["go"])
     async def begin(ctx: Any) -> str:
         ctx.emit("go", "late")
         ctx.state.set("k", "late")
+        began.set()
         while not gate.is_set():
             try:
                 await gate.wait()
@@ -175,7 +181,7 @@ async def test_cancelling_is_final(app: Any) -> None:
 
     async with app(begin, never) as a, a.working():
         run = await a.start("two")
-        await a.step_in(run, "begin", "active")
+        await asyncio.wait_for(began.wait(), 20)
         assert await a.cancel(run)
         before = await a.stream(run)
         gate.set()
@@ -198,7 +204,7 @@ async def test_an_ended_run_cannot_be_cancelled(app: Any) -> None:
 
 
 async def test_a_step_that_was_next_is_never_started(app: Any) -> None:
-    gate = asyncio.Event()
+    began, gate = asyncio.Event(), asyncio.Event()
     ran: list[str] = []
 
     @flow("three", emits=["go"])
@@ -207,6 +213,7 @@ async def test_a_step_that_was_next_is_never_started(app: Any) -> None:
 
     @step(on="go", emits=["next"])
     async def middle(ctx: Any) -> None:
+        began.set()
         await gate.wait()
         ctx.emit("next")
 
@@ -216,7 +223,7 @@ async def test_a_step_that_was_next_is_never_started(app: Any) -> None:
 
     async with app(begin, middle, last) as a, a.working():
         run = await a.start("three")
-        await a.step_in(run, "middle", "active")
+        await asyncio.wait_for(began.wait(), 20)
         await a.cancel(run)
         gate.set()
         await a.step_in(run, "middle", "cancelled")

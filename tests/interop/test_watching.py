@@ -80,7 +80,7 @@ async def test_a_lost_connection_loses_no_event(place: str) -> None:
         seen = [await anext(heard)]
         await app.store._client.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[attr-defined]
         second = await app.enqueue(QUEUE, 2)
-        while not (seen[-1].kind == "job.completed" and seen[-1].subject == second):
+        while sum(event.kind == "job.completed" for event in seen) < 2:
             seen.append(await anext(heard))
         await heard.aclose()  # type: ignore[attr-defined]
         assert [event.id for event in seen] == sorted({event.id for event in seen}, key=lambda id: (len(id), id))

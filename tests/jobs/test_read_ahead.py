@@ -215,7 +215,7 @@ async def test_no_more_handlers_run_than_there_are_slots(app: Any, eager: Eager)
         async with a.working(concurrency=4):
             await completed(a, 300)
     assert eager.held, "nothing was read ahead"
-    assert doors.most == 4
+    assert 1 < doors.most <= 4
     assert set(doors.ran.values()) == {1}
 
 

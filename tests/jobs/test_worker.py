@@ -35,11 +35,13 @@ class Slow:
     """A handler whose first attempt ends only when the test says so, and whose second ends at once."""
 
     def __init__(self) -> None:
+        self.began = asyncio.Event()
         self.gate = asyncio.Event()
         self.late: list[BaseException | str] = []
 
     async def __call__(self, ctx: Any, late: Any) -> str:
         if ctx.attempt == 1:
+            self.began.set()
             try:
                 await self.gate.wait()
                 await late(ctx)
@@ -70,7 +72,7 @@ async def test_a_lost_lease_records_nothing_twice(shared: Any, clock: FakeClock,
     async with shared(work, clock=clock, lease=LEASE) as one, shared(work, clock=clock, lease=LEASE) as two:
         run = await one.start("slow")
         async with one.working(name="one", concurrency=1):
-            await one.step_in(run, "work", "active")
+            await asyncio.wait_for(slow.began.wait(), 20)
             clock.advance("31s")
             async with two.working(name="two"):
                 assert await two.result(run, timeout=20) == "attempt 2"
@@ -100,7 +102,7 @@ async def test_a_plain_jobs_lost_lease_records_nothing_twice(shared: Any, clock:
     async with shared(work, clock=clock, lease=LEASE) as one, shared(work, clock=clock, lease=LEASE) as two:
         id = await one.enqueue("slow")
         async with one.working(concurrency=1):
-            await one.in_state(id, "active")
+            await asyncio.wait_for(slow.began.wait(), 20)
             clock.advance("31s")
             async with two.working():
                 assert await two.job_result(id, timeout=20) == "attempt 2"
@@ -124,7 +126,7 @@ async def test_a_patch_under_a_lost_lease_is_refused(shared: Any, clock: FakeClo
     async with shared(work, clock=clock, lease=LEASE) as one, shared(work, clock=clock, lease=LEASE) as two:
         run = await one.start("slow")
         async with one.working(concurrency=1):
-            await one.step_in(run, "work", "active")
+            await asyncio.wait_for(slow.began.wait(), 20)
             clock.advance("31s")
             async with two.working():
                 await two.ended(run)
@@ -149,7 +151,7 @@ async def test_a_log_under_a_lost_lease_stops_the_handler(shared: Any, clock: Fa
     async with shared(work, clock=clock, lease=LEASE) as one, shared(work, clock=clock, lease=LEASE) as two:
         run = await one.start("slow")
         async with one.working(concurrency=1):
-            await one.step_in(run, "work", "active")
+            await asyncio.wait_for(slow.began.wait(), 20)
             clock.advance("31s")
             async with two.working():
                 await two.ended(run)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from penstock.jobs.asking import Asking, QueueLimits
 from penstock.jobs.committer import Committer, Intent
-from penstock.ports.unit import Ask, Claim, CommitReply, Committed, Completed, Unit
+from penstock.ports.unit import Ask, Claim, CommitReply, Committed, Completed, Fenced, Receipt, Refused, Unit, Want
 
 QUEUES = {"wide": QueueLimits(4), "narrow": QueueLimits(1)}
 
@@ -48,8 +49,8 @@ class Desk:
         job = f"j{self._claims}"
         return Claim(job, queue, "job", b"1", b"{}", job, 1, job, 0, 0)
 
-    def left(self, queue: str) -> None:
-        self.asking.left(self.claim(queue))
+    def left(self, *queues: str, ask: Ask | None = None) -> bool:
+        return self.asking.left(Counter(queues), ask)
 
 
 def test_all_that_is_free_is_asked_for_once() -> None:
@@ -74,15 +75,34 @@ def test_a_commit_asks_for_the_slots_it_frees() -> None:
     assert desk.wants() is None
 
 
-def test_who_is_denied_hears_when_an_answer_leaves_room() -> None:
+def test_who_looked_in_vain_looks_again_when_an_answer_leaves_room() -> None:
     desk = Desk()
     first = desk.ask()
     assert desk.ask() is None
     assert desk.answer(first, "wide")
-    assert not desk.answer(desk.ask(), "wide"), "nobody was denied meanwhile"
+    assert not desk.answer(desk.ask(), "wide"), "nobody looked meanwhile"
     second = desk.ask()
     assert desk.ask() is None
     assert not desk.answer(second, "wide", "wide"), "it left no room"
+
+
+def test_a_look_right_after_a_commit_finds_the_slots_it_freed() -> None:
+    """Attempts have left when their commit is answered, not when their tasks get to hear of it."""
+    desk = Desk()
+    desk.answer(desk.ask(), "narrow")
+    ask = desk.ask("narrow")
+    assert not desk.left("narrow", ask=ask)
+    desk.answer(ask, finishing=("narrow",))
+    assert desk.wants() == {"wide": 4, "narrow": 1}
+
+
+def test_a_full_answer_does_not_hide_that_another_is_under_way() -> None:
+    desk = Desk()
+    desk.answer(desk.ask(), "wide", "wide", "wide", "narrow")
+    first, second = desk.ask("wide"), desk.ask("wide")
+    assert desk.ask() is None
+    assert not desk.answer(first, "wide", finishing=("wide",))
+    assert desk.answer(second, finishing=("wide",))
 
 
 def test_when_less_is_to_be_held_nothing_is_asked_for_until_there_is_room() -> None:
@@ -96,56 +116,52 @@ def test_when_less_is_to_be_held_nothing_is_asked_for_until_there_is_room() -> N
     assert desk.wants("wide") == {"wide": 1, "narrow": 1}
 
 
-class Slow:
-    """A store that answers when told to."""
+def test_who_left_without_an_ask_for_its_slot_has_somebody_look() -> None:
+    desk = Desk()
+    desk.answer(desk.ask(), "wide", "wide", "wide", "narrow")
+    ask = desk.ask("wide")
+    assert desk.left("wide", "narrow", ask=ask), "nobody asked for the narrow one"
+    assert not desk.left("wide", ask=ask)
+    assert not desk.left(ask=None), "nobody left"
+    assert desk.left("wide", ask=None)
 
-    lanes = 2
 
-    def __init__(self) -> None:
-        self.asked: list[Ask | None] = []
-        self.go = asyncio.Event()
+class Store:
+    """Answers as it is told to."""
+
+    def __init__(self, *receipts: Receipt) -> None:
+        self._receipts = list(receipts)
 
     async def commit(self, units: list[Unit], ask: Ask | None = None) -> CommitReply:
-        self.asked.append(ask)
-        await self.go.wait()
-        return CommitReply([Committed() for _ in units])
+        return CommitReply([self._receipts.pop(0) for _ in units])
 
 
 class Source:
-    """A worker that asks for the queues it is told to."""
+    """A worker with nothing to do but to count."""
 
     active = 1
 
     def __init__(self) -> None:
-        self.desk = Desk()
+        self.heard: list[tuple[str, ...]] = []
 
     def ask(self, finishing: Counter[str]) -> Ask | None:
-        return self.desk.asking.ask(QUEUES, finishing)
+        return Ask((Want("wide", 1),), 30_000, "w", 1)
 
     def take(self, ask: Ask, finishing: Counter[str], work: Any) -> None:
-        self.desk.asking.answered(ask, finishing, [])
+        self.heard.append(("take", *finishing))
+
+    def free(self, ended: Counter[str], ask: Ask | None) -> None:
+        self.heard.append(("free", *ended))
 
 
-async def test_an_attempt_is_told_that_its_commit_asked_for_nothing() -> None:
-    """Whatever others ask for meanwhile: its slot was not free yet."""
-    store: Any = Slow()
+@pytest.mark.parametrize(
+    ("receipt", "ended"), [(Committed(), True), (Fenced(), True), (Refused("children", "j"), False)], ids=repr
+)
+async def test_a_commit_says_which_attempts_are_over_before_its_answer_is_taken(receipt: Receipt, ended: bool) -> None:
+    store: Any = Store(receipt)
     committer, source = Committer(store), Source()
     committer.worker = source
-    source.desk.room.more = 4
-    source.desk.answer(source.desk.ask(), *["wide"] * 5)
-    source.desk.room.more = 0
-    intents = [_end("wide", n) for n in range(2)]
-    ends = [asyncio.create_task(committer.submit(intents[0]))]
-    while not store.asked:
-        await asyncio.sleep(0)
-    source.desk.left("wide")
-    ends.append(asyncio.create_task(committer.submit(intents[1])))
-    store.go.set()
-    await asyncio.gather(*ends)
-    assert [ask is None for ask in store.asked] == [True, False]
-    assert [intent.refilled for intent in intents] == [False, True]
-
-
-def _end(queue: str, n: int) -> Intent:
-    unit = Unit(f"u{n}", outcome=Completed(b"null"))
-    return Intent(lambda _version, _record: unit, frees=queue)
+    intent = Intent(lambda _version, _record: Unit("u", outcome=Completed(b"null")), frees="wide")
+    assert await committer.submit(intent) == receipt
+    assert source.heard == [("free", "wide") if ended else ("free",), ("take", "wide")]
+    assert intent.ended is ended

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
+
+from penstock import job
 from penstock.jobs.asking import QueueLimits
 from penstock.jobs.worker import Worker
 from penstock.ports.unit import Ask, Claims, Want
@@ -51,3 +55,34 @@ async def test_a_moment_that_has_passed_is_not_waited_for_again() -> None:
     told(one, now + 400, LIMITED, OTHER)
     clock.advance("500ms")
     assert told(one, now + 1500, OTHER) == now + 1500
+
+
+async def test_what_is_heard_while_a_commit_is_answered_is_not_lost(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slot of the attempt that ends is kept for the answer. It brings nothing: the queue was paused when it was made."""
+    gate, answer = asyncio.Event(), asyncio.Event()
+
+    @job(queue="q", concurrency=1)
+    async def held() -> str:
+        await gate.wait()
+        return "ended"
+
+    async with app(held) as a, a.working():
+        commit = a.store.commit
+
+        async def late(units: Any, ask: Any = None) -> Any:
+            reply = await commit(units, ask)
+            if gate.is_set():
+                await answer.wait()
+            return reply
+
+        first, second = await a.enqueue("q"), await a.enqueue("q")
+        await a.in_state(first, "active")
+        await a.queues.pause("q")
+        monkeypatch.setattr(a.store, "commit", late)
+        gate.set()
+        await a.in_state(first, "completed")
+        await a.queues.resume("q")
+        for _ in range(100):  # the worker looks, and finds no slot for it
+            await asyncio.sleep(0)
+        answer.set()
+        assert await a.job_result(second, timeout=20) == "ended"

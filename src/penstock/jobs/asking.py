@@ -31,11 +31,13 @@ class Asking:
         self._all_held = 0
         self._kept: Counter[str] = Counter()  # slots of each queue that are kept for answers
         self._leaving: Counter[str] = Counter()  # attempts that end with those asks: their slots were counted there
-        self._denied = False
+        self._overlooked = False  # somebody looked while slots were kept: what the answer leaves free was not asked for
         self._turn = 0
 
     def ask(self, queues: Mapping[str, QueueLimits], finishing: Counter[str]) -> Ask | None:
-        """What there is room for, counting the slots that the commit on its way sets free."""
+        """What there is room for, counting the slots that the commit on its way sets free; a look frees none."""
+        if self.promised and not finishing:
+            self._overlooked = True
         most = self._concurrency + self._ahead.most(self._concurrency)
         free = most - self._all_held - self.promised + self._leaving.total() + finishing.total()
         wants = []
@@ -44,7 +46,6 @@ class Asking:
             if room > 0:
                 wants.append(Want(queue, room, limits.rate, limits.max_active))
         if not wants:
-            self._denied = self.promised > 0  # the answer under way may leave room
             return None
         # Whoever is first in line is served first: take turns.
         self._turn = (self._turn + 1) % len(wants)
@@ -61,7 +62,7 @@ class Asking:
         return most - self._held[queue] - self._kept[queue] + self._leaving[queue]
 
     def answered(self, ask: Ask, finishing: Counter[str], claims: Sequence[Claim]) -> bool:
-        """Holds what came; whether it leaves room that somebody else was denied meanwhile."""
+        """Holds what came; whether it leaves room that a look has overlooked."""
         self._leaving.subtract(finishing)
         for want in ask.wants:
             self._kept[want.queue] -= want.limit
@@ -70,10 +71,14 @@ class Asking:
         for claim in claims:
             self._held[claim.queue] += 1
         self._all_held += len(claims)
-        denied, self._denied = self._denied, False
-        return denied and len(claims) < free
+        again = self._overlooked and len(claims) < free
+        if again or not self.promised:
+            self._overlooked = False
+        return again
 
-    def left(self, claim: Claim) -> None:
-        """Its slot is free."""
-        self._held[claim.queue] -= 1
-        self._all_held -= 1
+    def left(self, ended: Counter[str], ask: Ask | None) -> bool:
+        """So many attempts of each queue are over; whether there is one whose slot their commit did not ask for."""
+        self._held.subtract(ended)
+        self._all_held -= ended.total()
+        asked = {want.queue for want in ask.wants} if ask is not None else set()
+        return not asked.issuperset(ended)

@@ -17,7 +17,7 @@ import msgspec
 
 from ..core.errors import StoreUnavailable
 from ..ports.store import Commits, EndsTogether, GoesBack, Pipelined
-from ..ports.unit import Ask, Claims, CommitReply, Committed, Conflict, Receipt, Unit
+from ..ports.unit import Ask, Claims, CommitReply, Committed, Conflict, Fenced, Receipt, Unit
 
 log = logging.getLogger("penstock.store")
 
@@ -48,6 +48,10 @@ class WorkSource(Protocol):
         """The answer, None when there was none."""
         ...
 
+    def free(self, ended: Counter[str], ask: Ask | None) -> None:
+        """So many attempts of each queue are over, by a commit that asked for this."""
+        ...
+
 
 class Submits(Protocol):
     """Whatever takes intents."""
@@ -59,7 +63,7 @@ class Intent:
     """One unit to be, decided as late as possible."""
 
     __slots__ = (
-        "build", "frees", "future", "known_as", "patient", "record", "refilled", "run", "tries", "unit", "version"
+        "build", "ended", "frees", "future", "known_as", "patient", "record", "run", "tries", "unit", "version"
     )  # fmt: skip
 
     def __init__(
@@ -77,7 +81,7 @@ class Intent:
         self.version = version
         self.record = record
         self.frees = frees  # the queue whose slot this commit frees
-        self.refilled = True  # whether work was asked for to fill that slot
+        self.ended = False  # whether the worker knows that this slot is free
         self.patient = patient  # work in hand waits for the store as long as it takes; a command gives up
         self.tries = 0
         self.unit: Unit | None = None
@@ -280,11 +284,12 @@ class Committer:
         worker = self.worker
         freed = Counter(intent.frees for intent in batch if intent.frees is not None)
         ask = worker.ask(freed) if worker is not None else None
-        _tell_unfilled(batch, freed, ask)
         work: Claims | None = None
         try:
             reply = await self._store.commit(units, ask)
             work = reply.work
+            if worker is not None and freed:
+                worker.free(_ended(batch, reply.receipts), ask)
         finally:
             if worker is not None and ask is not None:
                 worker.take(ask, freed, work)
@@ -337,12 +342,15 @@ class Committer:
             await self._commit([intent])
 
 
-def _tell_unfilled(batch: list[Intent], freed: Counter[str], ask: Ask | None) -> None:
-    """Marks those whose slots the ask does not fill: there was no room, or there will be none."""
-    unfilled = freed.keys() - {want.queue for want in ask.wants} if ask is not None else freed.keys()
-    if unfilled:
-        for intent in batch:
-            intent.refilled = intent.frees not in unfilled
+def _ended(batch: list[Intent], receipts: list[Receipt]) -> Counter[str]:
+    """The queues of attempts that are over: the others will be decided again. Known before anybody looks for work, not
+    when their tasks come to it: a look in between would find no room."""
+    ended: Counter[str] = Counter()
+    for intent, receipt in zip(batch, receipts, strict=True):
+        if intent.frees is not None and isinstance(receipt, Committed | Fenced):
+            intent.ended = True
+            ended[intent.frees] += 1
+    return ended
 
 
 def _only_end(intents: list[Intent]) -> bool:

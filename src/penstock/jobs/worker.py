@@ -177,6 +177,10 @@ class Worker:
             else:
                 self._hold(claim)
 
+    def free(self, ended: Counter[str], ask: Ask | None) -> None:
+        if self._asking.left(ended, ask):
+            self._nudge()  # a slot is free, and no commit asked for work to fill it
+
     def _soonest(self, ask: Ask, due: int | None) -> int | None:
         """When there is more to claim. An answer says nothing of queues that were not asked for, because they had no
         slot free just then: what was said of them before still holds."""
@@ -228,7 +232,7 @@ class Worker:
     # Working
 
     async def _work(self, claim: Claim, stopped: str | None = None) -> None:
-        refilled, left, attempt = False, False, None
+        recorded, left, attempt = False, False, None
         self._ahead.began(claim)
         try:
             work = await self._engine.open(claim)
@@ -254,7 +258,7 @@ class Worker:
                 self._give_back(self._ahead.remove(lambda ready: ready.queue == claim.queue))
             left = True
             self._leave(claim)
-            refilled = await self._settle(attempt, ending)
+            recorded = await self._settle(attempt, ending)
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -266,9 +270,10 @@ class Worker:
             if not left:
                 self._leave(claim)
             del self._active[claim.token], self._tasks[claim.token]
-            self._asking.left(claim)
-            if not refilled or self._quarantine.concerns(claim):
-                self._nudge()  # a slot is free, and no commit asked for work to fill it
+            if not recorded:
+                self.free(Counter((claim.queue,)), None)
+            elif self._quarantine.concerns(claim):
+                self._nudge()
             self._quarantine.left(claim)
 
     async def _may_run(self, claim: Claim) -> bool:
@@ -278,7 +283,7 @@ class Worker:
         return not self._stopping.is_set() or self._grace > 0
 
     async def _settle(self, attempt: Attempt, ending: Ending) -> bool:
-        """Records how it ended; whether that commit asked for work for its slot."""
+        """Records how it ended; whether it did."""
         work = attempt.work
         match ending:
             case Success():
@@ -312,7 +317,7 @@ class Worker:
             if isinstance(receipt, Refused):
                 # A gate was opened while the handler went to sleep before it: it is run again with what came.
                 return await self._settle(attempt, Stopped(ending.spoken, OUTDATED))
-            return intent.refilled
+            return intent.ended
         except StoreError:
             raise
         except Exception as problem:

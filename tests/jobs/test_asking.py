@@ -34,6 +34,9 @@ class Desk:
         self._claims = 0
 
     def ask(self, *finishing: str) -> Ask | None:
+        """With a commit that ends these; without any, it is a look."""
+        if not finishing:
+            self.asking.look()
         return self.asking.ask(QUEUES, Counter(finishing))
 
     def wants(self, *finishing: str) -> dict[str, int] | None:
@@ -94,6 +97,20 @@ def test_a_look_right_after_a_commit_finds_the_slots_it_freed() -> None:
     assert not desk.left("narrow", ask=ask)
     desk.answer(ask, finishing=("narrow",))
     assert desk.wants() == {"wide": 4, "narrow": 1}
+
+
+def test_a_look_is_not_repeated_for_its_own_sake() -> None:
+    desk = Desk()
+    desk.answer(desk.ask(), "wide", "wide", "wide")
+    first = desk.ask("wide")
+    assert desk.ask() is None
+    desk.left("wide", ask=first)
+    assert desk.answer(first, "wide", finishing=("wide",)), "it left room that was looked for"
+    look = desk.ask()
+    second = desk.ask("wide")
+    assert not desk.answer(look), "nobody has looked since"
+    desk.left("wide", ask=second)
+    assert not desk.answer(second, finishing=("wide",))
 
 
 def test_a_full_answer_does_not_hide_that_another_is_under_way() -> None:

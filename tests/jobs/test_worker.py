@@ -391,7 +391,7 @@ async def test_the_next_step_comes_with_the_commit_of_the_one_before(app: Any, c
         for _ in range(20):
             assert await a.gives("three") == 3
     # A look of its own may follow what other signals bring, but not two of three steps.
-    assert len(looks) < 20, f"{len(looks)} looks at the store beside 60 commits"
+    assert len(looks) < 40, f"{len(looks)} looks at the store beside 60 commits"
 
 
 async def test_two_workers_share_the_work(shared: Any) -> None:

@@ -31,13 +31,16 @@ class Asking:
         self._all_held = 0
         self._kept: Counter[str] = Counter()  # slots of each queue that are kept for answers
         self._leaving: Counter[str] = Counter()  # attempts that end with those asks: their slots were counted there
-        self._overlooked = False  # somebody looked while slots were kept: what the answer leaves free was not asked for
+        self._looks = 0
+        self._under_way: dict[int, int] = {}  # asks that are not answered yet, and how many looks there were before
         self._turn = 0
 
+    def look(self) -> None:
+        """Somebody has heard of work and is about to ask. What is asked for already may have been answered before."""
+        self._looks += 1
+
     def ask(self, queues: Mapping[str, QueueLimits], finishing: Counter[str]) -> Ask | None:
-        """What there is room for, counting the slots that the commit on its way sets free; a look frees none."""
-        if self.promised and not finishing:
-            self._overlooked = True
+        """What there is room for, counting the slots that the commit on its way sets free."""
         most = self._concurrency + self._ahead.most(self._concurrency)
         free = most - self._all_held - self.promised + self._leaving.total() + finishing.total()
         wants = []
@@ -53,7 +56,9 @@ class Asking:
             self._kept[want.queue] += want.limit
         self.promised += free
         self._leaving.update(finishing)
-        return Ask((*wants[self._turn :], *wants[: self._turn]), self._lease_ms, self._worker, free)
+        ask = Ask((*wants[self._turn :], *wants[: self._turn]), self._lease_ms, self._worker, free)
+        self._under_way[id(ask)] = self._looks
+        return ask
 
     def _room(self, queue: str, limits: QueueLimits) -> int:
         most = limits.concurrency
@@ -62,7 +67,7 @@ class Asking:
         return most - self._held[queue] - self._kept[queue] + self._leaving[queue]
 
     def answered(self, ask: Ask, finishing: Counter[str], claims: Sequence[Claim]) -> bool:
-        """Holds what came; whether it leaves room that a look has overlooked."""
+        """Holds what came; whether it leaves room that somebody has looked for meanwhile, in vain."""
         self._leaving.subtract(finishing)
         for want in ask.wants:
             self._kept[want.queue] -= want.limit
@@ -71,10 +76,8 @@ class Asking:
         for claim in claims:
             self._held[claim.queue] += 1
         self._all_held += len(claims)
-        again = self._overlooked and len(claims) < free
-        if again or not self.promised:
-            self._overlooked = False
-        return again
+        looked = self._under_way.pop(id(ask), self._looks) < self._looks
+        return looked and len(claims) < free
 
     def left(self, ended: Counter[str], ask: Ask | None) -> bool:
         """So many attempts of each queue are over; whether there is one whose slot their commit did not ask for."""

@@ -126,6 +126,7 @@ class Worker:
 
     async def _turns(self, listener: Listener, queues: dict[str, QueueLimits]) -> bool:
         """Claims once, then waits for news; False when there are other queues to listen to, or it is time to stop."""
+        self._asking.look()
         ask = self.ask(Counter())
         if ask is not None:
             await self._claim(ask)

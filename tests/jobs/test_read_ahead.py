@@ -346,8 +346,8 @@ async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
     app: Any, eager: Eager, no_polling: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look at the store has promised all that may be held when less is to be held: the commit that ends an attempt then
-    asks for nothing, and the next look comes before that attempt is over."""
-    looked, denied, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    asks for nothing, and that look is answered before the attempt is over."""
+    looked, denied, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
     ran: list[int] = []
 
     @job(queue="narrow", concurrency=1)
@@ -372,16 +372,17 @@ async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
         claim, commit = a.store.claim, a.store.commit
 
         async def look(asked: Any) -> Any:
-            if denied.is_set():
-                again.set()
-            elif ran:
-                looked.set()
-                await denied.wait()
-            return await claim(asked)
+            if not ran or denied.is_set():
+                return await claim(asked)
+            looked.set()
+            await denied.wait()
+            found = await claim(asked)
+            answered.set()
+            return found
 
         async def end(units: Any, asked: Any = None) -> Any:
             if denied.is_set() and any(unit.claim is not None for unit in units):
-                await again.wait()
+                await answered.wait()
             return await commit(units, asked)
 
         monkeypatch.setattr(worker.Worker, "ask", less)

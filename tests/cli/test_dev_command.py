@@ -39,6 +39,13 @@ async def holds(input):
 """
 
 
+def put(path: Path, text: str) -> None:
+    """In one piece: a file that is seen while it is being written is taken twice."""
+    draft = path.with_suffix(".draft")
+    draft.write_text(text)
+    draft.replace(path)
+
+
 class Dev:
     """`penstock dev` in a process of its own."""
 
@@ -49,7 +56,7 @@ class Dev:
 
     def change(self, name: str, text: str) -> dict:
         """Writes a file and waits until it was taken."""
-        (self._workers / name).write_text(text)
+        put(self._workers / name, text)
         return self.reloaded()
 
     def remove(self, name: str) -> dict:
@@ -80,7 +87,7 @@ def dev(request: pytest.FixtureRequest, child: Callable, project: Path, monkeypa
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")]))
     else:
         pytest.importorskip("watchfiles")
-    (project / "workers" / "which.py").write_text(VERSION.format(queue="which", version="one"))
+    put(project / "workers" / "which.py", VERSION.format(queue="which", version="one"))
     return Dev(child, project)
 
 
@@ -134,7 +141,7 @@ def test_a_run_is_worked_on_by_the_old_version_while_the_file_is_broken(
 
 
 def test_a_running_attempt_is_not_dropped(dev: Dev, penstock: Callable, project: Path, until_there: Callable) -> None:
-    (project / "workers" / "words.py").write_text("WORD = 'old'\n")
+    put(project / "workers" / "words.py", "WORD = 'old'\n")
     dev.reloaded()
     dev.change("holds.py", HOLDS.format(version="old"))
     penstock("start", "holds", "--key", "before")
@@ -161,20 +168,20 @@ def shares(input):
 
 def test_a_file_beside_the_folder_that_workers_import_is_watched(dev: Dev, penstock: Callable, project: Path) -> None:
     (project / "lib").mkdir()
-    (project / "lib" / "words.py").write_text("WORD = 'one'\n")
+    put(project / "lib" / "words.py", "WORD = 'one'\n")
     (project / "unrelated.py").write_text("")
     dev.reloaded()
     assert "No module named 'shared'" in dev.change("shares.py", SHARING)["problems"][0]["message"]
-    (project / "shared.py").write_text("WORD = 'one'\n")  # what was missing is made
+    put(project / "shared.py", "WORD = 'one'\n")  # what was missing is made
     assert dev.reloaded()["problems"] == []
     assert result(penstock, "shares", "a") == ["one", "one"]
     (project / "unrelated.py").write_text("nothing")
-    (project / "shared.py").write_text("WORD = 'two'\n")
+    put(project / "shared.py", "WORD = 'two'\n")
     assert dev.reloaded()["reloaded"] == ["../shared.py"]
-    (project / "lib" / "words.py").write_text("WORD = 'six'\n")
+    put(project / "lib" / "words.py", "WORD = 'six'\n")
     assert dev.reloaded()["reloaded"] == ["../lib/words.py"]
     assert result(penstock, "shares", "b") == ["two", "six"]
-    (project / "shared.py").write_text("WORD = \n")
+    put(project / "shared.py", "WORD = \n")
     assert dev.reloaded()["kept"] == ["shares.py"]
     assert "SyntaxError" in dev.end()
 
@@ -189,7 +196,7 @@ def test_it_waits_for_the_first_file(child: Callable, penstock: Callable, projec
     (project / "empty").mkdir()
     dev = child("dev", "--dir", "empty")
     dev.until_it_says("Working.")
-    (project / "empty" / "which.py").write_text(VERSION.format(queue="which", version="one"))
+    put(project / "empty" / "which.py", VERSION.format(queue="which", version="one"))
     dev.until_it_says("flow which is new; queue which is new.")
     penstock("start", "which", "--key", "mine", "--dir", "empty")
     penstock("tail", "mine")
@@ -245,6 +252,6 @@ async def main():
 
 asyncio.run(main())
 """
-    (project / "workers" / "which.py").write_text(VERSION.format(queue="which", version="one"))
+    put(project / "workers" / "which.py", VERSION.format(queue="which", version="one"))
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (ran.stdout, ran.returncode) == ("two\n", 0), ran.stderr

@@ -119,6 +119,11 @@ class Working:
             self._ended.set()
 
     @property
+    def in_hand(self) -> int:
+        """How many attempts are under way."""
+        return self._worker.active if self._worker is not None else 0
+
+    @property
     def active(self) -> int:
         """How many attempts are under way, those counted in whose claim has not been answered yet."""
         return self._worker.active + self._worker.asked_for if self._worker is not None else 0

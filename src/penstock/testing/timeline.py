@@ -85,13 +85,14 @@ class Timeline:
 
     async def _looks_settled(self) -> bool:
         stage = self._stage
-        if stage._working.active or await self._is_late():
+        if stage._working.in_hand or await self._is_late():
             self._held = 0
             return False
         rows = [row for row in await self._rows() if row.counts[JobState.WAITING] and not row.paused]
-        if not rows or stage._working.active:
+        if not rows:
             self._held = 0
-            return not rows and not stage._working.active
+        if not rows or stage._working.active:
+            return not stage._working.active
         # Waiting, and nobody takes it: a limit holds it back, or the worker has not looked yet.
         self._held += 1
         if self._held % 5 == 0:

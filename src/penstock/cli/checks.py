@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +16,9 @@ from ..app.backend import mask, sqlite_path
 from ..core.clock import iso
 from ..core.durations import show_ms
 from ..core.errors import PenstockError
+from ..flows.discovery import Problem
 from ..settings import Settings
+from ..telemetry.logging import LOGGER
 from .listing import counted
 from .options import Common
 from .session import working_app
@@ -48,7 +53,8 @@ async def all_checks(common: Common) -> list[Check]:
 
 def _code(common: Common) -> tuple[App | None, Check]:
     try:
-        app = working_app(common)
+        with _said_once():
+            app = working_app(common)
     except PenstockError as problem:
         return None, _wrong("worker files", problem)
     registry = app.registry
@@ -60,6 +66,21 @@ def _code(common: Common) -> tuple[App | None, Check]:
         True,
         f"{counted(len(registry.flows), 'flow')}, {counted(len(registry.jobs), 'job')}, no problems",
     )
+
+
+@contextmanager
+def _said_once() -> Iterator[None]:
+    """What is wrong with worker files is for the check to say: the log would say it a second time."""
+    log = logging.getLogger(LOGGER)
+    log.addFilter(_is_no_problem)
+    try:
+        yield
+    finally:
+        log.removeFilter(_is_no_problem)
+
+
+def _is_no_problem(record: logging.LogRecord) -> bool:
+    return not (isinstance(record.args, tuple) and any(isinstance(value, Problem) for value in record.args))
 
 
 async def _store(app: App, loaded: bool) -> list[Check]:

@@ -7,12 +7,12 @@ import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import __version__
 from ..app import App
-from ..app.backend import mask, sqlite_path
+from ..app.backend import looking_url, mask, sqlite_path
 from ..core.clock import iso
 from ..core.durations import show_ms
 from ..core.errors import PenstockError
@@ -45,10 +45,18 @@ async def all_checks(common: Common) -> list[Check]:
         return [*checks, _wrong("settings", problem)]
     set_ = len(settings.sources)
     checks.append(Check("settings", True, f"{set_} set, the others are defaults; `penstock settings` shows them"))
-    app, found = _code(common)
+    url = looking_url(settings.url)
+    app, found = _code(common if url == settings.url else replace(common, url=url))
     checks.append(found)
-    checks += await _store(app or App(settings.url, handlers=()), bool(app))
+    if url != settings.url:
+        checks.append(_read_only(sqlite_path(url)))
+    checks += await _store(app or App(url, handlers=()), bool(app))
     return checks
+
+
+def _read_only(path: str) -> Check:
+    said = f"{path} may only be read here: nothing can be started or worked on; give write access to it and its folder"
+    return Check("permissions", False, said)
 
 
 def _code(common: Common) -> tuple[App | None, Check]:

@@ -33,6 +33,7 @@ from ..core.payload import unpack
 from ..core.retry import Retries, RetryPolicy
 from .journal import Call, Entry, Journal
 from .racing import Outcome, side_by_side
+from .run_arguments import check_run
 
 T = TypeVar("T")
 log = logging.getLogger("penstock.worker")
@@ -197,17 +198,6 @@ class RunCall(Durable[Any]):
             if not limit.expired():
                 raise
             raise AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout:g} s") from None
-
-
-def check_run(name: Any, fn: Any) -> None:
-    """A name and a function, in this order."""
-    if not isinstance(name, str):
-        raise BadArgument(f'ctx.run({name!r}, …): give its name first, then the function: ctx.run("charge", charge, 7)')
-    if not callable(fn):
-        raise BadArgument(
-            f"ctx.run({name!r}, {fn!r}): give the function itself, then its arguments, so that it is called once: "
-            f"ctx.run({name!r}, charge, 7)"
-        )
 
 
 def value_of(entry: Entry) -> Any:

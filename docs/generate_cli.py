@@ -22,6 +22,20 @@ command, then run that.
 
 Exit codes: 0 all is well, 1 the run did not complete, 2 there is something for you to mend, 70 a bug of ours, 130
 interrupted. Settings that no option sets are [environment variables or lines in a file](../settings.md).
+
+What goes wrong is said on stderr: a sentence with its [code](../errors.md). With `--json` it is one line of JSON there,
+with the same exit code, while stdout has nothing, or an answer that is whole:
+
+```json
+{"error": {"code": "unknown_flow", "message": "there is no flow 'gret': did you mean 'greet'?"}}
+```
+
+`hint` is there too if there is something to try, and `traceback` with `--debug`. Warnings and the log are other lines
+of stderr; `PENSTOCK_LOG_FORMAT=json` makes [those](../logging.md) JSON as well.
+
+The common options below may also stand before the command: `penstock --url redis://localhost --json runs`. What a run,
+a job, an event or a trigger is given may be called `--input`, `--payload` or `--data` with every command that takes one
+of them.
 """
 
 

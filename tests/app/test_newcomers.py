@@ -125,16 +125,41 @@ async def test_what_a_wait_is_given(memory: Any, name: str, message: str) -> Non
         assert message in (await app.said(run, "step.failed"))[0].data["error"]
 
 
+async def charge() -> None: ...
+
+
+def wrong_arguments(which: str) -> tuple[Any, ...]:
+    """Of `ctx.run`."""
+    if which == "called":
+        return "a", charge()
+    return {"value": ("a", 5), "swapped": (render, "a"), "nameless": (charge,), "alone": ("a",), "none": ()}[which]
+
+
 @flow("wrong-call", emits=[])
 async def wrong_call(which: str, ctx: Context) -> None:
-    await ctx.run(*{"value": ("a", 5), "swapped": (render, "a")}[which])  # type: ignore[arg-type]
+    await ctx.run(*wrong_arguments(which))
 
 
 @flow("wrong-sync-call", emits=[])
 def wrong_sync_call(which: str, ctx: SyncContext) -> None:
     if which == "all":
         ctx.all([5])  # type: ignore[list-item]
-    ctx.run(*{"value": ("a", 5), "swapped": (render, "a")}[which])  # type: ignore[arg-type]
+    ctx.run(*wrong_arguments(which))
+
+
+@flow("wrong-branch", emits=[])
+def wrong_branch(which: str, ctx: SyncContext) -> None:
+    ctx.all([ctx.branch.run(*wrong_arguments(which))])
+
+
+SLIPS = {
+    "value": "ctx.run('a', 5): give the function itself, then its arguments, so that it is called once",
+    "swapped": "ctx.run(render, …): give its name first, then the function",
+    "nameless": 'ctx.run(charge): the name is missing, give it before the function: ctx.run("charge", charge, 7)',
+    "alone": "ctx.run('a'): the function is missing, give it after the name",
+    "called": "ctx.run('a', charge(…)): this is called already, and would be called again",
+    "none": "ctx.run(): give a name, a function and its arguments",
+}
 
 
 @flow("wrong-patch", emits=[])
@@ -145,16 +170,15 @@ async def wrong_patch(_: Any, ctx: Context) -> None:
 @pytest.mark.parametrize(
     ("name", "which", "says"),
     [
-        ("wrong-call", "value", "ctx.run('a', 5): give the function itself"),
-        ("wrong-call", "swapped", "give its name first, then the function"),
-        ("wrong-sync-call", "value", "ctx.run('a', 5): give the function itself"),
-        ("wrong-sync-call", "swapped", "give its name first, then the function"),
+        *(("wrong-call", which, says) for which, says in SLIPS.items()),
+        *(("wrong-sync-call", which, says) for which, says in SLIPS.items()),
+        *(("wrong-branch", which, says) for which, says in SLIPS.items()),
         ("wrong-sync-call", "all", "in a `def` handler, such as ctx.branch.event(…)"),
         ("wrong-patch", "", "change=5: give a function that makes the new value"),
     ],
 )
 async def test_what_a_durable_call_is_given(memory: Any, name: str, which: str, says: str) -> None:
-    async with memory(wrong_call, wrong_sync_call, wrong_patch) as app, app.working():
+    async with memory(wrong_call, wrong_sync_call, wrong_branch, wrong_patch) as app, app.working():
         run, status = await app.ends(name, which)
         assert status == "failed"
         assert says in (await app.said(run, "step.failed"))[0].data["error"]

@@ -44,6 +44,14 @@ def test_doctor_finds_all_well(penstock: Callable) -> None:
     ]
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_doctor_says_each_thing_once(penstock: Callable, project: Path, options: list[str]) -> None:
+    (project / "workers" / "broken.py").write_text("import no_such_module\n")
+    answer = penstock("doctor", *options)
+    assert (answer.code, (answer.out + answer.err).count("no_such_module")) == (2, 1)
+    assert "warning: " in penstock("flows").err  # of other commands nothing is taken away
+
+
 def test_doctor_finds_what_is_wrong(penstock: Callable, project: Path) -> None:
     penstock("start", "greet")
     penstock("queues", "pause", "greet")

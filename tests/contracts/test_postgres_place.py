@@ -6,7 +6,7 @@ import pytest
 
 import postgres_server
 from penstock import App, job
-from penstock.core.errors import StoreError
+from penstock.core.errors import SettingError, StoreError
 from penstock.stores.postgres import PostgresStore
 
 
@@ -27,3 +27,31 @@ async def test_a_database_that_is_not_there() -> None:
     store = PostgresStore(f"{place}_missing")
     with pytest.raises(StoreError, match=r'database "postgres_missing" does not exist. Create it \(`createdb NAME`\)'):
         await store.open()
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (
+            "foo=bar",
+            r"no option 'foo': there are schema, pool, pooling, migrate; the driver's .*sslmode.* of the server",
+        ),
+        ("shcema=mine", r"no option 'shcema': did you mean 'schema'\?"),
+        ("sslmod=require", r"no option 'sslmod': did you mean 'sslmode'\?"),
+        ("statement_timeout=soon", 'refuses statement_timeout=soon: .*"soon"; mend the URL'),
+        ("wal_level=minimal", "refuses wal_level=minimal"),
+        ("sslmode=perhaps", "must be one of: disable, .* mend the URL"),
+    ],
+)
+async def test_an_option_that_a_url_has_not(option: str, says: str) -> None:
+    place, _, _ = postgres_server.url().partition("?")
+    store = PostgresStore(f"{place}?{option}")
+    with pytest.raises(SettingError, match=says):
+        await store.open()
+    await store.close()
+
+
+async def test_options_of_the_driver_and_of_the_server() -> None:
+    options = "statement_timeout=50000&application_name=shop&sslmode=prefer&mine.colour=red"
+    async with App(f"{postgres_server.url()}&{options}", handlers=[send]) as app:
+        assert await app.runs() == []

@@ -89,6 +89,9 @@ async def test_a_doctor_knows_what_a_log_may_end_in(tmp_path: Path, truncated: s
 def test_an_option_that_a_url_has_not() -> None:
     with pytest.raises(SettingError, match="no option 'prefx': there are ca, db, prefix"):
         parse("redis://host/0?prefx=jobs")
+    with pytest.raises(SettingError, match="no option 'prefx'"):
+        parse("redis://host/0?prefx")
+    assert parse("redis://host/0?prefix=").queue_prefix is None
 
 
 def test_files_that_are_not_the_tested_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from faultkit.trouble import under_way
 
 import postgres_server
 from penstock import App, Context, flow, job
+from penstock.core.errors import SettingError
 from penstock.jobs import worker
 from penstock.stores import tailing
 from penstock.stores.postgres.address import read_address
@@ -81,4 +82,12 @@ async def test_whatever_isolation_a_database_begins_with(pooler: PgBouncer) -> N
     connections = Connections(read_address(pooler.url("looked").replace("/postgres?", "/strict?")))
     level = await connections.run(lambda connection: connection.fetchval("SHOW transaction_isolation"))
     assert level == "read committed"
+    await connections.close()
+
+
+async def test_an_option_that_a_url_has_not(pooler: PgBouncer) -> None:
+    """PgBouncer has words of its own for it, and would be asked for ever."""
+    connections = Connections(read_address(f"{pooler.url('looked')}&shcema=mine"))
+    with pytest.raises(SettingError, match="no option 'shcema': did you mean 'schema'"):
+        await connections.run(lambda connection: connection.fetchval("SELECT 1"))
     await connections.close()

@@ -13,6 +13,7 @@ from penstock.app.backend import mask, open_store
 from penstock.core.clock import SystemClock
 from penstock.core.errors import SettingError, UnknownRun
 from penstock.settings import SettingOptions, Settings, names
+from penstock.stores.sqlite import SqliteStore
 
 SOURCES = ["tool", "toml", "env", "argument"]  # each over those before it
 
@@ -195,7 +196,8 @@ def test_a_store_that_cannot_be_opened_is_named_without_its_password() -> None:
 
 
 async def test_an_unknown_run_is_reported_without_a_password(tmp_path: Path) -> None:
-    async with App(f"sqlite:///{tmp_path}/a.db?password=hunter2", handlers=[]) as app:
-        with pytest.raises(UnknownRun, match=r"password=\*\*\*") as problem:
+    store = SqliteStore(str(tmp_path / "a.db"))
+    async with App("postgresql://ada:hunter2@nowhere/shop?sslpassword=hunter2", handlers=[], store=store) as app:
+        with pytest.raises(UnknownRun, match=r"ada:\*\*\*@nowhere/shop\?sslpassword=\*\*\*") as problem:
             await app.run("nope")
         assert "hunter2" not in str(problem.value)

@@ -317,7 +317,8 @@ class App:
     ) -> None:
         """Says that something happened: to a run, whose steps may be started by it, or to everyone (`nq:global`).
 
-        The same `key` is taken once. With `tx`, a connection or session of your own, it is said when that commits."""
+        The same `key` is taken once. With `tx`, a connection or session of your own, it is said when that commits.
+        Nobody has to wait for it: a wait opened later looks back at it. `waits` shows what is waited for now."""
         async with self._transactions.writers(tx) as writers:
             await writers.emit(kind, data, run, key)
 

@@ -21,6 +21,7 @@ from ..ports.store import Retention, Store
 from ..ports.unit import DELIVERIES, Claim
 from ..runners.inprocess import InProcessRunner
 from ..settings import Settings
+from .backend import reads_only
 from .collecting import fewer_collections
 from .given import count, several
 from .scheduling import Scheduling
@@ -80,6 +81,8 @@ class Working:
         if self._worker is not None:
             raise ConfigError("this App runs a worker already: make another App for another worker")
         settings = self._settings
+        if reads_only(settings.url):
+            raise ConfigError(f"a worker writes, and {settings.url} is only read: take ?mode=ro off the URL")
         queues = several(queues, "queues") if queues is not None else None
         concurrency = count(concurrency, "concurrency") if concurrency is not None else None
         self._asked = queues or settings.queues, concurrency or settings.concurrency

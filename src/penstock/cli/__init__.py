@@ -15,9 +15,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _call(args: list[str]) -> int:
+    from .arranging import arranged
     from .commands import commands
     from .logs import logged
 
     with logged():
-        code = commands()(args)
+        parser = commands()
+        code = parser(arranged(args, parser).args)
     return code if isinstance(code, int) else 0

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import __version__
 from ..app import App
-from ..app.backend import mask, sqlite_path
+from ..app.backend import looking_url, mask, sqlite_path
 from ..core.clock import iso
 from ..core.durations import show_ms
 from ..core.errors import PenstockError
+from ..flows.discovery import Problem
 from ..settings import Settings
+from ..telemetry.logging import LOGGER
 from .listing import counted
 from .options import Common
 from .session import working_app
@@ -40,15 +45,24 @@ async def all_checks(common: Common) -> list[Check]:
         return [*checks, _wrong("settings", problem)]
     set_ = len(settings.sources)
     checks.append(Check("settings", True, f"{set_} set, the others are defaults; `penstock settings` shows them"))
-    app, found = _code(common)
+    url = looking_url(settings.url)
+    app, found = _code(common if url == settings.url else replace(common, url=url))
     checks.append(found)
-    checks += await _store(app or App(settings.url, handlers=()), bool(app))
+    if url != settings.url:
+        checks.append(_read_only(sqlite_path(url)))
+    checks += await _store(app or App(url, handlers=()), bool(app))
     return checks
+
+
+def _read_only(path: str) -> Check:
+    said = f"{path} may only be read here: nothing can be started or worked on; give write access to it and its folder"
+    return Check("permissions", False, said)
 
 
 def _code(common: Common) -> tuple[App | None, Check]:
     try:
-        app = working_app(common)
+        with _said_once():
+            app = working_app(common)
     except PenstockError as problem:
         return None, _wrong("worker files", problem)
     registry = app.registry
@@ -60,6 +74,21 @@ def _code(common: Common) -> tuple[App | None, Check]:
         True,
         f"{counted(len(registry.flows), 'flow')}, {counted(len(registry.jobs), 'job')}, no problems",
     )
+
+
+@contextmanager
+def _said_once() -> Iterator[None]:
+    """What is wrong with worker files is for the check to say: the log would say it a second time."""
+    log = logging.getLogger(LOGGER)
+    log.addFilter(_is_no_problem)
+    try:
+        yield
+    finally:
+        log.removeFilter(_is_no_problem)
+
+
+def _is_no_problem(record: logging.LogRecord) -> bool:
+    return not (isinstance(record.args, tuple) and any(isinstance(value, Problem) for value in record.args))
 
 
 async def _store(app: App, loaded: bool) -> list[Check]:

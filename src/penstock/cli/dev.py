@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from ..app import App
 from ..core.errors import PenstockError
 from ..flows.registry import Registry
-from .mistakes import warn
+from .mistakes import Manner, say_error, warn
 from .options import USUAL_PLACE, Common
 from .report import print_json
 from .session import check_kept, working_app
@@ -41,7 +41,7 @@ async def _dev(concurrency: int | None, common: Common) -> int:
         folder = _folder(app)
         found = changes(folder)  # from here on, before anyone is told that it watches
         working = asyncio.create_task(app.run_worker(concurrency=concurrency))
-        watching = asyncio.create_task(_watch(app, folder, found, common.json))
+        watching = asyncio.create_task(_watch(app, folder, found, Manner(common.json, common.debug)))
         with on_stop(lambda: _stop(app)):
             await asyncio.sleep(0)
             if not working.done():
@@ -66,7 +66,7 @@ def _stop(app: App) -> None:
     app.stop_worker()
 
 
-async def _watch(app: App, folder: Path, changed: AsyncIterator[list[str]], json: bool) -> None:
+async def _watch(app: App, folder: Path, changed: AsyncIterator[list[str]], manner: Manner) -> None:
     async with aclosing(changed) as found:  # type: ignore[type-var]
         async for files in found:
             names = [_shown(file, folder) for file in files]
@@ -74,9 +74,9 @@ async def _watch(app: App, folder: Path, changed: AsyncIterator[list[str]], json
             try:
                 app.reload()
             except PenstockError as problem:
-                warn(f"error: {problem}; the old version goes on [{problem.code}]")
+                say_error(manner, f"{problem}; the old version goes on", problem.code)
                 continue
-            _tell(names, before, app.registry, json)
+            _tell(names, before, app.registry, manner.json)
 
 
 def _shown(file: str, folder: Path) -> str:

@@ -1,15 +1,18 @@
-"""What went wrong, on stderr, in one sentence with its code. A traceback only for those who ask for it."""
+"""What went wrong, on stderr, in one sentence with its code, or as JSON. A traceback only for those who ask for it."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from cyclopts import CycloptsError, UnusedCliTokensError
+from cyclopts import CycloptsError, UnknownCommandError, UnusedCliTokensError
 
 from ..core.errors import PenstockError
+from .arranging import Call, arranged, asked
 
 MISTAKE, BUG, INTERRUPTED = 2, 70, 130
 
@@ -20,9 +23,17 @@ class UsageMistake(PenstockError):
     code = "usage"
 
 
+class Manner(NamedTuple):
+    """How the caller wants to be told: in a sentence or, as a program, in JSON; with a traceback or without."""
+
+    json: bool
+    debug: bool
+
+
 def shown(command: Callable[[], int], args: list[str]) -> int:
     """Runs a command; what it raises becomes a message and an exit code."""
-    debug = "--debug" in args or os.environ.get("PENSTOCK_DEBUG", "") not in ("", "0")
+    debug = asked(args, "--debug") or os.environ.get("PENSTOCK_DEBUG", "") not in ("", "0")
+    manner = Manner(asked(args, "--json"), debug)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode is no reason to fail
@@ -36,12 +47,31 @@ def shown(command: Callable[[], int], args: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except CycloptsError as problem:
-        return _say(f"{_worded(problem, args)} Try: {_help(args)}", UsageMistake.code, MISTAKE, debug)
+        say_error(manner, _worded(problem, args), UsageMistake.code, f"Try: {_help(args)}")
+        return MISTAKE
     except PenstockError as problem:
-        return _say(str(problem), problem.code, MISTAKE, debug)
+        say_error(manner, str(problem), problem.code)
+        return MISTAKE
     except Exception as problem:
-        hint = "" if debug else "; this should not happen, run it again with --debug to see where"
-        return _say(f"{type(problem).__name__}: {problem}{hint}", "internal", BUG, debug)
+        hint = "" if debug else "Run it again with --debug to see where."
+        say_error(manner, f"{type(problem).__name__}: {problem}; this should not happen.", "internal", hint)
+        return BUG
+
+
+def say_error(manner: Manner, message: str, code: str, hint: str = "") -> None:
+    """The error being handled, on stderr: a sentence with its code, or one line of JSON."""
+    if not manner.json:
+        if manner.debug:
+            traceback.print_exc()
+        warn(f"error: {message}{hint and ' '}{hint} [{code}]")
+        return
+    said = {"code": code, "message": message}
+    if hint:
+        said["hint"] = hint
+    if manner.debug:
+        said["traceback"] = traceback.format_exc()
+    unicode = (getattr(sys.stderr, "encoding", None) or "").lower().startswith("utf")
+    warn(json.dumps({"error": said}, ensure_ascii=not unicode))
 
 
 def warn(message: str) -> None:
@@ -54,30 +84,38 @@ def shown_as(text: str, colour: str) -> str:
     return f"\x1b[{colour}m{text}\x1b[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
 
 
-def _say(message: str, code: str, exit_code: int, debug: bool) -> int:
-    if debug:
-        traceback.print_exc()
-    warn(f"error: {message} [{code}]")
-    return exit_code
-
-
 def _worded(problem: CycloptsError, args: list[str]) -> str:
-    """The parser's own words, but for words too many: those are most often a misspelt command."""
-    if not isinstance(problem, UnusedCliTokensError) or not problem.unused_tokens:
-        return str(problem).strip()
-    from ..app.given import near
+    """The parser's own words, but for a command that is misspelt or not in its place."""
     from .commands import commands
 
-    group, word = args[0], problem.unused_tokens[0]
-    parser = commands()[group]
-    below = [name for name in parser if not name.startswith("-")]
-    if args[1:2] == [word] and below:
+    unused = problem.unused_tokens or [""]
+    word = unused[0]
+    parser = commands()
+    call = arranged(args, parser)
+    if isinstance(problem, UnknownCommandError) and word.startswith("-"):
+        called = " ".join(["penstock", *call.words, "COMMAND", word])
+        return f"{word} stands where a command is expected, options come after it: {called}."
+    if isinstance(problem, UnusedCliTokensError) and word:
+        for name in call.words:
+            parser = parser[name]
+        return _too_much(unused, call, [name for name in parser if not name.startswith("-")])
+    return str(problem).strip()
+
+
+def _too_much(unused: Sequence[str], call: Call, below: list[str]) -> str:
+    """Of words that nobody takes, most are a command's."""
+    from ..app.given import near
+
+    group, word = " ".join(call.words), unused[0]
+    if word in below:
+        rest = " ".join(one for one in call.rest if one != word)
+        return f"{word} is a command, which comes before options: penstock {group} {word} {rest}."
+    if word in call.rest[:1] and below:
         return f"There is no command {group} {word}: {near(word, below) or 'there are ' + ', '.join(below) + '.'}"
-    return f"{' '.join(problem.unused_tokens)} is too much: {' '.join(args)}."
+    return f"{' '.join(unused)} is too much: {' '.join(call.args)}."
 
 
 def _help(args: list[str]) -> str:
-    from .commands import COMMANDS
+    from .commands import commands
 
-    words = [word for word in args[:1] if word in COMMANDS]
-    return " ".join(["penstock", *words, "--help"])
+    return " ".join(["penstock", *arranged(args, commands()).words[:1], "--help"])

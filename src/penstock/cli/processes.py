@@ -19,9 +19,10 @@ LONGEST_PAUSE = 30.0
 class Processes:
     """Children that run `penstock worker` with the same options."""
 
-    def __init__(self, count: int, options: Sequence[str]) -> None:
+    def __init__(self, count: int, options: Sequence[str], *, json: bool = False) -> None:
         self._count = count
         self._options = options
+        self._json = json
         self._stopping = asyncio.Event()
         self._children: dict[int, Process] = {}
         self._code = 0
@@ -82,15 +83,21 @@ class Processes:
             _send(child, signal.SIGTERM)
         assert child.stdout is not None
         assert child.stderr is not None
-        await asyncio.gather(_pass_on(number, child.stdout, sys.stdout), _pass_on(number, child.stderr, sys.stderr))
+        mark = f"[{number}] "
+        await asyncio.gather(
+            _pass_on(mark, child.stdout, sys.stdout),
+            _pass_on(mark, child.stderr, sys.stderr, json=self._json),
+        )
         code = await child.wait()
         del self._children[number]
         return code
 
 
-async def _pass_on(number: int, stream: asyncio.StreamReader, to: TextIO) -> None:
+async def _pass_on(mark: str, stream: asyncio.StreamReader, to: TextIO, *, json: bool = False) -> None:
     while line := await _line(stream):
-        print(f"[{number}] {line.decode(errors='replace').rstrip()}", file=to, flush=True)
+        text = line.decode(errors="replace").rstrip()
+        # An error as JSON stays whole: a program reads it.
+        print(text if json and text.startswith("{") else f"{mark}{text}", file=to, flush=True)
 
 
 async def _line(stream: asyncio.StreamReader) -> bytes:

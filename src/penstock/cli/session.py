@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..app import App
-from ..app.backend import sqlite_path
+from ..app.backend import looking_url, sqlite_path
 from ..core.clock import Clock
 from ..core.errors import ConfigError, NotFound
 from ..settings import Settings
@@ -27,7 +28,7 @@ def looking_app(common: Common, clock: Clock | None = None) -> App:
     check_kept(common)
     if common.dir is not None:
         check_dir(common.dir)
-    app = App(common.url, handlers=(), clock=clock)
+    app = App(_readable(common).url, handlers=(), clock=clock)
     log_as(app.settings, chatty=False)
     _check_store(app)
     return app
@@ -49,9 +50,16 @@ def acting_app(common: Common) -> App:
     settings = Settings.load({"url": common.url, "dir": common.dir})
     if common.dir is None and not Path(settings.dir).is_dir():
         return looking_app(common)
-    app = working_app(common)
+    app = working_app(_readable(common))
     _check_store(app)
     return app
+
+
+def _readable(common: Common) -> Common:
+    """A file that may only be read can be looked at; what would change it says so."""
+    url = Settings.load({"url": common.url}).url
+    seen = looking_url(url)
+    return common if seen == url else replace(common, url=seen)
 
 
 def check_kept(common: Common) -> None:

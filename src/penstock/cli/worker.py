@@ -67,7 +67,8 @@ async def _work_together(count: int, queues: str | None, concurrency: int | None
     options = [*(("--queues", queues) if queues else ()), *(("--dir", common.dir) if common.dir else ())]
     options += [*(("--url", common.url) if common.url else ())]
     options += [*(("--concurrency", str(concurrency)) if concurrency is not None else ())]
-    together = Processes(count, [*options, *(["--debug"] if common.debug else [])])
+    options += [*(["--debug"] if common.debug else []), *(["--json"] if common.json else [])]
+    together = Processes(count, options, json=common.json)
     with on_stop(lambda: _stop_all(app, together), kill=together.kill):
         return await together.run()
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from ..core.errors import AttemptTimeout, BadArgument, CallFailed, ReplayError
+from ..core.errors import AttemptTimeout, CallFailed, ReplayError
 from ..core.payload import unpack
 from ..core.retry import RetryPolicy
 from .journal import Call, Entry
@@ -164,17 +164,6 @@ class RunCall(Durable[Any]):
             if not limit.expired():
                 raise
             raise AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout:g} s") from None
-
-
-def check_run(name: Any, fn: Any) -> None:
-    """A name and a function, in this order."""
-    if not isinstance(name, str):
-        raise BadArgument(f'ctx.run({name!r}, …): give its name first, then the function: ctx.run("charge", charge, 7)')
-    if not callable(fn):
-        raise BadArgument(
-            f"ctx.run({name!r}, {fn!r}): give the function itself, then its arguments, so that it is called once: "
-            f"ctx.run({name!r}, charge, 7)"
-        )
 
 
 def value_of(entry: Entry) -> Any:

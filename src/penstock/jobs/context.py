@@ -14,6 +14,7 @@ from ..core.events import RESERVED
 from ..core.payload import unpack
 from ..core.retry import Retries
 from ..ports.store import ChildRow, ChildState
+from .run_arguments import with_name_and_function
 from .state import DONE, Done, StateView
 
 if TYPE_CHECKING:
@@ -209,6 +210,7 @@ class Context:
 
     # Durable calls: done once, however often the handler is run
 
+    @with_name_and_function
     def run(
         self,
         name: str,

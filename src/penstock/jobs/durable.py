@@ -24,9 +24,10 @@ from ..core.errors import (
 from ..core.ids import uuid7
 from ..core.payload import unpack
 from ..core.retry import Retries, RetryPolicy
-from .calls import Durable, Gate, Outcome, RunCall, check_run, tell_apart
+from .calls import Durable, Gate, Outcome, RunCall, tell_apart
 from .journal import Call, Entry, Journal
 from .racing import Race, side_by_side
+from .run_arguments import check_run
 
 T = TypeVar("T")
 

@@ -12,9 +12,10 @@ from ..core.durations import Duration
 from ..core.errors import BadArgument, CallFailed, ReplayError
 from ..core.events import Event
 from ..core.retry import Retries, RetryPolicy
-from .calls import Durable, RunCall, check_run, value_of
+from .calls import Durable, RunCall, value_of
 from .context import Context
 from .durable import Durables
+from .run_arguments import check_run, with_name_and_function
 from .state import SyncStateView
 from .triggers import Trigger, TriggerGate
 from .waits import TriggerType, Waits
@@ -71,6 +72,7 @@ class SyncContext:
 
     # Durable calls
 
+    @with_name_and_function
     def run(
         self,
         name: str,
@@ -238,6 +240,8 @@ class Branches:
         self.time = ctx.wait.time
         self.event = ctx.wait.event
 
+    @with_name_and_function
     def run(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunCall:
         """The function is called on a thread of its own."""
+        check_run(name, fn)
         return self._ctx.run(name, asyncio.to_thread, fn, *args, **kwargs)

@@ -85,7 +85,9 @@ def _opener(url: str) -> Callable[[], Any]:
     scheme = url.partition(":")[0].lower()
     if scheme in ("postgresql", "postgres"):
         return lambda: _postgres(url)
-    path = unquote(urlsplit(url).path)[1:]
+    path, options = unquote(urlsplit(url).path)[1:], urlsplit(url).query
+    if scheme == "sqlite" and options:
+        raise SettingError(f"the URL of an outbox's SQLite file has no options, such as {options}: leave them out")
     if scheme == "sqlite" and path and path != ":memory:":
         return lambda: _sqlite(path)
     raise SettingError(f"{url.partition('@')[2] or url!r} is no database that has an outbox: write {FORMS}")

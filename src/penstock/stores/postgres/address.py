@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -9,6 +10,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from ...core.errors import SettingError
 
 OURS = ("schema", "pool", "pooling", "migrate")
+# What the driver takes; it hands on whatever else there is, as settings of the session.
+DRIVERS = (
+    "host", "port", "dbname", "database", "user", "password", "passfile", "service", "sslmode", "sslcert", "sslkey",
+    "sslrootcert", "sslcrl", "sslpassword", "sslnegotiation", "ssl_min_protocol_version", "ssl_max_protocol_version",
+    "target_session_attrs", "krbsrvname", "gsslib",
+)  # fmt: skip
 MOST_CONNECTIONS = 5
 
 
@@ -26,6 +33,12 @@ class Address:
     def uses(self) -> int:
         """How many connections a process has at most."""
         return self.pool + (1 if self.pooled else 2)  # leases have one, and wake-ups where they are listened for
+
+    @property
+    def session(self) -> dict[str, str]:
+        """Options that only the server can know: its settings."""
+        given = parse_qsl(urlsplit(self.dsn).query, keep_blank_values=True)
+        return {name: value for name, value in given if name not in DRIVERS}
 
     @property
     def shown(self) -> str:
@@ -61,3 +74,14 @@ def _choice(given: dict[str, str], name: str, values: dict[str, bool], default: 
     if value not in values:
         raise SettingError(f"{name}={value} is not known: write {' or '.join(values)}")
     return values[value]
+
+
+def unknown_option(name: str) -> SettingError:
+    """For an option that neither we nor the driver nor the server has."""
+    known = (*OURS, *DRIVERS)
+    close = difflib.get_close_matches(name, known, 1)
+    there = f"did you mean {close[0]!r}? There" if close else "there"
+    return SettingError(
+        f"a Postgres URL has no option {name!r}: {there} are {', '.join(OURS)}; the driver's {', '.join(DRIVERS)}; "
+        "and the settings of the server, such as statement_timeout"
+    )

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
-from ...core.errors import StoreError, StoreFull, StoreUnavailable
-from .address import Address
+from ...core.errors import SettingError, StoreError, StoreFull, StoreUnavailable
+from .address import Address, unknown_option
 from .silence import notice_silence, server_settings
 
 log = logging.getLogger("penstock.store")
@@ -31,6 +31,9 @@ _AGAIN = ("40001", "40P01", "23505", "55P03")
 # own default is.
 _LEVEL = "read_committed"
 _SETTINGS = {"default_transaction_isolation": _LEVEL.replace("_", " ")}
+# A server has no such setting, PgBouncer does not pass it on; or its value cannot be, or cannot be set in a session.
+_NO_OPTION = ("42704", "08P01")
+_BAD_OPTION = ("22023", "55P02")
 _DENIED = ("28000", "28P01", "42501", "3F000")
 # The driver's own word for a connection that was cut while it was being used is InternalClientError.
 _LOST = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -62,12 +65,27 @@ async def connect(address: Address) -> Connection:
         async with _whole(connection, address):
             await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=bytes, format="binary")
     except Exception as problem:
-        raise translate(problem, address) from problem
+        raise _of_url(problem, address) or translate(problem, address) from problem
     wrong = _unfit(connection)
     if wrong is not None:
         await end(connection)
         raise StoreError(f"{address.shown} {wrong}")
     return connection
+
+
+def _of_url(problem: Exception, address: Address) -> SettingError | None:
+    """What is wrong with an option of the URL, if that is why there is no connection."""
+    if isinstance(problem, asyncpg.ClientConfigurationError):
+        return SettingError(f"{address.shown} cannot be connected to with these options: {problem}; mend the URL")
+    if not isinstance(problem, asyncpg.PostgresError):
+        return None
+    # By the names that were given: the sentence around them is in the server's language.
+    named = [name for name in address.session if name in str(problem)]
+    if named and problem.sqlstate in _NO_OPTION:
+        return unknown_option(named[0])
+    if named and problem.sqlstate in _BAD_OPTION:
+        return SettingError(f"{address.shown} refuses {named[0]}={address.session[named[0]]}: {problem}; mend the URL")
+    return None
 
 
 def _whole(connection: Connection, address: Address) -> AbstractAsyncContextManager[object]:

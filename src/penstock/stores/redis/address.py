@@ -62,9 +62,10 @@ def parse(url: str) -> Address:
     if sentinel and not path:
         raise SettingError(f"the URL names sentinels and no master: write {FORMS}")
     master = path.pop(0) if sentinel else None
-    query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    query = {key: values[-1] for key, values in parse_qs(parts.query, keep_blank_values=True).items()}
     if unknown := sorted(set(query) - set(OPTIONS)):
         raise SettingError(f"a Redis URL has no option {unknown[0]!r}: there are {', '.join(OPTIONS)}")
+    query = {key: value for key, value in query.items() if value}
     user, _, password = login.partition(":")
     return Address(
         hosts=tuple(_host(place, 26379 if sentinel else 6379) for place in (places or "localhost").split(",")),

@@ -17,6 +17,7 @@ FORMAT = 3  # kept in the file's user_version
 _STEPS = ("schema.sql", "children.sql", "keys.sql")  # what each format brought
 OURS = 0x50454E53  # "PENS", kept in the file's application_id: many programs count their formats from 1
 _BUSY_SECONDS = 30.0
+_MAY_NOT = "check the path and its permissions, and those of its folder; to only look at it, add ?mode=ro to the URL"
 
 
 class Patience:
@@ -44,12 +45,12 @@ def connect(path: str, patience: Patience | None = None) -> apsw.Connection:
     try:
         connection = apsw.Connection(path, statementcachesize=200)
         if connection.readonly("main"):  # SQLite opens what it may not write all the same, and fails later
-            raise StoreUnavailable(f"cannot write {path}: check the path and its permissions")
+            raise StoreUnavailable(f"cannot write {path}: {_MAY_NOT}")
         connection.set_busy_handler(patience or Patience())
         # Without this, statements that use a partial index are prepared anew each time they are given values.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         # Before any setting is made: those below would change a file that is another program's.
-        format_ = _recognise(connection, path)
+        format_ = recognise(connection, path)
         _write_ahead(connection)
         # FULL: an acknowledged commit survives power loss. Group commit pays for the fsync.
         connection.execute("PRAGMA synchronous = FULL")
@@ -85,7 +86,7 @@ def _write_ahead(connection: apsw.Connection) -> None:
                 raise
 
 
-def _recognise(connection: apsw.Connection, path: str) -> int:
+def recognise(connection: apsw.Connection, path: str) -> int:
     """The format of a file of ours, 0 for an empty one; anything else is refused."""
     connection.execute("BEGIN")  # one look: another process may be creating the schema
     try:
@@ -134,7 +135,7 @@ def translate(problem: BaseException, path: str) -> StoreError:
             f"{path} is not a readable SQLite file ({problem}): restore it from a backup or use another path"
         )
     if isinstance(problem, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError):
-        return StoreUnavailable(f"cannot write {path} ({problem}): check the path and its permissions")
+        return StoreUnavailable(f"cannot write {path} ({problem}): {_MAY_NOT}")
     if isinstance(problem, apsw.BusyError | apsw.LockedError):
         return StoreUnavailable(
             f"{path} stayed locked by another process for {_BUSY_SECONDS:.0f} s: is one stopped inside a write?"

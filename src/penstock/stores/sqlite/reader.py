@@ -11,6 +11,7 @@ import apsw
 
 from ...core.errors import StoreUnavailable
 from .connection import MEMORY, connect, translate
+from .looking import Onlooker, check, connect_to_read, outdated
 from .writer import Ticket, Work, Writer, deliver
 
 T = TypeVar("T")
@@ -26,8 +27,9 @@ class Reader:
     than reading.
     """
 
-    def __init__(self, path: str, writer: Writer) -> None:
+    def __init__(self, path: str, writer: Writer | Onlooker) -> None:
         self._path = path
+        self._connect = connect if isinstance(writer, Writer) else connect_to_read
         self._writer = writer
         self._inbox: queue.SimpleQueue[Ticket[Any] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -67,7 +69,10 @@ class Reader:
             while (ticket := self._inbox.get()) is not None:
                 batch = self._collect(ticket)
                 try:
-                    connection = connection or connect(self._path)
+                    if connection is not None and outdated(connection):
+                        connection.close()
+                        connection = None
+                    connection = connection or self._connect(self._path)
                     _read(connection, self._path, batch)
                 except Exception as problem:
                     for one in batch:
@@ -103,6 +108,7 @@ def _read(connection: apsw.Connection, path: str, batch: list[Ticket[Any]]) -> N
     finally:
         if connection.in_transaction:
             cursor.execute("COMMIT")
+    check(connection, path)
 
 
 def _told(problem: Exception, path: str) -> BaseException:

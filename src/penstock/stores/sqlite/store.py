@@ -30,6 +30,7 @@ from ..tailing import follow
 from . import children, events, housekeeping, queues, runs, schedules, state, waits
 from .append import SQL
 from .connection import MEMORY
+from .looking import Onlooker
 from .reader import Reader
 from .transact import transact
 from .writer import Writer
@@ -42,13 +43,15 @@ FEW = 16  # jobs and events that a small commit hands out and writes
 class SqliteStore:
     """Runs, jobs, events and state in one SQLite file; `:memory:` keeps them in this process."""
 
-    def __init__(self, path: str = MEMORY, *, clock: Clock | None = None, namespace: str = "nq") -> None:
+    def __init__(
+        self, path: str = MEMORY, *, clock: Clock | None = None, namespace: str = "nq", read_only: bool = False
+    ) -> None:
         self.path = path
         self.signals = TopicSignals()
         self._clock = clock or SystemClock()
         self._namespace = namespace
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._writer = Writer(path, self._others_committed)
+        self._writer = Onlooker(path) if read_only else Writer(path, self._others_committed)
         self._reader = Reader(path, self._writer)
 
     async def open(self) -> None:

@@ -1,0 +1,93 @@
+"""With --json an error is JSON too: one object on stderr, nothing half said on stdout, the same exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli import run
+
+
+def error_of(answer: Any) -> dict[str, str]:
+    """The error on stderr, which has no other line."""
+    (line,) = answer.err.splitlines()
+    (key,) = (said := json.loads(line))
+    assert key == "error"
+    return said["error"]
+
+
+@pytest.mark.parametrize(
+    ("args", "says", "code"),
+    [
+        (["run", "gret"], "there is no flow 'gret': did you mean 'greet'?", "unknown_flow"),
+        (["run", "greet", "--input", "{"], "the value of --input is not JSON", "not_json"),
+        (["run", "greet", "--priority", "high"], 'unable to convert "high" into int', "usage"),
+        (["run"], "FLOW requires an argument", "usage"),
+        (["runs", "shw"], "There is no command runs shw: did you mean 'show'?", "usage"),
+        (["rnu"], 'Did you mean "run"', "usage"),
+        (["run", "greet", "--nope"], "--nope", "usage"),
+        (["run", "greet", "--url", "nonsense"], "is not a store", "bad_setting"),
+        (["runs"], "there is no store", "not_found"),
+        (["schedules", "run-now"], "ID requires an argument", "usage"),
+    ],
+)
+@pytest.mark.parametrize("first", [False, True])
+def test_an_error_is_one_object(penstock: Callable, args: list[str], says: str, code: str, first: bool) -> None:
+    answer = penstock(*(["--json", *args] if first else [*args, "--json"]))
+    assert (answer.code, answer.out) == (2, "")
+    error = error_of(answer)
+    assert error["code"] == code
+    assert says in error["message"]
+    assert not error["message"].endswith("]")
+    assert set(error) == {"code", "message", "hint"} if code == "usage" else {"code", "message"}
+    if code == "usage":
+        assert error["hint"].startswith("Try: penstock ")
+        assert "--help" not in error["message"]
+
+
+def test_the_answer_of_doctor_is_whole(penstock: Callable) -> None:
+    answer = penstock("doctor", "--dir", "nowhere", "--json")
+    assert (answer.code, answer.json["ok"]) == (2, False)
+    assert error_of(answer)["code"] == "unwell"
+
+
+def test_a_traceback_is_in_the_object(penstock: Callable) -> None:
+    error = error_of(penstock("run", "gret", "--json", "--debug"))
+    assert error["traceback"].startswith("Traceback")
+    assert error["code"] == "unknown_flow"
+
+
+def test_a_bug_of_ours(penstock: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(run, "working_app", broken)
+    answer = penstock("run", "greet", "--json")
+    error = error_of(answer)
+    assert (answer.code, answer.out, error["code"]) == (70, "", "internal")
+    assert "ZeroDivisionError: oh" in error["message"]
+    assert "--debug" in error["hint"]
+
+
+def test_after_two_hyphens_it_is_no_option(penstock: Callable) -> None:
+    assert penstock("runs", "show", "--", "--json").err.startswith("error: ")
+
+
+def test_a_terminal_without_unicode(child: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it cannot show is escaped as JSON does it: otherwise the line would be none."""
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    answer = child("run", "größe", "--json").end()
+    assert "'größe'" in error_of(answer)["message"]
+
+
+def test_workers_that_cannot_begin(child: Callable, project: Path) -> None:
+    (project / "bad.db").write_bytes(b"this is not a database" * 100)
+    answer = child("worker", "--processes", "2", "--url", "sqlite:///bad.db", "--json").end()
+    errors = [json.loads(line)["error"] for line in answer.err.splitlines() if line.startswith("{")]
+    assert answer.code == 2
+    assert errors
+    assert {error["code"] for error in errors} == {"store_corrupt"}

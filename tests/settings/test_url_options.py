@@ -1,0 +1,57 @@
+"""What may follow a `?` in the URL of a store; anything else is said to be wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock import App
+from penstock.app import backend
+from penstock.app.backend import looking_url, may_write, sqlite_path
+from penstock.core.errors import ConfigError, SettingError
+
+
+@pytest.mark.parametrize("option", ["foo=bar", "mode=rw", "mode", "mode=ro&timeout=5"])
+async def test_an_option_that_a_sqlite_url_has_not(tmp_path: Path, option: str) -> None:
+    app = App(f"sqlite:///{tmp_path}/shop.db?{option}", handlers=())
+    with pytest.raises(SettingError, match=r"no option ('foo'|mode=rw|mode=|'timeout'): there is mode=ro, which only"):
+        await app.open()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_question_mark_in_the_name() -> None:
+    assert sqlite_path("sqlite:///what%3F.db") == "what?.db"
+    assert sqlite_path("sqlite:///shop.db?mode=ro") == sqlite_path("sqlite:///shop.db?") == "shop.db"
+
+
+async def test_a_worker_needs_more_than_reading(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    async with App(url, handlers=()):
+        pass
+    async with App(f"{url}?mode=ro", handlers=()) as app:
+        assert await app.runs() == []
+        with pytest.raises(
+            ConfigError, match=r"a worker writes, and .*shop\.db\?mode=ro is only read: take \?mode=ro off"
+        ):
+            await app.run_worker()
+
+
+def test_how_a_file_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "shop.db"
+    url = f"sqlite:///{path}"
+    locked = {str(path)}
+    monkeypatch.setattr(backend.os, "access", lambda place, _: str(place) not in locked)
+    assert looking_url(url) == url  # there is none
+    path.touch()
+    assert looking_url(url) == f"{url}?mode=ro"
+    assert looking_url(f"{url}?mode=ro") == f"{url}?mode=ro"
+    locked = {str(tmp_path)}
+    assert not may_write(str(path))  # the log would have to be created
+    for ending in ("-wal", "-shm"):
+        Path(f"{path}{ending}").touch()
+    assert may_write(str(path))
+    locked = {f"{path}-wal"}
+    assert not may_write(str(path))
+    for other in ("redis://localhost", "sqlite://:memory:", ":memory:", "postgresql://localhost/shop"):
+        assert looking_url(other) == other

@@ -67,8 +67,9 @@ from .core.ids import BadId
 from .core.priority import BadPriority
 from .flows.commands import RunClosed
 from .jobs.context import BadEmit
+from .jobs.patching import StateContention
 from .jobs.schedule import BadSchedule
-from .jobs.state import StateConflict, StateContention
+from .jobs.state import StateConflict
 from .messaging.pgboss.schema import PgBossSchema
 
 __all__ = [

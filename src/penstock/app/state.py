@@ -9,7 +9,8 @@ from ..core.clock import Clock
 from ..core.durations import Duration, to_ms
 from ..core.payload import pack, unpack
 from ..jobs.committer import Committer, Intent
-from ..jobs.state import MAX_PATCH_TRIES, Key, StateContention, join_key
+from ..jobs.patching import patched
+from ..jobs.state import Key, join_key
 from ..ports.store import Store
 from ..ports.unit import Committed, StateWrite, Unit
 from .given import a_function, count
@@ -50,12 +51,7 @@ class AppState:
         """Applies `change` to the stored value atomically and gives the new value."""
         a_function(change, "change", "that makes the new value of the old one")
         full = self._prefix + join_key(key)
-        for _ in range(MAX_PATCH_TRIES):
-            row = await self._store.state(full)
-            value = pack(change(None if row is None else unpack(row.value)))
-            if await self._write(StateWrite(full, value, row.version if row else 0, self._expiry(ttl))):
-                return unpack(value)
-        raise StateContention(f"state {full} changed {MAX_PATCH_TRIES} times while being patched: use more keys")
+        return await patched(self._store, full, change, self._expiry(ttl), self._write)
 
     def _expiry(self, ttl: Duration | None) -> int | None:
         return None if ttl is None else self._clock.now_ms() + to_ms(ttl)

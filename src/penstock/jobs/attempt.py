@@ -396,9 +396,10 @@ class Attempt:
     def recall(self, name: str) -> bytes | None:
         return self.work.claim.memos.get(name)
 
-    async def apply(self, write: StateWrite, name: str, value: bytes) -> bool:
+    async def apply(self, write: StateWrite, name: str) -> bool:
         claim = self.work.claim
-        unit = Unit(self._unit_id(), claim=claim, state=[write], memos=[Memo(claim.scope, name, value)])
+        assert write.value is not None
+        unit = Unit(self._unit_id(), claim=claim, state=[write], memos=[Memo(claim.scope, name, write.value)])
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
         if isinstance(receipt, Fenced):
             raise StaleAttempt(f"attempt {claim.attempt} of {claim.job} lost its lease: nothing more can be recorded")

@@ -7,7 +7,7 @@ safe against concurrent patches; its result is remembered, so a re-run of the ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ..core.clock import Clock
@@ -16,6 +16,7 @@ from ..core.errors import BadArgument, PenstockError
 from ..core.payload import pack, unpack
 from ..ports.store import State
 from ..ports.unit import StateWrite
+from .patching import patched
 
 T = TypeVar("T")
 Key = str | Sequence[str]
@@ -25,17 +26,6 @@ class StateConflict(PenstockError):
     """A key was set and patched in one attempt."""
 
     code = "state_conflict"
-
-
-class StateContention(PenstockError):
-    """A patch lost the race too many times in a row."""
-
-    code = "state_contention"
-
-
-MAX_PATCH_TRIES = 100
-
-Write = Callable[[StateWrite, str, Callable[[], bytes]], Awaitable[bool]]
 
 
 class PatchLog(Protocol):
@@ -51,7 +41,7 @@ class PatchLog(Protocol):
 
     def recall(self, name: str) -> bytes | None: ...
 
-    async def apply(self, write: StateWrite, name: str, value: bytes) -> bool:
+    async def apply(self, write: StateWrite, name: str) -> bool:
         """Compare-and-set together with its memo; False when another write came first."""
         ...
 
@@ -135,14 +125,7 @@ class StateView:
         recalled = self._log.recall(memo)
         if recalled is not None:
             return unpack(recalled)
-        for _ in range(MAX_PATCH_TRIES):
-            row = await self._store.state(full)
-            value = pack(change(None if row is None else unpack(row.value)), f"state {full}")
-            write = StateWrite(full, value, row.version if row else 0, self._expiry(ttl))
-            if await self._log.apply(write, memo, value):
-                return unpack(value)
-            await asyncio.sleep(0)
-        raise StateContention(f"state {full} changed {MAX_PATCH_TRIES} times while being patched: use more keys")
+        return await patched(self._store, full, change, self._expiry(ttl), lambda write: self._log.apply(write, memo))
 
     def _memo(self, full: str, name: str | None) -> str:
         if name is not None:

@@ -199,7 +199,7 @@ class _Memory:
     def recall(self, name: str) -> bytes | None:
         return None
 
-    async def apply(self, write: StateWrite, name: str, value: bytes) -> bool:
+    async def apply(self, write: StateWrite, name: str) -> bool:
         self.write(write)
         return True
 

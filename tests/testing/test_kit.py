@@ -14,6 +14,7 @@ import pytest
 
 from penstock import Backoff, Context, Node, Permanent, RetryPolicy, flow, job, step
 from penstock.core.errors import RunFailed, SchemaViolation, UnknownFlow, UnknownQueue
+from penstock.jobs import worker
 from penstock.testing import FakeClock, TestApp
 from penstock.testing import timeline as timeline_module
 from penstock.testing.snapshots import updating
@@ -241,6 +242,31 @@ async def test_time_that_passes_stops_at_every_retry_on_the_way() -> None:
         await app.start(hourly)
         await app.advance("5h")
         assert [(ms - start) // 3_600_000 for ms in tried] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_worker_that_looks_all_the_time_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next try is due within a moment, in time that stands still: a claim is hardly ever not under way."""
+
+    @job(queue="mail", retry={"attempts": 3, "backoff": {"delay": "1ms", "type": "fixed"}})
+    async def send(input: Any, ctx: Any) -> int:
+        if ctx.attempt < 3:
+            raise TimeoutError("slow")
+        return app.time.now_ms()
+
+    async with TestApp(handlers=[send]) as app:
+        claim = app.store.claim
+
+        async def slow(ask: Any) -> Any:
+            found = await claim(ask)
+            await asyncio.sleep(0.005)
+            return found
+
+        monkeypatch.setattr(app.store, "claim", slow)
+        monkeypatch.setattr(worker.Worker, "_patience", lambda _self: 0.0)
+        ids = await app.enqueue_many("mail", range(5))
+        start = app.time.now_ms()
+        await app.advance("1h")
+        assert [await app.job_result(id) - start for id in ids] == [2] * 5
 
 
 async def test_what_a_rate_limit_holds_back_comes_in_its_time() -> None:

@@ -127,9 +127,9 @@ class Working:
         return self._worker.active if self._worker is not None else 0
 
     @property
-    def active(self) -> int:
-        """How many attempts are under way, those counted in whose claim has not been answered yet."""
-        return self._worker.active + self._worker.asked_for if self._worker is not None else 0
+    def asked_for(self) -> int:
+        """How many more there may be soon: their claim is not answered yet."""
+        return self._worker.asked_for if self._worker is not None else 0
 
     @property
     def next_due(self) -> int | None:

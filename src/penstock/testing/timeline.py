@@ -78,7 +78,16 @@ class Timeline:
     async def _is_settled(self) -> bool:
         """Whether nothing is left to do now, and nothing happened while this was found out."""
         newest = await self._newest()
-        return await self._looks_settled() and newest == await self._newest() and not self._stage._working.active
+        if not await self._looks_settled():
+            return False
+        await self._answered()
+        return newest == await self._newest() and not self._stage._working.in_hand
+
+    async def _answered(self) -> None:
+        """Waits until no claim is under way, which may have taken something. While the next thing is due within a
+        moment, one is most of the time: the worker looks again and again, and the clock stands still."""
+        while self._stage._working.asked_for:  # noqa: ASYNC110 - an answer sets no event
+            await asyncio.sleep(0)
 
     async def _newest(self) -> list[str]:
         return [item.cursor for item in await self._stage.store.feed(None)]
@@ -89,10 +98,9 @@ class Timeline:
             self._held = 0
             return False
         rows = [row for row in await self._rows() if row.counts[JobState.WAITING] and not row.paused]
-        if not rows:
+        if not rows or stage._working.in_hand:
             self._held = 0
-        if not rows or stage._working.active:
-            return not stage._working.active
+            return not rows
         # Waiting, and nobody takes it: a limit holds it back, or the worker has not looked yet.
         self._held += 1
         if self._held % 5 == 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -50,12 +52,7 @@ class Picture:
         )
 
     def _end(self) -> list[Text]:
-        view = self.view
-        if view.status == "completed":
-            return [Text.assemble(("result ", "dim"), one_line(view.result, RESULT))]
-        if view.error is not None:
-            return [Text.assemble(("error ", "red"), one_line(view.error, RESULT))]
-        return [Text.assemble(("reason ", "dim"), one_line(view.reason, RESULT))] if view.reason else []
+        return [Text.assemble((f"{what} ", style), text) for what, style, text in end_of(self.view, RESULT)]
 
 
 def _lines(rows: list[Row], unicode: bool) -> list[Text]:
@@ -93,10 +90,17 @@ def plain(view: FlowView, now_ms: int, unicode: bool = True) -> str:
         percent = f"{row.progress:.0f} %" if row.progress is not None else ""
         rest = "  ".join(part for part in (row.note, percent, row.detail) if part)
         lines.append(f"  {mark} {row.name:<{name}}  {row.took:>{took}}  {rest}".rstrip())
-    if view.status == "completed":
-        lines.append(f"result {one_line(view.result, 10_000)}")
-    elif view.error is not None:
-        lines.append(f"error {one_line(view.error, 10_000)}")
-    elif view.reason:
-        lines.append(f"reason {one_line(view.reason, 10_000)}")
+    lines += [f"{what} {text}" for what, _, text in end_of(view, 10_000)]
     return "\n".join(lines)
+
+
+def end_of(view: FlowView, most: int) -> Iterator[tuple[str, str, str]]:
+    """What the last lines of a picture say: what it is, its style, and the text, of so many characters at most."""
+    for step, kinds in (view.unmet or {}).items():
+        yield "unmet", "yellow", f"{step} never started: {', '.join(kinds)} did not come"
+    if view.status == "completed":
+        yield "result", "dim", one_line(view.result, most)
+    elif view.error is not None:
+        yield "error", "red", one_line(view.error, most)
+    elif view.reason:
+        yield "reason", "dim", one_line(view.reason, most)

@@ -29,6 +29,7 @@ def run_object(view: FlowView) -> dict[str, Any]:
         "result": view.result,
         "error": view.error,
         "reason": view.reason,
+        "unmet": view.unmet,
         "steps": {key: _step_object(step) for key, step in view.steps.items()},
         "emitted": view.emitted,
         "logs": view.logs,

@@ -8,8 +8,8 @@ from rich.text import Text
 from ..core.clock import Clock, from_iso
 from ..core.durations import show_ms
 from ..flows.reducer import FlowView, StepView
-from .picture import ASCII, COLOURS, RESULT
-from .rows import MARKS, elapsed, one_line
+from .picture import ASCII, COLOURS, RESULT, end_of
+from .rows import MARKS, elapsed
 
 MIN_BAR, NAME = 10, 28  # characters
 
@@ -51,13 +51,8 @@ class Timeline:
             yield _line(step, text[:name].ljust(name), (begin, max(end, begin + 1)), now, bar, unicode)
 
     def _end(self) -> RenderResult:
-        view = self.view
-        if view.status == "completed":
-            yield Text.assemble(("result ", "dim"), one_line(view.result, RESULT))
-        elif view.error is not None:
-            yield Text.assemble(("error ", "red"), one_line(view.error, RESULT))
-        elif view.reason:
-            yield Text.assemble(("reason ", "dim"), one_line(view.reason, RESULT))
+        for what, style, text in end_of(self.view, RESULT):
+            yield Text.assemble((f"{what} ", style), text)
 
 
 def _line(step: StepView, name: str, span: tuple[int, int], now: int, width: int, unicode: bool) -> Text:

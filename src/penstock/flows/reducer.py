@@ -47,6 +47,7 @@ class FlowView(msgspec.Struct, rename="camel", omit_defaults=True):
     result: Any = None
     error: str | None = None
     reason: str | None = None
+    unmet: dict[str, list[str]] | None = None  # joins that were never met: step -> kinds that did not come
     steps: dict[str, StepView] = {}
     emitted: list[dict[str, Any]] = []
     logs: list[dict[str, Any]] = []
@@ -112,6 +113,7 @@ def _flow_ended(status: str) -> Callable[[FlowView, Event, dict[str, Any], dict[
     def change(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
         view.status, view.completed_at, view.duration = status, event.ts, data.get("duration")
         view.result, view.error, view.reason = data.get("result"), data.get("error"), data.get("reason")
+        view.unmet = data.get("unmet")
         if status == "cancelled":
             for step in view.steps.values():
                 if step.status in ("pending", "running", "retrying", "waiting"):

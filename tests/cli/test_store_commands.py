@@ -64,6 +64,14 @@ def test_doctor_finds_what_is_wrong(penstock: Callable, project: Path) -> None:
     assert "2 of 9 checks found something to mend, see above [unwell]" in answer.err
 
 
+@pytest.mark.parametrize("options", [[], ["--delay", "1h"]], ids=["now", "later"])
+def test_doctor_finds_work_that_nobody_does(penstock: Callable, options: list[str]) -> None:
+    penstock("enqueue", "lost", *options)
+    answer = penstock("doctor")
+    assert answer.code == 2
+    assert f"queue lost has 1 {'delayed' if options else 'waiting'} and no worker file here works on it" in answer.out
+
+
 def test_why_a_run_waits(penstock: Callable, project: Path) -> None:
     penstock("start", "greet", "--key", "mine")
     assert "there is no worker for it" in penstock("doctor", "mine").out

@@ -112,6 +112,18 @@ async def test_a_function_is_called_and_its_result_is_kept(boss: Any, queue: str
     assert seen == [Message(id, queue, PAYLOAD, 1)]
 
 
+async def test_who_takes_too_long_is_told_so(boss: Any, queue: str) -> None:
+    await _created(boss, queue, retryLimit=0, expireInSeconds=1)
+
+    async def handle(_: Message) -> None:
+        await asyncio.Event().wait()
+
+    async with calling(handle, queue) as app, app.working():
+        id = await boss.ask("send", queue=queue)
+        output = (await _job_in(boss, queue, id, "failed"))["output"]
+    assert output == {"name": "AttemptTimeout", "message": "it took longer than its queue's expireInSeconds, 1 s"}
+
+
 async def test_a_failure_is_tried_again_and_then_a_dead_letter(boss: Any, queue: str) -> None:
     dead = await _created(boss, queue, retryLimit=2, retryDelay=0)
     attempts: list[int] = []

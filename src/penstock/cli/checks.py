@@ -143,10 +143,11 @@ async def _queues(app: App, loaded: bool) -> Check:
     said = []
     for row in await app.queues.list():
         waiting = row.counts["waiting"]
+        held = ", ".join(f"{row.counts[state]} {state}" for state in ("waiting", "delayed") if row.counts[state])
         if row.paused and waiting:
             said.append(f"queue {row.name} is paused with {waiting} waiting")
-        elif loaded and waiting and row.name not in known and not row.name.endswith("-dlq"):
-            said.append(f"queue {row.name} has {waiting} waiting and no worker file here works on it")
+        elif loaded and held and row.name not in known and not row.name.endswith("-dlq"):
+            said.append(f"queue {row.name} has {held} and no worker file here works on it")
     return Check("queues", not said, "; ".join(said) or "none is stuck")
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ...core.errors import PayloadError, PenstockError, Permanent, StoreError
+from ...core.errors import AttemptTimeout, PayloadError, PenstockError, Permanent, StoreError
 from ...core.payload import parse
 from ...ports.messaging import Hands, Message, Write
 from ...stores.postgres import PostgresStore
@@ -87,8 +87,7 @@ class Consumer:
 
     async def _work(self, held: Held) -> None:
         try:
-            async with self._kept(held), asyncio.timeout(held.expires):
-                output = await self._taken(held, self._hands)
+            output = await self._in_time(held)
         except asyncio.CancelledError:
             # The worker stops: the next one need not wait until the job's time is up.
             await self._connections.run(lambda c: self._queues.give_back(c, held))
@@ -101,6 +100,15 @@ class Consumer:
         else:
             if not await self._connections.run(lambda c: self._queues.complete(c, held, output)):
                 log.warning("pg-boss job %s of queue %r was given to another before it was done", held.id, self._queue)
+
+    async def _in_time(self, held: Held) -> Any:
+        try:
+            async with self._kept(held), asyncio.timeout(held.expires) as limit:
+                return await self._taken(held, self._hands)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise AttemptTimeout(f"it took longer than its queue's expireInSeconds, {held.expires:g} s") from None
 
     async def _taken(self, held: Held, hands: Hands) -> Any:
         data = parse(held.data, f"the data of pg-boss job {held.id}") if held.data is not None else None

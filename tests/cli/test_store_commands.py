@@ -65,11 +65,12 @@ def test_doctor_finds_what_is_wrong(penstock: Callable, project: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--delay", "1h"]], ids=["now", "later"])
-def test_doctor_finds_work_that_nobody_does(penstock: Callable, options: list[str]) -> None:
-    penstock("enqueue", "lost", *options)
+def test_doctor_finds_work_that_nobody_does(penstock: Callable, project: Path, options: list[str]) -> None:
+    penstock("start", "greet", *options)
+    (project / "workers" / "greet.py").unlink()
     answer = penstock("doctor")
     assert answer.code == 2
-    assert f"queue lost has 1 {'delayed' if options else 'waiting'} and no worker file here works on it" in answer.out
+    assert f"queue greet has 1 {'delayed' if options else 'waiting'} and no worker file here works on it" in answer.out
 
 
 def test_why_a_run_waits(penstock: Callable, project: Path) -> None:

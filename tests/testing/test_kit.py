@@ -282,6 +282,19 @@ async def test_what_a_rate_limit_holds_back_comes_in_its_time() -> None:
         assert sent == [0, 1, 2]
 
 
+async def test_a_schedule_that_fires_all_the_while_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    @flow("patient")
+    async def patient(ctx: Context) -> None:
+        await ctx.wait.time("10d")
+
+    async with TestApp(handlers=[patient, charge, ship]) as app:
+        await app.schedule("often", flow=charge, payload={"id": 1}, every="1s")
+        monkeypatch.setattr(timeline_module, "OFTEN", 1)
+        monkeypatch.setattr(timeline_module, "PATIENCE", 1)
+        with pytest.raises(AssertionError, match=r"schedule 'often' has fired \d+ times .*pause_schedule\('often'\)"):
+            await app.run_flow("patient")
+
+
 async def test_a_paused_queue_is_named_instead_of_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline_module, "PATIENCE", 3600)  # who waited for it would outlast the test's own limit
     async with TestApp(handlers=[charge, ship]) as app:

@@ -18,6 +18,7 @@ from .open_waits import hint, open_waits, told
 
 PATIENCE = 10.0  # seconds of real time until a test that waits gives up
 PAUSE = 0.001
+OFTEN = 50  # firings of a schedule that are worth a word when a test takes too long
 HELD = 20  # looks at work that nobody takes until it is taken for held back
 
 
@@ -159,6 +160,12 @@ class Timeline:
                 note = f", and it is paused: await app.queues.resume({row.name!r}) lets it go on"
             said.append(f"queue {row.name!r} has {', '.join(f'{n} {state}' for state, n in held.items())}{note}")
         said += [f"{told(wait)}: {hint(wait)}" for wait in await open_waits(self._stage.store) if wait.until is None]
+        said += [
+            f"schedule {row.id!r} has fired {row.fired} times on the way: await app.pause_schedule({row.id!r}) lets time "
+            "pass without it"
+            for row in await self._stage.store.schedules()
+            if row.fired >= OFTEN and not row.paused
+        ]
         return "; ".join(said) or "no queue holds anything"
 
     def _move(self, moment: int) -> None:

@@ -161,8 +161,8 @@ class Timeline:
             said.append(f"queue {row.name!r} has {', '.join(f'{n} {state}' for state, n in held.items())}{note}")
         said += [f"{told(wait)}: {hint(wait)}" for wait in await open_waits(self._stage.store) if wait.until is None]
         said += [
-            f"schedule {row.id!r} has fired {row.fired} times on the way: await app.pause_schedule({row.id!r}) lets time "
-            "pass without it"
+            f"schedule {row.id!r} has fired {row.fired} times on the way: await app.pause_schedule({row.id!r}) lets "
+            "time pass without it"
             for row in await self._stage.store.schedules()
             if row.fired >= OFTEN and not row.paused
         ]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .durations import Duration, to_ms
+from .durations import LONGEST, LONGEST_MS, Duration, to_ms
 from .errors import DefinitionError, Permanent, Retry, SchemaViolation
 
 BackoffType = Literal["fixed", "exponential"]
@@ -51,20 +51,23 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
             raise DefinitionError(f"attempts={policy.attempts}: attempts counts the first try too, so at least 1")
         if policy.backoff.delay_ms < 0 or policy.backoff.max_delay_ms < 0:
             raise DefinitionError(f"retry={value!r}: a delay cannot be negative")
+        if policy.backoff.delay_ms > LONGEST_MS or policy.backoff.max_delay_ms > LONGEST_MS:
+            raise DefinitionError(f"retry={value!r}: a delay is too long: the longest duration is {LONGEST}")
         return policy
 
     def allows(self, error: BaseException) -> bool:
         """Whether this kind of error is worth another try at all."""
-        if isinstance(error, Permanent | SchemaViolation) or getattr(error, "retriable", None) is False:
+        retriable = told(error, "retriable")
+        if isinstance(error, Permanent | SchemaViolation) or retriable is False:
             return False
-        if isinstance(error, Retry) or getattr(error, "retriable", None) is True or not self.retriable_errors:
+        if isinstance(error, Retry) or retriable is True or not self.retriable_errors:
             return True
-        names = {cls.__name__ for cls in type(error).__mro__} | {str(getattr(error, "code", ""))}
+        names = {cls.__name__ for cls in type(error).__mro__} | {_text(told(error, "code"))}
         return not names.isdisjoint(self.retriable_errors)
 
     def delay_ms(self, failures: int, rng: random.Random) -> int:
         """The wait after the given number of failures (1 after the first)."""
-        base = self.backoff.delay_ms
+        base = min(self.backoff.delay_ms, LONGEST_MS)  # a job of another program may ask for anything
         if self.backoff.type == "exponential":
             base = min(base * 2 ** min(failures - 1, 40), self.backoff.max_delay_ms)
         # Half fixed, half random: simultaneous failures spread out, and no retry comes at once.
@@ -74,16 +77,37 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
         """Milliseconds until the next attempt, or None when this failure is final."""
         if failures >= self.attempts or not self.allows(error):
             return None
-        asked = getattr(error, "after", None)
-        if asked is None:
-            asked = getattr(error, "retry_after", None)
-        if asked is not None:
-            try:
-                return to_ms(asked)
-            except ValueError:
-                # Errors of other libraries carry anything here, an HTTP date for one: the policy knows then.
-                pass
-        return self.delay_ms(failures, rng)
+        asked, _ = asked_delay(error)
+        return asked if asked is not None else self.delay_ms(failures, rng)
+
+
+def asked_delay(error: BaseException) -> tuple[int | None, str]:
+    """The wait an error itself asks for, if it does, as milliseconds; or why what it asks for cannot be used.
+
+    Errors of other libraries carry anything here, an HTTP date for one: the policy knows then."""
+    for name in ("after", "retry_after"):
+        try:
+            asked = getattr(error, name, None)
+            if asked is not None:
+                return to_ms(asked), ""
+        except Exception as problem:  # also of a property of theirs
+            return None, f"`{name}` is left out, the retry policy says when: {_text(problem) or type(problem).__name__}"
+    return None, ""
+
+
+def told(error: BaseException, name: str) -> Any:
+    """What an error says of itself under a name; None if it does not, or fails to."""
+    try:
+        return getattr(error, name, None)
+    except Exception:  # a property: an error that cannot be asked still has to be recorded
+        return None
+
+
+def _text(value: object) -> str:
+    try:
+        return "" if value is None else str(value)
+    except Exception:
+        return ""
 
 
 Retries = RetryPolicy | Mapping[str, Any] | int

@@ -36,6 +36,11 @@ def to_ms(value: Duration) -> int:
     return round(ms)
 
 
+def from_ms(ms: float) -> Duration:
+    """The duration of so many milliseconds, as other programs count; `to_ms` has yet to judge it."""
+    return ms if ms > LONGEST_MS else ms / 1000  # too long either way, and what Python cannot divide is not divided
+
+
 def _shown(value: Duration) -> str:
     try:
         return repr(value)

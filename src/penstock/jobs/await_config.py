@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..core.durations import Duration, to_ms
+from ..core.durations import Duration, from_ms, to_ms
 from ..core.errors import BadDuration, DefinitionError
 from .context import BadEmit, check_kind
 from .waits import TriggerType
@@ -109,4 +109,4 @@ def _span(value: Mapping[str, Any], key: str) -> Any:
     ms = value.get(f"{key}Ms")
     if ms is not None and (isinstance(ms, bool) or not isinstance(ms, int | float)):
         raise DefinitionError(f"{key}Ms={ms!r} of an await: give a number of milliseconds")
-    return ms / 1000 if ms is not None else value.get(key)
+    return from_ms(ms) if ms is not None else value.get(key)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -117,6 +118,7 @@ Retries = RetryPolicy | Mapping[str, Any] | int
 def _checked(policy: RetryPolicy) -> RetryPolicy:
     """A policy made by hand has whatever it was given: the same types are asked of it as of a mapping."""
     _check_names(policy.retriable_errors)
+    _check_words(policy, getattr(policy.backoff, "type", None), policy.on_fail)
     try:
         return msgspec.convert(msgspec.to_builtins(policy), RetryPolicy)
     except (msgspec.ValidationError, TypeError) as problem:
@@ -129,13 +131,42 @@ def _check_names(errors: Any) -> None:
         raise DefinitionError(f"retriable_errors={errors!r}: give a list of names of classes or codes, ['ValueError']")
 
 
+_POLICY = {"attempts": "attempts", "backoff": "backoff", "retriableErrors": "retriable_errors", "onFail": "on_fail"}
+_BACKOFF = {
+    "type": "type", "delay": "delay", "maxDelay": "max_delay", "jitter": "jitter", "delayMs": "delay_ms",
+    "maxDelayMs": "max_delay_ms", "cap": "cap",
+}  # fmt: skip
+
+
+def _check_keys(given: Any, keys: Iterable[str], known: Mapping[str, str], what: str) -> None:
+    for key in keys:
+        if _camel(str(key)) not in known:
+            near = difflib.get_close_matches(_camel(str(key)), list(known), 1)
+            hint = f"did you mean {known[near[0]]!r}?" if near else f"known are {', '.join(known.values())}"
+            raise DefinitionError(f"retry={given!r}: {what} has no {key!r}; {hint}")
+
+
+def _check_words(given: Any, type_: Any, on_fail: Any) -> None:
+    for name, value, words in (
+        ("the backoff's type", type_, get_args(BackoffType)),
+        ("on_fail", on_fail, ("dlq", "drop")),
+    ):
+        if value is not None and value not in words:
+            raise DefinitionError(f"retry={given!r}: {name} is {value!r}: write {' or '.join(map(repr, words))}")
+
+
 def _read(value: Mapping[str, Any]) -> RetryPolicy:
     fields = {_camel(str(key)): item for key, item in value.items()}
+    backoff = fields.get("backoff")
+    _check_keys(value, value, _POLICY, "a policy")
+    if isinstance(backoff, Mapping):
+        _check_keys(value, backoff, _BACKOFF, "its backoff")
     if "retriableErrors" in fields:
         _check_names(fields["retriableErrors"])
-    backoff = fields.get("backoff")
     if fields.get("onFail") == "retry":  # the attempts say how often; what comes after them is a dead letter
         fields["onFail"] = "dlq"
+    type_ = backoff.get("type") if isinstance(backoff, Mapping) else getattr(backoff, "type", None)
+    _check_words(value, type_, fields.get("onFail"))
     try:
         if isinstance(backoff, Mapping):
             fields["backoff"] = _read_backoff(backoff)

@@ -27,6 +27,12 @@ moments = st.integers(YEAR_1, YEAR_9999)
         (1_719_667_845_123, "2024-06-29T13:30:45.123Z"),
         (YEAR_9999, "9999-12-31T23:59:59.999Z"),
         (YEAR_1, "0001-01-01T00:00:00.000Z"),
+        # As JavaScript writes them.
+        (YEAR_9999 + 1, "+010000-01-01T00:00:00.000Z"),
+        (1_800_000_000_000_000, "+059009-09-24T08:00:00.000Z"),
+        (8_640_000_000_000_000, "+275760-09-13T00:00:00.000Z"),
+        (YEAR_1 - 1, "+000000-12-31T23:59:59.999Z"),
+        (-62_198_755_200_000, "-000001-01-01T00:00:00.000Z"),
     ],
 )
 def test_iso(ms: int, text: str) -> None:
@@ -37,6 +43,11 @@ def test_iso(ms: int, text: str) -> None:
 @given(moments)
 def test_iso_and_back_is_exact(ms: int) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", iso(ms))
+    assert from_iso(iso(ms)) == ms
+
+
+@given(st.integers(-(10**30), 10**30))
+def test_whatever_a_store_holds_can_be_shown(ms: int) -> None:
     assert from_iso(iso(ms)) == ms
 
 
@@ -70,6 +81,21 @@ def test_a_datetime_of_any_zone(moment: datetime, minutes: int) -> None:
     zoned = moment.replace(tzinfo=timezone(timedelta(minutes=minutes)))
     assert moment_ms(zoned) == moment_ms(moment.replace(tzinfo=UTC)) - minutes * 60_000
     with pytest.raises(BadArgument, match="has no time zone"):
+        moment_ms(moment)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime.max.replace(tzinfo=UTC),
+        datetime.max.replace(tzinfo=timezone(timedelta(hours=-14))),
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
+    ],
+)
+def test_moments_that_cannot_be_written_are_refused(moment: datetime) -> None:
+    with pytest.raises(
+        BadArgument, match=r"is out of range: moments lie between 0001-.* and 9999-12-31T23:59:59\.999Z"
+    ):
         moment_ms(moment)
 
 

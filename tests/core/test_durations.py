@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.durations import show_ms, to_ms
+from penstock.core.durations import LONGEST_MS, show_ms, to_ms
+from penstock.core.errors import BadDuration
 
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
@@ -59,7 +60,26 @@ def test_what_is_not_is_named(value: Any) -> None:
     assert repr(value) in str(problem.value)
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(list(UNITS))), min_size=1, max_size=6))
+@pytest.mark.parametrize("value", ["36525d", "36525d 0ms", LONGEST_MS / 1000, timedelta(days=36_525)])
+def test_a_hundred_years_is_the_longest(value: Any) -> None:
+    assert to_ms(value) == LONGEST_MS
+
+
+@pytest.mark.parametrize("value", ["36525d1ms", "99999999d", 1e20, 10**400, 1_800_000_000_000, timedelta.max])
+def test_what_is_longer_is_told_the_longest(value: Any) -> None:
+    with pytest.raises(BadDuration, match=r"is too long: the longest duration is 36525d \(100 years\)") as problem:
+        to_ms(value)
+    assert repr(value) in str(problem.value)
+
+
+def test_a_number_that_python_does_not_write() -> None:
+    with pytest.raises(BadDuration, match="too long"):
+        to_ms(10**5000)
+    with pytest.raises(BadDuration, match="negative"):
+        to_ms(-(10**5000))
+
+
+@given(st.lists(st.tuples(st.integers(0, 800), st.sampled_from(list(UNITS))), min_size=1, max_size=6))
 def test_parts_add_up(parts: list[tuple[int, str]]) -> None:
     assert to_ms("".join(f"{n}{unit}" for n, unit in parts)) == sum(n * UNITS[unit] for n, unit in parts)
 

@@ -32,7 +32,22 @@ DECORATED = {
     "compensation's step": ('@flow("f", compensation={"step": 5})', "name the 'step' that undoes this one"),
     "names of errors": ('@job(retry=RetryPolicy(3, retriable_errors="Oh"))', "retriable_errors='Oh': give a list of"),
     "an error itself": ("@job(retry=RetryPolicy(3, retriable_errors=[OSError]))", "give a list of names of classes"),
-    "backoff": ('@job(retry=RetryPolicy(3, Backoff("lin")))', "Invalid enum value 'lin' - at `$.backoff.type`"),
+    "backoff": ('@job(retry=RetryPolicy(3, Backoff("lin")))', "the backoff's type is 'lin': write 'fixed' or 'expon"),
+    "a backoff of a mapping": (
+        '@job(retry={"backoff": {"type": "linear"}})',
+        "the backoff's type is 'linear': write 'fixed' or 'exponential'",
+    ),
+    "a slip in a policy": ('@job(retry={"attempt": 3})', "a policy has no 'attempt'; did you mean 'attempts'?"),
+    "a stranger in a policy": ('@job(retry={"times": 3})', "known are attempts, backoff, retriable_errors, on_fail"),
+    "a slip in a backoff": ('@job(retry={"backoff": {"max_dely": 3}})', "has no 'max_dely'; did you mean 'max_delay'?"),
+    "on_fail": ('@job(retry={"on_fail": "stop"})', "on_fail is 'stop': write 'dlq' or 'drop'"),
+    "a policy's on_fail": ('@job(retry=RetryPolicy(on_fail="stop"))', "on_fail is 'stop': write 'dlq' or 'drop'"),
+    "wait": ('@step(wait="1h")', "wait is '1h': give a mapping with a type of time, event or trigger, such as {"),
+    "a slip in a wait": ('@step(wait={"type": "time", "dely": 5})', "wait has the unknown key 'dely': did you mean"),
+    "a flow that is no name": ('@step(on="a", flow=3)', "3 cannot be used as flow name: use letters, digits"),
+    "a number as a flow": ("@flow(3)", "3 cannot be used as flow name: use letters, digits"),
+    "an empty name": ('@job(queue="q", name="")', "'' cannot be used as name: use letters, digits"),
+    "an empty step": ('@flow("f", step="")', "'' cannot be used as name: use letters, digits"),
     "attempts": ('@job(retry=RetryPolicy(attempts="x"))', "Expected `int`, got `str` - at `$.attempts`"),
     "dead_letter_queue": ('@job(queue="dl", dead_letter_queue=7)', "7 cannot be used as dead_letter_queue: use let"),
     "idempotency_key": ('@flow("f", idempotency_key=5)', 'idempotency_key is 5: write "auto"'),
@@ -75,6 +90,10 @@ CONFIGS = {
     "flow": ("{'flow': 'shop'}", "config['flow'] is 'shop': give a mapping of accepts"),
     "dlq": ("{'dlq': 'q'}", "config['dlq'] is 'q': give a mapping of enabled, queue"),
     "timeoutMs": ("{'timeoutMs': '5s'}", "timeoutMs='5s': give a number of milliseconds"),
+    "await": ("{'await': '1h'}", "await is '1h': give a mapping with a type of time, event or trigger"),
+    "a flow's id": ("{'flow': {'id': 3, 'triggers': 'a'}}", "3 cannot be used as flow name: use letters, digits"),
+    "a main flow's id": ("{'flow': {'id': 3, 'role': 'main'}}", "3 cannot be used as flow name: use letters, digits"),
+    "timeoutMs without end": ("{'timeoutMs': 10**400}", "too long: the longest duration is 36525d"),
     "a list": ("['queue']", "config is ['queue']: give a mapping of await"),
 }
 
@@ -120,3 +139,18 @@ async def test_a_key_function_that_fails_is_named() -> None:
             ) as e:
                 await call
             assert e.value.code == "bad_argument"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"handlers": mail}, "handlers is mail, one value: give a list of them, [mail]"),
+        ({"handlers": 5}, "handlers is 5, one value"),
+        ({"handlers": "mail"}, "handlers is 'mail', one value"),
+        ({"handlers": (), "bridges": 5}, "bridges is 5, one value: give a list of them, [5]"),
+    ],
+)
+def test_one_where_several_are_wanted(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(PenstockError) as problem:
+        App(":memory:", **given)
+    assert (problem.value.code, says in str(problem.value)) == ("bad_argument", True)

@@ -230,7 +230,7 @@ def _count_fires(app: Any) -> list[str]:
         ({"flow": "report", "every": "1h", "cron": "* * * * *"}, "exactly one of"),
         ({"every": "1h"}, "either flow"),
         ({"flow": "report", "queue": "clean", "every": "1h"}, "either flow"),
-        ({"flow": "report", "every": 0}, "every 0 ms"),
+        ({"flow": "report", "every": 0}, "every=0 is too often for a schedule: give every='1s' or more"),
         ({"flow": "report", "cron": "every day"}, "not a cron expression"),
         ({"flow": "report", "cron": "* * * * *", "tz": "Mars/Olympus"}, "not a time zone"),
     ],
@@ -248,6 +248,15 @@ async def test_other_refusals_of_schedules(memory: Any) -> None:
             await a.schedule("s", flow="nothing", every="1h")
         with pytest.raises(NotJSON):
             await a.schedule("s", flow="report", every="1h", payload=object())
-        with pytest.raises(BadId):
+        with pytest.raises(BadId, match=r"'not an id' cannot be used as schedule id: .* at most 160 characters"):
             await a.schedule("not an id", flow="report", every="1h")
+        with pytest.raises(BadId, match=rf"'{'x' * 161}' cannot be used as schedule id: .* at most 160 characters"):
+            await a.schedule("x" * 161, flow="report", every="1h")
         assert await a.schedules() == []
+
+
+async def test_the_longest_id(memory: Any, clock: FakeClock) -> None:
+    id = "x" * 160
+    async with memory(report, clock=clock) as a, a.working():
+        await a.schedule(id, flow="report", every="1h")
+        assert await a.ended(await a.run_schedule(id)) == "completed"

@@ -225,7 +225,8 @@ DAY = datetime(2030, 1, 1, tzinfo=UTC)
     [
         ({}, "exactly one of"),
         ({"every": "1h", "cron": "* * * * *"}, "exactly one of"),
-        ({"every": 0}, "every 0 ms"),
+        ({"every": 0}, "every=0 is too often for a schedule: give every='1s' or more"),
+        ({"every": "999ms"}, "every='999ms' is too often"),
         ({"every": "1h", "limit": 0}, "limit=0: give a whole number of at least 1"),
         ({"every": "1h", "limit": True}, "limit=True"),
         ({"every": "1h", "limit": "3"}, "limit='3'"),
@@ -257,6 +258,21 @@ def test_other_values_that_are_refused() -> None:
         make_spec(every="often")
     with pytest.raises(BadArgument, match="is not a moment"):
         make_spec(at="tomorrow")  # type: ignore[arg-type]
+
+
+NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("tz", ["UTC", "Asia/Tokyo", "America/New_York"])
+@pytest.mark.parametrize("when", [{"every": "36525d"}, {"every": "1h"}, {"cron": "0 9 * * *"}, {"cron": "0 0 29 2 *"}])
+def test_there_is_no_slot_after_the_last_day_of_the_calendar(when: dict[str, Any], tz: str) -> None:
+    spec = make_spec(**when, tz=tz, start=NEVER)
+    assert next_slot(spec, 0) is None
+
+
+def test_the_shortest_and_the_longest() -> None:
+    assert make_spec(every="1s").every_ms == 1000
+    assert next_slot(make_spec(every="36525d"), 1) == 36_525 * 86_400_000
 
 
 def test_moments_of_any_zone() -> None:

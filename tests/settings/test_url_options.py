@@ -9,7 +9,7 @@ import pytest
 from penstock import App
 from penstock.app import backend
 from penstock.app.backend import looking_url, may_write, sqlite_path
-from penstock.core.errors import ConfigError, SettingError
+from penstock.core.errors import ConfigError, SettingError, StoreUnavailable
 
 
 @pytest.mark.parametrize("option", ["foo=bar", "mode=rw", "mode", "mode=ro&timeout=5"])
@@ -55,3 +55,44 @@ def test_how_a_file_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not may_write(str(path))
     for other in ("redis://localhost", "sqlite://:memory:", ":memory:", "postgresql://localhost/shop"):
         assert looking_url(other) == other
+
+
+@pytest.mark.parametrize("port", ["99999", "65536", "0", "abc", "-5"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://127.0.0.1:PORT/0",
+        "rediss://ann:secret@[::1]:PORT/0",
+        "redis+sentinel://127.0.0.1:26379,127.0.0.1:PORT/main",
+        "postgresql://ann:secret@127.0.0.1:PORT/shop",
+        "postgresql://[::1]:PORT/shop",
+        "postgresql://127.0.0.1:5432,127.0.0.1:PORT/shop",
+        "postgresql:///shop?host=127.0.0.1&port=PORT",
+    ],
+)
+async def test_ports_there_are_not(url: str, port: str) -> None:
+    with pytest.raises(SettingError, match=f"^{port} is not a port: one lies between 1 and 65535") as problem:
+        await App(url.replace("PORT", port), handlers=()).open()
+    assert "secret" not in str(problem.value)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "postgresql"])
+@pytest.mark.parametrize("password", ["sec/ret", "77777?ret"])
+async def test_a_password_that_looks_like_a_port_is_not_shown(scheme: str, password: str) -> None:
+    with pytest.raises(
+        SettingError, match=r"^what stands after the host is not a port: .* is written %2F or"
+    ) as problem:
+        await App(f"{scheme}://ann:{password}@127.0.0.1/0", handlers=()).open()
+    for part in ("sec/", "sec ", "'sec'", "ret@", "77777"):
+        assert part not in str(problem.value)
+
+
+async def test_a_url_that_is_none() -> None:
+    with pytest.raises(SettingError, match=r"not a Postgres URL .*: write postgresql://") as problem:
+        await App("postgresql://ann:secret@[::1/shop", handlers=()).open()
+    assert "secret" not in str(problem.value)
+
+
+async def test_several_hosts_are_named() -> None:
+    with pytest.raises(StoreUnavailable, match=r"postgresql://127\.0\.0\.1:1,127\.0\.0\.1:2/shop"):
+        await App("postgresql://ann:secret@127.0.0.1:1,127.0.0.1:2/shop", handlers=()).open()

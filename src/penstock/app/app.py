@@ -52,7 +52,7 @@ from .bridging import AppHands, moving
 from .doubts import Doubts
 from .families import Families
 from .following import once_known
-from .given import count, dedupe_key
+from .given import count, dedupe_key, several
 from .options import NoInput, RunSearch, StartOptions, WorkerOptions
 from .outbox import Outbox
 from .queues import DeadLetters, Queues
@@ -123,7 +123,7 @@ class App:
         self.registry = self._load(handlers, dir is not None or (handlers is None and "PENSTOCK_DIR" in os.environ))
         self._recorder = Recorder(self.settings.namespace, redactor)
         self._store = store
-        self._bridges = tuple(bridges)
+        self._bridges = tuple(several(bridges, "bridges"))
         self._prefix = f"{os.urandom(6).hex()}-"
         self._numbers = itertools.count(1)
         self._is_open = False
@@ -541,7 +541,7 @@ class App:
         return kind(self.store, committer, self._engine, forks, self._doubts, registry, mask(self.settings.url))
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, dir_given: bool) -> Registry:
-        self._given = from_functions(list(handlers)) if handlers is not None else []
+        self._given = from_functions(several(handlers, "handlers")) if handlers is not None else []
         self._has_dir = dir_given or (handlers is None and Path(self.settings.dir).is_dir())
         self._files_bridges: list[Bridge] = []
         if not self._has_dir:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -85,5 +86,5 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def _short(value: Any) -> str:
-    shown = repr(value)
+    shown = value.__name__ if inspect.isfunction(value) or inspect.ismodule(value) else repr(value)
     return shown if len(shown) <= 60 else f"{shown[:60]}…"

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from ..core.errors import PenstockError, StoreError
-from ..core.ids import check_id
+from ..core.ids import check_schedule_id
 from ..core.payload import parse
 from ..core.priority import MAX_PRIORITY
 from ..jobs.committer import Committer, Intent
@@ -164,7 +164,7 @@ class PgBossImport:
         """Here first, then gone there: fired twice at worst, never not at all."""
         queue = self._rename.get(schedule.queue, schedule.queue)
         try:
-            id = check_id(f"{queue}.{schedule.key}" if schedule.key else queue, "schedule id")
+            id = check_schedule_id(f"{queue}.{schedule.key}" if schedule.key else queue)
             if schedule.kind != "cron":
                 raise BadSchedule(f"its kind is {schedule.kind!r}, and only cron expressions can be moved: add it anew")
             spec = make_spec(cron=schedule.cron, tz=schedule.tz)

@@ -11,7 +11,7 @@ import msgspec
 from ..core.clock import Clock, iso
 from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule
 from ..core.events import Body
-from ..core.ids import check_id, uuid7
+from ..core.ids import check_schedule_id, uuid7
 from ..core.payload import pack, unpack
 from ..flows.commands import Commands
 from ..flows.registry import Registry
@@ -71,8 +71,7 @@ class Scheduling:
 
     async def upsert(self, id: str, spec: ScheduleSpec, target: Target) -> ScheduleRow:
         """Creates a schedule or changes it; what it has fired is kept."""
-        check_id(f"{id}.{2**43}", "schedule id")  # its runs are called <id>.<slot>
-        check_id(id, "schedule id")
+        check_schedule_id(id)
         self._check_target(target)
         while True:
             was = await self._store.schedule(id)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..core.durations import to_ms
+from ..core.durations import LONGEST, to_ms
 from ..core.errors import NotJSON
 from ..core.payload import parse
 from .mistakes import UsageMistake
@@ -78,7 +78,7 @@ def read_ago(text: str | None, option: str) -> datetime | str | None:
         return _with_zone(datetime.fromisoformat(text))
     except ValueError:
         raise UsageMistake(
-            f"{option} {text}: write how long ago, such as 2h, or a time such as 2030-01-31T09:00"
+            f"{option} {text}: write how long ago, such as 2h, at most {LONGEST}, or a time such as 2030-01-31T09:00"
         ) from None
 
 

@@ -12,11 +12,13 @@ Duration = str | int | float | timedelta
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+LONGEST_MS = 36_525 * 86_400_000  # a hundred years: what is due then can still be written as a date, by everybody
+LONGEST = "36525d (100 years)"
 _HINT = 'write "500ms", "30s", "1h30m", "7d", a number of seconds or a timedelta'
 
 
 def to_ms(value: Duration) -> int:
-    """Whole milliseconds; BadDuration names the value and the forms that are understood."""
+    """Whole milliseconds, a hundred years at most; BadDuration names the value and the forms that are understood."""
     if isinstance(value, timedelta):
         ms = value.total_seconds() * 1000
     elif isinstance(value, str):
@@ -26,10 +28,24 @@ def to_ms(value: Duration) -> int:
     else:
         raise BadDuration(f"{value!r} is not a duration: {_HINT}")
     if isinstance(ms, float) and not isfinite(ms):
-        raise BadDuration(f"a duration must have an end: {value!r}")
+        raise BadDuration(f"a duration must have an end, and the longest is {LONGEST}: {value!r}")
     if ms < 0:
-        raise BadDuration(f"a duration cannot be negative: {value!r}")
+        raise BadDuration(f"a duration cannot be negative: {_shown(value)}")
+    if ms > LONGEST_MS:
+        raise BadDuration(f"{_shown(value)} is too long: the longest duration is {LONGEST}")
     return round(ms)
+
+
+def from_ms(ms: float) -> Duration:
+    """The duration of so many milliseconds, as other programs count; `to_ms` has yet to judge it."""
+    return ms if ms > LONGEST_MS else ms / 1000  # too long either way, and what Python cannot divide is not divided
+
+
+def _shown(value: Duration) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return "a number of thousands of digits"
 
 
 def _parse(text: str) -> float:

@@ -12,6 +12,7 @@ import re
 from .errors import PenstockError
 
 MAX_ID = 200
+MAX_SCHEDULE_ID = 160
 _ID = re.compile(r"[A-Za-z0-9._-]+")
 # At most 18 digits, so that every store's 64-bit integers hold the sequence of a cursor someone made up.
 _EVENT_ID = re.compile(r"[0-9]{1,18}-([0-9]{1,18})")
@@ -25,14 +26,19 @@ class BadId(PenstockError):
     code = "bad_id"
 
 
-def check_id(value: str, what: str = "id") -> str:
+def check_id(value: str, what: str = "id", most: int = MAX_ID) -> str:
     """The id itself, or BadId saying which rule it breaks."""
-    if not isinstance(value, str) or not _ID.fullmatch(value) or value.isdigit() or len(value) > MAX_ID:
+    if not isinstance(value, str) or not _ID.fullmatch(value) or value.isdigit() or len(value) > most:
         raise BadId(
             f"{value!r} cannot be used as {what}: use letters, digits, '.', '_' and '-', not digits alone, "
-            f"at most {MAX_ID} characters"
+            f"at most {most} characters"
         )
     return value
+
+
+def check_schedule_id(value: str) -> str:
+    """An id for a schedule: what it starts is called after it and the slot, or a UUID."""
+    return check_id(value, "schedule id", MAX_SCHEDULE_ID)
 
 
 def check_name(value: str, what: str) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
-from .durations import Duration, to_ms
+from .durations import LONGEST, LONGEST_MS, Duration, to_ms
 from .errors import DefinitionError, Permanent, Retry, SchemaViolation
 
 BackoffType = Literal["fixed", "exponential"]
@@ -51,20 +52,23 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
             raise DefinitionError(f"attempts={policy.attempts}: attempts counts the first try too, so at least 1")
         if policy.backoff.delay_ms < 0 or policy.backoff.max_delay_ms < 0:
             raise DefinitionError(f"retry={value!r}: a delay cannot be negative")
+        if policy.backoff.delay_ms > LONGEST_MS or policy.backoff.max_delay_ms > LONGEST_MS:
+            raise DefinitionError(f"retry={value!r}: a delay is too long: the longest duration is {LONGEST}")
         return policy
 
     def allows(self, error: BaseException) -> bool:
         """Whether this kind of error is worth another try at all."""
-        if isinstance(error, Permanent | SchemaViolation) or getattr(error, "retriable", None) is False:
+        retriable = told(error, "retriable")
+        if isinstance(error, Permanent | SchemaViolation) or retriable is False:
             return False
-        if isinstance(error, Retry) or getattr(error, "retriable", None) is True or not self.retriable_errors:
+        if isinstance(error, Retry) or retriable is True or not self.retriable_errors:
             return True
-        names = {cls.__name__ for cls in type(error).__mro__} | {str(getattr(error, "code", ""))}
+        names = {cls.__name__ for cls in type(error).__mro__} | {_text(told(error, "code"))}
         return not names.isdisjoint(self.retriable_errors)
 
     def delay_ms(self, failures: int, rng: random.Random) -> int:
         """The wait after the given number of failures (1 after the first)."""
-        base = self.backoff.delay_ms
+        base = min(self.backoff.delay_ms, LONGEST_MS)  # a job of another program may ask for anything
         if self.backoff.type == "exponential":
             base = min(base * 2 ** min(failures - 1, 40), self.backoff.max_delay_ms)
         # Half fixed, half random: simultaneous failures spread out, and no retry comes at once.
@@ -74,16 +78,37 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
         """Milliseconds until the next attempt, or None when this failure is final."""
         if failures >= self.attempts or not self.allows(error):
             return None
-        asked = getattr(error, "after", None)
-        if asked is None:
-            asked = getattr(error, "retry_after", None)
-        if asked is not None:
-            try:
-                return to_ms(asked)
-            except ValueError:
-                # Errors of other libraries carry anything here, an HTTP date for one: the policy knows then.
-                pass
-        return self.delay_ms(failures, rng)
+        asked, _ = asked_delay(error)
+        return asked if asked is not None else self.delay_ms(failures, rng)
+
+
+def asked_delay(error: BaseException) -> tuple[int | None, str]:
+    """The wait an error itself asks for, if it does, as milliseconds; or why what it asks for cannot be used.
+
+    Errors of other libraries carry anything here, an HTTP date for one: the policy knows then."""
+    for name in ("after", "retry_after"):
+        try:
+            asked = getattr(error, name, None)
+            if asked is not None:
+                return to_ms(asked), ""
+        except Exception as problem:  # also of a property of theirs
+            return None, f"`{name}` is left out, the retry policy says when: {_text(problem) or type(problem).__name__}"
+    return None, ""
+
+
+def told(error: BaseException, name: str) -> Any:
+    """What an error says of itself under a name; None if it does not, or fails to."""
+    try:
+        return getattr(error, name, None)
+    except Exception:  # a property: an error that cannot be asked still has to be recorded
+        return None
+
+
+def _text(value: object) -> str:
+    try:
+        return "" if value is None else str(value)
+    except Exception:
+        return ""
 
 
 Retries = RetryPolicy | Mapping[str, Any] | int
@@ -93,6 +118,7 @@ Retries = RetryPolicy | Mapping[str, Any] | int
 def _checked(policy: RetryPolicy) -> RetryPolicy:
     """A policy made by hand has whatever it was given: the same types are asked of it as of a mapping."""
     _check_names(policy.retriable_errors)
+    _check_words(policy, getattr(policy.backoff, "type", None), policy.on_fail)
     try:
         return msgspec.convert(msgspec.to_builtins(policy), RetryPolicy)
     except (msgspec.ValidationError, TypeError) as problem:
@@ -105,13 +131,42 @@ def _check_names(errors: Any) -> None:
         raise DefinitionError(f"retriable_errors={errors!r}: give a list of names of classes or codes, ['ValueError']")
 
 
+_POLICY = {"attempts": "attempts", "backoff": "backoff", "retriableErrors": "retriable_errors", "onFail": "on_fail"}
+_BACKOFF = {
+    "type": "type", "delay": "delay", "maxDelay": "max_delay", "jitter": "jitter", "delayMs": "delay_ms",
+    "maxDelayMs": "max_delay_ms", "cap": "cap",
+}  # fmt: skip
+
+
+def _check_keys(given: Any, keys: Iterable[str], known: Mapping[str, str], what: str) -> None:
+    for key in keys:
+        if _camel(str(key)) not in known:
+            near = difflib.get_close_matches(_camel(str(key)), list(known), 1)
+            hint = f"did you mean {known[near[0]]!r}?" if near else f"known are {', '.join(known.values())}"
+            raise DefinitionError(f"retry={given!r}: {what} has no {key!r}; {hint}")
+
+
+def _check_words(given: Any, type_: Any, on_fail: Any) -> None:
+    for name, value, words in (
+        ("the backoff's type", type_, get_args(BackoffType)),
+        ("on_fail", on_fail, ("dlq", "drop")),
+    ):
+        if value is not None and value not in words:
+            raise DefinitionError(f"retry={given!r}: {name} is {value!r}: write {' or '.join(map(repr, words))}")
+
+
 def _read(value: Mapping[str, Any]) -> RetryPolicy:
     fields = {_camel(str(key)): item for key, item in value.items()}
+    backoff = fields.get("backoff")
+    _check_keys(value, value, _POLICY, "a policy")
+    if isinstance(backoff, Mapping):
+        _check_keys(value, backoff, _BACKOFF, "its backoff")
     if "retriableErrors" in fields:
         _check_names(fields["retriableErrors"])
-    backoff = fields.get("backoff")
     if fields.get("onFail") == "retry":  # the attempts say how often; what comes after them is a dead letter
         fields["onFail"] = "dlq"
+    type_ = backoff.get("type") if isinstance(backoff, Mapping) else getattr(backoff, "type", None)
+    _check_words(value, type_, fields.get("onFail"))
     try:
         if isinstance(backoff, Mapping):
             fields["backoff"] = _read_backoff(backoff)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..core.durations import from_ms
 from ..core.errors import DefinitionError
+from ..jobs.await_config import Await, read_await
 from ..jobs.definition import JobDefinition, make_handler
 from ..jobs.keeping import read_removal
 from ..jobs.option_values import check_keys, read_kinds
@@ -135,7 +137,7 @@ def _options(config: Mapping[str, Any], queue: str | None, file: str) -> dict[st
     return {
         "queue": queue or config.get("queue"),
         "retry": config.get("retryPolicy"),
-        "timeout": timeout_ms / 1000 if timeout_ms is not None else config.get("timeout"),
+        "timeout": from_ms(timeout_ms) if timeout_ms is not None else config.get("timeout"),
         "priority": config.get("priority"),
         "concurrency": config.get("concurrency"),
         "max_active": config.get("maxActive"),
@@ -148,8 +150,15 @@ def _options(config: Mapping[str, Any], queue: str | None, file: str) -> dict[st
         "idempotency_key": config.get("idempotencyKey"),
         "input_schema": config.get("inputSchema"),
         "output_schema": config.get("outputSchema"),
-        "wait": config.get("await"),
+        "wait": _await(config, file),
     }
+
+
+def _await(config: Mapping[str, Any], file: str) -> Await | None:
+    try:
+        return read_await(config.get("await"), "await")
+    except DefinitionError as problem:
+        raise DefinitionError(str(problem), where=file) from None
 
 
 def _keep(config: Mapping[str, Any], ours: str, theirs: str) -> Any:

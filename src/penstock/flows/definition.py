@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from ..core.durations import Duration
 from ..core.errors import DefinitionError
-from ..core.ids import check_name
+from ..core.ids import BadId, check_name
 from ..core.retry import Retries
 from ..jobs.await_config import Await
 from ..jobs.context import BadEmit, check_kind
@@ -38,6 +38,8 @@ class StepDefinition:
     compensate_on: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.flow is not None:
+            _check_flow_name(self.flow, self.handler.where)
         for kind in self.emits or ():
             try:
                 check_kind(kind)
@@ -72,6 +74,7 @@ class FlowDefinition:
     on_change: OnChange = "continue"  # what becomes of runs begun under another version
 
     def __post_init__(self) -> None:
+        _check_flow_name(self.name, self.entry.handler.where)
         if not isinstance(self.events, Mapping):
             raise DefinitionError(
                 f"events={self.events!r}: give the schema of each kind, such as {{'order.paid': Paid}}",
@@ -133,7 +136,7 @@ def flow(
         kinds = read_kinds("emits", emits, handler.where)
         first = StepDefinition(handler, emits=kinds, flow=name, **_compensation(compensation, handler.where))
         definition = FlowDefinition(
-            check_name(name, "flow name"),
+            name,
             first,
             version,
             read_kinds("accepts", accepts, handler.where) or (),
@@ -209,7 +212,14 @@ def scheduled_step(step: StepDefinition, schedule: CodeSchedule | None) -> StepD
             where=step.handler.where,
         )
     name = step.flow or step.name
-    return FlowDefinition(check_name(name, "flow name"), replace(step, flow=name), schedule=schedule)
+    return FlowDefinition(name, replace(step, flow=name), schedule=schedule)
+
+
+def _check_flow_name(name: str, where: str) -> None:
+    try:
+        check_name(name, "flow name")
+    except BadId as problem:
+        raise DefinitionError(str(problem), where=where) from None
 
 
 def _mark(fn: F, definition: Any) -> F:

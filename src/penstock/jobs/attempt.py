@@ -22,12 +22,14 @@ from ..core.errors import (
     Retry,
     SchemaViolation,
     StaleAttempt,
+    StoreError,
     SuspendSwallowed,
     Suspension,
     WorkerLost,
 )
 from ..core.events import Body
 from ..core.payload import NULL, pack, unpack
+from ..core.retry import asked_delay
 from ..ports.runner import Interrupt, Runner
 from ..ports.store import ChildRow, State, Store
 from ..ports.unit import DELIVERIES, Committed, Fenced, Memo, NewEvent, Receipt, StateWrite, Unit
@@ -46,6 +48,7 @@ log = logging.getLogger(HANDLER)
 SHUTDOWN = "shutdown"
 LEASE_LOST = "lease lost"
 MAX_LOGGED = 8_000
+MAX_SAID = 500
 
 
 class Attempt:
@@ -91,6 +94,14 @@ class Attempt:
 
     async def run(self) -> Ending:
         """Never raises for what the handler does."""
+        try:
+            return await self._end()
+        except StoreError:
+            raise
+        except Exception as problem:  # of what is made of the handler's end
+            return self.bare_failure(ErrorInfo.of(problem, self.work.recorder))
+
+    async def _end(self) -> Ending:
         work, claim = self.work, self.work.claim
         try:
             # The engine's own jobs kill nobody; given up, they would leave a step asleep for ever.
@@ -201,18 +212,28 @@ class Attempt:
 
     async def failure(self, problem: Exception) -> Failure:
         """The attempt as failed after all, for a reason found while recording it."""
-        return await self._failure(problem, None)
+        return await self._failure(problem, None, raised=False)
 
-    async def _failure(self, problem: BaseException, schema_error: dict[str, Any] | None) -> Failure:
+    def bare_failure(self, error: ErrorInfo, final: bool = False) -> Failure:
+        """The attempt as failed, with nothing but its error: what else there was cannot be recorded."""
+        policy, failures = self.work.handler.retry, self.work.claim.failures + 1
+        delay = None if final or failures >= policy.attempts else policy.delay_ms(failures, self._rng)
+        return Failure(self._silent(), error, delay, bare=True)
+
+    async def _failure(
+        self, problem: BaseException, schema_error: dict[str, Any] | None, raised: bool = True
+    ) -> Failure:
         policy, failures = self.work.handler.retry, self.work.claim.failures + 1
         sleeping = self._sleeping
-        if sleeping is not None and sleeping.suspended and not isinstance(problem, ReplayError):
+        if raised and sleeping is not None and sleeping.suspended and not isinstance(problem, ReplayError):
             problem = SuspendSwallowed(_swallowed(sleeping, f"raised {type(problem).__name__}"))
         final = isinstance(problem, _FINAL)
         delay = None if final else policy.next_delay_ms(problem, failures, self._rng)
         error = ErrorInfo.of(problem, self.work.recorder)
         if isinstance(problem, Retry) and failures >= policy.attempts:
             error = _in_vain(error, failures, policy.attempts)
+        elif delay is not None and not isinstance(problem, Retry):  # which says so itself
+            error = _said_of_delay(error, self.work.recorder.text(asked_delay(problem)[1]))
         if sleeping is None:
             return Failure(await self._spoken(), error, delay, schema_error)
         if sleeping.suspended:
@@ -413,6 +434,11 @@ def _in_vain(error: ErrorInfo, failures: int, attempts: int) -> ErrorInfo:
     """Whoever asks for another attempt and has none left is told why there was none."""
     used = f"{failures} of {attempts} attempt{'s are' if attempts > 1 else ' is'} used"
     return msgspec.structs.replace(error, error=f"{error.error} ({used}: `retry=` gives more)")
+
+
+def _said_of_delay(error: ErrorInfo, said: str) -> ErrorInfo:
+    """An error whose own word on when to try again cannot be used says so."""
+    return msgspec.structs.replace(error, error=f"{error.error} ({said[:MAX_SAID]})") if said else error
 
 
 def _swallowed(sleeping: Sleeping, what: str) -> str:

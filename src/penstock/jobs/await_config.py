@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..core.durations import Duration, to_ms
+from ..core.durations import Duration, from_ms, to_ms
 from ..core.errors import BadDuration, DefinitionError
 from .context import BadEmit, check_kind
+from .option_values import check_keys
 from .waits import TriggerType
 
 AwaitType = Literal["time", "event", "trigger"]
@@ -77,18 +78,19 @@ class Await:
         return {key: value for key, value in shown.items() if value is not None}
 
 
-def read_await(value: Await | Mapping[str, Any] | None) -> Await | None:
+def read_await(value: Await | Mapping[str, Any] | None, option: str = "wait") -> Await | None:
     """A wait as the specs write it: `{type, eventKind, where, match, delay, triggerType, timeout, onTimeout}`.
 
-    Numbers are seconds, as everywhere; `delayMs` and `timeoutMs` are milliseconds.
+    Numbers are seconds, as everywhere; `delayMs` and `timeoutMs` are milliseconds. `option` is what it is called there.
     """
     if value is None or isinstance(value, Await):
         return value
     if not isinstance(value, Mapping):
-        raise DefinitionError(f"await is {value!r}: give a mapping with a type of time, event or trigger")
-    for key in value:
-        if key not in _KEYS:
-            raise DefinitionError(f"await has the unknown key {key!r}: known are {', '.join(sorted(_KEYS))}")
+        raise DefinitionError(
+            f"{option} is {value!r}: give a mapping with a type of time, event or trigger, such as "
+            '{"type": "time", "delay": "1h"}'
+        )
+    check_keys(value, _KEYS, option)
     return Await(
         type=value.get("type", "event" if "eventKind" in value else ""),
         event=value.get("eventKind", value.get("event", value.get("kind"))),
@@ -109,4 +111,4 @@ def _span(value: Mapping[str, Any], key: str) -> Any:
     ms = value.get(f"{key}Ms")
     if ms is not None and (isinstance(ms, bool) or not isinstance(ms, int | float)):
         raise DefinitionError(f"{key}Ms={ms!r} of an await: give a number of milliseconds")
-    return ms / 1000 if ms is not None else value.get(key)
+    return from_ms(ms) if ms is not None else value.get(key)

@@ -197,7 +197,7 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
     try:
         retry = RetryPolicy.of(options.get("retry"))
         return Handler(
-            name=name or _name_of(fn),
+            name=_name_of(fn) if name is None else name,
             fn=fn,
             queue=options.get("queue"),
             retry=retry,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..core.durations import to_ms
+from ..core.durations import LONGEST, LONGEST_MS, to_ms
 from ..core.errors import BadDuration, DefinitionError
 from ..ports.unit import RateLimit
 
@@ -95,6 +95,8 @@ def read_limit(limit: Any, key: Any) -> RateLimit | None:
             raise DefinitionError(f"rate_limit={limit!r}: {number!r} is not a whole number")
     if rate.max < 1 or rate.duration_ms < 1:
         raise DefinitionError(f"rate_limit={limit!r}: nothing could ever begin; give at least 1, and a span of time")
+    if rate.duration_ms > LONGEST_MS:
+        raise DefinitionError(f"rate_limit={limit!r}: the span is too long: the longest duration is {LONGEST}")
     if rate.per_key and key is None:
         raise DefinitionError("rate_limit is per key, but there is no rate_key: give the key's path in the payload")
     return msgspec.structs.replace(rate, per_key=key is not None)

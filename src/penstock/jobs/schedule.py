@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from ..core.clock import iso, moment_ms
+from ..core.clock import LATEST_MS, iso, moment_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, ConfigError
 from ..ports.store import ScheduleRow
@@ -19,6 +19,7 @@ from ..ports.unit import ScheduleMove
 Overlap = Literal["allow", "skip", "queue", "replace"]
 CatchUp = Literal["one", "all", "none"]
 
+LEAST_EVERY_MS = 1000  # as often as cron can: each slot is a commit, and found by looking at a clock
 MOST_MISSED = 1000  # slots that catch_up="all" makes up for, the newest ones
 GRACE_MS = 60_000  # a slot older than this counts as missed for catch_up="none"
 CODE = "code"  # the origin of a schedule that a decorator or a worker file asks for
@@ -92,8 +93,8 @@ def make_spec(
     if sum(x is not None for x in (every, cron, at)) != 1:
         raise BadSchedule("a schedule needs exactly one of every='5m', cron='0 9 * * *' or at=<datetime>")
     every_ms = to_ms(every) if every is not None else None
-    if every_ms is not None and every_ms < 1:
-        raise BadSchedule("a schedule cannot run every 0 ms: give every='1s' or more")
+    if every_ms is not None and every_ms < LEAST_EVERY_MS:
+        raise BadSchedule(f"every={every!r} is too often for a schedule: give every='1s' or more")
     if at is not None and not (start is None and end is None and limit is None):
         raise BadSchedule("at=… is once: start, end and limit are for every=… and cron=…")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
@@ -148,7 +149,8 @@ def next_slot(spec: ScheduleSpec, after_ms: int) -> int | None:
     if spec.start_ms is not None:
         after_ms = max(after_ms, spec.start_ms - 1)
     slot = _raw_slot(spec, after_ms)
-    return None if slot is None or (spec.end_ms is not None and slot > spec.end_ms) else slot
+    end = LATEST_MS if spec.end_ms is None else spec.end_ms
+    return None if slot is None or slot > end else slot
 
 
 def _raw_slot(spec: ScheduleSpec, after_ms: int) -> int | None:
@@ -158,11 +160,14 @@ def _raw_slot(spec: ScheduleSpec, after_ms: int) -> int | None:
         # Slots are counted from the epoch, so that every scheduler counts the same ones.
         return (after_ms // spec.every_ms + 1) * spec.every_ms
     assert spec.cron is not None
-    for found in CronSim(spec.cron, _local(after_ms, spec.tz)):
-        slot = _ms(found)
-        # In an hour that comes twice cronsim knows the first pass only: asked in the second, it looks back.
-        if slot > after_ms:
-            return slot
+    try:
+        for found in CronSim(spec.cron, _local(after_ms, spec.tz)):
+            slot = _ms(found)
+            # In an hour that comes twice cronsim knows the first pass only: asked in the second, it looks back.
+            if slot > after_ms:
+                return slot
+    except (OverflowError, ValueError):
+        pass  # the calendar ends with the year 9999
     return None
 
 

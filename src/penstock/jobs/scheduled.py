@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from ..core.errors import DefinitionError, PenstockError
-from ..core.ids import check_id
+from ..core.ids import check_schedule_id
 from ..core.payload import pack, unpack
 from ..core.priority import check_priority
 from .definition import Handler
@@ -59,7 +59,7 @@ def _read(value: ScheduleConfig, handler: Handler) -> CodeSchedule:
     handler.check_input(unpack(pack(payload, "the payload of the schedule")))
     return CodeSchedule(
         make_spec(**given, origin=CODE),
-        check_id(id, "schedule id") if id is not None else None,
+        check_schedule_id(id) if id is not None else None,
         payload,
         check_priority(priority) if priority is not None else None,
     )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..core.durations import Duration, to_ms
+from ..core.durations import Duration, from_ms, to_ms
 from ..core.errors import BadArgument, DefinitionError
 from ..core.retry import Retries
 from ..ports.unit import OnFailure
@@ -120,7 +120,7 @@ def _read_mapping(given: Mapping[str, Any], where: str) -> Node:
         name=given.get("name"),
         id=opts.get("jobId"),
         # BullMQ counts milliseconds.
-        delay=(delay / 1000 if isinstance(delay, int | float) else to_ms(delay) / 1000) if delay else None,
+        delay=(from_ms(delay) if isinstance(delay, int | float) else to_ms(delay) / 1000) if delay else None,
         priority=opts.get("priority"),
         retry=_retry(opts),
     )

@@ -11,6 +11,7 @@ import msgspec
 
 from ..core.errors import PenstockError
 from ..core.payload import pack
+from ..core.retry import told
 from ..ports.unit import Claim, StateWrite
 from ..telemetry.recorder import Recorder
 from .committer import Intent
@@ -42,17 +43,17 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, problem: BaseException, recorder: Recorder) -> ErrorInfo:
         """The error with its stack in the user's own code, its secrets hidden."""
-        code = getattr(problem, "code", None)
+        code = told(problem, "code")
         stack = None
         if not isinstance(problem, PenstockError) or problem.__traceback__ is not None:
             frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not _ours(frame.filename)]
             if frames:
-                lines = [*traceback.format_list(frames), *traceback.format_exception_only(problem)]
+                lines = [*traceback.format_list(frames), *_last_lines(problem)]
                 stack = recorder.text(_clean("".join(lines)[-MAX_STACK - MARGIN :]))[-MAX_STACK:]
         return cls(
             recorder.text(_text(problem))[:MAX_MESSAGE],
             type(problem).__name__,
-            recorder.text(_clean(str(code))) if code is not None else None,
+            recorder.text(_clean(_str(code))) or None if code is not None else None,
             stack,
         )
 
@@ -60,18 +61,35 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 _OURS = tuple(os.path.dirname(file) + os.sep for file in (os.path.dirname(__file__), asyncio.__file__))
 
 
+def unrecorded(error: ErrorInfo, problem: BaseException, recorder: Recorder) -> ErrorInfo:
+    """The same error, and that something went wrong while it was recorded; its stack is left out."""
+    why = recorder.text(f"{type(problem).__name__}: {_text(problem)}")[:MAX_MESSAGE]
+    return ErrorInfo(f"{error.error} (what else it left could not be recorded: {why})", error.name, error.code)
+
+
 def _ours(file: str) -> bool:
     return file.startswith(_OURS)
 
 
 def _text(problem: BaseException) -> str:
-    try:
-        text = str(problem)
-    except Exception:  # an error that cannot even say what it is still has to be recorded
-        text = ""
+    text = _str(problem)
     if text and isinstance(problem, KeyError):
         text = f"KeyError: {text}"  # the bare key says nothing
     return _clean((text or type(problem).__name__)[: MAX_MESSAGE + MARGIN])
+
+
+def _str(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # an error that cannot even say what it is still has to be recorded
+        return ""
+
+
+def _last_lines(problem: BaseException) -> list[str]:
+    try:
+        return traceback.format_exception_only(problem)
+    except Exception:  # a SyntaxError made by hand, its parts of any type
+        return [f"{type(problem).__name__}\n"]
 
 
 def _clean(text: str) -> str:
@@ -108,6 +126,7 @@ class Failure(msgspec.Struct):
     retry_in_ms: int | None  # None: this failure is final
     schema_error: dict[str, Any] | None = None
     kept: Kept = msgspec.field(default_factory=Kept)
+    bare: bool = False  # all that could be left out of it is
 
 
 class Waiting(msgspec.Struct):

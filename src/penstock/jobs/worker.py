@@ -17,12 +17,12 @@ from ..ports.store import Distant, Listener, Store
 from ..ports.unit import Ask, Claim, Claims, Refused
 from .asking import Asking, QueueLimits
 from .attempt import LEASE_LOST, SHUTDOWN, Attempt
-from .committer import Committer
+from .committer import Committer, Intent
 from .leases import LeaseKeeper
 from .quarantine import Quarantine
 from .read_ahead import PATIENCE, ReadAhead
 from .sleeping import OUTDATED
-from .work import Ending, Engine, Failure, Limited, Stopped, Success, Waiting, Work
+from .work import Ending, Engine, Failure, Limited, Stopped, Success, Waiting, Work, unrecorded
 
 log = logging.getLogger("penstock.worker")
 
@@ -284,48 +284,43 @@ class Worker:
         return not self._stopping.is_set() or self._grace > 0
 
     async def _settle(self, attempt: Attempt, ending: Ending) -> bool:
-        """Records how it ended; whether it did."""
-        work = attempt.work
-        match ending:
-            case Success():
-                intent = work.succeeded(ending)
-            case Failure():
-                intent = work.failed(ending)
-            case Waiting():
-                intent = work.suspended(ending)
-            case Limited():
-                intent = work.limited(ending)
-            case Stopped(reason=reason):
-                if reason == LEASE_LOST:
-                    log.warning(
-                        "attempt %d of %s lost its lease; what it did is not recorded",
-                        work.claim.attempt,
-                        work.claim.job,
-                    )
-                    return False
-                intent = work.stopped(ending)
-        if isinstance(ending, Failure):
-            _tell(work, ending)
-        intent.frees = work.claim.queue
+        """Records how it ended; whether it did. What cannot be recorded is a failure of the attempt, and recorded as
+        one: left alone it would come again when its lease has run out, and end the same way."""
         try:
-            receipt = await self._committer.submit(intent)
-            if isinstance(receipt, Refused) and receipt.why == "children":
-                pending = ChildrenPending(
-                    f"{receipt.key!r} returned while children of it were still waited for, or after one had failed it: "
-                    "await ctx.remove_children() in its handler, or let them end first"
-                )
-                return await self._settle(attempt, await attempt.failure(pending))
-            if isinstance(receipt, Refused):
-                # A gate was opened while the handler went to sleep before it: it is run again with what came.
-                return await self._settle(attempt, Stopped(ending.spoken, OUTDATED))
-            return intent.ended
+            return await self._record(attempt, ending)
         except StoreError:
             raise
         except Exception as problem:
-            # What a decision calls of the user's own raised: that is a failure of the attempt, to be recorded as one.
-            if isinstance(ending, Failure):
+            # What a decision calls of the user's own raised, or what the handler gave cannot be written.
+            if not isinstance(ending, Failure):
+                return await self._settle(attempt, await attempt.failure(problem))
+            if ending.bare:
                 raise
-            return await self._settle(attempt, await attempt.failure(problem))
+            log.warning("the failure of %s cannot be recorded whole", attempt.work.claim.job, exc_info=problem)
+            error = unrecorded(ending.error, problem, attempt.work.recorder)
+            return await self._settle(attempt, attempt.bare_failure(error, ending.retry_in_ms is None))
+
+    async def _record(self, attempt: Attempt, ending: Ending) -> bool:
+        work = attempt.work
+        if isinstance(ending, Stopped) and ending.reason == LEASE_LOST:
+            said = "attempt %d of %s lost its lease; what it did is not recorded"
+            log.warning(said, work.claim.attempt, work.claim.job)
+            return False
+        intent = _intent(work, ending)
+        if isinstance(ending, Failure):
+            _tell(work, ending)
+        intent.frees = work.claim.queue
+        receipt = await self._committer.submit(intent)
+        if isinstance(receipt, Refused) and receipt.why == "children":
+            pending = ChildrenPending(
+                f"{receipt.key!r} returned while children of it were still waited for, or after one had failed it: "
+                "await ctx.remove_children() in its handler, or let them end first"
+            )
+            return await self._settle(attempt, await attempt.failure(pending))
+        if isinstance(receipt, Refused):
+            # A gate was opened while the handler went to sleep before it: it is run again with what came.
+            return await self._settle(attempt, Stopped(ending.spoken, OUTDATED))
+        return intent.ended
 
     # Leases and cancellation
 
@@ -389,6 +384,20 @@ class Worker:
     def _under_way(self) -> list[asyncio.Task[None]]:
         # A task that was cancelled before it began has not taken itself off the list.
         return [task for task in self._tasks.values() if not task.done()]
+
+
+def _intent(work: Work, ending: Ending) -> Intent:
+    match ending:
+        case Success():
+            return work.succeeded(ending)
+        case Failure():
+            return work.failed(ending)
+        case Waiting():
+            return work.suspended(ending)
+        case Limited():
+            return work.limited(ending)
+        case Stopped():
+            return work.stopped(ending)
 
 
 def _why_lost(claim: Claim) -> str:

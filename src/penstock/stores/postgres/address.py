@@ -44,14 +44,18 @@ class Address:
     def shown(self) -> str:
         """For messages: no password, no options."""
         parts = urlsplit(self.dsn)
-        host = parts.hostname or "localhost"
-        return f"postgresql://{host}{f':{parts.port}' if parts.port else ''}{parts.path} (schema {self.schema})"
+        hosts = parts.netloc.rpartition("@")[2] or "localhost"  # there may be several
+        return f"postgresql://{hosts}{parts.path} (schema {self.schema})"
 
 
 def read_address(url: str) -> Address:
     """Takes our options off a URL: `postgresql://user@host/db?schema=penstock&pool=5&pooling=transaction&migrate=no`."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as problem:  # it may not be shown: it may hold a password
+        raise SettingError(f"not a Postgres URL ({problem}): write postgresql://user@host:5432/database") from None
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    _check_ports(parts.netloc, given.get("port", ""), broken="@" in parts.path + parts.query)
     rest = {key: value for key, value in given.items() if key not in OURS}
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(rest), ""))
     try:
@@ -67,6 +71,20 @@ def read_address(url: str) -> Address:
         _choice(given, "pooling", {"session": False, "transaction": True}, "session"),
         _choice(given, "migrate", {"yes": True, "no": False}, "yes"),
     )
+
+
+def _check_ports(netloc: str, option: str, *, broken: bool) -> None:
+    """The driver finds a wrong port late, and in words of its own. A password with a slash in it breaks the URL in two,
+    and stands where the port would: it is not to be shown."""
+    hosts = netloc.rpartition("@")[2].split(",")
+    ports = [host.rpartition("]")[2].partition(":")[2] for host in hosts]  # an IPv6 address has colons of its own
+    for port in (*ports, *option.split(",")):
+        if port and not (port.isdecimal() and 0 < int(port) < 65536):
+            shown = "what stands after the host" if broken else port
+            raise SettingError(
+                f"{shown} is not a port: one lies between 1 and 65535, as in postgresql://user@host:5432/database; a / "
+                "or a ? in a password is written %2F or %3F"
+            )
 
 
 def _choice(given: dict[str, str], name: str, values: dict[str, bool], default: Literal["session", "yes"]) -> bool:

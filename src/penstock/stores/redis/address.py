@@ -62,13 +62,15 @@ def parse(url: str) -> Address:
     if sentinel and not path:
         raise SettingError(f"the URL names sentinels and no master: write {FORMS}")
     master = path.pop(0) if sentinel else None
+    usual = 26379 if sentinel else 6379
+    hosts = tuple(_host(place, usual, rest) for place in (places or "localhost").split(","))
     query = {key: values[-1] for key, values in parse_qs(parts.query, keep_blank_values=True).items()}
     if unknown := sorted(set(query) - set(OPTIONS)):
         raise SettingError(f"a Redis URL has no option {unknown[0]!r}: there are {', '.join(OPTIONS)}")
     query = {key: value for key, value in query.items() if value}
     user, _, password = login.partition(":")
     return Address(
-        hosts=tuple(_host(place, 26379 if sentinel else 6379) for place in (places or "localhost").split(",")),
+        hosts=hosts,
         user=unquote(user) or None,
         password=unquote(password) or None,
         db=_number(path[0] if path else query.get("db", "0"), "database"),
@@ -80,15 +82,24 @@ def parse(url: str) -> Address:
     )
 
 
-def _host(place: str, port: int) -> tuple[str, int]:
+def _host(place: str, port: int, rest: str) -> tuple[str, int]:
     if place.startswith("["):  # an IPv6 address
-        host, _, rest = place[1:].partition("]")
-        return host, _number(rest.lstrip(":") or str(port), "port")
-    host, _, given = place.partition(":")
-    return host or "localhost", _number(given or str(port), "port")
+        host, _, given = place[1:].partition("]")
+        given = given.lstrip(":")
+    else:
+        host, _, given = place.partition(":")
+    given = given or str(port)
+    if not given.isdecimal() or not 0 < int(given) < 65536:
+        # A password with a slash in it breaks the URL in two, and stands where the port would: it is not to be shown.
+        shown = "what stands after the host" if "@" in rest.partition(place)[2] else given
+        raise SettingError(
+            f"{shown} is not a port: one lies between 1 and 65535; a / or a ? in a password is written %2F or %3F; "
+            f"write {FORMS}"
+        )
+    return host or "localhost", int(given)
 
 
 def _number(text: str, what: str) -> int:
-    if not text.isdigit():
+    if not text.isdecimal():
         raise SettingError(f"{text!r} is not a {what}: write {FORMS}")
     return int(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import os
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..core.clock import Clock, SystemClock, iso, moment_ms
 from ..core.durations import Duration, to_ms
-from ..core.errors import BadArgument, ConfigError, WaitTimeout
+from ..core.errors import BadArgument, ConfigError
 from ..core.events import Event
 from ..core.ids import check_name
 from ..core.priority import check_priority
@@ -58,6 +57,7 @@ from .outbox import Outbox
 from .queues import DeadLetters, Queues
 from .scheduling import Scheduling
 from .state import AppState
+from .waited import waited
 from .waiting import Waiting, WaitView
 from .working import Working
 from .writers import Transactions, Writers
@@ -413,11 +413,8 @@ class App:
 
     async def job_result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Waits for a plain job and gives its result; raises RunFailed if it finally failed."""
-        try:
-            async with asyncio.timeout(to_ms(timeout) / 1000 if timeout is not None else None):
-                return await self._enqueuing.result(id)
-        except TimeoutError:
-            raise WaitTimeout(f"job {id!r} has not ended after {timeout}: is a worker running for its queue?") from None
+        async with waited(f"job {id!r}", timeout, "its queue") as patience:
+            return await self._enqueuing.result(id, patience=patience)
 
     # Schedules
 

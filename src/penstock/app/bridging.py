@@ -18,6 +18,7 @@ from ..jobs.context import check_kind
 from ..ports.messaging import Bridge, Hands, Write
 from ..ports.store import Store
 from ..ports.unit import Conflict, NewEvent, Receipt, Unit
+from .background import in_background
 
 if TYPE_CHECKING:
     from .app import App
@@ -30,7 +31,7 @@ async def moving(app: App, bridges: Sequence[Bridge]) -> AsyncIterator[None]:
         for bridge in bridges:
             await bridge.open(AppHands(app))
             stack.push_async_callback(bridge.close)
-        tasks = [asyncio.create_task(bridge.run(), name="penstock-bridge") for bridge in bridges]
+        tasks = [in_background(bridge.run, "penstock-bridge") for bridge in bridges]
         try:
             yield
         finally:

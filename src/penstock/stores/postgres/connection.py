@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
-from ...core.errors import SettingError, StoreError, StoreFull, StoreUnavailable
+from ...core.errors import SettingError, StoreClosed, StoreError, StoreFull, StoreUnavailable
 from .address import Address, unknown_option
 from .silence import notice_silence, server_settings
 
@@ -142,7 +142,7 @@ class Connections:
     async def _once(self, work: Work[T]) -> T:
         async with self._places:
             if self._closed:
-                raise StoreUnavailable(f"the store {self.address.shown} is closed")
+                raise StoreClosed(f"the store {self.address.shown} is closed")
             connection = await self._take()
             self._lent += 1
             try:

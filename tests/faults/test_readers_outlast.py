@@ -1,0 +1,170 @@
+"""Whoever waits for news from a server that dies and comes back goes on after the last event it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import postgres_server
+import redis_server
+from penstock import App, Event, flow, job
+from penstock.core.errors import StoreUnavailable
+from penstock.testing.until import until
+
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
+PATIENCE = 60
+LAMP = "nq:entity:lamp"
+
+
+class Mortal:
+    """A server that can be killed and started again, and keeps what it acknowledged."""
+
+    def __init__(self, url: str, kill: Callable[[], None], start: Callable[[], None]) -> None:
+        self.url = url
+        self._kill = kill
+        self._start = start
+
+    async def kill(self) -> None:
+        await asyncio.to_thread(self._kill)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._start)
+
+
+@pytest.fixture(params=["postgres", "redis"])
+def mortal(request: pytest.FixtureRequest) -> Iterator[Mortal]:
+    memory = Path("/dev/shm")
+    quick = str(memory) if memory.is_dir() and shutil.disk_usage(memory).free > 2**30 else None
+    with tempfile.TemporaryDirectory(prefix="penstock-mortal-", dir=quick) as name:
+        if request.param == "redis":
+            redis = redis_server.Server(Path(name), "--appendonly", "yes")
+            yield Mortal(redis.url(), redis.kill, redis.start)
+            redis.stop()
+        else:
+            postgres = postgres_server.Server(Path(name), durable=True)
+            yield Mortal(postgres.url(), postgres.crash, postgres.start)
+            postgres.stop()
+
+
+@flow("patient")
+async def patient(ctx: Any) -> str:
+    await ctx.wait.event("go")
+    return "gone"
+
+
+async def _collect(events: AsyncIterator[Event], into: list[Event]) -> None:
+    async for event in events:
+        into.append(event)
+
+
+async def _light(app: App, numbers: range) -> None:
+    for n in numbers:
+        await app.events.append(LAMP, "lamp.lit", n, key=f"lamp-{n}")
+
+
+async def _command(*words: str) -> asyncio.subprocess.Process:
+    """A command of a person's that prints."""
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "penstock.cli", *words, stdout=pipe, stderr=pipe, env={**os.environ, "NO_COLOR": "1"}
+    )
+
+
+def _numbers(events: list[Event]) -> list[Any]:
+    return [event.data for event in events]
+
+
+async def test_readers_go_on_after_the_last_event_they_were_given(
+    mortal: Mortal, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "penstock.store")
+    release = asyncio.Event()
+
+    @job(queue="slow")
+    async def slow() -> str:
+        await release.wait()
+        return "done"
+
+    by_kind: list[Event] = []
+    by_subject: list[Event] = []
+    subscribed: list[Event] = []
+    followed: list[Event] = []
+    of_queue: list[Event] = []
+    lamps = (by_kind, by_subject, subscribed)
+
+    def lit(count: int) -> bool:
+        return all(_numbers(events) == list(range(count)) for events in lamps)
+
+    async with App(mortal.url, handlers=[patient, slow]) as app, app.working():
+        run, id = await app.start("patient"), await app.enqueue("slow")
+        await app.events.on_kind("lamp.lit", by_kind.append)
+        await app.events.on_subject("lamp", by_subject.append)
+        readers = [
+            asyncio.create_task(_collect(app.events.subscribe(LAMP), subscribed)),
+            asyncio.create_task(_collect(app.follow(run), followed)),
+            asyncio.create_task(_collect(app.queues.events("slow"), of_queue)),
+        ]
+        ends = [
+            asyncio.create_task(end)
+            for end in (app.result(run, timeout=120), app.wait(run), app.job_result(id, timeout=120))
+        ]
+        printing = await _command("events", run, "--follow", "--json", "--url", mortal.url)
+        assert printing.stdout is not None
+        assert printing.stderr is not None
+        printed = [await printing.stdout.readline()]  # it has begun
+        await _light(app, range(3))
+        await until(lambda: lit(3) and followed and of_queue, PATIENCE)
+
+        await mortal.kill()
+        away = {
+            "subscribers by kind and subject": 1,
+            f"stream {LAMP}": 1,
+            f"stream nq:flow:{run}": 1,
+            "stream nq:queue:slow": 1,
+            f"the end of run {run!r}": 2,
+            f"the end of job {id!r}": 1,
+        }
+        await until(lambda: _away(caplog) == away, PATIENCE)
+        assert b"no news for now" in await printing.stderr.readline()
+        for late in (anext(app.events.subscribe("nq:global")), app.result(run), app.job_result(id)):
+            with pytest.raises(StoreUnavailable):
+                await late
+        await mortal.start()
+
+        await _light(app, range(3, 6))
+        await app.emit("go")
+        release.set()
+        await until(lambda: lit(6), PATIENCE)
+        assert [await ends[0], (await ends[1]).status, await ends[2]] == ["gone", "completed", "done"]
+        whole = await app.events.read_all(f"nq:flow:{run}")
+        await until(lambda: followed == whole, PATIENCE)
+        await until(lambda: of_queue and of_queue[-1].kind == "job.completed", PATIENCE)
+        assert of_queue == await app.events.read_all("nq:queue:slow")
+        printed += (await printing.communicate())[0].splitlines()
+        assert printing.returncode == 0
+        assert [msgspec.json.decode(line)["id"] for line in printed] == [event.id for event in whole]
+        assert _away(caplog) == away
+        for reader in readers:
+            reader.cancel()
+        await asyncio.wait(readers)
+
+
+def _away(caplog: pytest.LogCaptureFixture) -> dict[str, int]:
+    """Who said, and how often, that there is no news for now."""
+    said = [record.getMessage().partition(": no news for now")[0] for record in caplog.records if _is_news(record)]
+    return dict(Counter(said))
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return ": no news for now" in record.getMessage()

@@ -6,12 +6,15 @@ import asyncio
 import logging
 from typing import Any
 
+import asyncpg
 import pytest
 
 from penstock import App, flow, job
 from penstock.app import background
 from penstock.core.errors import StoreClosed, StoreUnavailable, WaitTimeout
 from penstock.core.patience import Patience
+from penstock.stores.postgres.address import read_address
+from penstock.stores.postgres.connection import translate
 from penstock.stores.sqlite import SqliteStore
 from penstock.testing.faults import Calm, FaultStore, When
 from penstock.testing.until import until
@@ -68,7 +71,9 @@ async def test_patience_begins_with_the_first_answer_and_complains_once_an_outag
     with pytest.raises(StoreUnavailable, match="at first"):
         await patience.of(ask)
     assert [await patience.of(ask) for _ in range(3)] == [1, 2, 3]
-    assert [record.getMessage() for record in caplog.records] == ["news: no news for now, trying again: down"] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "news: no answer from the store, trying again: down"
+    ] * 2
     with pytest.raises(StoreClosed):
         await patience.of(ask)
 
@@ -188,3 +193,10 @@ async def test_what_goes_on_beside_a_worker_is_begun_anew_when_it_fails(
         await until(lambda: len(tries) == 3)
     said = [record for record in caplog.records if "bridge failed and is begun anew" in record.getMessage()]
     assert [record.levelno for record in said] == [logging.ERROR] * 2
+
+
+def test_a_server_that_is_starting_up_promises_nothing() -> None:
+    starting = asyncpg.CannotConnectNowError("the database system is starting up")
+    problem = translate(starting, read_address("postgresql://db/shop"))
+    assert isinstance(problem, StoreUnavailable)
+    assert str(problem).endswith("does not take it now (the database system is starting up): try again in a moment")

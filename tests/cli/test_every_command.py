@@ -14,6 +14,7 @@ import apsw
 import pytest
 from cyclopts import App as Parser
 
+from penstock.cli import beginning
 from penstock.cli.commands import COMMANDS, commands
 from penstock.stores.sqlite import connection
 
@@ -112,7 +113,8 @@ def test_a_folder_that_is_not_there(refused: Callable, name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
 @pytest.mark.parametrize("place", ["nonsense", "sqlite:///workers", "redis://user:hidden@nowhere/0"])
-def test_a_store_that_cannot_be(refused: Callable, name: str, place: str) -> None:
+def test_a_store_that_cannot_be(refused: Callable, monkeypatch: pytest.MonkeyPatch, name: str, place: str) -> None:
+    monkeypatch.setattr(beginning, "PATIENCE", "10ms")
     assert refused(*call_of(name), "--url", place) in ("bad_setting", "store_unavailable", "unwell")
 
 

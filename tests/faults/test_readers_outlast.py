@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +73,17 @@ async def _light(app: App, numbers: range) -> None:
         await app.events.append(LAMP, "lamp.lit", n, key=f"lamp-{n}")
 
 
-async def _command(*words: str) -> asyncio.subprocess.Process:
-    """A command of a person's that prints."""
-    pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "penstock.cli", *words, stdout=pipe, stderr=pipe, env={**os.environ, "NO_COLOR": "1"}
-    )
+@asynccontextmanager
+async def _command(*words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A command of a person's that prints; gone afterwards."""
+    pipe, program = asyncio.subprocess.PIPE, (sys.executable, "-m", "penstock.cli")
+    process = await asyncio.create_subprocess_exec(*program, *words, stdout=pipe, stderr=pipe)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
 
 
 def _numbers(events: list[Event]) -> list[Any]:
@@ -106,7 +111,7 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
     def lit(count: int) -> bool:
         return all(_numbers(events) == list(range(count)) for events in lamps)
 
-    async with App(mortal.url, handlers=[patient, slow]) as app, app.working():
+    async with App(mortal.url, handlers=[patient, slow]) as app, app.working(), AsyncExitStack() as stack:
         run, id = await app.start("patient"), await app.enqueue("slow")
         await app.events.on_kind("lamp.lit", by_kind.append)
         await app.events.on_subject("lamp", by_subject.append)
@@ -119,7 +124,8 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
             asyncio.create_task(end)
             for end in (app.result(run, timeout=120), app.wait(run), app.job_result(id, timeout=120))
         ]
-        printing = await _command("events", run, "--follow", "--json", "--url", mortal.url)
+        command = _command("events", run, "--follow", "--json", "--url", mortal.url)
+        printing = await stack.enter_async_context(command)
         assert printing.stdout is not None
         assert printing.stderr is not None
         printed = [await printing.stdout.readline()]  # it has begun
@@ -136,7 +142,7 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
             f"the end of job {id!r}": 1,
         }
         await until(lambda: _away(caplog) == away, PATIENCE)
-        assert b"no news for now" in await printing.stderr.readline()
+        assert b"no answer from the store" in await printing.stderr.readline()
         for late in (anext(app.events.subscribe("nq:global")), app.result(run), app.job_result(id)):
             with pytest.raises(StoreUnavailable):
                 await late
@@ -161,10 +167,75 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
 
 
 def _away(caplog: pytest.LogCaptureFixture) -> dict[str, int]:
-    """Who said, and how often, that there is no news for now."""
-    said = [record.getMessage().partition(": no news for now")[0] for record in caplog.records if _is_news(record)]
+    """Who said, and how often, that there is no answer."""
+    said = [
+        record.getMessage().partition(": no answer from the store")[0] for record in caplog.records if _is_news(record)
+    ]
     return dict(Counter(said))
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return ": no news for now" in record.getMessage()
+    return ": no answer from the store" in record.getMessage()
+
+
+WORKER = """
+from penstock import job
+
+
+@job(queue="letters")
+async def letters(name):
+    return f"Dear {name}"
+"""
+
+
+async def test_a_worker_that_starts_while_the_server_is_away_waits_for_it(mortal: Mortal, tmp_path: Path) -> None:
+    folder = tmp_path / "workers"
+    folder.mkdir()
+    (folder / "letters.py").write_text(WORKER)
+    async with App(mortal.url, handlers=[]) as app, AsyncExitStack() as stack:
+        id = await app.enqueue("letters", "Ann")
+        await mortal.kill()
+        workers = [_command("worker", "--url", mortal.url, "--dir", str(folder)) for _ in range(2)]
+        stopped, working = [await stack.enter_async_context(worker) for worker in workers]
+        for worker in (stopped, working):
+            assert worker.stderr is not None
+            assert b"not open yet: no answer from the store, trying again" in await worker.stderr.readline()
+        stopped.terminate()
+        assert b"Stopped." in (await stopped.communicate())[1]
+        await mortal.start()
+        assert await _insist(lambda: app.job_result(id, timeout=PATIENCE)) == "Dear Ann"
+        working.terminate()
+        said = (await working.communicate())[1]
+        assert b"not open yet" not in said
+    assert (stopped.returncode, working.returncode) == (0, 0)
+
+
+async def test_an_app_that_has_a_worker_begin_while_the_server_is_away(mortal: Mortal) -> None:
+    @job(queue="letters")
+    async def letters(name: str) -> str:
+        return f"Dear {name}"
+
+    async with App(mortal.url, handlers=[letters]) as app:
+        id = await app.enqueue("letters", "Ann")
+        await mortal.kill()
+        with pytest.raises(StoreUnavailable):
+            await App(mortal.url, handlers=[]).open()
+        with pytest.raises(StoreUnavailable):
+            await App(mortal.url, handlers=[]).open(patience="100ms")
+        other = App(mortal.url, handlers=[])
+        opening = asyncio.create_task(other.open(patience=PATIENCE))
+        async with app.working():
+            await mortal.start()
+            assert await _insist(lambda: app.job_result(id, timeout=PATIENCE)) == "Dear Ann"
+        await opening
+        assert (await other.queues.job(id)).state.value == "completed"
+        await other.close()
+
+
+async def _insist(call: Callable[[], Any]) -> Any:
+    """Asks again until there is a first answer."""
+    while True:
+        try:
+            return await call()
+        except StoreUnavailable:
+            await asyncio.sleep(0.05)

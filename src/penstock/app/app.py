@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
@@ -40,7 +41,7 @@ from ..jobs.schedule import CatchUp, Overlap, Target, make_spec
 from ..jobs.tree import JobTree, Node
 from ..jobs.work import Work
 from ..ports.messaging import Bridge
-from ..ports.store import RunRow, ScheduleRow, Store
+from ..ports.store import Distant, RunRow, ScheduleRow, Store
 from ..ports.unit import DELIVERIES, Claim
 from ..settings import SettingOptions, Settings
 from ..telemetry.logging import configure
@@ -52,6 +53,7 @@ from .doubts import Doubts
 from .families import Families
 from .following import once_known
 from .given import count, dedupe_key
+from .opening import opened
 from .options import NoInput, RunSearch, StartOptions, WorkerOptions
 from .outbox import Outbox
 from .queues import DeadLetters, Queues
@@ -138,12 +140,14 @@ class App:
                 raise NotOpen("this App is not open: write `async with App(…) as app:`, or await app.open() first")
             raise AttributeError(f"App has no attribute {name!r}")
 
-    async def open(self) -> None:
-        """Opens the store; `async with` does it."""
+    async def open(self, *, patience: Duration | None = None) -> None:
+        """Opens the store; `async with` does it. A server that cannot be reached is waited for, as long as `patience`
+        says."""
         if self._is_open:
             raise ConfigError("this App is open already")
         store = self._store or open_store(self.settings.url, clock=self.clock, namespace=self.settings.namespace)
-        await store.open()
+        # A file that cannot be opened is not going to be there soon.
+        await opened("the store is not open yet", store.open, patience if isinstance(store, Distant) else None)
         committer = Committer(store)
         self.store = store
         self._committer = committer
@@ -196,7 +200,7 @@ class App:
         self._is_open = True
         try:
             for bridge in self._bridges:
-                await bridge.open(AppHands(self))
+                await opened("a bridge is not open yet", partial(bridge.open, AppHands(self)), patience)
         except BaseException:
             await self.close()
             raise

@@ -1,4 +1,4 @@
-"""What goes on beside a worker: nobody looks at these tasks, and what one of them does would just not happen any more."""
+"""What goes on beside a worker. Nobody looks at these tasks: if one failed, what it does would just not happen."""
 
 from __future__ import annotations
 

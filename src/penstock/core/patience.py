@@ -45,5 +45,5 @@ class Patience:
     def _note(self, problem: Exception) -> None:
         if self.problem is None:
             unexpected = problem if not isinstance(problem, StoreError) else None
-            log.warning("%s: no news for now, trying again: %s", self._what, problem, exc_info=unexpected)
+            log.warning("%s: no answer from the store, trying again: %s", self._what, problem, exc_info=unexpected)
         self.problem = problem

@@ -237,7 +237,7 @@ def translate(problem: BaseException, address: Address) -> StoreError:
                 "to create them, CREATE on the database: or let another role run `penstock migrate`"
             )
         if state.startswith(_GONE) or state in _AGAIN:
-            return StoreUnavailable(f"{where} does not take it now ({problem}): it is tried again")
+            return StoreUnavailable(f"{where} does not take it now ({problem}): try again in a moment")
         return StoreError(f"{where}: {type(problem).__name__}: {problem}")
     if isinstance(problem, _LOST):
         about = str(problem) or type(problem).__name__

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.clock import Clock, moment_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun
-from ..core.ids import check_id, event_seq, uuid7
+from ..core.ids import BadId, check_id, event_seq, uuid7
 from ..core.patience import Patience
 from ..core.payload import pack, plain, unpack
 from ..core.priority import check_priority
@@ -98,8 +98,15 @@ class Runs:
     async def view(self, id: str, upto: str | None = None) -> FlowView:
         await self.row(id)
         events = await self._events.read_all(self._recorder.flow(id))
-        last = event_seq(upto) if upto is not None else None
-        return reduce_flow(event for event in events if last is None or event.seq <= last)
+        if upto is None:
+            return reduce_flow(events)
+        last = event_seq(upto)
+        if not any(event.seq == last for event in events):
+            raise BadId(
+                f"{upto!r} is not an event of run {id!r}, which has {len(events)} of them"
+                + (f", {events[0].id} to {events[-1].id}" if events else "")
+            )
+        return reduce_flow(event for event in events if event.seq <= last)
 
     async def list(
         self,
@@ -122,7 +129,7 @@ class Runs:
             begun["meta"] = {"tags": texts(tags, "tags")}
         if where is not None:
             begun["data"] = {"input": plain(where, "where")}
-        return await self._store.runs(
+        rows = await self._store.runs(
             flow=flow,
             status=status,
             since=self._moment(since),
@@ -131,6 +138,9 @@ class Runs:
             before=before,
             limit=count(limit),
         )
+        if not rows and before is not None and await self._store.run(before) is None:
+            raise BadId(f"before={before!r}: there is no such run, give the id of the last one of the page before")
+        return rows
 
     def _moment(self, given: datetime | Duration | None) -> int | None:
         if given is None or isinstance(given, datetime):

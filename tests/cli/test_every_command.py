@@ -89,6 +89,12 @@ def test_help(penstock: Callable, name: str) -> None:
     assert "--debug" in answer.out
 
 
+@pytest.mark.parametrize("name", ["runs cancel", "queues drain", "jobs remove"])
+def test_what_cannot_be_undone_says_that_scripts_are_not_asked(penstock: Callable, name: str) -> None:
+    told = " ".join(penstock(*name.split(), "--help").out.replace("│", " ").split())
+    assert "Without a terminal, as in a script, nothing is asked either." in told
+
+
 @pytest.mark.parametrize("name", sorted(EVERY))
 def test_bad_arguments(refused: Callable, name: str) -> None:
     assert refused(*call_of(name), "--no-such-option") == "usage"

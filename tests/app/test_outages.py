@@ -195,6 +195,30 @@ async def test_what_goes_on_beside_a_worker_is_begun_anew_when_it_fails(
     assert [record.levelno for record in said] == [logging.ERROR] * 2
 
 
+async def test_leases_are_renewed_on_whatever_befell_a_renewal(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(Calm):
+        struck = False
+
+        def blocking(self, method: str, when: When) -> None:
+            if not self.struck:
+                self.struck = True
+                raise RuntimeError("a bug of ours")
+
+    release = asyncio.Event()
+
+    @job(queue="slow")
+    async def slow() -> None:
+        await release.wait()
+
+    store: Any = FaultStore(SqliteStore(), Odd())
+    async with App(":memory:", handlers=[slow], store=store, lease="1s") as app, app.working():
+        id = await app.enqueue("slow")
+        await until(lambda: store.calls["renew"] >= 3)
+        release.set()
+        await app.job_result(id, timeout=20)
+    assert "a bug of ours" in caplog.text
+
+
 def test_a_server_that_is_starting_up_promises_nothing() -> None:
     starting = asyncpg.CannotConnectNowError("the database system is starting up")
     problem = translate(starting, read_address("postgresql://db/shop"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -28,34 +29,47 @@ LAMP = "nq:entity:lamp"
 SHARED = "job events of bull:slow:events"
 
 
+Server = postgres_server.Server | redis_server.Server
+
+
 class Mortal:
     """A server that can be killed and started again, and keeps what it acknowledged."""
 
-    def __init__(self, url: str, kill: Callable[[], None], start: Callable[[], None]) -> None:
+    def __init__(self, server: Server, url: str) -> None:
+        self.server = server
         self.url = url
-        self._kill = kill
-        self._start = start
 
     async def kill(self) -> None:
-        await asyncio.to_thread(self._kill)
+        server = self.server
+        await asyncio.to_thread(server.kill if isinstance(server, redis_server.Server) else server.crash)
 
     async def start(self) -> None:
-        await asyncio.to_thread(self._start)
+        await asyncio.to_thread(self.server.start)
 
 
-@pytest.fixture(params=["postgres", "redis"])
-def mortal(request: pytest.FixtureRequest) -> Iterator[Mortal]:
+@pytest.fixture(scope="module", params=["postgres", "redis"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     memory = Path("/dev/shm")
     quick = str(memory) if memory.is_dir() and shutil.disk_usage(memory).free > 2**30 else None
     with tempfile.TemporaryDirectory(prefix="penstock-mortal-", dir=quick) as name:
-        if request.param == "redis":
-            redis = redis_server.Server(Path(name), "--appendonly", "yes")
-            yield Mortal(redis.url(), redis.kill, redis.start)
-            redis.stop()
-        else:
-            postgres = postgres_server.Server(Path(name), durable=True)
-            yield Mortal(postgres.url(), postgres.crash, postgres.start)
-            postgres.stop()
+        folder = Path(name)
+        one: Server = (
+            redis_server.Server(folder, "--appendonly", "yes")
+            if request.param == "redis"
+            else postgres_server.Server(folder, durable=True)
+        )
+        yield one
+        one.stop()
+
+
+@pytest.fixture
+def mortal(server: Server) -> Mortal:
+    """A place on it that nobody has used; a test that failed may have left it dead."""
+    if server.process.poll() is not None:
+        server.start()
+    if isinstance(server, redis_server.Server):
+        return Mortal(server, server.url())
+    return Mortal(server, server.url(f"m{os.urandom(4).hex()}"))
 
 
 @flow("patient")

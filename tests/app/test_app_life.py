@@ -16,6 +16,7 @@ import pytest
 import penstock
 from penstock import App, SyncApp, flow, job, step
 from penstock.core.errors import ConfigError, RunFailed, SettingError, StoreUnavailable, UnknownQueue
+from penstock.core.ids import BadId
 from penstock.settings import Settings
 from penstock.testing.until import until
 
@@ -206,6 +207,10 @@ async def test_runs_are_listed_by_flow_and_status_and_by_page(app: Any) -> None:
         first = await a.runs(flow="shop", limit=2)
         rest = await a.runs(flow="shop", before=first[-1].id, limit=10)
         assert [row.id for row in (*first, *rest)] == [row.id for row in await a.runs(flow="shop")]
+        assert await a.runs(flow="shop", before=rest[-1].id) == []
+        for search in ({}, {"flow": "shop"}, {"where": 1}):
+            with pytest.raises(BadId, match="before='nope': there is no such run"):
+                await a.runs(before="nope", **search)
 
 
 # Without an event loop

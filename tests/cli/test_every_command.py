@@ -14,6 +14,7 @@ import apsw
 import pytest
 from cyclopts import App as Parser
 
+from penstock.cli import beginning
 from penstock.cli.commands import COMMANDS, commands
 from penstock.stores.sqlite import connection
 
@@ -88,6 +89,12 @@ def test_help(penstock: Callable, name: str) -> None:
     assert "--debug" in answer.out
 
 
+@pytest.mark.parametrize("name", ["runs cancel", "queues drain", "jobs remove"])
+def test_what_cannot_be_undone_says_that_scripts_are_not_asked(penstock: Callable, name: str) -> None:
+    told = " ".join(penstock(*name.split(), "--help").out.replace("│", " ").split())
+    assert "Without a terminal, as in a script, nothing is asked either." in told
+
+
 @pytest.mark.parametrize("name", sorted(EVERY))
 def test_bad_arguments(refused: Callable, name: str) -> None:
     assert refused(*call_of(name), "--no-such-option") == "usage"
@@ -112,7 +119,8 @@ def test_a_folder_that_is_not_there(refused: Callable, name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
 @pytest.mark.parametrize("place", ["nonsense", "sqlite:///workers", "redis://user:hidden@nowhere/0"])
-def test_a_store_that_cannot_be(refused: Callable, name: str, place: str) -> None:
+def test_a_store_that_cannot_be(refused: Callable, monkeypatch: pytest.MonkeyPatch, name: str, place: str) -> None:
+    monkeypatch.setattr(beginning, "PATIENCE", "10ms")
     assert refused(*call_of(name), "--url", place) in ("bad_setting", "store_unavailable", "unwell")
 
 

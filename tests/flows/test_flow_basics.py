@@ -380,6 +380,9 @@ async def test_the_state_of_a_run_at_an_event(memory: Any) -> None:
         assert (await a.run_at(run, events[-1].id)).status == "completed"
         with pytest.raises(BadId):
             await a.run_at(run, "yesterday")
+        for stranger in ("0-0", f"0-{len(events) + 1}", "0-999"):
+            with pytest.raises(BadId, match=f"'{stranger}' is not an event of run '{run}', which has {len(events)}"):
+                await a.run_at(run, stranger)
         with pytest.raises(UnknownRun):
             await a.run_at("nobody", events[0].id)
 

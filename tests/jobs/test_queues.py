@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import flow, job
-from penstock.core.errors import RunError, UnknownQueue
+from penstock.core.errors import RunError, UnknownJob, UnknownQueue
 from penstock.core.ids import step_job
 from penstock.testing.clock import FakeClock
 
@@ -63,7 +63,6 @@ async def test_a_delayed_job_can_be_promoted(app: Any, clock: FakeClock) -> None
         assert await a.queues.promote(id)
         assert await a.job_result(id, timeout=20) == 1
         assert not await a.queues.promote(id)
-        assert not await a.queues.promote("nobody")
 
 
 async def test_a_failed_job_can_be_retried(app: Any) -> None:
@@ -82,6 +81,13 @@ async def test_a_failed_job_can_be_retried(app: Any) -> None:
         assert await a.queues.retry(id)
         assert await a.job_result(id, timeout=20) == "mended"
         assert not await a.queues.retry(id), "a completed one is not run again"
+
+
+async def test_a_job_that_does_not_exist_is_a_mistake_whatever_is_done_with_it(app: Any) -> None:
+    async with app(echo) as a:
+        for act in (a.queues.promote, a.queues.retry, a.queues.remove, a.queues.job):
+            with pytest.raises(UnknownJob, match="there is no job 'nobody'"):
+                await act("nobody")
 
 
 async def test_removing_and_draining(app: Any, clock: FakeClock) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import os
@@ -12,13 +11,14 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..core.clock import Clock, SystemClock, iso, moment_ms
 from ..core.durations import Duration, to_ms
-from ..core.errors import BadArgument, ConfigError, WaitTimeout
+from ..core.errors import BadArgument, ConfigError
 from ..core.events import Event
 from ..core.ids import check_name
 from ..core.priority import check_priority
@@ -41,7 +41,7 @@ from ..jobs.schedule import CatchUp, Overlap, Target, make_spec
 from ..jobs.tree import JobTree, Node
 from ..jobs.work import Work
 from ..ports.messaging import Bridge
-from ..ports.store import RunRow, ScheduleRow, Store
+from ..ports.store import Distant, RunRow, ScheduleRow, Store
 from ..ports.unit import DELIVERIES, Claim
 from ..settings import SettingOptions, Settings
 from ..telemetry.logging import configure
@@ -53,11 +53,13 @@ from .doubts import Doubts
 from .families import Families
 from .following import once_known
 from .given import count, dedupe_key, several
+from .opening import opened
 from .options import NoInput, RunSearch, StartOptions, WorkerOptions
 from .outbox import Outbox
 from .queues import DeadLetters, Queues
 from .scheduling import Scheduling
 from .state import AppState
+from .waited import waited
 from .waiting import Waiting, WaitView
 from .working import Working
 from .writers import Transactions, Writers
@@ -138,12 +140,14 @@ class App:
                 raise NotOpen("this App is not open: write `async with App(…) as app:`, or await app.open() first")
             raise AttributeError(f"App has no attribute {name!r}")
 
-    async def open(self) -> None:
-        """Opens the store; `async with` does it."""
+    async def open(self, *, patience: Duration | None = None) -> None:
+        """Opens the store; `async with` does it. A server that cannot be reached is waited for, as long as `patience`
+        says."""
         if self._is_open:
             raise ConfigError("this App is open already")
         store = self._store or open_store(self.settings.url, clock=self.clock, namespace=self.settings.namespace)
-        await store.open()
+        # A file that cannot be opened is not going to be there soon.
+        await opened("the store is not open yet", store.open, patience if isinstance(store, Distant) else None)
         committer = Committer(store)
         self.store = store
         self._committer = committer
@@ -196,7 +200,7 @@ class App:
         self._is_open = True
         try:
             for bridge in self._bridges:
-                await bridge.open(AppHands(self))
+                await opened("a bridge is not open yet", partial(bridge.open, AppHands(self)), patience)
         except BaseException:
             await self.close()
             raise
@@ -413,11 +417,8 @@ class App:
 
     async def job_result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Waits for a plain job and gives its result; raises RunFailed if it finally failed."""
-        try:
-            async with asyncio.timeout(to_ms(timeout) / 1000 if timeout is not None else None):
-                return await self._enqueuing.result(id)
-        except TimeoutError:
-            raise WaitTimeout(f"job {id!r} has not ended after {timeout}: is a worker running for its queue?") from None
+        async with waited(f"job {id!r}", timeout, "its queue") as patience:
+            return await self._enqueuing.result(id, patience=patience)
 
     # Schedules
 

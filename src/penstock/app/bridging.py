@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,9 +19,13 @@ from ..jobs.context import check_kind
 from ..ports.messaging import Bridge, Hands, Write
 from ..ports.store import Store
 from ..ports.unit import Conflict, NewEvent, Receipt, Unit
+from .background import in_background
+from .opening import opened
 
 if TYPE_CHECKING:
     from .app import App
+
+PATIENCE = "30s"  # with what bridges lead to, when a worker begins
 
 
 @asynccontextmanager
@@ -28,9 +33,9 @@ async def moving(app: App, bridges: Sequence[Bridge]) -> AsyncIterator[None]:
     """Bridges that worker files name are open as long as a worker runs, and move messages meanwhile."""
     async with AsyncExitStack() as stack:
         for bridge in bridges:
-            await bridge.open(AppHands(app))
+            await opened("a bridge is not open yet", partial(bridge.open, AppHands(app)), PATIENCE)
             stack.push_async_callback(bridge.close)
-        tasks = [asyncio.create_task(bridge.run(), name="penstock-bridge") for bridge in bridges]
+        tasks = [in_background(bridge.run, "penstock-bridge") for bridge in bridges]
         try:
             yield
         finally:

@@ -10,6 +10,7 @@ from typing import Any
 from ..core.clock import Clock
 from ..core.errors import PenstockError, RunFailed, UnknownJob
 from ..core.ids import check_job_id, check_name, uuid7
+from ..core.patience import Patience
 from ..core.payload import pack, unpack
 from ..core.priority import check_priority
 from ..core.retry import Retries, RetryPolicy
@@ -132,14 +133,15 @@ class Enqueuing:
             terms=told,
         )
 
-    async def result(self, id: str, queue: str | None = None) -> Any:
+    async def result(self, id: str, queue: str | None = None, patience: Patience | None = None) -> Any:
         """Waits for a job's end. One that went when it ended is found by its last event, if its queue is known."""
-        stream = self._recorder.queue(queue or (await self._row(id)).queue)
+        patient = patience or Patience(f"the end of job {id!r}")
+        stream = self._recorder.queue(queue or (await patient.of(self._row, id)).queue)
         with self._store.signals.listen(f"stream:{stream}") as listener:
             while True:
-                row = await self._store.job(id)
+                row = await patient.of(self._store.job, id)
                 if row is None:
-                    return await self._told(stream, id)
+                    return await patient.of(self._told, stream, id)
                 if row.state == JobState.COMPLETED:
                     return unpack(row.result) if row.result is not None else None
                 if row.state in (JobState.FAILED, JobState.CANCELLED):

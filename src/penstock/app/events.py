@@ -12,6 +12,7 @@ import msgspec
 
 from ..core.errors import BadArgument
 from ..core.events import Body, Event, decode_event
+from ..core.patience import Patience
 from ..core.payload import pack
 from ..jobs.committer import Intent, Submits
 from ..jobs.context import check_kind
@@ -37,7 +38,7 @@ class Events:
         self._by_kind: dict[str, list[Hears]] = {}
         self._by_subject: dict[str, list[Hears]] = {}
         self._listening: asyncio.Task[None] | None = None
-        self._ready: asyncio.Future[None] | None = None
+        self._beginning = asyncio.Lock()
 
     async def append(
         self,
@@ -112,12 +113,12 @@ class Events:
             self._listening = None
 
     async def _add(self, table: dict[str, list[Hears]], key: str, handler: Hears) -> Unsubscribe:
+        async with self._beginning:
+            if self._listening is None:
+                newest = await self._store.feed(None)
+                cursor = newest[-1].cursor if newest else ""
+                self._listening = asyncio.create_task(self._listen(cursor), name="penstock-events")
         table.setdefault(key, []).append(handler)
-        if self._listening is None:
-            self._ready = asyncio.get_running_loop().create_future()
-            self._listening = asyncio.create_task(self._listen(self._ready), name="penstock-events")
-        if self._ready is not None:
-            await self._ready
 
         def stop() -> None:
             handlers = table.get(key, [])
@@ -126,13 +127,12 @@ class Events:
 
         return stop
 
-    async def _listen(self, ready: asyncio.Future[None]) -> None:
+    async def _listen(self, cursor: str) -> None:
+        # Nobody looks at this task: whatever befalls it, subscribers would just hear nothing any more.
+        patience = Patience("subscribers by kind and subject", begun=True, bears=Exception)
         with self._store.signals.listen("events") as listener:
-            newest = await self._store.feed(None)
-            cursor = newest[-1].cursor if newest else ""
-            ready.set_result(None)
             while True:
-                items = await self._store.feed(cursor)
+                items = await patience.of(self._store.feed, cursor)
                 for item in items:
                     cursor = item.cursor
                     await self._tell(item.event)
@@ -147,3 +147,7 @@ class Events:
                     await answer
             except Exception:
                 log.exception("a subscriber to %s raised", event.kind)
+            except asyncio.CancelledError:
+                if (me := asyncio.current_task()) is not None and me.cancelling():
+                    raise
+                log.exception("a subscriber to %s waited for something that was cancelled", event.kind)

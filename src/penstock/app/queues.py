@@ -78,13 +78,17 @@ class Queues:
         await self._store.resume(queue)
 
     async def promote(self, id: str) -> bool:
-        """Makes a delayed job due now."""
-        return await self._store.promote(id)
+        """Makes a delayed job due now. False if it is not delayed."""
+        if await self._store.promote(id):
+            return True
+        await self.job(id)  # an id that nothing has is a mistake, not an answer
+        return False
 
     async def retry(self, id: str) -> bool:
-        """Puts a failed or cancelled plain job back into its queue, and takes its dead letter away."""
-        row = await self._store.job(id)
-        if row is not None and row.state is JobState.FAILED and row.run is None:
+        """Puts a failed or cancelled plain job back into its queue, and takes its dead letter away. False if it is
+        neither."""
+        row = await self.job(id)
+        if row.state is JobState.FAILED and row.run is None:
             await self._store.remove(dead_letter(id))  # first: it may leave another one at once
         return await self._store.retry(id)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import datetime
@@ -10,8 +9,9 @@ from typing import Any
 
 from ..core.clock import Clock, moment_ms
 from ..core.durations import Duration, to_ms
-from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun, WaitTimeout
-from ..core.ids import check_id, event_seq, uuid7
+from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun
+from ..core.ids import BadId, check_id, event_seq, uuid7
+from ..core.patience import Patience
 from ..core.payload import pack, plain, unpack
 from ..core.priority import check_priority
 from ..flows.commands import Commands
@@ -25,6 +25,7 @@ from ..telemetry.recorder import Recorder
 from .doubts import Doubts
 from .events import Events
 from .given import a_name, count, one_of, text, texts
+from .waited import waited
 
 
 class Runs:
@@ -97,8 +98,15 @@ class Runs:
     async def view(self, id: str, upto: str | None = None) -> FlowView:
         await self.row(id)
         events = await self._events.read_all(self._recorder.flow(id))
-        last = event_seq(upto) if upto is not None else None
-        return reduce_flow(event for event in events if last is None or event.seq <= last)
+        if upto is None:
+            return reduce_flow(events)
+        last = event_seq(upto)
+        if not any(event.seq == last for event in events):
+            raise BadId(
+                f"{upto!r} is not an event of run {id!r}, which has {len(events)} of them"
+                + (f", {events[0].id} to {events[-1].id}" if events else "")
+            )
+        return reduce_flow(event for event in events if event.seq <= last)
 
     async def list(
         self,
@@ -121,7 +129,7 @@ class Runs:
             begun["meta"] = {"tags": texts(tags, "tags")}
         if where is not None:
             begun["data"] = {"input": plain(where, "where")}
-        return await self._store.runs(
+        rows = await self._store.runs(
             flow=flow,
             status=status,
             since=self._moment(since),
@@ -130,6 +138,9 @@ class Runs:
             before=before,
             limit=count(limit),
         )
+        if not rows and before is not None and await self._store.run(before) is None:
+            raise BadId(f"before={before!r}: there is no such run, give the id of the last one of the page before")
+        return rows
 
     def _moment(self, given: datetime | Duration | None) -> int | None:
         if given is None or isinstance(given, datetime):
@@ -137,19 +148,22 @@ class Runs:
         return self._clock.now_ms() - to_ms(given)
 
     async def wait(self, id: str, timeout: Duration | None) -> RunRow:
-        try:
-            async with asyncio.timeout(to_ms(timeout) / 1000 if timeout is not None else None):
-                with self._store.signals.listen(f"run:{id}") as listener:
-                    while not (row := await self.row(id)).closed:
-                        await listener.wait(1.0)
-                    return row
-        except TimeoutError:
-            raise WaitTimeout(
-                f"run {id!r} has not ended after {timeout}: is a worker running for its queues?"
-            ) from None
+        async with waited(f"run {id!r}", timeout, "its queues") as patience:
+            return await self._end(id, patience)
+
+    async def _end(self, id: str, patience: Patience) -> RunRow:
+        with self._store.signals.listen(f"run:{id}") as listener:
+            while not (row := await patience.of(self.row, id)).closed:
+                await listener.wait(1.0)
+            return row
 
     async def result(self, id: str, timeout: Duration | None) -> Any:
-        row = await self.wait(id, timeout)
+        async with waited(f"run {id!r}", timeout, "its queues") as patience:
+            row = await self._end(id, patience)
+            return await patience.of(self._given, row)
+
+    async def _given(self, row: RunRow) -> Any:
+        id = row.id
         if row.status == COMPLETED:
             # From the record, not from the event: there, secrets are hidden.
             result = decode_record(row.record).result()

@@ -66,8 +66,9 @@ class SyncApp:
 
     # Life
 
-    def open(self) -> None:
-        """Starts the thread and opens the store; `with` does it."""
+    def open(self, *, patience: Duration | None = None) -> None:
+        """Starts the thread and opens the store; `with` does it. A server that cannot be reached is waited for, as long
+        as `patience` says."""
         if self._app is not None:
             raise ConfigError("this SyncApp is open already")
         app = self._make()
@@ -77,7 +78,7 @@ class SyncApp:
         self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-loop", daemon=True)
         self._thread.start()
         try:
-            self._call(app.open())
+            self._call(app.open(patience=patience))
         except BaseException:
             self._stop()
             raise

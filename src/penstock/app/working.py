@@ -22,6 +22,7 @@ from ..ports.unit import DELIVERIES, Claim
 from ..runners.inprocess import InProcessRunner
 from ..settings import Settings
 from .backend import reads_only
+from .background import in_background
 from .collecting import fewer_collections
 from .given import count, several
 from .scheduling import Scheduling
@@ -104,10 +105,10 @@ class Working:
         self._worker = worker
         self._ended.clear()
         background = [
-            asyncio.create_task(self._scheduling.scheduler.run(), name="penstock-scheduler"),
-            asyncio.create_task(self._sweep(), name="penstock-sweep"),
-            asyncio.create_task(self._keep_starters(), name="penstock-starters"),
-            *(asyncio.create_task(bridge.run(), name="penstock-bridge") for bridge in self._bridges),
+            in_background(self._scheduling.scheduler.run, "penstock-scheduler"),
+            in_background(self._sweep, "penstock-sweep"),
+            in_background(self._keep_starters, "penstock-starters"),
+            *(in_background(bridge.run, "penstock-bridge") for bridge in self._bridges),
         ]
         try:
             async with self._moving():

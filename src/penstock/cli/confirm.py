@@ -10,7 +10,8 @@ from cyclopts import Parameter
 from .mistakes import warn
 
 NOT_DONE = 1
-Yes = Annotated[bool, Parameter(name=("--yes", "-y"), negative="", show_default=False, help="Do not ask first.")]
+HELP = "Do not ask first. Without a terminal, as in a script, nothing is asked either."
+Yes = Annotated[bool, Parameter(name=("--yes", "-y"), negative="", show_default=False, help=HELP)]
 
 
 def confirmed(question: str, yes: bool) -> bool:

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from ..app import App
 from ..core.errors import PenstockError
 from ..flows.registry import Registry
+from .beginning import begun
 from .mistakes import Manner, say_error, warn
 from .options import USUAL_PLACE, Common
 from .report import print_json
@@ -37,24 +38,30 @@ def dev(
 
 async def _dev(concurrency: int | None, common: Common) -> int:
     check_kept(common)
-    async with working_app(common, chatty=True, concurrency=concurrency) as app:
-        folder = _folder(app)
-        found = changes(folder)  # from here on, before anyone is told that it watches
-        working = asyncio.create_task(app.run_worker(concurrency=concurrency))
-        watching = asyncio.create_task(_watch(app, folder, found, Manner(common.json, common.debug)))
-        with on_stop(lambda: _stop(app)):
-            await asyncio.sleep(0)
-            if not working.done():
-                introduce(about(app) | {"watching": app.settings.dir}, common.json, "dev")
-            await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-            watching.cancel()
-            await asyncio.wait((watching,))
-            app.stop_worker()
-            await working
-        if not watching.cancelled():
-            watching.result()
+    app = working_app(common, chatty=True, concurrency=concurrency)
+    async with begun(app) as ready:
+        if ready:
+            await _work_and_watch(app, concurrency, common)
     warn("Stopped.")
     return 0
+
+
+async def _work_and_watch(app: App, concurrency: int | None, common: Common) -> None:
+    folder = _folder(app)
+    found = changes(folder)  # from here on, before anyone is told that it watches
+    working = asyncio.create_task(app.run_worker(concurrency=concurrency))
+    watching = asyncio.create_task(_watch(app, folder, found, Manner(common.json, common.debug)))
+    with on_stop(lambda: _stop(app)):
+        await asyncio.sleep(0)
+        if not working.done():
+            introduce(about(app) | {"watching": app.settings.dir}, common.json, "dev")
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        watching.cancel()
+        await asyncio.wait((watching,))
+        app.stop_worker()
+        await working
+    if not watching.cancelled():
+        watching.result()
 
 
 def _folder(app: App) -> Path:

@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 from ..app import App
 from ..core.events import Event
+from ..core.patience import Patience
 
 _ENDS = frozenset(("flow.completed", "flow.failed", "flow.compensated", "flow.cancelled"))
 
@@ -14,14 +15,15 @@ _ENDS = frozenset(("flow.completed", "flow.failed", "flow.compensated", "flow.ca
 async def until_ended(app: App, run: str, after: str | None = None) -> AsyncIterator[Event]:
     """Every event after the cursor, then live, up to the end of the run."""
     stream = f"{app.settings.namespace}:flow:{run}"
+    patience = Patience(f"run {run}")
     async with aclosing(app.events.subscribe(stream, after=after)) as events:  # type: ignore[type-var]
-        if await _is_over(app, run, stream, after):
+        if await patience.of(_is_over, app, run, stream, after):
             return
         ended = False
         async for event in events:
             yield event
             ended = event.kind in _ENDS or (ended and event.kind != "flow.reopened")
-            if ended and await _is_over(app, run, stream, event.id):
+            if ended and await patience.of(_is_over, app, run, stream, event.id):
                 return
 
 

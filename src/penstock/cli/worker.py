@@ -13,6 +13,7 @@ from ..app import App
 from ..app.backend import mask
 from ..core.errors import ConfigError
 from . import looping
+from .beginning import begun
 from .mistakes import UsageMistake, warn
 from .options import USUAL_PLACE, Common
 from .processes import Processes
@@ -33,7 +34,8 @@ def worker(
 ) -> int:
     """Work on queues until stopped (Ctrl-C or SIGTERM).
 
-    Running handlers are given time to finish (PENSTOCK_GRACE); what does not is given back for another worker.
+    Running handlers are given time to finish (PENSTOCK_GRACE); what does not is given back for another worker. A server
+    that cannot be reached is waited for, at the start for a minute at most.
     """
     if processes < 1:
         raise UsageMistake(f"--processes {processes}: give a whole number of at least 1")
@@ -45,18 +47,24 @@ def worker(
 
 async def _work(queues: str | None, concurrency: int | None, common: Common, parent: int | None) -> int:
     check_kept(common)
-    async with working_app(common, chatty=True, queues=queues, concurrency=concurrency) as app:
-        check_work(app)
-        working = asyncio.create_task(app.run_worker(concurrency=concurrency))
-        orphaned = asyncio.create_task(_watch_parent(app, parent))
-        with on_stop(lambda: _stop(app)):
-            await asyncio.sleep(0)
-            if not working.done() and parent is None:
-                introduce(about(app), common.json)
-            await working
-        orphaned.cancel()
+    app = working_app(common, chatty=True, queues=queues, concurrency=concurrency)
+    check_work(app)
+    async with begun(app) as ready:
+        if ready:
+            await _work_until_stopped(app, concurrency, common, parent)
     warn("Stopped.")
     return 0
+
+
+async def _work_until_stopped(app: App, concurrency: int | None, common: Common, parent: int | None) -> None:
+    working = asyncio.create_task(app.run_worker(concurrency=concurrency))
+    orphaned = asyncio.create_task(_watch_parent(app, parent))
+    with on_stop(lambda: _stop(app)):
+        await asyncio.sleep(0)
+        if not working.done() and parent is None:
+            introduce(about(app), common.json)
+        await working
+    orphaned.cancel()
 
 
 async def _work_together(count: int, queues: str | None, concurrency: int | None, common: Common) -> int:

@@ -5,7 +5,7 @@
     ├── BadArgument              BadDuration
     ├── NotFound                 UnknownFlow · UnknownStep · UnknownQueue · UnknownRun · UnknownJob · UnknownSchedule
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation
-    ├── StoreError               StoreUnavailable · StoreFull · StoreCorrupt
+    ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt
     ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·
     │   │                        StaleAttempt · ContextClosed · AwaitTimeout · CallFailed · VersionMismatch ·
     │   │                        ChildFailed · ChildrenPending
@@ -131,6 +131,12 @@ class StoreUnavailable(StoreError):
     """The store did not answer; whether the write happened is unknown, and asking again is safe."""
 
     code = "store_unavailable"
+
+
+class StoreClosed(StoreUnavailable):
+    """The App, or the store, was closed: there will be no answer any more."""
+
+    code = "store_closed"
 
 
 class StoreFull(StoreUnavailable):

@@ -72,5 +72,8 @@ class LeaseKeeper:
             # The lease may run out meanwhile; the fence then refuses whatever this worker still tries to record.
             log.warning("could not renew %d leases: %s", len(claims), problem)
             return
+        except Exception:  # this thread is not to end with it: no lease would be renewed any more
+            log.exception("could not renew %d leases", len(claims))
+            return
         if lost:
             self._lost(lost)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
-from ...core.errors import SettingError, StoreError, StoreFull, StoreUnavailable
+from ...core.errors import SettingError, StoreClosed, StoreError, StoreFull, StoreUnavailable
 from .address import Address, unknown_option
 from .silence import notice_silence, server_settings
 
@@ -142,7 +142,7 @@ class Connections:
     async def _once(self, work: Work[T]) -> T:
         async with self._places:
             if self._closed:
-                raise StoreUnavailable(f"the store {self.address.shown} is closed")
+                raise StoreClosed(f"the store {self.address.shown} is closed")
             connection = await self._take()
             self._lent += 1
             try:
@@ -237,7 +237,7 @@ def translate(problem: BaseException, address: Address) -> StoreError:
                 "to create them, CREATE on the database: or let another role run `penstock migrate`"
             )
         if state.startswith(_GONE) or state in _AGAIN:
-            return StoreUnavailable(f"{where} does not take it now ({problem}): it is tried again")
+            return StoreUnavailable(f"{where} does not take it now ({problem}): try again in a moment")
         return StoreError(f"{where}: {type(problem).__name__}: {problem}")
     if isinstance(problem, _LOST):
         about = str(problem) or type(problem).__name__

@@ -10,7 +10,7 @@ from typing import Any
 
 import hiredis
 
-from ...core.errors import StoreError, StoreUnavailable
+from ...core.errors import StoreClosed, StoreError, StoreUnavailable
 from .place import Host, Place, is_replica, packed
 from .resp import pack, translate
 from .scripts import scripts
@@ -164,7 +164,7 @@ class Client:
     async def _open(self) -> Wire:
         async with self._opening:
             if self._closed:
-                raise StoreUnavailable(f"the store at {self.place} is closed")
+                raise StoreClosed(f"the store at {self.place} is closed")
             if self._wire is None or not self._wire.open:
                 self._wire = await connect(self.place, self._name)
                 self._opened += 1

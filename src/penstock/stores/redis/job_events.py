@@ -5,7 +5,6 @@ They are BullMQ's own stream (`bull:<queue>:events`, of which it keeps some ten 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,30 +12,30 @@ import hiredis
 import msgspec
 
 from ...core.clock import iso
-from ...core.errors import StoreUnavailable
 from ...core.events import Event
+from ...core.patience import Patience
 from .connection import Wire, connect
 from .names import outside
 from .place import Place
 from .resp import pack, translate
 
 BLOCK_MS = 1000  # well below the time after which a silent server is given up
-PAUSE = 0.2  # seconds before a lost connection is opened again
 Fields = dict[str, str]
 
 
 async def follow(place: Place, key: str, after: str | None) -> AsyncIterator[Event]:
     """Those after the cursor, all that are kept without one, then live; the connection is its own."""
-    cursor, wire = after or "0-0", None
+    cursor, patience = after or "0-0", Patience(f"job events of {key}")
+    wire: Wire | None = None
+
+    async def page() -> list[Any]:
+        nonlocal wire
+        wire = wire if wire is not None and wire.open else await connect(place, "penstock-jobs")
+        return await _page(wire, key, cursor, place)
+
     try:
         while True:
-            try:
-                wire = wire if wire is not None and wire.open else await connect(place, "penstock-jobs")
-                page = await _page(wire, key, cursor, place)
-            except StoreUnavailable:
-                await asyncio.sleep(PAUSE)
-                continue
-            for id, flat in page:
+            for id, flat in await patience.of(page):
                 cursor = id.decode()
                 event = event_of(cursor, flat)
                 if event is not None:

@@ -18,11 +18,11 @@ LAST = 2**62
 def read(
     cursor: apsw.Cursor, stream: str, after: str | None, before: str | None, limit: int, backward: bool
 ) -> list[Event]:
+    low = event_seq(after) if after else 0
+    high = event_seq(before) if before else LAST
     row = cursor.execute(SQL.stream, (stream,)).fetchone()
     if row is None:
         return []
-    low = event_seq(after) if after else 0
-    high = event_seq(before) if before else LAST
     sql = SQL.read_backward if backward else SQL.read_forward
     rows: Any = cursor.execute(sql, (row[0], low, high, limit))
     return [decode_event(stream, seq, ms, body) for seq, ms, body in rows]

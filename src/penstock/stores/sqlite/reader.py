@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from ...core.errors import StoreUnavailable
+from ...core.errors import StoreClosed
 from .connection import MEMORY, connect, translate
 from .looking import Onlooker, check, connect_to_read, outdated
 from .writer import Ticket, Work, Writer, deliver
@@ -43,7 +43,7 @@ class Reader:
         future: asyncio.Future[T] = loop.create_future()
         with self._door:
             if self._closed:
-                raise StoreUnavailable(f"the store {self._path} is closed")
+                raise StoreClosed(f"the store {self._path} is closed")
             if len(self._threads) < THREADS:
                 self._start()
             self._inbox.put(Ticket(work, future, loop))

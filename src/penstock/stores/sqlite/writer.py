@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import apsw
 
-from ...core.errors import StoreUnavailable
+from ...core.errors import StoreClosed
 from .connection import Patience, connect, translate
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Writer:
     def _put(self, ticket: Ticket[Any]) -> None:
         with self._door:
             if self._closed:
-                raise StoreUnavailable(f"the store {self.path} is closed")
+                raise StoreClosed(f"the store {self.path} is closed")
             self._under_way += 1
             self._inbox.put(ticket)
 
@@ -241,7 +241,7 @@ class Writer:
         while not self._inbox.empty():
             ticket = self._inbox.get_nowait()
             if ticket is not None:
-                ticket.error = StoreUnavailable(f"the store {self.path} is closed")
+                ticket.error = StoreClosed(f"the store {self.path} is closed")
                 rest.append(ticket)
         deliver(rest)
 

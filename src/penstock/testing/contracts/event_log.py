@@ -21,6 +21,10 @@ class EventLogContract(StoreUnderTest):
     async def test_a_stream_nobody_wrote_is_empty(self, store: Store) -> None:
         assert await store.read("nq:flow:none") == []
         assert await store.read("nq:flow:none", backward=True) == []
+        with pytest.raises(BadId):
+            await store.read("nq:flow:none", after="x")
+        with pytest.raises(BadId):
+            await store.read("nq:flow:none", before="x")
         assert await store.streams() == []
 
     @pytest.mark.parametrize(

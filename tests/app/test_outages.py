@@ -1,0 +1,226 @@
+"""A store that goes away for a while: who waits for it, who is told, and what goes on beside a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import asyncpg
+import pytest
+
+from penstock import App, flow, job
+from penstock.app import background
+from penstock.core.errors import StoreClosed, StoreUnavailable, WaitTimeout
+from penstock.core.patience import Patience
+from penstock.stores.postgres.address import read_address
+from penstock.stores.postgres.connection import translate
+from penstock.stores.sqlite import SqliteStore
+from penstock.testing.faults import Calm, FaultStore, When
+from penstock.testing.until import until
+
+
+class Outage(Calm):
+    """Some methods of a store fail for as long as they are listed here."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, Exception] = {}
+
+    async def around(self, method: str, when: When) -> None:
+        if when == "before" and method in self.of:
+            raise self.of[method]
+
+
+@flow("shop")
+async def shop() -> str:
+    return "done"
+
+
+@job(queue="mail")
+async def mail() -> None: ...
+
+
+@pytest.fixture
+def outage() -> Outage:
+    return Outage()
+
+
+@pytest.fixture
+def frail(outage: Outage) -> App:
+    """An App whose store fails on demand."""
+    store: Any = FaultStore(SqliteStore(), outage)
+    return App(":memory:", handlers=[shop, mail], store=store)
+
+
+def down(text: str = "down") -> StoreUnavailable:
+    return StoreUnavailable(text)
+
+
+async def test_patience_begins_with_the_first_answer_and_complains_once_an_outage(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers: list[Any] = [down("at first"), 1, down(), down(), 2, down(), 3, StoreClosed("closed")]
+
+    async def ask() -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    patience = Patience("news")
+    with pytest.raises(StoreUnavailable, match="at first"):
+        await patience.of(ask)
+    assert [await patience.of(ask) for _ in range(3)] == [1, 2, 3]
+    assert [record.getMessage() for record in caplog.records] == [
+        "news: no answer from the store, trying again: down"
+    ] * 2
+    with pytest.raises(StoreClosed):
+        await patience.of(ask)
+
+
+async def test_a_subscription_that_cannot_begin_raises_and_the_next_one_hears(frail: App, outage: Outage) -> None:
+    heard: list[Any] = []
+    async with asyncio.timeout(20), frail as app:
+        outage.of["feed"] = down()
+        with pytest.raises(StoreUnavailable):
+            await app.events.on_kind("lamp.lit", lambda event: heard.append(("first", event.data)))
+        del outage.of["feed"]
+        await app.events.on_kind("lamp.lit", lambda event: heard.append(("second", event.data)))
+        await app.events.append("nq:entity:lamp", "lamp.lit", 1)
+        await until(lambda: heard)
+        assert heard == [("second", 1)]
+
+
+@pytest.mark.parametrize("problem", [down(), RuntimeError("a bug of ours")])
+async def test_whatever_befalls_the_feed_subscribers_hear_on_without_a_gap(
+    frail: App, outage: Outage, caplog: pytest.LogCaptureFixture, problem: Exception
+) -> None:
+    heard: list[int] = []
+    async with frail as app:
+        await app.events.on_kind("lamp.lit", lambda event: heard.append(event.data))
+        await app.events.append("nq:entity:lamp", "lamp.lit", 1)
+        await until(lambda: heard == [1])
+        outage.of["feed"] = problem
+        await app.events.append("nq:entity:lamp", "lamp.lit", 2)
+        await until(lambda: str(problem) in caplog.text)
+        await app.events.append("nq:entity:lamp", "lamp.lit", 3)
+        del outage.of["feed"]
+        await until(lambda: heard == [1, 2, 3])
+
+
+async def test_a_subscriber_that_waits_for_something_cancelled_does_not_deafen_the_others(memory: Any) -> None:
+    heard: list[int] = []
+
+    async def waits(event: Any) -> None:
+        lost = asyncio.ensure_future(asyncio.sleep(60))
+        lost.cancel()
+        await lost
+
+    async with memory() as a:
+        await a.events.on_kind("lamp.lit", waits)
+        await a.events.on_kind("lamp.lit", lambda event: heard.append(event.data))
+        for n in (1, 2):
+            await a.events.append("nq:entity:lamp", "lamp.lit", n)
+        await until(lambda: heard == [1, 2])
+
+
+async def test_one_whose_subscribing_was_cancelled_does_not_keep_others_from_it(frail: App) -> None:
+    heard: list[int] = []
+    async with frail as app:
+        gone = asyncio.create_task(app.events.on_kind("lamp.lit", lambda event: None))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.wait((gone,))
+        await app.events.on_kind("lamp.lit", lambda event: heard.append(event.data))
+        await app.events.append("nq:entity:lamp", "lamp.lit", 1)
+        await until(lambda: heard == [1])
+
+
+async def test_whoever_gives_up_waiting_is_told_that_the_store_was_away(frail: App, outage: Outage) -> None:
+    async with frail as app:
+        run, id = await app.start("shop"), await app.enqueue("mail")
+        waits = [asyncio.create_task(wait) for wait in (app.wait(run, timeout="1s"), app.result(run, timeout="1s"))]
+        waits.append(asyncio.create_task(app.job_result(id, timeout="1s")))
+        store: Any = app.store
+        before = store.calls.copy()
+        await until(lambda: store.calls["run"] >= before["run"] + 2 and store.calls["job"] >= before["job"] + 2)
+        await until(lambda: not store.in_flight)
+        outage.of |= {"run": down("unplugged"), "job": down("unplugged")}
+        app.store.signals.fire_all()
+        for wait in waits:
+            with pytest.raises(
+                WaitTimeout, match="not been seen to end after 1s, the store does not answer: unplugged"
+            ):
+                await wait
+
+
+async def test_readers_end_with_their_app(app: Any) -> None:
+    a = app(shop, mail)
+    await a.open()
+    run, id = await a.start("shop"), await a.enqueue("mail")
+    tails = a.events.subscribe("nq:global"), a.follow(run), a.queues.events("mail")
+    readers = [asyncio.create_task(_all(tail)) for tail in tails]
+    readers += [asyncio.create_task(end) for end in (a.wait(run), a.result(run), a.job_result(id))]
+    await until(lambda: sum(map(len, a.store.signals._listeners.values())) == len(readers))
+    await a.close()
+    a.wake()
+    for reader in readers:
+        with pytest.raises(StoreClosed):
+            await asyncio.wait_for(reader, 20)
+
+
+async def _all(events: Any) -> None:
+    async for _ in events:
+        pass
+
+
+async def test_what_goes_on_beside_a_worker_is_begun_anew_when_it_fails(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(background, "FIRST_PAUSE", 0.0)
+    tries: list[int] = []
+
+    class Ferry:
+        async def open(self, hands: Any) -> None: ...
+        async def close(self) -> None: ...
+        async def run(self) -> None:
+            tries.append(len(tries))
+            if len(tries) < 3:
+                raise RuntimeError("the ferry sank")
+            await asyncio.Event().wait()
+
+    async with App(":memory:", handlers=[mail], bridges=[Ferry()]) as a, a.working():
+        await until(lambda: len(tries) == 3)
+    said = [record for record in caplog.records if "bridge failed and is begun anew" in record.getMessage()]
+    assert [record.levelno for record in said] == [logging.ERROR] * 2
+
+
+async def test_leases_are_renewed_on_whatever_befell_a_renewal(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(Calm):
+        struck = False
+
+        def blocking(self, method: str, when: When) -> None:
+            if not self.struck:
+                self.struck = True
+                raise RuntimeError("a bug of ours")
+
+    release = asyncio.Event()
+
+    @job(queue="slow")
+    async def slow() -> None:
+        await release.wait()
+
+    store: Any = FaultStore(SqliteStore(), Odd())
+    async with App(":memory:", handlers=[slow], store=store, lease="1s") as app, app.working():
+        id = await app.enqueue("slow")
+        await until(lambda: store.calls["renew"] >= 3)
+        release.set()
+        await app.job_result(id, timeout=20)
+    assert "a bug of ours" in caplog.text
+
+
+def test_a_server_that_is_starting_up_promises_nothing() -> None:
+    starting = asyncpg.CannotConnectNowError("the database system is starting up")
+    problem = translate(starting, read_address("postgresql://db/shop"))
+    assert isinstance(problem, StoreUnavailable)
+    assert str(problem).endswith("does not take it now (the database system is starting up): try again in a moment")

@@ -13,6 +13,7 @@ from penstock import flow, job
 from penstock.core.clock import from_iso, iso
 from penstock.core.errors import ConfigError, NotJSON, UnknownFlow
 from penstock.core.ids import BadId
+from penstock.jobs import scheduler
 from penstock.jobs.schedule import ScheduleSpec, next_slot
 from penstock.testing.clock import START_MS, FakeClock
 from penstock.testing.until import until
@@ -186,8 +187,10 @@ async def test_many_schedulers_racing_for_one_slot(shared: Any, clock: FakeClock
 
 
 async def test_a_schedule_this_worker_cannot_fire_waits_for_one_that_can(
-    shared: Any, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    shared: Any, clock: FakeClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(scheduler, "STUCK", 3600.0)  # however slow this machine, it is not over while the test looks
+
     @flow("other", queue="elsewhere")
     async def other() -> None: ...
 
@@ -206,7 +209,7 @@ async def test_a_schedule_this_worker_cannot_fire_waits_for_one_that_can(
                 before = len(tries)
                 for _ in range(50):
                     await unable.schedules()
-                assert len(tries) < before + 25
+                assert len(tries) <= before + 1
         async with able.working():
             await reached(able, "s", 1)
 

@@ -16,14 +16,15 @@ import postgres_server
 import redis_server
 from penstock import App, Event
 from penstock.core.ids import step_job
-from penstock.jobs import scheduler, worker
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.ports.store import JobRow
 from penstock.ports.unit import JobState
+from penstock.schedules import service as scheduler
 from penstock.settings import Settings
-from penstock.stores import tailing
+from penstock.stores import tail as tailing
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
+from penstock.worker import worker
 
 # The URL of an empty store of each kind.
 PLACES: dict[str, Callable[[Path], str]] = {

@@ -13,7 +13,7 @@ from entry import Case, Metrics, tell
 from tally import Tally
 
 from penstock import App, Context, SyncApp, flow, job, step
-from penstock.cli import looping
+from penstock.cli import event_loop as looping
 
 CONCURRENCY = 100  # for flows
 CHUNK = 500  # starts in flight

@@ -13,7 +13,7 @@ from entry import Case, Metrics, main
 from penstock_engine import on_a_loop
 from server_time import server_us
 
-from penstock.app.backend import open_store
+from penstock.app.store_urls import open_store
 from penstock.core.clock import SystemClock
 from penstock.core.events import Streams
 from penstock.ports.store import Store

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from penstock import App
-from penstock.cli.picture import Picture
+from penstock.cli.run_view import Picture
 from penstock.core.clock import from_iso
 from penstock.core.events import Event
 from penstock.core.payload import parse

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from penstock import App
 from penstock.cli.live import how_to_resume, work_and_watch
-from penstock.cli.picture import plain
+from penstock.cli.run_view import plain
 
 HERE = Path(__file__).resolve().parent
 WORKERS = HERE / "workers"

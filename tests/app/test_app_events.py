@@ -9,9 +9,8 @@ import pytest
 
 from penstock import flow, job
 from penstock.core.errors import NotJSON, PayloadError
-from penstock.core.events import BadStream
+from penstock.core.events import BadEmit, BadStream
 from penstock.core.ids import BadId
-from penstock.jobs.context import BadEmit
 from penstock.testing.until import until
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import App, job
-from penstock.app.collecting import OBJECTS, fewer_collections
+from penstock.app.gc_tuning import OBJECTS, fewer_collections
 
 
 @pytest.fixture(autouse=True)

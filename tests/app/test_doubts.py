@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import App, flow, job
-from penstock.app.doubts import log
+from penstock.app.advice import log
 
 
 @job(queue="mail")

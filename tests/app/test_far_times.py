@@ -10,7 +10,7 @@ import pytest
 
 from penstock import App, Await, PenstockError, flow, job, step
 from penstock.errors import DefinitionError
-from penstock.jobs.tree import Node
+from penstock.jobs.job_trees import Node
 from penstock.ports.unit import RateLimit
 from penstock.testing.until import until
 

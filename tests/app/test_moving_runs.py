@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import flow
-from penstock.app.transfer import Importer, PlayedClock, export_run, read_line
+from penstock.app.export import Importer, PlayedClock, export_run, read_line
 from penstock.core.ids import step_job
 from penstock.testing.until import until
 

@@ -10,9 +10,9 @@ import asyncpg
 import pytest
 
 from penstock import App, flow, job
-from penstock.app import background
+from penstock.app import workers as background
 from penstock.core.errors import StoreClosed, StoreUnavailable, WaitTimeout
-from penstock.core.patience import Patience
+from penstock.core.outage_retry import Patience
 from penstock.stores.postgres.address import read_address
 from penstock.stores.postgres.connection import translate
 from penstock.stores.sqlite import SqliteStore

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import flow, job
-from penstock.app import working
+from penstock.app import workers as working
 from penstock.core.errors import SettingError, UnknownRun
 from penstock.ports.unit import DELIVERIES
 from penstock.settings import Settings

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import flow, step
-from penstock.app.again import replay_run, retry_run
+from penstock.app.run_actions import replay_run, retry_run
 from penstock.core.errors import RunError
 from penstock.core.ids import step_job
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.arranging import arranged
+from penstock.cli.argv import arranged
 from penstock.cli.commands import commands
 
 

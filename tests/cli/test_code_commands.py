@@ -11,11 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.flows.diagram import diagram_of
+from penstock.flows.diagram import as_text, diagram_of
 from penstock.flows.diagram_svg import as_svg
-from penstock.flows.diagram_text import as_text
-from penstock.flows.discovery import discover
-from penstock.flows.registry import build
+from penstock.handlers.discovery import discover
+from penstock.handlers.registry import build
 
 SHOP = Path(__file__).parents[2] / "examples" / "shop" / "workers"
 # A circle, a step that listens to itself, one that declares nothing, and an event from outside.

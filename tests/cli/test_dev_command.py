@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import watching
+from penstock.cli import file_watch as watching
 from penstock.testing.until import until
 
 VERSION = """

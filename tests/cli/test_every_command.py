@@ -14,7 +14,7 @@ import apsw
 import pytest
 from cyclopts import App as Parser
 
-from penstock.cli import beginning
+from penstock.cli import session as beginning
 from penstock.cli.commands import COMMANDS, commands
 from penstock.stores.sqlite import connection
 

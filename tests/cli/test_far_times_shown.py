@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from penstock import App
-from penstock.jobs.schedule import ScheduleSpec, Target
 from penstock.ports.store import ScheduleRow
 from penstock.ports.unit import NewJob, Unit
+from penstock.schedules.spec import ScheduleSpec, Target
 
 FAR = "99999999d"
 FAR_MS = 1_800_000_000_000_000

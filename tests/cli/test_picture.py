@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.cli.picture import Picture, plain
-from penstock.cli.rows import one_line, rows_of
+from penstock.cli.run_view import Picture, one_line, plain, rows_of
 from penstock.core.clock import from_iso
 from penstock.flows.reducer import FlowView, StepView
 from penstock.testing.clock import FakeClock

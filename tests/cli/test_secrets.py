@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.telemetry.redaction import HIDDEN
+from penstock.core.redaction import HIDDEN
 
 SECRET = "hunter2-canary"
 LOGIN = """

@@ -165,7 +165,7 @@ def test_nothing_is_imported_if_one_is_there(penstock: Callable) -> None:
 def test_an_import_that_was_killed_is_gone_on_with(
     penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.app.transfer import Importer
+    from penstock.app.export import Importer
 
     penstock("run", "greet", "--key", "mine")
     penstock("export", "mine", "mine.jsonl")

@@ -31,8 +31,8 @@ from penstock.ports.unit import (
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.append import TOGETHER
 from penstock.testing.clock import FakeClock
-from penstock.testing.contracts.picture import picture
 from penstock.testing.contracts.samples import ERROR, ask, claim, event, job, run, started, told, unit, wait
+from penstock.testing.contracts.snapshot import picture
 
 RUNS = [f"r{n}" for n in range(6)]
 START = 1_700_000_000_000

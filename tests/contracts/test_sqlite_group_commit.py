@@ -15,7 +15,6 @@ from penstock.ports.store import Retention
 from penstock.ports.unit import Committed, Completed, Dead, GivenBack, Memo
 from penstock.stores.sqlite import SqliteStore, writer
 from penstock.testing.clock import FakeClock
-from penstock.testing.contracts.picture import picture
 from penstock.testing.contracts.samples import (
     ERROR,
     STREAM,
@@ -28,6 +27,7 @@ from penstock.testing.contracts.samples import (
     unit,
 )
 from penstock.testing.contracts.scene import set_scene
+from penstock.testing.contracts.snapshot import picture
 from penstock.testing.until import until
 
 

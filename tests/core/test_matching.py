@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.matching import MAX_LEAVES, contains, filed_under, keys_of
+from penstock.core.json_match import MAX_LEAVES, contains, filed_under, keys_of
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab", max_size=2),

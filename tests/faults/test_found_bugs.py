@@ -16,9 +16,9 @@ import pytest_asyncio
 from faultkit.backends import SQLITE_FILE, SQLITE_MEMORY, Backend
 
 from penstock import App, flow, job
+from penstock.commit.committer import Committer, Intent
 from penstock.core.errors import PenstockError, StoreUnavailable
 from penstock.core.events import Body, encode_body
-from penstock.jobs.committer import Committer, Intent
 from penstock.ports.store import Store
 from penstock.ports.unit import (
     Ask,

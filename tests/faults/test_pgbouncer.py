@@ -13,11 +13,11 @@ from faultkit.trouble import under_way
 import postgres_server
 from penstock import App, Context, flow, job
 from penstock.core.errors import SettingError
-from penstock.jobs import worker
-from penstock.stores import tailing
+from penstock.stores import tail as tailing
 from penstock.stores.postgres.address import read_address
 from penstock.stores.postgres.connection import Connections
 from penstock.testing.until import until
+from penstock.worker import worker
 from pgbouncer_server import PgBouncer
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]

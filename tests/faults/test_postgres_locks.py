@@ -18,7 +18,7 @@ from faultkit.trouble import Load, under_way
 import postgres_server
 from penstock.ports.unit import Committed, Completed
 from penstock.stores.postgres import PostgresStore
-from penstock.testing.contracts.families import KIDS, child, end, tree
+from penstock.testing.contracts.job_trees import KIDS, child, end, tree
 from penstock.testing.contracts.samples import STREAM, apply, claim_one, event, job, unit
 from penstock.testing.until import until
 

@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from penstock import flow, step
-from penstock.app.checking import check_runs
-from penstock.app.transfer import export_run
+from penstock.app.export import export_run
+from penstock.app.preflight import check_runs
 from penstock.core.errors import UnknownFlow
 from penstock.testing import replay
 

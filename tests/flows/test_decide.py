@@ -13,8 +13,8 @@ from penstock.core.clock import iso
 from penstock.core.events import Body
 from penstock.core.payload import MAX_BYTES
 from penstock.flows.decide import Decider, Decision, Emission, Ended, Start
-from penstock.flows.record import MAX_FAILURES, RunRecord, decode, encode
-from penstock.flows.table import TableStep, TriggerTable
+from penstock.flows.run_record import MAX_FAILURES, RunRecord, decode, encode
+from penstock.handlers.trigger_table import TableStep, TriggerTable
 
 NOW = 1_700_000_000_000
 

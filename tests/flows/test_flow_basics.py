@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Subscription, flow, step
-from penstock.cli.picture import plain
+from penstock.cli.run_view import plain
 from penstock.core.ids import step_job
 
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import App, Permanent, flow, step
-from penstock.flows.record import decode
 from penstock.flows.reducer import FlowView, reduce_flow
+from penstock.flows.run_record import decode
 
 ENDS = ("flow.completed", "flow.failed", "flow.cancelled", "flow.compensated")
 KINDS = ("k0", "k1", "k2", "k3")

@@ -8,8 +8,8 @@ import pytest
 
 from penstock import flow, step
 from penstock.core.errors import CannotFork, UnknownFlow, UnknownRun
-from penstock.flows.record import decode
 from penstock.flows.reducer import reduce_flow
+from penstock.flows.run_record import decode
 
 
 class Shop:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from penstock import flow, step
-from penstock.app.again import retry_run
+from penstock.app.run_actions import retry_run
 from penstock.core.errors import DefinitionError
 from penstock.core.ids import step_job
-from penstock.flows.contract import read_module
-from penstock.flows.record import decode
+from penstock.flows.run_record import decode
+from penstock.handlers.module_contract import read_module
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import AwaitTimeout, Context, SyncContext, flow, step
-from penstock.jobs.gates import ordered_id
+from penstock.durable.wait_records import ordered_id
 
 DAY = 24 * 3_600_000
 

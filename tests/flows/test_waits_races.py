@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from penstock import AwaitTimeout, Context, flow
+from penstock.commit.committer import Committer
 from penstock.core.errors import TriggerError
-from penstock.flows.resuming import Triggers
-from penstock.jobs.committer import Committer
-from penstock.jobs.gates import decode_body
+from penstock.durable.trigger_commands import Triggers
+from penstock.durable.wait_records import decode_body
 from penstock.ports.unit import NewEvent, Suspended, Unit
 from penstock.stores.sqlite import SqliteStore
 from penstock.testing import TestApp

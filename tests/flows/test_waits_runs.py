@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Context, flow, job, step
-from penstock.app.again import retry_run
+from penstock.app.run_actions import retry_run
 from penstock.core.errors import TriggerCancelled
 
 

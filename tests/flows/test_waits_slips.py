@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock import Context, SyncContext, flow
-from penstock.app.again import retry_run
+from penstock.app.run_actions import retry_run
 from penstock.core.errors import ContextClosed
-from penstock.jobs import journal
+from penstock.durable import journal
 from penstock.testing import TestApp
 from penstock.testing.clock import FakeClock
 

@@ -8,9 +8,9 @@ import pytest
 
 from penstock import Context, flow
 from penstock.core.errors import DefinitionError
-from penstock.jobs.work import packed
 from penstock.ports.unit import DELIVER, DELIVERIES, NewJob, Unit
 from penstock.testing import TestApp
+from penstock.worker.outcomes import packed
 
 
 def starting(start_on: Any, name: str = "big") -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Context, SyncContext, flow
-from penstock.jobs.gates import gate_id
+from penstock.durable.wait_records import gate_id
 
 HOUR = 3_600_000
 KEYS = {"time": "time#1", "event": "alarm#1"}
@@ -107,7 +107,7 @@ async def test_a_gate_is_found_again_whatever_id_it_was_given(kit: Any, monkeypa
 
     async with kit(nap) as app:
         with monkeypatch.context() as patch:
-            patch.setattr("penstock.jobs.waits._Recorded._open", open_as_before)
+            patch.setattr("penstock.durable.waits._Recorded._open", open_as_before)
             run = await app.start(nap, None)
             await app.settled()
             before["time"] = (await app.store.waits(run=run))[0].id

@@ -9,8 +9,8 @@ import pytest
 
 from penstock import Context, flow
 from penstock.core.events import Event
-from penstock.core.matching import MAX_LEAVES, filed_under
-from penstock.flows.told import Bundle, Told
+from penstock.core.json_match import MAX_LEAVES, filed_under
+from penstock.flows.delivery import Bundle, Told
 from penstock.ports.store import WaitRow
 
 

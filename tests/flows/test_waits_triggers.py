@@ -19,7 +19,7 @@ from penstock.core.errors import (
 )
 from penstock.core.payload import pack
 from penstock.core.signatures import sign
-from penstock.flows.resuming import Signature
+from penstock.durable.trigger_commands import Signature
 from penstock.testing import TestApp
 
 

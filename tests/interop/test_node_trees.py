@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Context, Node, job
-from penstock.jobs import worker
+from penstock.worker import worker
 
 pytestmark = pytest.mark.xdist_group("interop")
 

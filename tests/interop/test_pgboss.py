@@ -15,9 +15,10 @@ import pytest
 import postgres_server
 from penstock import App, Context, flow, job
 from penstock.core.errors import ConfigError, NotFound, Permanent
-from penstock.messaging.pgboss import AddJob, EmitEvent, PgBoss, PgBossSchema, StartFlow, consuming
+from penstock.messaging.pgboss import AddJob, EmitEvent, PgBoss, PgBossSchema, StartFlow
+from penstock.messaging.pgboss import consumer as consuming
 from penstock.messaging.pgboss.queues import Queues
-from penstock.ports.messaging import Message
+from penstock.ports.bridge import Message
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("interop"), pytest.mark.asyncio(loop_scope="module")]

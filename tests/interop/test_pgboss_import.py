@@ -15,8 +15,8 @@ import postgres_server
 from penstock import App, Context, job
 from penstock.app.pgboss_import import PgBossImport
 from penstock.cli import main
-from penstock.jobs.schedule import spec_of, target_of
-from penstock.messaging.pgboss.leaving import Leaving
+from penstock.messaging.pgboss.backlog import Leaving
+from penstock.schedules.spec import spec_of, target_of
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("interop"), pytest.mark.asyncio(loop_scope="module")]

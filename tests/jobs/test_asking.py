@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.jobs.asking import Asking, QueueLimits
-from penstock.jobs.committer import Committer, Intent
+from penstock.commit.committer import Committer, Intent
 from penstock.ports.unit import Ask, Claim, CommitReply, Committed, Completed, Fenced, Receipt, Refused, Unit, Want
+from penstock.worker.capacity import Asking, QueueLimits
 
 QUEUES = {"wide": QueueLimits(4), "narrow": QueueLimits(1)}
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.jobs.committer import FEW, Committer, Intent
+from penstock.commit.committer import FEW, Committer, Intent
 from penstock.ports.unit import Ask, CommitReply, Committed, Receipt, RunWrite, Unit
 from penstock.testing.until import until
 

@@ -15,7 +15,7 @@ import pytest
 
 from penstock import flow, job, step
 from penstock.core.errors import StaleAttempt
-from penstock.jobs.context import BadEmit
+from penstock.core.events import BadEmit
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 

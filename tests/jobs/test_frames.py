@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.jobs import frames
-from penstock.jobs.frames import MAX_FRAMES, Batch, Frames
+from penstock.context import live_output as frames
+from penstock.context.live_output import MAX_FRAMES, Batch, Frames
 
 
 class Stream:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.core.errors import DuplicateName, HistoryLimit, NonDeterminism, NotJSON
-from penstock.jobs import journal
-from penstock.jobs.fingerprint import fingerprint
-from penstock.jobs.journal import FIRED, Journal
+from penstock.durable import journal
+from penstock.durable.journal import FIRED, Journal
+from penstock.handlers.fingerprint import fingerprint
 
 
 def fresh(before: Journal | None = None, code: str = "") -> Journal:

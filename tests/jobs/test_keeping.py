@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from penstock import Context, RateLimited, flow, job
-from penstock.app.given import dedupe_key
+from penstock.app.arguments import dedupe_key
 from penstock.core.errors import BadArgument, DefinitionError, RunFailed
-from penstock.flows.contract import read_module
-from penstock.jobs.keeping import read_keep, read_removal
+from penstock.handlers.module_contract import read_module
+from penstock.handlers.options import read_keep, read_removal
 from penstock.jobs.reducer import reduce_job
 from penstock.ports.unit import JobState, Keep
 from penstock.testing.until import until

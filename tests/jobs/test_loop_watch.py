@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from penstock import App, job
-from penstock.jobs import loop_watch
+from penstock.worker import blocked_loop as loop_watch
 
 
 class Ear(logging.Handler):

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from penstock import job
-from penstock.jobs.asking import QueueLimits
-from penstock.jobs.worker import Worker
 from penstock.ports.unit import Ask, Claims, Want
 from penstock.testing import FakeClock
+from penstock.worker.capacity import QueueLimits
+from penstock.worker.worker import Worker
 
 LIMITED, OTHER = Want("limited", 10), Want("other", 10)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import flow, step
-from penstock.jobs import patching
-from penstock.jobs.patching import StateContention
+from penstock.context import state as patching
+from penstock.context.state import StateContention
 
 MANY = 150
 

@@ -11,11 +11,12 @@ import pytest
 import postgres_server
 import redis_server
 from penstock import RateLimited, flow, job
-from penstock.jobs import read_ahead, worker
-from penstock.jobs.read_ahead import PAUSE, PROOF, QUICK, ReadAhead
 from penstock.ports.unit import Claim
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
+from penstock.worker import capacity as read_ahead
+from penstock.worker import worker
+from penstock.worker.capacity import PAUSE, PROOF, QUICK, ReadAhead
 
 FOR_EVER = 3600.0
 TOGETHER = 42

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import flow, job
 from penstock.core.errors import SchemaViolation, UnknownSchedule
-from penstock.jobs.schedule import MOST_MISSED, BadSchedule
+from penstock.schedules.spec import MOST_MISSED, BadSchedule
 from penstock.testing import TestApp
 from penstock.testing.clock import START_MS, FakeClock
 from penstock.testing.until import until

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import flow, job, step
 from penstock.core.errors import DefinitionError
-from penstock.jobs.schedule import spec_of, target_of
+from penstock.schedules.spec import spec_of, target_of
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 

@@ -10,7 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.errors import BadArgument, BadDuration, ConfigError
-from penstock.jobs.schedule import (
+from penstock.ports.store import ScheduleRow
+from penstock.ports.unit import ScheduleMove
+from penstock.schedules.spec import (
     GRACE_MS,
     MOST_MISSED,
     BadSchedule,
@@ -28,8 +30,6 @@ from penstock.jobs.schedule import (
     renewed,
     resumed,
 )
-from penstock.ports.store import ScheduleRow
-from penstock.ports.unit import ScheduleMove
 
 MIN = 60_000
 HOUR = 60 * MIN

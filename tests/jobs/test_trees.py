@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Context, Node, SyncApp, SyncContext, job
 from penstock.core.errors import BadArgument, ConfigError, RunFailed
-from penstock.jobs.tree import MOST_JOBS
+from penstock.jobs.job_trees import MOST_JOBS
 
 Make = Callable[..., Any]
 PATIENCE = 20  # seconds until a test that waits gives up

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from penstock.app.backend import open_store
+from penstock.app.store_urls import open_store
 from penstock.core.clock import SystemClock
 from penstock.ports.store import Store
 from penstock.ports.unit import Claim, Completed, Dead, NewJob, OnFailure, Outcome, Parent, Unit

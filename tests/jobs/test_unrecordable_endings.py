@@ -10,8 +10,8 @@ import pytest
 from penstock import RateLimited, Retry, flow, job
 from penstock.errors import RunFailed
 from penstock.flows.decide import Decider
-from penstock.jobs.attempt import Attempt
 from penstock.jobs.engine import JobWork
+from penstock.worker.attempt import Attempt
 
 SOON = {"attempts": 2, "backoff": {"type": "fixed", "delay": "10ms"}}
 FAR = 1_800_000_000_000  # seconds: a header that held milliseconds since the epoch

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import App
-from penstock.app.backend import mask, open_store
+from penstock.app.store_urls import mask, open_store
 from penstock.core.clock import SystemClock
 from penstock.core.errors import SettingError, UnknownRun
 from penstock.settings import SettingOptions, Settings, names

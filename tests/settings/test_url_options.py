@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock import App
-from penstock.app import backend
-from penstock.app.backend import looking_url, may_write, sqlite_path
+from penstock.app import store_urls as backend
+from penstock.app.store_urls import looking_url, may_write, sqlite_path
 from penstock.core.errors import ConfigError, SettingError, StoreUnavailable
 
 

@@ -18,8 +18,8 @@ from canaries import CANARIES, REDACT, Canary
 from penstock import App, Context, Permanent, flow, step
 from penstock.cli import main
 from penstock.core.errors import RunFailed
+from penstock.core.redaction import HIDDEN, Redactor
 from penstock.telemetry.logging import configure, unchanged
-from penstock.telemetry.redaction import HIDDEN, Redactor
 
 HAND_MADE = logging.getLogger("shop.own")
 DELIVERED: list[Any] = []

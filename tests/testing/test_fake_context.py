@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Context, SyncContext
 from penstock.core.errors import NotJSON, UndeclaredEvent
-from penstock.jobs.context import BadEmit
+from penstock.core.events import BadEmit
 from penstock.testing import FakeClock, FakeContext
 
 

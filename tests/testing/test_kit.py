@@ -14,10 +14,10 @@ import pytest
 
 from penstock import Backoff, Context, Node, Permanent, RetryPolicy, flow, job, step
 from penstock.core.errors import RunFailed, SchemaViolation, UnknownFlow, UnknownQueue
-from penstock.jobs import worker
 from penstock.testing import FakeClock, TestApp
-from penstock.testing import timeline as timeline_module
+from penstock.testing import auto_clock as timeline_module
 from penstock.testing.snapshots import updating
+from penstock.worker import worker
 
 DAY_MS = 86_400_000
 DAILY = RetryPolicy(3, Backoff("fixed", DAY_MS, jitter=False))

@@ -91,7 +91,7 @@ def python(code: str) -> str:
 
 def test_the_kit_does_not_need_pytest() -> None:
     code = "from penstock.testing import *; import sys; print('pytest' in sys.modules, TestApp, FakeContext, until)"
-    assert python(code).startswith("False <class 'penstock.testing.kit.TestApp'>")
+    assert python(code).startswith("False <class 'penstock.testing.test_app.TestApp'>")
     assert "function until" in python(code)
     assert python("import penstock.testing as t; print(set(t.__all__) <= set(dir(t)))") == "True"
     assert "no attribute 'nope'" in python(

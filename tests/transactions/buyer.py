@@ -15,7 +15,7 @@ import asyncpg
 from small_shop import ADD, HANDLERS
 
 from penstock import App
-from penstock.outbox.relay import Relay
+from penstock.transactions.relay import Relay
 
 
 def die() -> None:

@@ -26,9 +26,9 @@ import postgres_server
 import redis_server
 from penstock import App, SyncApp
 from penstock.core.errors import NoOutbox, StoreUnavailable, TransactionError
-from penstock.outbox.places import now
 from penstock.ports.store import Home
 from penstock.testing import until
+from penstock.transactions.relay_source import now
 
 Apps = Callable[..., Any]
 SOON = "20ms"

@@ -24,7 +24,7 @@ from sqlalchemy.pool import NullPool
 
 from penstock import SyncApp
 from penstock.core.errors import NotInTransaction, UnknownConnection
-from penstock.outbox.places import now
+from penstock.transactions.relay_source import now
 
 Apps = Callable[..., Any]
 

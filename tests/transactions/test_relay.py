@@ -16,8 +16,8 @@ import postgres_server
 import redis_server
 from penstock import App
 from penstock.core.errors import BadArgument, NoOutbox, SettingError, UnknownConnection
-from penstock.outbox.relay import Relay
 from penstock.testing import until
+from penstock.transactions.relay import Relay
 
 Apps = Callable[..., Any]
 

@@ -14,8 +14,8 @@ from small_shop import ADD, HANDLERS, PATIENCE, TABLE
 import postgres_server
 from penstock import SyncApp, flow
 from penstock.flows.commands import RunClosed
-from penstock.outbox.places import now
 from penstock.testing import until
+from penstock.transactions.relay_source import now
 
 Apps = Callable[..., Any]
 

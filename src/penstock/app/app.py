@@ -16,53 +16,53 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
+from ..commit.committer import Committer, Submits
 from ..core.clock import Clock, SystemClock, iso, moment_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, ConfigError
+from ..core.event_bodies import Recorder
 from ..core.events import Event
 from ..core.ids import check_name
 from ..core.priority import check_priority
+from ..core.redaction import Redactor
 from ..core.retry import Retries
-from ..flows.definition import FlowDefinition, definitions_in
-from ..flows.deliveries import Deliveries
-from ..flows.describe import describe
-from ..flows.discovery import Found, Problem, bridges_of, discover, from_functions
+from ..durable.trigger_commands import Signature, Triggers
+from ..flows.delivery import Deliveries
 from ..flows.engine import FlowEngine
-from ..flows.forking import Forks
+from ..flows.fork import Forks
 from ..flows.reducer import FlowView
-from ..flows.registry import Flow, Registry, build
-from ..flows.reload import rediscover
-from ..flows.resuming import Signature, Triggers
-from ..flows.starters import Starters, start_inputs
-from ..jobs.committer import Committer, Submits
+from ..flows.start_on import Starters, start_inputs
+from ..handlers.decorators import FlowDefinition, definitions_in
+from ..handlers.discovery import Found, Problem, bridges_of, discover, from_functions
+from ..handlers.manifest import describe
+from ..handlers.options import Kept
+from ..handlers.registry import Flow, Registry, build
+from ..handlers.reload import rediscover
 from ..jobs.engine import JobEngine
-from ..jobs.keeping import Kept
-from ..jobs.schedule import CatchUp, Overlap, Target, make_spec
-from ..jobs.tree import JobTree, Node
-from ..jobs.work import Work
-from ..ports.messaging import Bridge
+from ..jobs.job_trees import JobTree, Node
+from ..ports.bridge import Bridge
 from ..ports.store import Distant, RunRow, ScheduleRow, Store
 from ..ports.unit import DELIVERIES, Claim
+from ..schedules.spec import CatchUp, Overlap, Target, make_spec
 from ..settings import SettingOptions, Settings
 from ..telemetry.logging import configure
-from ..telemetry.recorder import Recorder
-from ..telemetry.redaction import Redactor
-from .backend import mask, open_store
-from .bridging import AppHands, moving
-from .doubts import Doubts
-from .families import Families
-from .following import once_known
-from .given import count, dedupe_key, several
-from .opening import opened
+from ..worker.outcomes import Work
+from .advice import Doubts
+from .arguments import count, dedupe_key, several
+from .bridges import AppHands, moving
+from .connect_retry import opened
+from .events import once_known
+from .jobs import Families
 from .options import NoInput, RunSearch, StartOptions, WorkerOptions
 from .outbox import Outbox
 from .queues import DeadLetters, Queues
-from .scheduling import Scheduling
+from .runs import waited
+from .schedules import Scheduling
 from .state import AppState
-from .waited import waited
-from .waiting import Waiting, WaitView
-from .working import Working
-from .writers import Transactions, Writers
+from .store_urls import mask, open_store
+from .transactions import Transactions, Writers
+from .waits import Waiting, WaitView
+from .workers import Working
 
 log = logging.getLogger("penstock")
 I = TypeVar("I")  # noqa: E741

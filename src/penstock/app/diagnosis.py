@@ -9,15 +9,15 @@ import msgspec
 from ..core.clock import from_iso, iso
 from ..core.durations import show_ms
 from ..core.payload import unpack
-from ..flows.assemble import decode_options
-from ..flows.record import PAUSED, RunRecord
-from ..flows.record import decode as decode_record
 from ..flows.reducer import FlowView
+from ..flows.run_record import PAUSED, RunRecord
+from ..flows.run_record import decode as decode_record
+from ..flows.units import decode_options
 from ..ports.store import JobRow, QueueRow
 from ..ports.unit import JobState
-from .again import jobs_of
 from .app import App
-from .waiting import WaitView
+from .run_actions import jobs_of
+from .waits import WaitView
 
 
 async def why(app: App, run: str) -> list[str]:

@@ -1,25 +1,36 @@
-"""`app.events`: append, read and follow streams; hear of events by subject or by kind."""
+"""Following what must be there: a stream nobody will ever write to would be waited on for ever."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
 
+from ..commit.committer import Intent, Submits
 from ..core.errors import BadArgument
-from ..core.events import Body, Event, decode_event
-from ..core.patience import Patience
+from ..core.event_bodies import Recorder
+from ..core.events import Body, Event, check_kind, decode_event
+from ..core.outage_retry import Patience
 from ..core.payload import pack
-from ..jobs.committer import Intent, Submits
-from ..jobs.context import check_kind
 from ..ports.store import Store
 from ..ports.unit import Committed, NewEvent, Unit
-from ..telemetry.recorder import Recorder
-from .given import text
+from .arguments import text
+
+
+async def once_known(check: Callable[[], Awaitable[Any]], events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+    """The events, after `check` has raised what there is to raise. They are closed with this."""
+    try:
+        await check()
+        async for event in events:
+            yield event
+    finally:
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()
+
 
 log = logging.getLogger("penstock.events")
 

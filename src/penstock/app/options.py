@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
+from ..context.context import Context
+from ..context.sync_context import SyncContext
 from ..core.durations import Duration
 from ..core.retry import Retries
-from ..jobs.context import Context
-from ..jobs.keeping import Kept
-from ..jobs.schedule import CatchUp, Overlap
-from ..jobs.sync_context import SyncContext
+from ..handlers.options import Kept
+from ..schedules.spec import CatchUp, Overlap
 
 NoInput = (
     Callable[[], Any]

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from ..commit.committer import Committer
 from ..core.durations import Duration, to_ms
-from ..jobs.committer import Committer
-from ..outbox.lines import POSTGRES, SQLITE, line_of
-from ..outbox.places import Connect
-from ..outbox.relay import Relay
-from ..outbox.table import creation
-from .given import one_of
+from ..transactions.connections.connection import POSTGRES, SQLITE, line_of
+from ..transactions.outbox import creation
+from ..transactions.relay import Relay
+from ..transactions.relay_source import Connect
+from .arguments import one_of
 
 
 class Outbox:

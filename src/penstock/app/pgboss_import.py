@@ -11,22 +11,22 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
+from ..commit.committer import Committer, Intent
 from ..core.errors import PenstockError, StoreError
 from ..core.ids import check_schedule_id
 from ..core.payload import parse
 from ..core.priority import MAX_PRIORITY
-from ..jobs.committer import Committer, Intent
 from ..jobs.engine import JobOptions
-from ..jobs.schedule import BadSchedule, Target, make_spec
+from ..messaging.pgboss.backlog import CronSchedule, Leaving, WaitingJob
 from ..messaging.pgboss.bridge import place_of, shared_store
-from ..messaging.pgboss.leaving import CronSchedule, Leaving, WaitingJob
 from ..messaging.pgboss.schema import Statements, check
-from ..ports.messaging import Write
+from ..ports.bridge import Write
 from ..ports.unit import NewJob, Unit
+from ..schedules.spec import BadSchedule, Target, make_spec
 from ..stores.postgres.address import read_address
 from ..stores.postgres.connection import Connection, Connections
 from .app import App
-from .bridging import JoinedCommitter
+from .bridges import JoinedCommitter
 
 PAGE = 200
 

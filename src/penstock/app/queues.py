@@ -1,4 +1,4 @@
-"""`app.queues` and `app.dead_letters`: looking after queues, and sending what died on its way again."""
+"""`app.queues.children`: the children of a job with what they returned, or why they failed."""
 
 from __future__ import annotations
 
@@ -7,21 +7,48 @@ from typing import Any
 
 import msgspec
 
+from ..commit.committer import Committer, Intent
 from ..core.errors import RunError, UnknownJob, UnknownQueue, UnknownRun
+from ..core.event_bodies import Recorder
 from ..core.events import Event, Streams
 from ..core.ids import dead_letter
-from ..core.payload import pack
+from ..core.near_match import did_you_mean
+from ..core.payload import pack, unpack
 from ..flows.commands import Commands, read_letter
-from ..jobs.committer import Committer, Intent
+from ..handlers.handler import Handler
 from ..jobs.dead_letters import DeadLetter
-from ..jobs.definition import Handler
 from ..jobs.engine import JobOptions, new_job
-from ..ports.store import ChildState, JobRow, QueueRow, SharedQueues, Store
+from ..ports.store import ChildRow, ChildState, JobRow, QueueRow, SharedQueues, Store
 from ..ports.unit import DELIVERIES, Committed, JobState, Unit
-from ..telemetry.recorder import Recorder
-from .children import Child, children_of
-from .following import once_known
-from .given import a_name, count, near, one_of
+from ..stores.child_keys import reason
+from .arguments import a_name, count, one_of
+from .events import once_known
+
+
+class Child(msgspec.Struct, frozen=True):
+    """A child of a job, as its parent sees it."""
+
+    key: str  # `bull:<queue>:<id>`
+    queue: str
+    id: str
+    state: ChildState
+    value: Any = None  # what it returned, once it is processed
+    reason: str | None = None  # why it failed, if it is ignored or failed
+
+
+async def children_of(store: Store, id: str) -> list[Child]:
+    """The children of a job in the order of their keys."""
+    return [await _child(store, row) for row in await store.children(id)]
+
+
+async def _child(store: Store, row: ChildRow) -> Child:
+    value = unpack(row.value) if row.value is not None else None
+    why = row.reason
+    if row.state is ChildState.FAILED and why is None:
+        # Not every store keeps it beside the parent: it is in the child itself, as long as that is kept.
+        job = await store.job(row.id)
+        why = reason(job.error) if job is not None and job.error is not None else None
+    return Child(row.key, row.queue, row.id, row.state, value, why)
 
 
 class Queues:
@@ -125,7 +152,7 @@ class Queues:
             if row.name == queue:
                 return row
         names = [row.name for row in await self.list()]
-        hint = near(queue, names) or f"known are {', '.join(names) or 'none'}"
+        hint = did_you_mean(queue, names) or f"known are {', '.join(names) or 'none'}"
         raise UnknownQueue(f"there is no queue {queue!r}: {hint}")
 
 

@@ -1,31 +1,46 @@
-"""The runs of an App: starting them, looking at them, halting, cancelling and forking them."""
+"""Waiting for the end of a run or a job, for as long as the caller allows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from copy import copy
 from datetime import datetime
 from typing import Any
 
 from ..core.clock import Clock, moment_ms
 from ..core.durations import Duration, to_ms
-from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun
+from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun, WaitTimeout
+from ..core.event_bodies import Recorder
 from ..core.ids import BadId, check_id, event_seq, uuid7
-from ..core.patience import Patience
+from ..core.outage_retry import Patience
 from ..core.payload import pack, plain, unpack
 from ..core.priority import check_priority
 from ..flows.commands import Commands
-from ..flows.forking import Forks
-from ..flows.record import COMPLETED, STATUSES
-from ..flows.record import decode as decode_record
+from ..flows.fork import Forks
 from ..flows.reducer import FlowView, reduce_flow
-from ..flows.registry import Flow, Registry
+from ..flows.run_record import COMPLETED, STATUSES
+from ..flows.run_record import decode as decode_record
+from ..handlers.registry import Flow, Registry
 from ..ports.store import RunRow, Store
-from ..telemetry.recorder import Recorder
-from .doubts import Doubts
+from .advice import Doubts
+from .arguments import a_name, count, one_of, text, texts
 from .events import Events
-from .given import a_name, count, one_of, text, texts
-from .waited import waited
+
+
+@asynccontextmanager
+async def waited(what: str, timeout: Duration | None, queues: str) -> AsyncIterator[Patience]:
+    """The patience to ask with; when the time is up, an error that says what it was spent on."""
+    patience = Patience(f"the end of {what}")
+    try:
+        async with asyncio.timeout(to_ms(timeout) / 1000 if timeout is not None else None):
+            yield patience
+    except TimeoutError:
+        if patience.problem is not None:
+            message = f"{what} has not been seen to end after {timeout}, the store does not answer: {patience.problem}"
+            raise WaitTimeout(message) from patience.problem
+        raise WaitTimeout(f"{what} has not ended after {timeout}: is a worker running for {queues}?") from None
 
 
 class Runs:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..commit.committer import Committer, Intent
+from ..context.state import Key, join_key, patched
 from ..core.clock import Clock
 from ..core.durations import Duration, to_ms
 from ..core.payload import pack, unpack
-from ..jobs.committer import Committer, Intent
-from ..jobs.patching import patched
-from ..jobs.state import Key, join_key
 from ..ports.store import Store
 from ..ports.unit import Committed, StateWrite, Unit
-from .given import a_function, count
+from .arguments import a_function, count
 
 
 class AppState:

@@ -1,28 +1,29 @@
-"""`SyncApp`: the same App for code without an event loop. A thread of its own runs the loop."""
+"""Threads for an event loop that may still be needed when the interpreter ends."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from ..core.clock import Clock
 from ..core.durations import Duration
 from ..core.errors import ConfigError
 from ..core.events import Event
+from ..durable.trigger_commands import Signature
 from ..flows.reducer import FlowView
-from ..flows.registry import Registry
-from ..flows.resuming import Signature
-from ..jobs.tree import JobTree, Node
-from ..ports.messaging import Bridge
+from ..handlers.registry import Registry
+from ..jobs.job_trees import JobTree, Node
+from ..ports.bridge import Bridge
 from ..ports.store import RunRow, ScheduleRow, Store
 from ..settings import SettingOptions, Settings
 from .app import App, NotOpen
-from .last_threads import LastThreads
 from .options import (
     EnqueueManyOptions,
     EnqueueOptions,
@@ -34,9 +35,47 @@ from .options import (
 )
 from .sync_parts import SyncDeadLetters, SyncEvents, SyncQueues, SyncState, each
 from .sync_transactions import SyncOutbox, carried
-from .waiting import WaitView
+from .waits import WaitView
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class LastThreads(ThreadPoolExecutor):
+    """A pool with one thread more for the end: by the time `atexit` calls anyone, a pool takes nothing any more, and
+    from Python 3.12 on no thread can be started. Closing a store needs one."""
+
+    def __init__(self) -> None:
+        super().__init__(thread_name_prefix="penstock-sync")
+        self._left: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._main, name="penstock-last", daemon=True).start()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError:
+            future: Future[T] = Future()
+            self._left.put(lambda: _run(future, fn, *args, **kwargs))
+            return future
+
+    def end(self) -> None:
+        """Lets every thread go."""
+        self._left.put(None)
+        self.shutdown(wait=False)
+
+    def _main(self) -> None:
+        while (work := self._left.get()) is not None:
+            work()
+
+
+def _run(future: Future[Any], fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as problem:
+            future.set_exception(problem)
+
+
 I = TypeVar("I")  # noqa: E741
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from ..context.state import Key
 from ..core.durations import Duration
 from ..core.events import Event
 from ..jobs.dead_letters import DeadLetter
-from ..jobs.state import Key
 from ..ports.store import JobRow, QueueRow
 from ..ports.unit import JobState
-from .children import Child
 from .events import Events, Hears, Unsubscribe
-from .queues import DeadLetters, Queues, Redriven
+from .queues import Child, DeadLetters, Queues, Redriven
 from .state import AppState
 
 T = TypeVar("T")

@@ -8,11 +8,11 @@ from typing import Any
 
 from ..core.durations import Duration
 from ..core.errors import UnknownConnection
-from ..outbox.draft import Draft
-from ..outbox.enlisting import Enlisting
-from ..outbox.lines import line_of
-from ..outbox.places import Connect, now
 from ..ports.store import Enlists, Home, Store
+from ..transactions.connections.connection import line_of
+from ..transactions.draft_committer import Draft
+from ..transactions.enlist import Enlisting
+from ..transactions.relay_source import Connect, now
 from .outbox import Outbox
 from .sync_parts import Call
 

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and gives its exit code: 0 done, 1 the run did not complete, 2 something to mend."""
-    from .mistakes import shown  # a program that only draws runs does not need the commands
+    from .errors import shown  # a program that only draws runs does not need the commands
 
     args = list(sys.argv[1:] if argv is None else argv)
     return shown(lambda: _call(args), args)
 
 
 def _call(args: list[str]) -> int:
-    from .arranging import arranged
+    from .argv import arranged
     from .commands import commands
     from .logs import logged
 

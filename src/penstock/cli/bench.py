@@ -12,13 +12,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from ..app import App
-from ..flows.definition import flow, step
-from ..jobs.context import Context
-from ..jobs.decorator import job
-from .listing import show_object
-from .mistakes import UsageMistake
+from ..context.context import Context
+from ..handlers.decorators import flow, job, step
+from .errors import UsageMistake
 from .options import USUAL_PLACE, Common
 from .progress import progress
+from .tables import show_object
 
 PATIENCE = "10m"
 

@@ -10,13 +10,13 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from ..app.checking import Checked, check_runs
+from ..app.preflight import Checked, check_runs
 from ..settings import Settings
-from .listing import counted
-from .mistakes import warn
+from .errors import warn
 from .options import USUAL_PLACE, Common
-from .report import print_json
+from .output import print_json
 from .session import acting_app, check_dir, check_kept
+from .tables import counted
 
 
 def check(

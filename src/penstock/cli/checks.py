@@ -12,16 +12,16 @@ from pathlib import Path
 
 from .. import __version__
 from ..app import App
-from ..app.backend import looking_url, mask, sqlite_path
+from ..app.store_urls import looking_url, mask, sqlite_path
 from ..core.clock import iso
 from ..core.durations import show_ms
 from ..core.errors import PenstockError
-from ..flows.discovery import Problem
+from ..handlers.discovery import Problem
 from ..settings import Settings
 from ..telemetry.logging import LOGGER
-from .listing import counted
 from .options import Common
 from .session import working_app
+from .tables import counted
 
 LITTLE_ROOM = 200 * 2**20  # bytes
 SKEW = 5_000  # milliseconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from .options import USUAL_PLACE, Common
-from .report import print_json
+from .output import print_json
 
 
 def completion(shell: Literal["bash", "zsh", "fish"], /, *, common: Common = USUAL_PLACE) -> int:

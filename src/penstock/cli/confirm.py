@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from .mistakes import warn
+from .errors import warn
 
 NOT_DONE = 1
 HELP = "Do not ask first. Without a terminal, as in a script, nothing is asked either."

@@ -13,14 +13,13 @@ from cyclopts import Parameter
 
 from ..app import App
 from ..core.errors import PenstockError
-from ..flows.registry import Registry
-from .beginning import begun
-from .mistakes import Manner, say_error, warn
+from ..handlers.registry import Registry
+from .errors import Manner, say_error, warn
+from .file_watch import changes
 from .options import USUAL_PLACE, Common
-from .report import print_json
-from .session import check_kept, working_app
-from .stopping import on_stop, stopping
-from .watching import changes
+from .output import print_json
+from .session import begun, check_kept, working_app
+from .shutdown_signals import on_stop, stopping
 from .worker import about, introduce
 
 

@@ -7,13 +7,12 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ..flows.diagram import as_mermaid, diagram_of
+from ..flows.diagram import as_mermaid, as_text, diagram_of
 from ..flows.diagram_svg import as_svg
-from ..flows.diagram_text import as_text
+from .errors import UsageMistake
 from .flows import load
-from .mistakes import UsageMistake
 from .options import USUAL_PLACE, Common
-from .report import print_json, unicode_out
+from .output import print_json, unicode_out
 
 Format = Literal["text", "mermaid", "svg"]
 

@@ -10,19 +10,19 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ..app import App
-from ..app.given import near
 from ..app.queues import Redriven
 from ..core.errors import UnknownQueue
 from ..core.ids import dead_letter
+from ..core.near_match import did_you_mean
 from ..jobs.dead_letters import DeadLetter
 from .confirm import NOT_DONE, Yes, confirmed
-from .given import read_input, read_limit
-from .listing import done, show_list, show_object
-from .mistakes import UsageMistake, warn
+from .errors import UsageMistake, warn
 from .options import USUAL_PLACE, Common
-from .report import FAILED, OK
+from .output import FAILED, OK
+from .parse import read_input, read_limit
 from .secrets import Reveal, Veil
 from .session import acting_app
+from .tables import done, show_list, show_object
 
 dlq = Commands(name="dlq", help="Dead letters: what finally failed, kept until it is sent again or discarded.")
 _SHOWN = ("id", "queue", "name", "run", "attempts", "failedAt", "error")
@@ -160,7 +160,7 @@ async def _check_queue(app: App, queue: str) -> None:
     known = {row.name for row in await app.queues.list()} | {handler.dlq for handler in app.registry.handlers()}
     if queue not in known and f"{queue}-dlq" not in known and queue.removesuffix("-dlq") not in known:
         names = sorted(known)
-        hint = near(queue, names) or f"known are {', '.join(names) or 'none'}"
+        hint = did_you_mean(queue, names) or f"known are {', '.join(names) or 'none'}"
         raise UnknownQueue(f"there is no queue {queue!r}: {hint}")
 
 

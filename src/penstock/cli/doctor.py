@@ -11,9 +11,9 @@ from typing import Any
 from ..app.diagnosis import why
 from ..core.errors import PenstockError
 from .checks import Check, all_checks
-from .mistakes import shown_as
+from .errors import shown_as
 from .options import USUAL_PLACE, Common
-from .report import print_json, unicode_out
+from .output import print_json, unicode_out
 from .session import acting_app
 
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from .given import read_input
-from .listing import done
 from .options import USUAL_PLACE, Common
+from .parse import read_input
 from .session import acting_app, check_kept, working_app
+from .tables import done
 
 
 def emit(

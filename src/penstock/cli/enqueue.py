@@ -10,13 +10,13 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ..app import App
-from ..app.given import near
 from ..core.errors import UnknownQueue
 from ..core.ids import check_job_id
-from .given import read_delay, read_input
-from .mistakes import warn
+from ..core.near_match import did_you_mean
+from .errors import warn
 from .options import USUAL_PLACE, Common
-from .report import print_json
+from .output import print_json
+from .parse import read_delay, read_input
 from .session import check_kept, working_app
 
 
@@ -70,7 +70,7 @@ async def _target(app: App, word: str, name: str | None) -> tuple[str, str | Non
     if word in [row.name for row in await app.store.queues()] and word not in app.registry.queues():
         return word, name  # someone else's
     known = sorted({queue for queue, _ in jobs} | {job.handler.name for job in jobs.values()})
-    hint = near(word, known) or f"known are {', '.join(known) or 'none'}"
+    hint = did_you_mean(word, known) or f"known are {', '.join(known) or 'none'}"
     if word in app.registry.queues():
         hint = f"it is a queue of steps, to which `penstock start FLOW` adds; {hint}"
     raise UnknownQueue(f"no job here is called {word!r} or has a queue of that name: {hint}")

@@ -12,17 +12,17 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ..app import App
-from ..app.backend import mask
+from ..app.store_urls import mask
 from ..core.errors import UnknownRun
 from ..core.events import Event, encode_event
 from ..core.ids import check_id, event_seq
-from .following import until_ended
-from .mistakes import INTERRUPTED, UsageMistake, warn
+from .errors import INTERRUPTED, UsageMistake, warn
+from .live import until_ended
 from .options import USUAL_PLACE, Common
-from .report import unicode_out
-from .rows import one_line
+from .output import unicode_out
+from .run_view import one_line
 from .session import looking_app
-from .stopping import on_stop
+from .shutdown_signals import on_stop
 
 PAGE = 500
 

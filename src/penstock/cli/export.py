@@ -12,12 +12,12 @@ from typing import Annotated, BinaryIO
 
 from cyclopts import Parameter
 
-from ..app.transfer import all_runs, export_run
+from ..app.export import all_runs, export_run
 from .confirm import NOT_DONE, Yes, confirmed
-from .mistakes import UsageMistake, warn
+from .errors import UsageMistake, warn
 from .options import USUAL_PLACE, Common
+from .output import print_json
 from .progress import progress
-from .report import print_json
 from .session import looking_app
 
 

@@ -8,13 +8,12 @@ from typing import Any
 
 from cyclopts import App as Commands
 
-from ..flows.diagram import diagram_of
-from ..flows.diagram_text import as_text
-from ..flows.registry import Flow, Registry
-from .listing import show_list
+from ..flows.diagram import as_text, diagram_of
+from ..handlers.registry import Flow, Registry
 from .options import USUAL_PLACE, Common
-from .report import print_json, unicode_out
+from .output import print_json, unicode_out
 from .session import working_app
+from .tables import show_list
 
 flows = Commands(name="flows", help="List the flows of the worker files; 'flows show NAME' shows one.")
 

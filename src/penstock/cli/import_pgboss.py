@@ -9,15 +9,15 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from ..app import App
-from ..app.backend import POSTGRES, mask
+from ..app.store_urls import POSTGRES, mask
 from ..core.errors import ConfigError
 from ..settings import Settings
-from .listing import counted
+from .errors import UsageMistake, warn
 from .logs import log_as
-from .mistakes import UsageMistake, warn
 from .options import USUAL_PLACE, Common
-from .report import print_json
+from .output import print_json
 from .session import check_dir, check_kept
+from .tables import counted
 
 SOME_LEFT = 1
 

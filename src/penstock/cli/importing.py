@@ -10,15 +10,15 @@ from pathlib import Path
 from cyclopts import App as Commands
 
 from ..app import App
-from ..app.transfer import BadExport, Importer, PlayedClock, SavedRun, read_line
+from ..app.export import BadExport, Importer, PlayedClock, SavedRun, read_line
 from ..settings import Settings
+from .errors import UsageMistake
 from .import_pgboss import pgboss
-from .listing import done
 from .logs import log_as
-from .mistakes import UsageMistake
 from .options import USUAL_PLACE, Common
 from .progress import progress
 from .session import check_dir, check_kept
+from .tables import done
 
 import_ = Commands(name="import", help="Read runs that 'export' has written, or what waits in a pg-boss, into a store.")
 import_.command(pgboss)

@@ -6,9 +6,9 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from .mistakes import UsageMistake
+from .errors import UsageMistake
 from .options import USUAL_PLACE, Common
-from .report import print_json
+from .output import print_json
 
 TEMPLATE = "template"
 

@@ -16,11 +16,11 @@ from ..core.payload import unpack
 from ..ports.store import JobRow
 from ..ports.unit import JobState
 from .confirm import NOT_DONE, Yes, confirmed
-from .given import read_limit
-from .listing import done, show_list, show_object
 from .options import USUAL_PLACE, Common
+from .parse import read_limit
 from .secrets import Reveal, Veil
 from .session import looking_app
+from .tables import done, show_list, show_object
 
 jobs = Commands(name="jobs", help="List the jobs of a queue; show, retry, remove and promote them.")
 _ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)

@@ -1,9 +1,9 @@
-"""Watching a run, and working on it: its picture is redrawn as its events come, until it ends."""
+"""A run's events until the run has ended."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
 from rich.console import Console, ConsoleRenderable
@@ -11,11 +11,36 @@ from rich.live import Live
 
 from ..app import App
 from ..core.clock import Clock
+from ..core.events import Event
+from ..core.outage_retry import Patience
 from ..flows.reducer import FlowView, apply_flow
-from .following import until_ended
-from .mistakes import warn
-from .picture import Picture
-from .stopping import on_stop, stopping
+from .errors import warn
+from .run_view import Picture
+from .shutdown_signals import on_stop, stopping
+
+_ENDS = frozenset(("flow.completed", "flow.failed", "flow.compensated", "flow.cancelled"))
+
+
+async def until_ended(app: App, run: str, after: str | None = None) -> AsyncIterator[Event]:
+    """Every event after the cursor, then live, up to the end of the run."""
+    stream = f"{app.settings.namespace}:flow:{run}"
+    patience = Patience(f"run {run}")
+    async with aclosing(app.events.subscribe(stream, after=after)) as events:  # type: ignore[type-var]
+        if await patience.of(_is_over, app, run, stream, after):
+            return
+        ended = False
+        async for event in events:
+            yield event
+            ended = event.kind in _ENDS or (ended and event.kind != "flow.reopened")
+            if ended and await patience.of(_is_over, app, run, stream, event.id):
+                return
+
+
+async def _is_over(app: App, run: str, stream: str, cursor: str | None) -> bool:
+    """Whether nothing comes after the cursor any more; a redriven run ends more than once."""
+    row = await app.store.run(run)
+    return row is not None and row.closed and not await app.store.read(stream, after=cursor, limit=1)
+
 
 REDRAW = 0.1  # seconds; running times move between events
 

@@ -21,7 +21,7 @@ def logged() -> AbstractContextManager[None]:
 
 def log_as(settings: Settings, chatty: bool) -> None:
     """From the level that was set on; if none was, from `info` on for a worker and for a person at a terminal."""
-    from ..telemetry.redaction import Redactor
+    from ..core.redaction import Redactor
 
     usual: Level = "info" if chatty or sys.stderr.isatty() else "warning"
     level = settings.log if "log" in settings.sources else usual

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from ..app import App
-from ..app.backend import mask, open_store
+from ..app.store_urls import mask, open_store
 from ..core.clock import SystemClock
 from ..ports.store import Migrates
-from .listing import counted
 from .options import USUAL_PLACE, Common
-from .report import print_json
+from .output import print_json
 from .session import looking_app
+from .tables import counted
 
 
 def migrate(*, common: Common = USUAL_PLACE) -> int:

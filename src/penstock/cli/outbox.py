@@ -9,15 +9,15 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ..app import App
-from ..app.backend import mask
-from ..outbox.places import Place
-from ..outbox.table import creation
-from .given import read_delay
-from .listing import counted, done
-from .mistakes import warn
+from ..app.store_urls import mask
+from ..transactions.outbox import creation
+from ..transactions.relay_source import Place
+from .errors import warn
 from .options import USUAL_PLACE, Common
+from .parse import read_delay
 from .session import bare_app
-from .stopping import on_stop
+from .shutdown_signals import on_stop
+from .tables import counted, done
 
 outbox = Commands(
     name="outbox", help="The table in your own database by which your transactions reach a store that is elsewhere."

@@ -10,7 +10,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from typing import TextIO
 
-from .mistakes import MISTAKE, warn
+from .errors import MISTAKE, warn
 
 QUICK = 5.0  # seconds: who dies sooner is given longer and longer pauses
 LONGEST_PAUSE = 30.0

@@ -10,9 +10,9 @@ from cyclopts import Parameter
 
 from ..ports.unit import JobState
 from .confirm import NOT_DONE, Yes, confirmed
-from .listing import done, show_list
 from .options import USUAL_PLACE, Common
 from .session import acting_app
+from .tables import done, show_list
 
 queues = Commands(name="queues", help="List queues with their counts by state; pause, resume and drain them.")
 _SHOWN = ("queue", "paused", *(state.value for state in JobState))

@@ -7,7 +7,7 @@ import sys
 from contextlib import redirect_stdout
 
 from .options import USUAL_PLACE, Common
-from .report import print_json, unicode_out
+from .output import print_json, unicode_out
 from .session import working_app
 
 

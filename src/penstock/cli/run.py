@@ -10,11 +10,11 @@ from rich.console import Console
 
 from ..app import App
 from ..core.ids import check_id
+from .errors import INTERRUPTED, warn
 from .live import how_to_resume, work_and_watch
-from .mistakes import INTERRUPTED, warn
 from .options import PLAIN_START, USUAL_PLACE, Common, Starting
-from .picture import plain
-from .report import exit_code, print_json, run_object, unicode_out
+from .output import exit_code, print_json, run_object, unicode_out
+from .run_view import plain
 from .session import working_app
 from .start import start_run
 

@@ -12,25 +12,24 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ..app import App
-from ..app.again import replay_run, retry_run
-from ..app.given import near
 from ..app.options import RunSearch
 from ..app.queues import Redriven
+from ..app.run_actions import replay_run, retry_run
 from ..core.clock import iso
 from ..core.durations import show_ms
 from ..core.errors import RunError, UnknownFlow
+from ..core.near_match import did_you_mean
 from ..flows.reducer import FlowView
 from ..ports.store import RunRow
 from .confirm import NOT_DONE, Yes, confirmed
 from .dlq import told
-from .given import read_ago, read_input, read_limit, read_tags
-from .listing import done, show_list
-from .mistakes import warn
+from .errors import warn
 from .options import USUAL_PLACE, Common
-from .picture import Picture, plain
-from .report import print_json, run_object, unicode_out
-from .rows import one_line
+from .output import print_json, run_object, unicode_out
+from .parse import read_ago, read_input, read_limit, read_tags
+from .run_view import Picture, one_line, plain
 from .session import acting_app, looking_app
+from .tables import done, show_list
 
 _SHOWN = ("id", "flow", "status", "createdAt", "took")
 LOGS, WIDE = 20, 1000  # lines of log shown, and characters of each
@@ -220,7 +219,7 @@ async def _list(common: Common, which: RunSearch) -> list[RunRow]:
         rows, flow = await app.runs(**which), which.get("flow")
         if flow is not None and not rows and not await app.runs(flow=flow, limit=1):
             known = sorted({row.flow for row in await app.runs(limit=1000)})
-            if hint := near(flow, known):
+            if hint := did_you_mean(flow, known):
                 raise UnknownFlow(f"there is no run of flow {flow!r}: {hint}")
         return rows
 

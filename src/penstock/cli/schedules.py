@@ -13,15 +13,15 @@ from cyclopts import Parameter
 from ..core.clock import SystemClock, iso
 from ..core.durations import show_ms
 from ..core.errors import UnknownSchedule
-from ..jobs.schedule import CatchUp, Overlap, ScheduleSpec, spec_of, target_of
 from ..ports.store import ScheduleRow
+from ..schedules.spec import CatchUp, Overlap, ScheduleSpec, spec_of, target_of
 from .confirm import NOT_DONE, Yes, confirmed
-from .given import read_delay, read_input, read_moment
-from .listing import done, show_list
-from .mistakes import warn
+from .errors import warn
 from .options import USUAL_PLACE, Common
+from .parse import read_delay, read_input, read_moment
 from .secrets import Reveal, Veil
 from .session import acting_app, check_kept, looking_app, working_app
+from .tables import done, show_list
 
 schedules = Commands(name="schedules", help="List schedules; add, pause, resume and remove them. Workers fire them.")
 _SHOWN = ("id", "starts", "when", "next", "last", "fired", "paused", "overlap")

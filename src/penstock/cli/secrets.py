@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from ..core.redaction import Redactor
 from ..settings import Settings
-from ..telemetry.redaction import Redactor
 from .options import Common
 
 Reveal = Annotated[bool, Parameter(negative="", show_default=False, help="Show what the setting 'redact' would hide.")]

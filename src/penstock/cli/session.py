@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..app import App
-from ..app.backend import looking_url, sqlite_path
+from ..app.store_urls import looking_url, sqlite_path
 from ..core.clock import Clock
 from ..core.errors import ConfigError, NotFound
 from ..settings import Settings
 from .logs import log_as
 from .options import Common
+from .shutdown_signals import on_stop
 
 
 def working_app(common: Common, *, chatty: bool = False, **given: Any) -> App:
@@ -87,3 +91,22 @@ def _check_store(app: App) -> None:
     url = app.settings.url
     if url.startswith("sqlite:") and not Path(path := sqlite_path(url)).exists():
         raise NotFound(f"there is no store at {path}: nothing has run here yet, or give the right --url")
+
+
+PATIENCE = "1m"
+
+
+@asynccontextmanager
+async def begun(app: App) -> AsyncIterator[bool]:
+    """The App is open inside. A server that cannot be reached is waited for; False if a signal came before it was."""
+    opening = asyncio.create_task(app.open(patience=PATIENCE))
+    with on_stop(opening.cancel):
+        await asyncio.wait((opening,))
+    if opening.cancelled():
+        yield False
+        return
+    opening.result()
+    try:
+        yield True
+    finally:
+        await app.close()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..app.backend import mask
+from ..app.store_urls import mask
 from ..core.durations import show_ms
 from ..settings import Settings, names
-from .listing import show_list
 from .options import USUAL_PLACE, Common
+from .tables import show_list
 
 
 def settings(*, common: Common = USUAL_PLACE) -> int:

@@ -8,10 +8,10 @@ import sys
 from contextlib import redirect_stdout
 
 from ..app import App
-from .given import read_delay, read_input, read_tags
-from .mistakes import warn
+from .errors import warn
 from .options import PLAIN_START, USUAL_PLACE, Common, Starting
-from .report import print_json
+from .output import print_json
+from .parse import read_delay, read_input, read_tags
 from .session import check_kept, working_app
 
 

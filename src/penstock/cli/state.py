@@ -10,18 +10,18 @@ from typing import Annotated, Any
 from cyclopts import App as Commands
 from cyclopts import Parameter
 
-from ..app.backend import mask
 from ..app.state import AppState
+from ..app.store_urls import mask
 from ..core.errors import NotFound, UnknownRun
 from ..core.ids import check_id
 from .confirm import NOT_DONE, Yes, confirmed
-from .given import read_delay, read_input, read_limit
-from .listing import cell, done, show_list
-from .mistakes import UsageMistake
+from .errors import UsageMistake
 from .options import USUAL_PLACE, Common
-from .report import print_json
+from .output import print_json
+from .parse import read_delay, read_input, read_limit
 from .secrets import Reveal, Veil
 from .session import looking_app
+from .tables import cell, done, show_list
 
 state = Commands(name="state", help="The state store: keys all handlers share, or with --run those of one run.")
 OfRun = Annotated[str | None, Parameter(help="The keys of this run, instead of those all share.")]

@@ -8,13 +8,13 @@ import sys
 from rich.console import Console
 
 from ..flows.reducer import FlowView
+from .errors import INTERRUPTED
 from .events import events
 from .live import watch
-from .mistakes import INTERRUPTED
 from .options import USUAL_PLACE, Common
-from .report import exit_code
+from .output import exit_code
 from .session import looking_app
-from .stopping import on_stop
+from .shutdown_signals import on_stop
 from .timeline import Timeline
 
 

@@ -8,8 +8,7 @@ from rich.text import Text
 from ..core.clock import Clock, from_iso
 from ..core.durations import show_ms
 from ..flows.reducer import FlowView, StepView
-from .picture import ASCII, COLOURS, RESULT, end_of
-from .rows import MARKS, elapsed
+from .run_view import ASCII, COLOURS, MARKS, RESULT, elapsed, end_of
 
 MIN_BAR, NAME = 10, 28  # characters
 

@@ -9,11 +9,11 @@ import msgspec
 from cyclopts import App as Commands
 from cyclopts import Parameter
 
-from ..app.waiting import WaitView
-from .given import read_limit
-from .listing import show_list
+from ..app.waits import WaitView
 from .options import USUAL_PLACE, Common
+from .parse import read_limit
 from .session import looking_app
+from .tables import show_list
 
 waits = Commands(name="waits", help="List what runs wait for, and make tokens.")
 _SHOWN = ("run", "step", "kind", "for", "since", "until")

@@ -10,16 +10,15 @@ from cyclopts import Parameter
 
 from .. import __version__
 from ..app import App
-from ..app.backend import mask
+from ..app.store_urls import mask
 from ..core.errors import ConfigError
-from . import looping
-from .beginning import begun
-from .mistakes import UsageMistake, warn
+from . import event_loop as looping
+from .errors import UsageMistake, warn
 from .options import USUAL_PLACE, Common
+from .output import print_json
 from .processes import Processes
-from .report import print_json
-from .session import check_kept, working_app
-from .stopping import on_stop, stopping
+from .session import begun, check_kept, working_app
+from .shutdown_signals import on_stop, stopping
 
 PARENT_LOOK = 1.0  # seconds between two looks whether the parent of a child process lives
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -124,3 +125,21 @@ class Streams:
             f"{name!r} is not a stream: write {self.namespace}:<type>:<id> with a type of "
             f"{', '.join(STREAM_TYPES[:-1])}, or {self.global_stream}"
         )
+
+
+class BadEmit(PenstockError):
+    """What was emitted is no event."""
+
+    code = "bad_emit"
+
+
+_KIND = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
+def check_kind(kind: str) -> str:
+    """The kind itself, or BadEmit: it is no kind, or one that only the engine writes."""
+    if not isinstance(kind, str) or not _KIND.fullmatch(kind) or len(kind) > 256:
+        raise BadEmit(f"{kind!r} is not an event kind: write dotted words such as 'order.paid'")
+    if kind.startswith(RESERVED):
+        raise BadEmit(f"{kind!r} begins with a word the engine keeps for itself ({', '.join(RESERVED)}): rename it")
+    return kind

@@ -7,21 +7,21 @@ from typing import Any
 
 import msgspec
 
+from ..commit.committer import Intent, Submits
 from ..core.errors import PenstockError, RunError, UnknownRun
 from ..core.ids import check_id
 from ..core.payload import pack, unpack
-from ..jobs.committer import Intent, Submits
+from ..durable.wait_records import TRIGGER, decode_body, trigger_event
+from ..handlers.registry import Flow
+from ..handlers.trigger_table import encode as encode_table
 from ..jobs.dead_letters import DeadLetter
-from ..jobs.gates import TRIGGER, decode_body, trigger_event
 from ..ports.store import JobRow, RunRow, Store, WaitRow
 from ..ports.unit import CloseWait, Committed, Conflict, NewEvent, Receipt, Refused, ScheduleMove, StateWrite, Unit
-from . import record as records
-from .assemble import StepOptions, decode_options
+from . import run_record as records
 from .decide import Decider, Decision, Emission
 from .engine import FlowEngine, table_key
-from .record import FAILED, RUNNING, RunRecord
-from .registry import Flow
-from .table import encode as encode_table
+from .run_record import FAILED, RUNNING, RunRecord
+from .units import StepOptions, decode_options
 
 
 class Commands:

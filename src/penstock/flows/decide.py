@@ -11,7 +11,8 @@ import msgspec
 
 from ..core.clock import iso
 from ..core.events import Body
-from .record import (
+from ..handlers.trigger_table import TableStep, TriggerTable
+from .run_record import (
     CANCELLED,
     COMPENSATED,
     COMPENSATING,
@@ -24,7 +25,6 @@ from .record import (
     Undo,
     encode,
 )
-from .table import TableStep, TriggerTable
 
 
 class Start(msgspec.Struct):

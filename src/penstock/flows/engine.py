@@ -7,16 +7,18 @@ from typing import Any
 
 import msgspec
 
+from ..commit.committer import Intent
 from ..core.clock import Clock, iso
 from ..core.errors import UndeclaredEvent, UnknownStep
+from ..core.event_bodies import Recorder
 from ..core.events import Body
 from ..core.payload import unpack
-from ..jobs.attempt import SHUTDOWN
-from ..jobs.committer import Intent
+from ..handlers.handler import Handler
+from ..handlers.registry import Flow, Registry
+from ..handlers.trigger_table import TriggerTable
+from ..handlers.trigger_table import decode as decode_table
 from ..jobs.dead_letters import letter
-from ..jobs.definition import Handler
 from ..jobs.engine import unknown_handler
-from ..jobs.work import Failure, Limited, Spoken, Stopped, Success, Waiting, packed
 from ..ports.store import State
 from ..ports.unit import (
     Cancelled,
@@ -31,16 +33,14 @@ from ..ports.unit import (
     Suspended,
     Unit,
 )
-from ..telemetry.recorder import Recorder
-from . import record as records
-from .assemble import Assembler, decode_options
+from ..worker.attempt import SHUTDOWN
+from ..worker.outcomes import Failure, Limited, Spoken, Stopped, Success, Waiting, packed
+from . import run_record as records
+from .conditions import CodeRouting
 from .decide import Decider, Decision, Emission, Ended
-from .record import RunRecord
-from .registry import Flow, Registry
-from .routing import CodeRouting
-from .table import TriggerTable
-from .table import decode as decode_table
-from .versions import OTHER_VERSION, Versions
+from .run_record import RunRecord
+from .units import Assembler, decode_options
+from .version_policy import OTHER_VERSION, Versions
 
 MAX_STEPS = 100_000
 

@@ -10,7 +10,7 @@ from ..core.clock import iso
 from ..core.ids import dead_letter
 from ..core.payload import unpack
 from ..ports.unit import NewJob
-from .work import ErrorInfo, Work, packed
+from ..worker.outcomes import ErrorInfo, Work, packed
 
 
 class DeadLetter(msgspec.Struct, rename="camel", omit_defaults=True):

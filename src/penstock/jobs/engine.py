@@ -8,10 +8,14 @@ from typing import Any
 
 import msgspec
 
+from ..commit.committer import Intent
 from ..core.clock import Clock, iso
 from ..core.errors import ChildFailed, UnknownQueue
+from ..core.event_bodies import Recorder
 from ..core.events import Body
 from ..core.retry import Backoff, RetryPolicy
+from ..durable.journal import Kept
+from ..handlers.handler import Handler
 from ..ports.store import ChildState, Families
 from ..ports.unit import (
     Cancelled,
@@ -30,13 +34,9 @@ from ..ports.unit import (
     Terms,
     Unit,
 )
-from ..telemetry.recorder import Recorder
-from .attempt import SHUTDOWN
-from .committer import Intent
+from ..worker.attempt import SHUTDOWN
+from ..worker.outcomes import Failure, Limited, Spoken, Stopped, Success, Waiting, packed
 from .dead_letters import letter
-from .definition import Handler
-from .journal import Kept
-from .work import Failure, Limited, Spoken, Stopped, Success, Waiting, packed
 
 # A job nobody here knows may be known to a newer worker: it is tried again for a while before it is called dead.
 UNKNOWN = RetryPolicy(attempts=5, backoff=Backoff("fixed", 5000, jitter=False))

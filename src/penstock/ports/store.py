@@ -136,7 +136,7 @@ class Runs(Protocol):
         """Newest first; `before` is the id of the last row of the page before.
 
         `since` (included) and `until` (not included) are milliseconds that bound when it was created. `begun` is JSON
-        that the body of the first event of its stream contains (see core/matching.py); a run whose first event was
+        that the body of the first event of its stream contains (see core/json_match.py); a run whose first event was
         trimmed away has nothing to be found by.
         """
         ...

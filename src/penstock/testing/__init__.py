@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from .clock import FakeClock
     from .crashes import Crashed
     from .fake_context import FakeContext
-    from .kit import TestApp
-    from .replaying import replay
+    from .replay import replay
+    from .test_app import TestApp
 
 __all__ = ["Crashed", "FakeClock", "FakeContext", "TestApp", "replay", "until"]
 

@@ -6,8 +6,8 @@ import logging
 from typing import Any, NamedTuple
 
 from ..core.errors import PenstockError
-from ..jobs.work import Work
 from ..ports.unit import Claim
+from ..worker.outcomes import Work
 
 WORKER_LOG = "penstock.worker"
 

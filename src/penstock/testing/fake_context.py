@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
+from ..context.context import Context
+from ..context.state import Done, Key, StateView, SyncStateView
+from ..context.sync_context import Branches, SyncContext
 from ..core.durations import Duration
 from ..core.errors import UndeclaredEvent
+from ..core.events import check_kind
 from ..core.payload import pack, unpack
-from ..jobs.calls import RunCall
-from ..jobs.context import Context, check_kind
-from ..jobs.sleeping import Sleeping
-from ..jobs.state import Done, Key, StateView, SyncStateView
-from ..jobs.sync_context import Branches, SyncContext
+from ..durable.calls import RunCall
+from ..durable.session import Sleeping
 from ..ports.store import ChildRow, ChildState, StateRow
 from ..ports.unit import StateWrite
 from .clock import FakeClock

@@ -18,16 +18,16 @@ from ..core.clock import iso
 from ..core.durations import Duration
 from ..core.errors import AwaitTimeout, BadArgument, Suspension
 from ..core.events import Event
-from ..core.matching import contains
+from ..core.json_match import contains
 from ..core.payload import pack, plain
 from ..core.retry import Retries
-from ..jobs.calls import Durable, Gate, Outcome, RunCall
-from ..jobs.durable import Durables
-from ..jobs.gates import GateBody, GateResult
-from ..jobs.journal import Call, Entry, Journal, encode
-from ..jobs.schemas import checker
-from ..jobs.triggers import PendingTrigger, TriggerGate
-from ..jobs.waits import EventGate, TimeGate, TriggerType, Waits
+from ..core.schemas import checker
+from ..durable.call_recorder import Durables
+from ..durable.calls import Durable, Gate, Outcome, RunCall
+from ..durable.journal import Call, Entry, Journal, encode
+from ..durable.triggers import PendingTrigger, TriggerGate
+from ..durable.wait_records import GateBody, GateResult
+from ..durable.waits import EventGate, TimeGate, TriggerType, Waits
 from ..ports.unit import NewJob, WaitChange
 from .clock import FakeClock
 

@@ -9,7 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from .clock import FakeClock
-    from .kit import TestApp
+    from .test_app import TestApp
 
 try:  # strict mode of pytest-asyncio wants async fixtures marked; anyio takes them as they are
     from pytest_asyncio import fixture as async_fixture
@@ -45,7 +45,7 @@ def penstock_clock() -> FakeClock:
 @async_fixture
 async def penstock_app(penstock_clock: FakeClock) -> AsyncIterator[Callable[..., Coroutine[Any, Any, TestApp]]]:
     """Makes TestApps that work and are closed after the test: `app = await penstock_app(charge, ship, lease="5s")`."""
-    from .kit import TestApp
+    from .test_app import TestApp
 
     made: list[TestApp] = []
 

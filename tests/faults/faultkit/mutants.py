@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-import penstock.flows.assemble as assemble
-import penstock.jobs.committer as group_commit
-import penstock.jobs.quarantine as quarantine
+import penstock.commit.committer as group_commit
+import penstock.flows.units as assemble
+import penstock.worker.quarantine as quarantine
 from penstock.ports.unit import Ask, CommitReply, Committed, Conflict, Unit
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-import penstock.jobs.committer as group_commit
+import penstock.commit.committer as group_commit
 from penstock.core.errors import StoreError, StoreFull
 from penstock.ports.unit import Ask, CommitReply, Committed, Unit
 from penstock.stores.redis import scripts, store

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-import penstock.jobs.worker as worker_module
+import penstock.worker.worker as worker_module
 from penstock import App, Permanent, Retry, flow, job, step
 from penstock.core.errors import PenstockError, RunError, StoreUnavailable, UnknownJob, UnknownRun
 from penstock.stores.sqlite import runs as run_rows

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import penstock.jobs.worker as worker_module
+import penstock.worker.worker as worker_module
 from penstock import App
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import StoreUnavailable

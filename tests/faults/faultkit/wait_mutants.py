@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-import penstock.flows.deliveries as deliveries
-import penstock.jobs.committer as group_commit
-import penstock.jobs.durable as durable
-import penstock.jobs.racing as racing
-import penstock.jobs.sleeping as sleeping
-import penstock.jobs.triggers as triggers
-import penstock.jobs.waits as waits
+import penstock.commit.committer as group_commit
+import penstock.durable.call_recorder as durable
+import penstock.durable.first as racing
+import penstock.durable.session as sleeping
+import penstock.durable.triggers as triggers
+import penstock.durable.waits as waits
+import penstock.flows.delivery as deliveries
 from penstock.core.payload import unpack
-from penstock.jobs.gates import GateResult
+from penstock.durable.wait_records import GateResult
 from penstock.ports.unit import Ask, CloseWait, CommitReply, Committed, OpenWait, Suspended, Unit
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing

@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 from ...core.clock import moment_ms
 from ...core.durations import Duration, to_ms
 from ...core.errors import BadArgument, ConfigError, UnknownQueue
-from ...ports.messaging import Hands
+from ...ports.bridge import Hands
 from ...ports.store import Store
 from ...stores.postgres import PostgresStore
 from ...stores.postgres.address import Address, read_address
 from ...stores.postgres.connection import Connection, Connections
-from .consuming import Consumer
+from .consumer import Consumer
 from .queues import Queues
-from .relaying import Relay
+from .relay import Relay
 from .schema import PgBossSchema, Statements, check
 from .targets import Target, resolve
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...ports.messaging import Hands, Message
+from ...ports.bridge import Hands, Message
 
 
 class StartFlow(msgspec.Struct, frozen=True):

@@ -24,8 +24,8 @@ from ...ports.unit import (
     Refused,
     Unit,
 )
-from ..kin import child_key, reason
-from ..queries import Queries
+from ..child_keys import child_key, reason
+from ..sql_files import Queries
 from .commit import transact
 from .connection import Connection
 from .keeping import what_stays

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...ports.store import RunRow
-from ..searching import Begun
+from ..run_search import Begun
 from .connection import Connection
 from .events import LAST
 from .statements import Statements

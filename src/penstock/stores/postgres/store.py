@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ...core.clock import Clock, SystemClock
 from ...core.events import Event
 from ...core.payload import pack
-from ...ports.messaging import Write
+from ...ports.bridge import Write
 from ...ports.store import (
     ChildRow,
     DueSchedules,
@@ -25,9 +25,9 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Receipt, Unit
-from ..searching import search
+from ..run_search import search
 from ..signals import TopicSignals
-from ..tailing import follow
+from ..tail import follow
 from . import children, events, housekeeping, queues, runs, schedules, state, waits
 from .address import read_address
 from .children import concern, transact_families

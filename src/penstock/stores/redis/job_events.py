@@ -13,7 +13,7 @@ import msgspec
 
 from ...core.clock import iso
 from ...core.events import Event
-from ...core.patience import Patience
+from ...core.outage_retry import Patience
 from .connection import Wire, connect
 from .names import outside
 from .place import Place

@@ -9,7 +9,7 @@ import msgspec
 from ...core.events import decode_event
 from ...ports.store import ChildRow, ChildState, FeedItem, JobRow, QueueRow, RunRow, ScheduleRow, StateRow, WaitRow
 from ...ports.unit import JobState
-from ..searching import Begun
+from ..run_search import Begun
 from .commit import NOTHING
 from .names import outside
 

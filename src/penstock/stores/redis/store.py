@@ -25,9 +25,9 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Ask, Claim, Claims, CommitReply, Committed, JobState, Unit
-from ..searching import Begun, search
+from ..run_search import Begun, search
 from ..signals import TopicSignals
-from ..tailing import follow
+from ..tail import follow
 from . import claim as claiming
 from . import commit as committing
 from . import housekeeping, job_events, rows

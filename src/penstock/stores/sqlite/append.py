@@ -11,7 +11,7 @@ import msgspec
 from ...core.ids import event_id
 from ...core.payload import MAX_BYTES
 from ...ports.unit import DELIVER, DELIVERIES, NewEvent
-from ..queries import Queries
+from ..sql_files import Queries
 
 SQL = Queries(__package__, "hot.sql")
 

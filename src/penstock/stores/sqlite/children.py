@@ -9,8 +9,8 @@ import apsw
 
 from ...ports.store import ChildRow, ChildState
 from ...ports.unit import Cancelled, Completed, Dead, NewJob, OnFailure, Refused, Unit
-from ..kin import child_key, reason
-from ..queries import Queries
+from ..child_keys import child_key, reason
+from ..sql_files import Queries
 
 SQL = Queries(__package__, "kin.sql")
 UNPROCESSED, PROCESSED, IGNORED, FAILED = range(4)

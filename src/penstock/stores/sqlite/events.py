@@ -9,7 +9,7 @@ import apsw
 from ...core.events import Event, decode_event
 from ...core.ids import event_seq
 from ...ports.store import FeedItem
-from ..queries import Queries
+from ..sql_files import Queries
 
 SQL = Queries(__package__, "admin.sql")
 LAST = 2**62

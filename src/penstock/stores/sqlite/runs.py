@@ -7,7 +7,7 @@ from typing import Any
 import apsw
 
 from ...ports.store import RunRow
-from ..searching import Begun
+from ..run_search import Begun
 from .events import LAST, SQL
 
 

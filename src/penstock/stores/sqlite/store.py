@@ -24,9 +24,9 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
-from ..searching import search
+from ..run_search import search
 from ..signals import TopicSignals
-from ..tailing import follow
+from ..tail import follow
 from . import children, events, housekeeping, queues, runs, schedules, state, waits
 from .append import SQL
 from .connection import MEMORY

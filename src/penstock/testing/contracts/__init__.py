@@ -7,29 +7,29 @@
 Needs pytest and pytest-asyncio.
 """
 
-from . import rewriting as rewriting
+# merged
 from .claim import ClaimContract
 from .commit import CommitContract
 from .dedupe import DedupeContract, HoldContract
-from .deliveries import DeliveriesContract
+from .delivery import DeliveriesContract
 from .event_log import EventLogContract
-from .families import FamiliesContract
 from .feed import FeedContract
 from .housekeeping import HousekeepingContract
-from .keeping import KeepingContract
+from .job_trees import FamiliesContract
 from .lease import LeaseContract
 from .limits import LimitsContract
 from .outcomes import OutcomeContract
 from .queue_admin import QueueAdminContract
 from .refusals import RefusalContract
 from .repeats import RepeatContract
+from .retention import KeepingContract
 from .runs import RunsContract
 from .schedules import SchedulesContract
 from .search import RunSearchContract
 from .signals import SignalsContract
-from .sleeping import PausedRunContract, SleepingContract
 from .state import StateContract
 from .subject import StoreUnderTest
+from .suspension import PausedRunContract, SleepingContract
 from .tail import TailContract
 from .waits import WaitsContract
 

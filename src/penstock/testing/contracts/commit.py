@@ -8,9 +8,9 @@ from ...core.events import Event
 from ...ports.store import Store
 from ...ports.unit import CloseWait, Committed, Completed, Conflict, GivenBack, JobState, Memo, RunWrite, Unit
 from ..clock import FakeClock
-from .picture import picture
 from .samples import STREAM, add, apply, ask, claim_one, event, held, job, names, run, seqs, state_of, unit
 from .scene import JOB, KEY, OTHER_STREAM, RUN, SCHEDULE, SLOT, SPARE, set_scene
+from .snapshot import picture
 from .subject import StoreUnderTest
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...ports.store import Retention, Store
 from ...ports.unit import DELIVERIES, CloseWait, Committed, Completed, Dead, Memo, Refused, RetryAt, StateWrite
 from ..clock import FakeClock
-from .picture import picture
 from .queue_admin import one_in_each_state
 from .samples import (
     ERROR,
@@ -23,6 +22,7 @@ from .samples import (
     unit,
     wait,
 )
+from .snapshot import picture
 from .subject import StoreUnderTest
 
 FAR = 10**15

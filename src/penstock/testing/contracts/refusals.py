@@ -23,9 +23,9 @@ from ...ports.unit import (
     Unit,
 )
 from ..clock import FakeClock
-from .picture import picture
 from .samples import STREAM, apply, claim, event, held, job, run, seqs, unit
 from .scene import KEY, RUN, SCHEDULE, SLOT, SPARE, WAIT, Scene, set_scene
+from .snapshot import picture
 from .subject import StoreUnderTest
 
 Spoil = Callable[[Store, FakeClock, Scene], Awaitable[Unit]]

@@ -23,9 +23,9 @@ from ...ports.unit import (
     Unit,
 )
 from ..clock import FakeClock
-from .picture import picture
 from .samples import ERROR, STREAM, apply, claim, claim_one, event, held, job, run, told, unit, wait
 from .scene import set_scene
+from .snapshot import picture
 from .subject import StoreUnderTest
 
 Prepare = Callable[[Store], Awaitable[Unit]]

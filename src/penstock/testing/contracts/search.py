@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...ports.store import Store
-from ...stores import searching
+from ...stores import run_search as searching
 from ..clock import FakeClock
 from .samples import apply, event, run, unit
 from .subject import StoreUnderTest

@@ -6,8 +6,8 @@
 Steps run at least once and are recorded exactly once; a worker that lost its lease can record nothing.
 """
 
-from .checking import check
+from .checker import check
 from .facts import Effect, History, RunHistory, Trigger, Violation
-from .reading import read_history
+from .reader import read_history
 
 __all__ = ["Effect", "History", "RunHistory", "Trigger", "Violation", "check", "read_history"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...core.events import Event
+from .event_facts import instance, is_users, meta_of, started_job
 from .facts import Violation
-from .told import instance, is_users, meta_of, started_job
 from .wait_rules import AWAITS, OPENED
 
 # Kinds an attempt writes about itself: only the newest attempt of a job may.

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from ...core.events import Event
 from ...ports.unit import DELIVERIES
 from .attempts import OWN_KINDS, Attempts, check_stream
+from .event_facts import is_final, is_users
 from .facts import Violation
-from .told import is_final, is_users
 
 _JOB_ENDS = ("job.completed", "job.cancelled")
 

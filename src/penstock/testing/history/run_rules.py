@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from ...core.events import Event
 from .attempts import OWN_KINDS, Attempts, check_stream
+from .event_facts import instance, is_final, is_users, meta_of
 from .facts import RunHistory, Trigger, Violation
-from .told import instance, is_final, is_users, meta_of
 from .wait_rules import AWAITS, check_waits
 
 TERMINAL = ("flow.completed", "flow.failed", "flow.cancelled", "flow.compensated")

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ...core.events import Event
+from .event_facts import instance, is_final
 from .facts import RunHistory, Violation
-from .told import instance, is_final
 
 AWAITS = ("step.await.time", "step.await.event", "step.await.trigger")
 OPENED = ("step.resumed", "step.await.timeout")

@@ -1,0 +1,113 @@
+"""What bridges to other systems' queues do with an App."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..commit.committer import Committer, Intent
+from ..core.events import Body, check_kind
+from ..core.payload import pack
+from ..flows.commands import Commands
+from ..handlers.decorators import FlowDefinition, definitions_in
+from ..ports.bridge import Bridge, Hands, Write
+from ..ports.store import Store
+from ..ports.unit import Conflict, NewEvent, Receipt, Unit
+from .connect_retry import opened
+from .workers import in_background
+
+if TYPE_CHECKING:
+    from .app import App
+
+PATIENCE = "30s"  # with what bridges lead to, when a worker begins
+
+
+@asynccontextmanager
+async def moving(app: App, bridges: Sequence[Bridge]) -> AsyncIterator[None]:
+    """Bridges that worker files name are open as long as a worker runs, and move messages meanwhile."""
+    async with AsyncExitStack() as stack:
+        for bridge in bridges:
+            await opened("a bridge is not open yet", partial(bridge.open, AppHands(app)), PATIENCE)
+            stack.push_async_callback(bridge.close)
+        tasks = [in_background(bridge.run, "penstock-bridge") for bridge in bridges]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class JoinedCommitter(Committer):
+    """Commits at once, by a way of writing that is another's."""
+
+    def __init__(self, store: Store, write: Write) -> None:
+        super().__init__(store)
+        self._write = write
+
+    async def submit(self, intent: Intent) -> Receipt:
+        version, record = intent.version, intent.record
+        while True:
+            unit = intent.build(version, record)
+            if not isinstance(unit, Unit):
+                return unit
+            (receipt,) = await self._write([unit])
+            if not isinstance(receipt, Conflict):
+                return receipt
+            version, record = receipt.version, receipt.record
+
+
+class AppHands:
+    """The App as a bridge sees it."""
+
+    def __init__(self, app: App, write: Write | None = None) -> None:
+        self._app = app
+        self._committer = app._committer if write is None else JoinedCommitter(app.store, write)
+
+    @property
+    def store(self) -> Store:
+        return self._app.store
+
+    def joined(self, write: Write) -> Hands:
+        return AppHands(self._app, write)
+
+    def flow_of(self, target: Callable[..., Any]) -> str | None:
+        found = (one.name for one in definitions_in(target) if isinstance(one, FlowDefinition))
+        return next(found, None)
+
+    def check_flow(self, name: str) -> None:
+        self._app.registry.flow(name)
+
+    async def start(self, flow: str, input: Any, key: str) -> None:
+        app = self._app
+        commands = Commands(app._engine, self._committer, app.store)
+        await app._runs.by(commands).start(
+            app.registry.flow(flow),
+            input,
+            idempotency_key=key,
+            correlation_id=None,
+            priority=None,
+            delay_ms=0,
+            tags=None,
+        )
+
+    async def emit(self, kind: str, data: Any, key: str) -> None:
+        raw = msgspec.Raw(pack(data, f"the data of {check_kind(kind)}"))
+        recorder = self._app._recorder
+        said = NewEvent(recorder.global_stream, recorder.encode(Body(kind, data=raw)), kind)
+        unit = Unit(self._app._unit_id(), events=[said], once=key)
+        await self._committer.submit(Intent(lambda _v, _r: unit))
+
+    async def enqueue(self, queue: str, name: str | None, payload: Any, key: str) -> None:
+        await self._app._enqueuing.by(self._committer).add(queue, [payload], name=name, id=key)
+
+    async def recall(self, key: str) -> Any:
+        return await self._app.state.get(key)
+
+    async def remember(self, key: str, value: Any) -> None:
+        await self._app.state.set(key, value)

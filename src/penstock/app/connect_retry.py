@@ -1,0 +1,24 @@
+"""Opening what may not be there yet: a server that is being started, perhaps together with whoever needs it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from ..core.durations import Duration, show_ms, to_ms
+from ..core.errors import StoreUnavailable
+from ..core.outage_retry import Patience
+
+
+async def opened(what: str, open: Callable[[], Awaitable[None]], patience: Duration | None) -> None:
+    """Opens it, and tries again for as long as there is patience; without any, what is wrong is raised at once."""
+    if patience is None:
+        await open()
+        return
+    asking = Patience(what, begun=True)
+    try:
+        async with asyncio.timeout(to_ms(patience) / 1000):
+            await asking.of(open)
+    except TimeoutError:
+        late = StoreUnavailable(f"{what}: no answer within {show_ms(to_ms(patience))}")
+        raise asking.problem or late from None

@@ -1,0 +1,109 @@
+"""Validation: from a declared model or JSON schema to a function that checks a value and gives the typed one.
+
+Understood: a JSON schema (dict), a pydantic model or anything with `model_validate`, a msgspec Struct, a dataclass, a
+TypedDict, or any type msgspec can convert to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from types import UnionType
+from typing import Any
+
+import msgspec
+
+from .errors import DefinitionError, SchemaViolation
+
+Check = Callable[[Any], Any]
+Schema = type[Any] | UnionType | dict[str, Any]
+"""A model, any type msgspec can convert to, or a JSON schema."""
+
+
+def checker(schema: Any, what: str) -> Check:
+    """A function that returns the (converted) value or raises SchemaViolation naming `what`."""
+    if isinstance(schema, dict):
+        return _json_schema(schema, what)
+    if hasattr(schema, "model_validate"):
+        return _pydantic(schema, what)
+    if isinstance(schema, type) or typing.get_origin(schema) is not None:
+        return _msgspec(schema, what)
+    raise DefinitionError(
+        f"{schema!r} is not a schema: give a JSON schema (dict), a pydantic model, a msgspec Struct, a dataclass "
+        "or a TypedDict"
+    )
+
+
+def wants_checking(annotation: Any) -> bool:
+    """Whether an input annotation asks for validation; `dict`, `Any` and plain types do not."""
+    if not isinstance(annotation, type):
+        return False
+    return (
+        hasattr(annotation, "model_validate")
+        or issubclass(annotation, msgspec.Struct)
+        or dataclasses.is_dataclass(annotation)
+        or typing.is_typeddict(annotation)
+    )
+
+
+def json_schema_of(schema: Any) -> dict[str, Any] | None:
+    """The JSON form of a declared schema, for the registry."""
+    if isinstance(schema, dict):
+        return schema
+    if hasattr(schema, "model_json_schema"):
+        return dict(schema.model_json_schema())
+    try:
+        return msgspec.json.schema(schema)
+    except TypeError:
+        return None
+
+
+def _json_schema(schema: dict[str, Any], what: str) -> Check:
+    import fastjsonschema  # loading it costs 30 ms: only for those who use it
+
+    try:
+        validate = fastjsonschema.compile(schema, use_default=False)
+    except fastjsonschema.JsonSchemaDefinitionException as problem:
+        raise DefinitionError(f"the schema of {what} is not a JSON schema: {problem}") from None
+
+    def check(value: Any) -> Any:
+        try:
+            validate(value)
+        except fastjsonschema.JsonSchemaValueException as problem:
+            path = ".".join(str(part) for part in problem.path)
+            raise SchemaViolation(f"{what} does not fit its schema at {path}: {problem.message}") from None
+        return value
+
+    return check
+
+
+def _pydantic(model: Any, what: str) -> Check:
+    def check(value: Any) -> Any:
+        try:
+            return model.model_validate(value)
+        except ValueError as problem:
+            errors = getattr(problem, "errors", None)
+            detail = str(problem)
+            if errors is not None:
+                detail = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'value'}: {e['msg']}" for e in errors())
+            raise SchemaViolation(f"{what} does not fit {model.__name__}: {detail}") from None
+
+    return check
+
+
+def _msgspec(type_: Any, what: str) -> Check:
+    try:
+        inspect.signature(msgspec.json.Decoder(type_).decode)
+    except TypeError as problem:
+        raise DefinitionError(f"{type_!r} cannot be validated: {problem}") from None
+    name = getattr(type_, "__name__", str(type_))
+
+    def check(value: Any) -> Any:
+        try:
+            return msgspec.convert(value, type_, strict=True)
+        except msgspec.ValidationError as problem:
+            raise SchemaViolation(f"{what} does not fit {name}: {problem}") from None
+
+    return check

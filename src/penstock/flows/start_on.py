@@ -1,0 +1,73 @@
+"""Flows that an event starts: the gates that stand for them, and what the event gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ..commit.committer import Committer, Intent
+from ..core.clock import Clock
+from ..core.events import Event
+from ..core.ids import digest
+from ..core.json_match import contains, filed_under
+from ..core.payload import pack
+from ..durable.journal import encode
+from ..durable.wait_records import GateBody
+from ..handlers.registry import Flow
+from ..handlers.subscriptions import Subscription
+from ..ports.store import Store, WaitRow
+from ..ports.unit import CloseWait, OpenWait, Unit, WaitChange
+
+FLOW = "flow"
+
+
+def start_inputs(flow: Flow, event: Event) -> list[bytes]:
+    """What a flow that starts on an event is given; nothing if its own functions do not want it."""
+    inputs = []
+    for on in flow.definition.start_on:
+        if on.kind == event.kind and _wanted(on, event):
+            inputs.append(pack(event.data if on.map is None else on.map(event), f"the input of flow {flow.name!r}"))
+    return inputs[:1]
+
+
+def _wanted(on: Subscription, event: Event) -> bool:
+    if on.when is None:
+        return True
+    return bool(on.when(event)) if callable(on.when) else contains(event.data, dict(on.when))
+
+
+class Starters:
+    """Keeps the gates by which events start flows: opened when a worker begins, closed when no code has them."""
+
+    def __init__(self, store: Store, committer: Committer, clock: Clock, unit_id: Callable[[], str]) -> None:
+        self._store = store
+        self._committer = committer
+        self._clock = clock
+        self._unit_id = unit_id
+
+    async def keep(self, flows: Mapping[str, Flow]) -> None:
+        wanted = {wait.id: wait for flow in flows.values() for wait in self._gates(flow)}
+        there: dict[str, WaitRow] = {}
+        after: str | None = None
+        while rows := await self._store.waits(kind=FLOW, after=after):
+            after = rows[-1].id
+            there.update((row.id, row) for row in rows)
+        changes: list[WaitChange] = [wait for id, wait in wanted.items() if not _same(there.get(id), wait)]
+        # Of flows this process does not know, another one may.
+        gone = [row.id for row in there.values() if row.scope in flows and row.id not in wanted]
+        changes += [CloseWait(id, "cancelled", lenient=True) for id in gone]
+        if changes:
+            unit = Unit(self._unit_id(), waits=changes)
+            await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
+
+    def _gates(self, flow: Flow) -> list[OpenWait]:
+        gates = []
+        for on in flow.definition.start_on:
+            match = dict(on.when) if isinstance(on.when, Mapping) else {}
+            id = f"f-{digest(f'{flow.name} {on.kind} {encode(match)!r}'.encode())}"
+            body = GateBody(flow.name, 0, match=match)
+            gates.append(OpenWait(id, "", flow.name, FLOW, encode(body), None, "", on.kind, filed_under(match)))
+        return gates
+
+
+def _same(row: WaitRow | None, wait: OpenWait) -> bool:
+    return row is not None and (row.body, row.topic, row.key) == (wait.body, wait.topic, wait.key)

@@ -1,0 +1,31 @@
+"""What runs wait for, as tests look at it."""
+
+from __future__ import annotations
+
+from ..app.waits import Waiting, WaitView
+from ..durable.wait_records import EVENT
+from ..ports.store import Store
+
+PAGE = 200
+
+
+async def open_waits(store: Store, run: str | None = None) -> list[WaitView]:
+    """Every wait that is open, or every one of a run."""
+    found: list[WaitView] = []
+    after: str | None = None
+    while page := await Waiting(store).list(run=run, kind=None, after=after, limit=PAGE):
+        after = page[-1].id
+        found += page
+    return sorted(found, key=lambda wait: (wait.run, wait.step or "", wait.n, wait.kind, wait.name, wait.id))
+
+
+def told(wait: WaitView) -> str:
+    """A wait in words."""
+    wanted = f" with {wait.match}" if wait.match else ""
+    return f"step {wait.step!r} of run {wait.run} waits for the {wait.kind} {wait.event or wait.name!r}{wanted}"
+
+
+def hint(wait: WaitView) -> str:
+    """How a test goes on."""
+    call = f"emit({wait.event!r}, …)" if wait.kind == EVENT else f"fire({wait.name!r}, …)"
+    return f"await app.{call} lets it go on"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 from ..core.clock import iso
 
 if TYPE_CHECKING:  # `--help` does without it
-    from .redaction import Redactor
+    from ..core.redaction import Redactor
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["pretty", "json"]
@@ -185,7 +185,7 @@ def unchanged(*loggers: str) -> Iterator[None]:
 
 def _usual() -> Hides:
     from ..settings import Settings
-    from .redaction import Redactor
+    from ..core.redaction import Redactor
 
     return Redactor(Settings().redact)
 

@@ -20,8 +20,8 @@ _PLACES = {
     "Crashed": ".crashes",
     "FakeClock": ".clock",
     "FakeContext": ".fake_context",
-    "TestApp": ".kit",
-    "replay": ".replaying",
+    "TestApp": ".test_app",
+    "replay": ".replay",
 }
 
 

@@ -15,7 +15,7 @@ import pytest
 import postgres_server
 import redis_server
 from penstock import App, Event
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.ports.store import JobRow
 from penstock.ports.unit import JobState
@@ -81,7 +81,7 @@ class Trial(App):
 
     async def step_in(self, run: str, step: str, *states: str, n: int = 1) -> JobRow:
         """Waits until a step's job is in one of the states."""
-        return await self.in_state(step_job(run, step, n), *states)
+        return await self.in_state(step_job_id(run, step, n), *states)
 
     async def letters(self, queue: str = "default") -> list[DeadLetter]:
         """The dead letters of a queue."""
@@ -92,7 +92,7 @@ class Trial(App):
 
     def wake(self) -> None:
         """Everyone looks at the store: a fake clock moves without a sound."""
-        self.store.signals.fire_all()  # type: ignore[attr-defined]
+        self.store.signals.notify_all()  # type: ignore[attr-defined]
 
     def tick(self, by: Any, *others: Trial) -> None:
         """Moves the fake clock on and lets this App, and others on the same clock, notice."""

@@ -16,7 +16,7 @@ from penstock_waits import waiting, waiting_rows
 
 from penstock import App, Context, flow, job, step
 from penstock.core.events import Streams
-from penstock.ports.unit import Ask, Completed, NewEvent, NewJob, RunWrite, Unit, Want
+from penstock.ports.unit import ClaimRequest, Completed, NewEvent, NewJob, QueueDemand, RunWrite, Unit
 from penstock.stores.sqlite import SqliteStore
 
 CONCURRENCY = 200  # faster than 50 and 100; peers have what is best for them too
@@ -266,7 +266,7 @@ class Probe:
         begun = RunWrite(run, 0, record, "probe", "running")
         await self._commit(Unit(f"{run}.start", run=begun, jobs=[NewJob(f"{run}.a.1", "probe", "a", b"{}", run=run)]))
         since = time.monotonic()
-        claims = (await self._store.claim(Ask((Want("probe", 1),), 30_000, "bench"))).claims
+        claims = (await self._store.claim(ClaimRequest((QueueDemand("probe", 1),), 30_000, "bench"))).claims
         self.claims.append(time.monotonic() - since)
         unit = Unit(
             f"{run}.end",

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock import flow
 from penstock.app.export import Importer, PlayedClock, export_run, read_line
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 from penstock.testing.until import until
 
 
@@ -103,7 +103,7 @@ async def test_a_paused_run_is_paused_elsewhere(app: Any, tmp_path: Path) -> Non
 
 async def _until_trigger(a: Any, run: str) -> None:
     async def asleep() -> bool:
-        job = await a.store.job(step_job(run, "order", 1))
+        job = await a.store.job(step_job_id(run, "order", 1))
         return job.state == "suspended" and bool(await a.waits(run=run, kind="trigger"))
 
     await until(asleep)

@@ -12,7 +12,7 @@ import pytest
 from penstock import App, flow, job
 from penstock.app import workers as background
 from penstock.core.errors import StoreClosed, StoreUnavailable, WaitTimeout
-from penstock.core.outage_retry import Patience
+from penstock.core.outage_retry import OutageRetry
 from penstock.stores.postgres.address import read_address
 from penstock.stores.postgres.connection import translate
 from penstock.stores.sqlite import SqliteStore
@@ -67,15 +67,15 @@ async def test_patience_begins_with_the_first_answer_and_complains_once_an_outag
             raise answer
         return answer
 
-    patience = Patience("news")
+    patience = OutageRetry("news")
     with pytest.raises(StoreUnavailable, match="at first"):
-        await patience.of(ask)
-    assert [await patience.of(ask) for _ in range(3)] == [1, 2, 3]
+        await patience.call(ask)
+    assert [await patience.call(ask) for _ in range(3)] == [1, 2, 3]
     assert [record.getMessage() for record in caplog.records] == [
         "news: no answer from the store, trying again: down"
     ] * 2
     with pytest.raises(StoreClosed):
-        await patience.of(ask)
+        await patience.call(ask)
 
 
 async def test_a_subscription_that_cannot_begin_raises_and_the_next_one_hears(frail: App, outage: Outage) -> None:
@@ -146,7 +146,7 @@ async def test_whoever_gives_up_waiting_is_told_that_the_store_was_away(frail: A
         await until(lambda: store.calls["run"] >= before["run"] + 2 and store.calls["job"] >= before["job"] + 2)
         await until(lambda: not store.in_flight)
         outage.of |= {"run": down("unplugged"), "job": down("unplugged")}
-        app.store.signals.fire_all()
+        app.store.signals.notify_all()
         for wait in waits:
             with pytest.raises(
                 WaitTimeout, match="not been seen to end after 1s, the store does not answer: unplugged"

@@ -9,7 +9,7 @@ import pytest
 from penstock import flow, step
 from penstock.app.run_actions import replay_run, retry_run
 from penstock.core.errors import RunError
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 
 
 class Shop:
@@ -44,7 +44,7 @@ async def test_a_step_that_had_waited_goes_on_with_its_memos(app: Any, letters: 
         assert await a.ended(run) == "failed"
         shop.broken = False
         done = await retry_run(a, run)
-        assert list(done.sent.values()) == [f"{step_job(run, 'order', 1)}.redrive-1"]
+        assert list(done.sent.values()) == [f"{step_job_id(run, 'order', 1)}.redrive-1"]
         assert await a.result(run, timeout=20) == [1, {"by": "ada"}]
         assert shop.charged == 1, "what it had done is not done again"
         assert await a.letters() == []
@@ -58,11 +58,13 @@ async def test_it_can_fail_and_be_sent_again_without_letters(app: Any) -> None:
         await a.emit("confirmed", 1)
         assert await a.ended(run) == "failed"
         await retry_run(a, run)
-        await a.in_state(f"{step_job(run, 'order', 1)}.redrive-1", "failed")
+        await a.in_state(f"{step_job_id(run, 'order', 1)}.redrive-1", "failed")
         assert await a.ended(run) == "failed"
         shop.broken = False
         done = await retry_run(a, run)
-        assert list(done.sent.values()) == [f"{step_job(run, 'order', 1)}.redrive-2"], "only the last one is sent again"
+        assert list(done.sent.values()) == [f"{step_job_id(run, 'order', 1)}.redrive-2"], (
+            "only the last one is sent again"
+        )
         assert await a.ended(run) == "completed"
         with pytest.raises(RunError, match="is completed, not failed"):
             await retry_run(a, run)
@@ -79,7 +81,7 @@ async def test_a_discarded_letter_does_not_keep_a_run_from_being_retried(app: An
 
     async with app(plain) as a, a.working():
         run, _ = await a.ends("plain")
-        assert await a.dead_letters.discard(step_job(run, "plain", 1))
+        assert await a.dead_letters.discard(step_job_id(run, "plain", 1))
         broken = False
         assert (await retry_run(a, run)).sent
         assert await a.result(run, timeout=20) == "whole"
@@ -108,8 +110,8 @@ async def test_a_step_that_goes_on_is_not_sent_again(app: Any) -> None:
         await a.step_in(run, "fails", "failed")
         await a.step_in(run, "waits", "suspended")
         broken = False
-        assert list((await retry_run(a, run)).sent) == [f"{step_job(run, 'fails', 1)}.dlq"]
-        await a.in_state(f"{step_job(run, 'fails', 1)}.redrive-1", "completed")
+        assert list((await retry_run(a, run)).sent) == [f"{step_job_id(run, 'fails', 1)}.dlq"]
+        await a.in_state(f"{step_job_id(run, 'fails', 1)}.redrive-1", "completed")
         with pytest.raises(RunError, match="no failed step"):
             await retry_run(a, run)
         await a.emit("done")
@@ -133,7 +135,7 @@ async def test_a_step_that_fails_while_it_waits_for_a_trigger_waits_again_when_i
         assert status == "failed"
         broken = False
         await retry_run(a, run)
-        await a.in_state(f"{step_job(run, 'approve', 1)}.redrive-1", "suspended")
+        await a.in_state(f"{step_job_id(run, 'approve', 1)}.redrive-1", "suspended")
         await a.fire(tokens[-1], "yes")
         assert await a.result(run, timeout=20) == "yes"
 

@@ -123,7 +123,7 @@ async def test_a_gate_opened_while_its_event_is_being_committed_finds_it(store: 
         assert isinstance(await opening, Committed)
     # The event saw no gate, so it has no delivery; but whoever looks back from the gate finds the event.
     assert await store.jobs(DELIVERIES, JobState.WAITING) == []
-    assert len(await store.told("order.paid")) == 1
+    assert len(await store.events_by_kind("order.paid")) == 1
 
 
 async def test_an_event_committed_while_a_gate_is_being_opened_is_delivered(store: PostgresStore) -> None:
@@ -134,9 +134,9 @@ async def test_an_event_committed_while_a_gate_is_being_opened_is_delivered(stor
         await opening.commit()
         await saying
     one = await claim_one(store, DELIVERIES)
-    (item,) = await store.told("order.paid")
+    (item,) = await store.events_by_kind("order.paid")
     assert item.cursor.encode() in one.payload
-    assert [row.id for row in await store.listening("order.paid", None, before=item.cursor)] == ["w"]
+    assert [row.id for row in await store.waits_for_topic("order.paid", None, before=item.cursor)] == ["w"]
 
 
 async def test_what_was_told_is_found_though_an_older_transaction_is_open(store: PostgresStore) -> None:
@@ -144,7 +144,7 @@ async def test_what_was_told_is_found_though_an_older_transaction_is_open(store:
     async with slow(store) as idle:
         await idle.write(unit(events=[event(stream="nq:flow:other")]))
         await apply(store, unit(events=[told("order.paid")]))
-        assert len(await store.told("order.paid")) == 1
+        assert len(await store.events_by_kind("order.paid")) == 1
         await idle.commit()
 
 

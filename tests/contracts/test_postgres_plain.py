@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import postgres_server
-from penstock.ports.unit import Ask, Claim, CommitReply, Completed, GivenBack, JobState, Memo, Unit
+from penstock.ports.unit import Claim, ClaimRequest, CommitReply, Completed, JobState, Memo, Released, Unit
 from penstock.stores.postgres import PostgresStore, store
 from penstock.testing import FakeClock
 from penstock.testing.contracts.samples import QUEUE, STREAM, add, ask, claim, event, job, run, started, unit
@@ -90,7 +90,7 @@ async def paused(store: PostgresStore, _: FakeClock) -> CommitReply:
 
 async def with_memos(store: PostgresStore, _: FakeClock) -> CommitReply:
     (a,) = await hands(store, "a")
-    await store.commit([unit(claim=a, outcome=GivenBack(), memos=[Memo("a", "name#1", b"7")])])
+    await store.commit([unit(claim=a, outcome=Released(), memos=[Memo("a", "name#1", b"7")])])
     return await store.commit([], ask())
 
 
@@ -98,7 +98,7 @@ async def priorities(store: PostgresStore, _: FakeClock) -> CommitReply:
     (a,) = await hands(store, "a")
     await add(store, job("low", priority=9), job("high", priority=1), job("middle", priority=5), job("x", "later"))
     few = ask("later", QUEUE)
-    return await store.commit([done(a)], Ask(few.wants, few.lease_ms, few.worker, 3))
+    return await store.commit([done(a)], ClaimRequest(few.queues, few.lease_ms, few.worker, 3))
 
 
 async def no_result(store: PostgresStore, _: FakeClock) -> CommitReply:
@@ -128,13 +128,13 @@ async def told(story: Story) -> dict[str, Any]:
     clock = FakeClock()
     async with opened(clock) as store:
         reply = await story(store, clock)
-        claims = [msgspec.structs.replace(claim, token="") for claim in reply.work.claims]
+        claims = [msgspec.structs.replace(claim, token="") for claim in reply.claimed.claims]
         rows = [row for queue in (QUEUE, "later") for state in JobState for row in await store.jobs(queue, state)]
         events = [(e.id, e.kind, e.data) for stream in (STREAM, OTHER) for e in await store.read(stream)]
         return {
             "receipts": reply.receipts,
             "claims": claims,
-            "due": reply.work.next_due,
+            "due": reply.claimed.next_due,
             "jobs": rows,
             "events": events,
         }
@@ -145,7 +145,7 @@ async def test_both_ways_give_the_same(story: Story, monkeypatch: pytest.MonkeyP
     taken: list[bool] = []
     short = store.plain
 
-    def watched(units: Sequence[Unit], wanted: Ask | None) -> bool:
+    def watched(units: Sequence[Unit], wanted: ClaimRequest | None) -> bool:
         taken.append(short(units, wanted))
         return taken[-1]
 

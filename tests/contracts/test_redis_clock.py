@@ -6,7 +6,7 @@ import pytest
 
 import redis_server
 from penstock.core.clock import SystemClock
-from penstock.ports.unit import Ask, NewJob, Unit, Want
+from penstock.ports.unit import ClaimRequest, NewJob, QueueDemand, Unit
 from penstock.stores.redis import RedisStore
 
 
@@ -22,7 +22,7 @@ async def test_when_to_ask_again_is_told_by_the_clock_of_whoever_asks(
         monkeypatch.setattr(SystemClock, "now_ms", lambda self: truth(self) + behind)
         here = SystemClock().now_ms()
         await store.commit([Unit("u1", jobs=[NewJob("a", "orders", "charge", b"1")])])
-        work = await store.claim(Ask((Want("orders", 1),), 30_000, "w1"))
+        work = await store.claim(ClaimRequest((QueueDemand("orders", 1),), 30_000, "w1"))
         assert work.next_due is not None
         assert here < work.next_due <= SystemClock().now_ms() + 1000
     finally:

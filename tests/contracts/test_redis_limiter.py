@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import redis_server
-from penstock.ports.unit import Ask, NewJob, RateLimit, Unit, Want
+from penstock.ports.unit import ClaimRequest, NewJob, QueueDemand, RateLimit, Unit
 from penstock.stores.redis import RedisStore, connection, scripts, store
 
 LOOK = "local left = call('PTTL', base .. 'limiter')"
-ASK = Ask((Want("orders", 10, RateLimit(2, 300)),), 30_000, "w1")
+ASK = ClaimRequest((QueueDemand("orders", 10, RateLimit(2, 300)),), 30_000, "w1")
 
 
 async def test_a_claim_that_sees_a_span_end_counts_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

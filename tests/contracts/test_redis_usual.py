@@ -15,33 +15,33 @@ from redis import Redis
 import redis_server
 from penstock.core.errors import StoreError
 from penstock.ports.unit import (
-    Ask,
     Claim,
+    ClaimRequest,
     Committed,
     Completed,
     Conflict,
     Dead,
     Dedupe,
     JobState,
-    Keep,
+    KeepJobs,
     NewEvent,
     NewJob,
+    NewWait,
     OnFailure,
-    OpenWait,
     Parent,
+    PublishedOptions,
+    QueueDemand,
     RetryAt,
     RunWrite,
     Started,
-    Terms,
     Unit,
-    Want,
 )
 from penstock.stores.redis import RedisStore, connection, scripts, store
 from penstock.stores.redis import claim as claiming
 from penstock.testing import FakeClock
 
 USUAL = "local usual = not meta[1]"
-ASK = Ask((Want("orders", 4),), 30_000, "w1")
+ASK = ClaimRequest((QueueDemand("orders", 4),), 30_000, "w1")
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def rewritten(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def _job(n: int, **more: Any) -> NewJob:
-    return NewJob(f"j{n}", "orders", "charge", b'{"n":%d}' % n, terms=Terms(attempts=3), **more)
+    return NewJob(f"j{n}", "orders", "charge", b'{"n":%d}' % n, published=PublishedOptions(attempts=3), **more)
 
 
 def _end(claim: Claim, *more: NewJob) -> Unit:
@@ -68,7 +68,7 @@ def _end(claim: Claim, *more: NewJob) -> Unit:
 def _special(n: int) -> list[NewJob]:
     """Jobs that are not usual, between those that are."""
     tree = [
-        _job(n + 5, waits=True),
+        _job(n + 5, waits_for_children=True),
         _job(n + 6, parent=Parent(f"j{n + 5}", "orders", OnFailure.FAIL)),
     ]
     return [
@@ -90,9 +90,9 @@ def _outcome(n: int, claim: Claim, now: int) -> Unit:
         case 2:
             unit.outcome = RetryAt(now + 10, b'{"error":"later"}')
         case 3:
-            unit.outcome = Completed(b"1", Keep(count=2))
+            unit.outcome = Completed(b"1", KeepJobs(count=2))
         case 4:
-            unit.outcome = Completed(b"1", Keep(count=0))
+            unit.outcome = Completed(b"1", KeepJobs(count=0))
     return unit
 
 
@@ -105,7 +105,9 @@ async def _work(place: RedisStore, clock: FakeClock) -> None:
     first = NewEvent("nq:flow:run", b'{"kind":"flow.started"}', "flow.started")
     await place.commit([Unit("begin", run=begin, events=[first], jobs=[step])])
     for job in _special(100):
-        await place.commit([Unit(f"s-{job.id}", jobs=[job])]) if not job.waits and job.parent is None else None
+        await place.commit(
+            [Unit(f"s-{job.id}", jobs=[job])]
+        ) if not job.waits_for_children and job.parent is None else None
     await place.commit([Unit("tree", jobs=_special(100)[-2:]), Unit("more", jobs=[_job(n) for n in range(60, 64)])])
     work, ended = await place.claim(ASK), 0
     while work.claims:
@@ -114,7 +116,7 @@ async def _work(place: RedisStore, clock: FakeClock) -> None:
         ended += len(units)
         if ended > 60:
             units = [_end(claim) for claim in work.claims]
-        work = (await place.commit(units, ASK)).work
+        work = (await place.commit(units, ASK)).claimed
     clock.advance("61s")
     await place.commit([Unit("last", jobs=[_job(n) for n in range(300, 310)])])
     await place.claim(ASK)
@@ -132,7 +134,7 @@ async def _mix(place: RedisStore) -> None:
     def run(expect: int, *, paused: bool = False) -> RunWrite:
         return RunWrite("held", expect, b"{}", "shop", "running", paused=paused)
 
-    ask = Ask((Want("mixed", 3),), 30_000, "w1")
+    ask = ClaimRequest((QueueDemand("mixed", 3),), 30_000, "w1")
     await place.commit([Unit("m0", run=run(0), jobs=[mixed(400, run="held")]), Unit("m1", run=run(1, paused=True))])
     await place.claim(ask)
     added = [Unit(f"m{n}", jobs=[mixed(n)]) for n in (401, 402)]
@@ -140,7 +142,7 @@ async def _mix(place: RedisStore) -> None:
     claims = (await place.claim(ask)).claims
     assert [claim.job for claim in claims] == ["j401", "j400", "j402"]
     *first, last = [_end(claim) for claim in claims]
-    await place.commit([*first, Unit("m3", takes=["j309"]), Unit("m4", jobs=[mixed(403)]), last])
+    await place.commit([*first, Unit("m3", removes=["j309"]), Unit("m4", jobs=[mixed(403)]), last])
 
 
 async def _plain_ends(place: RedisStore, clock: FakeClock) -> None:
@@ -154,8 +156,11 @@ async def _plain_ends(place: RedisStore, clock: FakeClock) -> None:
     def end(claim: Claim) -> Unit:
         return replace(_end(claim), events=[NewEvent("nq:queue:plain", b'{"kind":"job.completed"}')])
 
-    ask = Ask((Want("plain", 5), Want("orders", 0)), 30_000, "w1", 5)
-    tree = [new(520, waits=True), *(new(521 + n, parent=Parent("j520", "plain", OnFailure.FAIL)) for n in range(2))]
+    ask = ClaimRequest((QueueDemand("plain", 5), QueueDemand("orders", 0)), 30_000, "w1", 5)
+    tree = [
+        new(520, waits_for_children=True),
+        *(new(521 + n, parent=Parent("j520", "plain", OnFailure.FAIL)) for n in range(2)),
+    ]
     begun = RunWrite("plain", 0, b"{}", "shop", "running")
     await place.commit([Unit("p0", jobs=[new(n) for n in range(500, 516)])])
     await place.commit([Unit("p1", run=begun, jobs=[new(516, run="plain")]), Unit("p2", jobs=tree)])
@@ -167,7 +172,7 @@ async def _plain_ends(place: RedisStore, clock: FakeClock) -> None:
         clock.advance("6ms")
         ended = [held.pop(3), held.pop(1)] if len(held) > 3 else [held.pop(1)]
         reply = await place.commit([end(claim) for claim in ended], ask)
-        held += reply.work.claims
+        held += reply.claimed.claims
 
 
 def _step(run: str, n: int) -> NewJob:
@@ -197,20 +202,22 @@ def _end_step(claim: Claim, *, last: int = 3) -> Unit:
 
 async def _steps(place: RedisStore, clock: FakeClock) -> None:
     """Runs of three steps, one of them alone at the end; then a gate is opened for what they emit, and in one of them."""
-    ask = Ask((Want("steps", 3), Want("penstock-events", 2)), 30_000, "w1", 3)
+    ask = ClaimRequest((QueueDemand("steps", 3), QueueDemand("penstock-events", 2)), 30_000, "w1", 3)
     await place.commit([_begin(f"r{n}") for n in range(4)])
     held = (await place.claim(ask)).claims
     while held:
         clock.advance("9ms")
-        held = (await place.commit([_end_step(claim) for claim in held[::-1]], ask)).work.claims
-    await _disturbed_steps(place, Ask((Want("steps", 5), Want("penstock-events", 2)), 30_000, "w1"))
+        held = (await place.commit([_end_step(claim) for claim in held[::-1]], ask)).claimed.claims
+    await _disturbed_steps(
+        place, ClaimRequest((QueueDemand("steps", 5), QueueDemand("penstock-events", 2)), 30_000, "w1")
+    )
 
 
-async def _disturbed_steps(place: RedisStore, ask: Ask) -> None:
+async def _disturbed_steps(place: RedisStore, ask: ClaimRequest) -> None:
     """Steps whose run has changed meanwhile, for whose events someone waits, and whose run ends with a gate open."""
 
     def open_gate(run: str, topic: str) -> Unit:
-        gate = OpenWait(f"gate-{run}", run, f"{run}.s.1", "event", job=f"{run}.s.1", topic=topic)
+        gate = NewWait(f"gate-{run}", run, f"{run}.s.1", "event", job=f"{run}.s.1", topic=topic)
         return Unit(f"gate-{run}", run=RunWrite(run, 1, b"{}", "shop", "running"), waits=[gate])
 
     twice = _begin("r7")
@@ -225,7 +232,7 @@ async def _disturbed_steps(place: RedisStore, ask: Ask) -> None:
     assert isinstance((await place.commit([_end_step(replace(r6, version=2), last=2)])).receipts[0], Committed)
     await place.commit([open_gate("r5", "seen")])
     reply = await place.commit([_end_step(replace(r5, version=2))], ask)
-    assert [claim.name for claim in reply.work.claims] == ["s", "s", "deliver"]
+    assert [claim.name for claim in reply.claimed.claims] == ["s", "s", "deliver"]
 
 
 def _plain(text: str) -> str:
@@ -306,7 +313,7 @@ async def test_plain_work_needs_none_of_the_long_ways_functions(rewritten: Any) 
     async with _opened(url, clock) as place:
         while held:
             units = [replace(_end(claim), events=[NewEvent("nq:queue:orders", b"{}")]) for claim in held]
-            held = (await place.commit(units, ASK)).work.claims
+            held = (await place.commit(units, ASK)).claimed.claims
         assert [row.id for row in await place.jobs("orders", JobState.COMPLETED)] == [job.id for job in jobs]
         with pytest.raises(StoreError, match="the long way"):
             await place.commit([Unit("u1", jobs=[_job(10)])])
@@ -315,7 +322,7 @@ async def test_plain_work_needs_none_of_the_long_ways_functions(rewritten: Any) 
 async def test_a_step_may_be_followed_by_more_jobs_than_lua_can_pass() -> None:
     async with _opened(redis_server.url(), FakeClock(1_700_000_000_000)) as place:
         await place.commit([_begin("r0"), _begin("r1")])
-        first, claim = (await place.claim(Ask((Want("steps", 2),), 30_000, "w1"))).claims
+        first, claim = (await place.claim(ClaimRequest((QueueDemand("steps", 2),), 30_000, "w1"))).claims
         await place.commit([_end_step(first)])
         many = replace(_end_step(claim), jobs=[_step("r1", n) for n in range(2, 8_200)])
         (receipt,) = (await place.commit([many])).receipts
@@ -325,17 +332,17 @@ async def test_a_step_may_be_followed_by_more_jobs_than_lua_can_pass() -> None:
 
 async def test_steps_of_a_flow_need_none_of_them_either(rewritten: Any) -> None:
     url, clock = redis_server.url(), FakeClock(1_700_000_000_000)
-    ask = Ask((Want("steps", 3), Want("penstock-events", 2)), 30_000, "w1", 3)
+    ask = ClaimRequest((QueueDemand("steps", 3), QueueDemand("penstock-events", 2)), 30_000, "w1", 3)
     async with _opened(url, clock) as place:
         await place.commit([_begin(f"r{n}") for n in range(4)])
         held = (await place.claim(ask)).claims
-        held = (await place.commit([_end_step(claim) for claim in held], ask)).work.claims
+        held = (await place.commit([_end_step(claim) for claim in held], ask)).claimed.claims
     rewritten("local function go_long(...)", "local function go_long(...)\nerror('the long way')")
     async with _opened(url, clock) as place:
         ended = 0
         while held:
             ended += len(held)
-            held = (await place.commit([_end_step(claim) for claim in held], ask)).work.claims
+            held = (await place.commit([_end_step(claim) for claim in held], ask)).claimed.claims
         assert ended == 9
         assert {row.status for row in await place.runs()} == {"completed"}
 

@@ -14,16 +14,16 @@ from penstock.ports.unit import (
     DELIVERIES,
     Cancelled,
     Claim,
-    CloseWait,
     Committed,
     Completed,
     Conflict,
     Dead,
-    GivenBack,
     JobState,
     Memo,
     Receipt,
+    Released,
     RetryAt,
+    SettleWait,
     StateWrite,
     Suspended,
     Unit,
@@ -43,7 +43,7 @@ OUTCOMES = [
     Dead(ERROR),
     Suspended(),
     Cancelled("no"),
-    GivenBack(),
+    Released(),
     None,
 ]
 
@@ -88,7 +88,7 @@ def some_unit(luck: random.Random, n: int, before: list[dict[str, Any]]) -> dict
     maybe(luck, 0.1, parts, takes=[f"plain-{luck.randrange(4)}"])
     maybe(luck, 0.1, parts, wakes=[f"{id}.s.0"])
     maybe(luck, 0.2, parts, memos=[Memo(f"{id}.s.0", "m", b"%d" % n)])
-    maybe(luck, 0.1, parts, waits=[CloseWait(f"w-{id}", "resolved")])
+    maybe(luck, 0.1, parts, waits=[SettleWait(f"w-{id}", "resolved")])
     maybe(luck, 0.2, parts, state=[StateWrite("k", b"%d" % n, expect=luck.choice([None, 0, 1]))])
     maybe(luck, 0.1, parts, once=luck.choice(["a", "b"]))
     return parts
@@ -119,8 +119,8 @@ async def test_a_batch_is_its_units_one_after_another(seed: int) -> None:
             receipts += (await alone.commit([made(parts, second)])).receipts
         assert reply.receipts == receipts
         work = await alone.claim(ask("orders", "plain", "new"))
-        assert without_secrets(reply.work.claims) == without_secrets(work.claims)
-        assert reply.work.next_due == work.next_due
+        assert without_secrets(reply.claimed.claims) == without_secrets(work.claims)
+        assert reply.claimed.next_due == work.next_due
         assert await picture(together) == await picture(alone)
         assert await together.feed("") == await alone.feed("")
     finally:

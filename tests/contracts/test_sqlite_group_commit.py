@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core.errors import StoreUnavailable
 from penstock.ports.store import Retention
-from penstock.ports.unit import Committed, Completed, Dead, GivenBack, Memo
+from penstock.ports.unit import Committed, Completed, Dead, Memo, Released
 from penstock.stores.sqlite import SqliteStore, writer
 from penstock.testing.clock import FakeClock
 from penstock.testing.contracts.samples import (
@@ -191,7 +191,7 @@ async def test_memos_stay_while_a_job_may_read_them(tmp_path: Path, verb: str) -
     store = await opened(tmp_path / "store.db")
     try:
         first = await held(store, "j")
-        outcome = GivenBack() if verb == "drain" else Dead(ERROR)
+        outcome = Released() if verb == "drain" else Dead(ERROR)
         await apply(store, unit(claim=first, outcome=outcome, memos=[Memo("j", "rate#1", b"1")]))
         await apply(store, unit(jobs=[job("j.redrive-1", "other", scope="j")]))
         if verb == "remove":

@@ -57,7 +57,7 @@ async def test_everything_can_be_read(path: Path) -> None:
         assert await store.streams()
         for nothing in (
             store.runs(),
-            store.loose_runs(),
+            store.stuck_runs(),
             store.schedules(),
             store.waits(),
             store.states(""),

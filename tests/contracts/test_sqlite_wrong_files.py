@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from penstock.core.errors import StoreCorrupt, StoreError, StoreUnavailable
-from penstock.ports.unit import Ask, Dedupe, NewJob, Parent, Unit, Want
+from penstock.ports.unit import ClaimRequest, Dedupe, NewJob, Parent, QueueDemand, Unit
 from penstock.stores import sqlite
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.connection import OURS
@@ -78,7 +78,7 @@ async def test_a_file_of_the_first_format_is_brought_up_to_date(tmp_path: Path) 
         store = SqliteStore(str(path))
         await store.open()
         try:
-            await apply(store, unit(jobs=[job("p", waits=True), job("c", parent=Parent("p", "orders"))]))
+            await apply(store, unit(jobs=[job("p", waits_for_children=True), job("c", parent=Parent("p", "orders"))]))
             assert [row.id for row in await store.children("p")] == ["c"]
             assert [queue.name for queue in await store.queues()] == ["letters", "orders"]
         finally:
@@ -215,6 +215,6 @@ async def test_a_file_of_the_format_before_is_brought_up(tmp_path: Path) -> None
         await store.close()
     store = SqliteStore(str(path))
     await store.open()
-    claims = (await store.claim(Ask((Want("orders", 10),), 1000, "w1"))).claims
+    claims = (await store.claim(ClaimRequest((QueueDemand("orders", 10),), 1000, "w1"))).claims
     await store.close()
     assert [claim.job for claim in claims] == ["old", "new"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.clock import SystemClock, from_iso, iso, moment_ms
+from penstock.core.clock import SystemClock, datetime_ms, from_iso, iso
 from penstock.core.errors import BadArgument
 
 YEAR_1 = -62_135_596_800_000
@@ -79,9 +79,9 @@ def test_what_is_no_time() -> None:
 def test_a_datetime_of_any_zone(moment: datetime, minutes: int) -> None:
     moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
     zoned = moment.replace(tzinfo=timezone(timedelta(minutes=minutes)))
-    assert moment_ms(zoned) == moment_ms(moment.replace(tzinfo=UTC)) - minutes * 60_000
+    assert datetime_ms(zoned) == datetime_ms(moment.replace(tzinfo=UTC)) - minutes * 60_000
     with pytest.raises(BadArgument, match="has no time zone"):
-        moment_ms(moment)
+        datetime_ms(moment)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_moments_that_cannot_be_written_are_refused(moment: datetime) -> None:
     with pytest.raises(
         BadArgument, match=r"is out of range: moments lie between 0001-.* and 9999-12-31T23:59:59\.999Z"
     ):
-        moment_ms(moment)
+        datetime_ms(moment)
 
 
 def test_the_machines_clock() -> None:
     before = datetime.now(UTC)
     now = SystemClock().now_ms()
-    assert abs(now - moment_ms(before)) < 10_000
+    assert abs(now - datetime_ms(before)) < 10_000

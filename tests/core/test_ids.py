@@ -15,12 +15,12 @@ from penstock.core.ids import (
     BadId,
     check_id,
     check_name,
-    dead_letter,
+    dead_letter_id,
     digest,
     event_id,
     event_seq,
-    step_job,
-    token,
+    new_token,
+    step_job_id,
     uuid7,
 )
 
@@ -109,13 +109,13 @@ def test_uuid7_sorts_by_time(now: int) -> None:
 
 def test_made_ids_do_not_collide() -> None:
     assert len({uuid7(1_700_000_000_000) for _ in range(20_000)}) == 20_000
-    assert len({token() for _ in range(20_000)}) == 20_000
+    assert len({new_token() for _ in range(20_000)}) == 20_000
 
 
 def test_ids_put_together_are_ids() -> None:
-    assert step_job("r-1", "charge", 2) == "r-1.charge.2"
-    assert dead_letter("r-1.charge.2") == "r-1.charge.2.dlq"
-    assert check_id(dead_letter(step_job("r-1", "charge", 2)))
+    assert step_job_id("r-1", "charge", 2) == "r-1.charge.2"
+    assert dead_letter_id("r-1.charge.2") == "r-1.charge.2.dlq"
+    assert check_id(dead_letter_id(step_job_id("r-1", "charge", 2)))
 
 
 def test_a_digest_is_stable() -> None:

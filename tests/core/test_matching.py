@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.json_match import MAX_LEAVES, contains, filed_under, keys_of
+from penstock.core.json_match import MAX_LEAVES, contains, index_key, index_keys
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab", max_size=2),
@@ -65,24 +65,24 @@ events = st.dictionaries(st.text("ab", max_size=2), values | numbers, max_size=4
 
 @given(events, events)
 def test_what_an_event_contains_is_filed_under_one_of_its_keys(event: Any, pattern: Any) -> None:
-    keys = keys_of(event)
+    keys = index_keys(event)
     assert keys is not None
     if contains(event, pattern):
-        assert filed_under(pattern) in keys
+        assert index_key(pattern) in keys
 
 
 @given(events, st.data())
 def test_a_part_of_an_event_is_found_by_its_keys(event: Any, data: st.DataObject) -> None:
     part = {key: event[key] for key in event if data.draw(st.booleans())}
     assert contains(event, part)
-    assert filed_under(part) in (keys_of(event) or [])
+    assert index_key(part) in (index_keys(event) or [])
 
 
 @pytest.mark.parametrize(("one", "other"), [(7, 7.0), (0, -0.0), (10**15, 1e15)])
 def test_equal_numbers_have_one_key(one: Any, other: Any) -> None:
-    assert filed_under({"a": one}) == filed_under({"a": other})
+    assert index_key({"a": one}) == index_key({"a": other})
 
 
 def test_an_event_with_too_many_scalars_is_held_against_all() -> None:
-    assert keys_of({str(n): n for n in range(MAX_LEAVES + 1)}) is None
-    assert keys_of(None) == sorted({"any", filed_under(None)})
+    assert index_keys({str(n): n for n in range(MAX_LEAVES + 1)}) is None
+    assert index_keys(None) == sorted({"any", index_key(None)})

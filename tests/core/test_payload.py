@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import NotJSON, PayloadError, PayloadTooDeep, PayloadTooLarge
-from penstock.core.payload import MAX_BYTES, MAX_DEPTH, MAX_INTEGER, pack, parse, plain, unpack
+from penstock.core.payload import MAX_BYTES, MAX_DEPTH, MAX_INTEGER, pack, parse, to_plain, unpack
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 values = st.recursive(
@@ -134,7 +134,7 @@ def test_python_and_strict_readers_agree_on_types(value: Any) -> None:
     ],
 )  # fmt: skip
 def test_what_has_a_json_form(value: Any, expected: Any) -> None:
-    assert plain(value) == expected
+    assert to_plain(value) == expected
     assert unpack(pack(value)) == expected
 
 
@@ -193,7 +193,7 @@ def test_depth() -> None:
 
 @pytest.mark.parametrize("leaf", [Size.LARGE, Rank.FIRST, Text("x"), date(2026, 7, 1), UUID(int=1)])
 def test_a_leaf_is_no_level(leaf: Any) -> None:
-    assert pack(nested(MAX_DEPTH, leaf)) == pack(nested(MAX_DEPTH, plain(leaf)))
+    assert pack(nested(MAX_DEPTH, leaf)) == pack(nested(MAX_DEPTH, to_plain(leaf)))
 
 
 def test_depth_of_models() -> None:

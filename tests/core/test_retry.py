@@ -18,7 +18,7 @@ from penstock.core.errors import (
     SchemaViolation,
     UndeclaredEvent,
 )
-from penstock.core.retry import Backoff, RetryPolicy, seconds
+from penstock.core.retry import Backoff, RetryPolicy, to_seconds
 
 
 def rng() -> random.Random:
@@ -189,8 +189,8 @@ def test_an_error_that_says_nonsense_is_retried_by_the_policy(said: object) -> N
 
 
 def test_seconds() -> None:
-    assert seconds("1m") == 60.0
-    assert seconds(0.25) == 0.25
+    assert to_seconds("1m") == 60.0
+    assert to_seconds(0.25) == 0.25
 
 
 @pytest.mark.parametrize("after", ["soon", -1, [], True, "Wed, 21 Oct 2026 07:28:00 GMT"])

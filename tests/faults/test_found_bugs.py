@@ -21,18 +21,18 @@ from penstock.core.errors import PenstockError, StoreUnavailable
 from penstock.core.events import Body, encode_body
 from penstock.ports.store import Store
 from penstock.ports.unit import (
-    Ask,
     Claim,
+    ClaimRequest,
     Committed,
     Completed,
     Conflict,
     Fenced,
-    GivenBack,
     NewEvent,
     NewJob,
+    QueueDemand,
+    Released,
     RunWrite,
     Unit,
-    Want,
 )
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import Calm, FaultStore, When
@@ -60,7 +60,7 @@ async def begun(store: Store, *jobs: str) -> list[Claim]:
     await store.commit(
         [Unit("begin", run=write(0), jobs=[NewJob(f"r.{id}.1", "q", id, b"{}", run="r") for id in jobs])]
     )
-    return (await store.claim(Ask((Want("q", 10),), 30_000, "w1"))).claims
+    return (await store.claim(ClaimRequest((QueueDemand("q", 10),), 30_000, "w1"))).claims
 
 
 async def answer(store: Store, unit: Unit) -> Any:
@@ -87,7 +87,7 @@ async def test_a_decision_on_a_unit_that_was_committed_is_taken(store: Store) ->
     assert all(isinstance(receipt, Committed) for receipt in receipts)
 
 
-@pytest.mark.parametrize("outcome", [None, GivenBack()], ids=["going on", "given back"])
+@pytest.mark.parametrize("outcome", [None, Released()], ids=["going on", "given back"])
 async def test_nothing_is_said_after_a_run_was_cancelled(store: Store, outcome: Any) -> None:
     """A running attempt of a cancelled run may end, but its logs come too late."""
     [a] = await begun(store, "a")
@@ -96,7 +96,7 @@ async def test_nothing_is_said_after_a_run_was_cancelled(store: Store, outcome: 
     )
     assert await answer(store, Unit("late", claim=a, outcome=outcome, events=[said("late")])) == Fenced()
     assert len(await store.read("nq:flow:r")) == 1
-    assert isinstance(await answer(store, Unit("end", claim=a, outcome=GivenBack())), Committed)
+    assert isinstance(await answer(store, Unit("end", claim=a, outcome=Released())), Committed)
 
 
 class Outage(Calm):
@@ -147,7 +147,7 @@ async def test_work_decided_on_a_command_that_gave_up_is_decided_again(tmp_path:
         outage.down = False
         await asyncio.wait((unrelated,))
         assert await app.result("r", timeout="10s") == "done"
-        assert await app.store.loose_runs() == []
+        assert await app.store.stuck_runs() == []
 
 
 async def _active(app: App) -> bool:
@@ -241,4 +241,4 @@ async def test_a_run_whose_first_job_id_is_taken_is_not_acknowledged(tmp_path: P
         with suppress(PenstockError):  # refusing either is an answer
             await app.enqueue("others", id="order-7.only.1")
             await app.start("one", idempotency_key="order-7")
-        assert await app.store.loose_runs() == []
+        assert await app.store.stuck_runs() == []

@@ -10,7 +10,7 @@ from faultkit.backends import Backend
 
 from penstock import App, Permanent, flow, step
 from penstock.core.errors import AwaitTimeout, TriggerCancelled
-from penstock.ports.unit import DELIVERIES, Ask, Want
+from penstock.ports.unit import DELIVERIES, ClaimRequest, QueueDemand
 from penstock.testing import FakeClock, until
 
 HOUR = 3_600_000
@@ -25,7 +25,7 @@ async def _asleep(app: App, count: int = 1) -> None:
 
 async def _move(app: App, clock: FakeClock, ms: int) -> None:
     clock.set_ms(clock.now_ms() + ms)
-    app.store.signals.fire_all()
+    app.store.signals.notify_all()
 
 
 async def test_a_wait_that_was_let_go_does_not_expire(backend: Backend, tmp_path: Path) -> None:
@@ -174,4 +174,4 @@ async def test_an_event_is_delivered_however_many_workers_died_of_something_else
 
 
 async def _claim_deliveries(app: App) -> list[Any]:
-    return (await app.store.claim(Ask((Want(DELIVERIES, 10),), 1000, "dies"))).claims
+    return (await app.store.claim(ClaimRequest((QueueDemand(DELIVERIES, 10),), 1000, "dies"))).claims

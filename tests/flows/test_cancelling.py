@@ -10,7 +10,7 @@ import pytest
 
 from penstock import flow, step
 from penstock.core.errors import RunCancelled, UnknownRun
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
@@ -26,7 +26,7 @@ async def test_a_queued_run_is_cancelled_and_never_starts(app: Any) -> None:
     async with app(idle) as a:
         run = await a.start("idle")
         assert await a.cancel(run, "not needed")
-        assert (await a.queues.job(step_job(run, "idle", 1))).state.value == "cancelled"
+        assert (await a.queues.job(step_job_id(run, "idle", 1))).state.value == "cancelled"
         async with a.working():
             assert await a.gives("idle") == "done"
         assert await a.kinds(run) == ["flow.started", "flow.cancelled"]
@@ -227,7 +227,7 @@ async def test_a_step_that_was_next_is_never_started(app: Any) -> None:
         await a.cancel(run)
         gate.set()
         await a.step_in(run, "middle", "cancelled")
-        assert await a.store.job(step_job(run, "last", 1)) is None
+        assert await a.store.job(step_job_id(run, "last", 1)) is None
     assert ran == []
 
 

@@ -115,11 +115,11 @@ async def test_a_compensation_that_fails_leaves_a_letter_and_the_others_run(app:
 
 
 async def test_a_compensated_run_is_over(app: Any) -> None:
-    from penstock.core.ids import step_job
+    from penstock.core.ids import step_job_id
 
     async with app(*trip([])) as a, a.working():
         run, _ = await a.ends("trip")
-        done = await a.dead_letters.redrive(step_job(run, "fly", 1))
+        done = await a.dead_letters.redrive(step_job_id(run, "fly", 1))
         assert "compensated" in next(iter(done.refused.values()))
         assert not await a.cancel(run)
 

@@ -11,7 +11,7 @@ import pytest
 from penstock import Permanent, flow, job, step
 from penstock.core.clock import iso
 from penstock.core.errors import PenstockError, UnknownJob
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
 
 QUICK = {"attempts": 3, "backoff": {"type": "fixed", "delayMs": 1, "jitter": False}}
@@ -49,7 +49,7 @@ async def test_three_attempts_make_exactly_one_letter_with_the_whole_story(app: 
             a.tick("1ms")
         assert await a.ended(run) == "failed"
         (letter,) = await a.letters("pay")
-        assert letter.original_job_id == step_job(run, "charge", 1)
+        assert letter.original_job_id == step_job_id(run, "charge", 1)
         assert letter.original_job_name == "charge"
         assert letter.original_data == {"order": 7}
         assert letter.error["message"] == "bank is closed"
@@ -69,7 +69,7 @@ async def test_the_letter_reads_in_json_as_the_spec_writes_it(app: Any) -> None:
     async with app(*shop({"yes": True})) as a, a.working():
         run, _ = await a.ends("shop", 1)
         (row,) = await a.queues.jobs("pay-dlq")
-        assert row.id == f"{step_job(run, 'charge', 1)}.dlq"
+        assert row.id == f"{step_job_id(run, 'charge', 1)}.dlq"
         body = json.loads(row.payload)
         assert {"originalJobId", "originalJobName", "originalData", "error", "failedAt", "attemptsMade"} <= set(body)
         assert {"message", "stack"} <= set(body["error"])
@@ -120,8 +120,8 @@ async def test_a_redriven_step_completes_its_run(app: Any) -> None:
         run, status = await a.ends("shop", "x")
         assert status == "failed"
         broken["yes"] = False
-        done = await a.dead_letters.redrive(step_job(run, "charge", 1))
-        assert list(done.sent.values()) == [f"{step_job(run, 'charge', 1)}.redrive-1"]
+        done = await a.dead_letters.redrive(step_job_id(run, "charge", 1))
+        assert list(done.sent.values()) == [f"{step_job_id(run, 'charge', 1)}.redrive-1"]
         assert await a.result(run, timeout=20) == {"shipped": "x"}
         assert await a.dead_letters.queues() == {}
         assert (await a.kinds(run, "step.", "flow."))[-8:] == [
@@ -142,7 +142,7 @@ async def test_a_letter_can_be_redriven_again_and_again(app: Any) -> None:
     broken = {"yes": True}
     async with app(*shop(broken)) as a, a.working():
         run, _ = await a.ends("shop", "x")
-        base = step_job(run, "charge", 1)
+        base = step_job_id(run, "charge", 1)
         job = base
         for turn in (1, 2, 3):
             (sent,) = (await a.dead_letters.redrive(job)).sent.values()
@@ -158,7 +158,7 @@ async def test_a_letter_can_be_redriven_again_and_again(app: Any) -> None:
 async def test_a_letter_can_be_sent_with_another_payload(app: Any) -> None:
     async with app(*shop({"yes": True})) as a, a.working():
         run, _ = await a.ends("shop", "bad")
-        await a.dead_letters.redrive(step_job(run, "charge", 1), payload="good")
+        await a.dead_letters.redrive(step_job_id(run, "charge", 1), payload="good")
         assert await a.result(run, timeout=20) == {"shipped": "good"}
 
 
@@ -249,7 +249,7 @@ async def test_a_letter_of_a_cancelled_run_stays_and_says_why(app: Any) -> None:
         run = await a.start("two")
         await a.step_in(run, "breaks", "failed")
         assert await a.cancel(run)
-        done = await a.dead_letters.redrive(step_job(run, "breaks", 1))
+        done = await a.dead_letters.redrive(step_job_id(run, "breaks", 1))
         assert done.sent == {}
         ((letter, why),) = done.refused.items()
         assert "cancelled" in why
@@ -278,12 +278,12 @@ async def test_a_run_completes_once_its_last_failure_is_redriven(app: Any) -> No
         run, status = await a.ends("two")
         assert status == "failed"
         broken["left"] = False
-        await a.dead_letters.redrive(step_job(run, "left", 1))
-        await a.in_state(f"{step_job(run, 'left', 1)}.redrive-1", "completed")
+        await a.dead_letters.redrive(step_job_id(run, "left", 1))
+        await a.in_state(f"{step_job_id(run, 'left', 1)}.redrive-1", "completed")
         assert await a.ended(run) == "failed"
         assert "right" in ((await a.stream(run))[-1].data)["error"]
         broken["right"] = False
-        await a.dead_letters.redrive(step_job(run, "right", 1))
+        await a.dead_letters.redrive(step_job_id(run, "right", 1))
         assert await a.result(run, timeout=20) == {"left": "left", "right": "right"}
 
 
@@ -300,14 +300,14 @@ async def test_a_redriven_step_remembers_its_patches(app: Any) -> None:
     async with app(count) as a, a.working():
         run, _ = await a.ends("counted")
         broken["yes"] = False
-        await a.dead_letters.redrive(step_job(run, "count", 1))
+        await a.dead_letters.redrive(step_job_id(run, "count", 1))
         assert await a.result(run, timeout=20) == 1
 
 
 async def test_discarding_and_asking_for_what_is_not_there(app: Any) -> None:
     async with app(*shop({"yes": True})) as a, a.working():
         run, _ = await a.ends("shop", 1)
-        letter = f"{step_job(run, 'charge', 1)}.dlq"
+        letter = f"{step_job_id(run, 'charge', 1)}.dlq"
         assert await a.dead_letters.discard(letter)
         with pytest.raises(UnknownJob, match="dead letter"):
             await a.dead_letters.show(letter)

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Subscription, flow, step
 from penstock.cli.run_view import plain
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 
 
 def gapless(events: list[Any]) -> bool:
@@ -59,7 +59,7 @@ async def test_a_flow_of_three_steps(app: Any) -> None:
         )
         row = (await a.runs(flow="shop"))[0]
         assert (row.id, row.status, row.closed) == (run, "completed", True)
-        assert await a.store.loose_runs() == []
+        assert await a.store.stuck_runs() == []
 
 
 async def test_a_flow_can_be_started_by_its_function(app: Any) -> None:
@@ -292,7 +292,7 @@ async def test_correlation_and_causation(app: Any) -> None:
         events = await a.stream(run)
         assert {e.correlation_id for e in events if e.kind != "aside"} == {"basket-1"}
         assert next(e.correlation_id for e in events if e.kind == "aside") == "another"
-        first, second = step_job(run, "begin", 1), step_job(run, "follow", 1)
+        first, second = step_job_id(run, "begin", 1), step_job_id(run, "follow", 1)
         causes = {e.step: e.meta["causationId"] for e in events if e.kind == "step.started"}
         assert causes == {"begin": "start", "follow": first}
         assert next(e.meta["causationId"] for e in events if e.kind == "go") == first

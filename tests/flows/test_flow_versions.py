@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from penstock import flow, job, step
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
 
 
@@ -96,7 +96,7 @@ async def test_a_step_an_old_worker_does_not_know_waits_for_one_that_does(shared
         async with ahead.working(queues=["default"]):
             await ahead.step_in(run, "mail", "waiting")
         async with behind.working():
-            row = await refused(behind, step_job(run, "mail", 1), 1)
+            row = await refused(behind, step_job_id(run, "mail", 1), 1)
             assert b"unknown_step" in row.error
             assert row.due > clock.now_ms()
         async with ahead.working():
@@ -114,7 +114,7 @@ async def test_a_step_nobody_knows_is_a_dead_letter_in_the_end(shared: Any, cloc
             await ahead.step_in(run, "mail", "waiting")
         async with behind.working():
             for attempt in range(1, 5):
-                row = await refused(behind, step_job(run, "mail", 1), attempt)
+                row = await refused(behind, step_job_id(run, "mail", 1), attempt)
                 behind.tick((row.due - clock.now_ms()) / 1000)
             assert await behind.ended(run) == "failed"
         (letter,) = await behind.letters("post")

@@ -134,7 +134,7 @@ async def run_and_fold(steps: list[Plan], said: list[str], cancel: bool, redrive
         assert all(msgspec.json.encode(view) for view in views)
         check_end(views[-1], row.status, [e.kind for e in events])
         check_tally(views[-1], row.record)
-        assert await app.store.loose_runs() == []
+        assert await app.store.stuck_runs() == []
 
 
 def check_end(view: FlowView, status: str, kinds: list[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import flow, step
 from penstock.core.errors import UnknownRun
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
 
 
@@ -131,7 +131,7 @@ async def test_a_failed_run_that_was_paused_can_be_sent_again(app: Any) -> None:
         gate.set()
         assert await a.ended(run) == "failed"
         broken = False
-        assert (await a.dead_letters.redrive(step_job(run, "fragile", 1))).sent
+        assert (await a.dead_letters.redrive(step_job_id(run, "fragile", 1))).sent
         assert await a.result(run, timeout=20) == "whole", "its pause has ended with it"
 
 
@@ -168,7 +168,7 @@ async def test_a_paused_run_is_cancelled(app: Any) -> None:
         assert await a.cancel(run, "enough")
         row = await a.store.run(run)
         assert (row.status, row.closed) == ("cancelled", True)
-        assert (await a.store.job(step_job(run, "begin", 1))).state.value == "cancelled"
+        assert (await a.store.job(step_job_id(run, "begin", 1))).state.value == "cancelled"
         assert not await a.resume(run)
         assert (await a.kinds(run))[-1] == "flow.cancelled"
 

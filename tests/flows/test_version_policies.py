@@ -11,7 +11,7 @@ import pytest
 from penstock import flow, step
 from penstock.app.run_actions import retry_run
 from penstock.core.errors import DefinitionError
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 from penstock.flows.run_record import decode
 from penstock.handlers.module_contract import read_module
 from penstock.testing.clock import FakeClock
@@ -73,7 +73,7 @@ async def test_a_pinned_run_is_left_to_a_worker_that_has_its_version(
                 old.tick("1s", new)
 
                 async def looked_again() -> bool:
-                    row = await new.in_state(step_job(run, "answer", 1), "delayed")
+                    row = await new.in_state(step_job_id(run, "answer", 1), "delayed")
                     return (row.attempt, row.due) == (3, clock.now_ms() + 2_000)
 
                 await until(looked_again, 20)

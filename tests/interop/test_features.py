@@ -128,7 +128,7 @@ async def test_a_queue_that_node_holds_is_held_here(node: Any, place: str) -> No
             await app.store.claim(_ask())
             assert (await app.store.job(id)).state is JobState.WAITING  # type: ignore[union-attr]
             await app.store._client.call("DEL", f"bull:{QUEUE}:limiter")  # type: ignore[attr-defined]
-            app.store.signals.fire_all()
+            app.store.signals.notify_all()
             await _done(app, id)
 
 
@@ -154,9 +154,9 @@ async def test_a_limit_is_shared_with_a_worker_in_node(node: Any, place: str) ->
 
 
 def _ask(rate: int | None = None) -> Any:
-    from penstock.ports.unit import Ask, RateLimit, Want
+    from penstock.ports.unit import ClaimRequest, QueueDemand, RateLimit
 
-    return Ask((Want(QUEUE, 10, RateLimit(rate, 60_000) if rate else None),), 30_000, "w1")
+    return ClaimRequest((QueueDemand(QUEUE, 10, RateLimit(rate, 60_000) if rate else None),), 30_000, "w1")
 
 
 # What is shown

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import App, Context, job
 from penstock.core.errors import StoreError
-from penstock.ports.unit import Ask, JobState, Want
+from penstock.ports.unit import ClaimRequest, JobState, QueueDemand
 from penstock.stores.redis import RedisStore
 from penstock.testing.until import until
 
@@ -91,7 +91,7 @@ async def test_pausing_goes_both_ways(node: Any, place: str) -> None:
         await node.ask("pause", queue="mail")
         id = await app.enqueue("mail", 1, id="letter-1")
         store = app.store
-        ask = Ask((Want("mail", 1),), 30_000, "w1")
+        ask = ClaimRequest((QueueDemand("mail", 1),), 30_000, "w1")
         assert (await store.claim(ask)).claims == []
         await node.ask("resume", queue="mail")
         assert [claim.job for claim in (await store.claim(ask)).claims] == [id]
@@ -145,6 +145,6 @@ async def test_a_queue_of_an_old_bullmq_is_refused(place: str) -> None:
     try:
         await store._client.call("HSET", "bull:mail:meta", "version", "bullmq:5.81.5")
         with pytest.raises(StoreError, match=r"'mail' is used by bullmq:5.81.5"):
-            await store.claim(Ask((Want("mail", 1),), 30_000, "w1"))
+            await store.claim(ClaimRequest((QueueDemand("mail", 1),), 30_000, "w1"))
     finally:
         await store.close()

@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from penstock.commit.committer import Committer, Intent
-from penstock.ports.unit import Ask, Claim, CommitReply, Committed, Completed, Fenced, Receipt, Refused, Unit, Want
+from penstock.ports.unit import (
+    Claim,
+    ClaimRequest,
+    CommitReply,
+    Committed,
+    Completed,
+    Fenced,
+    QueueDemand,
+    Receipt,
+    Refused,
+    Unit,
+)
 from penstock.worker.capacity import Asking, QueueLimits
 
 QUEUES = {"wide": QueueLimits(4), "narrow": QueueLimits(1)}
@@ -33,7 +44,7 @@ class Desk:
         self.asking = Asking("w", 4, 30_000, ahead)
         self._claims = 0
 
-    def ask(self, *finishing: str) -> Ask | None:
+    def ask(self, *finishing: str) -> ClaimRequest | None:
         """With a commit that ends these; without any, it is a look."""
         if not finishing:
             self.asking.look()
@@ -41,9 +52,9 @@ class Desk:
 
     def wants(self, *finishing: str) -> dict[str, int] | None:
         ask = self.ask(*finishing)
-        return None if ask is None else {want.queue: want.limit for want in ask.wants}
+        return None if ask is None else {want.queue: want.limit for want in ask.queues}
 
-    def answer(self, ask: Ask | None, *queues: str, finishing: tuple[str, ...] = ()) -> bool:
+    def answer(self, ask: ClaimRequest | None, *queues: str, finishing: tuple[str, ...] = ()) -> bool:
         assert ask is not None
         return self.asking.answered(ask, Counter(finishing), [self.claim(queue) for queue in queues])
 
@@ -52,7 +63,7 @@ class Desk:
         job = f"j{self._claims}"
         return Claim(job, queue, "job", b"1", b"{}", job, 1, job, 0, 0)
 
-    def left(self, *queues: str, ask: Ask | None = None) -> bool:
+    def left(self, *queues: str, ask: ClaimRequest | None = None) -> bool:
         return self.asking.left(Counter(queues), ask)
 
 
@@ -60,7 +71,7 @@ def test_all_that_is_free_is_asked_for_once() -> None:
     desk = Desk()
     first = desk.ask()
     assert first is not None
-    assert {want.queue: want.limit for want in first.wants} == {"wide": 4, "narrow": 1}
+    assert {want.queue: want.limit for want in first.queues} == {"wide": 4, "narrow": 1}
     assert first.limit == 4
     assert desk.wants() is None, "the slots are kept for the first answer"
     desk.answer(first, "wide", "wide", "narrow")
@@ -149,7 +160,7 @@ class Store:
     def __init__(self, *receipts: Receipt) -> None:
         self._receipts = list(receipts)
 
-    async def commit(self, units: list[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: list[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         return CommitReply([self._receipts.pop(0) for _ in units])
 
 
@@ -161,13 +172,13 @@ class Source:
     def __init__(self) -> None:
         self.heard: list[tuple[str, ...]] = []
 
-    def ask(self, finishing: Counter[str]) -> Ask | None:
-        return Ask((Want("wide", 1),), 30_000, "w", 1)
+    def ask(self, finishing: Counter[str]) -> ClaimRequest | None:
+        return ClaimRequest((QueueDemand("wide", 1),), 30_000, "w", 1)
 
-    def take(self, ask: Ask, finishing: Counter[str], work: Any) -> None:
+    def take(self, ask: ClaimRequest, finishing: Counter[str], work: Any) -> None:
         self.heard.append(("take", *finishing))
 
-    def free(self, ended: Counter[str], ask: Ask | None) -> None:
+    def free(self, ended: Counter[str], ask: ClaimRequest | None) -> None:
         self.heard.append(("free", *ended))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.commit.committer import FEW, Committer, Intent
-from penstock.ports.unit import Ask, CommitReply, Committed, Receipt, RunWrite, Unit
+from penstock.ports.unit import ClaimRequest, CommitReply, Committed, Receipt, RunWrite, Unit
 from penstock.testing.until import until
 
 
@@ -19,7 +19,7 @@ class Held:
         self.lanes = lanes
         self.calls: list[tuple[list[Unit], asyncio.Future[None]]] = []
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         answered = asyncio.get_running_loop().create_future()
         self.calls.append((list(units), answered))
         await answered

@@ -14,7 +14,7 @@ from penstock.core.errors import BadArgument, DefinitionError, RunFailed
 from penstock.handlers.module_contract import read_module
 from penstock.handlers.options import read_keep, read_removal
 from penstock.jobs.reducer import reduce_job
-from penstock.ports.unit import JobState, Keep
+from penstock.ports.unit import JobState, KeepJobs
 from penstock.testing.until import until
 
 
@@ -92,30 +92,30 @@ async def test_a_redriven_job_is_kept_as_the_one_that_died(app: Any) -> None:
     ("given", "kept"),
     [
         (None, None),
-        (0, Keep(0)),
-        (False, Keep(0)),
-        (True, Keep()),
-        (1000, Keep(1000)),
-        ("1d", Keep(age_ms=86_400_000)),
-        (timedelta(hours=1), Keep(age_ms=3_600_000)),
-        ({"count": 5, "age": "1m"}, Keep(5, 60_000)),
-        ({"age": 60}, Keep(age_ms=60_000)),
+        (0, KeepJobs(0)),
+        (False, KeepJobs(0)),
+        (True, KeepJobs()),
+        (1000, KeepJobs(1000)),
+        ("1d", KeepJobs(age_ms=86_400_000)),
+        (timedelta(hours=1), KeepJobs(age_ms=3_600_000)),
+        ({"count": 5, "age": "1m"}, KeepJobs(5, 60_000)),
+        ({"age": 60}, KeepJobs(age_ms=60_000)),
     ],
 )
-def test_how_it_is_written(given: Any, kept: Keep | None) -> None:
+def test_how_it_is_written(given: Any, kept: KeepJobs | None) -> None:
     assert read_keep(given, "keep_completed") == kept
 
 
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
-        (True, Keep(0)),
-        (False, Keep()),
-        (1000, Keep(1000)),
-        ({"age": 3600, "count": 10, "limit": 5}, Keep(10, 3_600_000)),
+        (True, KeepJobs(0)),
+        (False, KeepJobs()),
+        (1000, KeepJobs(1000)),
+        ({"age": 3600, "count": 10, "limit": 5}, KeepJobs(10, 3_600_000)),
     ],
 )
-def test_how_bullmq_writes_it(given: Any, kept: Keep) -> None:
+def test_how_bullmq_writes_it(given: Any, kept: KeepJobs) -> None:
     assert read_removal(given, "removeOnComplete") == kept
 
 

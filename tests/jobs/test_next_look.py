@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from penstock import job
-from penstock.ports.unit import Ask, Claims, Want
+from penstock.ports.unit import ClaimBatch, ClaimRequest, QueueDemand
 from penstock.testing import FakeClock
 from penstock.worker.capacity import QueueLimits
 from penstock.worker.worker import Worker
 
-LIMITED, OTHER = Want("limited", 10), Want("other", 10)
+LIMITED, OTHER = QueueDemand("limited", 10), QueueDemand("other", 10)
 
 
 def worker(clock: FakeClock) -> Worker:
@@ -26,9 +26,9 @@ def worker(clock: FakeClock) -> Worker:
     )  # fmt: skip
 
 
-def told(one: Worker, due: int | None, *wants: Want) -> int | None:
+def told(one: Worker, due: int | None, *wants: QueueDemand) -> int | None:
     """When it looks again after an ask for these and its answer."""
-    one.take(Ask(wants, 30_000, "w", limit=0), Counter(), Claims(next_due=due))
+    one.take(ClaimRequest(wants, 30_000, "w", limit=0), Counter(), ClaimBatch(next_due=due))
     return one.next_due
 
 

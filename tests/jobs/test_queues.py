@@ -9,7 +9,7 @@ import pytest
 
 from penstock import flow, job
 from penstock.core.errors import RunError, UnknownJob, UnknownQueue
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
 
 
@@ -109,9 +109,9 @@ async def test_the_jobs_of_a_run_are_its_own(app: Any) -> None:
     async with app(begin) as a:
         run = await a.start("shop")
         with pytest.raises(RunError, match="cancel the run instead"):
-            await a.queues.remove(step_job(run, "begin", 1))
+            await a.queues.remove(step_job_id(run, "begin", 1))
         assert await a.queues.drain("q", delayed=True) == 0
-        assert not await a.queues.retry(step_job(run, "begin", 1))
+        assert not await a.queues.retry(step_job_id(run, "begin", 1))
         async with a.working():
             assert await a.ended(run) == "completed"
 

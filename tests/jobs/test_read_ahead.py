@@ -247,7 +247,7 @@ async def test_limits_of_a_queue_are_not_exceeded(app: Any, eager: Eager, monkey
 
     def noted(self: Any, finishing: Counter[str]) -> Any:
         asked = ask(self, finishing)
-        for want in asked.wants if asked is not None else ():
+        for want in asked.queues if asked is not None else ():
             wanted[want.queue] = max(wanted[want.queue], want.limit)
         return asked
 

@@ -32,7 +32,7 @@ async def two(shared_url: str) -> AsyncIterator[Two]:
 
 def tree(id: str, on_failure: OnFailure = OnFailure.WAIT) -> list[NewJob]:
     children = [job(f"{id}-{n}", "kids", parent=Parent(id, "orders", on_failure)) for n in (1, 2)]
-    return [job(id, waits=True), *children]
+    return [job(id, waits_for_children=True), *children]
 
 
 def end(one: Claim, outcome: Outcome) -> Unit:
@@ -68,7 +68,7 @@ async def test_a_parent_does_not_complete_while_a_child_fails_it(two: Two) -> No
 
 async def test_a_tree_that_is_added_twice_at_once_is_there_once(two: Two) -> None:
     for n in range(ROUNDS):
-        root = job(f"p{n}", waits=True)
+        root = job(f"p{n}", waits_for_children=True)
         added = []
         for m, store in enumerate(two):
             kids = [job(f"p{n}-{m}{k}", "kids", parent=Parent(f"p{n}", "orders")) for k in range(3)]

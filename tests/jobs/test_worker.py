@@ -14,8 +14,8 @@ import pytest
 
 from penstock import SyncApp, flow, job, step
 from penstock.core.errors import ConfigError, StaleAttempt, UnknownQueue
-from penstock.core.ids import step_job
-from penstock.ports.unit import Ask, Want
+from penstock.core.ids import step_job_id
+from penstock.ports.unit import ClaimRequest, QueueDemand
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
@@ -24,7 +24,7 @@ LEASE = "30s"
 
 async def die_with(app: Any, queue: str) -> None:
     """A worker that takes a job and is never heard of again."""
-    claims = (await app.store.claim(Ask((Want(queue, 1),), 30_000, "doomed"))).claims
+    claims = (await app.store.claim(ClaimRequest((QueueDemand(queue, 1),), 30_000, "doomed"))).claims
     assert len(claims) == 1
 
 
@@ -87,7 +87,7 @@ async def test_a_lost_lease_records_nothing_twice(shared: Any, clock: FakeClock,
         ]
         assert [e.meta["worker"] for e in before if e.kind == "step.started"] == ["one", "two"]
         assert await two.state.of_run(run).get("late") is None
-        row = await two.queues.job(step_job(run, "work", 1))
+        row = await two.queues.job(step_job_id(run, "work", 1))
         assert (row.attempt, row.failures, row.crashes) == (2, 0, 1)
         assert await two.letters() == []
 
@@ -174,7 +174,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(shared: Any, share
             await a.step_in(run, "blocks", "completed", "active")
             other.start_worker()
             assert await a.result(run, timeout=20) == 1
-            row = await a.queues.job(step_job(run, "blocks", 1))
+            row = await a.queues.job(step_job_id(run, "blocks", 1))
             assert (row.attempt, row.crashes) == (1, 0)
 
 
@@ -192,7 +192,7 @@ async def test_a_job_whose_worker_died_is_run_again(app: Any, clock: FakeClock) 
         a.tick("31s")
         async with a.working():
             assert await a.result(run, timeout=20) == 2
-        row = await a.queues.job(step_job(run, "work", 1))
+        row = await a.queues.job(step_job_id(run, "work", 1))
         assert (row.crashes, row.failures) == (1, 0)
         assert (await a.said(run, "step.started"))[0].meta["worker"] == "doomed"
 
@@ -262,7 +262,7 @@ async def test_a_stopping_worker_gives_back_what_does_not_finish(app: Any, style
         run = await a.start("endless")
         async with a.working():
             await until(begun.is_set)
-        row = await a.queues.job(step_job(run, work.__name__, 1))
+        row = await a.queues.job(step_job_id(run, work.__name__, 1))
         assert (row.state.value, row.failures, row.crashes) == ("waiting", 0, 0)
         assert [e.data["msg"] for e in await a.said(run, "log")] == ["so far"], "what it said is kept"
         async with a.working():
@@ -297,7 +297,7 @@ async def test_a_cancelled_worker_stops_in_good_order(app: Any) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert (await a.queues.job(step_job(run, "endless", 1))).state.value == "waiting"
+        assert (await a.queues.job(step_job_id(run, "endless", 1))).state.value == "waiting"
 
 
 async def test_stop_worker_ends_run_worker(app: Any) -> None:

@@ -26,7 +26,7 @@ import postgres_server
 import redis_server
 from penstock import App, SyncApp
 from penstock.core.errors import NoOutbox, StoreUnavailable, TransactionError
-from penstock.ports.store import Home
+from penstock.ports.store import DatabaseIdentity
 from penstock.testing import until
 from penstock.transactions.relay_source import now
 
@@ -209,14 +209,14 @@ async def test_which_database_it_is(opened: Any, monkeypatch: pytest.MonkeyPatch
     """A server that was started anew is the store's all the same; one that only looks like it is not."""
     async with App(postgres_server.url(), handlers=HANDLERS) as app:
         customer = await opened(Asyncpg, postgres())
-        elsewhere = Home((await app.store.home()).database, since=1)  # type: ignore[attr-defined]
+        elsewhere = DatabaseIdentity((await app.store.home()).database, since=1)  # type: ignore[attr-defined]
         app.store._home = elsewhere  # type: ignore[attr-defined]
         await customer.begin()
         run = await app.start("shop", {"id": 1}, tx=customer.tx)
         await customer.commit()
         assert await app.store.run(run) is not None
 
-        async def home(*, fresh: bool = False) -> Home:
+        async def home(*, fresh: bool = False) -> DatabaseIdentity:
             return elsewhere
 
         monkeypatch.setattr(app.store, "home", home)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.errors import StoreError
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.near_match import did_you_mean
 from ..handlers.registry import Registry
 from ..ports.store import Store
@@ -20,7 +20,7 @@ _WORKED = (JobState.ACTIVE, JobState.COMPLETED, JobState.FAILED)
 class Doubts:
     """Warnings of one App."""
 
-    def __init__(self, store: Store, recorder: Recorder, registry: Callable[[], Registry]) -> None:
+    def __init__(self, store: Store, recorder: EventBodies, registry: Callable[[], Registry]) -> None:
         self._store = store
         self._recorder = recorder
         self._registry = registry

@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..commit.committer import Committer, Submits
-from ..core.clock import Clock, SystemClock, iso, moment_ms
+from ..core.clock import Clock, SystemClock, datetime_ms, iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, ConfigError
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.events import Event
 from ..core.ids import check_name
 from ..core.priority import check_priority
@@ -49,7 +49,7 @@ from ..telemetry.logging import configure
 from ..worker.outcomes import Work
 from .advice import Doubts
 from .arguments import count, dedupe_key, several
-from .bridges import AppHands, moving
+from .bridges import AppBridgeHost, moving
 from .connect_retry import opened
 from .events import once_known
 from .jobs import Families
@@ -123,7 +123,7 @@ class App:
             configure(self.settings.log, self.settings.log_format, redactor=redactor)
         self.clock: Clock = clock or SystemClock()
         self.registry = self._load(handlers, dir is not None or (handlers is None and "PENSTOCK_DIR" in os.environ))
-        self._recorder = Recorder(self.settings.namespace, redactor)
+        self._recorder = EventBodies(self.settings.namespace, redactor)
         self._store = store
         self._bridges = tuple(several(bridges, "bridges"))
         self._prefix = f"{os.urandom(6).hex()}-"
@@ -200,7 +200,7 @@ class App:
         self._is_open = True
         try:
             for bridge in self._bridges:
-                await opened("a bridge is not open yet", partial(bridge.open, AppHands(self)), patience)
+                await opened("a bridge is not open yet", partial(bridge.open, AppBridgeHost(self)), patience)
         except BaseException:
             await self.close()
             raise
@@ -578,7 +578,7 @@ class App:
         if at is not None and delay is not None:
             raise BadArgument(f"delay={delay!r} and at={at!r}: give one of them")
         if at is not None:
-            return max(moment_ms(at) - self.clock.now_ms(), 0)
+            return max(datetime_ms(at) - self.clock.now_ms(), 0)
         return to_ms(delay) if delay is not None else 0
 
     async def _row(self, id: str) -> RunRow:

@@ -15,7 +15,7 @@ from ..core.events import Body, check_kind
 from ..core.payload import pack
 from ..flows.commands import Commands
 from ..handlers.decorators import FlowDefinition, definitions_in
-from ..ports.bridge import Bridge, Hands, Write
+from ..ports.bridge import Bridge, BridgeHost, WriteUnits
 from ..ports.store import Store
 from ..ports.unit import Conflict, NewEvent, Receipt, Unit
 from .connect_retry import opened
@@ -32,7 +32,7 @@ async def moving(app: App, bridges: Sequence[Bridge]) -> AsyncIterator[None]:
     """Bridges that worker files name are open as long as a worker runs, and move messages meanwhile."""
     async with AsyncExitStack() as stack:
         for bridge in bridges:
-            await opened("a bridge is not open yet", partial(bridge.open, AppHands(app)), PATIENCE)
+            await opened("a bridge is not open yet", partial(bridge.open, AppBridgeHost(app)), PATIENCE)
             stack.push_async_callback(bridge.close)
         tasks = [in_background(bridge.run, "penstock-bridge") for bridge in bridges]
         try:
@@ -46,7 +46,7 @@ async def moving(app: App, bridges: Sequence[Bridge]) -> AsyncIterator[None]:
 class JoinedCommitter(Committer):
     """Commits at once, by a way of writing that is another's."""
 
-    def __init__(self, store: Store, write: Write) -> None:
+    def __init__(self, store: Store, write: WriteUnits) -> None:
         super().__init__(store)
         self._write = write
 
@@ -62,10 +62,10 @@ class JoinedCommitter(Committer):
             version, record = receipt.version, receipt.record
 
 
-class AppHands:
+class AppBridgeHost:
     """The App as a bridge sees it."""
 
-    def __init__(self, app: App, write: Write | None = None) -> None:
+    def __init__(self, app: App, write: WriteUnits | None = None) -> None:
         self._app = app
         self._committer = app._committer if write is None else JoinedCommitter(app.store, write)
 
@@ -73,8 +73,8 @@ class AppHands:
     def store(self) -> Store:
         return self._app.store
 
-    def joined(self, write: Write) -> Hands:
-        return AppHands(self._app, write)
+    def with_writer(self, write: WriteUnits) -> BridgeHost:
+        return AppBridgeHost(self._app, write)
 
     def flow_of(self, target: Callable[..., Any]) -> str | None:
         found = (one.name for one in definitions_in(target) if isinstance(one, FlowDefinition))
@@ -100,14 +100,14 @@ class AppHands:
         raw = msgspec.Raw(pack(data, f"the data of {check_kind(kind)}"))
         recorder = self._app._recorder
         said = NewEvent(recorder.global_stream, recorder.encode(Body(kind, data=raw)), kind)
-        unit = Unit(self._app._unit_id(), events=[said], once=key)
+        unit = Unit(self._app._unit_id(), events=[said], once_key=key)
         await self._committer.submit(Intent(lambda _v, _r: unit))
 
     async def enqueue(self, queue: str, name: str | None, payload: Any, key: str) -> None:
         await self._app._enqueuing.by(self._committer).add(queue, [payload], name=name, id=key)
 
-    async def recall(self, key: str) -> Any:
+    async def load_value(self, key: str) -> Any:
         return await self._app.state.get(key)
 
-    async def remember(self, key: str, value: Any) -> None:
+    async def save_value(self, key: str, value: Any) -> None:
         await self._app.state.set(key, value)

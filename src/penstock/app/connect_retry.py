@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from ..core.durations import Duration, show_ms, to_ms
 from ..core.errors import StoreUnavailable
-from ..core.outage_retry import Patience
+from ..core.outage_retry import OutageRetry
 
 
 async def opened(what: str, open: Callable[[], Awaitable[None]], patience: Duration | None) -> None:
@@ -15,10 +15,10 @@ async def opened(what: str, open: Callable[[], Awaitable[None]], patience: Durat
     if patience is None:
         await open()
         return
-    asking = Patience(what, begun=True)
+    asking = OutageRetry(what, begun=True)
     try:
         async with asyncio.timeout(to_ms(patience) / 1000):
-            await asking.of(open)
+            await asking.call(open)
     except TimeoutError:
         late = StoreUnavailable(f"{what}: no answer within {show_ms(to_ms(patience))}")
         raise asking.problem or late from None

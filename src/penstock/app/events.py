@@ -12,9 +12,9 @@ import msgspec
 
 from ..commit.committer import Intent, Submits
 from ..core.errors import BadArgument
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.events import Body, Event, check_kind, decode_event
-from ..core.outage_retry import Patience
+from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
 from ..ports.store import Store
 from ..ports.unit import Committed, NewEvent, Unit
@@ -41,7 +41,7 @@ Unsubscribe = Callable[[], None]
 class Events:
     """Streams by name (`nq:flow:<run>`, `nq:queue:<queue>`, `nq:global`, …) and in-process subscriptions."""
 
-    def __init__(self, store: Store, committer: Submits, recorder: Recorder, unit_id: Callable[[], str]) -> None:
+    def __init__(self, store: Store, committer: Submits, recorder: EventBodies, unit_id: Callable[[], str]) -> None:
         self._store = store
         self._committer = committer
         self._recorder = recorder
@@ -77,7 +77,7 @@ class Events:
         trigger = id_ if type_ == "trigger" else None
         body = Body(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
         encoded = self._recorder.encode(body)
-        unit = Unit(self._unit_id(), events=[NewEvent(name, encoded, kind)], once=key)
+        unit = Unit(self._unit_id(), events=[NewEvent(name, encoded, kind)], once_key=key)
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or receipt.repeated:
             return None
@@ -140,10 +140,10 @@ class Events:
 
     async def _listen(self, cursor: str) -> None:
         # Nobody looks at this task: whatever befalls it, subscribers would just hear nothing any more.
-        patience = Patience("subscribers by kind and subject", begun=True, bears=Exception)
+        patience = OutageRetry("subscribers by kind and subject", begun=True, bears=Exception)
         with self._store.signals.listen("events") as listener:
             while True:
-                items = await patience.of(self._store.feed, cursor)
+                items = await patience.call(self._store.feed, cursor)
                 for item in items:
                     cursor = item.cursor
                     await self._tell(item.event)

@@ -15,9 +15,9 @@ import msgspec
 
 from ..core.clock import SystemClock
 from ..core.errors import PenstockError, RunError
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.events import Body, Event, encode_body
-from ..core.ids import check_id, dead_letter
+from ..core.ids import check_id, dead_letter_id
 from ..flows.engine import table_key
 from ..flows.run_record import decode as decode_record
 from ..flows.units import Assembler, decode_options
@@ -30,7 +30,7 @@ from ..ports.unit import (
     Memo,
     NewEvent,
     NewJob,
-    OpenWait,
+    NewWait,
     RunWrite,
     StateWrite,
     Unit,
@@ -127,7 +127,7 @@ async def _jobs(app: App, row: RunRow) -> tuple[list[dict[str, Any]], list[dict[
     found: list[dict[str, Any]] = []
     ended: list[dict[str, Any]] = []
     for id in await jobs_of(app, row.id):
-        job, letter = await app.store.job(id), await app.store.job(dead_letter(id))
+        job, letter = await app.store.job(id), await app.store.job(dead_letter_id(id))
         found += [_job(one) for one in (job, letter) if one is not None and one.state in OPEN]
         if job is not None and job.state is JobState.COMPLETED:
             ended.append(_job(job))
@@ -173,7 +173,7 @@ class Importer:
     def __init__(self, app: App, clock: PlayedClock) -> None:
         self._app = app
         self._clock = clock
-        self._recorder = Recorder(app.settings.namespace)
+        self._recorder = EventBodies(app.settings.namespace)
         self._units = map(f"import-{os.urandom(6).hex()}-{{}}".format, itertools.count(1))
 
     async def check(self, saved: SavedRun) -> None:
@@ -245,9 +245,9 @@ class Importer:
             raise RunError("the store was written by someone else meanwhile: import again")
 
 
-def _open_wait(run: str, wait: dict[str, Any]) -> OpenWait:
+def _open_wait(run: str, wait: dict[str, Any]) -> NewWait:
     body = msgspec.json.encode(wait["body"])
-    return OpenWait(
+    return NewWait(
         wait["id"], run, wait["scope"], wait["kind"], body, wait["due"], wait["job"], wait["topic"], wait["key"]
     )
 

@@ -15,9 +15,9 @@ from ..commit.committer import Committer, Intent, Submits
 from ..core.clock import Clock
 from ..core.durations import to_ms
 from ..core.errors import BadArgument, ConfigError, PenstockError, RunFailed, UnknownJob
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.ids import check_job_id, check_name, uuid7
-from ..core.outage_retry import Patience
+from ..core.outage_retry import OutageRetry
 from ..core.payload import pack, unpack
 from ..core.priority import check_priority
 from ..core.retry import Retries, RetryPolicy
@@ -27,7 +27,7 @@ from ..handlers.options import Kept, read_keep, terms
 from ..jobs.engine import JobOptions, new_job
 from ..jobs.job_trees import JobTree, Node, read_tree
 from ..ports.store import JobRow, Store
-from ..ports.unit import Committed, Dedupe, JobState, NewJob, OnFailure, Parent, Refused, Terms, Unit
+from ..ports.unit import Committed, Dedupe, JobState, NewJob, OnFailure, Parent, PublishedOptions, Refused, Unit
 from .advice import Doubts
 from .arguments import several, text
 
@@ -42,7 +42,7 @@ class Enqueuing:
         self,
         store: Store,
         committer: Submits,
-        recorder: Recorder,
+        recorder: EventBodies,
         clock: Clock,
         unit_id: Callable[[], str],
         find: Callable[[str, str], Handler | None],
@@ -93,7 +93,7 @@ class Enqueuing:
             unit = Unit(self._unit_id(), jobs=jobs[start : start + JOBS_A_COMMIT])
             receipt = await self._committer.submit(Intent(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
             if isinstance(receipt, Committed):
-                for place, holder in receipt.stand.items():
+                for place, holder in receipt.deduplicated.items():
                     ids[start + place] = holder
         await self.doubt(queue, name)
         return ids
@@ -137,18 +137,18 @@ class Enqueuing:
             due=now + delay_ms if delay_ms else 0,
             rate_key=rate_key,
             dedupe=dedupe,
-            terms=told,
+            published=told,
         )
 
-    async def result(self, id: str, queue: str | None = None, patience: Patience | None = None) -> Any:
+    async def result(self, id: str, queue: str | None = None, patience: OutageRetry | None = None) -> Any:
         """Waits for a job's end. One that went when it ended is found by its last event, if its queue is known."""
-        patient = patience or Patience(f"the end of job {id!r}")
-        stream = self._recorder.queue(queue or (await patient.of(self._row, id)).queue)
+        patient = patience or OutageRetry(f"the end of job {id!r}")
+        stream = self._recorder.queue(queue or (await patient.call(self._row, id)).queue)
         with self._store.signals.listen(f"stream:{stream}") as listener:
             while True:
-                row = await patient.of(self._store.job, id)
+                row = await patient.call(self._store.job, id)
                 if row is None:
-                    return await patient.of(self._told, stream, id)
+                    return await patient.call(self._told, stream, id)
                 if row.state == JobState.COMPLETED:
                     return unpack(row.result) if row.result is not None else None
                 if row.state in (JobState.FAILED, JobState.CANCELLED):
@@ -189,7 +189,7 @@ def _unknown(id: str) -> UnknownJob:
     return UnknownJob(f"there is no job {id!r}: it may have been removed, or be in another store")
 
 
-def _terms(handler: Handler | None, options: JobOptions) -> Terms | None:
+def _terms(handler: Handler | None, options: JobOptions) -> PublishedOptions | None:
     """What is known here of how the job will be tried and kept."""
     policy = options.retry or (handler.retry if handler is not None else None)
     keeps = (options.keep_completed, options.keep_failed)

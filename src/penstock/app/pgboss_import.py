@@ -20,7 +20,7 @@ from ..jobs.engine import JobOptions
 from ..messaging.pgboss.backlog import CronSchedule, Leaving, WaitingJob
 from ..messaging.pgboss.bridge import place_of, shared_store
 from ..messaging.pgboss.schema import Statements, check
-from ..ports.bridge import Write
+from ..ports.bridge import WriteUnits
 from ..ports.unit import NewJob, Unit
 from ..schedules.spec import BadSchedule, Target, make_spec
 from ..stores.postgres.address import read_address
@@ -119,7 +119,7 @@ class PgBossImport:
             await self._schedule(schedule, moved)
         return moved
 
-    async def _together(self, connection: Connection, write: Write, but: list[str]) -> Page:
+    async def _together(self, connection: Connection, write: WriteUnits, but: list[str]) -> Page:
         return await self._page(connection, but, JoinedCommitter(self._app.store, write))
 
     async def _apart(self, connection: Connection, but: list[str]) -> Page:

@@ -9,9 +9,9 @@ import msgspec
 
 from ..commit.committer import Committer, Intent
 from ..core.errors import RunError, UnknownJob, UnknownQueue, UnknownRun
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.events import Event, Streams
-from ..core.ids import dead_letter
+from ..core.ids import dead_letter_id
 from ..core.near_match import did_you_mean
 from ..core.payload import pack, unpack
 from ..flows.commands import Commands, read_letter
@@ -116,7 +116,7 @@ class Queues:
         neither."""
         row = await self.job(id)
         if row.state is JobState.FAILED and row.run is None:
-            await self._store.remove(dead_letter(id))  # first: it may leave another one at once
+            await self._store.remove(dead_letter_id(id))  # first: it may leave another one at once
         return await self._store.retry(id)
 
     async def remove(self, id: str) -> bool:
@@ -174,7 +174,7 @@ class DeadLetters:
         store: Store,
         commands: Commands,
         committer: Committer,
-        recorder: Recorder,
+        recorder: EventBodies,
         unit_id: Callable[[], str],
         handlers: Callable[[], Sequence[Handler]],
     ) -> None:
@@ -295,9 +295,9 @@ class DeadLetters:
             options=options,
         )
         if before.parent is not None:
-            place = msgspec.structs.replace(before.parent, instead=letter.original_job_id)
+            place = msgspec.structs.replace(before.parent, replaces=letter.original_job_id)
             job = msgspec.structs.replace(job, parent=place)
-        unit = Unit(self._unit_id(), jobs=[job], takes=[row.id])
+        unit = Unit(self._unit_id(), jobs=[job], removes=[row.id])
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
         return id if isinstance(receipt, Committed) else None
 
@@ -319,7 +319,7 @@ class DeadLetters:
         job = await self._store.job(letter.original_job_id)
         if job is None or job.state is not JobState.FAILED:
             raise RunError(f"job {letter.original_job_id!r} is gone or not failed: add its tree again")
-        unit = Unit(self._unit_id(), takes=[row.id])
+        unit = Unit(self._unit_id(), removes=[row.id])
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or not await self._store.retry(job.id):
             return None
@@ -336,4 +336,4 @@ class DeadLetters:
 def _letter_id(id: str) -> str:
     """The id of a letter, given that or the id of the job that died."""
     a_name(id, "id", "the id of a dead letter, or of the job that died")
-    return id if id.endswith(".dlq") else dead_letter(id)
+    return id if id.endswith(".dlq") else dead_letter_id(id)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core.errors import RunError
 from ..core.events import Event
-from ..core.ids import dead_letter, step_job
+from ..core.ids import dead_letter_id, step_job_id
 from ..core.redaction import HIDDEN
 from ..flows.run_record import FAILED, RUNNING
 from ..flows.run_record import decode as decode_record
@@ -22,7 +22,7 @@ async def jobs_of(app: App, run: str) -> list[str]:
     said = [job for event in await app.events.read_all(stream) if (job := (event.meta or {}).get("jobId"))]
     row = await app.store.run(run)
     tallies = decode_record(row.record).steps if row is not None else {}
-    counted = [step_job(run, step, n) for step, tally in tallies.items() for n in range(1, tally.started + 1)]
+    counted = [step_job_id(run, step, n) for step, tally in tallies.items() for n in range(1, tally.started + 1)]
     return list(dict.fromkeys([*said, *counted]))
 
 
@@ -37,7 +37,7 @@ async def retry_run(app: App, run: str) -> Redriven:
         raise RunError(f"run {run!r} is {status}, not failed: `penstock runs replay {run}` starts it anew")
     done = Redriven()
     for id, job in (await _last_jobs(app, run)).items():
-        if await app.store.job(dead_letter(id)) is not None:
+        if await app.store.job(dead_letter_id(id)) is not None:
             one = await app.dead_letters.redrive(id)
         elif job is not None and job.state is JobState.FAILED:
             one = await app.dead_letters.retry(job)

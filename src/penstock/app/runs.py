@@ -9,13 +9,13 @@ from copy import copy
 from datetime import datetime
 from typing import Any
 
-from ..core.clock import Clock, moment_ms
+from ..core.clock import Clock, datetime_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun, WaitTimeout
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.ids import BadId, check_id, event_seq, uuid7
-from ..core.outage_retry import Patience
-from ..core.payload import pack, plain, unpack
+from ..core.outage_retry import OutageRetry
+from ..core.payload import pack, to_plain, unpack
 from ..core.priority import check_priority
 from ..flows.commands import Commands
 from ..flows.fork import Forks
@@ -30,9 +30,9 @@ from .events import Events
 
 
 @asynccontextmanager
-async def waited(what: str, timeout: Duration | None, queues: str) -> AsyncIterator[Patience]:
+async def waited(what: str, timeout: Duration | None, queues: str) -> AsyncIterator[OutageRetry]:
     """The patience to ask with; when the time is up, an error that says what it was spent on."""
-    patience = Patience(f"the end of {what}")
+    patience = OutageRetry(f"the end of {what}")
     try:
         async with asyncio.timeout(to_ms(timeout) / 1000 if timeout is not None else None):
             yield patience
@@ -52,7 +52,7 @@ class Runs:
         commands: Commands,
         forks: Forks,
         events: Events,
-        recorder: Recorder,
+        recorder: EventBodies,
         clock: Clock,
         doubts: Doubts,
         registry: Callable[[], Registry],
@@ -143,7 +143,7 @@ class Runs:
         if tags:
             begun["meta"] = {"tags": texts(tags, "tags")}
         if where is not None:
-            begun["data"] = {"input": plain(where, "where")}
+            begun["data"] = {"input": to_plain(where, "where")}
         rows = await self._store.runs(
             flow=flow,
             status=status,
@@ -159,23 +159,23 @@ class Runs:
 
     def _moment(self, given: datetime | Duration | None) -> int | None:
         if given is None or isinstance(given, datetime):
-            return None if given is None else moment_ms(given)
+            return None if given is None else datetime_ms(given)
         return self._clock.now_ms() - to_ms(given)
 
     async def wait(self, id: str, timeout: Duration | None) -> RunRow:
         async with waited(f"run {id!r}", timeout, "its queues") as patience:
             return await self._end(id, patience)
 
-    async def _end(self, id: str, patience: Patience) -> RunRow:
+    async def _end(self, id: str, patience: OutageRetry) -> RunRow:
         with self._store.signals.listen(f"run:{id}") as listener:
-            while not (row := await patience.of(self.row, id)).closed:
+            while not (row := await patience.call(self.row, id)).closed:
                 await listener.wait(1.0)
             return row
 
     async def result(self, id: str, timeout: Duration | None) -> Any:
         async with waited(f"run {id!r}", timeout, "its queues") as patience:
             row = await self._end(id, patience)
-            return await patience.of(self._given, row)
+            return await patience.call(self._given, row)
 
     async def _given(self, row: RunRow) -> Any:
         id = row.id

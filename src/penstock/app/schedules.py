@@ -11,7 +11,7 @@ import msgspec
 from ..commit.committer import Committer, Intent
 from ..core.clock import Clock, iso
 from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.events import Body
 from ..core.ids import check_schedule_id, uuid7
 from ..core.payload import pack, unpack
@@ -51,7 +51,7 @@ class Scheduling:
         committer: Committer,
         commands: Commands,
         enqueuing: Enqueuing,
-        recorder: Recorder,
+        recorder: EventBodies,
         clock: Clock,
         unit_id: Callable[[], str],
         registry: Callable[[], Registry],
@@ -166,7 +166,7 @@ class Scheduling:
             unit = Unit(self._unit_id(), jobs=[self._job(target, id)], schedule=move)
             if replaces is not None:
                 # One that a worker took meanwhile is not to be had, and the unit is refused.
-                unit.takes, unit.events = [replaces], [self._dropped(target, replaces)]
+                unit.removes, unit.events = [replaces], [self._dropped(target, replaces)]
             return isinstance(await self._committer.submit(Intent(lambda _v, _r: unit)), Committed)
         flow = self._registry().flow(target.flow)
         if replaces is not None:

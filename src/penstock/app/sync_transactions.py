@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.durations import Duration
 from ..core.errors import UnknownConnection
-from ..ports.store import Enlists, Home, Store
+from ..ports.store import DatabaseIdentity, Enlists, Store
 from ..transactions.connections.connection import line_of
 from ..transactions.draft_committer import Draft
 from ..transactions.enlist import Enlisting
@@ -28,9 +28,9 @@ def carried(call: Call, store: Store, namespace: str, options: Mapping[str, Any]
     draft = Draft()
     yield {**options, "tx": draft}
 
-    async def home(fresh: bool) -> Home:
+    async def home(fresh: bool) -> DatabaseIdentity:
         assert isinstance(store, Enlists)
-        return call(store.home(fresh=fresh))
+        return call(store.database_identity(fresh=fresh))
 
     now(Enlisting(store, namespace, home).write(tx, draft.units))
 

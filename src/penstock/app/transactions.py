@@ -16,7 +16,7 @@ from ..flows.engine import FlowEngine
 from ..flows.fork import Forks
 from ..flows.run_record import decode
 from ..handlers.registry import Registry
-from ..ports.store import Enlists, Home, RunRow, Store
+from ..ports.store import DatabaseIdentity, Enlists, RunRow, Store
 from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit
 from ..transactions.draft_committer import Draft
 from ..transactions.enlist import Enlisting
@@ -112,7 +112,7 @@ class Transactions:
         if draft is not tx:
             await self.enlisting.write(tx, draft.units)
 
-    async def home(self, fresh: bool) -> Home:
+    async def home(self, fresh: bool) -> DatabaseIdentity:
         if not isinstance(self._store, Enlists):
             raise ConfigError("this store is in no database that others connect to")
-        return await self._store.home(fresh=fresh)
+        return await self._store.database_identity(fresh=fresh)

@@ -168,7 +168,7 @@ class Working:
         known = self._registry().queues()
         wanted = [queue for queue in queues or known if queue in known]
         self._worker.work_on(self._limits(wanted, concurrency) if wanted else {})
-        self._store.signals.fire_all()  # whoever keeps what the code asks for (schedules, starters) looks again
+        self._store.signals.notify_all()  # whoever keeps what the code asks for (schedules, starters) looks again
 
     async def close(self) -> None:
         self._closed = True

@@ -132,7 +132,7 @@ def _disk(path: str) -> Check:
 
 
 async def _loose(app: App) -> Check:
-    loose = await app.store.loose_runs()
+    loose = await app.store.stuck_runs()
     if loose:
         return Check("runs", False, f"nobody will go on with {', '.join(loose[:5])}: please report it")
     return Check("runs", True, "every open run has something that will take it further")

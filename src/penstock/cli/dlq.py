@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from ..app import App
 from ..app.queues import Redriven
 from ..core.errors import UnknownQueue
-from ..core.ids import dead_letter
+from ..core.ids import dead_letter_id
 from ..core.near_match import did_you_mean
 from ..jobs.dead_letters import DeadLetter
 from .confirm import NOT_DONE, Yes, confirmed
@@ -69,7 +69,7 @@ def show(id: str, /, *, reveal: Reveal = False, common: Common = USUAL_PLACE) ->
     letter = asyncio.run(_show(common, id))
     stack = letter.error.get("stack") or ""
     veil = Veil(common, reveal)
-    shown = letter_object(dead_letter(letter.original_job_id), letter, veil)
+    shown = letter_object(dead_letter_id(letter.original_job_id), letter, veil)
     show_object(shown | ({"stack": stack} if common.json else {}), json=common.json)
     if stack and not common.json:
         print(stack.rstrip())

@@ -12,7 +12,7 @@ from rich.live import Live
 from ..app import App
 from ..core.clock import Clock
 from ..core.events import Event
-from ..core.outage_retry import Patience
+from ..core.outage_retry import OutageRetry
 from ..flows.reducer import FlowView, apply_flow
 from .errors import warn
 from .run_view import Picture
@@ -24,15 +24,15 @@ _ENDS = frozenset(("flow.completed", "flow.failed", "flow.compensated", "flow.ca
 async def until_ended(app: App, run: str, after: str | None = None) -> AsyncIterator[Event]:
     """Every event after the cursor, then live, up to the end of the run."""
     stream = f"{app.settings.namespace}:flow:{run}"
-    patience = Patience(f"run {run}")
+    patience = OutageRetry(f"run {run}")
     async with aclosing(app.events.subscribe(stream, after=after)) as events:  # type: ignore[type-var]
-        if await patience.of(_is_over, app, run, stream, after):
+        if await patience.call(_is_over, app, run, stream, after):
             return
         ended = False
         async for event in events:
             yield event
             ended = event.kind in _ENDS or (ended and event.kind != "flow.reopened")
-            if ended and await patience.of(_is_over, app, run, stream, event.id):
+            if ended and await patience.call(_is_over, app, run, stream, event.id):
                 return
 
 

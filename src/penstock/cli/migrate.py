@@ -7,7 +7,7 @@ import asyncio
 from ..app import App
 from ..app.store_urls import mask, open_store
 from ..core.clock import SystemClock
-from ..ports.store import Migrates
+from ..ports.store import Migratable
 from .options import USUAL_PLACE, Common
 from .output import print_json
 from .session import looking_app
@@ -33,7 +33,7 @@ def migrate(*, common: Common = USUAL_PLACE) -> int:
 
 async def _migrate(app: App) -> list[int] | None:
     store = open_store(app.settings.url, clock=SystemClock(), namespace=app.settings.namespace)
-    if not isinstance(store, Migrates):
+    if not isinstance(store, Migratable):
         async with app:  # what is wrong with it is said all the same
             return None
     try:

@@ -16,8 +16,8 @@ from typing import Protocol
 import msgspec
 
 from ..core.errors import StoreUnavailable
-from ..ports.store import Commits, EndsTogether, GoesBack, Pipelined
-from ..ports.unit import Ask, Claims, CommitReply, Committed, Conflict, Fenced, Receipt, Unit
+from ..ports.store import EndsTogether, GoesBack, Pipelined, WorkQueue
+from ..ports.unit import ClaimBatch, ClaimRequest, CommitReply, Committed, Conflict, Fenced, Receipt, Unit
 
 log = logging.getLogger("penstock.store")
 
@@ -40,15 +40,15 @@ class WorkSource(Protocol):
         """How many attempts are in hand."""
         ...
 
-    def ask(self, finishing: Counter[str]) -> Ask | None:
+    def ask(self, finishing: Counter[str]) -> ClaimRequest | None:
         """What it can take now; the slots are kept for the answer."""
         ...
 
-    def take(self, ask: Ask, finishing: Counter[str], work: Claims | None) -> None:
+    def take(self, ask: ClaimRequest, finishing: Counter[str], work: ClaimBatch | None) -> None:
         """The answer, None when there was none."""
         ...
 
-    def free(self, ended: Counter[str], ask: Ask | None) -> None:
+    def free(self, ended: Counter[str], ask: ClaimRequest | None) -> None:
         """So many attempts of each queue are over, by a commit that asked for this."""
         ...
 
@@ -110,7 +110,7 @@ class Committer:
     Where the store keeps no order between them, only ends of attempts go beside each other.
     """
 
-    def __init__(self, store: Commits) -> None:
+    def __init__(self, store: WorkQueue) -> None:
         self.worker: WorkSource | None = None
         self._store = store
         self._loop = asyncio.get_running_loop()
@@ -222,8 +222,8 @@ class Committer:
 
     def _forget_other_lives(self) -> None:
         """What was acknowledged may be gone: nothing is decided on the strength of it any longer."""
-        if self._goes_back is not None and self._goes_back.lives != self._life:
-            self._life = self._goes_back.lives
+        if self._goes_back is not None and self._goes_back.rewind_epoch != self._life:
+            self._life = self._goes_back.rewind_epoch
             self._known.clear()
 
     def _decide(self, intent: Intent, heads: dict[str, _Head], later: list[Intent]) -> bool:
@@ -284,10 +284,10 @@ class Committer:
         worker = self.worker
         freed = Counter(intent.frees for intent in batch if intent.frees is not None)
         ask = worker.ask(freed) if worker is not None else None
-        work: Claims | None = None
+        work: ClaimBatch | None = None
         try:
             reply = await self._store.commit(units, ask)
-            work = reply.work
+            work = reply.claimed
             if worker is not None and freed:
                 worker.free(_ended(batch, reply.receipts), ask)
         finally:

@@ -51,7 +51,7 @@ def from_iso(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def moment_ms(moment: datetime) -> int:
+def datetime_ms(moment: datetime) -> int:
     """Milliseconds since the epoch of a datetime that has a time zone."""
     if not isinstance(moment, datetime):
         raise BadArgument(f"{moment!r} is not a moment: give a datetime, such as datetime(2030, 1, 31, 9, tzinfo=UTC)")

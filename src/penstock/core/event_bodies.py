@@ -8,7 +8,7 @@ from .events import Body, Streams, encode_body
 from .redaction import Redactor
 
 
-class Recorder(Streams):
+class EventBodies(Streams):
     """The streams of a namespace, and bodies fit to be written to them."""
 
     def __init__(self, namespace: str = "nq", redactor: Redactor | None = None) -> None:

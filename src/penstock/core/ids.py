@@ -73,7 +73,7 @@ def uuid7(now_ms: int) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def token() -> str:
+def new_token() -> str:
     """The secret of one claim; a commit without it is refused."""
     return os.urandom(9).hex()
 
@@ -83,11 +83,11 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def step_job(run: str, step: str, n: int) -> str:
+def step_job_id(run: str, step: str, n: int) -> str:
     return f"{run}.{step}.{n}"
 
 
-def dead_letter(job: str) -> str:
+def dead_letter_id(job: str) -> str:
     return f"{job}.dlq"
 
 

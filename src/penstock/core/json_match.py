@@ -37,12 +37,12 @@ def _equal_numbers(value: Any, pattern: Any) -> bool:
     return isinstance(value, numbers) and isinstance(pattern, numbers) and value == pattern
 
 
-def filed_under(pattern: Any) -> str:
+def index_key(pattern: Any) -> str:
     """The key a pattern is filed under: one of its scalars, or ANY if it has none."""
     return min((_key(path, leaf) for path, leaf in _leaves(pattern, ())), default=ANY)
 
 
-def keys_of(value: Any) -> list[str] | None:
+def index_keys(value: Any) -> list[str] | None:
     """Every key under which a pattern that the value contains may be filed; None, meaning all, if they are too many."""
     keys = {ANY}
     for path, leaf in _leaves(value, ()):

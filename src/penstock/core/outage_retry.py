@@ -16,7 +16,7 @@ P = ParamSpec("P")
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two tries
 
 
-class Patience:
+class OutageRetry:
     """Asks until there is an answer, once there has been one: a store that is not there from the beginning may never
     be, so that is raised. It is said once each time the store goes away."""
 
@@ -26,7 +26,7 @@ class Patience:
         self._bears = bears
         self.problem: Exception | None = None  # why there is none now
 
-    async def of(self, ask: Callable[P, Awaitable[T]], *given: P.args, **named: P.kwargs) -> T:
+    async def call(self, ask: Callable[P, Awaitable[T]], *given: P.args, **named: P.kwargs) -> T:
         """What is answered to a question, as soon as there is an answer."""
         pause = FIRST_PAUSE
         while True:

@@ -31,7 +31,7 @@ def pack(value: Any, what: str = "payload", limit: int = MAX_BYTES) -> bytes:
     """The JSON bytes of a value; the error names the path of what has no JSON form."""
     if value is None:
         return NULL
-    data = _encoder.encode(plain(value, what))
+    data = _encoder.encode(to_plain(value, what))
     if len(data) > limit:
         raise PayloadTooLarge(
             f"{what} has {len(data):,} bytes, the limit is {limit:,}: keep large data in a blob or a database "
@@ -57,10 +57,10 @@ def parse(text: str | bytes, what: str = "payload", limit: int = MAX_BYTES) -> A
         value = json.loads(document, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
     except (ValueError, UnicodeDecodeError) as problem:
         raise NotJSON(f"{what} is not JSON: {problem}") from None
-    return plain(value, what)
+    return to_plain(value, what)
 
 
-def plain(value: Any, path: str = "payload", depth: int = 0) -> Any:
+def to_plain(value: Any, path: str = "payload", depth: int = 0) -> Any:
     """The value made of dicts, lists, strings, numbers, booleans and None only."""
     kind = type(value)
     if kind is str:
@@ -76,11 +76,11 @@ def plain(value: Any, path: str = "payload", depth: int = 0) -> Any:
     if kind is dict:
         if depth >= MAX_DEPTH:
             raise _too_deep(path)
-        return {_key(key, path): plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        return {_key(key, path): to_plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
     if kind is list or kind is tuple:
         if depth >= MAX_DEPTH:
             raise _too_deep(path)
-        return [plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [to_plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     return _other(value, path, depth)
 
 
@@ -88,31 +88,31 @@ def _other(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, type):
         raise _no_form(value, path)
     if isinstance(value, msgspec.Struct):
-        return plain(msgspec.to_builtins(value, enc_hook=lambda item: plain(item, path, depth + 1)), path, depth)
+        return to_plain(msgspec.to_builtins(value, enc_hook=lambda item: to_plain(item, path, depth + 1)), path, depth)
     if hasattr(value, "model_dump"):  # a pydantic model
-        return plain(_dump(value, path), path, depth)
+        return to_plain(_dump(value, path), path, depth)
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
-        return plain({f.name: getattr(value, f.name) for f in fields}, path, depth)
+        return to_plain({f.name: getattr(value, f.name) for f in fields}, path, depth)
     if isinstance(value, Enum):
-        return plain(value.value, path, depth)
+        return to_plain(value.value, path, depth)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, str):
-        return plain(str(value), path, depth)
+        return to_plain(str(value), path, depth)
     if isinstance(value, int):
         return _integer(int(value), path)
     if isinstance(value, float):
         return _number(float(value), path)
     if isinstance(value, Mapping):
-        return plain(dict(value), path, depth)
+        return to_plain(dict(value), path, depth)
     if isinstance(value, set | frozenset):
         # In an order of its own: a set's differs from process to process, and payloads are compared by their digest.
-        return sorted(plain(list(value), path, depth), key=_encoder.encode)
+        return sorted(to_plain(list(value), path, depth), key=_encoder.encode)
     if isinstance(value, list | tuple):
-        return plain(list(value), path, depth)
+        return to_plain(list(value), path, depth)
     raise _no_form(value, path)
 
 

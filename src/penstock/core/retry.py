@@ -58,12 +58,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
     def allows(self, error: BaseException) -> bool:
         """Whether this kind of error is worth another try at all."""
-        retriable = told(error, "retriable")
+        retriable = error_attribute(error, "retriable")
         if isinstance(error, Permanent | SchemaViolation) or retriable is False:
             return False
         if isinstance(error, Retry) or retriable is True or not self.retriable_errors:
             return True
-        names = {cls.__name__ for cls in type(error).__mro__} | {_text(told(error, "code"))}
+        names = {cls.__name__ for cls in type(error).__mro__} | {_text(error_attribute(error, "code"))}
         return not names.isdisjoint(self.retriable_errors)
 
     def delay_ms(self, failures: int, rng: random.Random) -> int:
@@ -78,11 +78,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
         """Milliseconds until the next attempt, or None when this failure is final."""
         if failures >= self.attempts or not self.allows(error):
             return None
-        asked, _ = asked_delay(error)
+        asked, _ = requested_delay(error)
         return asked if asked is not None else self.delay_ms(failures, rng)
 
 
-def asked_delay(error: BaseException) -> tuple[int | None, str]:
+def requested_delay(error: BaseException) -> tuple[int | None, str]:
     """The wait an error itself asks for, if it does, as milliseconds; or why what it asks for cannot be used.
 
     Errors of other libraries carry anything here, an HTTP date for one: the policy knows then."""
@@ -96,7 +96,7 @@ def asked_delay(error: BaseException) -> tuple[int | None, str]:
     return None, ""
 
 
-def told(error: BaseException, name: str) -> Any:
+def error_attribute(error: BaseException, name: str) -> Any:
     """What an error says of itself under a name; None if it does not, or fails to."""
     try:
         return getattr(error, name, None)
@@ -191,6 +191,6 @@ def _camel(name: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
-def seconds(value: Duration) -> float:
+def to_seconds(value: Duration) -> float:
     """A duration as seconds, for asyncio."""
     return to_ms(value) / 1000

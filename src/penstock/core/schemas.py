@@ -17,12 +17,12 @@ import msgspec
 
 from .errors import DefinitionError, SchemaViolation
 
-Check = Callable[[Any], Any]
+Validator = Callable[[Any], Any]
 Schema = type[Any] | UnionType | dict[str, Any]
 """A model, any type msgspec can convert to, or a JSON schema."""
 
 
-def checker(schema: Any, what: str) -> Check:
+def make_validator(schema: Any, what: str) -> Validator:
     """A function that returns the (converted) value or raises SchemaViolation naming `what`."""
     if isinstance(schema, dict):
         return _json_schema(schema, what)
@@ -36,7 +36,7 @@ def checker(schema: Any, what: str) -> Check:
     )
 
 
-def wants_checking(annotation: Any) -> bool:
+def needs_validation(annotation: Any) -> bool:
     """Whether an input annotation asks for validation; `dict`, `Any` and plain types do not."""
     if not isinstance(annotation, type):
         return False
@@ -60,7 +60,7 @@ def json_schema_of(schema: Any) -> dict[str, Any] | None:
         return None
 
 
-def _json_schema(schema: dict[str, Any], what: str) -> Check:
+def _json_schema(schema: dict[str, Any], what: str) -> Validator:
     import fastjsonschema  # loading it costs 30 ms: only for those who use it
 
     try:
@@ -79,7 +79,7 @@ def _json_schema(schema: dict[str, Any], what: str) -> Check:
     return check
 
 
-def _pydantic(model: Any, what: str) -> Check:
+def _pydantic(model: Any, what: str) -> Validator:
     def check(value: Any) -> Any:
         try:
             return model.model_validate(value)
@@ -93,7 +93,7 @@ def _pydantic(model: Any, what: str) -> Check:
     return check
 
 
-def _msgspec(type_: Any, what: str) -> Check:
+def _msgspec(type_: Any, what: str) -> Validator:
     try:
         inspect.signature(msgspec.json.Decoder(type_).decode)
     except TypeError as problem:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.clock import Clock
 from ..core.errors import AttemptCancelled, BadArgument, Suspension
 from ..core.payload import pack, unpack
-from ..ports.unit import DELIVERIES, CloseWait, Committed, Fenced, NewJob, Receipt, Refused, Unit, WaitChange
+from ..ports.unit import DELIVERIES, Committed, Fenced, NewJob, Receipt, Refused, SettleWait, Unit, WaitChange
 from .call_recorder import Durables
 from .calls import Gate, tell_apart
 from .journal import RESULT, Journal, Kept
@@ -119,7 +119,7 @@ class Sleeping:
         for key, entry in self.journal.entries.items():
             if entry.kind in (TIME, EVENT, TRIGGER) and self.journal.recall(key + RESULT) is None:
                 id = recorded_id(entry.kind, self.journal.scope, key, unpack(bytes(entry.value)))
-                self.journal.kept.waits.append(CloseWait(id, "cancelled", lenient=True))
+                self.journal.kept.waits.append(SettleWait(id, "cancelled", lenient=True))
                 if entry.kind == TRIGGER:
                     self.say_trigger("trigger.cancelled", id, {"reason": "the step has ended"})
         return self.journal.take()

@@ -20,12 +20,12 @@ from ..core.errors import (
     TriggerUsed,
     UnknownTrigger,
 )
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.payload import pack, unpack
-from ..core.schemas import checker
+from ..core.schemas import make_validator
 from ..core.signatures import verify
 from ..ports.store import Store, WaitRow
-from ..ports.unit import Committed, Memo, OpenWait, Unit
+from ..ports.unit import Committed, Memo, NewWait, Unit
 from .journal import encode
 from .triggers import hash_token, new_secret, token_memo
 from .wait_records import TRIGGER, GateBody, GateResult, closing, decode_body, trigger_event
@@ -35,7 +35,7 @@ class Triggers:
     """One-time ways into a run. Firing is one commit: the trigger's stream, the run's stream, the step that waits."""
 
     def __init__(
-        self, store: Store, committer: Committer, recorder: Recorder, clock: Clock, unit_id: Callable[[], str]
+        self, store: Store, committer: Committer, recorder: EventBodies, clock: Clock, unit_id: Callable[[], str]
     ) -> None:
         self._store = store
         self._committer = committer
@@ -59,7 +59,7 @@ class Triggers:
         secret, body = new_secret(), decode_body(row.body)
         body.tokens.append(hash_token(secret))
         memo = Memo(row.scope, token_memo(body.key, secret), encode(hash_token(secret)))
-        gate = OpenWait(row.id, row.run, row.scope, TRIGGER, encode(body), row.due, row.job)
+        gate = NewWait(row.id, row.run, row.scope, TRIGGER, encode(body), row.due, row.job)
         # The step may open the gate again with the tokens it knows of; the memo lets it know of this one.
         unit = Unit(self._unit_id(), memos=[memo], waits=[gate])
         if not isinstance(await self._committer.submit(Intent(lambda _v, _r: unit)), Committed):
@@ -70,7 +70,7 @@ class Triggers:
         """Fires a trigger that is known, whoever asks for it."""
         data = pack(payload, "the payload of a trigger")
         if body.schema is not None:
-            checker(body.schema, f"the payload of trigger {body.name!r}")(unpack(data))
+            make_validator(body.schema, f"the payload of trigger {body.name!r}")(unpack(data))
         result = GateResult(self._clock.now_ms(), msgspec.Raw(data))
         unit = closing(row, body, result, self._recorder, self._unit_id(), _REASONS[body.type or "api"])
         fired = trigger_event(

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from typing import Any
 
 from ..core.payload import unpack
-from ..ports.unit import OpenWait
+from ..ports.unit import NewWait
 from .call_recorder import Durables
 from .calls import Gate
 from .journal import FIRED, RESULT, Call, encode
@@ -128,11 +128,11 @@ class Trigger:
         found = self._journal.recalled(token_memo(self._call.key))
         return [unpack(value) for value in found.values()]
 
-    def _gate(self) -> OpenWait:
+    def _gate(self) -> NewWait:
         assert self._opened is not None
         self._body.tokens = self._hashes()
         self._body.at = self._opened["at"]
-        return OpenWait(
+        return NewWait(
             self.id, self._sleeper.run, self._journal.scope, TRIGGER, encode(self._body), self._due, self._sleeper.job
         )
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.events import Body
 from ..core.ids import digest
 from ..ports.store import WaitRow
-from ..ports.unit import CloseWait, Memo, NewEvent, Unit
+from ..ports.unit import Memo, NewEvent, SettleWait, Unit
 from .journal import RESULT, encode
 
 TIME, EVENT, TRIGGER = "time", "event", "trigger"
@@ -68,14 +68,14 @@ def event_ref(stream: str, id: str) -> str:
     return f"{stream}@{id}"
 
 
-def closing(row: WaitRow, body: GateBody, result: GateResult, recorder: Recorder, unit_id: str, reason: str) -> Unit:
+def closing(row: WaitRow, body: GateBody, result: GateResult, recorder: EventBodies, unit_id: str, reason: str) -> Unit:
     """The unit that opens a gate from outside: its result, `step.resumed`, and the step that waits is woken."""
     said = {"wait": body.key, "reason": reason, "awaitDuration": max(result.at - body.at, 0)}
     meta = {"awaitType": row.kind, **({"triggerId": row.id} if row.kind == TRIGGER else {})}
     resumed = step_event(recorder, "step.resumed", row.run, body.step, body.n, body.correlation_id, said, meta)
     return Unit(
         unit_id,
-        waits=[CloseWait(row.id, "resolved")],
+        waits=[SettleWait(row.id, "resolved")],
         memos=[Memo(row.scope, body.key + RESULT, encode(result))],
         events=[resumed],
         wakes=[row.job],
@@ -83,7 +83,7 @@ def closing(row: WaitRow, body: GateBody, result: GateResult, recorder: Recorder
 
 
 def step_event(
-    recorder: Recorder,
+    recorder: EventBodies,
     kind: str,
     run: str,
     step: str | None,
@@ -99,7 +99,9 @@ def step_event(
     return NewEvent(recorder.flow(run), recorder.encode(said))
 
 
-def trigger_event(recorder: Recorder, kind: str, id: str, run: str, body: GateBody, data: dict[str, Any]) -> NewEvent:
+def trigger_event(
+    recorder: EventBodies, kind: str, id: str, run: str, body: GateBody, data: dict[str, Any]
+) -> NewEvent:
     """An event of a trigger, on its own stream."""
     raw = msgspec.Raw(encode(data))
     said = Body(kind, None, run, body.step, id, body.correlation_id or run, raw)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from ..core.durations import show_ms
 from ..core.errors import AwaitTimeout
-from ..ports.unit import CloseWait, NewJob, OpenWait, WaitChange
+from ..ports.unit import NewJob, NewWait, SettleWait, WaitChange
 from .call_recorder import Recorder
 from .wait_records import TRIGGER, GateBody, GateResult, decode_body
 
@@ -49,7 +49,7 @@ class _Settles(Protocol):
     def settle(self, result: GateResult) -> None: ...
 
 
-async def expire(sleeper: Sleeper, call: _Settles, gate: OpenWait, opened: int) -> None:
+async def expire(sleeper: Sleeper, call: _Settles, gate: NewWait, opened: int) -> None:
     """Gives up on a gate: recorded before the handler hears of it, so that nothing opens it any more."""
     now, trigger = sleeper.now_ms, gate.kind == TRIGGER
     call.settle(GateResult(now, timeout=True))
@@ -59,7 +59,7 @@ async def expire(sleeper: Sleeper, call: _Settles, gate: OpenWait, opened: int) 
         sleeper.say_trigger("trigger.timeout", gate.id, {"duration": now - opened})
     # It is opened once more first: it may never have been held, or have been cancelled when the run had ended and was
     # sent back to work. If something else has closed it, that refuses the unit.
-    await sleeper.expire([gate, CloseWait(gate.id, "expired", lenient=True)])
+    await sleeper.expire([gate, SettleWait(gate.id, "expired", lenient=True)])
 
 
 def late(name: str, opened: Mapping[str, Any] | None) -> AwaitTimeout:

@@ -8,13 +8,13 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ..core.clock import iso, moment_ms
+from ..core.clock import datetime_ms, iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument
 from ..core.events import Event, check_kind
-from ..core.json_match import filed_under
-from ..core.payload import pack, plain, unpack
-from ..ports.unit import CloseWait, OpenWait
+from ..core.json_match import index_key
+from ..core.payload import pack, to_plain, unpack
+from ..ports.unit import NewWait, SettleWait
 from .call_recorder import Durables
 from .calls import Gate
 from .journal import RESULT, Call, encode
@@ -61,7 +61,7 @@ class _Recorded(Gate[T]):
 
     def let_go(self) -> None:
         if self._opened is not None and self._result is None:
-            self._journal.kept.waits.append(CloseWait(self._id, "cancelled", lenient=True))
+            self._journal.kept.waits.append(SettleWait(self._id, "cancelled", lenient=True))
 
     def _settle(self, result: GateResult) -> None:
         self._result = result
@@ -96,7 +96,7 @@ class TimeGate(_Recorded[None]):
         if self._result is None and due <= now:
             self._settle(GateResult(due))
             if self._call.entry is not None:  # it was slept on
-                self._journal.kept.waits.append(CloseWait(self._id, "resolved", lenient=True))
+                self._journal.kept.waits.append(SettleWait(self._id, "resolved", lenient=True))
                 said = {"wait": self.name, "reason": "Time reached", "awaitDuration": now - self._opened["at"]}
                 self._sleeper.say("step.resumed", said)
 
@@ -106,7 +106,7 @@ class TimeGate(_Recorded[None]):
     def hold(self) -> None:
         assert self.due is not None
         body = self._body()
-        gate = OpenWait(
+        gate = NewWait(
             self._id, self._sleeper.run, self._journal.scope, TIME, encode(body), self.due, self._sleeper.job
         )
         self._journal.kept.waits.append(gate)
@@ -161,14 +161,14 @@ class EventGate(_Recorded[Event]):
             self._journal.kept.waits.append(self._gate())  # refuses the unit if an event has opened it
             self.let_go()
 
-    def _gate(self) -> OpenWait:
+    def _gate(self) -> NewWait:
         sleeper, scope = self._sleeper, self._journal.scope
         body = self._body()
         body.match = self._match
         body.taken = self._taken()
         body.shared = self.shared
-        filed = filed_under(self._match)
-        return OpenWait(
+        filed = index_key(self._match)
+        return NewWait(
             self._id, sleeper.run, scope, EVENT, encode(body), self.due, sleeper.job, self._event, filed
         )  # fmt: skip
 
@@ -190,7 +190,7 @@ class Waits:
         call = self._calls.call(name, TIME)
 
         def when() -> int:
-            return moment_ms(until) if isinstance(until, datetime) else self._calls.now_ms + to_ms(until)
+            return datetime_ms(until) if isinstance(until, datetime) else self._calls.now_ms + to_ms(until)
 
         return TimeGate(self._calls, self._sleeper, call, when)
 
@@ -210,7 +210,7 @@ class Waits:
         check_kind(kind)
         if match is not None and not isinstance(match, Mapping):
             raise BadArgument(f"match={match!r}: give names and the values the event must have, such as {{'order': 7}}")
-        pattern = plain(dict(match) if match is not None else {}, f"the match of {kind}")
+        pattern = to_plain(dict(match) if match is not None else {}, f"the match of {kind}")
         calls = self._calls
         call = calls.call(name, EVENT) if name is not None else calls.call_anywhere(kind, EVENT)
         limit = to_ms(timeout) if timeout is not None else None
@@ -234,7 +234,7 @@ class Waits:
         call = self._calls.call(name, TRIGGER)
         body = self._sleeper.gate_body(call.key)
         body.name, body.type, body.signed = name, type, signed
-        body.schema = plain(dict(schema), f"the schema of trigger {name!r}") if schema is not None else None
+        body.schema = to_plain(dict(schema), f"the schema of trigger {name!r}") if schema is not None else None
         pack(body.schema, f"the schema of trigger {name!r}")
         limit = to_ms(timeout) if timeout is not None else None
         return PendingTrigger(self._calls, Trigger(self._calls, self._sleeper, call, body, limit))

@@ -16,7 +16,7 @@ from ..handlers.registry import Flow
 from ..handlers.trigger_table import encode as encode_table
 from ..jobs.dead_letters import DeadLetter
 from ..ports.store import JobRow, RunRow, Store, WaitRow
-from ..ports.unit import CloseWait, Committed, Conflict, NewEvent, Receipt, Refused, ScheduleMove, StateWrite, Unit
+from ..ports.unit import Committed, Conflict, NewEvent, Receipt, Refused, ScheduleMove, SettleWait, StateWrite, Unit
 from . import run_record as records
 from .decide import Decider, Decision, Emission
 from .engine import FlowEngine, table_key
@@ -110,7 +110,7 @@ class Commands:
                 run=assembler.run_write(decision, version),
                 events=assembler.events(decision),
                 jobs=assembler.jobs(decision),
-                once=f"{run}/{key}" if key is not None else None,
+                once_key=f"{run}/{key}" if key is not None else None,
             )
 
         await self._committer.submit(Intent(build, run=run, version=row.version, record=row.record))
@@ -119,7 +119,7 @@ class Commands:
         """Cancels a run for good, and the triggers it waits for; False when it had ended before."""
         while True:
             triggers = await self._open_triggers(run)
-            closes = [CloseWait(row.id, "cancelled") for row in triggers]
+            closes = [SettleWait(row.id, "cancelled") for row in triggers]
             said = [self._trigger_cancelled(row, reason) for row in triggers]
             receipt = await self._decide(run, lambda decider, _: decider.cancelled(reason), closes, said)
             if not isinstance(receipt, Refused):
@@ -144,7 +144,7 @@ class Commands:
         self,
         run: str,
         decide: Callable[[Decider, RunRecord], Decision | None],
-        waits: Sequence[CloseWait] = (),
+        waits: Sequence[SettleWait] = (),
         events: Sequence[NewEvent] = (),
     ) -> Receipt:
         """Commits what is decided of an open run; a Conflict when it has ended, or there is nothing to decide."""
@@ -216,7 +216,7 @@ class Commands:
                 run=assembler.run_write(decision, version),
                 events=assembler.events(decision),
                 jobs=[job],
-                takes=[taken],
+                removes=[taken],
             )
 
         receipt = await self._committer.submit(Intent(build, run=run, version=row.version, record=row.record))

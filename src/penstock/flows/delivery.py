@@ -14,10 +14,10 @@ from ..commit.committer import Committer, Intent
 from ..context.context import Context
 from ..core.clock import Clock
 from ..core.errors import HandlerError, NotFound, PayloadError, PenstockError, Permanent, RunError
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.events import Event, event_of
 from ..core.ids import digest
-from ..core.json_match import contains, keys_of
+from ..core.json_match import contains, index_keys
 from ..core.retry import Backoff, RetryPolicy
 from ..durable.journal import encode
 from ..durable.session import LOOK_BACK
@@ -25,7 +25,7 @@ from ..durable.wait_records import EVENT, GateBody, GateResult, closing, decode_
 from ..handlers.handler import Handler
 from ..jobs.engine import JobWork, QuietWork
 from ..ports.store import Store, WaitRow
-from ..ports.unit import DELIVER, DELIVERIES, EMIT, Claim, Completed, GivenBack, Receipt, Refused, Unit
+from ..ports.unit import DELIVER, DELIVERIES, EMIT, Claim, Completed, Receipt, Refused, Released, Unit
 from ..worker.outcomes import Failure, Stopped, Success
 
 
@@ -47,7 +47,7 @@ class Bundle:
         self._filed: dict[str, list[int]] = {}
         self._anywhere: list[int] = []  # those with too many values to be filed under each
         for n, one in enumerate(told):
-            keys = keys_of(one.event.data)
+            keys = index_keys(one.event.data)
             if keys is None:
                 self._anywhere.append(n)
             for key in keys or ():
@@ -80,7 +80,7 @@ class Deliveries:
         self,
         store: Store,
         committer: Committer,
-        recorder: Recorder,
+        recorder: EventBodies,
         clock: Clock,
         unit_id: Callable[[], str],
         start_flow: StartFlow,
@@ -116,7 +116,7 @@ class Deliveries:
         opening: list[Unit] = []
         problems: list[BaseException] = []
         # A gate that was opened later looks back by itself, if it is to have what came before it.
-        while rows := await self._store.listening(
+        while rows := await self._store.waits_for_topic(
             bundle.kind, bundle.keys, before=bundle.before, after=after, limit=PAGE
         ):
             after = rows[-1].id
@@ -178,7 +178,7 @@ class Deliveries:
         body = decode_body(row.body)
         begun = self._recorder.flow(row.run)
         after: str | None = None
-        while items := await self._store.told(row.topic, since=begun, after=after, limit=PAGE):
+        while items := await self._store.events_by_kind(row.topic, since=begun, after=after, limit=PAGE):
             for item in items:
                 after = item.cursor
                 if self._fits(body, item.event, item.stream):
@@ -204,7 +204,7 @@ class Deliveries:
     async def _open(self, row: WaitRow, body: GateBody, event: Event, stream: str) -> Receipt:
         unit = self._unit(row, body, event, stream)
         if body.shared:
-            unit.once = _once(row, stream, event.id)
+            unit.once_key = _once(row, stream, event.id)
         return await self._submit(unit)
 
     def _unit(self, row: WaitRow, body: GateBody, event: Event, stream: str) -> Unit:
@@ -226,7 +226,7 @@ class DeliveryWork(QuietWork):
         self,
         claim: Claim,
         handler: Handler,
-        recorder: Recorder,
+        recorder: EventBodies,
         clock: Clock,
         unit_id: Callable[[], str],
         opening: Opening,
@@ -247,7 +247,7 @@ class DeliveryWork(QuietWork):
 
     def stopped(self, stopped: Stopped) -> Intent:
         self._found()
-        return self._intent(stopped.spoken, GivenBack(), [])
+        return self._intent(stopped.spoken, Released(), [])
 
 
 def _joined(whole: Unit, units: list[Unit]) -> Unit:

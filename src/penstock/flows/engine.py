@@ -10,7 +10,7 @@ import msgspec
 from ..commit.committer import Intent
 from ..core.clock import Clock, iso
 from ..core.errors import UndeclaredEvent, UnknownStep
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.events import Body
 from ..core.payload import unpack
 from ..handlers.handler import Handler
@@ -25,10 +25,10 @@ from ..ports.unit import (
     Claim,
     Completed,
     Dead,
-    GivenBack,
     NewEvent,
     NewJob,
     Outcome,
+    Released,
     RetryAt,
     Suspended,
     Unit,
@@ -52,7 +52,7 @@ class FlowEngine:
         self,
         registry: Callable[[], Registry],
         state: State,
-        recorder: Recorder,
+        recorder: EventBodies,
         clock: Clock,
         unit_id: Callable[[], str],
         public_url: str = "",
@@ -197,7 +197,7 @@ class StepWork:
     def stopped(self, stopped: Stopped) -> Intent:
         def build(_version: int, data: bytes | None) -> Unit:
             over = data is None or records.decode(data).closed
-            outcome: Outcome = Cancelled(stopped.reason) if over and stopped.reason != SHUTDOWN else GivenBack()
+            outcome: Outcome = Cancelled(stopped.reason) if over and stopped.reason != SHUTDOWN else Released()
             said = [] if over or stopped.reason != SHUTDOWN else stopped.spoken.frames
             events = [NewEvent(self.stream, body) for body in said]
             return Unit(self._engine.unit_id(), claim=self.claim, outcome=outcome, events=events)
@@ -214,7 +214,7 @@ class StepWork:
             if data is None or records.decode(data).closed:
                 return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
             return Unit(
-                self._engine.unit_id(), claim=self.claim, outcome=GivenBack(hold=until), events=events, jobs=kept.jobs,
+                self._engine.unit_id(), claim=self.claim, outcome=Released(hold_until=until), events=events, jobs=kept.jobs,
                 memos=kept.memos, waits=kept.waits, progress=limited.spoken.progress,
             )  # fmt: skip
 
@@ -301,6 +301,6 @@ class LeftWork(StepWork):
         def build(_version: int, data: bytes | None) -> Unit:
             if data is None or records.decode(data).closed:
                 return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
-            return Unit(self._engine.unit_id(), claim=self.claim, outcome=GivenBack(due), events=[returned])
+            return Unit(self._engine.unit_id(), claim=self.claim, outcome=Released(due), events=[returned])
 
         return self._waiting(build)

@@ -8,14 +8,14 @@ from ..commit.committer import Committer, Intent
 from ..core.clock import Clock
 from ..core.events import Event
 from ..core.ids import digest
-from ..core.json_match import contains, filed_under
+from ..core.json_match import contains, index_key
 from ..core.payload import pack
 from ..durable.journal import encode
 from ..durable.wait_records import GateBody
 from ..handlers.registry import Flow
 from ..handlers.subscriptions import Subscription
 from ..ports.store import Store, WaitRow
-from ..ports.unit import CloseWait, OpenWait, Unit, WaitChange
+from ..ports.unit import NewWait, SettleWait, Unit, WaitChange
 
 FLOW = "flow"
 
@@ -54,20 +54,20 @@ class Starters:
         changes: list[WaitChange] = [wait for id, wait in wanted.items() if not _same(there.get(id), wait)]
         # Of flows this process does not know, another one may.
         gone = [row.id for row in there.values() if row.scope in flows and row.id not in wanted]
-        changes += [CloseWait(id, "cancelled", lenient=True) for id in gone]
+        changes += [SettleWait(id, "cancelled", lenient=True) for id in gone]
         if changes:
             unit = Unit(self._unit_id(), waits=changes)
             await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
 
-    def _gates(self, flow: Flow) -> list[OpenWait]:
+    def _gates(self, flow: Flow) -> list[NewWait]:
         gates = []
         for on in flow.definition.start_on:
             match = dict(on.when) if isinstance(on.when, Mapping) else {}
             id = f"f-{digest(f'{flow.name} {on.kind} {encode(match)!r}'.encode())}"
             body = GateBody(flow.name, 0, match=match)
-            gates.append(OpenWait(id, "", flow.name, FLOW, encode(body), None, "", on.kind, filed_under(match)))
+            gates.append(NewWait(id, "", flow.name, FLOW, encode(body), None, "", on.kind, index_key(match)))
         return gates
 
 
-def _same(row: WaitRow | None, wait: OpenWait) -> bool:
+def _same(row: WaitRow | None, wait: NewWait) -> bool:
     return row is not None and (row.body, row.topic, row.key) == (wait.body, wait.topic, wait.key)

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.events import RESERVED, Body
-from ..core.ids import step_job
+from ..core.ids import step_job_id
 from ..core.payload import unpack
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import TriggerTable
@@ -36,7 +36,7 @@ def told(kind: str) -> str | None:
 class Assembler:
     """Turns decisions about one run into what the store writes."""
 
-    def __init__(self, run: str, table: TriggerTable, flow: Flow | None, recorder: Recorder, now: int) -> None:
+    def __init__(self, run: str, table: TriggerTable, flow: Flow | None, recorder: EventBodies, now: int) -> None:
         self._run = run
         self._table = table
         self._flow = flow
@@ -65,7 +65,7 @@ class Assembler:
 
     def _job(self, start: Start, record: RunRecord, delay_ms: int) -> NewJob:
         step = self._table.steps[start.step]
-        id = step_job(self._run, start.step, start.n)
+        id = step_job_id(self._run, start.step, start.n)
         wait = delay_ms or step.delay_ms
         return self.job(
             id,

@@ -15,12 +15,12 @@ from ..context.context import Context
 from ..context.sync_context import SyncContext
 from ..core.errors import BadArgument, DefinitionError
 from ..core.ids import BadId, check_name, digest
-from ..core.payload import plain
+from ..core.payload import to_plain
 from ..core.priority import BadPriority, check_priority
 from ..core.retry import RetryPolicy
-from ..core.schemas import Check, checker, wants_checking
+from ..core.schemas import Validator, make_validator, needs_validation
 from ..durable.declared_waits import Await, read_await
-from ..ports.unit import Keep, RateLimit
+from ..ports.unit import KeepJobs, RateLimit
 from .fingerprint import fingerprint
 from .options import (
     IdempotencyKey,
@@ -58,8 +58,8 @@ class Handler:
     rate_key: RateKey | None = None
     dead_letters: bool = True
     dead_letter_queue: str | None = None
-    keep_completed: Keep | None = None
-    keep_failed: Keep | None = None
+    keep_completed: KeepJobs | None = None
+    keep_failed: KeepJobs | None = None
     idempotency_key: IdempotencyKey | None = None
     input_schema: Any = None
     output_schema: Any = None
@@ -80,8 +80,10 @@ class Handler:
         annotation, passes = _shape(self.fn, parameters, self.where)
         schema = self.input_schema if self.input_schema is not None else annotation
         checks = (
-            checker(schema, f"the input of {self.name}") if schema is not None else None,
-            checker(self.output_schema, f"the result of {self.name}") if self.output_schema is not None else None,
+            make_validator(schema, f"the input of {self.name}") if schema is not None else None,
+            make_validator(self.output_schema, f"the result of {self.name}")
+            if self.output_schema is not None
+            else None,
         )
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.fn))
         object.__setattr__(self, "_passes", passes)
@@ -92,7 +94,7 @@ class Handler:
     is_async: bool = field(init=False, default=False)
     wants_ctx: bool = field(init=False, default=True)
     _passes: tuple[bool, bool] = field(init=False, default=(True, True), repr=False)
-    _checks: tuple[Check | None, Check | None] = field(init=False, default=(None, None), repr=False)
+    _checks: tuple[Validator | None, Validator | None] = field(init=False, default=(None, None), repr=False)
 
     @cached_property
     def code(self) -> str:
@@ -139,7 +141,7 @@ class Handler:
             return None
         if self.idempotency_key == "auto":
             # The order of an object's keys says nothing: the same input has the same key.
-            content = msgspec.json.encode([owner or self.home, self.name, plain(payload)], order="sorted")
+            content = msgspec.json.encode([owner or self.home, self.name, to_plain(payload)], order="sorted")
             return f"{self.name}-{digest(content)}"
         try:
             return self.idempotency_key(payload)
@@ -179,7 +181,7 @@ def _shape(fn: Callable[..., Any], parameters: list[inspect.Parameter], where: s
             wants_ctx = True
         elif not wants_input and not wants_ctx:
             wants_input = True
-            annotation = hint if wants_checking(hint) else None
+            annotation = hint if needs_validation(hint) else None
         elif parameter.default is inspect.Parameter.empty:
             raise DefinitionError(
                 f"the handler takes {len(parameters)} parameters ({', '.join(p.name for p in parameters)}): "

@@ -15,7 +15,7 @@ from ..core.durations import LONGEST, LONGEST_MS, to_ms
 from ..core.errors import BadArgument, BadDuration, DefinitionError
 from ..core.near_match import check_keys
 from ..core.retry import RetryPolicy
-from ..ports.unit import Keep, RateLimit, Terms
+from ..ports.unit import KeepJobs, PublishedOptions, RateLimit
 
 IdempotencyKey = Literal["auto"] | Callable[[Any], str]
 Rate = RateLimit | str | Mapping[str, Any]
@@ -161,29 +161,29 @@ def names_options(decorator: D) -> D:
     return checked  # type: ignore[return-value]
 
 
-Kept = Keep | Mapping[str, Any] | str | timedelta | int
+Kept = KeepJobs | Mapping[str, Any] | str | timedelta | int
 """`0` or `False` for none, `1000` for the newest thousand, `"1d"` for an age, a mapping for both, `True` for all."""
 
 
-def read_keep(value: Any, name: str) -> Keep | None:
+def read_keep(value: Any, name: str) -> KeepJobs | None:
     """A count, an age, or {"count": …, "age": …}; None leaves it to the retention settings."""
-    if value is None or isinstance(value, Keep):
+    if value is None or isinstance(value, KeepJobs):
         return value
     if isinstance(value, bool):
-        return Keep() if value else Keep(0)
+        return KeepJobs() if value else KeepJobs(0)
     if isinstance(value, int):
-        return Keep(_count(value, name, value))
+        return KeepJobs(_count(value, name, value))
     if isinstance(value, str | timedelta):
-        return Keep(age_ms=_age(value, name))
+        return KeepJobs(age_ms=_age(value, name))
     if isinstance(value, Mapping) and value and value.keys() <= {"count", "age"}:
         count, age = value.get("count"), value.get("age")
-        return Keep(None if count is None else _count(count, name, value), None if age is None else _age(age, name))
+        return KeepJobs(None if count is None else _count(count, name, value), None if age is None else _age(age, name))
     raise BadArgument(
         f'{name}={value!r}: give how many are kept (0 for none), for how long ("1d"), or {{"count": 1000, "age": "1d"}}'
     )
 
 
-def read_removal(value: Any, name: str) -> Keep | None:
+def read_removal(value: Any, name: str) -> KeepJobs | None:
     """The same from BullMQ's removeOnComplete and removeOnFail: true, false, a count, or {age in seconds, count}."""
     if isinstance(value, bool):
         return read_keep(not value, name)
@@ -205,7 +205,7 @@ def _count(count: Any, name: str, value: Any) -> int:
     return count
 
 
-def terms(retry: RetryPolicy, keep_completed: Keep | None, keep_failed: Keep | None) -> Terms:
+def terms(retry: RetryPolicy, keep_completed: KeepJobs | None, keep_failed: KeepJobs | None) -> PublishedOptions:
     """What other programs are told of a job."""
     backoff = retry.backoff
-    return Terms(retry.attempts, backoff.type, backoff.delay_ms, backoff.jitter, keep_completed, keep_failed)
+    return PublishedOptions(retry.attempts, backoff.type, backoff.delay_ms, backoff.jitter, keep_completed, keep_failed)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..core.errors import DefinitionError, PenstockError, UnknownFlow
 from ..core.near_match import near_matches
-from ..core.schemas import Check, checker
+from ..core.schemas import Validator, make_validator
 from ..schedules.spec import ScheduleSpec, Target
 from .decorators import FlowDefinition, StepDefinition
 from .discovery import Found, Problem
@@ -25,7 +25,7 @@ class Flow:
     definition: FlowDefinition
     table: TriggerTable
     steps: Mapping[str, StepDefinition]
-    event_checks: Mapping[str, Check]
+    event_checks: Mapping[str, Validator]
 
     @property
     def name(self) -> str:
@@ -146,7 +146,7 @@ def _assemble(definition: FlowDefinition, steps: list[StepDefinition], problems:
     members = _members(definition, steps, problems)
     _drop_unmet_joins(definition, members, problems)
     _check_named_steps(definition, members)
-    checks = {kind: checker(schema, f"the data of {kind}") for kind, schema in definition.events.items()}
+    checks = {kind: make_validator(schema, f"the data of {kind}") for kind, schema in definition.events.items()}
     steps_of_table = {name: _table_step(step) for name, step in members.items()}
     table = TriggerTable(definition.name, definition.entry.name, steps_of_table, definition.version)
     return Flow(definition, table, MappingProxyType(members), MappingProxyType(checks))

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ..core.clock import iso
-from ..core.ids import dead_letter
+from ..core.ids import dead_letter_id
 from ..core.payload import unpack
 from ..ports.unit import NewJob
 from ..worker.outcomes import ErrorInfo, Work, packed
@@ -49,4 +49,4 @@ def letter(work: Work, error: ErrorInfo, now: int) -> NewJob:
         work.correlation_id,
         unpack(claim.opts),
     )
-    return NewJob(dead_letter(claim.job), work.handler.dlq, claim.name, packed(body), opts=claim.opts)
+    return NewJob(dead_letter_id(claim.job), work.handler.dlq, claim.name, packed(body), opts=claim.opts)

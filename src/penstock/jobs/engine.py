@@ -11,27 +11,27 @@ import msgspec
 from ..commit.committer import Intent
 from ..core.clock import Clock, iso
 from ..core.errors import ChildFailed, UnknownQueue
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.events import Body
 from ..core.retry import Backoff, RetryPolicy
 from ..durable.journal import Kept
 from ..handlers.handler import Handler
-from ..ports.store import ChildState, Families
+from ..ports.store import ChildState, JobTrees
 from ..ports.unit import (
     Cancelled,
     Claim,
     Completed,
     Dead,
     Dedupe,
-    GivenBack,
-    Keep,
+    KeepJobs,
     NewEvent,
     NewJob,
     Outcome,
     Parent,
+    PublishedOptions,
+    Released,
     RetryAt,
     Started,
-    Terms,
     Unit,
 )
 from ..worker.attempt import SHUTDOWN
@@ -50,8 +50,8 @@ class JobOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     redriven: int = 0
     waits: bool = False  # for children
     parent: Parent | None = None
-    keep_completed: Keep | None = None
-    keep_failed: Keep | None = None
+    keep_completed: KeepJobs | None = None
+    keep_failed: KeepJobs | None = None
 
 
 _options = msgspec.json.Decoder(JobOptions)
@@ -64,10 +64,10 @@ class JobEngine:
     def __init__(
         self,
         find: Callable[[str, str], Handler | None],
-        recorder: Recorder,
+        recorder: EventBodies,
         clock: Clock,
         unit_id: Callable[[], str],
-        families: Families,
+        families: JobTrees,
     ) -> None:
         self._find = find
         self._families = families
@@ -119,14 +119,14 @@ def new_job(
     queue: str,
     name: str,
     payload: bytes,
-    recorder: Recorder,
+    recorder: EventBodies,
     options: JobOptions,
     priority: int = 0,
     due: int = 0,
     rate_key: str | None = None,
     scope: str | None = None,
     dedupe: Dedupe | None = None,
-    terms: Terms | None = None,
+    published: PublishedOptions | None = None,
 ) -> NewJob:
     """A plain job, with the events that adding it and claiming it will append."""
     stream, corr = recorder.queue(queue), options.correlation_id
@@ -147,7 +147,7 @@ def new_job(
         rate_key=rate_key,
         added=NewEvent(stream, added),
         dedupe=dedupe,
-        terms=terms,
+        published=published,
     )
 
 
@@ -161,7 +161,7 @@ class JobWork:
     public_url = ""
 
     def __init__(
-        self, claim: Claim, handler: Handler, recorder: Recorder, clock: Clock, unit_id: Callable[[], str]
+        self, claim: Claim, handler: Handler, recorder: EventBodies, clock: Clock, unit_id: Callable[[], str]
     ) -> None:
         options = _options.decode(claim.opts)
         self.claim = claim
@@ -205,14 +205,14 @@ class JobWork:
         until = self._clock.now_ms() + limited.hold_ms
         said = packed({"reason": limited.reason, "until": iso(until)})
         events = [self._event("job.returned", said, self._duration(limited.spoken))]
-        return self._intent(limited.spoken, GivenBack(hold=until), events, kept=limited.kept)
+        return self._intent(limited.spoken, Released(hold_until=until), events, kept=limited.kept)
 
     def suspended(self, waiting: Waiting) -> Intent:  # noqa: ARG002
         raise AssertionError(f"job {self.claim.job} belongs to no run and cannot wait")
 
     def stopped(self, stopped: Stopped) -> Intent:
         if stopped.reason == SHUTDOWN:
-            return self._intent(stopped.spoken, GivenBack(), [])
+            return self._intent(stopped.spoken, Released(), [])
         return self._intent(
             stopped.spoken,
             Cancelled(stopped.reason),
@@ -251,7 +251,7 @@ class JobWork:
             memos=kept.memos if kept is not None else [],
             progress=spoken.progress,
             parent=self._options.parent.id if self._options.parent is not None else None,
-            settled=not self.waits,
+            children_settled=not self.waits,
             logs=spoken.logs,
         )
         return Intent(lambda _v, _r: unit, patient=True)

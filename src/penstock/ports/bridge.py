@@ -10,7 +10,7 @@ import msgspec
 from .store import Store
 from .unit import Receipt, Unit
 
-Write = Callable[[Sequence[Unit]], Awaitable[list[Receipt]]]
+WriteUnits = Callable[[Sequence[Unit]], Awaitable[list[Receipt]]]
 """Writes units in a transaction that is the bridge's own."""
 
 
@@ -23,7 +23,7 @@ class Message(msgspec.Struct, frozen=True):
     attempt: int = 1
 
 
-class Hands(Protocol):
+class BridgeHost(Protocol):
     """What an App does with what comes in. A key is taken once, so the same message may be brought again."""
 
     @property
@@ -43,13 +43,13 @@ class Hands(Protocol):
 
     async def enqueue(self, queue: str, name: str | None, payload: Any, key: str) -> None: ...
 
-    async def recall(self, key: str) -> Any:
+    async def load_value(self, key: str) -> Any:
         """What was remembered under a key, None if nothing was."""
         ...
 
-    async def remember(self, key: str, value: Any) -> None: ...
+    async def save_value(self, key: str, value: Any) -> None: ...
 
-    def joined(self, write: Write) -> Hands:
+    def with_writer(self, write: WriteUnits) -> BridgeHost:
         """The same hands, what they do being written by `write`."""
         ...
 
@@ -58,7 +58,7 @@ class Hands(Protocol):
 class Bridge(Protocol):
     """Joins another system's queues to an App. It is opened and closed with it, and runs while a worker does."""
 
-    async def open(self, hands: Hands) -> None: ...
+    async def open(self, hands: BridgeHost) -> None: ...
 
     async def run(self) -> None:
         """Moves messages until it is cancelled."""

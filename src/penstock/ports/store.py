@@ -10,13 +10,13 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from ..core.events import Event
-from .unit import Ask, Claim, Claims, CommitReply, JobState, Unit
+from .unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
 
 
-class Commits(Protocol):
+class WorkQueue(Protocol):
     """The hot path."""
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         """Applies each unit whole or not at all, in order, in one durable write; then hands out work.
 
         A refused unit leaves its neighbours untouched. A unit may expect the run version that an earlier unit of the
@@ -25,7 +25,7 @@ class Commits(Protocol):
         """
         ...
 
-    async def claim(self, ask: Ask) -> Claims:
+    async def claim(self, ask: ClaimRequest) -> ClaimBatch:
         """Hands out due jobs of running queues, priority first, each with its run record, and appends their
         `started` events in the same write. Jobs whose lease ran out are handed out again with `crashes` counted.
         A claim that is asked for after a commit was, in one process, sees what it wrote."""
@@ -46,7 +46,7 @@ class Listener(Protocol):
         """True as soon as one of the topics changed since the last wait; False when the time is up."""
         ...
 
-    def hear(self) -> None:
+    def notify(self) -> None:
         """Wakes it as a change would."""
         ...
 
@@ -59,7 +59,7 @@ class Signals(Protocol):
 
     def listen(self, *topics: str) -> AbstractContextManager[Listener]: ...
 
-    def fire_all(self) -> None:
+    def notify_all(self) -> None:
         """Everyone looks at the store: another process has written, or a test has moved its clock."""
         ...
 
@@ -141,7 +141,7 @@ class Runs(Protocol):
         """
         ...
 
-    async def loose_runs(self, limit: int = 100) -> list[str]:
+    async def stuck_runs(self, limit: int = 100) -> list[str]:
         """Open runs with no job and no wait: there are none unless a commit was torn, which this is here to prove."""
         ...
 
@@ -229,7 +229,7 @@ class ChildRow(msgspec.Struct, frozen=True):
     reason: str | None = None  # of one that was ignored
 
 
-class Families(Protocol):
+class JobTrees(Protocol):
     """Jobs that wait for others. Written by `commit` alone, and by whatever removes or retries jobs: a child that is
     removed or cancelled is waited for no more, a failed one that is retried is waited for again, and a retried parent
     waits for those."""
@@ -312,7 +312,7 @@ class Waits(Protocol):
         """Open gates in the order of their ids; `after` is the last one seen."""
         ...
 
-    async def listening(
+    async def waits_for_topic(
         self,
         topic: str,
         keys: Sequence[str] | None,
@@ -325,7 +325,7 @@ class Waits(Protocol):
         `before`, a feed cursor, those that were there before that event."""
         ...
 
-    async def told(
+    async def events_by_kind(
         self, kind: str, *, since: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[FeedItem]:
         """Events of a kind that others may wait for, in the order they were committed; with `since`, those after the
@@ -387,7 +387,7 @@ class GoesBack(Protocol):
     """A store whose server may come back without its last writes: a failover, a loss of power."""
 
     @property
-    def lives(self) -> int:
+    def rewind_epoch(self) -> int:
         """Moves on whenever the server may have gone back: what was known of a run before is then not relied on."""
         ...
 
@@ -424,7 +424,7 @@ class Distant(Protocol):
 
 
 @runtime_checkable
-class Migrates(Protocol):
+class Migratable(Protocol):
     """A store whose tables are created and updated by numbered steps."""
 
     async def migrate(self) -> list[int]:
@@ -434,7 +434,7 @@ class Migrates(Protocol):
     async def close(self) -> None: ...
 
 
-class Home(msgspec.Struct, frozen=True):
+class DatabaseIdentity(msgspec.Struct, frozen=True):
     """Which database of which server a connection leads to. Two servers may have the same one: since when they run
     tells them apart."""
 
@@ -446,12 +446,12 @@ class Home(msgspec.Struct, frozen=True):
 class Enlists(Protocol):
     """A store in a database that users have tables in too: units can be part of their transactions."""
 
-    async def home(self, *, fresh: bool = False) -> Home:
+    async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
         """Where it is, as far as is known; `fresh` asks the server, which may have been started anew."""
         ...
 
     @property
-    def whereabouts(self) -> str:
+    def identity_query(self) -> str:
         """The statement that asks a connection for `database`, `since` and the isolation level of its transaction."""
         ...
 
@@ -461,7 +461,7 @@ class Enlists(Protocol):
         ...
 
 
-class Store(Commits, EventLog, Feed, Runs, QueueAdmin, Families, Schedules, Waits, State, Housekeeping, Protocol):
+class Store(WorkQueue, EventLog, Feed, Runs, QueueAdmin, JobTrees, Schedules, Waits, State, Housekeeping, Protocol):
     """A backend.
 
     What goes together: the ids of a run's jobs begin with `<run>.`, state under `run/<run>/` and the stream of a run go

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from ..core.clock import LATEST_MS, iso, moment_ms
+from ..core.clock import LATEST_MS, datetime_ms, iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, ConfigError
 from ..ports.store import ScheduleRow
@@ -122,7 +122,7 @@ def _moment(moment: datetime | None, name: str) -> int | None:
         raise BadSchedule(
             f"{name}={moment!r} has no time zone: write datetime(…, tzinfo=UTC), or tzinfo=ZoneInfo('Europe/Berlin')"
         )
-    return moment_ms(moment)
+    return datetime_ms(moment)
 
 
 def _zone(tz: str) -> ZoneInfo:

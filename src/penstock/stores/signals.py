@@ -13,7 +13,7 @@ class TopicListener:
     def __init__(self) -> None:
         self._changed = asyncio.Event()
 
-    def hear(self) -> None:
+    def notify(self) -> None:
         self._changed.set()
 
     async def wait(self, timeout: float | None = None) -> bool:
@@ -51,12 +51,12 @@ class TopicSignals:
         # A commit touches many topics, of which hardly any has a listener.
         for topic in self._listeners.keys() & topics:
             for listener in self._listeners[topic]:
-                listener.hear()
+                listener.notify()
 
-    def fire_all(self) -> None:
+    def notify_all(self) -> None:
         for listeners in self._listeners.values():
             for listener in listeners:
-                listener.hear()
+                listener.notify()
 
     @property
     def silent(self) -> bool:

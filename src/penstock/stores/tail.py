@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Protocol
 
 from ..core.events import Event
-from ..core.outage_retry import Patience
+from ..core.outage_retry import OutageRetry
 from ..ports.store import Signals
 
 PAGE = 500
@@ -21,10 +21,10 @@ async def follow(read: Reads, signals: Signals, stream: str, after: str | None) 
     """Listens first and reads by cursor afterwards, so nothing can fall between backfill and live.
 
     A store that goes away is waited for, and the reading goes on where it was."""
-    cursor, patience = after, Patience(f"stream {stream}")
+    cursor, patience = after, OutageRetry(f"stream {stream}")
     with signals.listen(f"stream:{stream}") as listener:
         while True:
-            page = await patience.of(read, stream, after=cursor, limit=PAGE)
+            page = await patience.call(read, stream, after=cursor, limit=PAGE)
             for event in page:
                 cursor = event.id
                 yield event

@@ -184,8 +184,8 @@ def unchanged(*loggers: str) -> Iterator[None]:
 
 
 def _usual() -> Hides:
-    from ..settings import Settings
     from ..core.redaction import Redactor
+    from ..settings import Settings
 
     return Redactor(Settings().redact)
 

@@ -174,7 +174,7 @@ class Timeline:
         self._wake()
 
     def _wake(self) -> None:
-        self._stage.store.signals.fire_all()
+        self._stage.store.signals.notify_all()
 
 
 _LIVE = tuple(

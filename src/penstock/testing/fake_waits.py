@@ -19,9 +19,9 @@ from ..core.durations import Duration
 from ..core.errors import AwaitTimeout, BadArgument, Suspension
 from ..core.events import Event
 from ..core.json_match import contains
-from ..core.payload import pack, plain
+from ..core.payload import pack, to_plain
 from ..core.retry import Retries
-from ..core.schemas import checker
+from ..core.schemas import make_validator
 from ..durable.call_recorder import Durables
 from ..durable.calls import Durable, Gate, Outcome, RunCall
 from ..durable.journal import Call, Entry, Journal, encode
@@ -161,13 +161,13 @@ class FakeSleeping:
             trigger = gate._trigger
             data = pack(answer, f"the payload of trigger {trigger.name!r}")
             if trigger._body.schema is not None:
-                checker(trigger._body.schema, f"the payload of trigger {trigger.name!r}")(plain(answer, "it"))
+                make_validator(trigger._body.schema, f"the payload of trigger {trigger.name!r}")(to_plain(answer, "it"))
             trigger.settle(GateResult(self.now_ms, msgspec.Raw(data)))
 
     def _event(self, gate: EventGate, answer: Any) -> Event:
         if isinstance(answer, Event):
             return answer
-        data = plain(answer, f"the data of {gate._event}")
+        data = to_plain(answer, f"the data of {gate._event}")
         if gate._match and not contains(data, gate._match):
             raise AssertionError(f"{gate._event} is waited for with match={gate._match!r}, and the test gives {data!r}")
         now = self.now_ms
@@ -219,7 +219,7 @@ class FakeDurables(Durables):
     def keep(self, call: Call, value: Any, error: str | None = None) -> Entry:
         entry = super().keep(call, value, error)
         if call.kind == "run" and error is None:
-            self._sleeping.ran.append(Ran(call.key.rpartition("#")[0], plain(value, call.key)))
+            self._sleeping.ran.append(Ran(call.key.rpartition("#")[0], to_plain(value, call.key)))
         return entry
 
     def run(

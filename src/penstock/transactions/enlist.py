@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ..core.errors import NoOutbox, TransactionError
-from ..ports.store import Enlists, Home
+from ..ports.store import DatabaseIdentity, Enlists
 from ..ports.unit import Unit
 from .connections.connection import POSTGRES, Line, check_begun, line_of
 from .outbox import SQL, presence, row_of
@@ -14,7 +14,7 @@ from .outbox import SQL, presence, row_of
 # In a transaction that keeps to its first snapshot, an event could miss whoever began to wait for it meanwhile.
 JOINED = "read committed"
 
-AskHome = Callable[[bool], Awaitable[Home]]  # whether to ask anew
+AskHome = Callable[[bool], Awaitable[DatabaseIdentity]]  # whether to ask anew
 
 
 class Enlisting:
@@ -42,11 +42,11 @@ class Enlisting:
         """The isolation level, if the line leads to the store's own database."""
         if self._store is None or line.dialect != POSTGRES:
             return None
-        [(database, since, isolation)] = await line.run(self._store.whereabouts)
+        [(database, since, isolation)] = await line.run(self._store.identity_query)
         known = await self._ask_home(False)
         if known.database == database and known.since != since:
             known = await self._ask_home(True)  # it was started anew, or it is another server's
-        return str(isolation) if known == Home(database, since) else None
+        return str(isolation) if known == DatabaseIdentity(database, since) else None
 
     async def _check_there(self, line: Line, isolation: str | None) -> None:
         if await line.run(presence(line.dialect)):

@@ -42,8 +42,8 @@ def row_of(unit: Unit) -> Row:
 def unit_of(text: str) -> Unit:
     """The unit of a row. However often it is handed over, it is applied once: by a key of its own, or by its id."""
     unit = _decoder.decode(text)
-    if unit.once is None:
-        unit.once = f"outbox/{unit.id}"
+    if unit.once_key is None:
+        unit.once_key = f"outbox/{unit.id}"
     return unit
 
 

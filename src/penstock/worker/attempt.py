@@ -34,7 +34,7 @@ from ..core.errors import (
 )
 from ..core.events import BadEmit, Body, check_kind
 from ..core.payload import NULL, pack, unpack
-from ..core.retry import asked_delay
+from ..core.retry import requested_delay
 from ..durable import declared_waits as awaiting
 from ..durable.declared_waits import Diverted
 from ..durable.session import Sleeping
@@ -233,7 +233,7 @@ class Attempt:
         if isinstance(problem, Retry) and failures >= policy.attempts:
             error = _in_vain(error, failures, policy.attempts)
         elif delay is not None and not isinstance(problem, Retry):  # which says so itself
-            error = _said_of_delay(error, self.work.recorder.text(asked_delay(problem)[1]))
+            error = _said_of_delay(error, self.work.recorder.text(requested_delay(problem)[1]))
         if sleeping is None:
             return Failure(await self._spoken(), error, delay, schema_error)
         if sleeping.suspended:

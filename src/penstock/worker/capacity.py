@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 
-from ..ports.unit import Ask, Claim, RateLimit, Want
+from ..ports.unit import Claim, ClaimRequest, QueueDemand, RateLimit
 
 QUICK = 0.005  # seconds a handler may take
 PROOF = 64  # quick ones in a row before anything is read ahead
@@ -148,7 +148,7 @@ class Asking:
         """Somebody has heard of work and is about to ask. What is asked for already may have been answered before."""
         self._looks += 1
 
-    def ask(self, queues: Mapping[str, QueueLimits], finishing: Counter[str]) -> Ask | None:
+    def ask(self, queues: Mapping[str, QueueLimits], finishing: Counter[str]) -> ClaimRequest | None:
         """What there is room for, counting the slots that the commit on its way sets free."""
         most = self._concurrency + self._ahead.most(self._concurrency)
         free = most - self._all_held - self.promised + self._leaving.total() + finishing.total()
@@ -156,7 +156,7 @@ class Asking:
         for queue, limits in queues.items() if free > 0 else ():
             room = min(self._room(queue, limits) + finishing[queue], free)
             if room > 0:
-                wants.append(Want(queue, room, limits.rate, limits.max_active))
+                wants.append(QueueDemand(queue, room, limits.rate, limits.max_active))
         if not wants:
             return None
         # Whoever is first in line is served first: take turns.
@@ -165,7 +165,7 @@ class Asking:
             self._kept[want.queue] += want.limit
         self.promised += free
         self._leaving.update(finishing)
-        ask = Ask((*wants[self._turn :], *wants[: self._turn]), self._lease_ms, self._worker, free)
+        ask = ClaimRequest((*wants[self._turn :], *wants[: self._turn]), self._lease_ms, self._worker, free)
         self._under_way[id(ask)] = self._looks
         return ask
 
@@ -175,10 +175,10 @@ class Asking:
             most += self._ahead.most(most)
         return most - self._held[queue] - self._kept[queue] + self._leaving[queue]
 
-    def answered(self, ask: Ask, finishing: Counter[str], claims: Sequence[Claim]) -> bool:
+    def answered(self, ask: ClaimRequest, finishing: Counter[str], claims: Sequence[Claim]) -> bool:
         """Holds what came; whether it leaves room that somebody has looked for meanwhile, in vain."""
         self._leaving.subtract(finishing)
-        for want in ask.wants:
+        for want in ask.queues:
             self._kept[want.queue] -= want.limit
         free = ask.limit or 0
         self.promised -= free
@@ -188,9 +188,9 @@ class Asking:
         looked = self._under_way.pop(id(ask), self._looks) < self._looks
         return looked and len(claims) < free
 
-    def left(self, ended: Counter[str], ask: Ask | None) -> bool:
+    def left(self, ended: Counter[str], ask: ClaimRequest | None) -> bool:
         """So many attempts of each queue are over; whether there is one whose slot their commit did not ask for."""
         self._held.subtract(ended)
         self._all_held -= ended.total()
-        asked = {want.queue for want in ask.wants} if ask is not None else set()
+        asked = {want.queue for want in ask.queues} if ask is not None else set()
         return not asked.issuperset(ended)

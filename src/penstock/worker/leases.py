@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from ..core.errors import StoreError
-from ..ports.store import Commits
+from ..ports.store import WorkQueue
 from ..ports.unit import Claim
 from .blocked_loop import LONG, LoopWatch
 
@@ -21,7 +21,7 @@ class LeaseKeeper:
     """Renews what the worker holds every third of a lease, and says which claims are lost or cancelled."""
 
     def __init__(
-        self, store: Commits, lease_ms: int, held: Callable[[], Iterable[Claim]], lost: Callable[[list[Claim]], None]
+        self, store: WorkQueue, lease_ms: int, held: Callable[[], Iterable[Claim]], lost: Callable[[list[Claim]], None]
     ) -> None:
         self._store = store
         self._lease_ms = lease_ms

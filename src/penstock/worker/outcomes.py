@@ -11,9 +11,9 @@ import msgspec
 
 from ..commit.committer import Intent
 from ..core.errors import PenstockError
-from ..core.event_bodies import Recorder
+from ..core.event_bodies import EventBodies
 from ..core.payload import pack
-from ..core.retry import told
+from ..core.retry import error_attribute
 from ..durable.journal import Kept
 from ..handlers.handler import Handler
 from ..ports.unit import Claim, StateWrite
@@ -41,9 +41,9 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     stack: str | None = None
 
     @classmethod
-    def of(cls, problem: BaseException, recorder: Recorder) -> ErrorInfo:
+    def of(cls, problem: BaseException, recorder: EventBodies) -> ErrorInfo:
         """The error with its stack in the user's own code, its secrets hidden."""
-        code = told(problem, "code")
+        code = error_attribute(problem, "code")
         stack = None
         if not isinstance(problem, PenstockError) or problem.__traceback__ is not None:
             frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not _ours(frame.filename)]
@@ -61,7 +61,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 _OURS = tuple(os.path.dirname(file) + os.sep for file in (os.path.dirname(__file__), asyncio.__file__))
 
 
-def unrecorded(error: ErrorInfo, problem: BaseException, recorder: Recorder) -> ErrorInfo:
+def unrecorded(error: ErrorInfo, problem: BaseException, recorder: EventBodies) -> ErrorInfo:
     """The same error, and that something went wrong while it was recorded; its stack is left out."""
     why = recorder.text(f"{type(problem).__name__}: {_text(problem)}")[:MAX_MESSAGE]
     return ErrorInfo(f"{error.error} (what else it left could not be recorded: {why})", error.name, error.code)
@@ -163,7 +163,7 @@ class Work(Protocol):
 
     claim: Claim
     handler: Handler
-    recorder: Recorder
+    recorder: EventBodies
     stream: str
     subject: str | None  # of its events; None where the stream's name says it
     shown_correlation: str | None  # likewise

@@ -16,7 +16,7 @@ from ..core.errors import ChildrenPending, StoreError
 from ..durable.session import OUTDATED
 from ..ports.runner import Runner
 from ..ports.store import Distant, Listener, Store
-from ..ports.unit import Ask, Claim, Claims, Refused
+from ..ports.unit import Claim, ClaimBatch, ClaimRequest, Refused
 from .attempt import LEASE_LOST, SHUTDOWN, Attempt
 from .capacity import PATIENCE, Asking, QueueLimits, ReadAhead
 from .leases import LeaseKeeper
@@ -139,10 +139,10 @@ class Worker:
     def _nudge(self) -> None:
         """Has the store looked at again, before anything is heard of it."""
         if self._listener is not None:
-            self._listener.hear()
+            self._listener.notify()
 
-    async def _claim(self, ask: Ask) -> None:
-        work: Claims | None = None
+    async def _claim(self, ask: ClaimRequest) -> None:
+        work: ClaimBatch | None = None
         try:
             work = await self._store.claim(ask)
         except StoreError as problem:
@@ -156,15 +156,15 @@ class Worker:
             return MAX_IDLE
         return min(max((self._next_due - self._clock.now_ms()) / 1000, 0.001), MAX_IDLE)
 
-    def ask(self, finishing: Counter[str]) -> Ask | None:
+    def ask(self, finishing: Counter[str]) -> ClaimRequest | None:
         """What this worker can take, counting the slots that the commit on its way sets free."""
         if self._stopping.is_set() or self._quarantine.busy:
             return None
         return self._asking.ask(self._queues, finishing)
 
-    def take(self, ask: Ask, finishing: Counter[str], work: Claims | None) -> None:
+    def take(self, ask: ClaimRequest, finishing: Counter[str], work: ClaimBatch | None) -> None:
         if work is None:
-            work = Claims(next_due=self._clock.now_ms() + 500)  # no answer: ask again soon
+            work = ClaimBatch(next_due=self._clock.now_ms() + 500)  # no answer: ask again soon
         if self._asking.answered(ask, finishing, work.claims):
             self._nudge()
         self._next_due = self._soonest(ask, work.next_due)
@@ -177,15 +177,15 @@ class Worker:
             else:
                 self._hold(claim)
 
-    def free(self, ended: Counter[str], ask: Ask | None) -> None:
+    def free(self, ended: Counter[str], ask: ClaimRequest | None) -> None:
         if self._asking.left(ended, ask):
             self._nudge()  # a slot is free, and no commit asked for work to fill it
 
-    def _soonest(self, ask: Ask, due: int | None) -> int | None:
+    def _soonest(self, ask: ClaimRequest, due: int | None) -> int | None:
         """When there is more to claim. An answer says nothing of queues that were not asked for, because they had no
         slot free just then: what was said of them before still holds."""
         known = self._next_due
-        if known is None or known <= self._clock.now_ms() or len(ask.wants) == len(self._queues):
+        if known is None or known <= self._clock.now_ms() or len(ask.queues) == len(self._queues):
             return due
         return known if due is None else min(known, due)
 

@@ -19,7 +19,7 @@ from penstock.core.errors import PenstockError
 AT_ONCE = 20  # triggers
 
 
-async def fire_all(url: str, tokens: list[str], times: int, name: str) -> dict[str, object]:
+async def notify_all(url: str, tokens: list[str], times: int, name: str) -> dict[str, object]:
     told: Counter[str] = Counter()
     fired: list[str] = []
 
@@ -54,7 +54,7 @@ def main() -> None:
     if not sys.stdin.readline():
         return  # nobody needs us
     tokens = options.tokens.read_text().split()
-    print(json.dumps(asyncio.run(fire_all(options.url, tokens, options.times, options.name))), flush=True)
+    print(json.dumps(asyncio.run(notify_all(options.url, tokens, options.times, options.name))), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from penstock.core.errors import StoreError
-from penstock.ports.store import Commits
+from penstock.ports.store import WorkQueue
 from penstock.ports.unit import Claim
 
 
@@ -14,7 +14,7 @@ class TaskKeeper:
     """Does what `jobs.leases.LeaseKeeper` does, on the loop."""
 
     def __init__(
-        self, store: Commits, lease_ms: int, held: Callable[[], Iterable[Claim]], lost: Callable[[list[Claim]], None]
+        self, store: WorkQueue, lease_ms: int, held: Callable[[], Iterable[Claim]], lost: Callable[[list[Claim]], None]
     ) -> None:
         self._store = store
         self._lease_ms = lease_ms

@@ -15,7 +15,7 @@ import msgspec
 import penstock.commit.committer as group_commit
 import penstock.flows.units as assemble
 import penstock.worker.quarantine as quarantine
-from penstock.ports.unit import Ask, CommitReply, Committed, Conflict, Unit
+from penstock.ports.unit import ClaimRequest, CommitReply, Committed, Conflict, Unit
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing
 from penstock.stores.sqlite import writer as writing
@@ -78,7 +78,7 @@ class _SplitStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         first = [msgspec.structs.replace(unit, jobs=[]) for unit in units]
         reply = await self._inner.commit(first, ask)
         rest = [
@@ -155,8 +155,8 @@ def new_id_on_repeat() -> None:
 
 @mutant("the second instance of a step is given the job id of the first", "simulation", "sweep:fan-out", "kill")
 def job_id_reused() -> None:
-    original = assemble.step_job
-    assemble.step_job = lambda run, step, n: original(run, step, 1)
+    original = assemble.step_job_id
+    assemble.step_job_id = lambda run, step, n: original(run, step, 1)
 
 
 @mutant("a dead letter is sent again under the id of the job that died", "simulation", "sweep:dead letter")
@@ -249,7 +249,7 @@ class _LooseMoves:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         moves = [unit for unit in units if unit.schedule is not None]
         if not moves:
             return await self._inner.commit(units, ask)  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ import msgspec
 
 import penstock.commit.committer as group_commit
 from penstock.core.errors import StoreError, StoreFull
-from penstock.ports.unit import Ask, CommitReply, Committed, Unit
+from penstock.ports.unit import ClaimRequest, CommitReply, Committed, Unit
 from penstock.stores.redis import scripts, store
 
 
@@ -46,7 +46,7 @@ def split_units(patch: Patch) -> None:
     """An attempt's events and the jobs they start are two scripts."""
     whole = store.RedisStore.commit
 
-    async def commit(self: Any, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self: Any, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         reply = await whole(self, [msgspec.structs.replace(unit, jobs=[]) for unit in units], ask)
         rest = [
             Unit(f"{unit.id}-jobs", jobs=unit.jobs)

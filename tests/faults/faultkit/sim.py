@@ -404,7 +404,7 @@ class World:
 
     def _glance(self, store: InlineStore) -> None:
         self._glances.discard(store)
-        store.signals.fire_all()
+        store.signals.notify_all()
 
     # Clients
 

@@ -88,7 +88,7 @@ class Stage:
         """Waits until nothing is under way; at no moment may there be a run that nothing will move on."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
-            loose = await self.store.loose_runs()
+            loose = await self.store.stuck_runs()
             assert not loose, f"open runs with no job and no wait: {loose}"
             queues = [queue for queue in await self.store.queues() if not queue.name.endswith("-dlq")]
             busy = sum(queue.counts[state] for queue in queues for state in LIVE)

@@ -18,7 +18,7 @@ from penstock.testing.clock import START_MS, FakeClock
 
 from .backends import Backend
 from .length import HERE
-from .ticker import HANDLERS, fire_all
+from .ticker import HANDLERS, notify_all
 
 
 class Report(msgspec.Struct):
@@ -53,7 +53,7 @@ async def race_schedulers(
                 await asyncio.to_thread(teller.begin)
             told: list[int] = []
             if mutant is None:  # a mutant is for life, and this process has others to play
-                await fire_all(app, told.append)
+                await notify_all(app, told.append)
             for teller in tellers[kills:]:
                 report.told += await asyncio.to_thread(teller.finish)
             report.told += len(told)

@@ -129,7 +129,7 @@ async def _ended(app: App) -> bool:
 
 async def _calm(app: App, patience: float) -> None:
     """Until everything that is due by now has been done."""
-    app.store.signals.fire_all()
+    app.store.signals.notify_all()
     await until(lambda: _nothing_due(app), timeout=patience)
 
 

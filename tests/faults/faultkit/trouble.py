@@ -94,7 +94,7 @@ class Load:
         """At no moment is there an open run that nothing will move on."""
         while True:
             try:
-                loose = await self.app.store.loose_runs()
+                loose = await self.app.store.stuck_runs()
             except StoreUnavailable:
                 loose = []
             self.looks += 1
@@ -126,7 +126,7 @@ class Load:
         )
         self.problems += [str(violation) for violation in check(history)]
         self.problems += [] if not acknowledged else await self._unlike_what_was_said()
-        self.problems += [f"loose: {run}" for run in await self.app.store.loose_runs()]
+        self.problems += [f"loose: {run}" for run in await self.app.store.stuck_runs()]
 
     async def _unlike_what_was_said(self) -> list[str]:
         written = Counter(

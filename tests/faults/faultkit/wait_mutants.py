@@ -17,7 +17,7 @@ import penstock.durable.waits as waits
 import penstock.flows.delivery as deliveries
 from penstock.core.payload import unpack
 from penstock.durable.wait_records import GateResult
-from penstock.ports.unit import Ask, CloseWait, CommitReply, Committed, OpenWait, Suspended, Unit
+from penstock.ports.unit import ClaimRequest, CommitReply, Committed, NewWait, SettleWait, Suspended, Unit
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing
 
@@ -45,7 +45,7 @@ class _Rewritten:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         reply = await self._inner.commit([self._change(unit) for unit in units], ask)
         rest = [
             later
@@ -64,7 +64,7 @@ def gates_unnamed() -> None:
     def change(unit: Unit) -> Unit:
         if not isinstance(unit.outcome, Suspended):
             return unit
-        known = [wait for wait in unit.waits if isinstance(wait, OpenWait) and wait.kind == "trigger"]
+        known = [wait for wait in unit.waits if isinstance(wait, NewWait) and wait.kind == "trigger"]
         return msgspec.structs.replace(unit, waits=[wait for wait in unit.waits if wait not in known])
 
     wrap_store(lambda store: _Rewritten(store, change, lambda _: None))
@@ -91,7 +91,7 @@ def close_unchecked() -> None:
     original = committing.Committer._check_rest
 
     def check(self: Any, unit: Unit) -> Any:
-        opened = [wait for wait in unit.waits if not isinstance(wait, CloseWait)]
+        opened = [wait for wait in unit.waits if not isinstance(wait, SettleWait)]
         return original(self, msgspec.structs.replace(unit, waits=opened))
 
     committing.Committer._check_rest = check  # type: ignore[method-assign]
@@ -140,9 +140,9 @@ def losers_begun_again() -> None:
     """Once `ctx.first` is decided, the wait that was let go still gives up when its own time comes."""
     assert hasattr(waits, "expire")
 
-    async def expire(sleeping: Any, call: Any, gate: OpenWait, _opened: int) -> None:
+    async def expire(sleeping: Any, call: Any, gate: NewWait, _opened: int) -> None:
         call.settle(GateResult(sleeping.now_ms, timeout=True))
-        await sleeping.expire([CloseWait(gate.id, "expired")])
+        await sleeping.expire([SettleWait(gate.id, "expired")])
 
     async def first_of(self: Any, calls: Any, call: Any) -> tuple[str, Any]:
         with self.exclusive("ctx.first"):

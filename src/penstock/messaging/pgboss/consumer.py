@@ -15,7 +15,7 @@ from typing import Any
 
 from ...core.errors import AttemptTimeout, PayloadError, PenstockError, Permanent, StoreError
 from ...core.payload import parse
-from ...ports.bridge import Hands, Message, Write
+from ...ports.bridge import BridgeHost, Message, WriteUnits
 from ...stores.postgres import PostgresStore
 from ...stores.postgres.connection import Connection, Connections
 from .queues import Held, Queues
@@ -32,7 +32,7 @@ class Consumer:
         self,
         queue: str,
         target: Handover | Handler,
-        hands: Hands,
+        hands: BridgeHost,
         queues: Queues,
         connections: Connections,
         shared: PostgresStore | None,
@@ -69,14 +69,14 @@ class Consumer:
         await self._work(held)
         return True
 
-    async def _hand_over(self, connection: Connection, write: Write) -> bool:
+    async def _hand_over(self, connection: Connection, write: WriteUnits) -> bool:
         """One transaction: the job is claimed, what it starts is written, and it is completed."""
         held = await self._queues.claim(connection, self._queue)
         if held is None:
             return False
         try:
             async with connection.transaction():
-                await self._taken(held, self._hands.joined(write))
+                await self._taken(held, self._hands.with_writer(write))
         except PenstockError as problem:
             if isinstance(problem, StoreError):
                 raise
@@ -110,7 +110,7 @@ class Consumer:
                 raise
             raise AttemptTimeout(f"it took longer than its queue's expireInSeconds, {held.expires:g} s") from None
 
-    async def _taken(self, held: Held, hands: Hands) -> Any:
+    async def _taken(self, held: Held, hands: BridgeHost) -> Any:
         data = parse(held.data, f"the data of pg-boss job {held.id}") if held.data is not None else None
         message = Message(held.id, self._queue, data, held.retries + 1)
         if not isinstance(self._target, Handover):

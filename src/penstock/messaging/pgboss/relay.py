@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from uuid import NAMESPACE_URL, uuid5
 
 from ...core.errors import PenstockError, StoreError
-from ...ports.bridge import Hands
+from ...ports.bridge import BridgeHost
 from ...ports.store import FeedItem
 from ...stores.postgres.connection import Connections
 from .queues import Queues
@@ -26,7 +26,7 @@ class Relay:
     """Sends events of some kinds to queues."""
 
     def __init__(
-        self, kinds: Mapping[str, str], hands: Hands, queues: Queues, connections: Connections, place: str
+        self, kinds: Mapping[str, str], hands: BridgeHost, queues: Queues, connections: Connections, place: str
     ) -> None:
         self._kinds = kinds
         self._hands = hands
@@ -36,9 +36,9 @@ class Relay:
 
     async def begin(self) -> None:
         """From now on, the first time; later from where it was left."""
-        if await self._hands.recall(self._key) is None:
+        if await self._hands.load_value(self._key) is None:
             newest = await self._hands.store.feed(None)
-            await self._hands.remember(self._key, newest[-1].cursor if newest else "")
+            await self._hands.save_value(self._key, newest[-1].cursor if newest else "")
 
     async def run(self) -> None:
         with self._hands.store.signals.listen("events") as listener:
@@ -55,12 +55,12 @@ class Relay:
 
     async def relay_page(self) -> int:
         """Sends what is in the next page of the feed; gives how long the page was."""
-        items = await self._hands.store.feed(await self._hands.recall(self._key), PAGE)
+        items = await self._hands.store.feed(await self._hands.load_value(self._key), PAGE)
         for item in items:
             if item.event.kind in self._kinds:
                 await self._send(item)
         if items:
-            await self._hands.remember(self._key, items[-1].cursor)
+            await self._hands.save_value(self._key, items[-1].cursor)
         return len(items)
 
     async def _send(self, item: FeedItem) -> None:

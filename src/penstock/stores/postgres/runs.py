@@ -80,4 +80,4 @@ async def _end(connection: Connection, sql: Statements, until: int | None, befor
 
 
 async def loose(connection: Connection, sql: Statements, limit: int) -> list[str]:
-    return [row[0] for row in await connection.fetch(sql.loose_runs, limit)]
+    return [row[0] for row in await connection.fetch(sql.stuck_runs, limit)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.ids import token
-from ...ports.unit import Ask, Claim, Claims, Want
+from ...core.ids import new_token
+from ...ports.unit import Claim, ClaimBatch, ClaimRequest, QueueDemand
 from .names import outside
 from .resp import HEAD, Part
 from .schedulers import Scheduled
@@ -13,17 +13,17 @@ from .schedulers import Scheduled
 FIXED = 15  # values that every claim has
 
 
-def encode(ask: Ask | None) -> list[Part]:
+def encode(ask: ClaimRequest | None) -> list[Part]:
     """What plain_claims.lua and claim.lua read."""
     if ask is None:
         return [0]
-    out: list[Part] = [len(ask.wants), ask.lease_ms, ask.worker, token(), "" if ask.limit is None else ask.limit]
-    for want in ask.wants:
+    out: list[Part] = [len(ask.queues), ask.lease_ms, ask.worker, new_token(), "" if ask.limit is None else ask.limit]
+    for want in ask.queues:
         out += _want(want)
     return out
 
 
-def _want(want: Want) -> tuple[Part, ...]:
+def _want(want: QueueDemand) -> tuple[Part, ...]:
     rate = want.rate
     limits: tuple[Part, ...] = ("", "", "0")
     if rate is not None:
@@ -31,13 +31,13 @@ def _want(want: Want) -> tuple[Part, ...]:
     return want.queue, want.limit, *limits, "" if want.max_active is None else want.max_active
 
 
-def claims(reply: Any, here: int | None) -> Claims:
+def claims(reply: Any, here: int | None) -> ClaimBatch:
     """What was handed out. The time to ask again is told by the clock of whoever asks, which says `here`: by that of a
     server that is behind it would seem to be over already, and be asked for again and again."""
     now, due = reply[2:4]
     if due is not None and here is not None:
         due += here - now
-    return Claims([_claim(row, now) for row in _rows(reply)], due)
+    return ClaimBatch([_claim(row, now) for row in _rows(reply)], due)
 
 
 def scheduled(reply: Any) -> list[Scheduled]:

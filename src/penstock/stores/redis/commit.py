@@ -15,19 +15,19 @@ from ...ports.unit import (
     Conflict,
     Dead,
     Fenced,
-    GivenBack,
-    Keep,
+    KeepJobs,
     NewJob,
-    OpenWait,
+    NewWait,
     Outcome,
     Parent,
     Receipt,
     Refused,
+    Released,
     RetryAt,
     Suspended,
     Unit,
     WaitChange,
-    forgettable,
+    needs_receipt,
 )
 from .names import inside, outside
 from .options import options_of
@@ -56,7 +56,7 @@ def encode(unit: Unit) -> list[Part]:
     out = _plain_end(unit)
     add = out.extend
     if not out:
-        add(("U", unit.id, _FLAG[forgettable(unit)]))
+        add(("U", unit.id, _FLAG[needs_receipt(unit)]))
         if claim is not None:
             add(("C", claim.queue, inside(claim.job), claim.attempt, claim.token, claim.run or ""))
             if unit.outcome is not None:
@@ -75,7 +75,7 @@ def encode(unit: Unit) -> list[Part]:
         _encode_job(job, add)
     for memo in unit.memos:
         add(("M", memo.scope, memo.name, memo.value))
-    if unit.waits or unit.state or unit.takes or unit.wakes or unit.schedule is not None or unit.once is not None:
+    if unit.waits or unit.state or unit.removes or unit.wakes or unit.schedule is not None or unit.once_key is not None:
         _encode_rest(unit, out)
     return out
 
@@ -89,7 +89,7 @@ def _plain_end(unit: Unit) -> list[Part]:
     end: list[Part] = ["Y", unit.id, claim.queue, inside(claim.job), claim.attempt, claim.token, value]
     if run is None:
         return end if claim.run is None and not unit.jobs else []
-    if run.paused or run.cancel_jobs or run.after is not None or forgettable(unit):
+    if run.paused or run.cancel_jobs or run.after is not None or needs_receipt(unit):
         return []
     end[0] = "Z"
     end += (run.id, run.expect, run.record, run.flow, run.status, _FLAG[run.closed])
@@ -105,13 +105,13 @@ def _encode_rest(unit: Unit, out: list[Part]) -> None:
         add(("" if write.expect is None else write.expect, "" if write.expires is None else write.expires))
     for job in unit.wakes:
         add(("K", inside(job)))
-    for job in unit.takes:
+    for job in unit.removes:
         add(("T", inside(job)))
     move = unit.schedule
     if move is not None:
         add(("D", move.id, move.slot, "" if move.next is None else move.next))
-    if unit.once is not None:
-        add(("N", unit.once))
+    if unit.once_key is not None:
+        add(("N", unit.once_key))
 
 
 def encode_put(row: ScheduleRow, was: ScheduleRow | None) -> list[Part]:
@@ -142,11 +142,11 @@ def _outcome(outcome: Outcome) -> tuple[Part, ...]:
             return "O", "suspended", "" if due is None else due, "", "", "", "", ""
         case Cancelled(reason=reason):
             return "O", "cancelled", "", reason, "", "", "", ""
-        case GivenBack(due=due, hold=hold):
+        case Released(due=due, hold_until=hold):
             return "O", "given_back", due, "" if hold is None else hold, "", "", "", ""
 
 
-def _keep(keep: Keep | None) -> tuple[Part, Part]:
+def _keep(keep: KeepJobs | None) -> tuple[Part, Part]:
     if keep is None:
         return "", ""
     return "" if keep.count is None else keep.count, "" if keep.age_ms is None else keep.age_ms
@@ -166,24 +166,24 @@ def _encode_job(job: NewJob, add: Callable[[tuple[Part, ...]], None]) -> None:
     started, added, id, scope = job.started, job.added, inside(job.id), job.scope
     if scope is None and id != job.id:
         scope = job.id
-    begins = (started.stream, started.head) if started is not None else ("", "")
+    begins = (started.stream, started.body_prefix) if started is not None else ("", "")
     add(("J", id, job.queue, job.name, job.payload, job.run or "", job.opts, *begins, options_of(job)))
     if job.priority or job.due or scope or job.rate_key or job.dedupe is not None:
         add(("B", job.priority, job.due, scope or "", job.rate_key or "", _FLAG[job.dedupe is not None]))
     if added is not None:
         add(("A", added.stream, added.body, added.kind or ""))
-    if job.waits or job.parent is not None:
-        add(("F", _FLAG[job.waits], *_parent(job.parent)))
+    if job.waits_for_children or job.parent is not None:
+        add(("F", _FLAG[job.waits_for_children], *_parent(job.parent)))
 
 
 def _parent(parent: Parent | None) -> tuple[Part, ...]:
     if parent is None:
         return "", "", "", ""
-    return inside(parent.id), parent.queue, parent.on_failure.value, inside(parent.instead) if parent.instead else ""
+    return inside(parent.id), parent.queue, parent.on_failure.value, inside(parent.replaces) if parent.replaces else ""
 
 
 def _wait(wait: WaitChange) -> tuple[Part, ...]:
-    if isinstance(wait, OpenWait):
+    if isinstance(wait, NewWait):
         due = "" if wait.due is None else wait.due
         key = wait.key or ""
         return "W", wait.id, wait.run, wait.scope, wait.kind, wait.body, due, wait.job, wait.topic or "", key

@@ -113,7 +113,7 @@ class Client:
         self._closed = False
 
     @property
-    def lives(self) -> int:
+    def rewind_epoch(self) -> int:
         """How many connections there were, the lost ones counted when they are lost: behind the next one there may be
         another server."""
         lost = self._wire is None or not self._wire.open

@@ -13,7 +13,7 @@ import msgspec
 
 from ...core.clock import iso
 from ...core.events import Event
-from ...core.outage_retry import Patience
+from ...core.outage_retry import OutageRetry
 from .connection import Wire, connect
 from .names import outside
 from .place import Place
@@ -25,7 +25,7 @@ Fields = dict[str, str]
 
 async def follow(place: Place, key: str, after: str | None) -> AsyncIterator[Event]:
     """Those after the cursor, all that are kept without one, then live; the connection is its own."""
-    cursor, patience = after or "0-0", Patience(f"job events of {key}")
+    cursor, patience = after or "0-0", OutageRetry(f"job events of {key}")
     wire: Wire | None = None
 
     async def page() -> list[Any]:
@@ -35,7 +35,7 @@ async def follow(place: Place, key: str, after: str | None) -> AsyncIterator[Eve
 
     try:
         while True:
-            for id, flat in await patience.of(page):
+            for id, flat in await patience.call(page):
                 cursor = id.decode()
                 event = event_of(cursor, flat)
                 if event is not None:

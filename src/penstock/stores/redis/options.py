@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...ports.unit import Keep, NewJob, Terms
+from ...ports.unit import KeepJobs, NewJob, PublishedOptions
 from .resp import Part
 
 _encode = msgspec.json.Encoder().encode
@@ -16,8 +16,8 @@ _encode = msgspec.json.Encoder().encode
 def options_of(job: NewJob) -> Part:
     """What is written beside the options of the store's own."""
     if job.dedupe is None:
-        return b"" if job.terms is None else _alone(job.terms)
-    found = {} if job.terms is None else _terms(job.terms)
+        return b"" if job.published is None else _alone(job.published)
+    found = {} if job.published is None else _terms(job.published)
     found["de"] = {"id": job.dedupe.key}
     if job.dedupe.ttl_ms is not None:
         found["de"]["ttl"] = job.dedupe.ttl_ms
@@ -25,11 +25,11 @@ def options_of(job: NewJob) -> Part:
 
 
 @lru_cache(256)  # a handler's jobs all have the same
-def _alone(terms: Terms) -> bytes:
+def _alone(terms: PublishedOptions) -> bytes:
     return _encode(_terms(terms))
 
 
-def _terms(terms: Terms) -> dict[str, Any]:
+def _terms(terms: PublishedOptions) -> dict[str, Any]:
     found: dict[str, Any] = {"attempts": terms.attempts}
     if terms.attempts > 1 and terms.backoff_ms:
         found["backoff"] = {"type": terms.backoff, "delay": terms.backoff_ms}
@@ -41,7 +41,7 @@ def _terms(terms: Terms) -> dict[str, Any]:
     return found
 
 
-def _removal(keep: Keep) -> Any:
+def _removal(keep: KeepJobs) -> Any:
     if keep.age_ms is None:
         return keep.count == 0 or (False if keep.count is None else keep.count)
     age = -(-keep.age_ms // 1000)  # in seconds, and rather too long than too short

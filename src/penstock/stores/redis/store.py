@@ -11,7 +11,7 @@ import msgspec
 
 from ...core.clock import Clock, SystemClock
 from ...core.events import Event, decode_event
-from ...core.ids import event_seq, token
+from ...core.ids import event_seq, new_token
 from ...ports.store import (
     ChildRow,
     DueSchedules,
@@ -24,7 +24,7 @@ from ...ports.store import (
     StateRow,
     WaitRow,
 )
-from ...ports.unit import Ask, Claim, Claims, CommitReply, Committed, JobState, Unit
+from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, Committed, JobState, Unit
 from ..run_search import Begun, search
 from ..signals import TopicSignals
 from ..tail import follow
@@ -63,14 +63,14 @@ class RedisStore:
         self._clock = None if clock is None or isinstance(clock, SystemClock) else clock
         self._namespace = namespace
         self._prefix = queue_prefix or self.address.queue_prefix or housekeeping.usual_prefix(namespace)
-        self._origin = token()
+        self._origin = new_token()
         self._channel = f"{namespace}:live:{self.address.db}"
         name = f"penstock-{self._origin}"
         place = self._place = Place(self.address)
         self._client = Client(place, name)
         self._blocking = BlockingClient(place, name)
         self._subscription = Subscription(
-            place, self._channel, self._origin, self.signals.fire, self.signals.fire_all, self._leave
+            place, self._channel, self._origin, self.signals.fire, self.signals.notify_all, self._leave
         )
 
     async def open(self) -> None:
@@ -88,8 +88,8 @@ class RedisStore:
         await asyncio.sleep(0)  # the loop may end right after: it has to let go of the sockets first
 
     @property
-    def lives(self) -> int:
-        return self._client.lives
+    def rewind_epoch(self) -> int:
+        return self._client.rewind_epoch
 
     def _leave(self) -> None:
         self._client.drop()
@@ -121,14 +121,14 @@ class RedisStore:
 
     # Commits
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         if not units and ask is None:
             return CommitReply([])
         *others, last = committing.batches(units) or [[]]
         calls: list[tuple[str, Sequence[Part]]] = [("turn", [0, *batch]) for batch in others]
         calls.append(("turn", [*claiming.encode(ask), *last]))
         replies = await self._send(calls)
-        work = Claims()
+        work = ClaimBatch()
         touched = committing.topics(replies)
         if ask is not None:
             asked = replies[-1]
@@ -145,8 +145,8 @@ class RedisStore:
         if next_ is not None:
             await self._admin("advance", one.queue, one.job, one.scheduler, *next_)
 
-    async def claim(self, ask: Ask) -> Claims:
-        return (await self.commit((), ask)).work
+    async def claim(self, ask: ClaimRequest) -> ClaimBatch:
+        return (await self.commit((), ask)).claimed
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
         if not claims:
@@ -218,7 +218,7 @@ class RedisStore:
 
         return await search(page, begun, before, limit)
 
-    async def loose_runs(self, limit: int = 100) -> list[str]:
+    async def stuck_runs(self, limit: int = 100) -> list[str]:
         return [id.decode() for id in await self._read("loose", limit)]
 
     # Queues
@@ -264,7 +264,7 @@ class RedisStore:
     # Schedules
 
     async def put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None = None) -> bool:
-        parts = committing.encode(unit if unit is not None else Unit(id=f"put-{token()}"))
+        parts = committing.encode(unit if unit is not None else Unit(id=f"put-{new_token()}"))
         replies = await self._send([("turn", [0, *parts, *committing.encode_put(row, was)])])
         self.signals.fire(committing.topics(replies))
         return isinstance(committing.receipts(replies[0])[0], Committed)
@@ -300,7 +300,7 @@ class RedisStore:
     ) -> list[WaitRow]:
         return [rows.wait(row) for row in await self._read("waits", run, kind, after, limit)]
 
-    async def listening(
+    async def waits_for_topic(
         self,
         topic: str,
         keys: Sequence[str] | None,
@@ -312,7 +312,7 @@ class RedisStore:
         found = await self._read("listening", topic, before, after, limit, int(keys is not None), *(keys or ()))
         return [rows.wait(row) for row in found]
 
-    async def told(
+    async def events_by_kind(
         self, kind: str, *, since: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[FeedItem]:
         return [rows.feed_item(item) for item in await self._read("told", kind, since, after, limit)]

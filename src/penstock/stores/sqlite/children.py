@@ -20,7 +20,7 @@ STATES = (ChildState.UNPROCESSED, ChildState.PROCESSED, ChildState.IGNORED, Chil
 def check(cursor: apsw.Cursor, unit: Unit) -> Refused | None:
     """What is in the way of a unit that completes a parent, or adds a tree."""
     claim = unit.claim
-    completes = not unit.settled and claim is not None and isinstance(unit.outcome, Completed)
+    completes = not unit.children_settled and claim is not None and isinstance(unit.outcome, Completed)
     if claim is not None and completes and cursor.execute(SQL.unsettled, (claim.job,)).fetchone() is not None:
         return Refused("children", claim.job)
     if is_tree(unit) and not _exists(cursor, unit.jobs[0].id):
@@ -31,7 +31,7 @@ def check(cursor: apsw.Cursor, unit: Unit) -> Refused | None:
 
 
 def is_tree(unit: Unit) -> bool:
-    return bool(unit.jobs) and unit.jobs[0].waits
+    return bool(unit.jobs) and unit.jobs[0].waits_for_children
 
 
 def known(cursor: apsw.Cursor, unit: Unit) -> bool:
@@ -47,8 +47,8 @@ def adopt(cursor: apsw.Cursor, job: NewJob) -> None:
     """A job that was added is waited for by its parent."""
     parent = job.parent
     assert parent is not None
-    if parent.instead is not None:
-        cursor.execute(SQL.replace, (job.id, job.queue, parent.id, parent.instead))
+    if parent.replaces is not None:
+        cursor.execute(SQL.replace, (job.id, job.queue, parent.id, parent.replaces))
     else:
         cursor.execute(SQL.adopt, (parent.id, job.id, job.queue, parent.on_failure.value))
 

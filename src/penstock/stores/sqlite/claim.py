@@ -8,8 +8,8 @@ from typing import Any
 import apsw
 import msgspec
 
-from ...core.ids import token
-from ...ports.unit import Ask, Claim, Claims, NewEvent, RateLimit, Started, Want
+from ...core.ids import new_token
+from ...ports.unit import Claim, ClaimBatch, ClaimRequest, NewEvent, QueueDemand, RateLimit, Started
 from .append import SQL, Appender
 
 
@@ -22,15 +22,15 @@ class Claimer:
         self._append = appender.append
         self.emptied: list[str] = []  # queues of which nothing due is left
 
-    def claim(self, ask: Ask) -> Claims:
+    def claim(self, ask: ClaimRequest) -> ClaimBatch:
         claims: list[Claim] = []
         times: list[int | None] = []  # at which there may be more to take
-        for want in ask.wants:
+        for want in ask.queues:
             if ask.limit is None or len(claims) < ask.limit:
                 times += self._claim(want, ask, claims)
-        return Claims(claims, min((time for time in times if time is not None), default=None))
+        return ClaimBatch(claims, min((time for time in times if time is not None), default=None))
 
-    def _claim(self, want: Want, ask: Ask, claims: list[Claim]) -> tuple[int | None, ...]:
+    def _claim(self, want: QueueDemand, ask: ClaimRequest, claims: list[Claim]) -> tuple[int | None, ...]:
         """Takes what it can of one queue; gives the times at which there may be more."""
         queue, now, before = want.queue, self._now, len(claims)
         paused, hold, due, lease, waiting = self._cursor.execute(SQL.peek, (queue,)).fetchone()  # type: ignore[misc]
@@ -56,7 +56,7 @@ class Claimer:
         row = self._cursor.execute(sql, (queue,)).fetchone()
         return row[0] if row else None
 
-    def _take(self, want: Want, ask: Ask, claims: list[Claim]) -> int | None:
+    def _take(self, want: QueueDemand, ask: ClaimRequest, claims: list[Claim]) -> int | None:
         """Takes what the want allows; gives the time at which a limit that held it back is lifted."""
         left = want.limit if ask.limit is None else min(want.limit, ask.limit - len(claims))
         if want.max_active is not None:
@@ -106,13 +106,13 @@ class Claimer:
                 found.setdefault(scope, {})[name] = value
         return found
 
-    def _activate(self, queue: str, row: Sequence[Any], memos: dict[str, bytes], ask: Ask) -> Claim:
+    def _activate(self, queue: str, row: Sequence[Any], memos: dict[str, bytes], ask: ClaimRequest) -> Claim:
         pk, run, _, _, _, version, record, job, name, payload, opts, scope, attempt, failures, crashes, stream, head = (
             row
         )
         execute = self._cursor.execute
         attempt += 1
-        secret = token()
+        secret = new_token()
         execute(SQL.activate, (attempt, secret, self._now + ask.lease_ms, pk))
         if stream is not None:
             body = Started(stream, head).body(attempt, ask.worker)

@@ -9,22 +9,22 @@ import apsw
 from ...ports.unit import (
     Cancelled,
     Claim,
-    CloseWait,
     Committed,
     Completed,
     Conflict,
     Dead,
     Fenced,
-    GivenBack,
     NewJob,
-    OpenWait,
+    NewWait,
     Receipt,
     Refused,
+    Released,
     RetryAt,
     RunWrite,
+    SettleWait,
     Suspended,
     Unit,
-    forgettable,
+    needs_receipt,
 )
 from . import children
 from .append import SQL, Appender
@@ -50,7 +50,7 @@ class Committer:
         self._gates: int | None = None
 
     def apply(self, unit: Unit) -> Receipt:
-        remember = forgettable(unit)
+        remember = needs_receipt(unit)
         if remember and self._cursor.execute(SQL.unit_applied, (unit.id,)).fetchone() is not None:
             return Committed(repeated=True)
         refusal = self._check(unit)
@@ -66,11 +66,11 @@ class Committer:
         refusal = self._check_owner(unit)
         if refusal is not None:
             return refusal
-        if not unit.settled or (unit.jobs and unit.jobs[0].waits):
+        if not unit.children_settled or (unit.jobs and unit.jobs[0].waits_for_children):
             refused = children.check(self._cursor, unit)
             if refused is not None:
                 return refused
-        if unit.takes or unit.waits or unit.state or unit.schedule is not None or unit.once is not None:
+        if unit.removes or unit.waits or unit.state or unit.schedule is not None or unit.once_key is not None:
             return self._check_rest(unit)
         return None
 
@@ -122,16 +122,16 @@ class Committer:
 
     def _check_rest(self, unit: Unit) -> Receipt | None:
         execute = self._cursor.execute
-        if unit.once is not None and execute(SQL.seen, (unit.once,)).fetchone() is not None:
-            return Refused("duplicate", unit.once)
-        for job in unit.takes:
+        if unit.once_key is not None and execute(SQL.seen, (unit.once_key,)).fetchone() is not None:
+            return Refused("duplicate", unit.once_key)
+        for job in unit.removes:
             if execute(SQL.takeable, (job,)).fetchone() is None:
                 return Refused("taken", job)
         for wait in unit.waits:
-            if isinstance(wait, CloseWait) and wait.lenient:
+            if isinstance(wait, SettleWait) and wait.lenient:
                 continue
             found = execute(SQL.wait_state, (wait.id,)).fetchone()
-            late = found in (("resolved",), ("expired",)) if isinstance(wait, OpenWait) else found != ("open",)
+            late = found in (("resolved",), ("expired",)) if isinstance(wait, NewWait) else found != ("open",)
             if late:
                 return Refused("wait", wait.id)
         for write in unit.state:
@@ -153,7 +153,7 @@ class Committer:
             self._write_job(unit)
             if unit.parent is not None:
                 children.tell(self._cursor, unit, self._now, self._touched)
-        for job in unit.takes:
+        for job in unit.removes:
             self._cursor.execute(SQL.take, (job,))
         for job in unit.wakes:
             self._wake(job)
@@ -163,7 +163,7 @@ class Committer:
             added = [False] * len(unit.jobs)
         else:
             added = [self._add(n, job, stand) for n, job in enumerate(unit.jobs)]
-        if unit.memos or unit.waits or unit.state or unit.schedule is not None or unit.once is not None:
+        if unit.memos or unit.waits or unit.state or unit.schedule is not None or unit.once_key is not None:
             self._write_rest(unit)
         if unit.run is not None and unit.run.closed:
             self._close_run(unit.run)
@@ -224,11 +224,11 @@ class Committer:
                 execute(SQL.finish, (CANCELLED, now, unit.id, None, pk))
             case Suspended(due=due):
                 execute(SQL.suspend, (SUSPENDED if due is None else DELAYED, due or 0, unit.id, pk))
-            case GivenBack(due=due, hold=hold):
+            case Released(due=due, hold_until=hold):
                 execute(SQL.give_back, (DELAYED if due > now else WAITING, due, unit.id, pk))
                 if hold is not None:
                     execute(SQL.hold_queue, (claim.queue, hold))
-        if isinstance(outcome, RetryAt | GivenBack | Suspended):
+        if isinstance(outcome, RetryAt | Released | Suspended):
             self._touched.add(f"queue:{claim.queue}")
 
     def _add(self, n: int, job: NewJob, stand: dict[int, str]) -> bool:
@@ -236,12 +236,12 @@ class Committer:
         if job.dedupe is not None and (holder := self.keeper.holder(job, job.dedupe)) is not None:
             stand[n] = holder
             return False
-        state = WAITING_CHILDREN if job.waits else DELAYED if job.due > self._now else WAITING
+        state = WAITING_CHILDREN if job.waits_for_children else DELAYED if job.due > self._now else WAITING
         self._cursor.execute(
             SQL.add_job,
             (
                 job.id, job.queue, job.name, state, job.priority, job.due, job.run, job.scope, job.rate_key, self._now,
-                started.stream if started else None, started.head if started else None, job.opts, job.payload,
+                started.stream if started else None, started.body_prefix if started else None, job.opts, job.payload,
             ),
         )  # fmt: skip
         added = self._cursor.connection.changes() == 1
@@ -262,7 +262,7 @@ class Committer:
         for memo in unit.memos:
             execute(SQL.memo, (memo.scope, memo.name, memo.value))
         for wait in unit.waits:
-            if isinstance(wait, OpenWait):
+            if isinstance(wait, NewWait):
                 execute(
                     SQL.open_wait,
                     (
@@ -282,5 +282,5 @@ class Committer:
                 execute(SQL.set_state, (write.key, write.value, write.expires))
         if unit.schedule is not None:
             execute(SQL.move_schedule, (unit.schedule.next, unit.schedule.slot, unit.schedule.id))
-        if unit.once is not None:
-            execute(SQL.see, (unit.once, self._now))
+        if unit.once_key is not None:
+            execute(SQL.see, (unit.once_key, self._now))

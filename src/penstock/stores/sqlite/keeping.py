@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apsw
 
-from ...ports.unit import Completed, Dedupe, Keep, NewJob, Unit
+from ...ports.unit import Completed, Dedupe, KeepJobs, NewJob, Unit
 from .append import SQL
 from .queues import delete
 
@@ -18,9 +18,9 @@ class Keeper:
         self._cursor = cursor
         self._now = now
         self._touched = touched
-        self._crowded: dict[tuple[str, int], Keep] = {}
+        self._crowded: dict[tuple[str, int], KeepJobs] = {}
 
-    def ended(self, unit: Unit, keep: Keep) -> None:
+    def ended(self, unit: Unit, keep: KeepJobs) -> None:
         """A job has ended that says what is to be kept. One that goes at once does so here: its id is free again."""
         assert unit.claim is not None
         if keep.count == 0:

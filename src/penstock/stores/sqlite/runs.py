@@ -53,7 +53,7 @@ def begun(cursor: apsw.Cursor, namespace: str, rows: list[RunRow]) -> list[Begun
 
 
 def loose(cursor: apsw.Cursor, limit: int) -> list[str]:
-    return [row[0] for row in cursor.execute(SQL.loose_runs, (limit,))]
+    return [row[0] for row in cursor.execute(SQL.stuck_runs, (limit,))]
 
 
 def _row(row: tuple[object, ...]) -> RunRow:

@@ -23,7 +23,7 @@ from ...ports.store import (
     StateRow,
     WaitRow,
 )
-from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
+from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
 from ..run_search import search
 from ..signals import TopicSignals
 from ..tail import follow
@@ -65,7 +65,7 @@ class SqliteStore:
 
     # Commits
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         touched: set[str] = set()
 
         def work(cursor: apsw.Cursor) -> CommitReply:
@@ -74,8 +74,8 @@ class SqliteStore:
 
         return await self._writer.run(work, lambda: self.signals.fire(touched), small=_small(units, ask))
 
-    async def claim(self, ask: Ask) -> Claims:
-        return (await self.commit((), ask)).work
+    async def claim(self, ask: ClaimRequest) -> ClaimBatch:
+        return (await self.commit((), ask)).claimed
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
         def work(cursor: apsw.Cursor) -> list[Claim]:
@@ -134,7 +134,7 @@ class SqliteStore:
             lambda *at: self._reader.run(lambda c: runs.begun(c, self._namespace, page(c, *at))), begun, before, limit
         )
 
-    async def loose_runs(self, limit: int = 100) -> list[str]:
+    async def stuck_runs(self, limit: int = 100) -> list[str]:
         return await self._reader.run(lambda c: runs.loose(c, limit))
 
     # Queues
@@ -228,7 +228,7 @@ class SqliteStore:
     ) -> list[WaitRow]:
         return await self._reader.run(lambda c: waits.open_ones(c, run, kind, after, limit))
 
-    async def listening(
+    async def waits_for_topic(
         self,
         topic: str,
         keys: Sequence[str] | None,
@@ -237,12 +237,12 @@ class SqliteStore:
         after: str | None = None,
         limit: int = 100,
     ) -> list[WaitRow]:
-        return await self._reader.run(lambda c: waits.listening(c, topic, keys, before, after, limit))
+        return await self._reader.run(lambda c: waits.waits_for_topic(c, topic, keys, before, after, limit))
 
-    async def told(
+    async def events_by_kind(
         self, kind: str, *, since: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[FeedItem]:
-        return await self._reader.run(lambda c: waits.told(c, kind, since, after, limit))
+        return await self._reader.run(lambda c: waits.events_by_kind(c, kind, since, after, limit))
 
     # State
 
@@ -267,12 +267,12 @@ class SqliteStore:
         """Called on the writer's thread when another process has written: everyone looks for themselves."""
         loop = self._loop
         if loop is not None and not self.signals.silent:
-            _call_soon(loop, self.signals.fire_all)
+            _call_soon(loop, self.signals.notify_all)
 
 
-def _small(units: Sequence[Unit], ask: Ask | None) -> bool:
+def _small(units: Sequence[Unit], ask: ClaimRequest | None) -> bool:
     """Whether it takes a few statements, whatever the store holds."""
-    wanted = 0 if ask is None else ask.limit or sum(want.limit for want in ask.wants)
+    wanted = 0 if ask is None else ask.limit or sum(want.limit for want in ask.queues)
     written = sum(len(unit.events) + len(unit.jobs) for unit in units)
     return wanted + written <= FEW
 

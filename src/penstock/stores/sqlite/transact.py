@@ -6,19 +6,21 @@ from collections.abc import Sequence
 
 import apsw
 
-from ...ports.unit import Ask, Claims, CommitReply, Unit
+from ...ports.unit import ClaimBatch, ClaimRequest, CommitReply, Unit
 from .append import Appender
 from .claim import Claimer
 from .commit import Committer
 
 
-def transact(cursor: apsw.Cursor, now: int, units: Sequence[Unit], ask: Ask | None, touched: set[str]) -> CommitReply:
+def transact(
+    cursor: apsw.Cursor, now: int, units: Sequence[Unit], ask: ClaimRequest | None, touched: set[str]
+) -> CommitReply:
     """Applies units in order and hands out the work asked for; `touched` collects the topics to signal afterwards."""
     appender = Appender(cursor, now, touched)
     committer = Committer(cursor, now, touched, appender)
     receipts = [committer.apply(unit) for unit in units]
     committer.keeper.tidy()
-    work = Claims()
+    work = ClaimBatch()
     if ask is not None:
         claimer = Claimer(cursor, now, appender)
         work = claimer.claim(ask)

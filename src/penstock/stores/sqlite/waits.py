@@ -36,7 +36,7 @@ def open_ones(cursor: apsw.Cursor, run: str | None, kind: str | None, after: str
     return sorted(found, key=lambda row: row.id)[:limit]
 
 
-def listening(
+def waits_for_topic(
     cursor: apsw.Cursor, topic: str, keys: Sequence[str] | None, before: str | None, after: str | None, limit: int
 ) -> list[WaitRow]:
     last = int(before) if before is not None else LAST
@@ -47,6 +47,6 @@ def listening(
     return [WaitRow(*row) for row in rows]
 
 
-def told(cursor: apsw.Cursor, kind: str, since: str | None, after: str | None, limit: int) -> list[FeedItem]:
+def events_by_kind(cursor: apsw.Cursor, kind: str, since: str | None, after: str | None, limit: int) -> list[FeedItem]:
     rows: Any = cursor.execute(SQL.told, (kind, int(after or 0), since, limit))
     return [FeedItem(str(pos), stream, decode_event(stream, seq, ms, body)) for pos, stream, seq, ms, body in rows]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ...core.durations import to_ms
 from ...ports.store import Store
-from ...ports.unit import Ask, Completed, GivenBack, JobState, Memo, RetryAt, Want
+from ...ports.unit import ClaimRequest, Completed, JobState, Memo, QueueDemand, Released, RetryAt
 from ..clock import FakeClock
 from .samples import (
     ERROR,
@@ -60,7 +60,7 @@ class ClaimContract(StoreUnderTest):
 
     async def test_a_limit_over_all_queues(self, store: Store) -> None:
         await add(store, *(job(f"{q}{n}", q) for n in range(3) for q in ("red", "blue", "green")))
-        both = Ask(tuple(Want(q, 2) for q in ("red", "blue", "green")), to_ms(LEASE), "w1", limit=3)
+        both = ClaimRequest(tuple(QueueDemand(q, 2) for q in ("red", "blue", "green")), to_ms(LEASE), "w1", limit=3)
         given = [claim.queue for claim in (await store.claim(both)).claims]
         assert len(given) == 3
         assert max(map(given.count, given)) <= 2
@@ -146,7 +146,7 @@ class ClaimContract(StoreUnderTest):
         await add(store, job("j", started=started()))
         assert await store.read(STREAM) == []
         first = await claim_one(store, worker="w1")
-        await apply(store, unit(claim=first, outcome=GivenBack(), events=[event("given.back")]))
+        await apply(store, unit(claim=first, outcome=Released(), events=[event("given.back")]))
         clock.advance("1s")
         await claim_one(store, worker="w-2.local_7")
         one, _, two = await store.read(STREAM)

@@ -6,7 +6,7 @@ import asyncio
 
 from ...core.events import Event
 from ...ports.store import Store
-from ...ports.unit import CloseWait, Committed, Completed, Conflict, GivenBack, JobState, Memo, RunWrite, Unit
+from ...ports.unit import Committed, Completed, Conflict, JobState, Memo, Released, RunWrite, SettleWait, Unit
 from ..clock import FakeClock
 from .samples import STREAM, add, apply, ask, claim_one, event, held, job, names, run, seqs, state_of, unit
 from .scene import JOB, KEY, OTHER_STREAM, RUN, SCHEDULE, SLOT, SPARE, set_scene
@@ -50,7 +50,7 @@ class CommitContract(StoreUnderTest):
             SLOT,
             1,
         )
-        assert (await apply(store, unit(waits=[CloseWait("wait-2", "resolved")]))) == Committed()
+        assert (await apply(store, unit(waits=[SettleWait("wait-2", "resolved")]))) == Committed()
 
     async def test_an_empty_commit_and_an_empty_unit_change_nothing(self, store: Store) -> None:
         before = await picture(store)
@@ -102,7 +102,7 @@ class CommitContract(StoreUnderTest):
 
     async def test_a_taken_job_may_be_added_again_by_the_same_unit(self, store: Store) -> None:
         await add(store, job("j", priority=3))
-        assert await apply(store, unit(takes=["j"], jobs=[job("j", priority=1)])) == Committed(added=[True])
+        assert await apply(store, unit(removes=["j"], jobs=[job("j", priority=1)])) == Committed(added=[True])
         row = await store.job("j")
         assert row is not None
         assert row.priority == 1
@@ -142,8 +142,8 @@ class CommitContract(StoreUnderTest):
         assert (row.version, row.record) == (4, b'{"at":3}')
 
     async def test_a_refused_link_breaks_the_rest_of_the_chain(self, store: Store) -> None:
-        await apply(store, unit(once="k"))
-        first, second = unit(run=run("r"), once="k"), unit(run=run("r", 1), events=[event()])
+        await apply(store, unit(once_key="k"))
+        first, second = unit(run=run("r"), once_key="k"), unit(run=run("r", 1), events=[event()])
         reply = await store.commit([first, second, unit(events=[event("free")])])
         assert reply.receipts[1] == Conflict(0, None)
         assert isinstance(reply.receipts[2], Committed)
@@ -176,11 +176,11 @@ class CommitContract(StoreUnderTest):
         claim = await held(store, "j1")
         reply = await store.commit([unit(claim=claim, outcome=Completed(), jobs=[job("j2")])], ask())
         assert isinstance(reply.receipts[0], Committed)
-        assert names(reply.work) == ["j2"]
+        assert names(reply.claimed) == ["j2"]
 
     async def test_a_memo_is_written_once(self, store: Store) -> None:
         claim = await held(store, "j")
         await apply(store, unit(claim=claim, memos=[Memo("j", "rate#1", b"1"), Memo("j", "rate#1", b"2")]))
         await apply(store, unit(claim=claim, memos=[Memo("j", "rate#1", b"3"), Memo("j", "rate#2", b"4")]))
-        await apply(store, unit(claim=claim, outcome=GivenBack()))
+        await apply(store, unit(claim=claim, outcome=Released()))
         assert (await claim_one(store)).memos == {"rate#1": b"1", "rate#2": b"4"}

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from ...ports.store import Store
-from ...ports.unit import Committed, Completed, Conflict, Dead, Dedupe, GivenBack, Keep, NewJob, RetryAt
+from ...ports.unit import Committed, Completed, Conflict, Dead, Dedupe, KeepJobs, NewJob, Released, RetryAt
 from ..clock import FakeClock
 from .samples import ERROR, apply, ask, claim, claim_one, event, held, job, names, run, state_of, unit
 from .subject import StoreUnderTest
@@ -50,7 +50,7 @@ class DedupeContract(StoreUnderTest):
 
     async def test_with_a_time_it_is_held_though_the_job_has_ended(self, store: Store, clock: FakeClock) -> None:
         await _add(store, _job("a", MINUTE))
-        await apply(store, unit(claim=await claim_one(store), outcome=Completed(keep=Keep(0))))
+        await apply(store, unit(claim=await claim_one(store), outcome=Completed(keep=KeepJobs(0))))
         clock.advance("59s")
         assert await _add(store, _job("b", MINUTE)) == (False, "a")
         clock.advance("1s")
@@ -84,7 +84,7 @@ class DedupeContract(StoreUnderTest):
     async def test_the_first_of_one_unit_stands_for_the_rest(self, store: Store) -> None:
         receipt = await apply(store, unit(jobs=[_job("a"), job("x"), _job("b"), _job("c")]))
         assert isinstance(receipt, Committed)
-        assert (receipt.added, receipt.stand) == ([True, True, False, False], {2: "a", 3: "a"})
+        assert (receipt.added, receipt.deduplicated) == ([True, True, False, False], {2: "a", 3: "a"})
 
     async def test_the_first_of_one_commit_stands_for_the_rest(self, store: Store) -> None:
         reply = await store.commit([unit(jobs=[_job(id)]) for id in "abc"])
@@ -110,8 +110,8 @@ class HoldContract(StoreUnderTest):
         first = await held(store, "a")
         await apply(store, unit(jobs=[job("b"), job("c", "letters")]))
         until = clock.now_ms() + 10_000
-        given = unit(claim=first, outcome=GivenBack(hold=until))
-        work = (await store.commit([given], ask("orders", "letters"))).work
+        given = unit(claim=first, outcome=Released(hold_until=until))
+        work = (await store.commit([given], ask("orders", "letters"))).claimed
         assert names(work) == ["c"]
         assert work.next_due == until
         clock.set_ms(until - 1)
@@ -124,8 +124,8 @@ class HoldContract(StoreUnderTest):
     async def test_a_hold_that_lasts_longer_stays(self, store: Store, clock: FakeClock) -> None:
         first, second = await held(store, "a"), await held(store, "b")
         now = clock.now_ms()
-        await apply(store, unit(claim=first, outcome=GivenBack(hold=now + 10_000)))
-        await apply(store, unit(claim=second, outcome=GivenBack(hold=now + 1000)))
+        await apply(store, unit(claim=first, outcome=Released(hold_until=now + 10_000)))
+        await apply(store, unit(claim=second, outcome=Released(hold_until=now + 1000)))
         clock.advance("5s")
         assert await claim(store) == []
         clock.advance("5s")
@@ -135,7 +135,7 @@ class HoldContract(StoreUnderTest):
         late = await held(store, "a")
         clock.advance("1m")
         assert names(await claim(store)) == ["a"]
-        await apply(store, unit(claim=late, outcome=GivenBack(hold=clock.now_ms() + 10_000), jobs=[job("b")]))
+        await apply(store, unit(claim=late, outcome=Released(hold_until=clock.now_ms() + 10_000), jobs=[job("b")]))
         await apply(store, unit(jobs=[job("c")]))
         assert names(await claim(store)) == ["c"]
 
@@ -148,4 +148,4 @@ async def _add(store: Store, new: NewJob) -> tuple[bool, str | None]:
     """Whether it was added, else who stands for it."""
     receipt = await apply(store, unit(jobs=[new]))
     assert isinstance(receipt, Committed)
-    return receipt.added[0], receipt.stand.get(0)
+    return receipt.added[0], receipt.deduplicated.get(0)

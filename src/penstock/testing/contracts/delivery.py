@@ -8,7 +8,7 @@ import msgspec
 
 from ...core.events import event_of
 from ...ports.store import JobRow, Store
-from ...ports.unit import DELIVER, DELIVERIES, CloseWait, Committed, JobState
+from ...ports.unit import DELIVER, DELIVERIES, Committed, JobState, SettleWait
 from ..clock import FakeClock
 from .samples import STREAM, apply, claim, claim_one, event, run, told, unit, wait
 from .signals import BOUND
@@ -26,7 +26,7 @@ class DeliveriesContract(StoreUnderTest):
         assert isinstance(receipt, Committed)
         one = await claim_one(store, DELIVERIES)
         ms, seq = receipt.events[1]
-        (item,) = await store.told("order.paid")
+        (item,) = await store.events_by_kind("order.paid")
         payload = msgspec.json.decode(one.payload)
         body = payload.pop("body", None)
         assert (one.name, payload) == (DELIVER, {"stream": STREAM, "id": f"{ms}-{seq}", "cursor": item.cursor})
@@ -37,7 +37,7 @@ class DeliveriesContract(StoreUnderTest):
     async def test_nobody_is_told_when_nobody_waits(self, store: Store) -> None:
         opened = [wait("gone", "r", topic="order.paid"), wait("other", "r", topic="order.sent"), wait("deaf", "r")]
         await apply(store, unit(run=run("r"), waits=opened))
-        await apply(store, unit(waits=[CloseWait("gone", "cancelled")]))
+        await apply(store, unit(waits=[SettleWait("gone", "cancelled")]))
         await apply(store, unit(events=[told("order.paid"), event("order.sent")]))
         assert await _told_jobs(store) == []
 
@@ -59,11 +59,11 @@ class DeliveriesContract(StoreUnderTest):
         opening, saying = unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]), unit(events=[told()])
         await store.commit([saying, opening])
         assert len(await _told_jobs(store)) <= 1
-        assert len(await store.told("order.paid")) == 1
+        assert len(await store.events_by_kind("order.paid")) == 1
 
     async def test_event_and_wait_of_one_unit_find_each_other(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")], events=[told()]))
-        assert len(await store.told("order.paid")) == 1
+        assert len(await store.events_by_kind("order.paid")) == 1
         assert len(await _told_jobs(store)) <= 1
 
     async def test_events_on_both_sides_of_a_wait_are_not_told_of_by_one_job(self, store: Store) -> None:
@@ -72,19 +72,19 @@ class DeliveriesContract(StoreUnderTest):
         opening = unit(waits=[wait("later", "r", topic="order.paid")])
         saying = [unit(events=[told(data=n), told(data=n)]) for n in range(2)]
         await store.commit([saying[0], opening, saying[1]])
-        items = {item.event.id: item for item in await store.told("order.paid")}
+        items = {item.event.id: item for item in await store.events_by_kind("order.paid")}
         rows = await store.jobs(DELIVERIES, JobState.WAITING)
         assert sorted(one["id"] for job in _told_by(rows) for one in job) == sorted(items)
         for job in _told_by(rows):
             assert [one["cursor"] for one in job] == [items[one["id"]].cursor for one in job]
-            listeners = [await store.listening("order.paid", None, before=one["cursor"]) for one in job]
+            listeners = [await store.waits_for_topic("order.paid", None, before=one["cursor"]) for one in job]
             assert all(rows == listeners[0] for rows in listeners)
 
     async def test_a_refused_unit_tells_nobody(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]))
-        await apply(store, unit(events=[told()], takes=["missing"]))
+        await apply(store, unit(events=[told()], removes=["missing"]))
         assert await _told_jobs(store) == []
-        assert await store.told("order.paid") == []
+        assert await store.events_by_kind("order.paid") == []
 
     async def test_a_repeated_unit_tells_once(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]))
@@ -97,41 +97,41 @@ class DeliveriesContract(StoreUnderTest):
         for n in range(3):
             await apply(store, unit(events=[told("a", f"nq:entity:{n}", n), told("b"), event("a"), told("a", data=n)]))
             clock.advance("1s")
-        found = await store.told("a")
+        found = await store.events_by_kind("a")
         assert [item.event.data for item in found] == [0, 0, 1, 1, 2, 2]
         assert [item.stream for item in found[:2]] == ["nq:entity:0", STREAM]
         assert [item.event.kind for item in found] == ["a"] * 6
-        assert await store.told("c") == []
+        assert await store.events_by_kind("c") == []
 
     async def test_events_found_in_pages(self, store: Store) -> None:
         await apply(store, unit(events=[told("a", data=n) for n in range(7)]))
         found: list[int] = []
         after: str | None = None
-        while page := await store.told("a", after=after, limit=2):
+        while page := await store.events_by_kind("a", after=after, limit=2):
             after = page[-1].cursor
             found += [item.event.data for item in page]
         assert found == list(range(7))
         feed = {item.event.id: item.cursor for item in await store.feed("")}
-        assert [item.cursor for item in await store.told("a")] == list(feed.values())
+        assert [item.cursor for item in await store.events_by_kind("a")] == list(feed.values())
 
     async def test_events_found_since_a_stream_began(self, store: Store, clock: FakeClock) -> None:
         await apply(store, unit(events=[told("a", data="before")]))
         await apply(store, unit(events=[event("flow.started", "nq:flow:r")]))
         clock.set_ms(clock.now_ms() - 3_600_000)  # the order is that of commits, whatever clocks say
         await apply(store, unit(events=[told("a", data="after"), told("a", "nq:flow:r", "own")]))
-        assert [item.event.data for item in await store.told("a", since="nq:flow:r")] == ["after", "own"]
-        last = (await store.told("a"))[1].cursor
-        assert [item.event.data for item in await store.told("a", since="nq:flow:r", after=last)] == ["own"]
+        assert [item.event.data for item in await store.events_by_kind("a", since="nq:flow:r")] == ["after", "own"]
+        last = (await store.events_by_kind("a"))[1].cursor
+        assert [item.event.data for item in await store.events_by_kind("a", since="nq:flow:r", after=last)] == ["own"]
 
     async def test_who_listened_before_an_event_came(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("early", "r", topic="order.paid", key="k")]))
         await apply(store, unit(events=[told()]))
-        (item,) = await store.told("order.paid")
+        (item,) = await store.events_by_kind("order.paid")
         await apply(store, unit(waits=[wait("late", "r", topic="order.paid", key="k")]))
         for keys in (["k"], None):
-            rows = await store.listening("order.paid", keys, before=item.cursor)
+            rows = await store.waits_for_topic("order.paid", keys, before=item.cursor)
             assert [row.id for row in rows] == ["early"]
-            assert len(await store.listening("order.paid", keys)) == 2
+            assert len(await store.waits_for_topic("order.paid", keys)) == 2
 
 
 async def _told_jobs(store: Store) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ports.store import Retention, Store
-from ...ports.unit import DELIVERIES, CloseWait, Committed, Completed, Dead, Memo, Refused, RetryAt, StateWrite
+from ...ports.unit import DELIVERIES, Committed, Completed, Dead, Memo, Refused, RetryAt, SettleWait, StateWrite
 from ..clock import FakeClock
 from .queue_admin import one_in_each_state
 from .samples import (
@@ -92,7 +92,7 @@ class HousekeepingContract(StoreUnderTest):
             None,
             "completed",
         ]
-        assert await apply(store, unit(waits=[CloseWait("wait-old", "resolved")])) == Refused("wait", "wait-old")
+        assert await apply(store, unit(waits=[SettleWait("wait-old", "resolved")])) == Refused("wait", "wait-old")
 
     async def test_a_swept_run_is_forgotten_whole(self, store: Store, clock: FakeClock) -> None:
         await _closed_run(store, "r")

@@ -37,7 +37,7 @@ def child(id: str, on_failure: str = "wait", of: str = "p", queue: str = KIDS, *
 
 
 def tree(*children: NewJob, **fields: Any) -> list[NewJob]:
-    return [job("p", waits=True, **fields), *children]
+    return [job("p", waits_for_children=True, **fields), *children]
 
 
 def end(one: Claim, outcome: Outcome, parent: str | None = "p", **fields: Any) -> Unit:
@@ -84,7 +84,7 @@ class FamiliesContract(StoreUnderTest):
         await add(store, *tree(child("a")))
         a = await claim_one(store, KIDS)
         reply = await store.commit([end(a, Completed())], ask())
-        handed = names(reply.work) or names(await claim(store))
+        handed = names(reply.claimed) or names(await claim(store))
         assert handed == ["p"]
 
     async def test_a_parent_is_woken_for(self, store: Store) -> None:
@@ -95,7 +95,7 @@ class FamiliesContract(StoreUnderTest):
             assert await listener.wait(10)
 
     async def test_a_tree_of_three_levels(self, store: Store) -> None:
-        middle = job("m", KIDS, waits=True, parent=Parent("p", QUEUE))
+        middle = job("m", KIDS, waits_for_children=True, parent=Parent("p", QUEUE))
         await add(store, *tree(middle, child("leaf", of="m")))
         leaf = await claim_one(store, KIDS)
         assert leaf.job == "leaf"
@@ -103,7 +103,7 @@ class FamiliesContract(StoreUnderTest):
         assert await state_of(store, "p") == "waiting-children"
         m = await claim_one(store, KIDS)
         assert m.job == "m"
-        await apply(store, end(m, Completed(b"2"), settled=False))
+        await apply(store, end(m, Completed(b"2"), children_settled=False))
         assert await told(store) == {"m": ("processed", b"2")}
         assert names(await claim(store)) == ["p"]
 
@@ -141,11 +141,11 @@ class FamiliesContract(StoreUnderTest):
         a, b = await claim(store, KIDS)
         await apply(store, end(a, Dead(ERROR)))
         p = await claim_one(store)
-        early = unit(claim=p, outcome=Completed(b"1"), settled=False, events=[event()])
+        early = unit(claim=p, outcome=Completed(b"1"), children_settled=False, events=[event()])
         assert await apply(store, early) == Refused("children", "p")
         assert await state_of(store, "p") == "active"
         await apply(store, end(b, Completed()))
-        assert isinstance(await apply(store, unit(claim=p, outcome=Completed(), settled=False)), Committed)
+        assert isinstance(await apply(store, unit(claim=p, outcome=Completed(), children_settled=False)), Committed)
         assert await state_of(store, "p") == "completed"
 
     async def test_a_parent_cannot_complete_over_a_child_that_failed_it(self, store: Store) -> None:
@@ -154,9 +154,9 @@ class FamiliesContract(StoreUnderTest):
         await apply(store, end(a, Dead(ERROR)))
         p = await claim_one(store)
         await apply(store, end(b, Dead(ERROR)))
-        done = unit(claim=p, outcome=Completed(), settled=False)
+        done = unit(claim=p, outcome=Completed(), children_settled=False)
         assert await apply(store, done) == Refused("children", "p")
-        assert isinstance(await apply(store, unit(claim=p, outcome=Dead(ERROR), settled=False)), Committed)
+        assert isinstance(await apply(store, unit(claim=p, outcome=Dead(ERROR), children_settled=False)), Committed)
 
     async def test_a_late_end_tells_nobody(self, store: Store, clock: FakeClock) -> None:
         await add(store, *tree(child("a")))
@@ -180,7 +180,7 @@ class FamiliesContract(StoreUnderTest):
         p = await claim_one(store)
         assert await apply(store, last) == Committed(repeated=True)
         assert await claim(store) == []
-        assert isinstance(await apply(store, unit(claim=p, outcome=Completed(), settled=False)), Committed)
+        assert isinstance(await apply(store, unit(claim=p, outcome=Completed(), children_settled=False)), Committed)
 
     async def test_children_that_end_at_once_release_it_once(self, store: Store) -> None:
         ids = [f"c{n}" for n in range(12)]
@@ -256,18 +256,18 @@ class FamiliesContract(StoreUnderTest):
     async def test_a_parent_that_is_retried_waits_for_the_child_that_failed_it(self, store: Store) -> None:
         await add(store, *tree(child("a", "fail")))
         await apply(store, end(await claim_one(store, KIDS), Dead(ERROR)))
-        await apply(store, unit(claim=await claim_one(store), outcome=Dead(ERROR), settled=False))
+        await apply(store, unit(claim=await claim_one(store), outcome=Dead(ERROR), children_settled=False))
         assert await store.retry("a")
         assert await store.retry("p")
         assert await state_of(store, "p") == "waiting-children"
         await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
         p = await claim_one(store)
-        assert isinstance(await apply(store, unit(claim=p, outcome=Completed(), settled=False)), Committed)
+        assert isinstance(await apply(store, unit(claim=p, outcome=Completed(), children_settled=False)), Committed)
 
     async def test_another_takes_the_place_of_a_child_that_failed(self, store: Store) -> None:
         await add(store, *tree(child("a")))
         await apply(store, end(await claim_one(store, KIDS), Dead(ERROR)))
-        again = job("a.redrive-1", KIDS, parent=Parent("p", QUEUE, instead="a"))
+        again = job("a.redrive-1", KIDS, parent=Parent("p", QUEUE, replaces="a"))
         await add(store, again)
         assert await told(store) == {"a.redrive-1": ("unprocessed", None)}
         await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
@@ -277,7 +277,7 @@ class FamiliesContract(StoreUnderTest):
     async def test_another_for_a_child_nobody_waits_for_is_a_job_like_any(self, store: Store) -> None:
         await add(store, *tree(child("a", "ignore")))
         await apply(store, end(await claim_one(store, KIDS), Dead(ERROR)))
-        await add(store, job("a.redrive-1", KIDS, parent=Parent("p", QUEUE, instead="a")))
+        await add(store, job("a.redrive-1", KIDS, parent=Parent("p", QUEUE, replaces="a")))
         await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
         assert await told(store) == {"a": ("ignored", "no")}
         assert names(await claim(store)) == ["p"]

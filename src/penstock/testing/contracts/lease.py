@@ -8,7 +8,7 @@ import threading
 import msgspec
 
 from ...ports.store import Store
-from ...ports.unit import Claim, Committed, Completed, Fenced, GivenBack, JobState
+from ...ports.unit import Claim, Committed, Completed, Fenced, JobState, Released
 from ..clock import FakeClock
 from .samples import STREAM, add, apply, ask, claim, claim_one, event, held, job, names, run, started, state_of, unit
 from .subject import StoreUnderTest
@@ -94,7 +94,7 @@ class LeaseContract(StoreUnderTest):
         await add(store, *(job(id) for id in ("crashed", "done", "back")))
         crashed, done, back = await claim(store)
         await apply(store, unit(claim=done, outcome=Completed()))
-        await apply(store, unit(claim=back, outcome=GivenBack()))
+        await apply(store, unit(claim=back, outcome=Released()))
         clock.advance("31s")
         assert sorted(names(await claim(store, worker="w2"))) == ["back", "crashed"]
         kept = await held(store, "kept")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ports.store import Store
-from ...ports.unit import Completed, GivenBack, RateLimit
+from ...ports.unit import Completed, RateLimit, Released
 from ..clock import FakeClock
 from .samples import add, apply, ask, claim, claim_one, held, job, names, run, unit
 from .subject import StoreUnderTest
@@ -146,7 +146,7 @@ class LimitsContract(StoreUnderTest):
     async def test_a_job_given_back_waits_for_its_turn(self, store: Store, clock: FakeClock) -> None:
         await add(store, job("a"), job("b"))
         one = await claim_one(store)
-        await apply(store, unit(claim=one, outcome=GivenBack(clock.now_ms() + 100)))
+        await apply(store, unit(claim=one, outcome=Released(clock.now_ms() + 100)))
         assert names(await claim(store)) == ["b"]
         clock.advance("100ms")
         assert names(await claim(store)) == ["a"]

@@ -12,9 +12,9 @@ from ...ports.unit import (
     Completed,
     Dead,
     Fenced,
-    GivenBack,
     JobState,
     Outcome,
+    Released,
     RetryAt,
     Suspended,
 )
@@ -69,7 +69,7 @@ class OutcomeContract(StoreUnderTest):
     async def test_given_back_goes_unharmed_to_where_it_was(self, store: Store) -> None:
         first = await held(store, "first")
         await held(store, "second")
-        await apply(store, unit(claim=first, outcome=GivenBack()))
+        await apply(store, unit(claim=first, outcome=Released()))
         row = await store.job("first")
         assert row is not None
         assert (row.state, row.failures, row.crashes, row.error) == (JobState.WAITING, 0, 0, None)
@@ -78,7 +78,7 @@ class OutcomeContract(StoreUnderTest):
 
     async def test_given_back_for_later(self, store: Store, clock: FakeClock) -> None:
         due = clock.now_ms() + 1000
-        row = await _end(store, GivenBack(due))
+        row = await _end(store, Released(due))
         assert (row.state, row.due) == (JobState.DELAYED, due)
         assert (await store.claim(ask())).next_due == due
         clock.set_ms(due)
@@ -95,7 +95,7 @@ class OutcomeContract(StoreUnderTest):
 
     @pytest.mark.parametrize(
         "outcome",
-        [Completed(), RetryAt(0, ERROR), Dead(ERROR), Suspended(), Cancelled("stop"), GivenBack()],
+        [Completed(), RetryAt(0, ERROR), Dead(ERROR), Suspended(), Cancelled("stop"), Released()],
         ids=lambda outcome: type(outcome).__name__,
     )
     async def test_an_attempt_ends_once(self, store: Store, outcome: Outcome) -> None:
@@ -108,7 +108,7 @@ class OutcomeContract(StoreUnderTest):
 
     async def test_a_removed_job_is_fenced(self, store: Store) -> None:
         one = await held(store, "j")
-        await apply(store, unit(claim=one, outcome=GivenBack()))
+        await apply(store, unit(claim=one, outcome=Released()))
         assert await store.remove("j")
         assert await apply(store, unit(claim=one, outcome=Completed())) == Fenced()
         # Nor does the claim fit whatever takes the removed job's place.
@@ -118,7 +118,7 @@ class OutcomeContract(StoreUnderTest):
 
     async def test_two_attempts_have_different_tokens(self, store: Store) -> None:
         one = await held(store, "j")
-        await apply(store, unit(claim=one, outcome=GivenBack()))
+        await apply(store, unit(claim=one, outcome=Released()))
         two = await claim_one(store)
         assert two.token != one.token
         forged = msgspec.structs.replace(two, token=one.token)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ...ports.store import JobRow, QueueRow, Store
-from ...ports.unit import Cancelled, Committed, Completed, Dead, GivenBack, JobState, Memo, Parent, RetryAt, Suspended
+from ...ports.unit import Cancelled, Committed, Completed, Dead, JobState, Memo, Parent, Released, RetryAt, Suspended
 from ..clock import FakeClock
 from .samples import ERROR, QUEUE, add, apply, ask, claim, claim_one, held, job, names, run, state_of, unit
 from .subject import StoreUnderTest
@@ -224,7 +224,7 @@ async def _cancelled(store: Store, clock: FakeClock, id: str, queue: str) -> Non
 
 async def _waiting_children(store: Store, clock: FakeClock, id: str, queue: str) -> None:
     child = job(f"{id}-child", "elsewhere", parent=Parent(id, queue))
-    await add(store, job(id, queue, waits=True), child)
+    await add(store, job(id, queue, waits_for_children=True), child)
 
 
 async def _held_back(store: Store, clock: FakeClock, id: str, queue: str) -> None:
@@ -233,7 +233,7 @@ async def _held_back(store: Store, clock: FakeClock, id: str, queue: str) -> Non
         await apply(store, unit(run=run(of, status="paused", paused=True)))
     await add(store, job(id, queue, run=of, priority=-1))
     for other in await claim(store, queue, limit=1):  # the claim that met it went on to the next in line
-        await apply(store, unit(claim=other, outcome=GivenBack()))
+        await apply(store, unit(claim=other, outcome=Released()))
 
 
 IN_STATE: dict[JobState, Put] = {

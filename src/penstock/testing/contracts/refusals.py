@@ -10,15 +10,15 @@ import pytest
 
 from ...ports.store import Store
 from ...ports.unit import (
-    CloseWait,
     Committed,
     Completed,
     Conflict,
     Fenced,
-    GivenBack,
     Receipt,
     Refused,
+    Released,
     ScheduleMove,
+    SettleWait,
     StateWrite,
     Unit,
 )
@@ -50,7 +50,7 @@ async def _finished_job(store: Store, clock: FakeClock, scene: Scene) -> Unit:
 
 
 async def _given_back_job(store: Store, clock: FakeClock, scene: Scene) -> Unit:
-    await apply(store, unit(claim=scene.claim, outcome=GivenBack()))
+    await apply(store, unit(claim=scene.claim, outcome=Released()))
     return scene.whole()
 
 
@@ -73,22 +73,22 @@ async def _run_missing(store: Store, clock: FakeClock, scene: Scene) -> Unit:
 
 
 async def _take_gone(store: Store, clock: FakeClock, scene: Scene) -> Unit:
-    await apply(store, unit(takes=[SPARE]))
+    await apply(store, unit(removes=[SPARE]))
     return scene.whole()
 
 
 async def _take_held(store: Store, clock: FakeClock, scene: Scene) -> Unit:
     await held(store, "busy", "letters")
-    return _with(scene, takes=[SPARE, "busy"])
+    return _with(scene, removes=[SPARE, "busy"])
 
 
 async def _wait_closed(store: Store, clock: FakeClock, scene: Scene) -> Unit:
-    await apply(store, unit(waits=[CloseWait(WAIT, "expired")]))
+    await apply(store, unit(waits=[SettleWait(WAIT, "expired")]))
     return scene.whole()
 
 
 async def _wait_missing(store: Store, clock: FakeClock, scene: Scene) -> Unit:
-    return _with(scene, waits=[CloseWait("nothing", "resolved")])
+    return _with(scene, waits=[SettleWait("nothing", "resolved")])
 
 
 async def _state_moved(store: Store, clock: FakeClock, scene: Scene) -> Unit:
@@ -114,7 +114,7 @@ async def _schedule_missing(store: Store, clock: FakeClock, scene: Scene) -> Uni
 
 
 async def _seen_before(store: Store, clock: FakeClock, scene: Scene) -> Unit:
-    await apply(store, unit(once="delivery-77"))
+    await apply(store, unit(once_key="delivery-77"))
     return scene.whole()
 
 
@@ -191,17 +191,17 @@ class RefusalContract(StoreUnderTest):
     async def test_a_chain_sees_refusals_of_its_own_commit(self, store: Store) -> None:
         first, second = unit(run=run("r", 0, b'"first"')), unit(run=run("r", 0, b'"second"'))
         assert (await store.commit([first, second])).receipts[1] == Conflict(1, b'"first"')
-        once = [unit(once="k", events=[event()]), unit(once="k", events=[event()])]
+        once = [unit(once_key="k", events=[event()]), unit(once_key="k", events=[event()])]
         assert (await store.commit(once)).receipts[1] == Refused("duplicate", "k")
         await apply(store, unit(jobs=[job("j")]))
-        takes = [unit(takes=["j"], events=[event()]), unit(takes=["j"], events=[event()])]
+        takes = [unit(removes=["j"], events=[event()]), unit(removes=["j"], events=[event()])]
         assert (await store.commit(takes)).receipts[1] == Refused("taken", "j")
         assert len(await store.read(STREAM)) == 2
 
 
 async def _prove_unseen_parts_absent(store: Store, refusal: Receipt) -> None:
     """Memos, waits and once-keys show only in what they do."""
-    assert await apply(store, unit(waits=[CloseWait("wait-2", "resolved")])) == Refused("wait", "wait-2")
+    assert await apply(store, unit(waits=[SettleWait("wait-2", "resolved")])) == Refused("wait", "wait-2")
     assert (await held(store, "probe", "probes", scope="r1.ship.1")).memos == {}
     if refusal != Refused("duplicate", "delivery-77"):
-        assert await apply(store, unit(once="delivery-77")) == Committed()
+        assert await apply(store, unit(once_key="delivery-77")) == Committed()

@@ -9,15 +9,15 @@ import pytest
 from ...ports.store import ScheduleRow, Store
 from ...ports.unit import (
     Cancelled,
-    CloseWait,
     Committed,
     Completed,
     Dead,
-    GivenBack,
     Outcome,
     Refused,
+    Released,
     RetryAt,
     ScheduleMove,
+    SettleWait,
     StateWrite,
     Suspended,
     Unit,
@@ -41,7 +41,7 @@ async def _jobs_and_events(store: Store) -> Unit:
 
 async def _takes(store: Store) -> Unit:
     await apply(store, unit(jobs=[job("j")]))
-    return unit(takes=["j"], jobs=[job("j2")])
+    return unit(removes=["j"], jobs=[job("j2")])
 
 
 async def _compare_and_set(store: Store) -> Unit:
@@ -54,7 +54,7 @@ async def _plain_set(store: Store) -> Unit:
 
 
 async def _once(store: Store) -> Unit:
-    return unit(once="delivery", events=[event()])
+    return unit(once_key="delivery", events=[event()])
 
 
 async def _schedule(store: Store) -> Unit:
@@ -64,12 +64,12 @@ async def _schedule(store: Store) -> Unit:
 
 async def _wait(store: Store) -> Unit:
     await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
-    return unit(waits=[CloseWait("w", "resolved")], events=[event()])
+    return unit(waits=[SettleWait("w", "resolved")], events=[event()])
 
 
 async def _lenient_wait(store: Store) -> Unit:
     await apply(store, unit(run=run("r"), waits=[wait("w", "r"), wait("x", "r")]))
-    return unit(waits=[CloseWait("w", "cancelled", lenient=True), wait("new", "r")])
+    return unit(waits=[SettleWait("w", "cancelled", lenient=True), wait("new", "r")])
 
 
 async def _wakes(store: Store) -> Unit:
@@ -131,7 +131,7 @@ every_later_command = pytest.mark.parametrize(
 )
 every_outcome = pytest.mark.parametrize(
     "outcome",
-    [Completed(b"1"), RetryAt(0, ERROR), Dead(ERROR), Suspended(), Suspended(10**13), Cancelled("stop"), GivenBack()],
+    [Completed(b"1"), RetryAt(0, ERROR), Dead(ERROR), Suspended(), Suspended(10**13), Cancelled("stop"), Released()],
     ids=lambda outcome: type(outcome).__name__,
 )
 
@@ -218,5 +218,5 @@ class RepeatContract(StoreUnderTest):
         assert await picture(store) == before
 
     async def test_a_key_used_by_another_unit_is_not_a_repeat(self, store: Store) -> None:
-        await apply(store, unit(once="delivery"))
-        assert await apply(store, unit(once="delivery")) == Refused("duplicate", "delivery")
+        await apply(store, unit(once_key="delivery"))
+        assert await apply(store, unit(once_key="delivery")) == Refused("duplicate", "delivery")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...ports.store import Store
-from ...ports.unit import Claim, Committed, Completed, Dead, JobState, Keep, Memo, Terms
+from ...ports.unit import Claim, Committed, Completed, Dead, JobState, KeepJobs, Memo, PublishedOptions
 from ..clock import FakeClock
 from .samples import ERROR, QUEUE, add, apply, ask, claim_one, held, job, run, state_of, unit
 from .subject import StoreUnderTest
@@ -16,49 +16,49 @@ class KeepingContract(StoreUnderTest):
 
     async def test_a_job_may_go_when_it_is_completed(self, store: Store) -> None:
         claim = await held(store, "a")
-        receipt = await apply(store, unit(claim=claim, outcome=Completed(b"1", Keep(0))))
+        receipt = await apply(store, unit(claim=claim, outcome=Completed(b"1", KeepJobs(0))))
         assert isinstance(receipt, Committed)
         assert await state_of(store, "a") is None
         assert await _ended(store, JobState.COMPLETED) == []
 
     async def test_a_job_may_go_when_it_has_failed(self, store: Store) -> None:
         claim = await held(store, "a")
-        await apply(store, unit(claim=claim, outcome=Dead(ERROR, Keep(0)), jobs=[job("a.dlq", "orders-dlq")]))
+        await apply(store, unit(claim=claim, outcome=Dead(ERROR, KeepJobs(0)), jobs=[job("a.dlq", "orders-dlq")]))
         assert await state_of(store, "a") is None
         assert await state_of(store, "a.dlq") == "waiting"
 
     async def test_the_newest_of_a_count_stay(self, store: Store, clock: FakeClock) -> None:
-        await _end_each(store, clock, "abcd", Keep(2))
+        await _end_each(store, clock, "abcd", KeepJobs(2))
         assert await _ended(store, JobState.COMPLETED) == ["c", "d"]
 
     async def test_none_stays_longer_than_an_age(self, store: Store, clock: FakeClock) -> None:
-        await _end_each(store, clock, "ab", Keep(age_ms=60_000))
+        await _end_each(store, clock, "ab", KeepJobs(age_ms=60_000))
         clock.advance("50s")
-        await _end_each(store, clock, "c", Keep(age_ms=60_000))
+        await _end_each(store, clock, "c", KeepJobs(age_ms=60_000))
         assert await _ended(store, JobState.COMPLETED) == ["a", "b", "c"]
         clock.advance("15s")
-        await _end_each(store, clock, "d", Keep(age_ms=60_000))
+        await _end_each(store, clock, "d", KeepJobs(age_ms=60_000))
         assert await _ended(store, JobState.COMPLETED) == ["c", "d"]
 
     async def test_age_and_count_go_together(self, store: Store, clock: FakeClock) -> None:
-        await _end_each(store, clock, "abc", Keep(2, 60_000))
+        await _end_each(store, clock, "abc", KeepJobs(2, 60_000))
         assert await _ended(store, JobState.COMPLETED) == ["b", "c"]
         clock.advance("2m")
-        await _end_each(store, clock, "d", Keep(2, 60_000))
+        await _end_each(store, clock, "d", KeepJobs(2, 60_000))
         assert await _ended(store, JobState.COMPLETED) == ["d"]
 
     async def test_failed_ones_are_counted_by_themselves(self, store: Store, clock: FakeClock) -> None:
-        await _end_each(store, clock, "ab", Keep(1))
+        await _end_each(store, clock, "ab", KeepJobs(1))
         for id in "cd":
             claim = await held(store, id)
             clock.advance("1s")
-            await apply(store, unit(claim=claim, outcome=Dead(ERROR, Keep(1))))
+            await apply(store, unit(claim=claim, outcome=Dead(ERROR, KeepJobs(1))))
         assert await _ended(store, JobState.COMPLETED) == ["b"]
         assert await _ended(store, JobState.FAILED) == ["d"]
 
     async def test_queues_are_counted_by_themselves(self, store: Store, clock: FakeClock) -> None:
-        await _end_each(store, clock, "ab", Keep(1), "letters")
-        await _end_each(store, clock, "cd", Keep(1))
+        await _end_each(store, clock, "ab", KeepJobs(1), "letters")
+        await _end_each(store, clock, "cd", KeepJobs(1))
         assert await _ended(store, JobState.COMPLETED, "letters") == ["b"]
         assert await _ended(store, JobState.COMPLETED) == ["d"]
 
@@ -67,16 +67,16 @@ class KeepingContract(StoreUnderTest):
         for _ in range(3):
             await apply(store, unit(claim=await claim_one(store), outcome=Completed()))
             clock.advance("1s")
-        await _end_each(store, clock, "abc", Keep(2))
+        await _end_each(store, clock, "abc", KeepJobs(2))
         assert await _ended(store, JobState.COMPLETED) == ["r1.charge.1", "r1.charge.2", "r1.charge.3", "b", "c"]
 
     async def test_many_that_end_in_one_commit(self, store: Store) -> None:
         claims = [await held(store, id) for id in "abcde"]
-        await store.commit([unit(claim=claim, outcome=Completed(b"1", Keep(2))) for claim in claims])
+        await store.commit([unit(claim=claim, outcome=Completed(b"1", KeepJobs(2))) for claim in claims])
         assert len(await _ended(store, JobState.COMPLETED)) == 2
 
     async def test_what_goes_takes_its_memos_along(self, store: Store, clock: FakeClock) -> None:
-        for id, keep in (("a", Keep(0)), ("b", Keep(1)), ("c", Keep(1))):
+        for id, keep in (("a", KeepJobs(0)), ("b", KeepJobs(1)), ("c", KeepJobs(1))):
             claim = await held(store, id)
             clock.advance("1s")
             await apply(store, unit(claim=claim, outcome=Completed(keep=keep), memos=[Memo(id, "rate#1", b"1")]))
@@ -85,32 +85,32 @@ class KeepingContract(StoreUnderTest):
     async def test_memos_that_a_dead_letter_reads_stay(self, store: Store) -> None:
         claim = await held(store, "a")
         await apply(store, unit(claim=claim, memos=[Memo("a", "rate#1", b"1")]))
-        await apply(store, unit(claim=claim, outcome=Dead(ERROR, Keep(0)), jobs=[job("a.dlq", "dlq")]))
+        await apply(store, unit(claim=claim, outcome=Dead(ERROR, KeepJobs(0)), jobs=[job("a.dlq", "dlq")]))
         assert await store.memos("a") == {"rate#1": b"1"}
 
     async def test_its_id_is_free_again(self, store: Store) -> None:
         claim = await held(store, "a")
-        await apply(store, unit(claim=claim, outcome=Completed(keep=Keep(0))))
+        await apply(store, unit(claim=claim, outcome=Completed(keep=KeepJobs(0))))
         assert (await claim_again(store, "a")).attempt == 1
 
     async def test_its_id_is_free_for_the_next_unit_of_the_same_commit(self, store: Store) -> None:
-        ending = unit(claim=await held(store, "a"), outcome=Completed(keep=Keep(0)))
+        ending = unit(claim=await held(store, "a"), outcome=Completed(keep=KeepJobs(0)))
         reply = await store.commit([ending, unit(jobs=[job("a")])], ask())
         assert [receipt.added for receipt in reply.receipts if isinstance(receipt, Committed)] == [[], [True]]
-        assert [(claim.job, claim.attempt) for claim in reply.work.claims] == [("a", 1)]
+        assert [(claim.job, claim.attempt) for claim in reply.claimed.claims] == [("a", 1)]
 
     async def test_the_end_of_a_job_that_is_gone_is_known_when_it_is_said_again(self, store: Store) -> None:
-        ending = unit(claim=await held(store, "a"), outcome=Completed(b"1", Keep(0)))
+        ending = unit(claim=await held(store, "a"), outcome=Completed(b"1", KeepJobs(0)))
         await apply(store, ending)
         receipt = await apply(store, ending)
         assert isinstance(receipt, Committed)
         assert receipt.repeated
 
     async def test_a_job_that_is_gone_is_not_added_again_by_the_unit_that_did(self, store: Store) -> None:
-        terms = Terms(keep_completed=Keep(0))
-        adding = unit(jobs=[job("a", terms=terms)])
+        terms = PublishedOptions(keep_completed=KeepJobs(0))
+        adding = unit(jobs=[job("a", published=terms)])
         await apply(store, adding)
-        await apply(store, unit(claim=await claim_one(store), outcome=Completed(keep=Keep(0))))
+        await apply(store, unit(claim=await claim_one(store), outcome=Completed(keep=KeepJobs(0))))
         await apply(store, adding)
         assert await state_of(store, "a") is None
 
@@ -120,7 +120,7 @@ async def claim_again(store: Store, id: str) -> Claim:
     return await claim_one(store)
 
 
-async def _end_each(store: Store, clock: FakeClock, ids: Sequence[str], keep: Keep, queue: str = QUEUE) -> None:
+async def _end_each(store: Store, clock: FakeClock, ids: Sequence[str], keep: KeepJobs, queue: str = QUEUE) -> None:
     """Adds, claims and completes jobs one after the other, a second each."""
     for id in ids:
         claim = await held(store, id, queue)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ports.store import RunRow, Store
-from ...ports.unit import CloseWait, Committed, Completed, Suspended
+from ...ports.unit import Committed, Completed, SettleWait, Suspended
 from ..clock import FakeClock
 from .samples import add, apply, claim, claim_one, event, job, names, run, state_of, unit, wait
 from .subject import StoreUnderTest
@@ -117,15 +117,15 @@ class RunsContract(StoreUnderTest):
             await apply(store, unit(run=run(id), jobs=[job(f"{id}.a.1", "blue", run=id)]))
         _, asleep = await claim(store, "blue")
         await apply(store, unit(claim=asleep, outcome=Suspended()))
-        assert await store.loose_runs() == []
+        assert await store.stuck_runs() == []
 
         await apply(store, unit(run=run("loose"), events=[event()]))
         await apply(store, unit(run=run("loose.b"), jobs=[job("loose.b.a.1", run="loose.b")]))
         await apply(store, unit(run=run("done"), jobs=[job("done.a.1", "green", run="done")]))
         await apply(store, unit(claim=await claim_one(store, "green"), outcome=Completed()))
-        await apply(store, unit(waits=[CloseWait("w", "resolved")]))
-        assert sorted(await store.loose_runs()) == ["done", "gated", "loose"]
-        assert len(await store.loose_runs(limit=2)) == 2
+        await apply(store, unit(waits=[SettleWait("w", "resolved")]))
+        assert sorted(await store.stuck_runs()) == ["done", "gated", "loose"]
+        assert len(await store.stuck_runs(limit=2)) == 2
 
 
 async def _paged(store: Store, flow: str | None = None, status: str | None = None) -> list[str]:

@@ -10,20 +10,20 @@ import msgspec
 
 from ...core.durations import Duration, to_ms
 from ...core.events import Body, Event, encode_body
-from ...core.ids import token
+from ...core.ids import new_token
 from ...ports.store import Store
 from ...ports.unit import (
-    Ask,
     Claim,
-    Claims,
+    ClaimBatch,
+    ClaimRequest,
     NewEvent,
     NewJob,
-    OpenWait,
+    NewWait,
+    QueueDemand,
     Receipt,
     RunWrite,
     Started,
     Unit,
-    Want,
 )
 
 QUEUE = "orders"
@@ -35,7 +35,7 @@ ERROR = b'{"message":"no"}'
 
 def unit(**parts: Any) -> Unit:
     """A unit with an id of its own."""
-    return Unit(id=f"u-{token()}", **parts)
+    return Unit(id=f"u-{new_token()}", **parts)
 
 
 def job(id: str, queue: str = QUEUE, **fields: Any) -> NewJob:
@@ -60,14 +60,14 @@ def told(kind: str = "order.paid", stream: str = STREAM, data: Any = None) -> Ne
     return msgspec.structs.replace(event(kind, stream, data), kind=kind)
 
 
-def wait(id: str, run: str, **fields: Any) -> OpenWait:
+def wait(id: str, run: str, **fields: Any) -> NewWait:
     given = {"scope": f"{run}.charge.1", "kind": "event", "body": b'{"kind":"order.paid"}', **fields}
-    return OpenWait(id=id, run=run, **given)
+    return NewWait(id=id, run=run, **given)
 
 
-def ask(*queues: str, limit: int = 10, lease: Duration = LEASE, worker: str = "w1", **fields: Any) -> Ask:
-    wants = tuple(Want(queue, limit, **fields) for queue in queues or (QUEUE,))
-    return Ask(wants, to_ms(lease), worker)
+def ask(*queues: str, limit: int = 10, lease: Duration = LEASE, worker: str = "w1", **fields: Any) -> ClaimRequest:
+    wants = tuple(QueueDemand(queue, limit, **fields) for queue in queues or (QUEUE,))
+    return ClaimRequest(wants, to_ms(lease), worker)
 
 
 async def apply(store: Store, unit: Unit) -> Receipt:
@@ -98,8 +98,8 @@ async def held(store: Store, id: str, queue: str = QUEUE, **fields: Any) -> Clai
     return one
 
 
-def names(found: list[Claim] | Claims) -> list[str]:
-    return [claim.job for claim in (found.claims if isinstance(found, Claims) else found)]
+def names(found: list[Claim] | ClaimBatch) -> list[str]:
+    return [claim.job for claim in (found.claims if isinstance(found, ClaimBatch) else found)]
 
 
 def seqs(events: list[Event]) -> list[int]:

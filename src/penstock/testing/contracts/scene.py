@@ -7,11 +7,11 @@ import msgspec
 from ...ports.store import ScheduleRow, Store
 from ...ports.unit import (
     Claim,
-    CloseWait,
     Committed,
     Completed,
     Memo,
     ScheduleMove,
+    SettleWait,
     StateWrite,
     Unit,
 )
@@ -43,11 +43,11 @@ class Scene(msgspec.Struct, frozen=True):
             events=[event("order.paid"), event("step.completed", OTHER_STREAM), event("order.closed")],
             jobs=[job("r1.ship.1", run=RUN), job("mail", "letters")],
             memos=[Memo("r1.ship.1", "rate#1", b"1.5")],
-            waits=[CloseWait(WAIT, "resolved"), wait("wait-2", RUN)],
+            waits=[SettleWait(WAIT, "resolved"), wait("wait-2", RUN)],
             state=[StateWrite(KEY, b'"full"', expect=1), StateWrite("seen", b"true")],
-            takes=[SPARE],
+            removes=[SPARE],
             schedule=ScheduleMove(SCHEDULE, SLOT, SLOT + 60_000),
-            once="delivery-77",
+            once_key="delivery-77",
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ...ports.store import ScheduleRow, Store
-from ...ports.unit import Completed, Dead, GivenBack, RetryAt
+from ...ports.unit import Completed, Dead, Released, RetryAt
 from ..clock import FakeClock
 from .samples import ERROR, QUEUE, STREAM, add, apply, ask, claim, event, held, job, run, started, unit
 from .subject import StoreUnderTest
@@ -31,7 +31,7 @@ class SignalsContract(StoreUnderTest):
         with store.signals.listen(f"queue:{QUEUE}") as listener:
             done = unit(claim=one, outcome=Completed(), jobs=[job("k1"), job("k2")])
             reply = await store.commit([done], ask(limit=1))
-            assert len(reply.work.claims) == 1
+            assert len(reply.claimed.claims) == 1
             assert await listener.wait(BOUND)
 
     async def test_an_event_wakes_its_stream(self, store: Store) -> None:
@@ -70,7 +70,7 @@ class SignalsContract(StoreUnderTest):
     @pytest.mark.parametrize("later", [False, True])
     async def test_a_job_that_comes_back_wakes_its_queue(self, store: Store, clock: FakeClock, later: bool) -> None:
         due = clock.now_ms() + 1000 if later else 0
-        for n, outcome in enumerate((RetryAt(due, ERROR), GivenBack(due))):
+        for n, outcome in enumerate((RetryAt(due, ERROR), Released(due))):
             one = await held(store, f"j{n}", f"q{n}")
             with store.signals.listen(f"queue:q{n}") as listener:
                 await apply(store, unit(claim=one, outcome=outcome))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ...ports.store import Store
-from ...ports.unit import CloseWait, Committed, Completed, GivenBack, JobState, Memo, Refused, RetryAt, Suspended
+from ...ports.unit import Committed, Completed, JobState, Memo, Refused, Released, RetryAt, SettleWait, Suspended
 from ..clock import FakeClock
 from .samples import ERROR, QUEUE, add, apply, ask, claim, claim_one, held, job, names, run, state_of, unit, wait
 from .signals import BOUND
@@ -32,8 +32,8 @@ class SleepingContract(StoreUnderTest):
         one = await held(store, "j")
         assert one.at == clock.now_ms()
         clock.advance("1m")
-        await apply(store, unit(claim=one, outcome=GivenBack()))
-        (again,) = (await store.commit([unit()], ask())).work.claims
+        await apply(store, unit(claim=one, outcome=Released()))
+        (again,) = (await store.commit([unit()], ask())).claimed.claims
         assert again.at == clock.now_ms()
 
     @pytest.mark.parametrize("later", [False, True], ids=["for good", "until a moment"])
@@ -64,7 +64,7 @@ class SleepingContract(StoreUnderTest):
     async def test_woken_before_it_sleeps_it_is_told_by_its_gate(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")], waits=[wait("w", "r", job="r.a.1")]))
         one = await claim_one(store)
-        close = unit(waits=[CloseWait("w", "resolved")], wakes=["r.a.1"])
+        close = unit(waits=[SettleWait("w", "resolved")], wakes=["r.a.1"])
         sleep = unit(claim=one, outcome=Suspended(), waits=[wait("w", "r", job="r.a.1")])
         receipts = (await store.commit([close, sleep])).receipts
         assert receipts[1] == Refused("wait", "w")

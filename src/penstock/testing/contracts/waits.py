@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ...ports.store import Store, WaitRow
-from ...ports.unit import CloseWait, Committed, Completed, Memo, Refused, Unit
+from ...ports.unit import Committed, Completed, Memo, Refused, SettleWait, Unit
 from .samples import STREAM, apply, claim_one, event, job, run, unit, wait
 from .subject import StoreUnderTest
 
@@ -21,7 +21,7 @@ class WaitsContract(StoreUnderTest):
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
 
         def closing(how: str) -> Unit:
-            return unit(waits=[CloseWait("w", how)], events=[event(how)], jobs=[job(f"r.{how}", run="r")])
+            return unit(waits=[SettleWait("w", how)], events=[event(how)], jobs=[job(f"r.{how}", run="r")])
 
         first, second = (await store.commit([closing("resolved"), closing("expired")])).receipts
         assert isinstance(first, Committed)
@@ -31,7 +31,7 @@ class WaitsContract(StoreUnderTest):
 
     async def test_one_of_many_racing_wins(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
-        racing = [apply(store, unit(waits=[CloseWait("w", "resolved")], events=[event(data=n)])) for n in range(20)]
+        racing = [apply(store, unit(waits=[SettleWait("w", "resolved")], events=[event(data=n)])) for n in range(20)]
         receipts = await asyncio.gather(*racing)
         assert sum(isinstance(r, Committed) for r in receipts) == 1
         assert sum(r == Refused("wait", "w") for r in receipts) == 19
@@ -40,7 +40,7 @@ class WaitsContract(StoreUnderTest):
     @pytest.mark.parametrize("how", ["resolved", "expired"])
     async def test_a_wait_that_was_opened_or_gave_up_is_not_opened_again(self, store: Store, how: str) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
-        await apply(store, unit(waits=[CloseWait("w", how)]))
+        await apply(store, unit(waits=[SettleWait("w", how)]))
         again = unit(waits=[wait("w", "r")], events=[event()], memos=[Memo("r.charge.1", "a#1", b"1")])
         assert await apply(store, again) == Refused("wait", "w")
         assert await _state(store, "w") == how
@@ -48,30 +48,30 @@ class WaitsContract(StoreUnderTest):
 
     async def test_a_cancelled_wait_is_opened_again(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
-        await apply(store, unit(waits=[CloseWait("w", "cancelled")]))
+        await apply(store, unit(waits=[SettleWait("w", "cancelled")]))
         assert await store.waits() == []
         assert isinstance(await apply(store, unit(waits=[wait("w", "r", body=b"[2]")])), Committed)
         assert [(row.id, row.body) for row in await store.waits()] == [("w", b"[2]")]
-        assert isinstance(await apply(store, unit(waits=[CloseWait("w", "resolved")])), Committed)
+        assert isinstance(await apply(store, unit(waits=[SettleWait("w", "resolved")])), Committed)
 
     async def test_an_open_wait_opened_again_says_something_else(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="a", key="k", due=1)]))
         await apply(store, unit(waits=[wait("w", "r", topic="b", key="l", due=2, job="r.b.1", body=b"[2]")]))
         scope, kind = "r.charge.1", "event"
         assert await store.wait_row("w") == WaitRow("w", "r", scope, kind, "open", b"[2]", 2, "r.b.1", "b", "l")
-        assert await store.listening("a", None) == []
-        assert [row.id for row in await store.listening("b", ["l"])] == ["w"]
+        assert await store.waits_for_topic("a", None) == []
+        assert [row.id for row in await store.waits_for_topic("b", ["l"])] == ["w"]
 
     async def test_opened_and_closed_by_one_unit(self, store: Store) -> None:
-        both = unit(run=run("r"), waits=[wait("w", "r"), CloseWait("w", "cancelled", lenient=True)])
+        both = unit(run=run("r"), waits=[wait("w", "r"), SettleWait("w", "cancelled", lenient=True)])
         assert isinstance(await apply(store, both), Committed)
         assert await _state(store, "w") == "cancelled"
 
     @pytest.mark.parametrize("before", ["resolved", "expired", "cancelled"])
     async def test_a_lenient_close_leaves_what_is_closed_as_it_is(self, store: Store, before: str) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r"), wait("open", "r")]))
-        await apply(store, unit(waits=[CloseWait("w", before)]))
-        closes = [CloseWait(id, "cancelled", lenient=True) for id in ("w", "open", "missing")]
+        await apply(store, unit(waits=[SettleWait("w", before)]))
+        closes = [SettleWait(id, "cancelled", lenient=True) for id in ("w", "open", "missing")]
         assert isinstance(await apply(store, unit(waits=closes, events=[event()])), Committed)
         assert [await _state(store, id) for id in ("w", "open", "missing")] == [before, "cancelled", None]
 
@@ -82,28 +82,28 @@ class WaitsContract(StoreUnderTest):
         row = WaitRow("w", "r", "r.charge.1", "event", "open", body, 5, "r.a.1", "t", "k")
         assert await store.wait_row("w") == row
         assert await store.waits() == [row]
-        await apply(store, unit(waits=[CloseWait("w", "expired")]))
+        await apply(store, unit(waits=[SettleWait("w", "expired")]))
         assert await store.wait_row("w") == msgspec.structs.replace(row, state="expired")
 
     async def test_all_waits_of_a_unit_must_be_open(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("a", "r"), wait("b", "r")]))
-        await apply(store, unit(waits=[CloseWait("b", "expired")]))
-        both = unit(waits=[CloseWait("a", "resolved"), CloseWait("b", "resolved")])
+        await apply(store, unit(waits=[SettleWait("b", "expired")]))
+        both = unit(waits=[SettleWait("a", "resolved"), SettleWait("b", "resolved")])
         assert await apply(store, both) == Refused("wait", "b")
-        assert isinstance(await apply(store, unit(waits=[CloseWait("a", "resolved")])), Committed)
+        assert isinstance(await apply(store, unit(waits=[SettleWait("a", "resolved")])), Committed)
 
     async def test_cancelling_a_run_closes_its_waits_and_no_others(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
         await apply(store, unit(run=run("r.b"), waits=[wait("other", "r.b")]))
         await apply(store, unit(run=run("r", 1, status="cancelled", closed=True, cancel_jobs=True)))
-        assert await apply(store, unit(waits=[CloseWait("w", "resolved")])) == Refused("wait", "w")
-        assert isinstance(await apply(store, unit(waits=[CloseWait("other", "resolved")])), Committed)
+        assert await apply(store, unit(waits=[SettleWait("w", "resolved")])) == Refused("wait", "w")
+        assert isinstance(await apply(store, unit(waits=[SettleWait("other", "resolved")])), Committed)
 
     @pytest.mark.parametrize("status", ["completed", "failed"])
     async def test_a_run_that_closes_cancels_its_open_waits(self, store: Store, status: str) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("a", "r"), wait("b", "r")]))
         await apply(store, unit(run=run("r.b"), waits=[wait("other", "r.b")]))
-        await apply(store, unit(waits=[CloseWait("a", "resolved")]))
+        await apply(store, unit(waits=[SettleWait("a", "resolved")]))
         await apply(store, unit(run=run("r", 1, status=status, closed=True)))
         assert [await _state(store, id) for id in ("a", "b", "other")] == ["resolved", "cancelled", "open"]
 
@@ -113,7 +113,7 @@ class WaitsContract(StoreUnderTest):
     ) -> None:
         opened = [wait(id, "r") for id in ("resolved", "expired", "left", "other")]
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")], waits=opened))
-        closes = [CloseWait("resolved", "resolved"), CloseWait("expired", "expired", lenient=True)]
+        closes = [SettleWait("resolved", "resolved"), SettleWait("expired", "expired", lenient=True)]
         last = unit(run=run("r", 1, status="completed", closed=True), waits=[*closes, wait("new", "r")])
         if by == "attempt":
             last.claim, last.outcome = await claim_one(store), Completed()
@@ -126,7 +126,7 @@ class WaitsContract(StoreUnderTest):
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")], waits=[wait("w", "r")]))
         claim = await claim_one(store)
         closing = run("r", 1, status="completed", closed=True)
-        waits = [CloseWait("w", "resolved", lenient=True), CloseWait("w", "cancelled", lenient=True)]
+        waits = [SettleWait("w", "resolved", lenient=True), SettleWait("w", "cancelled", lenient=True)]
         await apply(store, unit(claim=claim, outcome=Completed(), run=closing, waits=waits))
         assert await _state(store, "w") == "resolved"
 
@@ -139,7 +139,7 @@ class WaitsContract(StoreUnderTest):
         for of in ("r", "r.b"):
             opened = [wait(f"{kind}-{of}-{n}", of, kind=kind) for kind in kinds for n in range(3)]
             await apply(store, unit(run=run(of), waits=opened))
-        await apply(store, unit(waits=[wait("flow-1", "", kind="flow", topic="t"), CloseWait("time-r-0", "resolved")]))
+        await apply(store, unit(waits=[wait("flow-1", "", kind="flow", topic="t"), SettleWait("time-r-0", "resolved")]))
         everything = sorted(f"{kind}-{of}-{n}" for kind in kinds for of in ("r", "r.b") for n in range(3))
         everything.remove("time-r-0")
         assert await _pages(store) == sorted([*everything, "flow-1"])
@@ -154,7 +154,7 @@ class WaitsContract(StoreUnderTest):
             wait(f"{topic}-{key}-{n}", "r", topic=topic, key=key) for topic in "ab" for key in "xyz" for n in "12"
         ]
         await apply(store, unit(run=run("r"), waits=[*opened, wait("deaf", "r")]))
-        await apply(store, unit(waits=[CloseWait("a-y-1", "resolved")]))
+        await apply(store, unit(waits=[SettleWait("a-y-1", "resolved")]))
         assert await _listeners(store, "a", ["x"]) == ["a-x-1", "a-x-2"]
         assert await _listeners(store, "a", ["z", "y", "none"]) == ["a-y-2", "a-z-1", "a-z-2"]
         assert await _listeners(store, "a", None) == ["a-x-1", "a-x-2", "a-y-2", "a-z-1", "a-z-2"]
@@ -182,6 +182,6 @@ async def _pages(store: Store, **which: Any) -> list[str]:
 
 async def _listeners(store: Store, topic: str, keys: list[str] | None) -> list[str]:
     found: list[str] = []
-    while page := await store.listening(topic, keys, after=found[-1] if found else None, limit=2):
+    while page := await store.waits_for_topic(topic, keys, after=found[-1] if found else None, limit=2):
         found += [row.id for row in page]
     return found

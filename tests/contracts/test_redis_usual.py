@@ -266,7 +266,7 @@ def _value(redis: Any, key: str) -> Any:
 
 async def _leaves(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     tokens = iter(f"t{n}" for n in range(10_000))
-    monkeypatch.setattr(claiming, "token", lambda: next(tokens))
+    monkeypatch.setattr(claiming, "new_token", lambda: next(tokens))
     url, clock = redis_server.url(), FakeClock(1_700_000_000_000)
     async with _opened(url, clock) as place:
         await _work(place, clock)

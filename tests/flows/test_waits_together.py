@@ -85,7 +85,7 @@ def test_a_gate_is_held_against_those_it_may_fit(wide: bool) -> None:
     data: list[Any] = [{"order": 1}, {"order": 2, **(many if wide else {})}, {"order": 1, "more": True}]
     told = [Told("s", str(7 + n), Event(f"1-{n}", "", "paid", "", data=one)) for n, one in enumerate(data)]
     bundle = Bundle(told)
-    row = WaitRow("w", "r", "r.a.1", "event", "open", b"{}", topic="paid", key=index_key({"order": 1}))
+    row = WaitRow("w", "r", "r.a.1", "event", "pending", b"{}", topic="paid", key=index_key({"order": 1}))
     assert bundle.candidates(row) == (told if wide else [told[0], told[2]])
     assert bundle.before == "7"
     assert (bundle.keys is None) is wide

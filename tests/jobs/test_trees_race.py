@@ -59,11 +59,11 @@ async def test_a_parent_does_not_complete_while_a_child_fails_it(two: Two) -> No
         a, b = await claim(first, "kids")
         await first.commit([end(a, Dead(b"{}"))])
         (p,) = await claim(first)
-        done = unit(claim=p, outcome=Completed(), settled=False)
+        done = unit(claim=p, outcome=Completed(), children_settled=False)
         await asyncio.gather(first.commit([done]), second.commit([end(b, Dead(b"{}"))]))
         # It had a child under way, or one that had failed it: it could not complete in either order.
         assert await state_of(first, f"p{n}") == "active"
-        await first.commit([unit(claim=p, outcome=Dead(b"{}"), settled=False)])
+        await first.commit([unit(claim=p, outcome=Dead(b"{}"), children_settled=False)])
 
 
 async def test_a_tree_that_is_added_twice_at_once_is_there_once(two: Two) -> None:

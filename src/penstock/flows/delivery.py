@@ -173,7 +173,7 @@ class Deliveries:
     async def look_back(self, payload: dict[str, str]) -> None:
         """Opens one gate if what it waits for has happened before it was there."""
         row = await self._store.wait_row(payload["wait"])
-        if row is None or row.state != "open" or row.topic is None:
+        if row is None or row.state != "pending" or row.topic is None:
             return
         body = decode_body(row.body)
         begun = self._recorder.flow(row.run)

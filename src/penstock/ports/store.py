@@ -289,7 +289,7 @@ class WaitRow(msgspec.Struct, frozen=True):
     run: str
     scope: str
     kind: str
-    state: str  # open, resolved, expired or cancelled
+    state: str  # pending, resolved, expired or cancelled
     body: bytes
     due: int | None = None
     job: str = ""

@@ -51,10 +51,10 @@ WHERE flow = ? AND status = ? AND created >= ? AND (created, id) < (?, ?) ORDER 
 -- name: first_event
 SELECT e.body FROM streams s JOIN events e ON e.sid = s.sid AND e.seq = 1 WHERE s.name = ?;
 
--- name: loose_runs
+-- name: stuck_runs
 SELECT id FROM runs r WHERE closed = 0
   AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id AND j.state < 4)
-  AND NOT EXISTS (SELECT 1 FROM waits w WHERE w.run = r.id AND w.state = 'open')
+  AND NOT EXISTS (SELECT 1 FROM waits w WHERE w.run = r.id AND w.state = 'pending')
 ORDER BY created LIMIT ?;
 
 -- name: queue_names
@@ -250,22 +250,22 @@ SELECT name, value FROM memos WHERE scope = ?;
 SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits WHERE id = ?;
 
 -- name: open_waits
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_open
-WHERE state = 'open' AND kind = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_pending
+WHERE state = 'pending' AND kind = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
 
 -- name: open_waits_of_run
 SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_by_run
-WHERE run = ?1 AND state = 'open' AND (?2 IS NULL OR kind = ?2) AND id > ?3 ORDER BY id LIMIT ?4;
+WHERE run = ?1 AND state = 'pending' AND (?2 IS NULL OR kind = ?2) AND id > ?3 ORDER BY id LIMIT ?4;
 
 -- name: listening
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_listening
-WHERE state = 'open' AND topic = ?1 AND topic IS NOT NULL AND key IN (SELECT value FROM json_each(?2)) AND id > ?3
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_by_topic
+WHERE state = 'pending' AND topic = ?1 AND topic IS NOT NULL AND key IN (SELECT value FROM json_each(?2)) AND id > ?3
   AND pos < ?5
 ORDER BY id LIMIT ?4;
 
 -- name: listening_at_all
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_listening
-WHERE state = 'open' AND topic = ?1 AND topic IS NOT NULL AND id > ?2 AND pos < ?4 ORDER BY id LIMIT ?3;
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_by_topic
+WHERE state = 'pending' AND topic = ?1 AND topic IS NOT NULL AND id > ?2 AND pos < ?4 ORDER BY id LIMIT ?3;
 
 -- name: told
 SELECT e.pos, s.name, e.seq, e.ms, e.body FROM events e INDEXED BY events_told JOIN streams s ON s.sid = e.sid

@@ -131,7 +131,7 @@ class Committer:
             if isinstance(wait, SettleWait) and wait.lenient:
                 continue
             found = execute(SQL.wait_state, (wait.id,)).fetchone()
-            late = found in (("resolved",), ("expired",)) if isinstance(wait, NewWait) else found != ("open",)
+            late = found in (("resolved",), ("expired",)) if isinstance(wait, NewWait) else found != ("pending",)
             if late:
                 return Refused("wait", wait.id)
         for write in unit.state:

@@ -12,7 +12,7 @@ FROM jobs j LEFT JOIN runs r ON r.id = ?2 WHERE j.pk = ?1;
 
 -- name: fence_and_last
 SELECT j.state, j.attempt, j.token, j.unit, r.version, r.status, r.closed, r.paused, r.unit, r.record,
-       (SELECT count(*) FROM (SELECT 1 FROM waits WHERE run = ?2 AND state = 'open' LIMIT ?3))
+       (SELECT count(*) FROM (SELECT 1 FROM waits WHERE run = ?2 AND state = 'pending' LIMIT ?3))
 FROM jobs j LEFT JOIN runs r ON r.id = ?2 WHERE j.pk = ?1;
 
 -- name: insert_run
@@ -78,7 +78,7 @@ UPDATE jobs SET progress = ? WHERE pk = ?;
 UPDATE jobs SET state = 6, finished = ?, unit = ? WHERE id > ? AND id < ? AND run = ? AND state IN (-1, 0, 1, 3);
 
 -- name: cancel_waits
-UPDATE waits SET state = 'cancelled' WHERE run = ? AND state = 'open';
+UPDATE waits SET state = 'cancelled' WHERE run = ? AND state = 'pending';
 
 -- name: take
 DELETE FROM jobs WHERE id = ? AND state IN (0, 1, 3, 5);
@@ -94,11 +94,11 @@ SELECT m.scope, m.name, m.value FROM json_each(?) s CROSS JOIN memos m ON m.scop
 
 -- name: open_wait
 INSERT INTO waits (id, run, scope, kind, state, due, job, topic, key, body, pos)
-VALUES (?1, ?2, ?3, ?4, 'open', ?5, ?6, ?7, ?8, ?9, ?10)
-ON CONFLICT (id) DO UPDATE SET state = 'open', due = ?5, job = ?6, topic = ?7, key = ?8, body = ?9;
+VALUES (?1, ?2, ?3, ?4, 'pending', ?5, ?6, ?7, ?8, ?9, ?10)
+ON CONFLICT (id) DO UPDATE SET state = 'pending', due = ?5, job = ?6, topic = ?7, key = ?8, body = ?9;
 
 -- name: awaited
-SELECT 1 FROM waits WHERE topic = ? AND state = 'open' LIMIT 1;
+SELECT 1 FROM waits WHERE topic = ? AND state = 'pending' LIMIT 1;
 
 -- name: deliver
 INSERT INTO jobs (id, queue, name, state, priority, due, created, opts, payload) VALUES (?, ?, ?, 0, 0, 0, ?, ?, ?);
@@ -107,7 +107,7 @@ INSERT INTO jobs (id, queue, name, state, priority, due, created, opts, payload)
 SELECT state FROM waits WHERE id = ?;
 
 -- name: close_wait
-UPDATE waits SET state = ? WHERE id = ? AND state = 'open';
+UPDATE waits SET state = ? WHERE id = ? AND state = 'pending';
 
 -- name: state_version
 SELECT version FROM states WHERE key = ? AND (expires IS NULL OR expires > ?);

@@ -104,8 +104,8 @@ CREATE TABLE waits (
   body   BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX waits_by_run ON waits (run, state);
-CREATE INDEX waits_open ON waits (kind, id) WHERE state = 'open';
-CREATE INDEX waits_listening ON waits (topic, key, id) WHERE state = 'open' AND topic IS NOT NULL;
+CREATE INDEX waits_pending ON waits (kind, id) WHERE state = 'pending';
+CREATE INDEX waits_by_topic ON waits (topic, key, id) WHERE state = 'pending' AND topic IS NOT NULL;
 
 CREATE TABLE states (
   key     TEXT PRIMARY KEY,

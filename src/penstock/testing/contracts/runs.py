@@ -108,7 +108,7 @@ class RunsContract(StoreUnderTest):
         assert isinstance(await apply(store, unit(claim=one, outcome=Completed(b"1"), run=closing)), Committed)
         assert [await state_of(store, id) for id in ("r.a.1", "r.b.1")] == ["completed", "cancelled"]
 
-    async def test_loose_runs_are_those_nothing_will_move(self, store: Store, clock: FakeClock) -> None:
+    async def test_stuck_runs_are_those_nothing_will_move(self, store: Store, clock: FakeClock) -> None:
         await apply(store, unit(run=run("waiting"), jobs=[job("waiting.a.1", run="waiting")]))
         await apply(store, unit(run=run("delayed"), jobs=[job("delayed.a.1", run="delayed", due=clock.now_ms() + 9)]))
         await apply(store, unit(run=run("gated"), waits=[wait("w", "gated")]))

@@ -58,7 +58,7 @@ class WaitsContract(StoreUnderTest):
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="a", key="k", due=1)]))
         await apply(store, unit(waits=[wait("w", "r", topic="b", key="l", due=2, job="r.b.1", body=b"[2]")]))
         scope, kind = "r.charge.1", "event"
-        assert await store.wait_row("w") == WaitRow("w", "r", scope, kind, "open", b"[2]", 2, "r.b.1", "b", "l")
+        assert await store.wait_row("w") == WaitRow("w", "r", scope, kind, "pending", b"[2]", 2, "r.b.1", "b", "l")
         assert await store.waits_for_topic("a", None) == []
         assert [row.id for row in await store.waits_for_topic("b", ["l"])] == ["w"]
 
@@ -79,7 +79,7 @@ class WaitsContract(StoreUnderTest):
         assert await store.wait_row("w") is None
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", due=5, job="r.a.1", topic="t", key="k")]))
         body = b'{"kind":"order.paid"}'
-        row = WaitRow("w", "r", "r.charge.1", "event", "open", body, 5, "r.a.1", "t", "k")
+        row = WaitRow("w", "r", "r.charge.1", "event", "pending", body, 5, "r.a.1", "t", "k")
         assert await store.wait_row("w") == row
         assert await store.waits() == [row]
         await apply(store, unit(waits=[SettleWait("w", "expired")]))
@@ -105,7 +105,7 @@ class WaitsContract(StoreUnderTest):
         await apply(store, unit(run=run("r.b"), waits=[wait("other", "r.b")]))
         await apply(store, unit(waits=[SettleWait("a", "resolved")]))
         await apply(store, unit(run=run("r", 1, status=status, closed=True)))
-        assert [await _state(store, id) for id in ("a", "b", "other")] == ["resolved", "cancelled", "open"]
+        assert [await _state(store, id) for id in ("a", "b", "other")] == ["resolved", "cancelled", "pending"]
 
     @pytest.mark.parametrize("by", ["attempt", "command"])
     async def test_a_wait_closed_by_the_unit_that_closes_its_run_is_what_that_unit_says(

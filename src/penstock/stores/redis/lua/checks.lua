@@ -71,7 +71,7 @@ local function check_waits()
     if opening then
       late = state == 'resolved' or state == 'expired'
     else
-      late = ARGV[i + 2] ~= '1' and state ~= 'open'
+      late = ARGV[i + 2] ~= '1' and state ~= 'pending'
     end
     if late then return {REFUSED, 'wait', ARGV[i]} end
   end

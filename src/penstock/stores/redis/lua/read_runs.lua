@@ -50,7 +50,7 @@ local function is_loose(id)
     if queue and LIVE[state_of(base_of(queue), job)] then return false end
   end
   for _, wait in ipairs(call('ZRANGE', NS .. 'run:' .. id .. ':waits', 0, -1)) do
-    if call('HGET', NS .. 'wait:' .. wait, 'state') == 'open' then return false end
+    if call('HGET', NS .. 'wait:' .. wait, 'state') == 'pending' then return false end
   end
   return true
 end
@@ -83,7 +83,7 @@ function READS.waits()
     local ids = call('ZRANGEBYLEX', NS .. 'run:' .. run .. ':waits', after ~= '' and '(' .. after or '-', '+')
     for _, id in ipairs(ids) do
       local wait = call('HMGET', NS .. 'wait:' .. id, 'state', 'kind')
-      if wait[1] == 'open' and (kind == '' or wait[2] == kind) then rows[#rows + 1] = wait_row(id) end
+      if wait[1] == 'pending' and (kind == '' or wait[2] == kind) then rows[#rows + 1] = wait_row(id) end
       if #rows == limit then break end
     end
     return rows

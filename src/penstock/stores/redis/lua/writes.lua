@@ -36,7 +36,7 @@ end
 
 local function close_wait(id, state)
   local wait = fields(call('HGETALL', NS .. 'wait:' .. id))
-  if wait.state == 'open' then
+  if wait.state == 'pending' then
     unlist_wait(id, wait)
     call('HSET', NS .. 'wait:' .. id, 'state', state)
   end
@@ -118,11 +118,11 @@ local function open_wait(i)
   local id = ARGV[i]
   local key = NS .. 'wait:' .. id
   local kept = fields(call('HGETALL', key))
-  if kept.state == 'open' then unlist_wait(id, kept) end
+  if kept.state == 'pending' then unlist_wait(id, kept) end
   local wait = {run = ARGV[i + 1], scope = ARGV[i + 2], kind = ARGV[i + 3], topic = optional(ARGV[i + 7]),
     key = optional(ARGV[i + 8])}
   call('HSET', key, 'run', kept.run or wait.run, 'scope', kept.scope or wait.scope, 'kind', kept.kind or wait.kind,
-    'state', 'open', 'body', ARGV[i + 4], 'due', ARGV[i + 5], 'job', ARGV[i + 6], 'pos', kept.pos or position())
+    'state', 'pending', 'body', ARGV[i + 4], 'due', ARGV[i + 5], 'job', ARGV[i + 6], 'pos', kept.pos or position())
   call('HDEL', key, 'topic', 'key')
   call('ZADD', NS .. 'waits:' .. (kept.kind or wait.kind), 0, id)
   call('ZADD', NS .. 'run:' .. (kept.run or wait.run) .. ':waits', 0, id)

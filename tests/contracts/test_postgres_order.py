@@ -198,7 +198,7 @@ async def test_a_deadlock_is_tried_again(store: PostgresStore) -> None:
                 "SET LOCAL deadlock_timeout = '1min'"
             )  # the other one is to notice, and to give way
             await connection.execute(f"SELECT 1 FROM {store.address.schema}.jobs WHERE id = 'b' FOR UPDATE")
-            taking = asyncio.create_task(apply(store, unit(takes=["a", "b"])))
+            taking = asyncio.create_task(apply(store, unit(removes=["a", "b"])))
             await until(lambda: blocked(store))
             await connection.execute(f"SELECT 1 FROM {store.address.schema}.jobs WHERE id = 'a' FOR UPDATE")
     finally:

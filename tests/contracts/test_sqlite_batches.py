@@ -85,12 +85,12 @@ def some_unit(luck: random.Random, n: int, before: list[dict[str, Any]]) -> dict
     maybe(luck, 0.6, parts, events=[event(data=n), event(stream=f"nq:flow:{id}", data=n)])
     new = [job(luck.choice([f"j{n}", f"j{n - 1}", "plain-1"]), luck.choice(["plain", "new"]), added=event("job.added"))]
     maybe(luck, 0.5, parts, jobs=new)
-    maybe(luck, 0.1, parts, takes=[f"plain-{luck.randrange(4)}"])
+    maybe(luck, 0.1, parts, removes=[f"plain-{luck.randrange(4)}"])
     maybe(luck, 0.1, parts, wakes=[f"{id}.s.0"])
     maybe(luck, 0.2, parts, memos=[Memo(f"{id}.s.0", "m", b"%d" % n)])
     maybe(luck, 0.1, parts, waits=[SettleWait(f"w-{id}", "resolved")])
     maybe(luck, 0.2, parts, state=[StateWrite("k", b"%d" % n, expect=luck.choice([None, 0, 1]))])
-    maybe(luck, 0.1, parts, once=luck.choice(["a", "b"]))
+    maybe(luck, 0.1, parts, once_key=luck.choice(["a", "b"]))
     return parts
 
 

@@ -174,9 +174,9 @@ async def test_sweeping_forgets_what_only_repeats_need(tmp_path: Path) -> None:
     store = await opened(path, clock)
     try:
         for n in range(30):
-            await apply(store, unit(once=f"key{n}", events=[event()]))
+            await apply(store, unit(once_key=f"key{n}", events=[event()]))
         clock.advance("8d")
-        await apply(store, unit(once="fresh", events=[event()]))
+        await apply(store, unit(once_key="fresh", events=[event()]))
         await store.sweep(Retention())
     finally:
         await store.close()

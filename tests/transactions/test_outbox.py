@@ -209,17 +209,17 @@ async def test_which_database_it_is(opened: Any, monkeypatch: pytest.MonkeyPatch
     """A server that was started anew is the store's all the same; one that only looks like it is not."""
     async with App(postgres_server.url(), handlers=HANDLERS) as app:
         customer = await opened(Asyncpg, postgres())
-        elsewhere = DatabaseIdentity((await app.store.home()).database, since=1)  # type: ignore[attr-defined]
+        elsewhere = DatabaseIdentity((await app.store.database_identity()).database, since=1)  # type: ignore[attr-defined]
         app.store._home = elsewhere  # type: ignore[attr-defined]
         await customer.begin()
         run = await app.start("shop", {"id": 1}, tx=customer.tx)
         await customer.commit()
         assert await app.store.run(run) is not None
 
-        async def home(*, fresh: bool = False) -> DatabaseIdentity:
+        async def database_identity(*, fresh: bool = False) -> DatabaseIdentity:
             return elsewhere
 
-        monkeypatch.setattr(app.store, "home", home)
+        monkeypatch.setattr(app.store, "database_identity", database_identity)
         await customer.begin()
         with pytest.raises(NoOutbox, match="another database than the store's"):
             await app.start("shop", {"id": 2}, tx=customer.tx)

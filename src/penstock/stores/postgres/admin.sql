@@ -382,7 +382,7 @@ SET synchronous_commit = off;
 -- name: notify
 SELECT pg_notify($1, $2);
 
--- name: whereabouts
+-- name: identity_query
 -- Run on connections of others too, whatever their settings: so nothing whose text depends on them.
 SELECT d.oid || '/' || d.datname, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
        current_setting('transaction_isolation')

@@ -1,6 +1,6 @@
--- State and schedules; and what was asked for.
+-- Reads state and schedules, then runs the read that ARGV[6] names.
 local function state_row(key)
-  local row = call('HMGET', NS .. 'state:' .. key, 'v', 'n', 'x')
+  local row = call('HMGET', NS .. 'state:' .. key, 'value', 'version', 'expires')
   if not row[1] or (row[3] and tonumber(row[3]) <= now) then return false end
   return {key, row[1], tonumber(row[2]), row[3] and tonumber(row[3])}
 end
@@ -35,11 +35,11 @@ function READS.schedules()
   return rows
 end
 
-function READS.due()
-  local next, after, limit, rows = arg(1), arg(2), tonumber(arg(3)), {}
-  local ids = call('ZRANGEBYSCORE', NS .. 'schedules:due', next == '' and '-inf' or next, now, 'WITHSCORES')
+function READS.due_schedules()
+  local next_schedule, after, limit, rows = arg(1), arg(2), tonumber(arg(3)), {}
+  local ids = call('ZRANGEBYSCORE', NS .. 'schedules:due', next_schedule == '' and '-inf' or next_schedule, now, 'WITHSCORES')
   for n = 1, #ids, 2 do
-    if not (next ~= '' and ids[n + 1] == next and ids[n] <= after) then
+    if not (next_schedule ~= '' and ids[n + 1] == next_schedule and ids[n] <= after) then
       rows[#rows + 1] = schedule_row(ids[n])
       if #rows == limit then break end
     end
@@ -47,7 +47,7 @@ function READS.due()
   return {now, rows}
 end
 
-function READS.next()
+function READS.next_schedule()
   local first = call('ZRANGEBYSCORE', NS .. 'schedules:due', '(' .. arg(1), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   return first and tonumber(first)
 end

@@ -1,42 +1,42 @@
--- Jobs in BullMQ's places, and in the few of our own beside them: nq:suspended, nq:held and nq:cancelled (sorted sets),
--- nq:leases (until when a worker may be silent) and nq:urgent (who in `wait` has a priority below 0).
-local bases = {}
-local function base_of(queue)
-  local base = bases[queue]
+-- Moves jobs between BullMQ's lists and sets, and our own beside them: nq:suspended, nq:held and nq:cancelled (sorted
+-- sets), nq:leases (job to the end of its lease) and nq:urgent (jobs in `wait` with a priority below 0).
+local base_keys = {}
+local function base_key(queue)
+  local base = base_keys[queue]
   if not base then
     base = BULL .. queue .. ':'
-    bases[queue] = base
+    base_keys[queue] = base
   end
   return base
 end
 
-local FULL = 9007199254740991 -- of BullMQ's limiter: more than any limit
+local LIMITER_FULL = 9007199254740991 -- the value of BullMQ's limiter that stops every worker
 
-local function queue_named(id)
-  local queue = where[id]
+local function lookup_queue(id)
+  local queue = job_queues[id]
   if queue == nil then
-    queue = call('HGET', NS .. 'where', id)
-    where[id] = queue
+    queue = call('HGET', NS .. 'job_queues', id)
+    job_queues[id] = queue
   end
   return queue
 end
 
-local function is_placed(id, queue) where[id], placed[id] = queue, queue end
+local function remember_queue(id, queue) job_queues[id], unsaved_job_queues[id] = queue, queue end
 
-local function not_placed(id)
-  where[id], placed[id] = false, nil
-  call('HDEL', NS .. 'where', id)
+local function forget_queue(id)
+  job_queues[id], unsaved_job_queues[id] = false, nil
+  call('HDEL', NS .. 'job_queues', id)
 end
 
-local function queue_of(id)
-  local queue = queue_named(id)
+local function existing_queue(id)
+  local queue = lookup_queue(id)
   if queue and call('EXISTS', BULL .. queue .. ':' .. id) == 1 then return queue end
   return false
 end
 
--- A job that another program added is in no index of ours: each queue is asked.
+-- Find the queue of any job. Jobs of other programs are in no index of ours, so each queue is checked.
 local function find_queue(id)
-  local queue = queue_of(id)
+  local queue = existing_queue(id)
   if queue then return queue end
   for _, name in ipairs(call('SMEMBERS', NS .. 'queues')) do
     if call('EXISTS', BULL .. name .. ':' .. id) == 1 and call('TYPE', BULL .. name .. ':' .. id).ok == 'hash'
@@ -47,25 +47,25 @@ local function find_queue(id)
   return false
 end
 
-local known = {}
-local function know_queue(queue)
-  if not known[queue] then
-    known[queue] = true
+local registered = {}
+local function register_queue(queue)
+  if not registered[queue] then
+    registered[queue] = true
     call('SADD', NS .. 'queues', queue)
   end
 end
 
-local function mark(base)
+local function add_marker_if_running(base)
   if call('HEXISTS', base .. 'meta', 'paused') == 0 then call('ZADD', base .. 'marker', 0, '0') end
 end
 
-local function mark_delayed(base)
+local function add_delayed_marker(base)
   local first = call('ZRANGE', base .. 'delayed', 0, 0, 'WITHSCORES')
   if first[2] then call('ZADD', base .. 'marker', tonumber(first[2]) / 0x1000, '1') end
 end
 
--- Puts an urgent job, or one that comes back to the front, behind those of `wait` that go before it. Workers take from
--- the right end, so only the urgent ones are passed on the way.
+-- Insert an urgent or returning job behind the jobs of `wait` that run before it. Workers take from the right end, so
+-- only urgent jobs are moved.
 local function push_ordered(base, id, rank)
   local wait, urgent, ahead = base .. 'wait', base .. 'nq:urgent', {}
   while true do
@@ -79,9 +79,9 @@ local function push_ordered(base, id, rank)
   for i = #ahead, 1, -1 do call('RPUSH', wait, ahead[i]) end
 end
 
--- Puts a job in line: `front` is for one that was there before.
-local function push(base, id, front, from)
-  local job = call('HMGET', base .. id, 'priority', 'nq:p', 'nq:n')
+-- Add a job to its queue. `front`: it was claimed before and goes first.
+local function push_waiting(base, id, front, from)
+  local job = call('HMGET', base .. id, 'priority', 'nq:priority', 'nq:number')
   local priority = tonumber(job[2] or job[1] or 0)
   if priority > 0 then
     local count = 0
@@ -96,7 +96,7 @@ local function push(base, id, front, from)
   else
     call('LPUSH', base .. 'wait', id)
   end
-  mark(base)
+  add_marker_if_running(base)
   call('XADD', base .. 'events', '*', 'event', 'waiting', 'jobId', id, 'prev', from)
 end
 
@@ -105,14 +105,14 @@ local function push_delayed(base, id, due)
   local last = call('ZREVRANGEBYSCORE', base .. 'delayed', score + 0xfff, score, 'WITHSCORES', 'LIMIT', 0, 1)[2]
   if last then score = math.min(tonumber(last) + 1, score + 0xfff) end
   call('ZADD', base .. 'delayed', score, id)
-  call('HSET', base .. id, 'delay', math.max(due - now, 0), 'nq:d', due)
+  call('HSET', base .. id, 'delay', math.max(due - now, 0), 'nq:due', due)
   call('XADD', base .. 'events', '*', 'event', 'delayed', 'jobId', id, 'delay', due)
-  mark_delayed(base)
+  add_delayed_marker(base)
 end
 
--- The score of a finished job: its time, and within a millisecond its order of arrival.
+-- Return the score of a finished job: its time, and within a millisecond its order of arrival.
 local function finished_score(base, id, arrived)
-  return now + (tonumber(arrived or call('HGET', base .. id, 'nq:n') or 0) % 1024) / 1024
+  return now + (tonumber(arrived or call('HGET', base .. id, 'nq:number') or 0) % 1024) / 1024
 end
 
 local function push_cancelled(base, id)
@@ -126,9 +126,9 @@ local SETS = {'delayed', 'completed', 'failed', 'nq:suspended', 'nq:cancelled', 
 local STATES = {['nq:suspended'] = 'suspended', ['nq:cancelled'] = 'cancelled', ['nq:held'] = 'held',
   prioritized = 'waiting'}
 
--- Where a job is: its state, and the sorted set it is in if it is in one.
-local function state_of(base, id)
-  settle()
+-- Return the state of a job, and the sorted set it is in, if any.
+local function job_state(base, id)
+  flush_writes()
   for _, set in ipairs(SETS) do
     if call('ZSCORE', base .. set, id) then return STATES[set] or set, set end
   end
@@ -136,52 +136,52 @@ local function state_of(base, id)
   return 'waiting'
 end
 
-local function pull(base, id, set)
+local function remove_from_state(base, id, set)
   if set then
     call('ZREM', base .. set, id)
-    if set == 'completed' or set == 'failed' then call('ZREM', base .. 'nq:kept:' .. set, id) end
+    if set == 'completed' or set == 'failed' then call('ZREM', base .. 'nq:retained:' .. set, id) end
   else
     call('LREM', base .. 'wait', -1, id)
     call('ZREM', base .. 'nq:urgent', id)
   end
 end
 
--- What a worker held is nobody's: the lock, the lease and the fence go together.
-local function let_go(base, id)
+-- Remove the lock, the lease and the fence of a job together.
+local function release_lock(base, id)
   call('DEL', base .. id .. ':lock')
   call('SREM', base .. 'stalled', id)
   call('ZREM', base .. 'nq:leases', id)
-  call('HDEL', base .. id, 'nq:t')
+  call('HDEL', base .. id, 'nq:token')
 end
 
--- Memos go with the last job that could read them: one that continues another names its scope, and from a dead letter
--- such a one may still be made.
-local function forget_memos(scope)
-  if queue_of(scope) or queue_of(scope .. '.dlq') then return end
-  if #call('ZRANGEBYLEX', NS .. 'scopes', '[' .. scope .. '\n', '(' .. scope .. '\11', 'LIMIT', 0, 1) == 0 then
+-- Delete memos when no job can read them any more. A job that continues another has its scope, and a dead letter can
+-- still be redriven into one.
+local function delete_unused_memos(scope)
+  if existing_queue(scope) or existing_queue(scope .. '.dlq') then return end
+  if #call('ZRANGEBYLEX', NS .. 'memo_scopes', '[' .. scope .. '\n', '(' .. scope .. '\11', 'LIMIT', 0, 1) == 0 then
     call('DEL', NS .. 'memos:' .. scope)
   end
 end
 
--- What became of a child may let its parent go on, in whatever queue that is. BullMQ's scripts move it; our workers are
--- woken, and its due time is kept where we read it.
-local function parent_moved(parent)
+-- Notify the parent's queue after a child changed. BullMQ's scripts move the parent; we wake our workers and copy its due
+-- time to our field.
+local function notify_parent_queue(parent)
   if not parent or string.sub(parent, 1, #BULL) ~= BULL then return end
   local queue, id = string.match(string.sub(parent, #BULL + 1), '^(.*):([^:]*)$')
   if not queue then return end
-  local due = call('ZSCORE', base_of(queue) .. 'delayed', id)
-  if due then call('HSET', parent, 'nq:d', math.floor(tonumber(due) / 0x1000)) end
-  touch('queue:' .. queue)
+  local due = call('ZSCORE', base_key(queue) .. 'delayed', id)
+  if due then call('HSET', parent, 'nq:due', math.floor(tonumber(due) / 0x1000)) end
+  notify('queue:' .. queue)
 end
 
--- Deletes a job that no worker holds; gives whose memos it read.
+-- Delete a job that no worker holds. Returns its memo scope.
 local function delete_job(base, id, set)
-  local job = call('HMGET', base .. id, 'nq:s', 'nq:r', 'parentKey')
-  pull(base, id, set)
+  local job = call('HMGET', base .. id, 'nq:scope', 'nq:run', 'parentKey')
+  remove_from_state(base, id, set)
   bull_removeJob({base .. id, base .. 'repeat'}, {id, '0', base})
-  not_placed(id)
-  if job[1] then call('ZREM', NS .. 'scopes', job[1] .. '\n' .. id) end
+  forget_queue(id)
+  if job[1] then call('ZREM', NS .. 'memo_scopes', job[1] .. '\n' .. id) end
   if job[2] then call('ZREM', NS .. 'run:' .. job[2] .. ':jobs', id) end
-  parent_moved(job[3])
+  notify_parent_queue(job[3])
   return job[1] or id
 end

@@ -245,7 +245,7 @@ class Families:
             delay_ms=to_ms(node.delay) if node.delay is not None else 0,
             priority=node.priority,
         )
-        jobs.append(msgspec.structs.replace(job, waits=bool(node.children), parent=parent))
+        jobs.append(msgspec.structs.replace(job, waits_for_children=bool(node.children), parent=parent))
         children = [
             self._plan(child, f"{job.id}-c{n}", Parent(job.id, queue, OnFailure(child.on_failure)), correlation, jobs)
             for n, child in enumerate(node.children, 1)

@@ -133,9 +133,8 @@ class TestApp(App):
         """Fires a trigger by its name, in a run if several wait for one; a test need not know the token. Also takes
         what App.fire takes: a token, or a URL."""
         await self.settle()
-        found = [
-            wait for wait in await list_pending_waits(self.store, run) if (wait.kind, wait.name) == (TRIGGER, trigger)
-        ]
+        waits = await list_pending_waits(self.store, run)
+        found = [wait for wait in waits if (wait.kind, wait.name) == (TRIGGER, trigger)]
         if not found and _TOKEN.search(trigger):
             return await super().fire(trigger, payload, signature=signature)
         if len(found) != 1:

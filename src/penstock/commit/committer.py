@@ -53,12 +53,6 @@ class WorkSource(Protocol):
         ...
 
 
-class Submits(Protocol):
-    """Whatever takes intents."""
-
-    async def submit(self, intent: Intent) -> Receipt: ...
-
-
 class Intent:
     """One unit to be, decided as late as possible."""
 
@@ -109,6 +103,8 @@ class Committer:
     once: the second would be decided on a run that is about to change. An attempt waits for each of its commits anyway.
     Where the store keeps no order between them, only ends of attempts go beside each other.
     """
+
+    is_deferred = False  # see CommandSink
 
     def __init__(self, store: WorkQueue) -> None:
         self.worker: WorkSource | None = None

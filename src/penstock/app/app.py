@@ -42,7 +42,7 @@ from ..handlers.reload import rediscover
 from ..jobs.engine import JobEngine
 from ..jobs.job_trees import JobTree, Node
 from ..ports.bridge import Bridge
-from ..ports.store import Distant, RunRow, ScheduleRow, Store
+from ..ports.store import RunRow, ScheduleRow, Store
 from ..ports.unit import DELIVERIES, Claim
 from ..schedules.spec import CatchUp, Overlap, Target, make_spec
 from ..settings import SettingOptions, Settings
@@ -148,7 +148,7 @@ class App:
             raise ConfigError("this App is open already")
         store = self._store or open_store(self.settings.url, clock=self.clock, namespace=self.settings.namespace)
         # A file that cannot be opened is not going to be there soon.
-        await opened("the store is not open yet", store.open, patience if isinstance(store, Distant) else None)
+        await opened("the store is not open yet", store.open, patience if store.profile.is_remote else None)
         committer = Committer(store)
         self.store = store
         self._committer = committer

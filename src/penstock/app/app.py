@@ -16,7 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from ..commit.committer import Committer, Submits
+from ..commit.committer import Committer
+from ..commit.sink import CommandSink
 from ..core.clock import Clock, SystemClock, datetime_ms, iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, ConfigError
@@ -41,7 +42,7 @@ from ..handlers.reload import rediscover
 from ..jobs.engine import JobEngine
 from ..jobs.job_trees import JobTree, Node
 from ..ports.bridge import Bridge
-from ..ports.store import Distant, RunRow, ScheduleRow, Store
+from ..ports.store import RunRow, ScheduleRow, Store
 from ..ports.unit import DELIVERIES, Claim
 from ..schedules.spec import CatchUp, Overlap, Target, make_spec
 from ..settings import SettingOptions, Settings
@@ -147,7 +148,7 @@ class App:
             raise ConfigError("this App is open already")
         store = self._store or open_store(self.settings.url, clock=self.clock, namespace=self.settings.namespace)
         # A file that cannot be opened is not going to be there soon.
-        await opened("the store is not open yet", store.open, patience if isinstance(store, Distant) else None)
+        await opened("the store is not open yet", store.open, patience if store.profile.is_remote else None)
         committer = Committer(store)
         self.store = store
         self._committer = committer
@@ -162,9 +163,9 @@ class App:
         self._jobs = JobEngine(lambda q, n: self.registry.job(q, n), self._recorder, self.clock, self._unit_id, store)
         self._doubts = Doubts(store, self._recorder, lambda: self.registry)
         self._transactions = Transactions(store, committer, self._engine, self._make_writers)
-        usual = self._transactions.usual
-        self._commands, self._runs, self._enqueuing = usual.commands, usual.runs, usual.enqueuing
-        self.events = usual.events
+        direct = self._transactions.direct
+        self._commands, self._runs, self._enqueuing = direct.commands, direct.runs, direct.enqueuing
+        self.events = direct.events
         self.outbox = Outbox(committer, self.settings.namespace)
         self.state = AppState(store, committer, self.clock, self._unit_id)
         self.queues = Queues(store, self._recorder, lambda: self.registry.queues())
@@ -536,10 +537,10 @@ class App:
     async def _emit_to(self, run: str, kind: str, data: Any, key: str) -> None:
         await self._commands.emit(run, kind, data, key=key)
 
-    def _make_writers(self, kind: type[Writers], committer: Submits) -> Writers:
+    def _make_writers(self, sink: CommandSink) -> Writers:
         forks = Forks(self._engine, self._committer, self.store)
         registry = lambda: self.registry  # noqa: E731
-        return kind(self.store, committer, self._engine, forks, self._doubts, registry, mask(self.settings.url))
+        return Writers(self.store, sink, self._engine, forks, self._doubts, registry, mask(self.settings.url))
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, dir_given: bool) -> Registry:
         self._given = from_functions(several(handlers, "handlers")) if handlers is not None else []

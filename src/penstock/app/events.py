@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Intent, Submits
+from ..commit.committer import Intent
+from ..commit.sink import CommandSink
 from ..core.errors import BadArgument
 from ..core.event_bodies import EventBodies
 from ..core.events import Body, Event, check_kind, decode_event
@@ -41,9 +42,9 @@ Unsubscribe = Callable[[], None]
 class Events:
     """Streams by name (`nq:flow:<run>`, `nq:queue:<queue>`, `nq:global`, …) and in-process subscriptions."""
 
-    def __init__(self, store: Store, committer: Submits, recorder: EventBodies, unit_id: Callable[[], str]) -> None:
+    def __init__(self, store: Store, sink: CommandSink, recorder: EventBodies, unit_id: Callable[[], str]) -> None:
         self._store = store
-        self._committer = committer
+        self._sink = sink
         self._recorder = recorder
         self._unit_id = unit_id
         self._by_kind: dict[str, list[Hears]] = {}
@@ -78,7 +79,7 @@ class Events:
         body = Body(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
         encoded = self._recorder.encode(body)
         unit = Unit(self._unit_id(), events=[NewEvent(name, encoded, kind)], once_key=key)
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._sink.submit(Intent(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or receipt.repeated:
             return None
         ms, seq = receipt.events[0]

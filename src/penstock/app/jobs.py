@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent, Submits
+from ..commit.committer import Intent
+from ..commit.sink import CommandSink
 from ..core.clock import Clock
 from ..core.durations import to_ms
 from ..core.errors import BadArgument, ConfigError, PenstockError, RunFailed, UnknownJob
@@ -41,7 +41,7 @@ class Enqueuing:
     def __init__(
         self,
         store: Store,
-        committer: Submits,
+        sink: CommandSink,
         recorder: EventBodies,
         clock: Clock,
         unit_id: Callable[[], str],
@@ -49,18 +49,12 @@ class Enqueuing:
         doubts: Doubts,
     ) -> None:
         self._store = store
-        self._committer = committer
+        self._sink = sink
         self._recorder = recorder
         self._clock = clock
         self._unit_id = unit_id
         self._find = find
         self._doubts = doubts
-
-    def by(self, committer: Submits) -> Enqueuing:
-        """The same, jobs being committed another way."""
-        other = copy(self)
-        other._committer = committer
-        return other
 
     async def add(
         self,
@@ -91,7 +85,7 @@ class Enqueuing:
         ids = [job.id for job in jobs]
         for start in range(0, len(jobs), JOBS_A_COMMIT):
             unit = Unit(self._unit_id(), jobs=jobs[start : start + JOBS_A_COMMIT])
-            receipt = await self._committer.submit(Intent(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
+            receipt = await self._sink.submit(Intent(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
             if isinstance(receipt, Committed):
                 for place, holder in receipt.deduplicated.items():
                     ids[start + place] = holder
@@ -204,12 +198,12 @@ class Families:
     def __init__(
         self,
         enqueuing: Enqueuing,
-        committer: Committer,
+        sink: CommandSink,
         unit_id: Callable[[], str],
         handlers: Callable[[], Sequence[Handler]],
     ) -> None:
         self._enqueuing = enqueuing
-        self._committer = committer
+        self._sink = sink
         self._unit_id = unit_id
         self._handlers = handlers
 
@@ -219,7 +213,7 @@ class Families:
         tree = self._plan(read_tree(given), None, None, text(correlation_id, "the correlation id"), jobs)
         _check_ids(jobs)
         unit = Unit(self._unit_id(), jobs=jobs)
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._sink.submit(Intent(lambda _v, _r: unit))
         if isinstance(receipt, Refused):
             raise BadArgument(
                 f"there is a job {receipt.key!r} already, so the tree was not added: give that child another id or none"

@@ -214,8 +214,8 @@ class StepWork:
             if data is None or records.decode(data).closed:
                 return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
             return Unit(
-                self._engine.unit_id(), claim=self.claim, outcome=Released(hold_until=until), events=events, jobs=kept.jobs,
-                memos=kept.memos, waits=kept.waits, progress=limited.spoken.progress,
+                self._engine.unit_id(), claim=self.claim, outcome=Released(hold_until=until), events=events,
+                jobs=kept.jobs, memos=kept.memos, waits=kept.waits, progress=limited.spoken.progress,
             )  # fmt: skip
 
         return self._waiting(build)

@@ -52,7 +52,7 @@ async def diagnose(app: App) -> list[Check]:
         if app._is_open:
             return [*checks, *await _check_store(app)]
         url = app.settings.url
-        if (path := _file_of(url)) and not Path(path).exists():
+        if (path := _file_of(url)) and not _exists(path):
             missing = Check("store", True, f"{mask(url)} does not exist yet; the first run creates it")
             return [*checks, missing, _check_disk(path)]
         async with app:
@@ -142,6 +142,10 @@ def _file_of(url: str) -> str:
     """Return the path of a SQLite file, or "" for any other store."""
     path = sqlite_path(url) if url.startswith("sqlite:") else ":memory:"
     return path if path != ":memory:" else ""
+
+
+def _exists(path: str) -> bool:
+    return Path(path).exists()
 
 
 def _count(things: Any, noun: str) -> str:

@@ -27,7 +27,7 @@ from ..core.ids import check_name
 from ..core.priority import check_priority
 from ..core.redaction import Redactor
 from ..core.retry import Retries
-from ..durable.trigger_commands import Signature, Triggers
+from ..durable.trigger_commands import Signature, TriggerCommands
 from ..flows.delivery import Deliveries
 from ..flows.engine import FlowEngine
 from ..flows.fork import Forks
@@ -36,7 +36,7 @@ from ..flows.start_on import Starters, start_inputs
 from ..handlers.decorators import FlowDefinition, definitions_in
 from ..handlers.discovery import Found, Problem, bridges_of, discover, from_functions
 from ..handlers.manifest import describe
-from ..handlers.options import Kept
+from ..handlers.options import KeepOption
 from ..handlers.registry import Flow, Registry, build
 from ..handlers.reload import rediscover
 from ..jobs.engine import JobEngine
@@ -155,7 +155,7 @@ class App:
         self._engine = FlowEngine(
             lambda: self.registry, store, self._recorder, self.clock, self._unit_id, self.settings.public_url
         )
-        self._triggers = Triggers(store, committer, self._recorder, self.clock, self._unit_id)
+        self._triggers = TriggerCommands(store, committer, self._recorder, self.clock, self._unit_id)
         self._deliveries = Deliveries(
             store, committer, self._recorder, self.clock, self._unit_id, self._start_on_event, self._emit_to
         )
@@ -351,8 +351,8 @@ class App:
         correlation_id: str | None = None,
         dedupe: str | None = None,
         dedupe_ttl: Duration | None = None,
-        keep_completed: Kept | None = None,
-        keep_failed: Kept | None = None,
+        keep_completed: KeepOption | None = None,
+        keep_failed: KeepOption | None = None,
         tx: Any = None,
     ) -> str:
         """Adds a job to a queue, or for a function marked with `@job`, and gives its id; an `id` that exists is not
@@ -390,8 +390,8 @@ class App:
         delay: Duration | None = None,
         priority: int | None = None,
         retry: Retries | None = None,
-        keep_completed: Kept | None = None,
-        keep_failed: Kept | None = None,
+        keep_completed: KeepOption | None = None,
+        keep_failed: KeepOption | None = None,
         tx: Any = None,
     ) -> list[str]:
         """Adds many jobs, a few hundred to a commit, and gives their ids in order. With `tx`, all or none of them."""

@@ -23,7 +23,7 @@ from ..core.priority import check_priority
 from ..core.retry import Retries, RetryPolicy
 from ..handlers.decorators import definitions_in
 from ..handlers.handler import Handler, JobDefinition
-from ..handlers.options import Kept, read_keep, terms
+from ..handlers.options import KeepOption, read_keep, terms
 from ..jobs.engine import JobOptions, new_job
 from ..jobs.job_trees import JobTree, Node, read_tree
 from ..ports.store import JobRow, Store
@@ -67,8 +67,8 @@ class Enqueuing:
         priority: int | None = None,
         retry: Retries | None = None,
         correlation_id: str | None = None,
-        keep_completed: Kept | None = None,
-        keep_failed: Kept | None = None,
+        keep_completed: KeepOption | None = None,
+        keep_failed: KeepOption | None = None,
         dedupe: Dedupe | None = None,
     ) -> list[str]:
         """Adds a job for each payload; an id that exists is not added again. Gives the ids in order, and for a job

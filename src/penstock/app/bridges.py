@@ -85,7 +85,7 @@ class AppBridgeHost:
 
     async def start(self, flow: str, input: Any, key: str) -> None:
         app = self._app
-        commands = Commands(app._engine, self._committer, app.store)
+        commands = Commands(app._engine, self._committer)
         await app._runs.by(commands).start(
             app.registry.flow(flow),
             input,
@@ -98,7 +98,7 @@ class AppBridgeHost:
 
     async def emit(self, kind: str, data: Any, key: str) -> None:
         raw = msgspec.Raw(pack(data, f"the data of {check_kind(kind)}"))
-        recorder = self._app._recorder
+        recorder = self._app._bodies
         said = NewEvent(recorder.global_stream, recorder.encode(Body(kind, data=raw)), kind)
         unit = Unit(self._app._unit_id(), events=[said], once_key=key)
         await self._committer.submit(Intent(lambda _v, _r: unit))

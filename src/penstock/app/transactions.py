@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ..commit.committer import Committer, Intent, Submits
+from ..commit.committer import Intent, Submits
+from ..commit.runtime import Runtime
 from ..core.errors import ConfigError, StoreError
 from ..core.events import check_kind
 from ..core.ids import check_id
@@ -15,8 +16,7 @@ from ..flows.commands import Commands, check_open
 from ..flows.engine import FlowEngine
 from ..flows.fork import Forks
 from ..flows.run_record import decode
-from ..handlers.registry import Registry
-from ..ports.store import DatabaseIdentity, Enlists, RunRow, Store
+from ..ports.store import DatabaseIdentity, Enlists, RunRow
 from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit
 from ..transactions.draft_committer import Draft
 from ..transactions.enlist import Enlisting
@@ -31,24 +31,13 @@ from .runs import Runs
 class Writers:
     """Makes runs, jobs and events, and hands them to whoever commits them."""
 
-    def __init__(
-        self,
-        store: Store,
-        committer: Submits,
-        engine: FlowEngine,
-        forks: Forks,
-        doubts: Doubts,
-        registry: Callable[[], Registry],
-        where: str,
-    ) -> None:
-        recorder, clock, unit_id = engine.recorder, engine.clock, engine.unit_id
-        self.commands = Commands(engine, committer, store)
-        self.events = Events(store, committer, recorder, unit_id)
-        self.runs = Runs(store, self.commands, forks, self.events, recorder, clock, doubts, registry, where)
-        self.enqueuing = Enqueuing(
-            store, committer, recorder, clock, unit_id, lambda queue, name: registry().job(queue, name), doubts
-        )
-        self._store = store
+    def __init__(self, engine: FlowEngine, committer: Submits, doubts: Doubts, where: str) -> None:
+        runtime = engine.runtime
+        self.commands = Commands(engine, committer)
+        self.events = Events(runtime, committer)
+        self.runs = Runs(runtime, self.commands, Forks(engine), self.events, doubts, where)
+        self.enqueuing = Enqueuing(runtime, committer, doubts)
+        self._store = runtime.store
         self._committer = committer
         self._engine = engine
 
@@ -57,7 +46,7 @@ class Writers:
         if run is not None:
             await self.commands.emit(run, check_kind(kind), data, key=key)
         else:
-            await self.events.append(self._engine.recorder.global_stream, kind, data, key=key)
+            await self.events.append(self._engine.bodies.global_stream, kind, data, key=key)
 
 
 class DraftWriters(Writers):
@@ -71,7 +60,7 @@ class DraftWriters(Writers):
         await self._check_run(check_id(run, "run id"), kind, body)
         # Deciding now what the event starts would mean to lock the run until someone commits. So the event goes as a
         # job, and is decided on the run as it is then.
-        unit_id = self._engine.unit_id()
+        unit_id = self._engine.new_unit_id()
         told = {"run": run, "kind": kind, "data": unpack(body), "key": text(key, "the key") or f"tx-{unit_id}"}
         unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, packed(told))])
         await self._committer.submit(Intent(lambda _v, _r: unit))
@@ -93,13 +82,11 @@ class DraftWriters(Writers):
 class Transactions:
     """Writers for each call: the usual ones, or those whose units a transaction carries."""
 
-    def __init__(
-        self, store: Store, committer: Committer, engine: FlowEngine, make: Callable[[type[Writers], Submits], Writers]
-    ) -> None:
+    def __init__(self, runtime: Runtime, make: Callable[[type[Writers], Submits], Writers]) -> None:
         self._make = make
-        self._store = store
-        self.usual = make(Writers, committer)
-        self.enlisting = Enlisting(store, engine.recorder.namespace, self.home)
+        self._store = runtime.store
+        self.usual = make(Writers, runtime.committer)
+        self.enlisting = Enlisting(runtime.store, runtime.bodies.namespace, self.home)
 
     @asynccontextmanager
     async def writers(self, tx: Any) -> AsyncIterator[Writers]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import AwaitTimeout, Context, SyncContext, flow, step
-from penstock.durable.wait_records import ordered_id
+from penstock.durable.wait_records import sortable_wait_id
 
 DAY = 24 * 3_600_000
 
@@ -167,7 +167,7 @@ async def test_a_timeout_that_is_caught(kit: Any) -> None:
         assert app.time.now_ms() == start + DAY
         await app.emit("never", "too late")
         await app.settled()
-        row = await app.store.wait_row(ordered_id("event", f"{run}.patient.1", "never#1"))
+        row = await app.store.wait_row(sortable_wait_id("event", f"{run}.patient.1", "never#1"))
         assert row.state == "expired"
 
 

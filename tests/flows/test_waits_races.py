@@ -11,7 +11,7 @@ import pytest
 from penstock import AwaitTimeout, Context, flow
 from penstock.commit.committer import Committer
 from penstock.core.errors import TriggerError
-from penstock.durable.trigger_commands import Triggers
+from penstock.durable.trigger_commands import TriggerCommands
 from penstock.durable.wait_records import decode_body
 from penstock.ports.unit import NewEvent, Suspended, Unit
 from penstock.stores.sqlite import SqliteStore
@@ -70,7 +70,7 @@ async def test_fired_while_the_step_goes_to_sleep(clock: FakeClock, when: When) 
     store = keeper.watch(SqliteStore(":memory:", clock=clock))
     async with TestApp(store=store, handlers=[ask], clock=clock) as app:
         # Another process fires: its commit is its own.
-        other = Triggers(replace(app._runtime, committer=Committer(app.store), new_unit_id=lambda: "other-1"))
+        other = TriggerCommands(replace(app._runtime, committer=Committer(app.store), new_unit_id=lambda: "other-1"))
         keeper.happen = lambda: other.fire(TOKENS[0], "now")
         run = await app.start(ask, None)
         assert (await app.finish(run)).result == "now"

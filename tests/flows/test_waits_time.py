@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Context, SyncContext, flow
-from penstock.durable.wait_records import gate_id
+from penstock.durable.wait_records import wait_id
 
 HOUR = 3_600_000
 KEYS = {"time": "time#1", "event": "alarm#1"}
@@ -115,5 +115,5 @@ async def test_a_gate_is_found_again_whatever_id_it_was_given(kit: Any, monkeypa
             before["event"] = (await app.store.waits(run=run))[0].id
         await app.emit("alarm", "now")
         assert (await app.finish(run)).result == "now"
-        assert before == {kind: gate_id(kind, f"{run}.nap.1", key) for kind, key in KEYS.items()}
+        assert before == {kind: wait_id(kind, f"{run}.nap.1", key) for kind, key in KEYS.items()}
         assert {(await app.store.wait_row(id)).state for id in before.values()} == {"resolved"}

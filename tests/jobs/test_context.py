@@ -23,7 +23,7 @@ Script = Callable[[Any, Any], Generator[Any, Any, Any]]
 AGAIN = {"attempts": 3, "backoff": {"delay": "1ms"}}
 
 
-class Gate:
+class WaitCall:
     """Holds a handler until the test lets it go on."""
 
     def __init__(self, is_async: bool) -> None:
@@ -68,8 +68,8 @@ class Style:
         handler.__name__ = script.__name__
         return handler
 
-    def gate(self) -> Gate:
-        return Gate(self.is_async)
+    def gate(self) -> WaitCall:
+        return WaitCall(self.is_async)
 
 
 class _Play:

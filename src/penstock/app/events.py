@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Intent, Submits
+from ..commit.committer import Intent
 from ..commit.runtime import Runtime
+from ..commit.sink import CommandSink
 from ..core.errors import BadArgument
 from ..core.events import Body, Event, check_kind, decode_event
 from ..core.outage_retry import OutageRetry
@@ -40,9 +41,9 @@ Unsubscribe = Callable[[], None]
 class Events:
     """Streams by name (`nq:flow:<run>`, `nq:queue:<queue>`, `nq:global`, …) and in-process subscriptions."""
 
-    def __init__(self, runtime: Runtime, committer: Submits) -> None:
+    def __init__(self, runtime: Runtime, sink: CommandSink) -> None:
         self._store = runtime.store
-        self._committer = committer
+        self._sink = sink
         self._bodies = runtime.bodies
         self._unit_id = runtime.new_unit_id
         self._by_kind: dict[str, list[Hears]] = {}
@@ -77,7 +78,7 @@ class Events:
         body = Body(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
         encoded = self._bodies.encode(body)
         unit = Unit(self._unit_id(), events=[NewEvent(name, encoded, kind)], once_key=key)
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._sink.submit(Intent(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or receipt.repeated:
             return None
         ms, seq = receipt.events[0]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from ..commit.committer import Intent, Submits
+from ..commit.committer import Intent
 from ..commit.runtime import Runtime
+from ..commit.sink import CommandSink
 from ..core.durations import to_ms
 from ..core.errors import BadArgument, ConfigError, PenstockError, RunFailed, UnknownJob
 from ..core.ids import check_job_id, check_name, uuid7
@@ -22,7 +22,7 @@ from ..core.priority import check_priority
 from ..core.retry import Retries, RetryPolicy
 from ..handlers.decorators import definitions_in
 from ..handlers.handler import Handler, JobDefinition
-from ..handlers.options import Kept, read_keep, terms
+from ..handlers.options import KeepOption, read_keep, terms
 from ..jobs.engine import JobOptions, new_job
 from ..jobs.job_trees import JobTree, Node, read_tree
 from ..ports.store import JobRow
@@ -37,20 +37,14 @@ LOOK_BACK = 1000  # events of a queue among which the end of a job that is gone 
 class Enqueuing:
     """Makes jobs as their handler's definition asks, if the handler is known here."""
 
-    def __init__(self, runtime: Runtime, committer: Submits, doubts: Doubts) -> None:
+    def __init__(self, runtime: Runtime, sink: CommandSink, doubts: Doubts) -> None:
         self._store = runtime.store
-        self._committer = committer
+        self._sink = sink
         self._bodies = runtime.bodies
         self._clock = runtime.clock
         self._unit_id = runtime.new_unit_id
         self._registry = runtime.registry
         self._doubts = doubts
-
-    def by(self, committer: Submits) -> Enqueuing:
-        """The same, jobs being committed another way."""
-        other = copy(self)
-        other._committer = committer
-        return other
 
     async def add(
         self,
@@ -63,8 +57,8 @@ class Enqueuing:
         priority: int | None = None,
         retry: Retries | None = None,
         correlation_id: str | None = None,
-        keep_completed: Kept | None = None,
-        keep_failed: Kept | None = None,
+        keep_completed: KeepOption | None = None,
+        keep_failed: KeepOption | None = None,
         dedupe: Dedupe | None = None,
     ) -> list[str]:
         """Adds a job for each payload; an id that exists is not added again. Gives the ids in order, and for a job
@@ -81,7 +75,7 @@ class Enqueuing:
         ids = [job.id for job in jobs]
         for start in range(0, len(jobs), JOBS_A_COMMIT):
             unit = Unit(self._unit_id(), jobs=jobs[start : start + JOBS_A_COMMIT])
-            receipt = await self._committer.submit(Intent(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
+            receipt = await self._sink.submit(Intent(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
             if isinstance(receipt, Committed):
                 for place, holder in receipt.deduplicated.items():
                     ids[start + place] = holder
@@ -193,7 +187,7 @@ class Families:
 
     def __init__(self, runtime: Runtime, enqueuing: Enqueuing) -> None:
         self._enqueuing = enqueuing
-        self._committer = runtime.committer
+        self._sink = runtime.committer
         self._unit_id = runtime.new_unit_id
         self._registry = runtime.registry
 
@@ -203,7 +197,7 @@ class Families:
         tree = self._plan(read_tree(given), None, None, text(correlation_id, "the correlation id"), jobs)
         _check_ids(jobs)
         unit = Unit(self._unit_id(), jobs=jobs)
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._sink.submit(Intent(lambda _v, _r: unit))
         if isinstance(receipt, Refused):
             raise BadArgument(
                 f"there is a job {receipt.key!r} already, so the tree was not added: give that child another id or none"

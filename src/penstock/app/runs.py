@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from copy import copy
 from datetime import datetime
 from typing import Any
 
@@ -58,12 +57,6 @@ class Runs:
         self._doubts = doubts
         self._registry = runtime.registry
         self._where = where  # the store's URL, fit for a message
-
-    def by(self, commands: Commands) -> Runs:
-        """The same, what is commanded being committed another way."""
-        other = copy(self)
-        other._commands = commands
-        return other
 
     async def start(
         self,

@@ -20,7 +20,7 @@ from ..core.json_match import contains, index_keys
 from ..core.retry import Backoff, RetryPolicy
 from ..durable.journal import encode
 from ..durable.session import LOOK_BACK
-from ..durable.wait_records import EVENT, GateBody, GateResult, closing, decode_body, event_ref
+from ..durable.wait_records import EVENT, WaitBody, WaitResult, decode_body, event_ref, resolve_wait
 from ..handlers.handler import Handler
 from ..jobs.engine import JobWork, QuietWork
 from ..ports.store import WaitRow
@@ -151,7 +151,7 @@ class Deliveries:
                 others[one.cursor].append(partial(self._offer, row, body, one))
         return opening, list(others.values())
 
-    async def _offer(self, row: WaitRow, body: GateBody, told: Told) -> None:
+    async def _offer(self, row: WaitRow, body: WaitBody, told: Told) -> None:
         event, stream = told.event, told.stream
         if row.kind == EVENT:
             await self._open(row, body, event, stream)
@@ -192,20 +192,20 @@ class Deliveries:
             # The run ended meanwhile, or never began: a dead letter says so.
             raise Permanent(f"{payload['kind']!r} cannot be told to run {payload['run']!r}: {problem}") from problem
 
-    def _fits(self, body: GateBody, event: Event, stream: str) -> bool:
+    def _fits(self, body: WaitBody, event: Event, stream: str) -> bool:
         if event_ref(stream, event.id) in body.taken:
             return False
         return contains(event.data, body.match) if body.match else True
 
-    async def _open(self, row: WaitRow, body: GateBody, event: Event, stream: str) -> Receipt:
+    async def _open(self, row: WaitRow, body: WaitBody, event: Event, stream: str) -> Receipt:
         unit = self._unit(row, body, event, stream)
         if body.shared:
             unit.once_key = _once(row, stream, event.id)
         return await self._submit(unit)
 
-    def _unit(self, row: WaitRow, body: GateBody, event: Event, stream: str) -> Unit:
-        result = GateResult(self._clock.now_ms(), msgspec.Raw(encode(event)), ref=event_ref(stream, event.id))
-        return closing(row, body, result, self._bodies, self._unit_id(), "Event received")
+    def _unit(self, row: WaitRow, body: WaitBody, event: Event, stream: str) -> Unit:
+        result = WaitResult(self._clock.now_ms(), msgspec.Raw(encode(event)), ref=event_ref(stream, event.id))
+        return resolve_wait(row, body, result, self._bodies, self._unit_id(), "Event received")
 
     async def _submit(self, unit: Unit) -> Receipt:
         """Refused when something else was first, or the run is over: then there is nothing to do."""

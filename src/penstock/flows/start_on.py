@@ -11,7 +11,7 @@ from ..core.ids import digest
 from ..core.json_match import contains, index_key
 from ..core.payload import pack
 from ..durable.journal import encode
-from ..durable.wait_records import GateBody
+from ..durable.wait_records import WaitBody
 from ..handlers.registry import Flow
 from ..handlers.subscriptions import Subscription
 from ..ports.store import WaitRow
@@ -63,7 +63,7 @@ class Starters:
         for on in flow.definition.start_on:
             match = dict(on.when) if isinstance(on.when, Mapping) else {}
             id = f"f-{digest(f'{flow.name} {on.kind} {encode(match)!r}'.encode())}"
-            body = GateBody(flow.name, 0, match=match)
+            body = WaitBody(flow.name, 0, match=match)
             gates.append(NewWait(id, "", flow.name, FLOW, encode(body), None, "", on.kind, index_key(match)))
         return gates
 

@@ -14,7 +14,7 @@ from ..core.errors import ChildFailed, UnknownQueue
 from ..core.event_bodies import EventBodies
 from ..core.events import Body
 from ..core.retry import Backoff, RetryPolicy
-from ..durable.journal import Kept
+from ..durable.journal import PendingWrites
 from ..handlers.handler import Handler
 from ..ports.store import ChildState
 from ..ports.unit import (
@@ -229,7 +229,7 @@ class JobWork:
         events: list[NewEvent],
         success: Success | None = None,
         jobs: list[NewJob] | None = None,
-        kept: Kept | None = None,
+        kept: PendingWrites | None = None,
     ) -> Intent:
         unit = Unit(
             self._unit_id(),

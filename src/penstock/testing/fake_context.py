@@ -14,11 +14,11 @@ from ..core.errors import UndeclaredEvent
 from ..core.events import check_kind
 from ..core.payload import pack, unpack
 from ..durable.calls import RunCall
-from ..durable.session import Sleeping
+from ..durable.session import DurableSession
 from ..ports.store import ChildRow, ChildState, StateRow
 from ..ports.unit import StateWrite
 from .clock import FakeClock
-from .fake_waits import FakeSleeping, Ran, Waited
+from .fake_waits import FakeDurableSession, Ran, Waited
 
 T = TypeVar("T")
 RUN, SHARED = "run/", "shared/"
@@ -86,11 +86,11 @@ class FakeContext(Context):
         self._emits = emits
         memory = _Memory(self.clock)
         about = f"step {step!r}" if run_id is not None else f"job {job_id}"
-        durable = FakeSleeping(self.clock, about, run_id, seed, events, triggers)
+        durable = FakeDurableSession(self.clock, about, run_id, seed, events, triggers)
         self.waited: list[Waited] = durable.waited
         self.ran: list[Ran] = durable.ran
         super().__init__(
-            voice=_Recorded(self, memory, durable),
+            channel=_Recorded(self, memory, durable),
             job_id=job_id,
             queue=queue,
             attempt=attempt,
@@ -124,14 +124,14 @@ class FakeContext(Context):
 class _Recorded:
     """A voice that only remembers. What could not be recorded in earnest is refused here too."""
 
-    def __init__(self, ctx: FakeContext, memory: _Memory, durable: FakeSleeping) -> None:
+    def __init__(self, ctx: FakeContext, memory: _Memory, durable: FakeDurableSession) -> None:
         self._ctx = ctx
         self._memory = memory
         self._durable = durable
 
     @property
-    def sleeping(self) -> Sleeping:
-        return cast(Sleeping, self._durable)
+    def session(self) -> DurableSession:
+        return cast(DurableSession, self._durable)
 
     @property
     def stopped(self) -> bool:

@@ -22,12 +22,12 @@ from ..core.json_match import contains
 from ..core.payload import pack, to_plain
 from ..core.retry import Retries
 from ..core.schemas import make_validator
-from ..durable.call_recorder import Durables
-from ..durable.calls import Durable, Gate, Outcome, RunCall
-from ..durable.journal import Call, Entry, Journal, encode
-from ..durable.triggers import PendingTrigger, TriggerGate
-from ..durable.wait_records import GateBody, GateResult
-from ..durable.waits import EventGate, TimeGate, TriggerType, Waits
+from ..durable.call_recorder import CallRecorder
+from ..durable.calls import CallOutcome, DurableCall, RunCall, WaitCall
+from ..durable.journal import Journal, JournalCall, JournalEntry, encode
+from ..durable.triggers import PendingTrigger, TriggerWait
+from ..durable.wait_records import WaitBody, WaitResult
+from ..durable.waits import EventWait, TimeWait, TriggerType, Waits
 from ..ports.unit import NewJob, WaitChange
 from .clock import FakeClock
 
@@ -73,7 +73,7 @@ class _Answered(BaseException):
     """A gate is open now: the call is made once more."""
 
 
-class FakeSleeping:
+class FakeDurableSession:
     """The durable side of a handler under test. Nothing is written; the journal keeps the rules of the real one."""
 
     def __init__(
@@ -89,7 +89,7 @@ class FakeSleeping:
         self.rng = random.Random(seed)
         self.waited: list[Waited] = []
         self.ran: list[Ran] = []
-        self.calls = FakeDurables(self)
+        self.calls = FakeCallRecorder(self)
         self.clock = clock
         self.job = "test"
         self.run = run or ""
@@ -117,13 +117,13 @@ class FakeSleeping:
     async def expire(self, gate: Sequence[WaitChange]) -> None:
         self.journal.take()
 
-    def gate_body(self, key: str) -> GateBody:
-        return GateBody(key, self.now_ms)
+    def new_wait_body(self, key: str) -> WaitBody:
+        return WaitBody(key, self.now_ms)
 
     def say(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
         """Only a run has a stream."""
 
-    def say_trigger(self, kind: str, id: str, data: dict[str, Any]) -> None:
+    def add_trigger_event(self, kind: str, id: str, data: dict[str, Any]) -> None:
         """Only a run has a stream."""
 
     def look_back(self, gate: str) -> NewJob:
@@ -132,7 +132,7 @@ class FakeSleeping:
     def url(self, token: str) -> str:
         return f"http://test/api/triggers/{token}"
 
-    def suspend(self, waiting: Sequence[Gate[Any]]) -> Suspension:
+    def suspend(self, waiting: Sequence[WaitCall[Any]]) -> Suspension:
         """Opens what comes first; a gate of which the test says nothing opens never."""
         answers = {gate: self._answer(gate) for gate in waiting}
         given = {gate: answer for gate, answer in answers.items() if answer is not _UNANSWERED and not _late(answer)}
@@ -142,29 +142,29 @@ class FakeSleeping:
             self._pass(waiting, answers)
         raise _Answered
 
-    def _answer(self, gate: Gate[Any]) -> Any:
+    def _answer(self, gate: WaitCall[Any]) -> Any:
         # A trigger may be waited for again and again: its answer is one.
-        key = gate._trigger if isinstance(gate, TriggerGate) else gate
+        key = gate._trigger if isinstance(gate, TriggerWait) else gate
         if key not in self._taken:
-            if isinstance(gate, EventGate):
+            if isinstance(gate, EventWait):
                 self._taken[key] = self._events.take(gate.name.rpartition("#")[0], gate._event)
-            elif isinstance(gate, TriggerGate):
+            elif isinstance(gate, TriggerWait):
                 self._taken[key] = self._triggers.take(gate._trigger.name)
             else:
                 self._taken[key] = _UNANSWERED
         return self._taken[key]
 
-    def _open(self, gate: Gate[Any], answer: Any) -> None:
-        if isinstance(gate, EventGate):
-            gate.settle(GateResult(self.now_ms, msgspec.Raw(encode(self._event(gate, answer)))))
-        elif isinstance(gate, TriggerGate):
+    def _open(self, gate: WaitCall[Any], answer: Any) -> None:
+        if isinstance(gate, EventWait):
+            gate.settle(WaitResult(self.now_ms, msgspec.Raw(encode(self._event(gate, answer)))))
+        elif isinstance(gate, TriggerWait):
             trigger = gate._trigger
             data = pack(answer, f"the payload of trigger {trigger.name!r}")
             if trigger._body.schema is not None:
                 make_validator(trigger._body.schema, f"the payload of trigger {trigger.name!r}")(to_plain(answer, "it"))
-            trigger.settle(GateResult(self.now_ms, msgspec.Raw(data)))
+            trigger.settle(WaitResult(self.now_ms, msgspec.Raw(data)))
 
-    def _event(self, gate: EventGate, answer: Any) -> Event:
+    def _event(self, gate: EventWait, answer: Any) -> Event:
         if isinstance(answer, Event):
             return answer
         data = to_plain(answer, f"the data of {gate._event}")
@@ -173,9 +173,9 @@ class FakeSleeping:
         now = self.now_ms
         return Event(id=f"{now}-1", ts=iso(now), kind=gate._event, subject="test", data=data)
 
-    def _pass(self, waiting: Sequence[Gate[Any]], answers: Mapping[Gate[Any], Any]) -> None:
+    def _pass(self, waiting: Sequence[WaitCall[Any]], answers: Mapping[WaitCall[Any], Any]) -> None:
         """Lets time pass until the next gate opens by itself or gives up."""
-        due = [gate.due for gate in waiting if isinstance(gate, TimeGate) or _late(answers[gate])]
+        due = [gate.due for gate in waiting if isinstance(gate, TimeWait) or _late(answers[gate])]
         if not due:
             raise AssertionError("; ".join(_missing(gate) for gate in waiting))
         if None in due:
@@ -187,11 +187,11 @@ def _late(answer: Any) -> bool:
     return answer is AwaitTimeout or isinstance(answer, AwaitTimeout)
 
 
-def _missing(gate: Gate[Any]) -> str:
-    if isinstance(gate, TriggerGate):
+def _missing(gate: WaitCall[Any]) -> str:
+    if isinstance(gate, TriggerWait):
         name, given, what = gate._trigger.name, "triggers", "trigger"
     else:
-        assert isinstance(gate, EventGate)
+        assert isinstance(gate, EventWait)
         name, given, what = gate._event, "events", "event"
     return (
         f"the step waits for the {what} {name!r}, and the test does not say what comes: give "
@@ -209,17 +209,17 @@ class _FakeRun(RunCall):
         return await value if isinstance(value, Coroutine) else value
 
 
-class FakeDurables(Durables):
+class FakeCallRecorder(CallRecorder):
     """Durable calls that are made again where a real handler would be."""
 
-    def __init__(self, sleeping: FakeSleeping) -> None:
-        super().__init__(sleeping)
-        self._sleeping = sleeping
+    def __init__(self, session: FakeDurableSession) -> None:
+        super().__init__(session)
+        self._session = session
 
-    def keep(self, call: Call, value: Any, error: str | None = None) -> Entry:
+    def keep(self, call: JournalCall, value: Any, error: str | None = None) -> JournalEntry:
         entry = super().keep(call, value, error)
         if call.kind == "run" and error is None:
-            self._sleeping.ran.append(Ran(call.key.rpartition("#")[0], to_plain(value, call.key)))
+            self._session.ran.append(Ran(call.key.rpartition("#")[0], to_plain(value, call.key)))
         return entry
 
     def run(
@@ -235,44 +235,44 @@ class FakeDurables(Durables):
         return _FakeRun(self, real._call, real._fn, real._retry, real._timeout)
 
     async def pause(self, ms: int) -> None:
-        self._sleeping.clock.advance(ms / 1000)
+        self._session.clock.advance(ms / 1000)
 
     def pause_thread(self, ms: int) -> None:
-        self._sleeping.clock.advance(ms / 1000)
+        self._session.clock.advance(ms / 1000)
 
     def uuid(self) -> str:
         return str(self._value("uuid", lambda: str(UUID(int=self.rng.getrandbits(128), version=4))))
 
-    async def one(self, call: Durable[T]) -> T:
+    async def one(self, call: DurableCall[T]) -> T:
         while True:
             try:
                 return await super().one(call)
             except _Answered:
                 continue
 
-    async def all(self, calls: Sequence[Durable[Any]]) -> list[Any]:
+    async def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
         while True:
             try:
                 return await super().all(calls)
             except _Answered:
                 continue
 
-    async def first_of(self, calls: Mapping[str, Durable[Any]], call: Call) -> tuple[str, Any]:
+    async def first_of(self, calls: Mapping[str, DurableCall[Any]], call: JournalCall) -> tuple[str, Any]:
         while True:
             try:
                 return await super().first_of(calls, call)
             except _Answered:
                 continue
 
-    async def begin(self, calls: Sequence[Durable[Any]]) -> None:
+    async def begin(self, calls: Sequence[DurableCall[Any]]) -> None:
         """One after the other: a `def` step under test has no loop that could do it together."""
         for call in calls:
             await call.begin()
 
-    async def watch(self, gates: Sequence[Gate[Any]]) -> None:
+    async def watch(self, gates: Sequence[WaitCall[Any]]) -> None:
         """Nothing comes while a function runs."""
 
-    async def until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, Outcome]:
+    async def until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, CallOutcome]:
         """A function takes no time but what it moves the clock by: the first one there is ends first."""
         key, run = next(iter(runs.items()))
         return {key: await run.outcome()}
@@ -281,11 +281,11 @@ class FakeDurables(Durables):
 class FakeWaits(Waits):
     """The gates of a handler under test, noted."""
 
-    def __init__(self, calls: Durables, sleeping: FakeSleeping) -> None:
-        super().__init__(calls, sleeping)
-        self._waited = sleeping.waited
+    def __init__(self, calls: CallRecorder, session: FakeDurableSession) -> None:
+        super().__init__(calls, session)
+        self._waited = session.waited
 
-    def time(self, until: Duration | datetime, *, name: str = "time") -> TimeGate:
+    def time(self, until: Duration | datetime, *, name: str = "time") -> TimeWait:
         gate = super().time(until, name=name)
         self._waited.append(Waited("time", until, {}))
         return gate
@@ -298,7 +298,7 @@ class FakeWaits(Waits):
         timeout: Duration | None = None,
         name: str | None = None,
         past: bool = True,
-    ) -> EventGate:
+    ) -> EventWait:
         gate = super().event(kind, match=match, timeout=timeout, name=name, past=past)
         self._waited.append(Waited("event", kind, _given(match=match, timeout=timeout)))
         return gate

@@ -57,7 +57,7 @@ async def test_once_for_an_event_that_is_delivered_again(kit: Any) -> None:
         await app.settle()
         await app.emit("bang", 1)
         assert await results(app) == [1]
-        (item,), (last,) = await app.store.told("bang"), await app.store.feed(None)
+        (item,), (last,) = await app.store.events_by_kind("bang"), await app.store.feed(None)
         again = {"stream": item.stream, "id": item.event.id, "cursor": last.cursor}
         await app.store.commit([Unit("again", jobs=[NewJob("again", DELIVERIES, DELIVER, packed(again))])])
         assert await results(app) == [1]

@@ -22,8 +22,8 @@ local function run_bullmq_add(base, job, delay)
     return bull_addDelayedJob({base .. 'marker', base .. 'meta', base .. 'id', base .. 'delayed', base .. 'completed',
       base .. 'events'}, {cmsgpack.pack(args), job.payload, cmsgpack.pack(opts)})
   elseif job.priority > 0 then
-    return bull_addPrioritizedJob({base .. 'marker', base .. 'meta', base .. 'id', base .. 'prioritized', base .. 'delayed',
-      base .. 'completed', base .. 'active', base .. 'events', base .. 'pc'},
+    return bull_addPrioritizedJob({base .. 'marker', base .. 'meta', base .. 'id', base .. 'prioritized',
+      base .. 'delayed', base .. 'completed', base .. 'active', base .. 'events', base .. 'pc'},
       {cmsgpack.pack(args), job.payload, cmsgpack.pack(opts)})
   else
     return bull_addStandardJob({base .. 'wait', base .. 'paused', base .. 'meta', base .. 'id', base .. 'completed',
@@ -77,7 +77,8 @@ end
 
 -- Add a job with BullMQ's scripts. Returns its number in the queue, or nil and the id of the job it duplicates.
 local function add_by_bullmq(base, job, delay)
-  local save_dedupe_end = job.deduplicates and not is_server_clock and expire_dedupe_key(base, cjson.decode(job.options).de)
+  local save_dedupe_end = job.deduplicates and not is_server_clock
+    and expire_dedupe_key(base, cjson.decode(job.options).de)
   local added_id = run_bullmq_add(base, job, delay)
   if added_id ~= job.id then return nil, added_id end
   if save_dedupe_end then save_dedupe_end() end

@@ -40,7 +40,8 @@ function VERBS.retry()
   local queue, base, state, set = locate_job(id)
   if (state ~= 'failed' and state ~= 'cancelled') or call('HEXISTS', base .. id, 'nq:run') == 1 then return false end
   remove_from_state(base, id, set)
-  call('HDEL', base .. id, 'nq:failures', 'nq:crashes', 'nq:error', 'nq:unit', 'failedReason', 'finishedOn', 'returnvalue', 'atm', 'stc')
+  call('HDEL', base .. id, 'nq:failures', 'nq:crashes', 'nq:error', 'nq:unit', 'failedReason', 'finishedOn',
+    'returnvalue', 'atm', 'stc')
   call('HSET', base .. id, 'nq:due', 0)
   reattach_to_parent(base .. id)
   if call('SCARD', base .. id .. ':dependencies') > 0 then

@@ -82,8 +82,8 @@ local function rate_budget(base, demand)
   return budget
 end
 
--- Return when BullMQ's limiter ends, if it is reached. Other programs share it, and it uses the server's clock. A held queue
--- has a full limiter, which also stops workers without a limit.
+-- Return when BullMQ's limiter ends, if it is reached. Other programs share it, and it uses the server's clock. A held
+-- queue has a full limiter, which also stops workers without a limit.
 local function bullmq_limit_end(base, demand, limiter)
   if not is_server_clock then
     local until_ms = tonumber(call('GET', base .. 'nq:hold_until') or 0)
@@ -98,12 +98,16 @@ local function bullmq_limit_end(base, demand, limiter)
 end
 
 local function count_bullmq_limit(base, demand)
-  if demand.bullmq_max and call('INCR', base .. 'limiter') == 1 then call('PEXPIRE', base .. 'limiter', demand.duration) end
+  if demand.bullmq_max and call('INCR', base .. 'limiter') == 1 then
+    call('PEXPIRE', base .. 'limiter', demand.duration)
+  end
 end
 
 -- Return the next job. Reads one more than there is room for, to know whether any is left.
 local function next_job(base, room)
-  if #next_ids == 0 then next_ids = call('LRANGE', base .. 'wait', -1 - math.max(0, math.min(room, MAX_CALL_VALUES)), -1) end
+  if #next_ids == 0 then
+    next_ids = call('LRANGE', base .. 'wait', -1 - math.max(0, math.min(room, MAX_CALL_VALUES)), -1)
+  end
   local id = next_ids[#next_ids]
   if id then return id end
   return call('ZRANGE', base .. 'prioritized', 0, 0)[1], 'prioritized'
@@ -169,7 +173,8 @@ local function claim_job(name, base, id, set, job, head, demand)
   if job['nq:priority'] then call('ZREM', base .. 'nq:urgent', id) end
   count_bullmq_limit(base, demand)
   if job['nq:stream'] then
-    started_events[#started_events + 1] = {job['nq:stream'], job['nq:started'] .. '"attempt":' .. job.ats .. ',"worker":"' .. worker .. '"}}'}
+    local body = job['nq:started'] .. '"attempt":' .. job.ats .. ',"worker":"' .. worker .. '"}}'
+    started_events[#started_events + 1] = {job['nq:stream'], body}
   end
   local scope, memos = job['nq:scope'] or id, {}
   if job.ats ~= '1' or job['nq:scope'] then memos = call('HGETALL', NS .. 'memos:' .. scope) end
@@ -240,7 +245,9 @@ end
 
 -- Note when to claim again: at the next due job, or at the end of the next lease.
 local function note_next_due(base, demand)
-  if demand.is_changed then demand.next_delayed, demand.next_lease_end = first_score(base .. 'delayed'), first_score(base .. 'nq:leases') end
+  if demand.is_changed then
+    demand.next_delayed, demand.next_lease_end = first_score(base .. 'delayed'), first_score(base .. 'nq:leases')
+  end
   if demand.next_delayed then note_due(math.floor(demand.next_delayed / 0x1000)) end
   note_due(demand.next_lease_end)
   if #claims > demand.first_claim then note_due(now + lease) end

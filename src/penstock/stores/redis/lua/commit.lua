@@ -1,7 +1,7 @@
 -- Commits units, then claims jobs. Tries the fast path first. The full path starts over if the fast path declines; its
 -- functions are created only then. The reply is one flat list, because Redis sends every nested list with a write of its
--- own. It starts with: topics of the commit, number of receipt values, now, next due time, topics of the claim, and queues
--- without a due job.
+-- own. It starts with: topics of the commit, number of receipt values, now, next due time, topics of the claim, and
+-- queues without a due job.
 local reply, first = {'', 0, now, false, '', ''}, queue_count > 0 and 11 + 6 * queue_count or 7
 local drained_queues, refusal
 
@@ -27,7 +27,10 @@ run_and_flush(function()
   drained_queues, refusal = claim_full(reply)
 end)
 local committed_topics, claimed_topics = reply[1], take_topics()
-publish(committed_topics ~= '' and claimed_topics ~= '' and committed_topics .. '\n' .. claimed_topics or committed_topics .. claimed_topics)
+local separator = committed_topics ~= '' and claimed_topics ~= '' and '\n' or ''
+publish(committed_topics .. separator .. claimed_topics)
 if refusal then return redis.error_reply(refusal) end
-if queue_count > 0 then reply[4], reply[5], reply[6] = next_due or false, claimed_topics, table.concat(drained_queues, '\n') end
+if queue_count > 0 then
+  reply[4], reply[5], reply[6] = next_due or false, claimed_topics, table.concat(drained_queues, '\n')
+end
 return reply

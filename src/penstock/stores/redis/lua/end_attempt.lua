@@ -29,7 +29,9 @@ local function drop_surplus(base, state, count, age)
   if age then surplus_ids = call('ZRANGEBYSCORE', retained, '-inf', now - age, 'LIMIT', 0, 1000) end
   local surplus = count and call('ZCARD', retained) - count or 0
   if surplus > 0 then
-    for _, id in ipairs(call('ZRANGE', retained, 0, math.min(surplus, 1000) - 1)) do surplus_ids[#surplus_ids + 1] = id end
+    for _, id in ipairs(call('ZRANGE', retained, 0, math.min(surplus, 1000) - 1)) do
+      surplus_ids[#surplus_ids + 1] = id
+    end
   end
   for _, id in ipairs(surplus_ids) do
     if call('ZREM', retained, id) == 1 then to_remove[#to_remove + 1] = {base, id, state} end
@@ -72,7 +74,8 @@ end
 -- Stop claims from the queue until then. A longer hold stays.
 local function hold_queue(base, until_ms)
   if not is_server_clock then
-    if tonumber(call('GET', base .. 'nq:hold_until') or 0) < until_ms then call('SET', base .. 'nq:hold_until', until_ms) end
+    local held_until = tonumber(call('GET', base .. 'nq:hold_until') or 0)
+    if held_until < until_ms then call('SET', base .. 'nq:hold_until', until_ms) end
     return
   end
   local left = until_ms - now
@@ -97,7 +100,7 @@ end
 -- Return whether the fast path can complete the job. Jobs with a retention limit take BullMQ's script.
 local function can_complete_fast(queue, key, out)
   return queue.is_fast and out.kind == 'completed' and out.number and not out.parent and not out.deduplicated
-    and not out.count and not out.age and childless_keys[key] and is_same_minute(queue)
+    and not out.count and not out.age and childless_keys[key] and completed_this_minute(queue)
 end
 
 local function end_attempt(queue, id, unit, out)

@@ -138,7 +138,11 @@ local function trim_references(list, limit)
   for _, ref in ipairs(refs) do
     if #call('XRANGE', ref[2][2], ref[2][4], ref[2][4]) == 0 then removed[#removed + 1] = ref[1] end
   end
-  if #refs == limit then call('HSET', NS .. 'sweep_cursors', list, refs[#refs][1]) else call('HDEL', NS .. 'sweep_cursors', list) end
+  if #refs == limit then
+    call('HSET', NS .. 'sweep_cursors', list, refs[#refs][1])
+  else
+    call('HDEL', NS .. 'sweep_cursors', list)
+  end
   if #removed > 0 then call('XDEL', list, unpack(removed)) end
 end
 

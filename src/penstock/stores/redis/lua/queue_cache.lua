@@ -9,9 +9,9 @@ local function queue_info(name)
   local is_fast = not meta[1] and not meta[2] and not meta[3] and meta[4] and true
   -- All fields are set here, because Lua reallocates a table that grows.
   queue = {name = name, base = base, wait = base .. 'wait', active = base .. 'active', events = base .. 'events',
-    completed = base .. 'completed', leases = base .. 'nq:leases', is_fast = is_fast, max_events = meta[4], paused = meta[1],
-    version = meta[5], finished_ids = false, finished_scores = false, is_tail = false, next_ids = false, count = 0, next_delayed = false, next_lease_end = false,
-    is_marked = false, is_trimmed = false, has_waiting = false}
+    completed = base .. 'completed', leases = base .. 'nq:leases', is_fast = is_fast, max_events = meta[4],
+    paused = meta[1], version = meta[5], finished_ids = false, finished_scores = false, is_tail = false, next_ids = false,
+    count = 0, next_delayed = false, next_lease_end = false, is_marked = false, is_trimmed = false, has_waiting = false}
   queues[name] = queue
   return queue
 end
@@ -25,7 +25,9 @@ end
 local function flush_counts()
   for _, queue in pairs(queues) do
     if queue.first_number and queue.more_numbers > 0 then call('INCRBY', queue.base .. 'id', queue.more_numbers) end
-    if queue.completed_count and queue.completed_count > 0 then call('HINCRBY', queue.base .. 'metrics:completed', 'count', queue.completed_count) end
+    if queue.completed_count and queue.completed_count > 0 then
+      call('HINCRBY', queue.base .. 'metrics:completed', 'count', queue.completed_count)
+    end
     queue.first_number, queue.completed_count = nil, nil
   end
 end
@@ -36,12 +38,12 @@ local function flush_all()
   flush_writes()
 end
 
--- Return the number of jobs completed by this script if the last one ended in the current minute, else false. BullMQ's
--- metrics count by the minute; its own script starts a new one.
-local function is_same_minute(queue)
+-- Return how many jobs of the queue this script has completed; false if the last job ended in another minute. BullMQ's
+-- metrics count by the minute, and its own script starts a new one.
+local function completed_this_minute(queue)
   if queue.completed_count == nil then
-    local is_tail = call('HGET', queue.base .. 'metrics:completed', 'prevTS')
-    queue.completed_count = is_tail and math.floor(is_tail / 60000) == math.floor(now / 60000) and 0
+    local previous = call('HGET', queue.base .. 'metrics:completed', 'prevTS')
+    queue.completed_count = previous and math.floor(previous / 60000) == math.floor(now / 60000) and 0
   end
   return queue.completed_count
 end
@@ -60,8 +62,8 @@ local function add_completed_event(queue, id, value)
   if queue.is_trimmed then
     call('XADD', queue.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', value, 'prev', 'active')
   else
-    call('XADD', queue.events, 'MAXLEN', '~', queue.max_events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', value,
-      'prev', 'active')
+    call('XADD', queue.events, 'MAXLEN', '~', queue.max_events, '*', 'event', 'completed', 'jobId', id, 'returnvalue',
+      value, 'prev', 'active')
     queue.is_trimmed = true
   end
 end

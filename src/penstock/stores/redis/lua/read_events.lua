@@ -18,7 +18,7 @@ end
 
 function READS.feed() return read_references(NS .. 'feed', arg(1) == '' and '-' or '(' .. arg(1), tonumber(arg(2))) end
 
-function READS.newest()
+function READS.newest_event()
   local from = '+'
   while true do
     local refs = call('XREVRANGE', NS .. 'feed', from, '-', 'COUNT', 50)

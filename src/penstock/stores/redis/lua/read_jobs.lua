@@ -87,7 +87,7 @@ function READS.jobs()
   elseif state == 'active' then
     ids = active_ids(base, after, limit)
   else
-    local own = {suspended = true, lock_tokens = true, cancelled = true}
+    local own = {suspended = true, held = true, cancelled = true}
     ids = page_of(base .. (own[state] and 'nq:' or '') .. state, after, limit)
   end
   return job_rows(queue, ids)

@@ -43,7 +43,7 @@ function READS.runs_with_first_event()
   return rows
 end
 
-local LIVE = {waiting = true, delayed = true, active = true, suspended = true, lock_tokens = true}
+local LIVE = {waiting = true, delayed = true, active = true, suspended = true, held = true}
 local function is_stuck(id)
   for _, job in ipairs(call('ZRANGE', NS .. 'run:' .. id .. ':jobs', 0, -1)) do
     local queue = existing_queue(job)

@@ -36,10 +36,10 @@ function READS.schedules()
 end
 
 function READS.due_schedules()
-  local next_schedule, after, limit, rows = arg(1), arg(2), tonumber(arg(3)), {}
-  local ids = call('ZRANGEBYSCORE', NS .. 'schedules:due', next_schedule == '' and '-inf' or next_schedule, now, 'WITHSCORES')
+  local slot, after, limit, rows = arg(1), arg(2), tonumber(arg(3)), {}
+  local ids = call('ZRANGEBYSCORE', NS .. 'schedules:due', slot == '' and '-inf' or slot, now, 'WITHSCORES')
   for n = 1, #ids, 2 do
-    if not (next_schedule ~= '' and ids[n + 1] == next_schedule and ids[n] <= after) then
+    if not (slot ~= '' and ids[n + 1] == slot and ids[n] <= after) then
       rows[#rows + 1] = schedule_row(ids[n])
       if #rows == limit then break end
     end

@@ -1,5 +1,5 @@
--- Reads units from ARGV: a letter and its values, with `U`, `Y` or `Z` at the start of each unit. Every value costs server
--- time, so rare values have letters of their own. Bodies are opaque.
+-- Reads units from ARGV: a letter and its values, with `U`, `Y` or `Z` at the start of each unit. Every value costs
+-- server time, so rare values have letters of their own. Bodies are opaque.
 local unit, needs_record
 local claim, outcome, run, schedule_move, once_key, progress, schedule_put, current_run
 local events, jobs, memos, waits, states, wakes, removes, logs
@@ -88,8 +88,9 @@ local function read_part(letter, i)
       status = ARGV[i + 4], closed = false, paused = false, cancel = false, after = false}
     return 5
   elseif letter == 'J' then
-    jobs = append_to(jobs, {id = ARGV[i], queue = ARGV[i + 1], name = ARGV[i + 2], payload = ARGV[i + 3], run = ARGV[i + 4],
-      opts = ARGV[i + 5], stream = ARGV[i + 6], started = ARGV[i + 7], options = ARGV[i + 8], priority = 0, due = 0})
+    jobs = append_to(jobs, {id = ARGV[i], queue = ARGV[i + 1], name = ARGV[i + 2], payload = ARGV[i + 3],
+      run = ARGV[i + 4], opts = ARGV[i + 5], stream = ARGV[i + 6], started = ARGV[i + 7],
+      options = ARGV[i + 8], priority = 0, due = 0})
     return 9
   elseif letter == 'A' then -- the event that the job was added
     jobs[#jobs].added_event = i
@@ -116,19 +117,21 @@ local function read_unit(at)
     needs_record = ARGV[at + 2] == '1'
     at = at + 3
   end
-  while at <= #ARGV and ARGV[at] ~= 'U' and ARGV[at] ~= 'Y' and ARGV[at] ~= 'Z' do at = at + 1 + read_part(ARGV[at], at + 1) end
+  while at <= #ARGV and ARGV[at] ~= 'U' and ARGV[at] ~= 'Y' and ARGV[at] ~= 'Z' do
+    at = at + 1 + read_part(ARGV[at], at + 1)
+  end
   return at
 end
 
 local units = {}
 local function save_unit()
-  units[#units + 1] = {unit, needs_record, claim, outcome, run, schedule_move, once_key, progress, schedule_put, events, jobs, memos, waits, states,
-    wakes, removes, logs}
+  units[#units + 1] = {unit, needs_record, claim, outcome, run, schedule_move, once_key, progress, schedule_put,
+    events, jobs, memos, waits, states, wakes, removes, logs}
 end
 
 local function load_unit(saved)
-  unit, needs_record, claim, outcome, run, schedule_move, once_key, progress, schedule_put, events, jobs, memos, waits, states, wakes, removes, logs =
-    unpack(saved, 1, 17)
+  unit, needs_record, claim, outcome, run, schedule_move, once_key, progress, schedule_put, events, jobs, memos,
+    waits, states, wakes, removes, logs = unpack(saved, 1, 17)
   current_run, removed_from = nil, {}
 end
 

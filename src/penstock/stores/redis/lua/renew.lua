@@ -1,5 +1,5 @@
--- Extends leases. ARGV[6] is the lease in ms; then queue, job, attempt, token and run of each claim. Returns the indexes of
--- the lost ones.
+-- Extends leases. ARGV[6] is the lease in ms; then queue, job, attempt, token and run of each claim. Returns the indexes
+-- of the lost ones.
 local lost = {}
 for i = 7, #ARGV, 5 do
   local base, id = base_key(ARGV[i]), ARGV[i + 1]

@@ -15,7 +15,7 @@ local function release_held(id, queue, base)
   end
 end
 
-local CANCELLABLE = {waiting = true, delayed = true, suspended = true, lock_tokens = true}
+local CANCELLABLE = {waiting = true, delayed = true, suspended = true, held = true}
 local function cancel_job(id, _, base)
   local state, set = job_state(base, id)
   if CANCELLABLE[state] then
@@ -121,8 +121,9 @@ local function create_wait(i)
   if current.state == 'pending' then unlist_wait(id, current) end
   local wait = {run = ARGV[i + 1], scope = ARGV[i + 2], kind = ARGV[i + 3], topic = optional(ARGV[i + 7]),
     key = optional(ARGV[i + 8])}
-  call('HSET', key, 'run', current.run or wait.run, 'scope', current.scope or wait.scope, 'kind', current.kind or wait.kind,
-    'state', 'pending', 'body', ARGV[i + 4], 'due', ARGV[i + 5], 'job', ARGV[i + 6], 'pos', current.pos or last_feed_position())
+  call('HSET', key, 'run', current.run or wait.run, 'scope', current.scope or wait.scope, 'kind',
+    current.kind or wait.kind, 'state', 'pending', 'body', ARGV[i + 4], 'due', ARGV[i + 5], 'job', ARGV[i + 6],
+    'pos', current.pos or last_feed_position())
   call('HDEL', key, 'topic', 'key')
   call('ZADD', NS .. 'waits:' .. (current.kind or wait.kind), 0, id)
   call('ZADD', NS .. 'run:' .. (current.run or wait.run) .. ':waits', 0, id)

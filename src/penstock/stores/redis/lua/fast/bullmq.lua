@@ -1,5 +1,5 @@
--- BullMQ's add, finish and activate in fewer calls, for a job without parent, children, priority, delay or deduplication in
--- a queue that is neither paused nor limited. Keys, fields and events are BullMQ's; test_redis_fast_path.py compares what
+-- BullMQ's add, finish and activate in fewer calls, for a job without parent, children, priority, delay or deduplication
+-- in a queue that is neither paused nor limited. Keys, fields and events are BullMQ's; test_redis_fast_path.py compares what
 -- both leave behind. All other jobs take BullMQ's scripts.
 
 -- Return the next number of the queue. The first one is a call; flush_counts adds the others at once.
@@ -26,8 +26,8 @@ end
 -- Add a job as addStandardJob does. Returns its number in the queue. `own_values` are our fields.
 local function add_fast(queue, job, own_values)
   local id, number = job.id, next_number(queue)
-  call('HSET', queue.base .. id, 'name', job.name, 'data', job.payload, 'opts', bullmq_options(job), 'timestamp', now_text,
-    'delay', '0', 'priority', '0', 'nq:number', number, unpack(own_values))
+  call('HSET', queue.base .. id, 'name', job.name, 'data', job.payload, 'opts', bullmq_options(job), 'timestamp',
+    now_text, 'delay', '0', 'priority', '0', 'nq:number', number, unpack(own_values))
   call('XADD', queue.events, '*', 'event', 'added', 'jobId', id, 'name', job.name)
   buffer_write('LPUSH', queue.wait, id)
   queue.has_waiting = true

@@ -1,11 +1,12 @@
--- The fast path of a claim: waiting jobs of queues in which no job is due, expired, stalled, held or prioritized. Everything
--- is read and checked before the first write.
+-- The fast path of a claim: waiting jobs of queues in which no job is due, expired, stalled, held or prioritized.
+-- Everything is read and checked before the first write.
 
 -- Return whether the queue has a due, expired or stalled job, or is held.
 local function needs_full_path(queue)
   local base = queue.base
   queue.next_delayed, queue.next_lease_end = first_score(base .. 'delayed'), first_score(queue.leases)
-  if queue.next_delayed and queue.next_delayed < (now + 1) * 0x1000 or queue.next_lease_end and queue.next_lease_end <= now then return true end
+  if queue.next_delayed and queue.next_delayed < (now + 1) * 0x1000 then return true end
+  if queue.next_lease_end and queue.next_lease_end <= now then return true end
   if not is_server_clock then return call('EXISTS', base .. 'nq:hold_until') == 1 end
   local found = call('MGET', base .. 'stalled-check', base .. 'limiter')
   return not found[1] or found[2]
@@ -52,7 +53,8 @@ local function check_job(queue, id, token, claimed, reply)
   local at, scheduler_id = #reply, job.rjk or false
   reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = id, queue.name, job.name, job.data
   reply[at + 5], reply[at + 6], reply[at + 7], reply[at + 8] = job['nq:opts'] or '{}', scope, tonumber(attempt), token
-  reply[at + 9], reply[at + 10], reply[at + 11] = tonumber(job['nq:failures'] or 0), tonumber(job['nq:crashes'] or 0), run
+  reply[at + 9], reply[at + 10] = tonumber(job['nq:failures'] or 0), tonumber(job['nq:crashes'] or 0)
+  reply[at + 11] = run
   reply[at + 12], reply[at + 13] = head and tonumber(head[1]) or 0, head and head[4] or false
   reply[at + 14], reply[at + 15], reply[at + 16] = scheduler_id, scheduler_id and job.opts, memo_count
   for n = 1, memo_count do reply[at + 16 + n] = memos[n] end
@@ -73,7 +75,8 @@ local function check_jobs(claimed, reply, drained_queues)
       local count = look_fast(queue, room, drained_queues)
       if not count or (count > 0 and not queue.is_fast) then return end
       for n = 0, count - 1 do
-        if not check_job(queue, queue.next_ids[#queue.next_ids - n], ARGV[9] .. '-' .. (#claimed + 1), claimed, reply) then return end
+        local token = ARGV[9] .. '-' .. (#claimed + 1)
+        if not check_job(queue, queue.next_ids[#queue.next_ids - n], token, claimed, reply) then return end
       end
       queue.count = count
       served[#served + 1] = queue

@@ -5,7 +5,7 @@
 local SIZES = {Y = 7, Z = 13}
 local finishing_queues = {}
 
--- Return where the units start, their streams, and for steps their jobs and event kinds; nothing if a unit has other parts.
+-- Return where the units start, their streams, and for steps their jobs and event kinds; nothing if a unit has more.
 local function read_fast_units(at)
   local unit_starts, count, streams, last, jobs, kinds = {}, 0, {}, nil, nil, nil
   while at <= #ARGV do
@@ -42,7 +42,7 @@ local function job_keys(unit_starts)
     local at = unit_starts[n]
     local queue, id = queue_info(ARGV[at + 2]), ARGV[at + 3]
     local key = queue.base .. id
-    if not queue.is_fast or seen[key] or not is_same_minute(queue) then return end
+    if not queue.is_fast or seen[key] or not completed_this_minute(queue) then return end
     if not queue.finished_ids then
       queue.finished_ids, queue.finished_scores, finishing_queues[#finishing_queues + 1] = {}, {}, queue
     end
@@ -57,13 +57,14 @@ local function job_keys(unit_starts)
   if call('EXISTS', unpack(child_keys)) == 0 then return keys, locks end
 end
 
--- Return the attempts made and the finished score of each job; nothing if a fence, a parent or deduplication needs the full
--- path.
+-- Return the attempts made and the finished score of each job; nothing if a fence, a parent or deduplication needs the
+-- full path.
 local function check_fences(unit_starts, keys)
   local attempts_made, scores = {}, {}
   for n = 1, #unit_starts do
     local at = unit_starts[n]
-    local job = call('HMGET', keys[n], 'nq:token', 'ats', 'nq:unit', 'nq:number', 'nq:has_children', 'parentKey', 'deid', 'atm')
+    local job = call('HMGET', keys[n], 'nq:token', 'ats', 'nq:unit', 'nq:number', 'nq:has_children',
+      'parentKey', 'deid', 'atm')
     if job[1] ~= ARGV[at + 5] or job[2] ~= ARGV[at + 4] or job[3] == ARGV[at + 1] or not job[4] or job[5] or job[6]
       or job[7] then return end
     attempts_made[n], scores[n] = job[8] and job[8] + 1 or '1', now + (job[4] % 1024) / 1024
@@ -71,7 +72,7 @@ local function check_fences(unit_starts, keys)
   return attempts_made, scores
 end
 
--- Return whether all finished jobs are active, as BullMQ requires. They are usually the oldest, which are last in the list.
+-- Return whether all finished jobs are active, as BullMQ requires. They are usually the last of the list.
 local function are_all_active(queue)
   local ids, last = queue.finished_ids, {}
   local found = call('LRANGE', queue.active, -#ids, '-1')
@@ -107,9 +108,12 @@ local function write_fast_units(unit_starts, keys, attempts_made, scores, reply,
     local last = #finished_scores
     finished_scores[last + 1], finished_scores[last + 2] = scores[n], id
     if runs and runs[n] then write_run(at, runs[n]) end
-    call('HSET', keys[n], 'returnvalue', value, 'finishedOn', now_text, 'atm', attempts_made[n], 'nq:unit', ARGV[at + 1], 'nq:token', '')
+    call('HSET', keys[n], 'returnvalue', value, 'finishedOn', now_text, 'atm', attempts_made[n], 'nq:unit', ARGV[at + 1],
+      'nq:token', '')
     add_completed_event(queue, id, value)
-    if last + 2 == 2 * #queue.finished_ids and is_drained(queue) then call('XADD', queue.events, '*', 'event', 'drained') end
+    if last + 2 == 2 * #queue.finished_ids and is_drained(queue) then
+      call('XADD', queue.events, '*', 'event', 'drained')
+    end
     local count, added = at_reply + 2, 0
     reply[at_reply + 1], reply[count], at_reply = 1, 0, count
     at = at + SIZES[ARGV[at]]

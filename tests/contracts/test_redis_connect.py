@@ -87,7 +87,7 @@ async def test_a_doctor_knows_what_a_log_may_end_in(tmp_path: Path, truncated: s
 
 
 def test_an_option_that_a_url_has_not() -> None:
-    with pytest.raises(SettingError, match="no option 'prefx': there are ca, db, prefix"):
+    with pytest.raises(SettingError, match="no option 'prefx'; the options are ca, db, prefix"):
         parse("redis://host/0?prefx=jobs")
     with pytest.raises(SettingError, match="no option 'prefx'"):
         parse("redis://host/0?prefx")
@@ -97,7 +97,7 @@ def test_an_option_that_a_url_has_not() -> None:
 def test_files_that_are_not_the_tested_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(scripts.FILES, "pause-7", "0" * 16)
     with pytest.raises(ConfigError, match=r"pause-7.lua of bullmq 3\.4\.4 is not the one"):
-        scripts._theirs("pause-7")
+        scripts._bullmq_file("pause-7")
 
 
 async def test_ids_that_are_words_of_bullmq() -> None:

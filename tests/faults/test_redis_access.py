@@ -90,7 +90,7 @@ async def test_a_certificate_of_nobody_we_know(server: Server, authority: Author
 
 
 async def test_an_authority_that_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="is no file of certificates"):
+    with pytest.raises(SettingError, match="is not a file of certificates"):
         await RedisStore(f"rediss://127.0.0.1/0?ca={tmp_path / 'none.pem'}").open()
 
 

@@ -157,7 +157,7 @@ async def test_fired_against_its_timeout(kit: Any, late: bool) -> None:
         await app.settled()
         app.time.advance("59m59s999ms")
         row = await app.store.wait_row(tokens[0].partition(".")[0])
-        fire = app._triggers.open(row, decode_body(row.body), "fired")  # it has looked, and is about to commit
+        fire = app._triggers.resolve(row, decode_body(row.body), "fired")  # it has looked, and is about to commit
         if late:
             await app.advance("1s")
         try:

@@ -207,15 +207,15 @@ class StepWork:
     def limited(self, limited: Limited) -> Intent:
         until = self._engine.clock.now_ms() + limited.hold_ms
         events = [NewEvent(self.stream, body) for body in limited.spoken.frames]
-        events += [*limited.kept.events, self._returned({"reason": limited.reason, "until": iso(until)})]
-        kept = limited.kept
+        events += [*limited.writes.events, self._returned({"reason": limited.reason, "until": iso(until)})]
+        writes = limited.writes
 
         def build(_version: int, data: bytes | None) -> Unit:
             if data is None or records.decode(data).closed:
                 return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
             return Unit(
                 self._engine.unit_id(), claim=self.claim, outcome=Released(hold_until=until), events=events,
-                jobs=kept.jobs, memos=kept.memos, waits=kept.waits, progress=limited.spoken.progress,
+                jobs=writes.jobs, memos=writes.memos, waits=writes.waits, progress=limited.spoken.progress,
             )  # fmt: skip
 
         return self._waiting(build)
@@ -242,7 +242,7 @@ class StepWork:
         if isinstance(ending, Failure) and ending.schema_error is not None:
             frames.append(self._schema_error(ending.schema_error))
         state = [] if isinstance(ending, Failure) else ending.state
-        kept = ending.kept
+        writes = ending.writes
 
         def build(version: int, data: bytes | None) -> Unit:
             record = self._record(data)
@@ -253,16 +253,16 @@ class StepWork:
             decision = decide(self._engine.decider(self._run, record, self._table))
             said = assembler.events(decision) if decision is not None else []
             # What a handler emitted comes before what it then waits for, and after what it had waited for.
-            later = [*said, *kept.events] if isinstance(ending, Waiting) else [*kept.events, *said]
+            later = [*said, *writes.events] if isinstance(ending, Waiting) else [*writes.events, *said]
             return Unit(
                 self._engine.unit_id(),
                 claim=self.claim,
                 outcome=outcome,
                 run=assembler.run_write(decision, version) if decision is not None else None,
                 events=[*frames, *later],
-                jobs=[*(assembler.jobs(decision) if decision is not None else ()), *kept.jobs, *(jobs or ())],
-                memos=kept.memos,
-                waits=kept.waits,
+                jobs=[*(assembler.jobs(decision) if decision is not None else ()), *writes.jobs, *(jobs or ())],
+                memos=writes.memos,
+                waits=writes.waits,
                 state=state,
                 progress=spoken.progress,
             )

@@ -185,7 +185,7 @@ class JobWork:
         events = [msgspec.structs.replace(self._event(e.kind, e.data), kind=e.kind) for e in success.emitted]
         events.append(self._event("job.completed", _result(success.result), self._duration(success.spoken)))
         outcome = Completed(success.result, self._keep_completed)
-        return self._intent(success.spoken, outcome, events, success, kept=success.kept)
+        return self._intent(success.spoken, outcome, events, success, writes=success.writes)
 
     def failed(self, failure: Failure) -> Intent:
         now = self._clock.now_ms()
@@ -196,16 +196,16 @@ class JobWork:
         events = [self._event("schema.error", packed(failure.schema_error))] if failure.schema_error else []
         events.append(self._event("job.failed", packed(data), meta))
         if due is not None:
-            return self._intent(failure.spoken, RetryAt(due, packed(error)), events, kept=failure.kept)
+            return self._intent(failure.spoken, RetryAt(due, packed(error)), events, writes=failure.writes)
         jobs = [letter(self, failure.error, now)] if self.handler.dead_letters else []
         outcome = Dead(packed(error), self._keep_failed)
-        return self._intent(failure.spoken, outcome, events, jobs=jobs, kept=failure.kept)
+        return self._intent(failure.spoken, outcome, events, jobs=jobs, writes=failure.writes)
 
     def limited(self, limited: Limited) -> Intent:
         until = self._clock.now_ms() + limited.hold_ms
         said = packed({"reason": limited.reason, "until": iso(until)})
         events = [self._event("job.returned", said, self._duration(limited.spoken))]
-        return self._intent(limited.spoken, Released(hold_until=until), events, kept=limited.kept)
+        return self._intent(limited.spoken, Released(hold_until=until), events, writes=limited.writes)
 
     def suspended(self, waiting: Waiting) -> Intent:  # noqa: ARG002
         raise AssertionError(f"job {self.claim.job} belongs to no run and cannot wait")
@@ -239,7 +239,7 @@ class JobWork:
         events: list[NewEvent],
         success: Success | None = None,
         jobs: list[NewJob] | None = None,
-        kept: PendingWrites | None = None,
+        writes: PendingWrites | None = None,
     ) -> Intent:
         unit = Unit(
             self._unit_id(),
@@ -248,7 +248,7 @@ class JobWork:
             events=[*[NewEvent(self.stream, body) for body in spoken.frames], *events] if spoken.frames else events,
             jobs=jobs or [],
             state=success.state if success else [],
-            memos=kept.memos if kept is not None else [],
+            memos=writes.memos if writes is not None else [],
             progress=spoken.progress,
             parent=self._options.parent.id if self._options.parent is not None else None,
             children_settled=not self.waits,

@@ -114,7 +114,7 @@ class Success(msgspec.Struct):
     result: bytes
     emitted: list[Emitted]
     state: list[StateWrite]
-    kept: PendingWrites = msgspec.field(default_factory=PendingWrites)
+    writes: PendingWrites = msgspec.field(default_factory=PendingWrites)
     divert: str | None = None  # the step that takes over, its wait having been in vain
 
 
@@ -125,7 +125,7 @@ class Failure(msgspec.Struct):
     error: ErrorInfo
     retry_in_ms: int | None  # None: this failure is final
     schema_error: dict[str, Any] | None = None
-    kept: PendingWrites = msgspec.field(default_factory=PendingWrites)
+    writes: PendingWrites = msgspec.field(default_factory=PendingWrites)
     bare: bool = False  # all that could be left out of it is
 
 
@@ -135,7 +135,7 @@ class Waiting(msgspec.Struct):
     spoken: Spoken
     emitted: list[Emitted]
     state: list[StateWrite]
-    kept: PendingWrites
+    writes: PendingWrites
     due: int | None
 
 
@@ -152,7 +152,7 @@ class Limited(msgspec.Struct):
     spoken: Spoken
     hold_ms: int
     reason: str
-    kept: PendingWrites = msgspec.field(default_factory=PendingWrites)
+    writes: PendingWrites = msgspec.field(default_factory=PendingWrites)
 
 
 Ending = Success | Failure | Waiting | Stopped | Limited

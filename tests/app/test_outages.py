@@ -163,7 +163,7 @@ async def test_readers_end_with_their_app(app: Any) -> None:
     readers += [asyncio.create_task(end) for end in (a.wait(run), a.result(run), a.job_result(id))]
     await until(lambda: sum(map(len, a.store.signals._listeners.values())) == len(readers))
     await a.close()
-    a.wake()
+    a.wake_all()
     for reader in readers:
         with pytest.raises(StoreClosed):
             await asyncio.wait_for(reader, 20)

@@ -82,7 +82,7 @@ async def test_a_paused_queue_keeps_what_is_due(kit: Any) -> None:
 
     async with kit(nap) as app:
         run = await app.start(nap, None)
-        await app.settled()
+        await app.settle()
         await app.queues.pause("beds")
         await app.advance("2h")
         assert (await app.run(run)).steps["nap"].status == "waiting"

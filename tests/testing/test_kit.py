@@ -290,13 +290,13 @@ async def test_a_schedule_that_fires_all_the_while_is_named(monkeypatch: pytest.
     async with TestApp(handlers=[patient, charge, ship]) as app:
         await app.schedule("often", flow=charge, payload={"id": 1}, every="1s")
         monkeypatch.setattr(timeline_module, "OFTEN", 1)
-        monkeypatch.setattr(timeline_module, "PATIENCE", 1)
+        monkeypatch.setattr(timeline_module, "TIMEOUT_S", 1)
         with pytest.raises(AssertionError, match=r"schedule 'often' has fired \d+ times .*pause_schedule\('often'\)"):
             await app.run_flow("patient")
 
 
 async def test_a_paused_queue_is_named_instead_of_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_module, "PATIENCE", 3600)  # who waited for it would outlast the test's own limit
+    monkeypatch.setattr(timeline_module, "TIMEOUT_S", 3600)  # who waited for it would outlast the test's own limit
     async with TestApp(handlers=[charge, ship]) as app:
         await app.schedule("often", flow=charge, payload={"id": 1}, every="1s")
         await app.queues.pause("default")
@@ -323,7 +323,7 @@ async def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def stuck() -> None:
         await gate.wait()
 
-    monkeypatch.setattr(timeline_module, "PATIENCE", 0.1)
+    monkeypatch.setattr(timeline_module, "TIMEOUT_S", 0.1)
     async with TestApp(handlers=[stuck]) as app:
         with pytest.raises(AssertionError, match=r"run r has not ended in 0\.1 s, .*queue 'default' has 1 active"):
             await app.run_flow(stuck, idempotency_key="r")
@@ -340,7 +340,7 @@ async def test_closing_twice_and_without_opening() -> None:
     app = TestApp(handlers=[charge, ship])
     await app.close()
     async with app:
-        await app.settled()
+        await app.settle()
     await app.close()
 
 

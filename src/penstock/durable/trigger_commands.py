@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
-from ..core.clock import Clock
+from ..commit.committer import Intent
+from ..commit.runtime import Runtime
 from ..core.errors import (
     BadArgument,
     BadSignature,
@@ -20,11 +19,10 @@ from ..core.errors import (
     TriggerUsed,
     UnknownTrigger,
 )
-from ..core.event_bodies import EventBodies
 from ..core.payload import pack, unpack
 from ..core.schemas import make_validator
 from ..core.signatures import verify
-from ..ports.store import Store, WaitRow
+from ..ports.store import WaitRow
 from ..ports.unit import Committed, Memo, NewWait, Unit
 from .journal import encode
 from .triggers import hash_token, new_secret, token_memo
@@ -45,14 +43,12 @@ class Signature(msgspec.Struct, frozen=True):
 class TriggerCommands:
     """Fires triggers. One commit writes the trigger's stream, the run's stream and the wake-up of the waiting step."""
 
-    def __init__(
-        self, store: Store, committer: Committer, bodies: EventBodies, clock: Clock, unit_id: Callable[[], str]
-    ) -> None:
-        self._store = store
-        self._committer = committer
-        self._bodies = bodies
-        self._clock = clock
-        self._unit_id = unit_id
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = runtime.store
+        self._committer = runtime.committer
+        self._bodies = runtime.bodies
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
 
     async def fire(self, token: str, data: Any, signature: Signature | None = None) -> str:
         """Fire a trigger and return the id of the run that resumes."""

@@ -14,9 +14,9 @@ from ..ports.store import QueueRow, Store
 from ..ports.unit import DELIVERIES, JobState
 from ..settings import Settings
 from .clock import FakeClock
-from .pending_waits import hint, open_waits, told
+from .pending_waits import hint, list_pending_waits, told
 
-PATIENCE = 10.0  # seconds of real time until a test that waits gives up
+TIMEOUT_S = 10.0  # seconds of real time until a test that waits gives up
 PAUSE = 0.001
 OFTEN = 50  # firings of a schedule that are worth a word when a test takes too long
 HELD = 20  # looks at work that nobody takes until it is taken for held back
@@ -67,12 +67,12 @@ class Timeline:
 
     async def _until(self, done: Callable[[], Awaitable[bool]], what: str) -> None:
         loop, start = asyncio.get_running_loop(), self._stage.time.now_ms()
-        deadline = loop.time() + PATIENCE
+        deadline = loop.time() + TIMEOUT_S
         while not await done():
             if loop.time() > deadline:
                 skipped = show_ms(self._stage.time.now_ms() - start)
                 raise AssertionError(
-                    f"{what} has not ended in {PATIENCE:g} s, {skipped} of the test's time: {await self._where()}"
+                    f"{what} has not ended in {TIMEOUT_S:g} s, {skipped} of the test's time: {await self._where()}"
                 )
             await asyncio.sleep(PAUSE)
 
@@ -159,7 +159,9 @@ class Timeline:
             if row.paused:
                 note = f", and it is paused: await app.queues.resume({row.name!r}) lets it go on"
             said.append(f"queue {row.name!r} has {', '.join(f'{n} {state}' for state, n in held.items())}{note}")
-        said += [f"{told(wait)}: {hint(wait)}" for wait in await open_waits(self._stage.store) if wait.until is None]
+        said += [
+            f"{told(wait)}: {hint(wait)}" for wait in await list_pending_waits(self._stage.store) if wait.until is None
+        ]
         said += [
             f"schedule {row.id!r} has fired {row.fired} times on the way: await app.pause_schedule({row.id!r}) lets "
             "time pass without it"

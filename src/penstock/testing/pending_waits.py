@@ -9,7 +9,7 @@ from ..ports.store import Store
 PAGE = 200
 
 
-async def open_waits(store: Store, run: str | None = None) -> list[WaitView]:
+async def list_pending_waits(store: Store, run: str | None = None) -> list[WaitView]:
     """Every wait that is open, or every one of a run."""
     found: list[WaitView] = []
     after: str | None = None

@@ -25,7 +25,7 @@ from ..worker.outcomes import Work
 from .auto_clock import Timeline
 from .clock import FakeClock
 from .crashes import Crashed, Crashes, Quiet
-from .pending_waits import open_waits, told
+from .pending_waits import list_pending_waits, told
 from .snapshots import compare, timeless
 
 __all__ = ["Crashed", "TestApp"]
@@ -123,7 +123,7 @@ class TestApp(App):
         """Moves time on, and lets everything that is due on the way happen at its own time."""
         await self._timeline.skip_to(self.time.now_ms() + to_ms(by))
 
-    async def settled(self) -> None:
+    async def settle(self) -> None:
         """Waits until nothing is left to do at the present time."""
         await self._timeline.settle()
 
@@ -132,12 +132,13 @@ class TestApp(App):
     ) -> str:
         """Fires a trigger by its name, in a run if several wait for one; a test need not know the token. Also takes
         what App.fire takes: a token, or a URL."""
-        await self.settled()
-        found = [wait for wait in await open_waits(self.store, run) if (wait.kind, wait.name) == (TRIGGER, trigger)]
+        await self.settle()
+        waits = await list_pending_waits(self.store, run)
+        found = [wait for wait in waits if (wait.kind, wait.name) == (TRIGGER, trigger)]
         if not found and _TOKEN.search(trigger):
             return await super().fire(trigger, payload, signature=signature)
         if len(found) != 1:
-            raise AssertionError(_not_one(trigger, found, await open_waits(self.store, run)))
+            raise AssertionError(_not_one(trigger, found, waits))
         row = await self.store.wait_row(found[0].id)
         assert row is not None
         return await self._triggers.resolve(row, decode_body(row.body), payload)
@@ -164,10 +165,10 @@ class TestApp(App):
             raise AssertionError(f"step {step!r} of run {run} {state}")
         return view.result
 
-    async def waiting(self, run: str | None = None) -> list[WaitView]:
+    async def pending_waits(self, run: str | None = None) -> list[WaitView]:
         """What a run, or every run, waits for once nothing is left to do now."""
-        await self.settled()
-        return await open_waits(self.store, run)
+        await self.settle()
+        return await list_pending_waits(self.store, run)
 
     async def history(self, run: str) -> list[dict[str, Any]]:
         """A run's events without what differs from run to run (ids, times, workers, durations): fit to compare."""

@@ -69,7 +69,7 @@ async def test_fired_while_the_step_goes_to_sleep(clock: FakeClock, when: When) 
     store = keeper.watch(SqliteStore(":memory:", clock=clock))
     async with TestApp(store=store, handlers=[ask], clock=clock) as app:
         # Another process fires: its commit is its own.
-        other = TriggerCommands(app.store, Committer(app.store), app._recorder, clock, lambda: "other-1")
+        other = TriggerCommands(app.store, Committer(app.store), app._bodies, clock, lambda: "other-1")
         keeper.happen = lambda: other.fire(TOKENS[0], "now")
         run = await app.start(ask, None)
         assert (await app.finish(run)).result == "now"

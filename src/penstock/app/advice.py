@@ -20,9 +20,9 @@ _WORKED = (JobState.ACTIVE, JobState.COMPLETED, JobState.FAILED)
 class Doubts:
     """Warnings of one App."""
 
-    def __init__(self, store: Store, recorder: EventBodies, registry: Callable[[], Registry]) -> None:
+    def __init__(self, store: Store, bodies: EventBodies, registry: Callable[[], Registry]) -> None:
         self._store = store
-        self._recorder = recorder
+        self._bodies = bodies
         self._registry = registry
         self._looked: set[tuple[str, str | None]] = set()
 
@@ -47,11 +47,11 @@ class Doubts:
     async def other_input(self, run: str, input: Any) -> None:
         """A key that names a run which was started with something else."""
         try:
-            first = await self._store.read(self._recorder.flow(run), limit=1)
+            first = await self._store.read(self._bodies.flow(run), limit=1)
         except StoreError:
             return
         began = first[0].data if first else None
-        if isinstance(began, dict) and "input" in began and began["input"] != self._recorder.value(input):
+        if isinstance(began, dict) and "input" in began and began["input"] != self._bodies.value(input):
             log.warning("run %r exists and was started with another input: it goes on with that one, not this", run)
 
     async def _is_worked_on(self, queue: str) -> bool:

@@ -124,7 +124,7 @@ class App:
             configure(self.settings.log, self.settings.log_format, redactor=redactor)
         self.clock: Clock = clock or SystemClock()
         self.registry = self._load(handlers, dir is not None or (handlers is None and "PENSTOCK_DIR" in os.environ))
-        self._recorder = EventBodies(self.settings.namespace, redactor)
+        self._bodies = EventBodies(self.settings.namespace, redactor)
         self._store = store
         self._bridges = tuple(several(bridges, "bridges"))
         self._prefix = f"{os.urandom(6).hex()}-"
@@ -153,24 +153,24 @@ class App:
         self.store = store
         self._committer = committer
         self._engine = FlowEngine(
-            lambda: self.registry, store, self._recorder, self.clock, self._unit_id, self.settings.public_url
+            lambda: self.registry, store, self._bodies, self.clock, self._unit_id, self.settings.public_url
         )
-        self._triggers = TriggerCommands(store, committer, self._recorder, self.clock, self._unit_id)
+        self._triggers = TriggerCommands(store, committer, self._bodies, self.clock, self._unit_id)
         self._deliveries = Deliveries(
-            store, committer, self._recorder, self.clock, self._unit_id, self._start_on_event, self._emit_to
+            store, committer, self._bodies, self.clock, self._unit_id, self._start_on_event, self._emit_to
         )
         self._starters = Starters(store, committer, self.clock, self._unit_id)
-        self._jobs = JobEngine(lambda q, n: self.registry.job(q, n), self._recorder, self.clock, self._unit_id, store)
-        self._doubts = Doubts(store, self._recorder, lambda: self.registry)
+        self._jobs = JobEngine(lambda q, n: self.registry.job(q, n), self._bodies, self.clock, self._unit_id, store)
+        self._doubts = Doubts(store, self._bodies, lambda: self.registry)
         self._transactions = Transactions(store, committer, self._engine, self._make_writers)
         direct = self._transactions.direct
         self._commands, self._runs, self._enqueuing = direct.commands, direct.runs, direct.enqueuing
         self.events = direct.events
         self.outbox = Outbox(committer, self.settings.namespace)
         self.state = AppState(store, committer, self.clock, self._unit_id)
-        self.queues = Queues(store, self._recorder, lambda: self.registry.queues())
+        self.queues = Queues(store, self._bodies, lambda: self.registry.queues())
         self.dead_letters = DeadLetters(
-            store, self._commands, committer, self._recorder, self._unit_id, lambda: self.registry.handlers()
+            store, self._commands, committer, self._bodies, self._unit_id, lambda: self.registry.handlers()
         )
         self._families = Families(
             self._enqueuing, committer, self._unit_id, lambda: [one.handler for one in self.registry.jobs.values()]
@@ -180,7 +180,7 @@ class App:
             committer,
             self._commands,
             self._enqueuing,
-            self._recorder,
+            self._bodies,
             self.clock,
             self._unit_id,
             lambda: self.registry,
@@ -519,7 +519,7 @@ class App:
 
     def follow(self, id: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """A run's events, then live."""
-        return once_known(lambda: self._row(id), self.events.subscribe(self._recorder.flow(id), after=after))
+        return once_known(lambda: self._row(id), self.events.subscribe(self._bodies.flow(id), after=after))
 
     # Parts
 

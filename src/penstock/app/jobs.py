@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.sink import CommandSink
 from ..core.clock import Clock
 from ..core.durations import to_ms
@@ -42,7 +42,7 @@ class Enqueuing:
         self,
         store: Store,
         sink: CommandSink,
-        recorder: EventBodies,
+        bodies: EventBodies,
         clock: Clock,
         unit_id: Callable[[], str],
         find: Callable[[str, str], Handler | None],
@@ -50,7 +50,7 @@ class Enqueuing:
     ) -> None:
         self._store = store
         self._sink = sink
-        self._recorder = recorder
+        self._bodies = bodies
         self._clock = clock
         self._unit_id = unit_id
         self._find = find
@@ -85,7 +85,7 @@ class Enqueuing:
         ids = [job.id for job in jobs]
         for start in range(0, len(jobs), JOBS_A_COMMIT):
             unit = Unit(self._unit_id(), jobs=jobs[start : start + JOBS_A_COMMIT])
-            receipt = await self._sink.submit(Intent(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
+            receipt = await self._sink.submit(CommitRequest(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
             if isinstance(receipt, Committed):
                 for place, holder in receipt.deduplicated.items():
                     ids[start + place] = holder
@@ -125,7 +125,7 @@ class Enqueuing:
             queue=queue,
             name=name or (handler.name if handler is not None else queue),
             payload=data,
-            recorder=self._recorder,
+            bodies=self._bodies,
             options=options,
             priority=check_priority(0 if priority is None else priority),
             due=now + delay_ms if delay_ms else 0,
@@ -137,7 +137,7 @@ class Enqueuing:
     async def result(self, id: str, queue: str | None = None, patience: OutageRetry | None = None) -> Any:
         """Waits for a job's end. One that went when it ended is found by its last event, if its queue is known."""
         patient = patience or OutageRetry(f"the end of job {id!r}")
-        stream = self._recorder.queue(queue or (await patient.call(self._row, id)).queue)
+        stream = self._bodies.queue(queue or (await patient.call(self._row, id)).queue)
         with self._store.signals.listen(f"stream:{stream}") as listener:
             while True:
                 row = await patient.call(self._store.job, id)
@@ -213,7 +213,7 @@ class Families:
         tree = self._plan(read_tree(given), None, None, text(correlation_id, "the correlation id"), jobs)
         _check_ids(jobs)
         unit = Unit(self._unit_id(), jobs=jobs)
-        receipt = await self._sink.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if isinstance(receipt, Refused):
             raise BadArgument(
                 f"there is a job {receipt.key!r} already, so the tree was not added: give that child another id or none"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import CommitRequest, Committer
 from ..core.errors import RunError, UnknownJob, UnknownQueue, UnknownRun
 from ..core.event_bodies import EventBodies
 from ..core.events import Event, Streams
@@ -174,7 +174,7 @@ class DeadLetters:
         store: Store,
         commands: Commands,
         committer: Committer,
-        recorder: EventBodies,
+        bodies: EventBodies,
         unit_id: Callable[[], str],
         handlers: Callable[[], Sequence[Handler]],
     ) -> None:
@@ -182,7 +182,7 @@ class DeadLetters:
         self._store = store
         self._commands = commands
         self._committer = committer
-        self._recorder = recorder
+        self._bodies = bodies
         self._unit_id = unit_id
 
     async def queues(self) -> dict[str, int]:
@@ -291,14 +291,14 @@ class DeadLetters:
             queue=letter.queue,
             name=letter.original_job_name,
             payload=payload,
-            recorder=self._recorder,
+            bodies=self._bodies,
             options=options,
         )
         if before.parent is not None:
             place = msgspec.structs.replace(before.parent, replaces=letter.original_job_id)
             job = msgspec.structs.replace(job, parent=place)
         unit = Unit(self._unit_id(), jobs=[job], removes=[row.id])
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
         return id if isinstance(receipt, Committed) else None
 
     async def _check_place(self, id: str, before: JobOptions) -> None:
@@ -320,7 +320,7 @@ class DeadLetters:
         if job is None or job.state is not JobState.FAILED:
             raise RunError(f"job {letter.original_job_id!r} is gone or not failed: add its tree again")
         unit = Unit(self._unit_id(), removes=[row.id])
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or not await self._store.retry(job.id):
             return None
         return job.id

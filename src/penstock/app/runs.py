@@ -51,7 +51,7 @@ class Runs:
         commands: Commands,
         forks: Forks,
         events: Events,
-        recorder: EventBodies,
+        bodies: EventBodies,
         clock: Clock,
         doubts: Doubts,
         registry: Callable[[], Registry],
@@ -61,7 +61,7 @@ class Runs:
         self._commands = commands
         self._forks = forks
         self._events = events
-        self._recorder = recorder
+        self._bodies = bodies
         self._clock = clock
         self._doubts = doubts
         self._registry = registry
@@ -105,7 +105,7 @@ class Runs:
 
     async def view(self, id: str, upto: str | None = None) -> FlowView:
         await self.row(id)
-        events = await self._events.read_all(self._recorder.flow(id))
+        events = await self._events.read_all(self._bodies.flow(id))
         if upto is None:
             return reduce_flow(events)
         last = event_seq(upto)
@@ -180,7 +180,7 @@ class Runs:
                     f"the results of run {id!r} are together over 64 KB: read them step by step from app.run(id).steps"
                 )
             return unpack(result)
-        last = await self._store.read(self._recorder.flow(id), limit=20, backward=True)
+        last = await self._store.read(self._bodies.flow(id), limit=20, backward=True)
         end = next((e for e in last if e.kind == f"flow.{row.status}"), None)
         data = end.data if end is not None and isinstance(end.data, dict) else {}
         if row.status == "cancelled":

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import CommitRequest, Committer
 from ..core.clock import Clock, iso
 from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule
 from ..core.event_bodies import EventBodies
@@ -51,7 +51,7 @@ class Scheduling:
         committer: Committer,
         commands: Commands,
         enqueuing: Enqueuing,
-        recorder: EventBodies,
+        bodies: EventBodies,
         clock: Clock,
         unit_id: Callable[[], str],
         registry: Callable[[], Registry],
@@ -60,7 +60,7 @@ class Scheduling:
         self._committer = committer
         self._commands = commands
         self._enqueuing = enqueuing
-        self._recorder = recorder
+        self._bodies = bodies
         self._clock = clock
         self._unit_id = unit_id
         self._registry = registry
@@ -167,7 +167,7 @@ class Scheduling:
             if replaces is not None:
                 # One that a worker took meanwhile is not to be had, and the unit is refused.
                 unit.removes, unit.events = [replaces], [self._dropped(target, replaces)]
-            return isinstance(await self._committer.submit(Intent(lambda _v, _r: unit)), Committed)
+            return isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed)
         flow = self._registry().flow(target.flow)
         if replaces is not None:
             # A commit of its own, before the slot fires: whoever dies in between leaves a slot that is still due, and
@@ -187,7 +187,7 @@ class Scheduling:
             "next": iso(decision.next) if decision.next is not None else None,
             "reason": decision.reason,
         }
-        event = self._event(self._recorder.global_stream, "schedule.skipped", row.id, data)
+        event = self._event(self._bodies.global_stream, "schedule.skipped", row.id, data)
         log.info("schedule %s skipped its slot %s: %s", row.id, data["slot"], decision.reason)
         passed = msgspec.structs.replace(row, next=decision.next)
         return await self._store.put_schedule(passed, row, Unit(self._unit_id(), events=[event]))
@@ -204,7 +204,7 @@ class Scheduling:
             )
         else:
             unit = Unit(self._unit_id(), jobs=[self._job(target, new)])
-            await self._committer.submit(Intent(lambda _v, _r: unit))
+            await self._committer.submit(CommitRequest(lambda _v, _r: unit))
         return new
 
     def _job(self, target: Target, id: str | None) -> Any:
@@ -215,8 +215,8 @@ class Scheduling:
 
     def _dropped(self, target: Target, job: str) -> NewEvent:
         assert target.queue is not None
-        stream = self._recorder.queue(target.queue)
+        stream = self._bodies.queue(target.queue)
         return self._event(stream, "job.cancelled", job, {"reason": "replaced by the next slot of its schedule"})
 
     def _event(self, stream: str, kind: str, subject: str, data: Any) -> NewEvent:
-        return NewEvent(stream, self._recorder.encode(Body(kind, subject, data=msgspec.Raw(pack(data)))))
+        return NewEvent(stream, self._bodies.encode(Body(kind, subject, data=msgspec.Raw(pack(data)))))

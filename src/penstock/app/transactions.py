@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import CommitRequest, Committer
 from ..commit.sink import CommandSink, TransactionSink
 from ..core.errors import ConfigError, StoreError
 from ..core.events import check_kind
@@ -20,7 +20,7 @@ from ..handlers.registry import Registry
 from ..ports.store import DatabaseIdentity, Enlists, RunRow, Store
 from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit
 from ..transactions.enlist import Enlisting
-from ..worker.outcomes import packed
+from ..worker.outcomes import pack_record
 from .advice import Doubts
 from .arguments import text
 from .events import Events
@@ -41,12 +41,12 @@ class Writers:
         registry: Callable[[], Registry],
         where: str,
     ) -> None:
-        recorder, clock, unit_id = engine.recorder, engine.clock, engine.unit_id
+        bodies, clock, unit_id = engine.bodies, engine.clock, engine.unit_id
         self.commands = Commands(engine, sink, store)
-        self.events = Events(store, sink, recorder, unit_id)
-        self.runs = Runs(store, self.commands, forks, self.events, recorder, clock, doubts, registry, where)
+        self.events = Events(store, sink, bodies, unit_id)
+        self.runs = Runs(store, self.commands, forks, self.events, bodies, clock, doubts, registry, where)
         self.enqueuing = Enqueuing(
-            store, sink, recorder, clock, unit_id, lambda queue, name: registry().job(queue, name), doubts
+            store, sink, bodies, clock, unit_id, lambda queue, name: registry().job(queue, name), doubts
         )
         self._store = store
         self._sink = sink
@@ -55,7 +55,7 @@ class Writers:
     async def emit(self, kind: str, data: Any, run: str | None, key: str | None) -> None:
         """Emit an event to one run, or globally."""
         if run is None:
-            await self.events.append(self._engine.recorder.global_stream, kind, data, key=key)
+            await self.events.append(self._engine.bodies.global_stream, kind, data, key=key)
         elif self._sink.is_deferred:
             await self._emit_by_job(run, kind, data, key)
         else:
@@ -71,8 +71,8 @@ class Writers:
         await self._check_run(check_id(run, "run id"), kind, body)
         unit_id = self._engine.unit_id()
         emission = {"run": run, "kind": kind, "data": unpack(body), "key": text(key, "the key") or f"tx-{unit_id}"}
-        unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, packed(emission))])
-        await self._sink.submit(Intent(lambda _v, _r: unit))
+        unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, pack_record(emission))])
+        await self._sink.submit(CommitRequest(lambda _v, _r: unit))
 
     async def _check_run(self, run: str, kind: str, body: bytes) -> None:
         """Raise what is already wrong with the event. A missing run is fine: the same transaction may start it."""
@@ -97,7 +97,7 @@ class Transactions:
         self._store = store
         self.writers_to = make
         self.direct = make(committer)
-        self.enlisting = Enlisting(store, engine.recorder.namespace, self.home)
+        self.enlisting = Enlisting(store, engine.bodies.namespace, self.home)
 
     @asynccontextmanager
     async def writers(self, tx: Any) -> AsyncIterator[Writers]:

@@ -144,11 +144,11 @@ class DurableSession:
         meta: dict[str, Any] = {"attempt": work.claim.attempt}
         if trigger is not None:
             meta["triggerId"] = trigger
-        event = step_event(work.recorder, kind, self.run, work.step, work.n, work.shown_correlation, data, meta)
+        event = step_event(work.bodies, kind, self.run, work.step, work.n, work.shown_correlation, data, meta)
         self.journal.kept.events.append(event)
 
     def add_trigger_event(self, kind: str, id: str, data: dict[str, Any]) -> None:
-        event = trigger_event(self._work.recorder, kind, id, self.run, self.new_wait_body(""), data)
+        event = trigger_event(self._work.bodies, kind, id, self.run, self.new_wait_body(""), data)
         self.journal.kept.events.append(event)
 
     def look_back(self, gate: str) -> NewJob:

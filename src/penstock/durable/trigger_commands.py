@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import CommitRequest, Committer
 from ..core.clock import Clock
 from ..core.errors import (
     BadArgument,
@@ -35,11 +35,11 @@ class TriggerCommands:
     """One-time ways into a run. Firing is one commit: the trigger's stream, the run's stream, the step that waits."""
 
     def __init__(
-        self, store: Store, committer: Committer, recorder: EventBodies, clock: Clock, unit_id: Callable[[], str]
+        self, store: Store, committer: Committer, bodies: EventBodies, clock: Clock, unit_id: Callable[[], str]
     ) -> None:
         self._store = store
         self._committer = committer
-        self._recorder = recorder
+        self._bodies = bodies
         self._clock = clock
         self._unit_id = unit_id
 
@@ -62,7 +62,7 @@ class TriggerCommands:
         gate = NewWait(row.id, row.run, row.scope, TRIGGER, encode(body), row.due, row.job)
         # The step may open the gate again with the tokens it knows of; the memo lets it know of this one.
         unit = Unit(self._unit_id(), memos=[memo], waits=[gate])
-        if not isinstance(await self._committer.submit(Intent(lambda _v, _r: unit)), Committed):
+        if not isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed):
             raise TriggerUsed(f"trigger {row.id} was fired at the same moment")
         return f"{row.id}.{secret}"
 
@@ -72,12 +72,12 @@ class TriggerCommands:
         if body.schema is not None:
             make_validator(body.schema, f"the payload of trigger {body.name!r}")(unpack(data))
         result = WaitResult(self._clock.now_ms(), msgspec.Raw(data))
-        unit = resolve_wait(row, body, result, self._recorder, self._unit_id(), _REASONS[body.type or "api"])
+        unit = resolve_wait(row, body, result, self._bodies, self._unit_id(), _REASONS[body.type or "api"])
         fired = trigger_event(
-            self._recorder, "trigger.fired", row.id, row.run, body, {"type": body.type, "payload": msgspec.Raw(data)}
+            self._bodies, "trigger.fired", row.id, row.run, body, {"type": body.type, "payload": msgspec.Raw(data)}
         )
         unit.events.insert(0, fired)
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
         if not isinstance(receipt, Committed):
             now = await self._store.wait_row(row.id)
             self._check_state(now if now is not None else row)

@@ -69,12 +69,12 @@ def event_ref(stream: str, id: str) -> str:
 
 
 def resolve_wait(
-    row: WaitRow, body: WaitBody, result: WaitResult, recorder: EventBodies, unit_id: str, reason: str
+    row: WaitRow, body: WaitBody, result: WaitResult, bodies: EventBodies, unit_id: str, reason: str
 ) -> Unit:
     """The unit that opens a gate from outside: its result, `step.resumed`, and the step that waits is woken."""
     said = {"wait": body.key, "reason": reason, "awaitDuration": max(result.at - body.at, 0)}
     meta = {"awaitType": row.kind, **({"triggerId": row.id} if row.kind == TRIGGER else {})}
-    resumed = step_event(recorder, "step.resumed", row.run, body.step, body.n, body.correlation_id, said, meta)
+    resumed = step_event(bodies, "step.resumed", row.run, body.step, body.n, body.correlation_id, said, meta)
     return Unit(
         unit_id,
         waits=[SettleWait(row.id, "resolved")],
@@ -85,7 +85,7 @@ def resolve_wait(
 
 
 def step_event(
-    recorder: EventBodies,
+    bodies: EventBodies,
     kind: str,
     run: str,
     step: str | None,
@@ -98,13 +98,11 @@ def step_event(
     if n > 1:
         meta = {**meta, "n": n}
     said = Body(kind, None, None, step, None, correlation_id, msgspec.Raw(encode(data)), meta)
-    return NewEvent(recorder.flow(run), recorder.encode(said))
+    return NewEvent(bodies.flow(run), bodies.encode(said))
 
 
-def trigger_event(
-    recorder: EventBodies, kind: str, id: str, run: str, body: WaitBody, data: dict[str, Any]
-) -> NewEvent:
+def trigger_event(bodies: EventBodies, kind: str, id: str, run: str, body: WaitBody, data: dict[str, Any]) -> NewEvent:
     """An event of a trigger, on its own stream."""
     raw = msgspec.Raw(encode(data))
     said = Body(kind, None, run, body.step, id, body.correlation_id or run, raw)
-    return NewEvent(recorder.named("trigger", id), recorder.encode(said))
+    return NewEvent(bodies.named("trigger", id), bodies.encode(said))

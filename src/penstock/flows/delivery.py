@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import CommitRequest, Committer
 from ..context.context import Context
 from ..core.clock import Clock
 from ..core.errors import HandlerError, NotFound, PayloadError, PenstockError, Permanent, RunError
@@ -26,7 +26,7 @@ from ..handlers.handler import Handler
 from ..jobs.engine import JobWork, QuietWork
 from ..ports.store import Store, WaitRow
 from ..ports.unit import DELIVER, DELIVERIES, EMIT, Claim, Completed, Receipt, Refused, Released, Unit
-from ..worker.outcomes import Failure, Stopped, Success
+from ..worker.outcomes import Failure, Interruption, Success
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class Deliveries:
         self,
         store: Store,
         committer: Committer,
-        recorder: EventBodies,
+        bodies: EventBodies,
         clock: Clock,
         unit_id: Callable[[], str],
         start_flow: StartFlow,
@@ -88,7 +88,7 @@ class Deliveries:
     ) -> None:
         self._store = store
         self._committer = committer
-        self._recorder = recorder
+        self._bodies = bodies
         self._clock = clock
         self._unit_id = unit_id
         self._start_flow = start_flow
@@ -103,7 +103,7 @@ class Deliveries:
         handler = self._handlers.get(claim.name)
         if handler is None:
             raise PenstockError(f"queue {DELIVERIES} is the engine's own and has no job {claim.name!r}")
-        return DeliveryWork(claim, handler, self._recorder, self._clock, self._unit_id, self._opening)
+        return DeliveryWork(claim, handler, self._bodies, self._clock, self._unit_id, self._opening)
 
     async def deliver(self, payload: dict[str, Any], ctx: Context) -> None:
         """Opens every gate that waits for an event, or for one of several that were committed together."""
@@ -176,7 +176,7 @@ class Deliveries:
         if row is None or row.state != "pending" or row.topic is None:
             return
         body = decode_body(row.body)
-        begun = self._recorder.flow(row.run)
+        begun = self._bodies.flow(row.run)
         after: str | None = None
         while items := await self._store.events_by_kind(row.topic, since=begun, after=after, limit=PAGE):
             for item in items:
@@ -209,11 +209,11 @@ class Deliveries:
 
     def _unit(self, row: WaitRow, body: WaitBody, event: Event, stream: str) -> Unit:
         result = WaitResult(self._clock.now_ms(), msgspec.Raw(encode(event)), ref=event_ref(stream, event.id))
-        return resolve_wait(row, body, result, self._recorder, self._unit_id(), "Event received")
+        return resolve_wait(row, body, result, self._bodies, self._unit_id(), "Event received")
 
     async def _submit(self, unit: Unit) -> Receipt:
         """Refused when something else was first, or the run is over: then there is nothing to do."""
-        return await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
+        return await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
 
 
 class DeliveryWork(QuietWork):
@@ -226,28 +226,28 @@ class DeliveryWork(QuietWork):
         self,
         claim: Claim,
         handler: Handler,
-        recorder: EventBodies,
+        bodies: EventBodies,
         clock: Clock,
         unit_id: Callable[[], str],
         opening: Opening,
     ) -> None:
-        super().__init__(claim, handler, recorder, clock, unit_id)
+        super().__init__(claim, handler, bodies, clock, unit_id)
         self._opening = opening
 
     def _found(self) -> list[Unit]:
         return self._opening.pop((self.claim.job, self.claim.attempt), [])
 
-    def succeeded(self, success: Success) -> Intent:  # noqa: ARG002
+    def on_success(self, success: Success) -> CommitRequest:  # noqa: ARG002
         unit = _joined(Unit(self._unit_id(), claim=self.claim, outcome=Completed()), self._found())
-        return Intent(lambda _v, _r: unit, patient=True)
+        return CommitRequest(lambda _v, _r: unit, outlasts_outage=True)
 
-    def failed(self, failure: Failure) -> Intent:
+    def on_failure(self, failure: Failure) -> CommitRequest:
         self._found()
-        return super().failed(failure)
+        return super().on_failure(failure)
 
-    def stopped(self, stopped: Stopped) -> Intent:
+    def on_interruption(self, interruption: Interruption) -> CommitRequest:
         self._found()
-        return self._intent(stopped.spoken, Released(), [])
+        return self._request(interruption.output, Released(), [])
 
 
 def _joined(whole: Unit, units: list[Unit]) -> Unit:

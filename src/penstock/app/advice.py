@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
+from ..commit.runtime import Runtime
 from ..core.errors import StoreError
-from ..core.event_bodies import EventBodies
 from ..core.near_match import did_you_mean
-from ..handlers.registry import Registry
-from ..ports.store import Store
 from ..ports.unit import JobState
 
 log = logging.getLogger("penstock")
@@ -20,10 +17,10 @@ _WORKED = (JobState.ACTIVE, JobState.COMPLETED, JobState.FAILED)
 class Doubts:
     """Warnings of one App."""
 
-    def __init__(self, store: Store, bodies: EventBodies, registry: Callable[[], Registry]) -> None:
-        self._store = store
-        self._bodies = bodies
-        self._registry = registry
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = runtime.store
+        self._bodies = runtime.bodies
+        self._registry = runtime.registry
         self._looked: set[tuple[str, str | None]] = set()
 
     async def unworked(self, queue: str, name: str | None) -> None:

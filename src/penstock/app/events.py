@@ -11,13 +11,12 @@ from typing import Any
 import msgspec
 
 from ..commit.committer import CommitRequest
+from ..commit.runtime import Runtime
 from ..commit.sink import CommandSink
 from ..core.errors import BadArgument
-from ..core.event_bodies import EventBodies
 from ..core.events import Body, Event, check_kind, decode_event
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
-from ..ports.store import Store
 from ..ports.unit import Committed, NewEvent, Unit
 from .arguments import text
 
@@ -42,11 +41,11 @@ Unsubscribe = Callable[[], None]
 class Events:
     """Streams by name (`nq:flow:<run>`, `nq:queue:<queue>`, `nq:global`, …) and in-process subscriptions."""
 
-    def __init__(self, store: Store, sink: CommandSink, bodies: EventBodies, unit_id: Callable[[], str]) -> None:
-        self._store = store
+    def __init__(self, runtime: Runtime, sink: CommandSink) -> None:
+        self._store = runtime.store
         self._sink = sink
-        self._bodies = bodies
-        self._unit_id = unit_id
+        self._bodies = runtime.bodies
+        self._unit_id = runtime.new_unit_id
         self._by_kind: dict[str, list[Hears]] = {}
         self._by_subject: dict[str, list[Hears]] = {}
         self._listening: asyncio.Task[None] | None = None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from ..core.clock import Clock, datetime_ms
+from ..commit.runtime import Runtime
+from ..core.clock import datetime_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun, WaitTimeout
-from ..core.event_bodies import EventBodies
 from ..core.ids import BadId, check_id, event_seq, uuid7
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack, to_plain, unpack
@@ -21,8 +21,8 @@ from ..flows.fork import Forks
 from ..flows.reducer import FlowView, reduce_flow
 from ..flows.run_record import COMPLETED, STATUSES
 from ..flows.run_record import decode as decode_record
-from ..handlers.registry import Flow, Registry
-from ..ports.store import RunRow, Store
+from ..handlers.registry import Flow
+from ..ports.store import RunRow
 from .advice import Doubts
 from .arguments import a_name, count, one_of, text, texts
 from .events import Events
@@ -46,25 +46,16 @@ class Runs:
     """What `App` does with runs."""
 
     def __init__(
-        self,
-        store: Store,
-        commands: Commands,
-        forks: Forks,
-        events: Events,
-        bodies: EventBodies,
-        clock: Clock,
-        doubts: Doubts,
-        registry: Callable[[], Registry],
-        where: str,
+        self, runtime: Runtime, commands: Commands, forks: Forks, events: Events, doubts: Doubts, where: str
     ) -> None:
-        self._store = store
+        self._store = runtime.store
         self._commands = commands
         self._forks = forks
         self._events = events
-        self._bodies = bodies
-        self._clock = clock
+        self._bodies = runtime.bodies
+        self._clock = runtime.clock
         self._doubts = doubts
-        self._registry = registry
+        self._registry = runtime.registry
         self._where = where  # the store's URL, fit for a message
 
     async def start(

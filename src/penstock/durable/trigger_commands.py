@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from ..commit.committer import CommitRequest, Committer
-from ..core.clock import Clock
+from ..commit.committer import CommitRequest
+from ..commit.runtime import Runtime
 from ..core.errors import (
     BadArgument,
     BadSignature,
@@ -20,11 +19,10 @@ from ..core.errors import (
     TriggerUsed,
     UnknownTrigger,
 )
-from ..core.event_bodies import EventBodies
 from ..core.payload import pack, unpack
 from ..core.schemas import make_validator
 from ..core.signatures import verify
-from ..ports.store import Store, WaitRow
+from ..ports.store import WaitRow
 from ..ports.unit import Committed, Memo, NewWait, Unit
 from .journal import encode
 from .triggers import hash_token, new_secret, token_memo
@@ -34,14 +32,12 @@ from .wait_records import TRIGGER, WaitBody, WaitResult, decode_body, resolve_wa
 class TriggerCommands:
     """One-time ways into a run. Firing is one commit: the trigger's stream, the run's stream, the step that waits."""
 
-    def __init__(
-        self, store: Store, committer: Committer, bodies: EventBodies, clock: Clock, unit_id: Callable[[], str]
-    ) -> None:
-        self._store = store
-        self._committer = committer
-        self._bodies = bodies
-        self._clock = clock
-        self._unit_id = unit_id
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = runtime.store
+        self._committer = runtime.committer
+        self._bodies = runtime.bodies
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
 
     async def fire(self, token: str, payload: Any, signature: Signature | None = None) -> str:
         """Fires a trigger and gives the id of the run that goes on."""

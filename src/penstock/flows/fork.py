@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import CommitRequest, Committer
+from ..commit.committer import CommitRequest
 from ..core.errors import CannotFork
 from ..core.events import RESERVED, Body, Event
 from ..core.ids import event_seq
 from ..core.redaction import HIDDEN
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import encode as encode_table
-from ..ports.store import RunRow, Store
+from ..ports.store import RunRow
 from ..ports.unit import Committed, Conflict, NewEvent, Receipt, StateWrite, Unit
 from .decide import Decider, Decision, Emission, Ended, Start
 from .engine import FlowEngine, table_key
@@ -153,10 +153,10 @@ class Past:
 class Forks:
     """Makes runs out of the past of others."""
 
-    def __init__(self, engine: FlowEngine, committer: Committer, store: Store) -> None:
+    def __init__(self, engine: FlowEngine) -> None:
         self._engine = engine
-        self._committer = committer
-        self._store = store
+        self._committer = engine.runtime.committer
+        self._store = engine.runtime.store
 
     async def fork(self, row: RunRow, at: str, new: str, flow: Flow) -> None:
         """Begins the run `new` as `row` was just after the event `at`; does nothing if it has done so before."""
@@ -166,7 +166,7 @@ class Forks:
         pin = past.record.table
         if pin is not None:
             state.append(StateWrite(table_key(pin), encode_table(flow.table)))
-        unit_id = self._engine.unit_id()
+        unit_id = self._engine.new_unit_id()
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
             return (

@@ -45,7 +45,7 @@ class Desk:
         self.asking = Asking("w", 4, 30_000, ahead)
         self._claims = 0
 
-    def request_claims(self, *finishing: str) -> ClaimRequest | None:
+    def ask(self, *finishing: str) -> ClaimRequest | None:
         """With a commit that ends these; without any, it is a look."""
         if not finishing:
             self.asking.look()

@@ -17,10 +17,10 @@ from penstock.ports.unit import NewEvent, Suspended, Unit
 from penstock.stores.sqlite import SqliteStore
 from penstock.testing import TestApp
 from penstock.testing.clock import FakeClock
-from penstock.testing.faults import Calm, FaultAt, FaultStore, When
+from penstock.testing.faults import FaultAt, FaultStore, NoFaults, When
 
 
-class Doorkeeper(Calm):
+class Doorkeeper(NoFaults):
     """Lets something happen just before, or just after, the commit by which a step goes to sleep."""
 
     def __init__(self, when: When) -> None:

@@ -152,11 +152,11 @@ class DurableSession:
         meta: dict[str, Any] = {"attempt": work.claim.attempt}
         if trigger is not None:
             meta["triggerId"] = trigger
-        event = build_step_event(work.recorder, kind, self.run, work.step, work.n, work.shown_correlation, data, meta)
+        event = build_step_event(work.bodies, kind, self.run, work.step, work.n, work.shown_correlation, data, meta)
         self.journal.writes.events.append(event)
 
     def add_trigger_event(self, kind: str, id: str, data: dict[str, Any]) -> None:
-        event = build_trigger_event(self._work.recorder, kind, id, self.run, self.new_wait_body(""), data)
+        event = build_trigger_event(self._work.bodies, kind, id, self.run, self.new_wait_body(""), data)
         self.journal.writes.events.append(event)
 
     def look_back_job(self, wait: str) -> NewJob:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.errors import (
     BadArgument,
@@ -69,7 +69,7 @@ class TriggerCommands:
         wait = NewWait(row.id, row.run, row.scope, TRIGGER, encode(body), row.due, row.job)
         # The step may register the wait again with the tokens in its memos; this memo adds the new one to them.
         unit = Unit(self._unit_id(), memos=[memo], waits=[wait])
-        if not isinstance(await self._committer.submit(Intent(lambda _v, _r: unit)), Committed):
+        if not isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed):
             raise TriggerUsed(f"trigger {row.id} was fired by another call at the same moment")
         return f"{row.id}.{secret}"
 
@@ -83,7 +83,7 @@ class TriggerCommands:
         event_data = {"type": body.type, "payload": msgspec.Raw(packed)}
         fired = build_trigger_event(self._bodies, "trigger.fired", row.id, row.run, body, event_data)
         unit.events.insert(0, fired)
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
         if not isinstance(receipt, Committed):
             now = await self._store.wait_row(row.id)
             self._check_state(now if now is not None else row)

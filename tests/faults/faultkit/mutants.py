@@ -146,8 +146,8 @@ def new_id_on_repeat() -> None:
     original = group_commit.Committer._wait_and_repeat
 
     async def repeat(self: Any, batch: Any, problem: Any) -> None:
-        for intent in batch:
-            intent.unit = msgspec.structs.replace(intent.unit, id=f"{intent.unit.id}x")
+        for request in batch:
+            request.unit = msgspec.structs.replace(request.unit, id=f"{request.unit.id}x")
         await original(self, batch, problem)
 
     group_commit.Committer._wait_and_repeat = repeat  # type: ignore[method-assign]

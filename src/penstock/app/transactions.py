@@ -19,7 +19,7 @@ from ..flows.run_record import decode
 from ..handlers.registry import Registry
 from ..ports.store import DatabaseIdentity, Enlists, RunRow, Store
 from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit
-from ..transactions.enlist import Enlisting
+from ..transactions.enlist import TransactionWriter
 from ..worker.outcomes import packed
 from .advice import Doubts
 from .arguments import text
@@ -97,7 +97,7 @@ class Transactions:
         self._store = store
         self.writers_to = make
         self.direct = make(committer)
-        self.enlisting = Enlisting(store, engine.recorder.namespace, self.home)
+        self._transaction = TransactionWriter(store, engine.recorder.namespace, self._identify_database)
 
     @asynccontextmanager
     async def writers(self, tx: Any) -> AsyncIterator[Writers]:
@@ -108,9 +108,9 @@ class Transactions:
         sink = tx if isinstance(tx, TransactionSink) else TransactionSink()
         yield self.writers_to(sink)
         if sink is not tx:
-            await self.enlisting.write(tx, sink.units)
+            await self._transaction.write(tx, sink.units)
 
-    async def home(self, fresh: bool) -> DatabaseIdentity:
+    async def _identify_database(self, fresh: bool) -> DatabaseIdentity:
         if not isinstance(self._store, Enlists):
-            raise ConfigError("this store is in no database that others connect to")
+            raise ConfigError("this store is not in a database that other programs connect to")
         return await self._store.database_identity(fresh=fresh)

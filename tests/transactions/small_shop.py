@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock import flow, job, step
 
-TIMEOUT_S = 20  # how long a test waits
+TEST_TIMEOUT_S = 20  # how long a test waits
 TABLE = "CREATE TABLE IF NOT EXISTS orders (id text)"
 ADD = "INSERT INTO orders (id) VALUES ('7')"
 

@@ -20,7 +20,7 @@ from customers import (
     file_in,
     postgres,
 )
-from small_shop import ADD, HANDLERS, TABLE, TIMEOUT_S
+from small_shop import ADD, HANDLERS, TABLE, TEST_TIMEOUT_S
 
 import postgres_server
 import redis_server
@@ -78,10 +78,10 @@ async def test_committed_or_rolled_back(kind: str, driver: type[Customer], tmp_p
                 jobs = await app.enqueue_many("mail", [{"id": n} for n in range(3)], tx=customer.tx)
                 await app.emit("shop.opened", {"commits": commits}, tx=customer.tx)
                 await (customer.commit() if commits else customer.rollback())
-            await until(lambda: app.store.run(run), TIMEOUT_S)
-            assert await app.result(run, timeout=TIMEOUT_S) == 7
-            await until(lambda: app.store.job(jobs[2]), TIMEOUT_S)
-            assert [await app.job_result(job, timeout=TIMEOUT_S) for job in jobs] == [0, 1, 2]
+            await until(lambda: app.store.run(run), TEST_TIMEOUT_S)
+            assert await app.result(run, timeout=TEST_TIMEOUT_S) == 7
+            await until(lambda: app.store.job(jobs[2]), TEST_TIMEOUT_S)
+            assert [await app.job_result(job, timeout=TEST_TIMEOUT_S) for job in jobs] == [0, 1, 2]
         await app.outbox.drain(customer.outbox)  # rows the relay delivered and had not deleted yet
         assert await app.outbox.drain(customer.outbox) == 0
         assert [e.data for e in await app.events.read("nq:global")] == [{"commits": True}]
@@ -107,8 +107,8 @@ def test_committed_or_rolled_back_without_an_event_loop(driver: type[Customer], 
             run_blocking(customer.commit() if commits else customer.rollback())
         assert app.runs() == []
         assert app.outbox.drain(customer.outbox) == 3
-        assert app.result(run, timeout=TIMEOUT_S) == 7
-        assert app.job_result(job, timeout=TIMEOUT_S) == 8
+        assert app.result(run, timeout=TEST_TIMEOUT_S) == 7
+        assert app.job_result(job, timeout=TEST_TIMEOUT_S) == 8
         assert [e.data for e in app.events.read("nq:global")] == [{"commits": True}]
         run_blocking(customer.close())
 
@@ -133,7 +133,7 @@ async def test_commits_while_the_store_is_down(tmp_path: Path, connect: Any) -> 
                 except StoreUnavailable:
                     return False
 
-            await until(has_run, TIMEOUT_S)
+            await until(has_run, TEST_TIMEOUT_S)
     server.stop()
 
 
@@ -145,7 +145,7 @@ async def test_an_event_for_a_run(tmp_path: Path, connect: Any, memory: Apps) ->
         await app.emit("paid", {"id": 9}, run=run, tx=customer.tx)
         await customer.commit()
         assert await app.outbox.drain(customer.outbox) == 2
-        await app.step_in(run, "ship", "completed")
+        await app.wait_for_step(run, "ship", "completed")
 
 
 async def test_a_wrong_call_raises_at_once(tmp_path: Path, connect: Any) -> None:
@@ -188,7 +188,7 @@ async def test_a_repeatable_read_transaction_uses_the_outbox(connect: Any, no_po
             run = await app.start("shop", {"id": 1}, tx=customer.tx)
         assert await app.store.run(run) is None
         assert await app.outbox.drain(customer.outbox) == 1
-        assert await app.result(run, timeout=TIMEOUT_S) == 1
+        assert await app.result(run, timeout=TEST_TIMEOUT_S) == 1
         await customer.do("DROP TABLE penstock_outbox")
 
 

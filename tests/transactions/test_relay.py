@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from customers import Asyncpg, Customer, Sqlite, another_database, file_in, postgres
-from small_shop import HANDLERS, TIMEOUT_S
+from small_shop import HANDLERS, TEST_TIMEOUT_S
 
 import postgres_server
 import redis_server
@@ -75,7 +75,7 @@ async def test_several_relays_keep_the_order(apps: Apps, customer: Customer) -> 
         async def all_delivered() -> bool:
             return len(await orders(app)) >= count
 
-        await until(all_delivered, TIMEOUT_S)
+        await until(all_delivered, TEST_TIMEOUT_S)
         await relays.aclose()
         await app.outbox.drain(customer.outbox)
         assert await orders(app) == list(range(count))
@@ -111,14 +111,14 @@ async def test_rows_delivered_and_not_deleted(apps: Apps, customer: Customer, mo
                 with pytest.raises(ConnectionError):
                     await app.outbox.drain(customer.outbox)
         async with app.working():
-            assert await app.job_result(job, timeout=TIMEOUT_S) == 2
-            await app.step_in(run, "ship", "completed")
+            assert await app.job_result(job, timeout=TEST_TIMEOUT_S) == 2
+            await app.wait_for_step(run, "ship", "completed")
             assert await app.queues.remove(job)  # the queue has forgotten the job, and it is still not added again
             assert await app.outbox.drain(customer.outbox) == 5
             assert await app.outbox.drain(customer.outbox) == 0
         assert await orders(app) == [3, 4]
         assert len(await app.job_events("mail", "job.added")) == 1
-        assert len(await app.said(run, "paid")) == 1
+        assert len(await app.events_of(run, "paid")) == 1
         assert [row.id for row in await app.runs()] == [run]
 
 
@@ -143,10 +143,10 @@ async def test_reconnecting(memory: Apps, tmp_path: Path, connect: Any, caplog: 
         await app.outbox.create(customer.tx)
         async with app.outbox.background(f"{customer.outbox}?application_name=relay", every="5ms"):
             await make_orders(app, customer, 1)
-            await until(lambda: orders(app), TIMEOUT_S)
+            await until(lambda: orders(app), TEST_TIMEOUT_S)
             cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'relay'"
             assert postgres_server.server().do(cut)
-            await until(lambda: "trying again" in caplog.text, TIMEOUT_S)
+            await until(lambda: "trying again" in caplog.text, TEST_TIMEOUT_S)
             await customer.begin()
             await app.emit("order.made", {"n": 1}, tx=customer.tx)
             await customer.commit()
@@ -154,7 +154,7 @@ async def test_reconnecting(memory: Apps, tmp_path: Path, connect: Any, caplog: 
             async def both() -> bool:
                 return await orders(app) == [0, 1]
 
-            await until(both, TIMEOUT_S)
+            await until(both, TEST_TIMEOUT_S)
 
 
 async def test_errors_at_the_start_are_raised(memory: Apps, tmp_path: Path, connect: Any) -> None:

@@ -12,7 +12,7 @@ import logging
 
 import msgspec
 
-from ..commit.committer import Build, Committer, Intent
+from ..commit.committer import Build, CommitRequest, Committer
 from ..core.errors import NoOutbox
 from ..ports.unit import Conflict, Receipt, Unit
 from .outbox import SQL, decode_unit, exists_statement
@@ -104,7 +104,7 @@ class Relay:
         except msgspec.MsgspecError as problem:
             log.error("cannot decode row %s of the outbox, skipping it: %s", id, problem)
             return f"{type(problem).__name__}: {problem}"
-        await self._committer.submit(Intent(_unless_run_exists(unit), patient=True))
+        await self._committer.submit(CommitRequest(_unless_run_exists(unit), outlasts_outage=True))
         return None
 
 

@@ -12,7 +12,7 @@ from ..commit.sink import CommandSink
 from ..core.errors import PenstockError, RunError, UnknownRun
 from ..core.ids import check_id
 from ..core.payload import pack, unpack
-from ..durable.wait_records import TRIGGER, decode_body, trigger_event
+from ..durable.wait_records import TRIGGER, build_trigger_event, decode_body
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import encode as encode_table
 from ..jobs.dead_letters import DeadLetter
@@ -176,7 +176,7 @@ class Commands:
 
     def _trigger_cancelled(self, row: WaitRow, reason: str) -> NewEvent:
         bodies, body = self._engine.bodies, decode_body(row.body)
-        return trigger_event(bodies, "trigger.cancelled", row.id, row.run, body, {"reason": reason})
+        return build_trigger_event(bodies, "trigger.cancelled", row.id, row.run, body, {"reason": reason})
 
     async def redrive(self, letter_job: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
         """Puts a dead step back to work; None when someone else took the letter first."""

@@ -35,7 +35,7 @@ from ..core.errors import (
 from ..core.events import BadEmit, Body, check_kind
 from ..core.payload import NULL, pack, unpack
 from ..core.retry import requested_delay
-from ..durable import declared_waits as awaiting
+from ..durable import declared_waits
 from ..durable.declared_waits import TimeoutHandover
 from ..durable.session import DurableSession
 from ..ports.runner import Interrupt, Runner
@@ -157,16 +157,16 @@ class Attempt:
             return Success(output, result_bytes, self._emitted, [*self._writes.values()])
         if session.journal.problem is not None:
             raise session.journal.problem  # though the handler caught it
-        if session.suspended:
+        if session.is_suspended:
             raise SuspendSwallowed(_swallowed(session, "returned"))
-        session.journal.check_passed()
+        session.journal.check_skipped_waits()
         return Success(await self._spoken(), result_bytes, self._emitted, list(self._writes.values()), session.finish())
 
     async def _waiting(self) -> WaitSuspension:
         session = self.session
-        kinds = [*session.journal.recorded.kinds, *(emitted.kind for emitted in self._emitted)]
-        session.journal.say(self._emits, self._sets, kinds)
-        writes = session.journal.take()
+        kinds = [*session.journal.recorded_effects.kinds, *(emitted.kind for emitted in self._emitted)]
+        session.journal.record_effects(self._emits, self._sets, kinds)
+        writes = session.journal.take_writes()
         return WaitSuspension(await self._spoken(), self._emitted, list(self._writes.values()), writes, session.due)
 
     async def _limited(self, limit: RateLimited) -> RateLimitHit | Failure:
@@ -174,9 +174,9 @@ class Attempt:
         session = self._session
         if session is None:
             return RateLimitHit(await self._spoken(), limit.hold_ms, self._reason(limit))
-        if session.suspended or session.journal.problem is not None:
+        if session.is_suspended or session.journal.problem is not None:
             return await self._failure(session.journal.problem or limit, None)
-        return RateLimitHit(await self._spoken(), limit.hold_ms, self._reason(limit), session.journal.take())
+        return RateLimitHit(await self._spoken(), limit.hold_ms, self._reason(limit), session.journal.take_writes())
 
     def _reason(self, limit: RateLimited) -> str:
         return ErrorInfo.of(limit, self.work.bodies).error
@@ -198,8 +198,8 @@ class Attempt:
             if handler.wait is None:
                 return await self._run(value, ctx, timeout)
             if handler.wait.type == "time":
-                return await awaiting.after(handler.wait, self, lambda: self._run(value, ctx, timeout))
-            awaited = await awaiting.before(handler.wait, value, self)
+                return await declared_waits.wait_after(handler.wait, self, lambda: self._run(value, ctx, timeout))
+            awaited = await declared_waits.wait_before(handler.wait, value, self)
             if ctx is not None:
                 ctx.awaited = awaited
             return await self._run(value, ctx, timeout)
@@ -236,7 +236,7 @@ class Attempt:
     ) -> Failure:
         policy, failures = self.work.handler.retry, self.work.claim.failures + 1
         session = self._session
-        if raised and session is not None and session.suspended and not isinstance(problem, ReplayError):
+        if raised and session is not None and session.is_suspended and not isinstance(problem, ReplayError):
             problem = SuspendSwallowed(_swallowed(session, f"raised {type(problem).__name__}"))
         final = isinstance(problem, _FINAL)
         delay = None if final else policy.next_delay_ms(problem, failures, self._rng)
@@ -247,10 +247,10 @@ class Attempt:
             error = _said_of_delay(error, self.work.bodies.text(requested_delay(problem)[1]))
         if session is None:
             return Failure(await self._spoken(), error, delay, schema_error)
-        if session.suspended:
-            session.journal.take()  # it is not to sleep before the gates it held
+        if session.is_suspended:
+            session.journal.take_writes()  # it is not to sleep before the gates it held
         # Nobody will stand before the gates of a step that is dead.
-        writes = session.finish() if delay is None else session.journal.take()
+        writes = session.finish() if delay is None else session.journal.take_writes()
         return Failure(await self._spoken(), error, delay, schema_error, writes)
 
     async def _spoken(self) -> AttemptOutput:
@@ -309,7 +309,7 @@ class Attempt:
     def let_go(self) -> None:
         """Nothing more is asked of it. Its parts point at each other; taken apart they need no collector."""
         if self._session is not None:
-            self._session.let_go()
+            self._session.dispose()
             self._session = None
 
     async def _submit(self, unit: Unit) -> Receipt:
@@ -335,13 +335,13 @@ class Attempt:
         self.work.check_emit(kind, encoded)
         self._emitted.append(EmittedEvent(kind, encoded, correlation_id))
 
-    def hold_emits(self) -> list[tuple[str, bytes, str | None]]:
+    def take_emits(self) -> list[tuple[str, bytes, str | None]]:
         held = [(emitted.kind, emitted.data, emitted.correlation_id) for emitted in self._emitted]
         self._emits -= len(held)
         self._emitted.clear()
         return held
 
-    def give_emits(self, emits: list[tuple[str, bytes, str | None]]) -> None:
+    def restore_emits(self, emits: list[tuple[str, bytes, str | None]]) -> None:
         self._emits += len(emits)
         self._emitted += [EmittedEvent(*emit) for emit in emits]
 
@@ -419,13 +419,13 @@ class Attempt:
 
     def written_before(self) -> bool:
         self._sets += 1
-        return self._session is not None and self._sets <= self._session.journal.recorded.sets
+        return self._session is not None and self._sets <= self._session.journal.recorded_effects.sets
 
     @property
     def _replaying(self) -> bool:
-        return self._session is not None and self._session.journal.replaying
+        return self._session is not None and self._session.journal.is_replaying
 
-    def recall(self, name: str) -> bytes | None:
+    def read_memo(self, name: str) -> bytes | None:
         return self.work.claim.memos.get(name)
 
     async def apply(self, write: StateWrite, name: str) -> bool:

@@ -16,7 +16,7 @@ import pytest_asyncio
 from faultkit.backends import SQLITE_FILE, SQLITE_MEMORY, Backend
 
 from penstock import App, flow, job
-from penstock.commit.committer import Committer, Intent
+from penstock.commit.committer import CommitRequest, Committer
 from penstock.core.errors import PenstockError, StoreUnavailable
 from penstock.core.events import Body, encode_body
 from penstock.ports.store import Store
@@ -181,7 +181,7 @@ async def test_a_committer_whose_task_was_cancelled_before_it_began_still_closes
     store = SQLITE_MEMORY.open(tmp_path, FakeClock())
     await store.open()
     committer = Committer(store)
-    waiting = asyncio.create_task(committer.submit(Intent(lambda _v, _r: Unit("u", events=[said("x")]))))
+    waiting = asyncio.create_task(committer.submit(CommitRequest(lambda _v, _r: Unit("u", events=[said("x")]))))
     await asyncio.sleep(0)
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()

@@ -16,7 +16,7 @@ from faultkit.trouble import under_way
 
 from penstock.core.errors import SettingError, StoreError
 from penstock.stores.redis import RedisStore
-from penstock.testing.contracts.samples import held
+from penstock.testing.contracts.samples import add_and_claim
 from redis_server import Server
 
 pytestmark = [pytest.mark.xdist_group("faults")]
@@ -77,7 +77,7 @@ async def test_work_over_tls(server: Server, authority: Authority, tmp_path: Pat
             await load.more(20)
         store = RedisStore(url)
         await store.open()
-        one = await held(store, "j")
+        one = await add_and_claim(store, "j")
         assert await asyncio.to_thread(store.renew, [one], 30_000) == []  # the thread that renews has a line of its own
         await store.close()
     assert load.problems == []
@@ -116,7 +116,7 @@ async def test_databases_are_worlds_of_their_own(server: Server) -> None:
     await one.open()
     await other.open()
     try:
-        await held(one, "j")
+        await add_and_claim(one, "j")
         assert await one.job("j") is not None
         assert await other.job("j") is None
     finally:

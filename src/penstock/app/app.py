@@ -314,7 +314,7 @@ class App:
 
     async def trigger_token(self, id: str) -> str:
         """A new token for an open trigger (`penstock waits` lists them): for a declared wait, or after a lost link."""
-        return await self._triggers.token(id)
+        return await self._triggers.issue_token(id)
 
     # Jobs
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..commit.sink import CommandSink
 from ..core.durations import to_ms
@@ -75,7 +75,7 @@ class Enqueuing:
         ids = [job.id for job in jobs]
         for start in range(0, len(jobs), JOBS_A_COMMIT):
             unit = Unit(self._unit_id(), jobs=jobs[start : start + JOBS_A_COMMIT])
-            receipt = await self._sink.submit(Intent(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
+            receipt = await self._sink.submit(CommitRequest(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
             if isinstance(receipt, Committed):
                 for place, holder in receipt.deduplicated.items():
                     ids[start + place] = holder
@@ -115,7 +115,7 @@ class Enqueuing:
             queue=queue,
             name=name or (handler.name if handler is not None else queue),
             payload=data,
-            recorder=self._bodies,
+            bodies=self._bodies,
             options=options,
             priority=check_priority(0 if priority is None else priority),
             due=now + delay_ms if delay_ms else 0,
@@ -197,7 +197,7 @@ class Families:
         tree = self._plan(read_tree(given), None, None, text(correlation_id, "the correlation id"), jobs)
         _check_ids(jobs)
         unit = Unit(self._unit_id(), jobs=jobs)
-        receipt = await self._sink.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if isinstance(receipt, Refused):
             raise BadArgument(
                 f"there is a job {receipt.key!r} already, so the tree was not added: give that child another id or none"

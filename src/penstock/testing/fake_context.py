@@ -197,7 +197,7 @@ class _Memory:
     def written_before(self) -> bool:
         return False
 
-    def recall(self, name: str) -> bytes | None:
+    def read_memo(self, name: str) -> bytes | None:
         return None
 
     async def apply(self, write: StateWrite, name: str) -> bool:

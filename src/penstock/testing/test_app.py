@@ -139,7 +139,7 @@ class TestApp(App):
             raise AssertionError(_not_one(trigger, found, waits))
         row = await self.store.wait_row(found[0].id)
         assert row is not None
-        return await self._triggers.open(row, decode_body(row.body), payload)
+        return await self._triggers.resolve(row, decode_body(row.body), payload)
 
     def crash(self, step: str, *, attempt: int = 1, after: bool = False) -> None:
         """Crash an attempt of a step (or of a job of that name) before its handler, or after it with everything it

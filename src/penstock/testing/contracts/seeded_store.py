@@ -1,4 +1,4 @@
-"""A store with one of everything in it, and a unit that changes all of it at once."""
+"""A store seeded with one of everything, and a unit that changes all of it at once."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ OTHER_STREAM = "nq:flow:r1"
 EVENTS_BEFORE = 2  # in STREAM, so that the next sequence is 3
 
 
-class Scene(msgspec.Struct, frozen=True):
-    """What was set up; `claim` holds JOB."""
+class SeededStore(msgspec.Struct, frozen=True):
+    """The seeded data; `claim` is the claim of JOB."""
 
     claim: Claim
 
-    def whole(self) -> Unit:
-        """A unit with every part there is, each of which would be accepted."""
+    def full_unit(self) -> Unit:
+        """Build a unit with every part, all of them valid."""
         return unit(
             claim=self.claim,
             outcome=Completed(b'{"paid":true}'),
@@ -51,7 +51,8 @@ class Scene(msgspec.Struct, frozen=True):
         )
 
 
-async def set_scene(store: Store) -> Scene:
+async def seed_store(store: Store) -> SeededStore:
+    """Write one schedule, run, job, wait and state key, and claim JOB."""
     await store.put_schedule(ScheduleRow(SCHEDULE, b'{"cron":"* * * * *"}', b'{"flow":"shop"}', SLOT), None)
     await store.commit([unit(events=[event("order.created"), event("order.noted")])])
     receipt = await apply(
@@ -67,4 +68,4 @@ async def set_scene(store: Store) -> Scene:
     claim = await claim_one(store)
     await store.commit([unit(jobs=[job(SPARE)])])
     assert len(await store.read(STREAM)) == EVENTS_BEFORE
-    return Scene(claim)
+    return SeededStore(claim)

@@ -1,6 +1,6 @@
-"""A process that buys something in a transaction and is killed at a given moment: `python buyer.py MOMENT STORE CUSTOMER`.
+"""A process that orders in a transaction and kills itself: `python killed_process.py MOMENT STORE CUSTOMER`.
 
-MOMENT: `before` or `after` the commit, or `marking`: as a relay, when a row is handed over and not yet taken out.
+MOMENT: `before` or `after` the commit, or `deleting`: in a relay, when a row is delivered and not yet deleted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def buy_in_postgres(moment: str, app: App, place: str) -> None:
-    connection = await asyncpg.connect(place)
+async def order_in_postgres(moment: str, app: App, location: str) -> None:
+    connection = await asyncpg.connect(location)
     transaction = connection.transaction()
     await transaction.start()
     await connection.execute(ADD)
@@ -34,8 +34,8 @@ async def buy_in_postgres(moment: str, app: App, place: str) -> None:
     die()
 
 
-async def buy_in_sqlite(moment: str, app: App, place: str) -> None:
-    connection = sqlite3.connect(place)
+async def order_in_sqlite(moment: str, app: App, location: str) -> None:
+    connection = sqlite3.connect(location)
     connection.execute(ADD)
     await app.start("shop", {"id": 7}, idempotency_key=f"killed-{moment}", tx=connection)
     await app.enqueue("mail", {"id": 8}, id=f"mail-{moment}", tx=connection)
@@ -44,22 +44,22 @@ async def buy_in_sqlite(moment: str, app: App, place: str) -> None:
     die()
 
 
-async def relay(app: App, place: str) -> None:
-    async def never(_self: Relay, _ids: list[str]) -> None:
+async def relay(app: App, location: str) -> None:
+    async def delete(_self: Relay, _ids: list[str]) -> None:
         die()
 
-    Relay._take_out = never  # type: ignore[method-assign]
-    await app.outbox.drain(place)
+    Relay._delete = delete  # type: ignore[method-assign]
+    await app.outbox.drain(location)
 
 
 async def main(moment: str, store: str, customer: str) -> None:
     async with App(store, handlers=HANDLERS) as app:
-        if moment == "marking":
+        if moment == "deleting":
             await relay(app, customer)
         elif customer.startswith("postgresql:"):
-            await buy_in_postgres(moment, app, customer)
+            await order_in_postgres(moment, app, customer)
         else:
-            await buy_in_sqlite(moment, app, customer)
+            await order_in_sqlite(moment, app, customer)
 
 
 if __name__ == "__main__":

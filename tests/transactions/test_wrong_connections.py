@@ -1,4 +1,4 @@
-"""Connections that cannot carry anything, and what is said of them."""
+"""Connections that `tx=` refuses, and the errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sqlalchemy.pool import NullPool
 
 from penstock import SyncApp
 from penstock.core.errors import NotInTransaction, UnknownConnection
-from penstock.transactions.relay_source import now
+from penstock.transactions.connections.connection import run_blocking
 
 Apps = Callable[..., Any]
 
@@ -35,10 +35,10 @@ async def app(memory: Apps) -> AsyncIterator[Any]:
         yield found
 
 
-async def test_connections_that_commit_by_themselves(app: Any, tmp_path: Path) -> None:
+async def test_autocommit_connections(app: Any, tmp_path: Path) -> None:
     url = f"postgresql://{postgres()}"
     engine = create_async_engine(f"postgresql+asyncpg://{postgres()}", poolclass=NullPool)
-    alone: list[Any] = [
+    connections: list[Any] = [
         await asyncpg.connect(url),
         psycopg.connect(url, autocommit=True),
         await psycopg.AsyncConnection.connect(url, autocommit=True),
@@ -47,19 +47,19 @@ async def test_connections_that_commit_by_themselves(app: Any, tmp_path: Path) -
         await aiosqlite.connect(file_in(tmp_path), isolation_level=None),
         await (await engine.connect()).execution_options(isolation_level="AUTOCOMMIT"),
     ]
-    alone.append(psycopg2.connect(url))
-    alone[-1].autocommit = True
-    for connection in alone:
-        with pytest.raises(NotInTransaction, match="in no transaction, so there is nothing to be part of: begin one"):
+    connections.append(psycopg2.connect(url))
+    connections[-1].autocommit = True
+    for connection in connections:
+        with pytest.raises(NotInTransaction, match="is not in a transaction and would commit each statement: begin"):
             await app.start("shop", {"id": 1}, tx=connection)
         if asyncio.iscoroutine(closing := connection.close()):
             await closing
     assert await app.runs() == []
 
 
-def test_frameworks_told_to_commit_by_themselves(tmp_path: Path) -> None:
+def test_autocommit_in_frameworks(tmp_path: Path) -> None:
     django = Django(file_in(tmp_path))
-    now(django.open())
+    run_blocking(django.open())
     engine = sqlalchemy.create_engine(
         f"postgresql+psycopg://{postgres()}", isolation_level="AUTOCOMMIT", poolclass=NullPool
     )
@@ -67,39 +67,39 @@ def test_frameworks_told_to_commit_by_themselves(tmp_path: Path) -> None:
         for tx in (django.tx, session, connection):
             with pytest.raises(NotInTransaction):
                 app.enqueue("mail", {"id": 1}, tx=tx)
-    now(django.close())
+    run_blocking(django.close())
 
 
-async def test_what_is_no_connection(app: Any) -> None:
+async def test_not_a_connection(app: Any) -> None:
     for wrong in (object(), "postgresql://db", 7):
         with pytest.raises(
-            UnknownConnection, match=rf"tx is a {type(wrong).__name__}: give an asyncpg, psycopg 3"
-        ) as no:
+            UnknownConnection, match=rf"tx is of type {type(wrong).__name__}: pass an asyncpg, psycopg 3"
+        ) as raised:
             await app.emit("shop.opened", tx=wrong)
-        assert "SQLAlchemy Session" in str(no.value)
-        assert "Django's connection" in str(no.value)
+        assert "SQLAlchemy Session" in str(raised.value)
+        assert "Django's connection" in str(raised.value)
 
 
-async def test_an_async_connection_and_no_loop(tmp_path: Path) -> None:
+async def test_an_async_connection_with_sync_app(tmp_path: Path) -> None:
     connection = await aiosqlite.connect(file_in(tmp_path))
 
-    def alone() -> None:
+    def use_sync_app() -> None:
         with SyncApp(":memory:", handlers=HANDLERS) as app:
-            for ask in (lambda: app.start("shop", {"id": 1}, tx=connection), lambda: app.outbox.create(connection)):
-                with pytest.raises(UnknownConnection, match="is an async Connection, which SyncApp cannot wait for"):
-                    ask()
+            for call in (lambda: app.start("shop", {"id": 1}, tx=connection), lambda: app.outbox.create(connection)):
+                with pytest.raises(UnknownConnection, match="is an async Connection, which SyncApp cannot await"):
+                    call()
 
-    await asyncio.to_thread(alone)
+    await asyncio.to_thread(use_sync_app)
     await connection.close()
 
 
-async def test_drivers_are_not_imported_for_it(tmp_path: Path) -> None:
-    """Whoever has a connection has its driver; whoever has none pays for none."""
+async def test_drivers_are_not_imported(tmp_path: Path) -> None:
+    """A caller with a connection has imported its driver. Other callers do not load drivers."""
     script = "import sys; from penstock import App; App(':memory:', handlers=()); print('\\n'.join(sys.modules))"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, cwd=tmp_path
     )
-    said, _ = await process.communicate()
-    loaded = {name.partition(".")[0] for name in said.decode().split()}
+    output, _ = await process.communicate()
+    loaded = {name.partition(".")[0] for name in output.decode().split()}
     assert "penstock" in loaded
     assert not loaded & {"asyncpg", "psycopg", "psycopg2", "sqlalchemy", "django", "aiosqlite"}

@@ -1,4 +1,4 @@
-"""Processes that are killed: what was committed happens once, what was not never does."""
+"""Killed processes: committed work runs once, uncommitted work never runs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ import postgres_server
 import redis_server
 
 Apps = Callable[..., Any]
-BUYER = Path(__file__).with_name("buyer.py")
+PROGRAM = Path(__file__).with_name("killed_process.py")
 
 
-async def buy(moment: str, store: str, customer: str) -> None:
-    process = await asyncio.create_subprocess_exec(sys.executable, str(BUYER), moment, store, customer)
+async def order_and_die(moment: str, store: str, customer: str) -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, str(PROGRAM), moment, store, customer)
     assert await process.wait() == -signal.SIGKILL
 
 
-async def bought_once(app: Any) -> None:
-    """One order and one mail of the process that committed, none of the one that did not."""
+async def check_ordered_once(app: Any) -> None:
+    """Check one order and one mail of the process that committed, and none of the other."""
     assert await app.result("killed-after", timeout=TEST_TIMEOUT_S) == 7
     assert await app.job_result("mail-after", timeout=TEST_TIMEOUT_S) == 8
     assert [row.id for row in await app.runs()] == ["killed-after"]
@@ -36,7 +36,7 @@ async def bought_once(app: Any) -> None:
     assert len(await app.job_events("mail", "job.completed")) == 1
 
 
-class TestInTheSameDatabase:
+class TestSameDatabase:
     @pytest.fixture
     def url(self) -> str:
         postgres_server.server().do("DROP TABLE IF EXISTS orders")
@@ -44,31 +44,29 @@ class TestInTheSameDatabase:
         return postgres_server.url()
 
     async def test_before_and_after_the_commit(self, url: str, apps: Apps) -> None:
-        async with apps(*HANDLERS) as app, app.working():  # and nobody polls: the commit itself wakes them
+        async with apps(*HANDLERS) as app, app.working():  # without polling: the commit wakes the worker
             for moment in ("before", "after"):
-                await buy(moment, url, f"postgresql://{postgres()}")
-            await bought_once(app)
+                await order_and_die(moment, url, f"postgresql://{postgres()}")
+            await check_ordered_once(app)
         assert len(postgres_server.server().do("SELECT 1 FROM orders")) == 1
 
 
-class TestByWayOfAnOutbox:
+class TestThroughAnOutbox:
     @pytest.fixture
     def url(self) -> str:
         return redis_server.url()
 
-    async def test_before_and_after_the_commit_and_in_the_middle_of_handing_over(
-        self, url: str, apps: Apps, tmp_path: Path
-    ) -> None:
-        place = file_in(tmp_path)
+    async def test_before_and_after_the_commit_and_before_deleting(self, url: str, apps: Apps, tmp_path: Path) -> None:
+        location = file_in(tmp_path)
         async with apps(*HANDLERS) as app, app.working():
-            connection = sqlite3.connect(place)
+            connection = sqlite3.connect(location)
             connection.execute(TABLE)
             await app.outbox.create(connection)
             for moment in ("before", "after"):
-                await buy(moment, url, place)
+                await order_and_die(moment, url, location)
             assert len(connection.execute("SELECT 1 FROM penstock_outbox").fetchall()) == 2
-            await buy("marking", url, f"sqlite:///{place}")
-            await bought_once(app)
-            assert await app.outbox.drain(f"sqlite:///{place}") == 2
-            await bought_once(app)
+            await order_and_die("deleting", url, f"sqlite:///{location}")
+            await check_ordered_once(app)
+            assert await app.outbox.drain(f"sqlite:///{location}") == 2
+            await check_ordered_once(app)
             connection.close()

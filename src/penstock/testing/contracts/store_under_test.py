@@ -1,4 +1,4 @@
-"""The store under test: made new for every test, on a clock the test moves."""
+"""The store under test: new for every test, on a fake clock."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..clock import FakeClock
 
 
 class StoreUnderTest(ABC):
-    """What every contract stands on. Subclass a contract, give `make_store`, and pytest runs it."""
+    """The base of every contract. Subclass a contract, define `make_store`, and pytest runs it."""
 
     pytestmark = pytest.mark.asyncio
 
     @abstractmethod
     async def make_store(self, clock: Clock) -> Store:
-        """A new and empty store that reads this clock and nothing else; the suite opens and closes it."""
+        """Return a new, empty store that reads only this clock; the suite opens and closes it."""
 
     @pytest.fixture
     def clock(self) -> FakeClock:

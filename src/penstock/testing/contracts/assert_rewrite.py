@@ -1,6 +1,6 @@
-"""Asks pytest to explain failing asserts of the contracts, which it otherwise does only for test files.
+"""Let pytest rewrite the asserts of the contracts, so that failures show values as in test files.
 
-Imported before the contracts are, since a module that is already imported stays as it is.
+Import it before the contracts: pytest cannot rewrite a module that is already imported.
 """
 
 from pathlib import Path

@@ -10,7 +10,7 @@ from penstock import Context, flow
 from penstock.core.errors import DefinitionError
 from penstock.ports.unit import DELIVER, DELIVERIES, NewJob, Unit
 from penstock.testing import TestApp
-from penstock.worker.outcomes import packed
+from penstock.worker.outcomes import pack_record
 
 
 def starting(start_on: Any, name: str = "big") -> Any:
@@ -59,7 +59,7 @@ async def test_once_for_an_event_that_is_delivered_again(kit: Any) -> None:
         assert await results(app) == [1]
         (item,), (last,) = await app.store.events_by_kind("bang"), await app.store.feed(None)
         again = {"stream": item.stream, "id": item.event.id, "cursor": last.cursor}
-        await app.store.commit([Unit("again", jobs=[NewJob("again", DELIVERIES, DELIVER, packed(again))])])
+        await app.store.commit([Unit("again", jobs=[NewJob("again", DELIVERIES, DELIVER, pack_record(again))])])
         assert await results(app) == [1]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Context, Node, job
-from penstock.worker import worker
+from penstock.worker import polling
 
 pytestmark = pytest.mark.xdist_group("interop")
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.xdist_group("interop")
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Node does not wake our workers: they see what it did when they look."""
-    monkeypatch.setattr(worker, "MAX_IDLE", 0.1)
+    monkeypatch.setattr(polling, "MAX_IDLE_S", 0.1)
 
 
 @job(queue="pages", retry=1)

@@ -73,13 +73,12 @@ class Working:
         bridges: Sequence[Bridge] = (),
         moving: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
+        self._runtime = runtime
         self._store = runtime.store
-        self._committer = runtime.committer
         self._engine = _Dispatch(open_claim)
         self._scheduling = scheduling
         self._starters = starters
         self._clock = runtime.clock
-        self._unit_id = runtime.new_unit_id
         self._settings = settings
         self._registry = runtime.registry
         self._bridges = bridges
@@ -104,17 +103,14 @@ class Working:
         runner = InProcessRunner(max(settings.threads, concurrency or settings.concurrency))
         worker = Worker(
             name=name,
-            store=self._store,
-            committer=self._committer,
+            runtime=self._runtime,
             engine=self._engine,
             runner=runner,
-            clock=self._clock,
             queues=self._limits(*self._asked),
             concurrency=concurrency or settings.concurrency,
             lease_ms=settings.lease,
             grace=settings.grace / 1000,
             max_crashes=settings.max_crashes,
-            unit_id=self._unit_id,
         )
         self._worker = worker
         self._ended.clear()
@@ -144,7 +140,7 @@ class Working:
     @property
     def asked_for(self) -> int:
         """How many more there may be soon: their claim is not answered yet."""
-        return self._worker.asked_for if self._worker is not None else 0
+        return self._worker.reserved if self._worker is not None else 0
 
     @property
     def next_due(self) -> int | None:
@@ -162,7 +158,7 @@ class Working:
         queues, concurrency = self._asked
         known = self._registry().queues()
         wanted = [queue for queue in queues or known if queue in known]
-        self._worker.work_on(self._limits(wanted, concurrency) if wanted else {})
+        self._worker.change_queues(self._limits(wanted, concurrency) if wanted else {})
         self._store.signals.notify_all()  # whoever keeps what the code asks for (schedules, starters) looks again
 
     async def close(self) -> None:

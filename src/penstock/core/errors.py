@@ -213,6 +213,12 @@ class WorkerLost(HandlerError):
     code = "worker_lost"
 
 
+class RunnerLost(HandlerError):
+    """The process that ran the handler ended, or sent nonsense, before the handler was done."""
+
+    code = "runner_lost"
+
+
 class ChildFailed(HandlerError):
     """A child of this job failed for good, and the job with it: its handler was not run."""
 

@@ -34,7 +34,7 @@ from .options import (
     WorkerOptions,
 )
 from .sync_parts import SyncDeadLetters, SyncEvents, SyncQueues, SyncState, each
-from .sync_transactions import SyncOutbox, carried
+from .sync_transactions import SyncOutbox, with_sink
 from .waits import WaitView
 
 P = ParamSpec("P")
@@ -180,7 +180,7 @@ class SyncApp:
 
     def start(self, flow: Any, input: Any = None, **options: Unpack[StartOptions]) -> str:
         """Starts a run; see App.start."""
-        with self._carried(options) as given:
+        with self._with_sink(options) as given:
             return self._call(self.app.start(flow, input, **given))
 
     def run(self, id: str) -> FlowView:
@@ -218,7 +218,7 @@ class SyncApp:
     def emit(
         self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
     ) -> None:
-        with self._carried({"tx": tx}) as given:
+        with self._with_sink({"tx": tx}) as given:
             self._call(self.app.emit(kind, data, run=run, key=key, **given))
 
     def fire(self, token: str, payload: Any = None, *, signature: Signature | None = None) -> str:
@@ -234,13 +234,13 @@ class SyncApp:
     # Jobs and schedules
 
     def enqueue(self, queue: str | Callable[..., Any], payload: Any = None, **options: Unpack[EnqueueOptions]) -> str:
-        with self._carried(options) as given:
+        with self._with_sink(options) as given:
             return self._call(self.app.enqueue(queue, payload, **given))
 
     def enqueue_many(
         self, queue: str | Callable[..., Any], payloads: Sequence[Any], **options: Unpack[EnqueueManyOptions]
     ) -> list[str]:
-        with self._carried(options) as given:
+        with self._with_sink(options) as given:
             return self._call(self.app.enqueue_many(queue, payloads, **given))
 
     def add_flow(self, tree: Node | Mapping[str, Any], *, correlation_id: str | None = None) -> JobTree:
@@ -334,9 +334,9 @@ class SyncApp:
     def outbox(self) -> SyncOutbox:
         return SyncOutbox(self._call, self.app.outbox)
 
-    def _carried(self, options: Any) -> AbstractContextManager[Any]:
+    def _with_sink(self, options: Any) -> AbstractContextManager[Any]:
         """The options of a call; what `tx` is to carry is made on the App's thread and written on the caller's."""
-        return carried(self._call, self.app.store, self.app.settings.namespace, options)
+        return with_sink(self._call, self.app.store, self.app.settings.namespace, options)
 
     async def _begin(self, options: WorkerOptions) -> None:
         worker = asyncio.create_task(self.app.run_worker(**options))

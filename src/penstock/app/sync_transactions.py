@@ -1,4 +1,4 @@
-"""Transactions and the outbox for code without an event loop. A connection is used by the thread it was given in."""
+"""Transactions and the outbox for code without an event loop. The calling thread uses the connection."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..commit.sink import TransactionSink
 from ..core.durations import Duration
 from ..core.errors import UnknownConnection
 from ..ports.store import DatabaseIdentity, Enlists, Store
-from ..transactions.connections.connection import line_of
-from ..transactions.enlist import Enlisting
-from ..transactions.relay_source import Connect, now
+from ..transactions.connections.connection import run_blocking, wrap_connection
+from ..transactions.enlist import TransactionWriter
+from ..transactions.relay_source import Connect
 from .outbox import Outbox
 from .sync_parts import Call
 
 
 @contextmanager
-def carried(call: Call, store: Store, namespace: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The options with a draft in place of the connection; what is in it when the block ends is written there."""
+def with_sink(call: Call, store: Store, namespace: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the options with a sink in place of the connection, and write its units there when the block ends."""
     tx = options.get("tx")
     if tx is None:
         yield dict(options)
@@ -28,19 +28,18 @@ def carried(call: Call, store: Store, namespace: str, options: Mapping[str, Any]
     sink = TransactionSink()
     yield {**options, "tx": sink}
 
-    async def home(fresh: bool) -> DatabaseIdentity:
+    async def identify_database(fresh: bool) -> DatabaseIdentity:
         assert isinstance(store, Enlists)
         return call(store.database_identity(fresh=fresh))
 
-    now(Enlisting(store, namespace, home).write(tx, sink.units))
+    run_blocking(TransactionWriter(store, namespace, identify_database).write(tx, sink.units))
 
 
 def check_blocks(connection: Any) -> None:
-    """An async connection belongs to a loop, and there is none here."""
-    if line_of(connection).waits:
+    """Raise UnknownConnection for an async connection: it belongs to an event loop, and there is none here."""
+    if wrap_connection(connection).is_async:
         raise UnknownConnection(
-            f"tx is an async {type(connection).__name__}, which SyncApp cannot wait for: use App, or a connection that "
-            "blocks"
+            f"tx is an async {type(connection).__name__}, which SyncApp cannot await: use App, or a blocking connection"
         )
 
 
@@ -56,18 +55,18 @@ class SyncOutbox:
 
     def create(self, connection: Any) -> None:
         check_blocks(connection)
-        now(self._outbox.create(connection))
+        run_blocking(self._outbox.create(connection))
 
     def drain(self, connect: Connect) -> int:
         return self._call(self._outbox.drain(connect))
 
     def relay(self, connect: Connect, *, every: Duration = "200ms") -> None:
-        """Hands over what comes into the outbox until Ctrl-C."""
+        """Deliver rows until Ctrl-C."""
         self._call(self._outbox.relay(connect, every=every))
 
     @contextmanager
-    def relaying(self, connect: Connect, *, every: Duration = "200ms") -> Iterator[None]:
-        background = self._outbox.relaying(connect, every=every)
+    def background(self, connect: Connect, *, every: Duration = "200ms") -> Iterator[None]:
+        background = self._outbox.background(connect, every=every)
         self._call(background.__aenter__())
         try:
             yield

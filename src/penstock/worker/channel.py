@@ -7,7 +7,6 @@ from typing import Any
 
 from ..commit.committer import CommitRequest
 from ..context.context import Context
-from ..context.live_output import NOTHING
 from ..context.state import StateView
 from ..context.sync_context import SyncContext
 from ..core.errors import ContextClosed, StaleAttempt
@@ -84,10 +83,10 @@ class WorkerChannel:
         if self._live_log is None:  # as for most handlers
             return AttemptOutput([], None, self._started_ms, now_ms())
         rest = await self._live_log.close()
-        return AttemptOutput(rest.frames, rest.progress, self._started_ms, now_ms(), rest.logs)
+        return AttemptOutput(rest.events, rest.progress, self._started_ms, now_ms(), rest.logs)
 
     def empty_output(self) -> AttemptOutput:
-        return AttemptOutput(NOTHING.frames, None, self._started_ms, self._services.clock.now_ms())
+        return AttemptOutput([], None, self._started_ms, self._services.clock.now_ms())
 
     def dispose(self) -> None:
         """Break the reference cycles of the session, so that no garbage collector is needed."""
@@ -134,7 +133,7 @@ class WorkerChannel:
     # For `ctx`
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return self.stop_reason is not None
 
     def check(self) -> None:
@@ -171,7 +170,7 @@ class WorkerChannel:
     async def _submit(self, unit: Unit) -> Receipt:
         return await self._services.committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
 
-    async def children(self) -> list[ChildRow]:
+    async def list_children(self) -> list[ChildRow]:
         return await self._services.store.children(self.work.claim.scope)
 
     async def remove_job(self, id: str) -> bool:
@@ -223,23 +222,23 @@ class WorkerChannel:
     def log_fields(self) -> dict[str, Any]:
         return log_fields(self.work)
 
-    # For the state, see context.state.PatchLog
+    # For the state, see context.state.StateRecorder
 
-    def view(self, prefix: str) -> StateView:
+    def state_view(self, prefix: str) -> StateView:
         return StateView(prefix, self._services.store, self._services.clock, self, self.state_writes)
 
-    def written_before(self) -> bool:
+    def count_write(self) -> bool:
         self.write_count += 1
         return self._session is not None and self.write_count <= self._session.journal.recorded_effects.sets
 
     def read_memo(self, name: str) -> bytes | None:
         return self.work.claim.memos.get(name)
 
-    async def apply(self, write: StateWrite, name: str) -> bool:
+    async def commit_patch(self, write: StateWrite, memo: str) -> bool:
         claim = self.work.claim
         assert write.value is not None
-        memo = Memo(claim.scope, name, write.value)
-        receipt = await self._submit(Unit(self._services.new_unit_id(), claim=claim, state=[write], memos=[memo]))
+        memos = [Memo(claim.scope, memo, write.value)]
+        receipt = await self._submit(Unit(self._services.new_unit_id(), claim=claim, state=[write], memos=memos))
         if isinstance(receipt, Fenced):
             raise StaleAttempt(f"attempt {claim.attempt} of {claim.job} lost its lease: nothing more can be recorded")
         return isinstance(receipt, Committed)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..commit.committer import CommitRequest
-from ..context.live_output import Batch, Frames
+from ..context.live_output import LiveOutput, OutputBatch
 from ..core.errors import PayloadError
 from ..core.events import Body
 from ..core.payload import pack, unpack
@@ -32,7 +32,7 @@ class LiveLog:
         self._services = services
         self._on_fenced = on_fenced
         self._family = "job" if work.run_id is None else "step"
-        self._buffer = Frames(self._send, lambda n: self._body("buffer.drop", {"dropped": n}), services.loop)
+        self._buffer = LiveOutput(self._send, lambda n: self._body("buffer.drop", {"dropped": n}), services.loop)
 
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
         """Add a log line, and pass it to Python's logging."""
@@ -56,9 +56,9 @@ class LiveLog:
     def partial(self, chunk: Any) -> None:
         self._buffer.add(self._body(f"{self._family}.partial", {"chunk": chunk}))
 
-    async def close(self) -> Batch:
+    async def close(self) -> OutputBatch:
         """Return what is not sent yet: it goes with the attempt's last commit."""
-        return await self._buffer.rest()
+        return await self._buffer.drain()
 
     def _line(self, data: dict[str, Any]) -> str:
         """Return a log line as other programs show it, its secrets hidden."""
@@ -75,9 +75,9 @@ class LiveLog:
         raw = msgspec.Raw(pack(data, kind))
         return work.bodies.encode(Body(kind, work.subject, None, work.step, None, work.shown_correlation, raw, meta))
 
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: OutputBatch) -> None:
         work, services = self._work, self._services
-        events = [NewEvent(work.stream, body) for body in batch.frames]
+        events = [NewEvent(work.stream, body) for body in batch.events]
         unit = Unit(services.new_unit_id(), claim=work.claim, events=events, progress=batch.progress, logs=batch.logs)
         receipt = await services.committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
         if isinstance(receipt, Fenced):

@@ -84,10 +84,10 @@ class ReplayChannel(WorkerChannel):
     def partial(self, chunk: Any) -> None:
         """Drop the chunk."""
 
-    async def apply(self, _write: StateWrite, _name: str) -> bool:
+    async def commit_patch(self, _write: StateWrite, _memo: str) -> bool:
         raise self.session.end()
 
-    async def children(self) -> list[ChildRow]:
+    async def list_children(self) -> list[ChildRow]:
         return []
 
     async def remove_job(self, _id: str) -> bool:

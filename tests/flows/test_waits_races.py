@@ -95,7 +95,7 @@ async def test_a_reply_that_is_lost_anywhere(clock: FakeClock, when: When, k: in
     store = FaultStore(SqliteStore(":memory:", clock=clock), FaultAt("commit", k, when))
     async with TestApp(store=store, handlers=[ask, pay], clock=clock) as app:
         asked, paid = await app.start(ask, None), await app.start(pay, 7)
-        await app.settled()
+        await app.settle()
         if not TOKENS:  # the reply that was lost had handed out the job: it comes again when its lease has run out
             await app.advance(f"{app.settings.lease}ms")
         await app.fire(TOKENS[0], "yes")
@@ -112,7 +112,7 @@ async def test_many_fire_at_once(kit: Any) -> None:
     TOKENS.clear()
     async with kit(ask) as app:
         run = await app.start(ask, None)
-        await app.settled()
+        await app.settle()
         fires = [app._triggers.fire(TOKENS[0], n) for n in range(30)]
         done = await asyncio.gather(*fires, return_exceptions=True)
         assert sum(one == run for one in done) == 1
@@ -125,7 +125,7 @@ async def test_fired_against_cancelled(kit: Any, first: str) -> None:
     TOKENS.clear()
     async with kit(ask) as app:
         run = await app.start(ask, None)
-        await app.settled()
+        await app.settle()
         moves = {"fire": app._triggers.fire(TOKENS[0], 1), "cancel": app.cancel(run)}
         order = sorted(moves, key=lambda move: move != first)
         done = dict(zip(order, await asyncio.gather(*(moves[m] for m in order), return_exceptions=True), strict=True))
@@ -155,7 +155,7 @@ async def test_fired_against_its_timeout(kit: Any, late: bool) -> None:
 
     async with kit(brief) as app:
         run = await app.start(brief, None)
-        await app.settled()
+        await app.settle()
         app.time.advance("59m59s999ms")
         row = await app.store.wait_row(tokens[0].partition(".")[0])
         fire = app._triggers.open(row, decode_body(row.body), "fired")  # it has looked, and is about to commit
@@ -178,7 +178,7 @@ async def test_a_gate_that_is_gone_when_the_event_arrives_keeps_it_from_nobody(k
 
     async with kit(hear) as app:
         runs = [await app.start("hear") for _ in range(4)]
-        await app.settled()
+        await app.settle()
         listening, looks = app.store.waits_for_topic, []
 
         async def and_then_one_is_cancelled(*given: Any, **more: Any) -> Any:
@@ -190,7 +190,7 @@ async def test_a_gate_that_is_gone_when_the_event_arrives_keeps_it_from_nobody(k
 
         app.store.waits_for_topic = and_then_one_is_cancelled
         await app.emit("bell", "ding")
-        await app.settled()
+        await app.settle()
         assert [(await app.run(run)).status for run in runs] == ["completed", "cancelled", "completed", "completed"]
         assert looks == [4, 3], "the write of all four was refused, and it looked again"
         resumed = [e.kind for run in runs for e in await app.events.read(f"nq:flow:{run}")].count("step.resumed")

@@ -42,8 +42,8 @@ class Outbox:
         await Relay(self._committer, self._namespace, connect).run(to_ms(every) / 1000)
 
     @asynccontextmanager
-    async def relaying(self, connect: Connect, *, every: Duration = "200ms") -> AsyncIterator[None]:
-        """`async with app.outbox.relaying(url):` runs a relay in the background."""
+    async def background(self, connect: Connect, *, every: Duration = "200ms") -> AsyncIterator[None]:
+        """`async with app.outbox.background(url):` runs a relay in the background."""
         relay = Relay(self._committer, self._namespace, connect)
         task = asyncio.create_task(relay.run(to_ms(every) / 1000), name="penstock-relay")
         begun = asyncio.create_task(relay.begun.wait())

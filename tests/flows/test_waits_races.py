@@ -17,10 +17,10 @@ from penstock.ports.unit import NewEvent, Suspended, Unit
 from penstock.stores.sqlite import SqliteStore
 from penstock.testing import TestApp
 from penstock.testing.clock import FakeClock
-from penstock.testing.faults import Calm, FaultAt, FaultStore, When
+from penstock.testing.faults import FaultAt, FaultStore, NoFaults, When
 
 
-class Doorkeeper(Calm):
+class Doorkeeper(NoFaults):
     """Lets something happen just before, or just after, the commit by which a step goes to sleep."""
 
     def __init__(self, when: When) -> None:
@@ -158,7 +158,7 @@ async def test_fired_against_its_timeout(kit: Any, late: bool) -> None:
         await app.settle()
         app.time.advance("59m59s999ms")
         row = await app.store.wait_row(tokens[0].partition(".")[0])
-        fire = app._triggers.open(row, decode_body(row.body), "fired")  # it has looked, and is about to commit
+        fire = app._triggers.resolve(row, decode_body(row.body), "fired")  # it has looked, and is about to commit
         if late:
             await app.advance("1s")
         try:

@@ -137,5 +137,5 @@ async def test_a_job_of_no_run_cannot_wait_and_may_call(kit: Any) -> None:
             return str(problem)
 
     async with kit(mail) as app:
-        assert "belongs to no run and cannot wait" in await app.run_job("mail")
+        assert "is not part of a run and cannot wait" in await app.run_job("mail")
     assert made == [1]

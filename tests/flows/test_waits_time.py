@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import Context, SyncContext, flow
-from penstock.durable.wait_records import wait_id
 
 HOUR = 3_600_000
-KEYS = {"time": "time#1", "event": "alarm#1"}
 
 
 @pytest.mark.parametrize("span", ["1h", 3600, timedelta(hours=1)], ids=str)
@@ -90,30 +88,3 @@ async def test_a_paused_queue_keeps_what_is_due(kit: Any) -> None:
         assert (await app.run(run)).steps["nap"].status == "waiting"
         await app.queues.resume("beds")
         assert (await app.finish(run)).result == "awake"
-
-
-async def test_a_gate_is_found_again_whatever_id_it_was_given(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that went to sleep before ids were recorded have gates with ids of another form."""
-    before: dict[str, Any] = {}
-
-    def open_as_before(gate: Any, due: int | None) -> None:
-        gate._opened = {"at": gate._calls.now_ms, "due": due}
-        gate._calls.keep(gate._call, gate._opened)
-
-    @flow("nap", emits=[])
-    async def nap(order: Any, ctx: Context) -> str:
-        await ctx.wait.time("1h")
-        return (await ctx.wait.event("alarm")).data  # type: ignore[no-any-return]
-
-    async with kit(nap) as app:
-        with monkeypatch.context() as patch:
-            patch.setattr("penstock.durable.waits._Recorded._open", open_as_before)
-            run = await app.start(nap, None)
-            await app.settle()
-            before["time"] = (await app.store.waits(run=run))[0].id
-            await app.advance("1h")
-            before["event"] = (await app.store.waits(run=run))[0].id
-        await app.emit("alarm", "now")
-        assert (await app.finish(run)).result == "now"
-        assert before == {kind: wait_id(kind, f"{run}.nap.1", key) for kind, key in KEYS.items()}
-        assert {(await app.store.wait_row(id)).state for id in before.values()} == {"resolved"}

@@ -13,21 +13,21 @@ from penstock.handlers.fingerprint import fingerprint
 
 
 def fresh(before: Journal | None = None, code: str = "") -> Journal:
-    """A journal that knows what the one before has kept."""
-    memos = {memo.name: memo.value for memo in before.kept.memos} if before is not None else {}
+    """A journal that knows what the one before recorded."""
+    memos = {memo.name: memo.value for memo in before.writes.memos} if before is not None else {}
     return Journal(memos, "r.charge.1", "step 'charge' of run r", lambda: code)
 
 
 def recorded(*names: str, kind: str = "run", code: str = "") -> Journal:
     first = fresh(code=code)
     for name in names:
-        first.keep(first.call_anywhere(name, kind), name)
+        first.record(first.next_call_by_order(name, kind), name)
     return fresh(first, code)
 
 
 def calls(journal: Journal, *names: str, kind: str = "run") -> list[bool]:
     """Makes calls; whether each was recorded."""
-    return [journal.call_anywhere(name, kind).entry is not None for name in names]
+    return [journal.next_call_by_order(name, kind).entry is not None for name in names]
 
 
 def test_the_same_calls_again() -> None:
@@ -41,10 +41,10 @@ def test_calls_may_be_added_and_removed() -> None:
 def test_a_new_call_keeps_its_place() -> None:
     second = recorded("a", "b")
     for name in ("a", "between", "b"):
-        call = second.call_anywhere(name, "run")
+        call = second.next_call_by_order(name, "run")
         if call.entry is None:
-            second.keep(call, 1)
-    memos = {**second.recalled("")}
+            second.record(call, 1)
+    memos = {**second.list_memos()}
     third = Journal(memos, "s", "it")
     assert calls(third, "a", "between", "b") == [True, True, True]
     with pytest.raises(NonDeterminism, match=r"between#1 was recorded before b#1 and comes after it now"):
@@ -57,80 +57,80 @@ def test_places_between_places_do_not_run_out_soon() -> None:
     for n in range(40):
         one = Journal(memos, "s", "it")
         for name in names:
-            call = one.call_anywhere(name, "run")
+            call = one.next_call_by_order(name, "run")
             if call.entry is None:
-                one.keep(call, 1)
-        memos = one.recalled("")
+                one.record(call, 1)
+        memos = one.list_memos()
         names.insert(1, f"n{n}")
     assert all(calls(Journal(memos, "s", "it"), *[name for name in names if name != "n39"]))
 
 
 def test_another_kind_under_a_recorded_name() -> None:
     with pytest.raises(NonDeterminism, match=r"step 'charge' of run r: a#1 was recorded as a run and is a time now"):
-        recorded("a").call_anywhere("a", "time")
+        recorded("a").next_call_by_order("a", "time")
 
 
 def test_one_name_in_two_places() -> None:
     one = fresh()
     for _ in range(3):
-        one.call("loop", "run")
-    with pytest.raises(DuplicateName, match=r"'loop' stands at .*test_journal.py:\d+ and at .*test_journal.py:\d+"):
-        one.call("loop", "run")
+        one.next_call("loop", "run")
+    with pytest.raises(DuplicateName, match=r"'loop' is used at .*test_journal.py:\d+ and at .*test_journal.py:\d+"):
+        one.next_call("loop", "run")
     assert isinstance(one.problem, DuplicateName)
 
 
 @pytest.mark.parametrize("name", ["", "a#1", "a!", "~a", "a:b", "x" * 101, 7, None])
 def test_what_is_no_name(name: Any) -> None:
     with pytest.raises(NonDeterminism, match="cannot name a durable call"):
-        fresh().call(name, "run")
+        fresh().next_call(name, "run")
 
 
 def test_what_has_no_json_form_is_named_with_its_path() -> None:
     one = fresh()
     with pytest.raises(NotJSON, match=r"the value of a#1.*\.rows\[0\]"):
-        one.keep(one.call_anywhere("a", "run"), {"rows": [object()]})
-    assert not one.kept
+        one.record(one.next_call_by_order("a", "run"), {"rows": [object()]})
+    assert not one.writes
 
 
-@pytest.mark.parametrize("limit", ["MAX_CALLS", "MAX_BYTES"])
+@pytest.mark.parametrize("limit", ["MAX_CALLS", "MAX_JOURNAL_BYTES"])
 def test_too_much_history(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(journal, limit, 2)
     one = fresh()
     for _ in range(2 if limit == "MAX_CALLS" else 1):
-        one.keep(one.call_anywhere("a", "run"), 1)
-    with pytest.raises(HistoryLimit, match=r"would be call \d of one step"):
-        one.call_anywhere("a", "run")
+        one.record(one.next_call_by_order("a", "run"), 1)
+    with pytest.raises(HistoryLimit, match=r"would be durable call \d of one step"):
+        one.next_call_by_order("a", "run")
 
 
 def test_a_place_slept_at_is_to_be_come_to_again_by_the_same_code() -> None:
     for kind in ("time", "event", FIRED):
         again = recorded("a", "b", kind=kind, code="v1")
-        again.call_anywhere("a", kind)
-        with pytest.raises(NonDeterminism, match=r"b#1 was recorded, a wait .* has come to a#1 now without it"):
-            again.check_passed()
+        again.next_call_by_order("a", kind)
+        with pytest.raises(NonDeterminism, match=r"b#1 was recorded as a wait .* reached a#1 without it now"):
+            again.check_skipped_waits()
 
 
 def test_other_code_may_leave_it_out_and_calls_may_always_be() -> None:
     first = fresh(code="v1")
-    first.keep(first.call_anywhere("b", "time"), 1)
-    fresh(first, code="v2").check_passed()
-    fresh(first, code="").check_passed()
-    recorded("a", code="v1").check_passed()
+    first.record(first.next_call_by_order("b", "time"), 1)
+    fresh(first, code="v2").check_skipped_waits()
+    fresh(first, code="").check_skipped_waits()
+    recorded("a", code="v1").check_skipped_waits()
 
 
 def test_replaying_ends_where_the_last_attempt_was() -> None:
     again = recorded("a", "b")
-    assert again.replaying
+    assert again.is_replaying
     calls(again, "a")
-    assert again.replaying
+    assert again.is_replaying
     calls(again, "b")
-    assert not again.replaying
-    assert not fresh().replaying
+    assert not again.is_replaying
+    assert not fresh().is_replaying
 
 
 def test_what_was_said_is_not_said_again() -> None:
     first = fresh()
-    first.say(2, 1, ["x", "y"])
+    first.record_effects(2, 1, ["x", "y"])
     again = fresh(first)
     assert [again.check_emit(0, "x"), again.check_emit(1, "y"), again.check_emit(2, "z")] == [True, True, False]
     with pytest.raises(NonDeterminism, match=r"emit 1 was recorded as 'x' and is 'y' now"):

@@ -243,7 +243,7 @@ async def test_what_works_one_at_a_time_begins_when_the_last_is_recorded(app: An
 async def test_limits_of_a_queue_are_not_exceeded(app: Any, eager: Eager, monkeypatch: pytest.MonkeyPatch) -> None:
     doors = Doors()
     wanted: Counter[str] = Counter()
-    ask = worker.Worker.ask
+    ask = worker.Worker.request_claims
 
     def noted(self: Any, finishing: Counter[str]) -> Any:
         asked = ask(self, finishing)
@@ -251,7 +251,7 @@ async def test_limits_of_a_queue_are_not_exceeded(app: Any, eager: Eager, monkey
             wanted[want.queue] = max(wanted[want.queue], want.limit)
         return asked
 
-    monkeypatch.setattr(worker.Worker, "ask", noted)
+    monkeypatch.setattr(worker.Worker, "request_claims", noted)
 
     @job(queue="few", max_active=4)
     async def few() -> None: ...
@@ -358,7 +358,7 @@ async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
             a.store.signals.fire({"queue:q"})
             await looked.wait()
 
-    ask = worker.Worker.ask
+    ask = worker.Worker.request_claims
 
     def less(self: Any, finishing: Counter[str]) -> Any:
         if not finishing["narrow"] or denied.is_set():
@@ -386,7 +386,7 @@ async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
                 await answered.wait()
             return await commit(units, asked)
 
-        monkeypatch.setattr(worker.Worker, "ask", less)
+        monkeypatch.setattr(worker.Worker, "request_claims", less)
         monkeypatch.setattr(a.store, "claim", look)
         monkeypatch.setattr(a.store, "commit", end)
         async with a.working(concurrency=4):

@@ -78,7 +78,7 @@ async def test_an_event_is_emitted_to_whoever_waits_for_it() -> None:
         assert (await app.finish(seven)).result == "too late"
 
 
-async def test_settled_waits_for_deliveries() -> None:
+async def test_settle_waits_for_deliveries() -> None:
     async with TestApp(handlers=[pay]) as app:
         runs = [await app.start(pay, {"id": n}) for n in range(20)]
         await app.settle()
@@ -87,7 +87,7 @@ async def test_settled_waits_for_deliveries() -> None:
         await app.settle()
         assert {(await app.run(run)).status for run in runs} == {"completed"}
         # Which of the two is faster is chance: that their queue is looked at is not.
-        assert DELIVERIES in {row.name for row in await app._timeline._rows()}
+        assert DELIVERIES in {row.name for row in await app._auto_clock._rows()}
 
 
 async def test_a_trigger_is_fired_by_its_name() -> None:
@@ -96,11 +96,11 @@ async def test_a_trigger_is_fired_by_its_name() -> None:
         assert await app.fire("approval", {"ok": True}) == run
         assert (await app.finish(run)).result == {"ok": True}
         one, other = await app.start(ask, None), await app.start(ask, None)
-        with pytest.raises(AssertionError, match=r"2 runs wait for the trigger 'approval': say which one with run="):
+        with pytest.raises(AssertionError, match=r"2 runs wait for the trigger 'approval': choose one with run="):
             await app.fire("approval", 1)
         await app.fire("approval", 2, run=other)
         assert (await app.finish(other)).result == 2
-        with pytest.raises(AssertionError, match=r"nothing waits for the trigger 'aproval': step 'ask' of run"):
+        with pytest.raises(AssertionError, match=r"no run waits for the trigger 'aproval': step 'ask' of run"):
             await app.fire("aproval", 1, run=one)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.errors import RunError, UnknownJob, UnknownRun
 from ..core.ids import dead_letter_id
@@ -165,14 +165,14 @@ class DeadLetters:
             queue=letter.queue,
             name=letter.original_job_name,
             payload=payload,
-            recorder=self._bodies,
+            bodies=self._bodies,
             options=options,
         )
         if before.parent is not None:
             parent = msgspec.structs.replace(before.parent, replaces=letter.original_job_id)
             job = msgspec.structs.replace(job, parent=parent)
         unit = Unit(self._unit_id(), jobs=[job], removes=[row.id])
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
         return id if isinstance(receipt, Committed) else None
 
     async def _check_id_is_free(self, id: str, before: JobOptions) -> None:
@@ -197,7 +197,7 @@ class DeadLetters:
         if job is None or job.state is not JobState.FAILED:
             raise RunError(f"job {letter.original_job_id!r} is gone or not failed: add its tree again")
         unit = Unit(self._unit_id(), removes=[row.id])
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or not await self._store.retry(job.id):
             return None
         return job.id

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..commit.sink import CommandSink
 from ..core.durations import to_ms
@@ -70,7 +70,7 @@ class JobEnqueuer:
         ids = [job.id for job in jobs]
         for start in range(0, len(jobs), MAX_JOBS_PER_COMMIT):
             unit = Unit(self._runtime.new_unit_id(), jobs=jobs[start : start + MAX_JOBS_PER_COMMIT])
-            receipt = await self._sink.submit(Intent(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
+            receipt = await self._sink.submit(CommitRequest(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
             if isinstance(receipt, Committed):
                 for position, holder in receipt.deduplicated.items():
                     ids[start + position] = holder
@@ -106,7 +106,7 @@ class JobEnqueuer:
             queue=queue,
             name=name or (handler.name if handler is not None else queue),
             payload=data,
-            recorder=self._runtime.bodies,
+            bodies=self._runtime.bodies,
             options=options,
             priority=check_priority(0 if priority is None else priority),
             due=now + delay_ms if delay_ms else 0,
@@ -134,7 +134,7 @@ class JobEnqueuer:
         planned = self._plan(read_tree(tree), None, None, text(correlation_id, "the correlation id"), jobs)
         _check_ids(jobs)
         unit = Unit(self._runtime.new_unit_id(), jobs=jobs)
-        receipt = await self._sink.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if isinstance(receipt, Refused):
             raise BadArgument(
                 f"job {receipt.key!r} exists already, so the tree was not added: give that child another id, or none"

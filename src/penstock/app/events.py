@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..commit.sink import CommandSink
 from ..core.errors import BadArgument
@@ -61,7 +61,7 @@ class EventAppender:
         body = Body(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
         encoded = bodies.encode(body)
         unit = Unit(self._runtime.new_unit_id(), events=[NewEvent(name, encoded, kind)], once_key=key)
-        receipt = await self._sink.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or receipt.repeated:
             return None
         ms, seq = receipt.events[0]

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.sink import BridgeSink, CommandSink
 from ..core.errors import PenstockError, StoreError
 from ..core.ids import check_schedule_id
@@ -130,7 +130,7 @@ class PgBossImport:
         jobs, made, left = self._sorted(await self._leaving.lock(connection, but, PAGE))
         if made:
             unit = Unit(self._app._runtime.new_unit_id(), jobs=made)
-            await sink.submit(Intent(lambda _v, _r: unit))
+            await sink.submit(CommitRequest(lambda _v, _r: unit))
             await self._leaving.forget(connection, jobs)
         return Page(jobs, left)
 

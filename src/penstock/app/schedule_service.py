@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.clock import iso
 from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule
@@ -157,7 +157,7 @@ class ScheduleService:
             if replaces is not None:
                 # If a worker took that job meanwhile, the unit is refused.
                 unit.removes, unit.events = [replaces], [self._dropped(target, replaces)]
-            return isinstance(await self._committer.submit(Intent(lambda _v, _r: unit)), Committed)
+            return isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed)
         flow = self._registry().flow(target.flow)
         if replaces is not None:
             # A separate commit before the slot fires: after a crash in between, the slot is still due and the next
@@ -194,7 +194,7 @@ class ScheduleService:
             )
         else:
             unit = Unit(self._unit_id(), jobs=[self._job(target, new)])
-            await self._committer.submit(Intent(lambda _v, _r: unit))
+            await self._committer.submit(CommitRequest(lambda _v, _r: unit))
         return new
 
     def _job(self, target: Target, id: str | None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..context.state import Key, join_key, patched
 from ..core.durations import Duration, to_ms
@@ -55,4 +55,4 @@ class AppState:
 
     async def _write(self, write: StateWrite) -> bool:
         unit = Unit(self._unit_id(), state=[write])
-        return isinstance(await self._committer.submit(Intent(lambda _v, _r: unit)), Committed)
+        return isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..commit.sink import CommandSink, TransactionSink
 from ..core.errors import ConfigError, StoreError
@@ -19,7 +19,7 @@ from ..flows.run_record import decode
 from ..ports.store import DatabaseIdentity, Enlists, RunRow
 from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit
 from ..transactions.enlist import Enlisting
-from ..worker.outcomes import packed
+from ..worker.outcomes import pack_record
 from .advice import Advice
 from .arguments import text
 from .enqueuer import JobEnqueuer
@@ -59,8 +59,8 @@ class Writers:
         await self._check_run(check_id(run, "run id"), kind, body)
         unit_id = self._engine.new_unit_id()
         emission = {"run": run, "kind": kind, "data": unpack(body), "key": text(key, "the key") or f"tx-{unit_id}"}
-        unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, packed(emission))])
-        await self._sink.submit(Intent(lambda _v, _r: unit))
+        unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, pack_record(emission))])
+        await self._sink.submit(CommitRequest(lambda _v, _r: unit))
 
     async def _check_run(self, run: str, kind: str, body: bytes) -> None:
         """Raise what is already wrong with the event. A missing run is fine: the same transaction may start it."""

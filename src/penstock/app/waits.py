@@ -77,7 +77,7 @@ class Waits:
         Args:
             id: Id of the trigger; `app.waits.list(kind="trigger")` lists them.
         """
-        return await self._triggers.token(id)
+        return await self._triggers.issue_token(id)
 
 
 def wait_view(row: WaitRow) -> WaitView:

@@ -11,7 +11,7 @@ from ..core.durations import Duration
 from ..core.events import BadEmit
 from ..core.payload import unpack
 from ..core.retry import Retries
-from ..durable.calls import with_name_and_function
+from ..durable.calls import require_name_and_function
 from ..ports.store import ChildRow, ChildState
 from .state import DONE, Done, StateView
 
@@ -208,7 +208,7 @@ class Context:
 
     # Durable calls: done once, however often the handler is run
 
-    @with_name_and_function
+    @require_name_and_function
     def run(
         self,
         name: str,
@@ -230,14 +230,14 @@ class Context:
 
     async def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
         """The values of several durable calls, once all are there."""
-        return await self._channel.session.calls.all(calls)
+        return await self._channel.session.calls.await_all(calls)
 
     def first(
         self, calls: Mapping[str, DurableCall[Any]], *, name: str = "first"
     ) -> Coroutine[Any, Any, tuple[str, Any]]:
         """The name and the value of whichever durable call is there first; the other waits are given up."""
         recorder = self.calls
-        return recorder.first_of(calls, recorder.call(name, "first"))
+        return recorder.await_first(calls, recorder.next_call(name, "first"))
 
     @property
     def calls(self) -> CallRecorder:

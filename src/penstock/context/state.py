@@ -79,7 +79,7 @@ class PatchLog(Protocol):
         """Whether the write about to be made was recorded when an earlier attempt went to sleep."""
         ...
 
-    def recall(self, name: str) -> bytes | None: ...
+    def read_memo(self, name: str) -> bytes | None: ...
 
     async def apply(self, write: StateWrite, name: str) -> bool:
         """Compare-and-set together with its memo; False when another write came first."""
@@ -162,7 +162,7 @@ class StateView:
                 "use either set or patch for a key"
             )
         memo = self._memo(full, name)
-        recalled = self._log.recall(memo)
+        recalled = self._log.read_memo(memo)
         if recalled is not None:
             return unpack(recalled)
         return await patched(self._store, full, change, self._expiry(ttl), lambda write: self._log.apply(write, memo))

@@ -13,7 +13,14 @@ from ..core.errors import BadArgument, CallFailed, ReplayError
 from ..core.events import Event
 from ..core.retry import Retries, RetryPolicy
 from ..durable.call_recorder import CallRecorder
-from ..durable.calls import DurableCall, RunCall, check_run, value_of, with_name_and_function
+from ..durable.calls import (
+    DurableCall,
+    RunCall,
+    call_failed,
+    check_run_arguments,
+    read_value,
+    require_name_and_function,
+)
 from ..durable.triggers import Trigger, TriggerWait
 from ..durable.waits import TriggerType, Waits
 from .context import Context
@@ -71,7 +78,7 @@ class SyncContext:
 
     # Durable calls
 
-    @with_name_and_function
+    @require_name_and_function
     def run(
         self,
         name: str,
@@ -87,22 +94,22 @@ class SyncContext:
                 f"ctx.run({name!r}, timeout={timeout!r}) of a `def` handler: a thread cannot be stopped; give the "
                 "function a timeout of its own, or make the handler async"
             )
-        check_run(name, fn)
+        check_run_arguments(name, fn)
         calls = self._calls
-        call = calls.call(name, "run")
+        call = calls.next_call(name, "run")
         if call.entry is not None:
-            return value_of(call.entry)
+            return read_value(call.entry)
         with calls.exclusive(call.key):
             self._answer(calls.flush_urgent())
             try:
-                value = _tried(call.key, lambda: fn(*args, **kwargs), RetryPolicy.of(retry), calls)
+                value = _call_with_retries(call.key, lambda: fn(*args, **kwargs), RetryPolicy.of(retry), calls)
             except CallFailed as problem:
-                calls.keep(call, None, str(problem))
+                calls.record(call, None, str(problem))
                 self._answer(calls.flush())
                 raise
-            entry = calls.keep(call, value)
+            entry = calls.record(call, value)
             self._answer(calls.flush())
-        return value_of(entry)
+        return read_value(entry)
 
     @property
     def wait(self) -> SyncWaits:
@@ -116,12 +123,12 @@ class SyncContext:
 
     def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
         """The values of several branches, once all are there."""
-        return self._answer(self._calls.all(calls))
+        return self._answer(self._calls.await_all(calls))
 
     def first(self, calls: Mapping[str, DurableCall[Any]], *, name: str = "first") -> tuple[str, Any]:
         """The name and the value of whichever branch is there first."""
-        call = self._calls.call(name, "first")
-        return self._answer(self._calls.first_of(calls, call))
+        call = self._calls.next_call(name, "first")
+        return self._answer(self._calls.await_first(calls, call))
 
     def now(self) -> datetime:
         return self._inner.now()
@@ -140,7 +147,7 @@ class SyncContext:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
-def _tried(name: str, fn: Callable[[], Any], retry: RetryPolicy, calls: CallRecorder) -> Any:
+def _call_with_retries(name: str, fn: Callable[[], Any], retry: RetryPolicy, calls: CallRecorder) -> Any:
     failures = 0
     while True:
         try:
@@ -153,9 +160,8 @@ def _tried(name: str, fn: Callable[[], Any], retry: RetryPolicy, calls: CallReco
                 raise
             delay = retry.next_delay_ms(problem, failures, calls.rng)
             if delay is None:
-                message = f"{name} failed for good after {failures} tries: {type(problem).__name__}: {problem}"
-                raise CallFailed(message) from problem
-            calls.pause_thread(delay)
+                raise call_failed(name, failures, problem) from problem
+            calls.sleep_thread(delay)
             continue
         if inspect.iscoroutine(value):
             value.close()
@@ -173,7 +179,7 @@ class SyncWaits:
 
     def time(self, until: Duration | datetime, *, name: str = "time") -> None:
         """Sleeps for a time, or until a moment."""
-        self._answer(self._calls.one(self._waits.time(until, name=name)))
+        self._answer(self._calls.await_call(self._waits.time(until, name=name)))
 
     def event(
         self,
@@ -186,7 +192,7 @@ class SyncWaits:
     ) -> Event:
         """Sleeps until an event of a kind comes whose data contains `match`."""
         gate = self._waits.event(kind, match=match, timeout=timeout, name=name, past=past)
-        event: Event = self._answer(self._calls.one(gate))
+        event: Event = self._answer(self._calls.await_call(gate))
         return event
 
     def trigger(
@@ -200,7 +206,7 @@ class SyncWaits:
     ) -> SyncTrigger:
         """Makes a one-time trigger."""
         pending = self._waits.trigger(name, type=type, timeout=timeout, schema=schema, signed=signed)
-        return SyncTrigger(self._answer(pending.registered()), self._calls, self._answer)
+        return SyncTrigger(self._answer(pending.register()), self._calls, self._answer)
 
 
 class SyncTrigger:
@@ -225,7 +231,7 @@ class SyncTrigger:
 
     def wait(self) -> Any:
         """Sleeps until the trigger is fired and gives what was sent with it."""
-        return self._answer(self._calls.one(self._trigger.wait()))
+        return self._answer(self._calls.await_call(self._trigger.wait()))
 
     @property
     def branch(self) -> TriggerWait:
@@ -241,8 +247,8 @@ class Branches:
         self.time = ctx.wait.time
         self.event = ctx.wait.event
 
-    @with_name_and_function
+    @require_name_and_function
     def run(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunCall:
         """The function is called on a thread of its own."""
-        check_run(name, fn)
+        check_run_arguments(name, fn)
         return self._ctx.run(name, asyncio.to_thread, fn, *args, **kwargs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.events import Event
 from ..core.ids import digest
@@ -56,7 +56,7 @@ class StartOnWaits:
         changes += [SettleWait(id, "cancelled", lenient=True) for id in gone]
         if changes:
             unit = Unit(self._unit_id(), waits=changes)
-            await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
+            await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
 
     def _gates(self, flow: Flow) -> list[NewWait]:
         gates = []

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import CommitRequest, Committer
 from ..core.errors import NoOutbox
 from ..ports.unit import Conflict, Receipt, Unit
 from .outbox import SQL, presence, unit_of
@@ -103,7 +103,7 @@ class Relay:
         except msgspec.MsgspecError as problem:
             log.error("row %s of the outbox cannot be read and is set aside: %s", id, problem)
             return f"{type(problem).__name__}: {problem}"
-        await self._committer.submit(Intent(_as_it_is(unit), patient=True))
+        await self._committer.submit(CommitRequest(_as_it_is(unit), outlasts_outage=True))
         return None
 
 

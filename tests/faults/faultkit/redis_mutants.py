@@ -92,8 +92,8 @@ def dropped_when_full(patch: Patch) -> None:
         pass
 
     async def told_at_once(self: Any, batch: Any, problem: Any) -> None:
-        for intent in batch:
-            intent.fail(problem)
+        for request in batch:
+            request.fail(problem)
 
     def translate(problem: Exception, place: str) -> StoreError:
         found = real(problem, place)

@@ -55,7 +55,7 @@ def _facet(module: ast.Module, name: str) -> str:
     cls = next(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name)
     lines = [
         f"class Sync{name}:",
-        f'    """{ast.get_docstring(cls)} Each call waits for its answer."""',
+        f'    """`{name}` without an event loop: each call waits for its answer."""',
         "",
         f"    def __init__(self, portal: Portal, facet: {name}) -> None:",
         "        self._portal = portal",

@@ -258,7 +258,7 @@ async def test_a_handler_that_is_cancelled_cancels_its_functions() -> None:
     async with TestApp(handlers=[race]) as app:
         run = await app.start(race, None)
         await until(lambda: _called(endless))
-        await app.cancel(run)
+        await app.runs.cancel(run)
         assert (await app.finish(run)).status == "cancelled"
         await until(lambda: _called(endless, cancelled=1))
 

@@ -126,7 +126,7 @@ async def test_fired_against_cancelled(kit: Any, first: str) -> None:
     async with kit(ask) as app:
         run = await app.start(ask, None)
         await app.settle()
-        moves = {"fire": app._triggers.fire(TOKENS[0], 1), "cancel": app.cancel(run)}
+        moves = {"fire": app._triggers.fire(TOKENS[0], 1), "cancel": app.runs.cancel(run)}
         order = sorted(moves, key=lambda move: move != first)
         done = dict(zip(order, await asyncio.gather(*(moves[m] for m in order), return_exceptions=True), strict=True))
         view = await app.finish(run)
@@ -185,13 +185,18 @@ async def test_a_gate_that_is_gone_when_the_event_arrives_keeps_it_from_nobody(k
             rows = await listening(*given, **more)
             looks.append(len(rows))
             if len(looks) == 1:
-                await app.cancel(runs[1])
+                await app.runs.cancel(runs[1])
             return rows
 
         app.store.waits_for_topic = and_then_one_is_cancelled
         await app.emit("bell", "ding")
         await app.settle()
-        assert [(await app.run(run)).status for run in runs] == ["completed", "cancelled", "completed", "completed"]
+        assert [(await app.runs.get(run)).status for run in runs] == [
+            "completed",
+            "cancelled",
+            "completed",
+            "completed",
+        ]
         assert looks == [4, 3], "the write of all four was refused, and it looked again"
         resumed = [e.kind for run in runs for e in await app.events.read(f"nq:flow:{run}")].count("step.resumed")
         assert resumed == 3

@@ -67,14 +67,14 @@ async def test_it_goes_on_after_a_cursor(node: Any, place: str) -> None:
 
 
 async def test_what_we_do_is_heard_the_same_way(place: str) -> None:
-    async with App(place, handlers=[send]) as app, app.working():
+    async with App(place, handlers=[send]) as app, app.workers.background():
         id = await app.enqueue(QUEUE, 1)
         events = await _until_over(app, id)
         assert _kinds(events, id) == ["job.added", "job.active", "job.completed"]
 
 
 async def test_a_lost_connection_loses_no_event(place: str) -> None:
-    async with App(place, handlers=[send]) as app, app.working():
+    async with App(place, handlers=[send]) as app, app.workers.background():
         heard = app.queues.events(QUEUE, shared=True)
         first = await app.enqueue(QUEUE, 1)
         seen = [await anext(heard)]
@@ -89,7 +89,7 @@ async def test_a_lost_connection_loses_no_event(place: str) -> None:
 
 async def test_bull_board_shows_our_jobs(node: Any, place: str) -> None:
     async with App(place, handlers=[send]) as app:
-        async with app.working():
+        async with app.workers.background():
             good = await app.enqueue(QUEUE, {"to": "ada"}, id="letter-1")
             bad = await app.enqueue(QUEUE, "nobody", id="letter-2")
             for id, state in ((good, JobState.COMPLETED), (bad, JobState.FAILED)):

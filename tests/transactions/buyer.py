@@ -27,7 +27,7 @@ async def buy_in_postgres(moment: str, app: App, place: str) -> None:
     transaction = connection.transaction()
     await transaction.start()
     await connection.execute(ADD)
-    await app.start("shop", {"id": 7}, idempotency_key=f"killed-{moment}", tx=connection)
+    await app.start("shop", {"id": 7}, key=f"killed-{moment}", tx=connection)
     await app.enqueue("mail", {"id": 8}, id=f"mail-{moment}", tx=connection)
     if moment == "after":
         await transaction.commit()
@@ -37,7 +37,7 @@ async def buy_in_postgres(moment: str, app: App, place: str) -> None:
 async def buy_in_sqlite(moment: str, app: App, place: str) -> None:
     connection = sqlite3.connect(place)
     connection.execute(ADD)
-    await app.start("shop", {"id": 7}, idempotency_key=f"killed-{moment}", tx=connection)
+    await app.start("shop", {"id": 7}, key=f"killed-{moment}", tx=connection)
     await app.enqueue("mail", {"id": 8}, id=f"mail-{moment}", tx=connection)
     if moment == "after":
         connection.commit()

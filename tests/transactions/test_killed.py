@@ -29,8 +29,8 @@ async def buy(moment: str, store: str, customer: str) -> None:
 async def bought_once(app: Any) -> None:
     """One order and one mail of the process that committed, none of the one that did not."""
     assert await app.result("killed-after", timeout=TEST_TIMEOUT_S) == 7
-    assert await app.job_result("mail-after", timeout=TEST_TIMEOUT_S) == 8
-    assert [row.id for row in await app.runs()] == ["killed-after"]
+    assert await app.jobs.result("mail-after", timeout=TEST_TIMEOUT_S) == 8
+    assert [row.id for row in await app.runs.list()] == ["killed-after"]
     assert await app.store.job("mail-before") is None
     assert len(await app.events_of("killed-after", "flow.completed")) == 1
     assert len(await app.job_events("mail", "job.completed")) == 1
@@ -44,7 +44,7 @@ class TestInTheSameDatabase:
         return postgres_server.url()
 
     async def test_before_and_after_the_commit(self, url: str, apps: Apps) -> None:
-        async with apps(*HANDLERS) as app, app.working():  # and nobody polls: the commit itself wakes them
+        async with apps(*HANDLERS) as app, app.workers.background():  # and nobody polls: the commit itself wakes them
             for moment in ("before", "after"):
                 await buy(moment, url, f"postgresql://{postgres()}")
             await bought_once(app)
@@ -60,7 +60,7 @@ class TestByWayOfAnOutbox:
         self, url: str, apps: Apps, tmp_path: Path
     ) -> None:
         place = file_in(tmp_path)
-        async with apps(*HANDLERS) as app, app.working():
+        async with apps(*HANDLERS) as app, app.workers.background():
             connection = sqlite3.connect(place)
             connection.execute(TABLE)
             await app.outbox.create(connection)

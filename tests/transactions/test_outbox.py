@@ -67,25 +67,25 @@ async def prepare(app: App, customer: Customer) -> None:
     ],
 )
 async def test_committed_or_rolled_back(kind: str, driver: type[Customer], tmp_path: Path, opened: Any) -> None:
-    async with App(store(kind, tmp_path), handlers=HANDLERS) as app, app.working():
+    async with App(store(kind, tmp_path), handlers=HANDLERS) as app, app.workers.background():
         customer = await opened(driver, place_of(driver, tmp_path))
         await prepare(app, customer)
-        async with app.outbox.relaying(customer.outbox, every=SOON):
+        async with app.outbox.background(customer.outbox, every=SOON):
             for commits in (False, True):
                 await customer.begin()
                 run = await app.start("shop", {"id": 7}, tx=customer.tx)
                 await customer.do(ADD)
-                jobs = await app.enqueue_many("mail", [{"id": n} for n in range(3)], tx=customer.tx)
+                jobs = await app.jobs.enqueue_many("mail", [{"id": n} for n in range(3)], tx=customer.tx)
                 await app.emit("shop.opened", {"commits": commits}, tx=customer.tx)
                 await (customer.commit() if commits else customer.rollback())
             await until(lambda: app.store.run(run), TEST_TIMEOUT_S)
             assert await app.result(run, timeout=TEST_TIMEOUT_S) == 7
             await until(lambda: app.store.job(jobs[2]), TEST_TIMEOUT_S)
-            assert [await app.job_result(job, timeout=TEST_TIMEOUT_S) for job in jobs] == [0, 1, 2]
+            assert [await app.jobs.result(job, timeout=TEST_TIMEOUT_S) for job in jobs] == [0, 1, 2]
         await app.outbox.drain(customer.outbox)  # what the relay had handed over and not yet taken out
         assert await app.outbox.drain(customer.outbox) == 0
         assert [e.data for e in await app.events.read("nq:global")] == [{"commits": True}]
-        assert [row.id for row in await app.runs()] == [run]
+        assert [row.id for row in await app.runs.list()] == [run]
         kinds = [e.kind for e in await app.events.read_all("nq:queue:mail")]
         assert kinds.count("job.added") == 3
 
@@ -93,7 +93,7 @@ async def test_committed_or_rolled_back(kind: str, driver: type[Customer], tmp_p
 @pytest.mark.parametrize("driver", [Psycopg, *BLOCKING_SQLITE])
 def test_committed_or_rolled_back_without_a_loop(driver: type[Customer], tmp_path: Path) -> None:
     place = place_of(driver, tmp_path)
-    with SyncApp(f"sqlite:///{tmp_path}/store.db", handlers=HANDLERS) as app, app.working():
+    with SyncApp(f"sqlite:///{tmp_path}/store.db", handlers=HANDLERS) as app, app.workers.background():
         customer = driver(place)
         now(customer.open())
         now(customer.begin())
@@ -105,10 +105,10 @@ def test_committed_or_rolled_back_without_a_loop(driver: type[Customer], tmp_pat
             job = app.enqueue("mail", {"id": 8}, tx=customer.tx)
             app.emit("shop.opened", {"commits": commits}, tx=customer.tx)
             now(customer.commit() if commits else customer.rollback())
-        assert app.runs() == []
+        assert app.runs.list() == []
         assert app.outbox.drain(customer.outbox) == 3
         assert app.result(run, timeout=TEST_TIMEOUT_S) == 7
-        assert app.job_result(job, timeout=TEST_TIMEOUT_S) == 8
+        assert app.jobs.result(job, timeout=TEST_TIMEOUT_S) == 8
         assert [e.data for e in app.events.read("nq:global")] == [{"commits": True}]
         now(customer.close())
 
@@ -120,7 +120,7 @@ async def test_a_store_that_is_down_holds_nobody_up(tmp_path: Path, opened: Any)
     customer = await opened(Sqlite, file_in(tmp_path))
     async with App(f"redis://127.0.0.1:{server.port}/0", handlers=HANDLERS) as app:
         await prepare(app, customer)
-        async with app.outbox.relaying(customer.outbox, every=SOON):
+        async with app.outbox.background(customer.outbox, every=SOON):
             server.kill()
             run = await app.start("shop", {"id": 7}, tx=customer.tx)
             await app.emit("paid", {"id": 7}, run=run, tx=customer.tx)
@@ -138,7 +138,7 @@ async def test_a_store_that_is_down_holds_nobody_up(tmp_path: Path, opened: Any)
 
 
 async def test_an_event_for_a_run(tmp_path: Path, opened: Any, memory: Apps) -> None:
-    async with memory(*HANDLERS) as app, app.working():
+    async with memory(*HANDLERS) as app, app.workers.background():
         customer = await opened(Sqlite, file_in(tmp_path))
         await prepare(app, customer)
         run = await app.start("shop", {"id": 1}, delay="1h", tx=customer.tx)
@@ -169,13 +169,13 @@ async def test_two_namespaces_share_a_table(tmp_path: Path, opened: Any) -> None
         other = await theirs.start("shop", {"id": 1}, tx=customer.tx)
         await customer.commit()
         assert await ours.outbox.drain(customer.outbox) == 1
-        assert [row.id for row in await ours.runs()] == [run]
+        assert [row.id for row in await ours.runs.list()] == [run]
         assert await theirs.outbox.drain(customer.outbox) == 1
-        assert [row.id for row in await theirs.runs()] == [other]
+        assert [row.id for row in await theirs.runs.list()] == [other]
 
 
 async def test_a_transaction_that_keeps_its_snapshot_goes_by_the_outbox(opened: Any, no_polling: None) -> None:
-    async with App(postgres_server.url(), handlers=HANDLERS) as app, app.working():
+    async with App(postgres_server.url(), handlers=HANDLERS) as app, app.workers.background():
         customer = await opened(Asyncpg, postgres())
         await customer.do("DROP TABLE IF EXISTS penstock_outbox")
         async with customer.tx.transaction(isolation="repeatable_read"):

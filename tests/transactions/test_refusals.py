@@ -54,7 +54,7 @@ async def test_connections_that_commit_by_themselves(app: Any, tmp_path: Path) -
             await app.start("shop", {"id": 1}, tx=connection)
         if asyncio.iscoroutine(closing := connection.close()):
             await closing
-    assert await app.runs() == []
+    assert await app.runs.list() == []
 
 
 def test_frameworks_told_to_commit_by_themselves(tmp_path: Path) -> None:

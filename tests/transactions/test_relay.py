@@ -69,7 +69,7 @@ async def test_the_order_is_kept_by_any_number_of_relays(apps: Apps, customer: C
     count = 40
     async with apps(*HANDLERS) as app, apps(*HANDLERS) as other, AsyncExitStack() as relays:
         for one in (app, other, app):
-            await relays.enter_async_context(one.outbox.relaying(customer.outbox, every="1ms"))
+            await relays.enter_async_context(one.outbox.background(customer.outbox, every="1ms"))
         await make_orders(app, customer, count)
 
         async def all_there() -> bool:
@@ -110,16 +110,16 @@ async def test_a_mark_that_was_lost(apps: Apps, customer: Customer, monkeypatch:
             for _ in range(2):
                 with pytest.raises(ConnectionError):
                     await app.outbox.drain(customer.outbox)
-        async with app.working():
-            assert await app.job_result(job, timeout=TEST_TIMEOUT_S) == 2
+        async with app.workers.background():
+            assert await app.jobs.result(job, timeout=TEST_TIMEOUT_S) == 2
             await app.wait_for_step(run, "ship", "completed")
-            assert await app.queues.remove(job)  # the queue has forgotten it, and still it is not added again
+            assert await app.jobs.remove(job)  # the queue has forgotten it, and still it is not added again
             assert await app.outbox.drain(customer.outbox) == 5
             assert await app.outbox.drain(customer.outbox) == 0
         assert await orders(app) == [3, 4]
         assert len(await app.job_events("mail", "job.added")) == 1
         assert len(await app.events_of(run, "paid")) == 1
-        assert [row.id for row in await app.runs()] == [run]
+        assert [row.id for row in await app.runs.list()] == [run]
 
 
 async def test_a_row_nobody_can_read_is_set_aside(
@@ -145,7 +145,7 @@ async def test_a_connection_that_is_lost_is_made_again(
     await customer.do("DROP TABLE IF EXISTS penstock_outbox")
     async with memory(*HANDLERS) as app:
         await app.outbox.create(customer.tx)
-        async with app.outbox.relaying(f"{customer.outbox}?application_name=relay", every="5ms"):
+        async with app.outbox.background(f"{customer.outbox}?application_name=relay", every="5ms"):
             await make_orders(app, customer, 1)
             await until(lambda: orders(app), TEST_TIMEOUT_S)
             cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'relay'"
@@ -168,7 +168,7 @@ async def test_what_is_wrong_from_the_beginning_is_raised(memory: Apps, tmp_path
         with pytest.raises(NoOutbox, match="penstock outbox create --in URL"):
             await app.outbox.relay(customer.outbox)
         with pytest.raises(NoOutbox):
-            async with app.outbox.relaying(customer.outbox):
+            async with app.outbox.background(customer.outbox):
                 pytest.fail("it cannot begin")
         with pytest.raises(NoOutbox, match=r"nowhere.db to look for an outbox .unable to open database file"):
             await app.outbox.drain(f"sqlite:///{tmp_path}/nowhere.db")

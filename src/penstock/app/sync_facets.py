@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Unpack, overload
+from typing import Any, Unpack, cast, overload
 
 from ..context.state import Key
 from ..core.durations import Duration
@@ -34,7 +34,7 @@ from .waits import Waits, WaitView
 
 
 class SyncRuns:
-    """Runs of flows. Each call waits for its answer."""
+    """`Runs` without an event loop: each call waits for its answer."""
 
     def __init__(self, portal: Portal, facet: Runs) -> None:
         self._portal = portal
@@ -81,7 +81,7 @@ class SyncRuns:
         with self._portal.transaction(tx) as sink:
             return self._portal.call(
                 self._facet.start(
-                    flow,
+                    cast(Any, flow),
                     input,
                     key=key,
                     correlation_id=correlation_id,
@@ -91,7 +91,7 @@ class SyncRuns:
                     tags=tags,
                     tx=sink,
                 )
-            )  # type: ignore[call-overload,no-any-return]
+            )
 
     def get(self, id: str) -> FlowView:
         """Return a run's state, folded from its events."""
@@ -122,7 +122,8 @@ class SyncRuns:
 
         Args:
             flow: Only runs of this flow.
-            status: Only runs with this status: running, paused, compensating, completed, failed, compensated, cancelled.
+            status: Only runs with this status: running, paused, compensating, completed, failed,
+                compensated or cancelled.
             since: Only runs started since a datetime, or within a duration such as "1h".
             until: Only runs started before a datetime, or longer ago than a duration.
             tags: Only runs that have all these tags.
@@ -155,7 +156,9 @@ class SyncRuns:
         return self._portal.call(self._facet.result(id, timeout=timeout))
 
     def cancel(self, id: str, reason: str = "cancelled by request") -> bool:
-        """Cancel a run for good. Queued steps are dropped and running code is interrupted. Return False if it had ended.
+        """Cancel a run for good. Return False if it had ended.
+
+        Queued steps are dropped and running code is interrupted.
 
         Args:
             id: The run's id.
@@ -230,7 +233,7 @@ class SyncRuns:
         Args:
             flow: Check only runs of this flow.
         """
-        return self._portal.call(self._facet.preflight(flow))
+        return self._portal.call(self._facet.preflight(cast(Any, flow)))
 
     def export(self, id: str) -> bytes:
         """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store."""
@@ -238,7 +241,7 @@ class SyncRuns:
 
 
 class SyncJobs:
-    """Plain jobs: queued work that belongs to no run. Steps of runs can be read here too. Each call waits for its answer."""
+    """`Jobs` without an event loop: each call waits for its answer."""
 
     def __init__(self, portal: Portal, facet: Jobs) -> None:
         self._portal = portal
@@ -404,7 +407,7 @@ class SyncJobs:
 
 
 class SyncQueues:
-    """Queue administration. Single jobs are in `app.jobs`. Each call waits for its answer."""
+    """`Queues` without an event loop: each call waits for its answer."""
 
     def __init__(self, portal: Portal, facet: Queues) -> None:
         self._portal = portal
@@ -452,7 +455,7 @@ class SyncQueues:
 
 
 class SyncDeadLetters:
-    """Jobs and steps that finally failed, kept in `<queue>-dlq` (or the queue their handler names) until redriven. Each call waits for its answer."""
+    """`DeadLetters` without an event loop: each call waits for its answer."""
 
     def __init__(self, portal: Portal, facet: DeadLetters) -> None:
         self._portal = portal
@@ -509,7 +512,7 @@ class SyncDeadLetters:
 
 
 class SyncSchedules:
-    """Schedules of this App. Workers fire them. Each call waits for its answer."""
+    """`Schedules` without an event loop: each call waits for its answer."""
 
     def __init__(self, portal: Portal, facet: Schedules) -> None:
         self._portal = portal
@@ -599,7 +602,7 @@ class SyncSchedules:
 
 
 class SyncWaits:
-    """Pending waits and triggers. Each call waits for its answer."""
+    """`Waits` without an event loop: each call waits for its answer."""
 
     def __init__(self, portal: Portal, facet: Waits) -> None:
         self._portal = portal
@@ -638,7 +641,7 @@ class SyncWaits:
 
 
 class SyncEvents:
-    """Streams by name (`nq:flow:<run>`, `nq:queue:<queue>`, `nq:global`, …) and subscriptions within this process. Each call waits for its answer."""
+    """`Events` without an event loop: each call waits for its answer."""
 
     def __init__(self, portal: Portal, facet: Events) -> None:
         self._portal = portal
@@ -732,7 +735,7 @@ class SyncEvents:
 
 
 class SyncAppState:
-    """Keys under one prefix; writes take effect at once. Each call waits for its answer."""
+    """`AppState` without an event loop: each call waits for its answer."""
 
     def __init__(self, portal: Portal, facet: AppState) -> None:
         self._portal = portal
@@ -812,7 +815,7 @@ class SyncShortcuts:
         with self._portal.transaction(tx) as sink:
             return self._portal.call(
                 self.app.start(
-                    flow,
+                    cast(Any, flow),
                     input,
                     key=key,
                     correlation_id=correlation_id,
@@ -822,7 +825,7 @@ class SyncShortcuts:
                     tags=tags,
                     tx=sink,
                 )
-            )  # type: ignore[call-overload,no-any-return]
+            )
 
     def emit(
         self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None

@@ -84,7 +84,7 @@ async def _drain(app: App, url: str) -> int:
 
 async def _relay(app: App, url: str, every: str) -> None:
     stopped = asyncio.Event()
-    async with app, app.outbox.relaying(url, every=every):
+    async with app, app.outbox.background(url, every=every):
         with on_stop(stopped.set):
             print(f"Relaying from {mask(url)} to {mask(app.settings.url)}. Ctrl-C stops it.", flush=True)
             await stopped.wait()

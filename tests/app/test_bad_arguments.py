@@ -55,7 +55,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "no concurrency": (lambda a: a.workers.run(concurrency=0), "bad_argument", "concurrency=0: give a whole number"),
     "a run": (lambda a: anext(a.runs.follow("nope")), "unknown_run", "there is no run 'nope' in "),
     "events": (lambda a: anext(a.queues.events("mial")), "unknown_queue", "there is no queue 'mial': did you mean"),
-    "a token": (lambda a: a.fire(5), "bad_argument", "token=5: give the token of a trigger, or its URL"),
+    "a token": (lambda a: a.waits.fire(5), "bad_argument", "token=5: give the token of a trigger, or its URL"),
     "a letter": (lambda a: a.dead_letters.redrive(5), "bad_argument", "id=5: give the id of a dead letter"),
     "a change": (lambda a: a.state.patch("a", 5), "bad_argument", "change=5: give a function that makes the new"),
     "a flow": (lambda a: a.runs.list(flow=5), "bad_argument", "flow=5: give the name of a flow as a text"),

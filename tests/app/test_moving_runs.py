@@ -58,7 +58,7 @@ async def test_a_run_that_waits_for_an_event_goes_on_elsewhere(app: Any, tmp_pat
         async with new.workers.background():
             await new.emit("paid", {"order": 7, "by": "ada"})
             await _until_trigger(new, run)
-            await new.fire(shop.tokens[-1], "yes")
+            await new.waits.fire(shop.tokens[-1], "yes")
             assert await new.result(run, timeout=20) == [1, "ada", "yes"]
         assert shop.charged == 1
     finally:
@@ -76,7 +76,7 @@ async def test_a_token_works_in_the_store_its_run_was_moved_to(app: Any, tmp_pat
         line = await export_run(a, run)
     new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
     try:
-        await new.fire(token, "yes")
+        await new.waits.fire(token, "yes")
         async with new.workers.background():
             assert await new.result(run, timeout=20) == [1, "ada", "yes"]
     finally:

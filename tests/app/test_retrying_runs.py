@@ -136,7 +136,7 @@ async def test_a_step_that_fails_while_it_waits_for_a_trigger_waits_again_when_i
         broken = False
         await retry_run(a, run)
         await a.wait_for_state(f"{step_job_id(run, 'approve', 1)}.redrive-1", "suspended")
-        await a.fire(tokens[-1], "yes")
+        await a.waits.fire(tokens[-1], "yes")
         assert await a.result(run, timeout=20) == "yes"
 
 

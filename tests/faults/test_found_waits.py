@@ -119,7 +119,7 @@ async def test_a_dead_step_leaves_no_gate_open(backend: Backend, tmp_path: Path)
         await app.emit("go.on")
         await until(lambda: _kinds(app, run, "step.failed"))
         with pytest.raises(TriggerCancelled):
-            await app.fire(tokens[0])
+            await app.waits.fire(tokens[0])
         assert (await app.runs.get(run)).status == "running"
 
 

@@ -36,7 +36,7 @@ async def test_a_cancelled_run_cancels_its_triggers(app: Any) -> None:
         assert reduce_trigger(events).status == "cancelled"
         assert await a.waits.list(run=run) == []
         with pytest.raises(TriggerCancelled):
-            await a.fire(tokens[-1])
+            await a.waits.fire(tokens[-1])
         assert (await a.wait_for_step(run, "approve", "cancelled")).attempt == 1
 
 
@@ -48,7 +48,7 @@ async def test_firing_and_cancelling_at_once_the_trigger_has_one_end(app: Any) -
             await a.wait_for_step(run, "approve", "suspended")
         waits = {wait.run: wait.id for wait in await a.waits.list(limit=100)}
         by_run = {run: next(t for t in tokens if t.startswith(f"{waits[run]}.")) for run in runs}
-        work = [a.fire(by_run[run], {}) for run in runs] + [a.runs.cancel(run) for run in runs]
+        work = [a.waits.fire(by_run[run], {}) for run in runs] + [a.runs.cancel(run) for run in runs]
         await asyncio.gather(*work, return_exceptions=True)
         for run in runs:
             status = await a.wait_for_end(run)

@@ -204,7 +204,7 @@ async def test_a_token_is_stored_as_its_hash(tmp_path: Path) -> None:
     async with TestApp(f"sqlite:///{tmp_path}/penstock.db", handlers=[asking(tokens)]) as trial:
         run = await trial.start("ask")
         await trial.settle()
-        await trial.fire(tokens[0], 1)
+        await trial.waits.fire(tokens[0], 1)
         await trial.finish(run)
         secret = tokens[0].partition(".")[2].encode()
         found = [file for file in tmp_path.rglob("*") if file.is_file() and secret in file.read_bytes()]

@@ -122,7 +122,7 @@ class TriggerWait(Scenario):
         if "fired" not in self._tokens:
             return False
         try:
-            await stage.app.fire(self._tokens["fired"], {"ok": True})
+            await stage.app.waits.fire(self._tokens["fired"], {"ok": True})
         except TriggerError:
             stage.notes["refused"] += 1
             row = await stage.store.waits(run="fired")

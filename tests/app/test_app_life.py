@@ -90,7 +90,7 @@ async def test_everything_that_starts_also_stops(app: Any) -> None:
     async with app(order, ship, add, concurrency=5) as a:
         heard: list[Any] = []
         await a.events.on_kind("flow.completed", heard.append)
-        await a.schedules.add("s", queue="sums", payload=[1], every="1h")
+        await a.schedules.add("s", queue="sums", input=[1], every="1h")
         async with a.workers.background():
             for n in range(5):
                 await a.run_for_result("shop", n)
@@ -243,7 +243,7 @@ def test_a_plain_script(tmp_path: Path) -> None:
                 print([app.jobs.result(id, timeout=20) for id in app.jobs.enqueue_many("sums", [[1], [2]])])
                 print(next(app.runs.follow(run)).kind, app.runs.cancel(run))
                 app.emit("anything", 1)
-                print(app.schedules.add("s", queue="sums", payload=[1], every="1h").id)
+                print(app.schedules.add("s", queue="sums", input=[1], every="1h").id)
             """
         )
     )

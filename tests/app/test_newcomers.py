@@ -49,7 +49,7 @@ async def test_an_empty_key_is_no_key(memory: Any) -> None:
         with pytest.raises(BadId):
             await app.start("nap", "", key="")
         with pytest.raises(BadId):
-            await app.enqueue("pages", 1, id="")
+            await app.enqueue("pages", 1, key="")
         with pytest.raises(BadArgument, match="key=''"):
             await app.emit("order.paid", key="")
 
@@ -70,7 +70,7 @@ async def test_a_child_that_failed_its_parent_takes_no_other_payload(app: Any) -
         await a.jobs.enqueue_tree(Node(bind, "t", id="book", children=[Node(render, 1), Node(render, 13)]))
         await a.wait_for_state("book", "failed")
         for id in ("book-c2", "book"):
-            done = await a.dead_letters.redrive(id, payload=3)
+            done = await a.dead_letters.redrive(id, input=3)
             assert not done.sent
             assert "add " in done.refused[f"{id}.dlq"]
         assert await a.dead_letters.queues() == {"pages-dlq": 1, "books-dlq": 1}
@@ -85,7 +85,7 @@ async def test_a_job_that_is_retried_leaves_no_old_letter(app: Any) -> None:
             raise Permanent(broken[0])
 
     async with app(say) as a, a.workers.background():
-        id = await a.enqueue("words", id="word")
+        id = await a.enqueue("words", key="word")
         await a.wait_for_state(id, "failed")
         assert [one.error["message"] for one in await a.list_dead_letters("words")] == ["first"]
         broken.clear()

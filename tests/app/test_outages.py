@@ -179,7 +179,7 @@ async def _all(events: Any) -> None:
 async def test_what_goes_on_beside_a_worker_is_begun_anew_when_it_fails(
     memory: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(background, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(background, "FIRST_RESTART_PAUSE_S", 0.0)
     tries: list[int] = []
 
     class Ferry:

@@ -18,7 +18,7 @@ from penstock.testing.until import until
 
 @pytest.fixture(autouse=True)
 def _sweeps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working, "SWEEP_EVERY", 0.01)
+    monkeypatch.setattr(working, "SWEEP_INTERVAL_S", 0.01)
 
 
 @flow("quick")
@@ -97,7 +97,7 @@ async def test_a_run_that_waits_is_never_swept_and_one_that_is_takes_all_of_it_a
 async def test_jobs_and_events_by_count(app: Any) -> None:
     async with app(mail, keep_jobs=3, keep_events=4) as a, a.workers.background():
         for n in range(8):
-            await a.enqueue("mail", id=f"m{n}")
+            await a.enqueue("mail", key=f"m{n}")
         for n in range(6):
             await a.emit("noted", n)
 

@@ -88,7 +88,7 @@ def test_runs_jobs_and_schedules() -> None:
         follow = app.runs.follow("o-4", after="0-1")
         assert next(follow).kind == "step.started"
         follow.close()
-        app.schedules.add("s", flow="shop", payload={"id": 1}, every="1h")
+        app.schedules.add("s", flow="shop", input={"id": 1}, every="1h")
         assert ([row.id for row in app.schedules.list()], app.schedules.remove("s")) == (["s"], True)
         assert "shop" in app.describe()["flows"]
         assert (app.reload().queues(), app.registry.queues()) == (["default", "mail"], ["default", "mail"])
@@ -104,7 +104,7 @@ def test_its_parts() -> None:
         assert app.runs.wait("o-13", timeout=20).status == "failed"
         [(id, letter)] = app.dead_letters.list("default")
         assert (letter.error["message"], app.dead_letters.queues()) == ("unlucky", {"default-dlq": 1})
-        app.dead_letters.redrive(id, payload={"id": 3})
+        app.dead_letters.redrive(id, input={"id": 3})
         assert app.result("o-13", timeout=20) == 6
         app.workers.stop()
         stop()

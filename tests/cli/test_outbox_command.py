@@ -53,7 +53,7 @@ async def test_until_it_is_stopped(mine: sqlite3.Connection, child: Callable) ->
 def test_the_statement_for_a_migration(penstock: Callable, project: Path) -> None:
     connection = sqlite3.connect(project / "new.db")
     connection.execute(penstock("outbox", "sql", "--dialect", "sqlite").out)
-    assert connection.execute("SELECT seq, id, what, problem FROM penstock_outbox").fetchall() == []
+    assert connection.execute("SELECT seq, id, summary, error FROM penstock_outbox").fetchall() == []
     connection.close()
     assert "bigint GENERATED ALWAYS AS IDENTITY" in penstock("outbox", "sql").out
     answer = penstock("outbox", "sql", "--json").json

@@ -239,6 +239,6 @@ async def test_a_run_whose_first_job_id_is_taken_is_not_acknowledged(tmp_path: P
 
     async with App(":memory:", handlers=[only, other]) as app:
         with suppress(PenstockError):  # refusing either is an answer
-            await app.enqueue("others", id="order-7.only.1")
+            await app.enqueue("others", key="order-7.only.1")
             await app.start("one", key="order-7")
         assert await app.store.stuck_runs() == []

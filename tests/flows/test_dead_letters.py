@@ -158,7 +158,7 @@ async def test_a_letter_can_be_redriven_again_and_again(app: Any) -> None:
 async def test_a_letter_can_be_sent_with_another_payload(app: Any) -> None:
     async with app(*shop({"yes": True})) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", "bad")
-        await a.dead_letters.redrive(step_job_id(run, "charge", 1), payload="good")
+        await a.dead_letters.redrive(step_job_id(run, "charge", 1), input="good")
         assert await a.result(run, timeout=20) == {"shipped": "good"}
 
 
@@ -313,6 +313,6 @@ async def test_discarding_and_asking_for_what_is_not_there(app: Any) -> None:
             await a.dead_letters.get(letter)
         with pytest.raises(UnknownJob):
             await a.dead_letters.redrive("nothing")
-        impostor = await a.enqueue("pay", {"not": "a letter"}, id="impostor.dlq", delay="1h")
+        impostor = await a.enqueue("pay", {"not": "a letter"}, key="impostor.dlq", delay="1h")
         with pytest.raises(PenstockError, match="not a dead letter"):
             await a.dead_letters.get(impostor)

@@ -35,7 +35,7 @@ async def _state(app: App, id: str, state: JobState) -> Any:
 async def test_a_worker_in_node_does_our_jobs(node: Any, place: str) -> None:
     async with App(place, handlers=[send]) as app:
         await node.ask("work", queue="mail")
-        id = await app.enqueue("mail", PAYLOAD, id="letter-1")
+        id = await app.enqueue("mail", PAYLOAD, key="letter-1")
         row = await _state(app, id, JobState.COMPLETED)
         found = await node.ask("job", queue="mail", id=id)
         assert found["returnvalue"]["by"] == "node"
@@ -46,8 +46,8 @@ async def test_a_worker_in_node_does_our_jobs(node: Any, place: str) -> None:
 async def test_a_delayed_and_a_prioritized_job_reach_a_worker_in_node(node: Any, place: str) -> None:
     async with App(place, handlers=[send]) as app:
         await node.ask("work", queue="mail")
-        await app.enqueue("mail", 1, id="later", delay="300ms")
-        await app.enqueue("mail", 2, id="second", priority=7)
+        await app.enqueue("mail", 1, key="later", delay="300ms")
+        await app.enqueue("mail", 2, key="second", priority=7)
         for id in ("later", "second"):
             await _state(app, id, JobState.COMPLETED)
 
@@ -77,7 +77,7 @@ async def test_a_failure_is_seen_in_node(node: Any, place: str) -> None:
 async def test_node_sees_our_jobs_come_and_go(node: Any, place: str) -> None:
     async with App(place, handlers=[send]) as app:
         await node.ask("events", queue="mail")
-        id = await app.enqueue("mail", 1, id="letter-1")
+        id = await app.enqueue("mail", 1, key="letter-1")
         assert (await node.ask("job", queue="mail", id=id))["state"] == "waiting"
         assert (await node.ask("counts", queue="mail"))["waiting"] == 1
         async with app.workers.background():
@@ -89,7 +89,7 @@ async def test_node_sees_our_jobs_come_and_go(node: Any, place: str) -> None:
 async def test_pausing_goes_both_ways(node: Any, place: str) -> None:
     async with App(place, handlers=[send]) as app:
         await node.ask("pause", queue="mail")
-        id = await app.enqueue("mail", 1, id="letter-1")
+        id = await app.enqueue("mail", 1, key="letter-1")
         store = app.store
         ask = ClaimRequest((QueueDemand("mail", 1),), 30_000, "w1")
         assert (await store.claim(ask)).claims == []

@@ -91,7 +91,7 @@ class Busy:
     def __init__(self, active: int) -> None:
         self.active = active
 
-    def ask(self, _finishing: Counter[str]) -> None:
+    def request_claims(self, _finishing: Counter[str]) -> None:
         return None
 
 

@@ -39,10 +39,10 @@ async def _ends(a: Any, id: str, kind: str = "job.completed") -> None:
 async def test_a_handler_says_what_is_kept(app: Any) -> None:
     async with app(work) as a, a.workers.background():
         for n in range(4):
-            await a.enqueue("q", n, id=f"job-{n}")
+            await a.enqueue("q", n, key=f"job-{n}")
             await _ends(a, f"job-{n}")
         assert await _left(a, JobState.COMPLETED) == ["job-2", "job-3"]
-        await a.enqueue("q", "fail", id="bad")
+        await a.enqueue("q", "fail", key="bad")
         await _ends(a, "bad", "job.failed")
         assert await _left(a, JobState.FAILED) == []
         assert [letter.original_job_id for letter in await a.list_dead_letters("q")] == ["bad"]
@@ -50,9 +50,9 @@ async def test_a_handler_says_what_is_kept(app: Any) -> None:
 
 async def test_enqueue_says_otherwise(app: Any) -> None:
     async with app(work) as a, a.workers.background():
-        await a.enqueue("q", 1, id="gone", keep_completed=0)
+        await a.enqueue("q", 1, key="gone", keep_completed=0)
         await _ends(a, "gone")
-        await a.enqueue("q", "fail", id="seen", keep_failed=True)
+        await a.enqueue("q", "fail", key="seen", keep_failed=True)
         await a.wait_for_state("seen", "failed")
         assert await _left(a, JobState.COMPLETED) == []
 
@@ -65,9 +65,9 @@ async def test_a_job_that_goes_at_once_still_gives_its_result(app: Any) -> None:
             await _ends(a, id)
             await _ends(a, bad, "job.failed")
         assert await a.store.job(id) is None
-        assert await a._enqueuing.result(id, "q") == {"n": 7}
+        assert await a._transactions.direct.jobs.result(id, "q") == {"n": 7}
         with pytest.raises(RunFailed, match="failed: no"):
-            await a._enqueuing.result(bad, "q")
+            await a._transactions.direct.jobs.result(bad, "q")
 
 
 async def test_a_redriven_job_is_kept_as_the_one_that_died(app: Any) -> None:
@@ -80,7 +80,7 @@ async def test_a_redriven_job_is_kept_as_the_one_that_died(app: Any) -> None:
         return "done"
 
     async with app(mended) as a, a.workers.background():
-        await a.enqueue("q", id="bad", keep_failed=0, keep_completed=0)
+        await a.enqueue("q", key="bad", keep_failed=0, keep_completed=0)
         await _ends(a, "bad", "job.failed")
         failing.clear()
         await a.dead_letters.redrive("bad.dlq")
@@ -131,7 +131,7 @@ async def test_a_worker_file_says_it_as_bullmq_does(app: Any, tmp_path: Path) ->
     (tmp_path / "q.py").write_text("config = {'removeOnComplete': 1, 'removeOnFail': True}\ndef handle(input): pass\n")
     async with app(dir=tmp_path) as a, a.workers.background():
         for n in range(2):
-            await a.enqueue("q", id=f"job-{n}")
+            await a.enqueue("q", key=f"job-{n}")
             await _ends(a, f"job-{n}")
         assert await _left(a, JobState.COMPLETED) == ["job-1"]
 

@@ -58,13 +58,13 @@ async def test_many_jobs_are_added_in_order(app: Any) -> None:
 
 async def test_an_id_is_added_once(app: Any) -> None:
     async with app(echo) as a:
-        ids = await asyncio.gather(*(a.enqueue("echo", i, id="only-one") for i in range(50)))
+        ids = await asyncio.gather(*(a.enqueue("echo", i, key="only-one") for i in range(50)))
         assert set(ids) == {"only-one"}
         assert len(await a.jobs.list("echo")) == 1
         assert len(await a.job_events("echo", "job.added")) == 1
         async with a.workers.background():
             first = await a.jobs.result("only-one", timeout=20)
-        await a.enqueue("echo", "after the end", id="only-one")
+        await a.enqueue("echo", "after the end", key="only-one")
         assert await a.jobs.result("only-one", timeout=20) == first
 
 
@@ -90,7 +90,7 @@ async def test_an_id_of_the_callers_own_making(app: Any) -> None:
     async with app(send) as a:
         assert await a.enqueue("mail", {"to": "ann", "n": 1}) == "mail-ann"
         assert await a.enqueue("mail", {"to": "ann", "n": 2}) == "mail-ann"
-        assert await a.enqueue("mail", {"to": "ann"}, id="other") == "other"
+        assert await a.enqueue("mail", {"to": "ann"}, key="other") == "other"
         assert await a.jobs.enqueue_many("mail", [{"to": "bob"}, {"to": "bob"}]) == ["mail-bob", "mail-bob"]
         assert await a.count_waiting("mail") == 3
         with pytest.raises(BadId):
@@ -212,7 +212,7 @@ async def test_bad_jobs_are_refused_at_the_door(memory: Any) -> None:
         with pytest.raises(BadId):
             await a.enqueue("not a queue")
         with pytest.raises(BadId):
-            await a.enqueue("echo", id="12345")
+            await a.enqueue("echo", key="12345")
         with pytest.raises(PayloadError, match="correlation id"):
             await a.enqueue("echo", correlation_id=7)
         assert [row.counts["waiting"] for row in await a.queues.list()] == [0, 0]

@@ -18,7 +18,7 @@ async def echo(input: Any) -> Any:
     return input
 
 
-async def test_a_paused_queue_hands_out_nothing(app: Any) -> None:
+async def test_a_paused_queue_starts_no_job(app: Any) -> None:
     async with app(echo) as a, a.workers.background():
         await a.queues.pause("echo")
         id = await a.enqueue("echo", 1)

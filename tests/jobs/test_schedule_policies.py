@@ -123,7 +123,7 @@ async def test_queue_lets_the_slot_wait(app: Any, clock: FakeClock, target: dict
         a.advance_clock("10s")
         await scene.has_begun(1)
         a.advance_clock("20s")
-        await a._scheduling.scheduler.fire_due()
+        await a._schedule_service.scheduler.fire_due()
         assert ((await row(a)).fired, (await row(a)).next, await started(a)) == (1, START_MS + 20 * S, 1)
         for n in (1, 2):
             scene.let_go(n)  # nothing but its end wakes the scheduler; a plain job's is looked for
@@ -155,7 +155,7 @@ async def test_replace_takes_the_place_of_a_job_that_waits(app: Any, clock: Fake
         await a.schedules.add("s", every="10s", overlap="replace", queue="chores")
         for _ in range(3):
             a.advance_clock("10s")
-            await a._scheduling.scheduler.fire_due()
+            await a._schedule_service.scheduler.fire_due()
             assert await a.count_waiting("chores") == 1
         gone = await a.job_events("chores", "job.cancelled")
         assert [e.subject for e in gone] == [f"s.{START_MS + n * 10 * S}" for n in (1, 2)]
@@ -163,7 +163,7 @@ async def test_replace_takes_the_place_of_a_job_that_waits(app: Any, clock: Fake
         async with a.workers.background():
             await scene.has_begun(3)
             a.advance_clock("10s")
-            await a._scheduling.scheduler.fire_due()
+            await a._schedule_service.scheduler.fire_due()
             assert ((await row(a)).fired, await a.count_waiting("chores")) == (3, 0)
             scene.let_go(3)
             await scene.has_begun(4)
@@ -176,7 +176,7 @@ async def test_a_run_that_was_removed_holds_up_nothing(app: Any, clock: FakeCloc
         for policy in ("skip", "queue", "replace"):
             await a.schedules.add("s", every="10s", overlap=policy, queue="chores")
             a.advance_clock("10s")
-            await a._scheduling.scheduler.fire_due()
+            await a._schedule_service.scheduler.fire_due()
             await a.queues.drain("chores")
         assert (await row(a)).fired == 3
 
@@ -188,7 +188,7 @@ async def test_two_schedulers_replace_a_run_once(shared: Any, clock: FakeClock) 
         await a.schedules.add("s", every="10s", overlap="replace", flow="long")
         for n in range(1, 11):
             clock.advance("10s")
-            counts = await asyncio.gather(*(x._scheduling.scheduler.fire_due() for x in (a, b, a, b)))
+            counts = await asyncio.gather(*(x._schedule_service.scheduler.fire_due() for x in (a, b, a, b)))
             assert sum(counts) == 1
             runs = {run.id: run.status for run in await a.runs.list()}
             assert list(runs.values()).count("running") == 1
@@ -203,17 +203,17 @@ async def test_a_scheduler_that_dies_between_cancelling_and_starting_loses_no_sl
     async with shared(*scene.handlers, clock=clock) as dying, shared(*scene.handlers, clock=clock) as other:
         await dying.schedules.add("s", every="10s", overlap="replace", flow="long")
         clock.advance("10s")
-        await dying._scheduling.scheduler.fire_due()
+        await dying._schedule_service.scheduler.fire_due()
         clock.advance("10s")
 
         async def die(*_: Any, **__: Any) -> bool:
             raise asyncio.CancelledError
 
-        dying._scheduling._commands.start = die
+        dying._schedule_service._commands.start = die
         with pytest.raises(asyncio.CancelledError):
-            await dying._scheduling.scheduler.fire_due()
+            await dying._schedule_service.scheduler.fire_due()
         assert (await other.store.run(f"s.{START_MS + 10 * S}")).status == "cancelled"
-        assert await other._scheduling.scheduler.fire_due() == 1
+        assert await other._schedule_service.scheduler.fire_due() == 1
         assert (await other.store.run(f"s.{START_MS + 20 * S}")).status == "running"
         assert (await row(other)).fired == 2
 
@@ -224,7 +224,7 @@ async def test_slots_missed_while_nothing_ran(app: Any, clock: FakeClock, catch_
         await a.schedules.add("s", every="100s", catch_up=catch_up, queue="chores")
         first = (await row(a)).next
         clock.set_ms(first + 499 * S)
-        await a._scheduling.scheduler.fire_due()
+        await a._schedule_service.scheduler.fire_due()
         added = [e.subject for e in await a.job_events("chores", "job.added")]
         assert added == [f"s.{first + (n - 1) * 100 * S}" for n in slots]
         assert (await row(a)).next == first + 500 * S
@@ -235,7 +235,7 @@ async def test_no_more_than_the_newest_thousand_are_made_up_for(memory: Any, clo
     async with memory(*Scene().handlers, clock=clock) as a:
         await a.schedules.add("s", every="1s", catch_up="all", queue="chores")
         clock.advance("1d")
-        while await a._scheduling.scheduler.fire_due():
+        while await a._schedule_service.scheduler.fire_due():
             pass
         assert ((await row(a)).fired, await skips(a)) == (MOST_MISSED, [("s", "missed")])
         assert (await row(a)).next == clock.now_ms() + S
@@ -249,13 +249,13 @@ async def test_a_limit_and_an_end(app: Any, clock: FakeClock) -> None:
         )
         for _ in range(6):
             clock.advance("10s")
-            await a._scheduling.scheduler.fire_due()
+            await a._schedule_service.scheduler.fire_due()
         assert {r.id: (r.fired, r.next) for r in await a.schedules.list()} == {"s": (3, None), "ends": (2, None)}
         await a.schedules.add("s", every="10s", limit=3, queue="chores")  # a deploy does not begin to count anew
         assert (await row(a)).next is None
         await a.schedules.add("s", every="10s", limit=4, queue="chores")
         clock.advance("10s")
-        await a._scheduling.scheduler.fire_due()
+        await a._schedule_service.scheduler.fire_due()
         assert ((await row(a)).fired, (await row(a)).next) == (4, None)
 
 
@@ -265,14 +265,14 @@ async def test_pause_and_resume(app: Any, clock: FakeClock) -> None:
         assert (await a.schedules.pause("s")).paused
         assert (await a.schedules.pause("s")).paused
         clock.advance("35s")
-        assert await a._scheduling.scheduler.fire_due() == 0
+        assert await a._schedule_service.scheduler.fire_due() == 0
         assert (await a.schedules.add("s", every="10s", queue="chores", priority=2)).paused
         back = await a.schedules.resume("s")
         assert (back.paused, back.next) == (False, START_MS + 40 * S)
         assert (await a.schedules.resume("s")).next == START_MS + 40 * S
-        assert await a._scheduling.scheduler.fire_due() == 0  # what passed meanwhile stays unfired
+        assert await a._schedule_service.scheduler.fire_due() == 0  # what passed meanwhile stays unfired
         clock.advance("5s")
-        assert await a._scheduling.scheduler.fire_due() == 1
+        assert await a._schedule_service.scheduler.fire_due() == 1
         for call in (a.pause_schedule, a.resume_schedule, a.run_schedule):
             with pytest.raises(UnknownSchedule, match="'other'"):
                 await call("other")
@@ -309,7 +309,7 @@ async def test_the_clock_jumps_an_hour_and_back(app: Any, clock: FakeClock) -> N
         added: list[int] = []
         for jump in (0, 3600, 0, -3600, 0, 600, 3600, -3600, 0):
             clock.set_ms(clock.now_ms() + (jump + 600) * S)
-            await a._scheduling.scheduler.fire_due()
+            await a._schedule_service.scheduler.fire_due()
             await a.schedules.add("s", every="10m", catch_up="all", queue="chores")
             events = await a.job_events("chores", "job.added")
             new = [int(e.subject.partition(".")[2]) for e in events[len(added) :]]
@@ -323,15 +323,15 @@ async def test_after_a_jump_back_nothing_fires_until_its_time_comes_again(app: A
     async with app(*Scene().handlers, clock=clock) as a:
         await a.schedules.add("s", every="10m", queue="chores")
         clock.set_ms(START_MS + 3_600_000)
-        assert await a._scheduling.scheduler.fire_due() == 1
+        assert await a._schedule_service.scheduler.fire_due() == 1
         next_ = (await row(a)).next
         clock.set_ms(START_MS)
         await a.schedules.add("s", every="10m", overlap="skip", queue="chores")
         while clock.now_ms() < next_:
-            assert await a._scheduling.scheduler.fire_due() == 0
+            assert await a._schedule_service.scheduler.fire_due() == 0
             clock.advance("100s")
         await a.queues.drain("chores")
-        assert await a._scheduling.scheduler.fire_due() == 1
+        assert await a._schedule_service.scheduler.fire_due() == 1
 
 
 async def test_changes_and_firings_race(shared: Any, clock: FakeClock) -> None:
@@ -341,8 +341,8 @@ async def test_changes_and_firings_race(shared: Any, clock: FakeClock) -> None:
         for n in range(20):
             clock.advance("1s")
             await asyncio.gather(
-                a._scheduling.scheduler.fire_due(),
-                b._scheduling.scheduler.fire_due(),
+                a._schedule_service.scheduler.fire_due(),
+                b._schedule_service.scheduler.fire_due(),
                 a.schedules.add("s", every="1s", catch_up="all", priority=n % 3, queue="chores"),
                 b.schedules.add("s", every="1s", catch_up="all", limit=1000 + n, queue="chores"),
                 a.schedules.pause("s"),
@@ -370,13 +370,13 @@ async def test_what_could_not_be_started_is_not_kept(memory: Any) -> None:
 
     async with memory(typed, typed_job) as a:
         with pytest.raises(SchemaViolation, match="the input of typed"):
-            await a.schedules.add("s", flow="typed", every="1h", payload={"on": 1})
+            await a.schedules.add("s", flow="typed", every="1h", input={"on": 1})
         with pytest.raises(SchemaViolation, match="typed_job"):
-            await a.schedules.add("s", queue="typed-jobs", every="1h", payload="x")
+            await a.schedules.add("s", queue="typed-jobs", every="1h", input="x")
         with pytest.raises(BadSchedule, match="limit=0"):
-            await a.schedules.add("s", queue="typed-jobs", every="1h", payload=1, limit=0)
+            await a.schedules.add("s", queue="typed-jobs", every="1h", input=1, limit=0)
         assert await a.schedules.list() == []
-        await a.schedules.add("s", flow="typed", every="1h", payload={"of": 1})
+        await a.schedules.add("s", flow="typed", every="1h", input={"of": 1})
 
 
 async def test_a_run_for_later_is_listed_and_cancelled_before_it_begins(app: Any, clock: FakeClock) -> None:
@@ -398,10 +398,10 @@ async def test_many_held_slots_do_not_hide_the_others(memory: Any, clock: FakeCl
         for n in range(150):
             await a.schedules.add(f"held-{n}", queue="chores", every="10s", overlap="queue")
         clock.advance("10s")
-        assert await a._scheduling.scheduler.fire_due() == 150
+        assert await a._schedule_service.scheduler.fire_due() == 150
         await a.schedules.add("s", queue="chores", every="11s")
         clock.advance("11s")
-        await a._scheduling.scheduler.fire_due()
+        await a._schedule_service.scheduler.fire_due()
         assert (await row(a)).fired == 1
 
 

@@ -50,7 +50,7 @@ async def reached(app: Any, id: str, times: int) -> None:
 
 async def test_every_hour_starts_a_flow_at_each_slot(app: Any, clock: FakeClock) -> None:
     async with app(report, clock=clock) as a, a.workers.background():
-        row = await a.schedules.add("hourly", flow="report", payload={"x": 1}, every="1h")
+        row = await a.schedules.add("hourly", flow="report", input={"x": 1}, every="1h")
         assert row.next == NEXT_HOUR
         for n in range(1, 4):
             clock.set_ms(NEXT_HOUR + (n - 1) * HOUR)
@@ -66,7 +66,7 @@ async def test_every_hour_starts_a_flow_at_each_slot(app: Any, clock: FakeClock)
 
 async def test_every_adds_a_job(app: Any, clock: FakeClock) -> None:
     async with app(clean, clock=clock) as a, a.workers.background():
-        await a.schedules.add("sweep", queue="clean", payload=7, every="10s", priority=3)
+        await a.schedules.add("sweep", queue="clean", input=7, every="10s", priority=3)
         a.advance_clock("10s")
         id = f"sweep.{START_MS + 10_000}"
         assert (await a.wait_for_state(id, "completed")).priority == 3
@@ -181,7 +181,7 @@ async def test_many_schedulers_racing_for_one_slot(shared: Any, clock: FakeClock
     async with shared(report, clock=clock) as a, shared(report, clock=clock) as b:
         await a.schedules.add("s", flow="report", every="1s")
         clock.advance("1s")
-        counts = await asyncio.gather(*(x._scheduling.scheduler.fire_due() for x in (a, b) for _ in range(10)))
+        counts = await asyncio.gather(*(x._schedule_service.scheduler.fire_due() for x in (a, b) for _ in range(10)))
         assert sum(counts) == 1
         assert len(await a.runs.list()) == 1
 
@@ -216,13 +216,13 @@ async def test_a_schedule_this_worker_cannot_fire_waits_for_one_that_can(
 
 def _count_fires(app: Any) -> list[str]:
     tries: list[str] = []
-    inner = app._scheduling.fire
+    inner = app._schedule_service.fire
 
     async def fire(row: Any, target: Any, decision: Any) -> bool:
         tries.append(row.id)
         return bool(await inner(row, target, decision))
 
-    app._scheduling.fire = fire
+    app._schedule_service.fire = fire
     return tries
 
 
@@ -250,7 +250,7 @@ async def test_other_refusals_of_schedules(memory: Any) -> None:
         with pytest.raises(UnknownFlow):
             await a.schedules.add("s", flow="nothing", every="1h")
         with pytest.raises(NotJSON):
-            await a.schedules.add("s", flow="report", every="1h", payload=object())
+            await a.schedules.add("s", flow="report", every="1h", input=object())
         with pytest.raises(BadId, match=r"'not an id' cannot be used as schedule id: .* at most 160 characters"):
             await a.schedules.add("not an id", flow="report", every="1h")
         with pytest.raises(BadId, match=rf"'{'x' * 161}' cannot be used as schedule id: .* at most 160 characters"):

@@ -25,7 +25,7 @@ def report(schedule: Any = None) -> Any:
 async def kept(app: Any) -> dict[str, Any]:
     """The schedules a worker of this App leaves behind."""
     async with app as a, a.workers.background():
-        await until(lambda: a._scheduling._prepared is a.registry)
+        await until(lambda: a._schedule_service._prepared is a.registry)
         return {row.id: row for row in await a.schedules.list()}
 
 
@@ -46,7 +46,7 @@ async def test_a_schedule_of_each_kind(app: Any, clock: FakeClock) -> None:
 
     async with app(report("*/5 * * * *"), clean, digest, morning, greet, clock=clock) as a, a.workers.background():
         assert a.registry.problems == ()
-        await until(lambda: a._scheduling._prepared is a.registry)
+        await until(lambda: a._schedule_service._prepared is a.registry)
         rows = {row.id: row for row in await a.schedules.list()}
         assert sorted(rows) == ["digest", "morning", "report", "sweep"]
         assert (spec_of(rows["sweep"]).overlap, spec_of(rows["morning"]).catch_up) == ("skip", "none")
@@ -89,7 +89,7 @@ async def test_only_its_own_are_removed(shared: Any, clock: FakeClock) -> None:
 
 async def test_what_it_fired_and_that_it_is_paused_is_kept(shared: Any, clock: FakeClock) -> None:
     async with shared(report("10s"), clock=clock) as a, a.workers.background():
-        await until(lambda: a._scheduling._prepared is a.registry)
+        await until(lambda: a._schedule_service._prepared is a.registry)
         a.advance_clock("10s")
 
         async def fired() -> bool:

@@ -106,14 +106,14 @@ async def test_far_off_retries_on_every_store(app: Any) -> None:
 async def test_a_failure_that_cannot_be_recorded_is_recorded_without_what_is_wrong_with_it(
     memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = JobWork.failed
+    original = JobWork.on_failure
 
     def failed(self: JobWork, failure: Any) -> Any:
         if failure.error.stack is not None:
             raise ZeroDivisionError("a fault of ours")
         return original(self, failure)
 
-    monkeypatch.setattr(JobWork, "failed", failed)
+    monkeypatch.setattr(JobWork, "on_failure", failed)
 
     @job(queue="calls", retry=SOON)
     async def call() -> None:

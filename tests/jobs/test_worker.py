@@ -457,7 +457,7 @@ async def test_another_process_wakes_this_one(shared: Any, shared_url: str) -> N
 
     async def main():
         async with App({shared_url!r}, handlers=[]) as app:
-            await app.enqueue("from-afar", {{"hello": "there"}}, id="sent-from-afar")
+            await app.enqueue("from-afar", {{"hello": "there"}}, key="sent-from-afar")
             print(await app.jobs.result("sent-from-afar", timeout=20))
 
     asyncio.run(main())

@@ -87,7 +87,7 @@ async def test_a_plain_job_and_a_later_attempt() -> None:
 
     configure("info", "json", stream=stream)
     async with App(":memory:", handlers=[send]) as app, app.workers.background():
-        id = await app.enqueue("mail", id="m-1")
+        id = await app.enqueue("mail", key="m-1")
         await app.jobs.result(id, timeout=20)
     said = [line for line in lines(stream) if line["msg"] == "trying"]
     assert [(line["job"], line["attempt"], line["queue"]) for line in said] == [("m-1", 1, "mail"), ("m-1", 2, "mail")]

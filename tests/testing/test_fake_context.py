@@ -29,7 +29,7 @@ def ship(order: dict[str, Any], ctx: SyncContext) -> str:
 
 
 async def test_an_async_step() -> None:
-    ctx = FakeContext(attempt=2, key="k", state={"charges": 4})
+    ctx = FakeContext(attempt=2, idempotency_key="k", state={"charges": 4})
     assert await charge({"id": 7}, ctx) == "k.charge 5"
     assert ctx.emitted == [("order.paid", {"id": 7, "try": 2})]
     assert ctx.logs == [("warning", "charging", {"order": 7})]

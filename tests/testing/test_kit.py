@@ -287,7 +287,7 @@ async def test_the_timeout_names_a_schedule_that_keeps_firing(monkeypatch: pytes
         await ctx.wait.time("10d")
 
     async with TestApp(handlers=[patient, charge, ship]) as app:
-        await app.schedules.add("often", flow=charge, payload={"id": 1}, every="1s")
+        await app.schedules.add("often", flow=charge, input={"id": 1}, every="1s")
         monkeypatch.setattr(auto_clock, "MENTION_SCHEDULE_AFTER_FIRINGS", 1)
         monkeypatch.setattr(auto_clock, "TIMEOUT_S", 1)
         with pytest.raises(
@@ -299,7 +299,7 @@ async def test_the_timeout_names_a_schedule_that_keeps_firing(monkeypatch: pytes
 async def test_a_paused_queue_is_named_instead_of_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto_clock, "TIMEOUT_S", 3600)  # waiting for it would exceed the test's own limit
     async with TestApp(handlers=[charge, ship]) as app:
-        await app.schedules.add("often", flow=charge, payload={"id": 1}, every="1s")
+        await app.schedules.add("often", flow=charge, input={"id": 1}, every="1s")
         await app.queues.pause("default")
         with pytest.raises(
             AssertionError, match=r"queue 'default' has 1 waiting, and it is paused: .*resume\('default'\)"

@@ -145,7 +145,7 @@ def waits() -> None:
         assert_type(app.start(orders, Order(1), delay="1h"), str)
         app.start(nothing)
         app.start("orders", {"id": 1})
-        app.enqueue("mail", {"id": 1}, id="m-1")
+        app.enqueue("mail", {"id": 1}, key="m-1")
         app.schedules.add("nightly", queue="mail", every="1d")
         app.workers.start(concurrency=2)
         assert_type(app.queues.counts("mail"), dict[str, int])

@@ -13,9 +13,8 @@ from typing import Any, ParamSpec, TypeVar
 from ..commit.sink import TransactionSink
 from ..core.errors import UnknownConnection
 from ..ports.store import DatabaseIdentity, Enlists
-from ..transactions.connections.connection import line_of
-from ..transactions.enlist import Enlisting
-from ..transactions.relay_source import now
+from ..transactions.connections.connection import run_blocking, wrap_connection
+from ..transactions.enlist import TransactionWriter
 from .app import App
 
 P = ParamSpec("P")
@@ -70,7 +69,7 @@ class Portal:
             assert isinstance(app.store, Enlists)
             return self.call(app.store.database_identity(fresh=fresh))
 
-        now(Enlisting(app.store, app.settings.namespace, identify).write(tx, sink.units))
+        run_blocking(TransactionWriter(app.store, app.settings.namespace, identify).write(tx, sink.units))
 
     def close(self) -> None:
         """Stop the loop and its threads."""
@@ -83,10 +82,9 @@ class Portal:
 
 def check_blocking(connection: Any) -> None:
     """Raise for an async connection: it belongs to a loop, and the caller has none."""
-    if line_of(connection).waits:
+    if wrap_connection(connection).is_async:
         raise UnknownConnection(
-            f"tx is an async {type(connection).__name__}, which SyncApp cannot wait for: use App, or a connection that "
-            "blocks"
+            f"tx is an async {type(connection).__name__}, which SyncApp cannot await: use App, or a blocking connection"
         )
 
 

@@ -16,7 +16,8 @@ from ..handlers.registry import Registry
 from ..ports.bridge import Bridge
 from ..ports.store import Store
 from ..settings import SettingOptions, Settings
-from ..transactions.relay_source import Connect, now
+from ..transactions.connections.connection import run_blocking
+from ..transactions.relay_source import Connect
 from .app import App, EngineFactory, NotOpen
 from .outbox import Outbox
 from .portal import Portal, check_blocking
@@ -261,7 +262,7 @@ class SyncOutbox:
     def create(self, connection: Any) -> None:
         """Create the table if it does not exist. The caller commits."""
         check_blocking(connection)
-        now(self._outbox.create(connection))
+        run_blocking(self._outbox.create(connection))
 
     def drain(self, connect: Connect) -> int:
         """Relay everything that is in the outbox now and return the number of rows."""

@@ -18,7 +18,7 @@ from ..flows.engine import FlowEngine
 from ..flows.run_record import decode
 from ..ports.store import DatabaseIdentity, Enlists, RunRow
 from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit
-from ..transactions.enlist import Enlisting
+from ..transactions.enlist import TransactionWriter
 from ..worker.outcomes import pack_record
 from .advice import Advice
 from .arguments import text
@@ -83,7 +83,7 @@ class Transactions:
         self._store = runtime.store
         self.writers_to = make
         self.direct = make(runtime.committer)
-        self.enlisting = Enlisting(runtime.store, runtime.bodies.namespace, self.home)
+        self._transaction = TransactionWriter(runtime.store, runtime.bodies.namespace, self._identify_database)
 
     @asynccontextmanager
     async def writers(self, tx: Any) -> AsyncIterator[Writers]:
@@ -94,9 +94,9 @@ class Transactions:
         sink = tx if isinstance(tx, TransactionSink) else TransactionSink()
         yield self.writers_to(sink)
         if sink is not tx:
-            await self.enlisting.write(tx, sink.units)
+            await self._transaction.write(tx, sink.units)
 
-    async def home(self, fresh: bool) -> DatabaseIdentity:
+    async def _identify_database(self, fresh: bool) -> DatabaseIdentity:
         if not isinstance(self._store, Enlists):
-            raise ConfigError("this store is in no database that others connect to")
+            raise ConfigError("this store is not in a database that other programs connect to")
         return await self._store.database_identity(fresh=fresh)

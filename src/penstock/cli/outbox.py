@@ -10,8 +10,8 @@ from cyclopts import Parameter
 
 from ..app import App
 from ..app.store_urls import mask
-from ..transactions.outbox import creation
-from ..transactions.relay_source import Place
+from ..transactions.outbox import create_statement
+from ..transactions.relay_source import RelaySource
 from .errors import warn
 from .options import USUAL_PLACE, Common
 from .parse import read_delay
@@ -40,7 +40,7 @@ def sql(
     common: Common = USUAL_PLACE,
 ) -> int:
     """Print the statement that creates the table, for a migration of your own."""
-    statement = f"{creation(dialect)};"
+    statement = f"{create_statement(dialect)};"
     done(statement, {"dialect": dialect, "sql": statement}, json=common.json)
     return 0
 
@@ -68,13 +68,13 @@ def relay(
 
 
 async def _create(url: str) -> None:
-    place = Place(url)
+    source = RelaySource(url)
     try:
-        line = await place.open()
-        await place.run(creation(line.dialect))
-        await place.finish()
+        connection = await source.open()
+        await source.execute(create_statement(connection.dialect))
+        await source.commit()
     finally:
-        await place.close()
+        await source.close()
 
 
 async def _drain(app: App, url: str) -> int:

@@ -12,7 +12,7 @@ import msgspec
 
 from ..commit.committer import CommitRequest, Committer
 from ..context.context import Context
-from ..context.live_output import NOTHING, Batch, Frames
+from ..context.live_output import EMPTY_BATCH, LiveOutput, OutputBatch
 from ..context.state import StateView
 from ..context.sync_context import SyncContext
 from ..core.clock import Clock
@@ -93,7 +93,7 @@ class Attempt:
         self._sets = 0
         self._writes: dict[str, StateWrite] = {}
         self._session: DurableSession | None = None
-        self._frames: Frames | None = None
+        self._live_output: LiveOutput | None = None
         self._interrupt: Interrupt | None = None
         self._stop_reason: str | None = None
         self._over = False
@@ -153,7 +153,7 @@ class Attempt:
         result_bytes = self._packed(result)
         session = self._session
         if session is None:
-            output = self._silent() if self._frames is None else await self._spoken()
+            output = self._silent() if self._live_output is None else await self._spoken()
             return Success(output, result_bytes, self._emitted, [*self._writes.values()])
         if session.journal.problem is not None:
             raise session.journal.problem  # though the handler caught it
@@ -254,8 +254,8 @@ class Attempt:
         return Failure(await self._spoken(), error, delay, schema_error, writes)
 
     async def _spoken(self) -> AttemptOutput:
-        said = await self._frames.rest() if self._frames is not None else NOTHING
-        return AttemptOutput(said.frames, said.progress, self._started_ms, self._clock.now_ms(), said.logs)
+        batch = await self._live_output.drain() if self._live_output is not None else EMPTY_BATCH
+        return AttemptOutput(batch.events, batch.progress, self._started_ms, self._clock.now_ms(), batch.logs)
 
     def _silent(self) -> AttemptOutput:
         """What a handler that said nothing has to say, as most do."""
@@ -277,10 +277,10 @@ class Attempt:
         )
         return ctx if work.handler.is_async else SyncContext(ctx, self._loop)
 
-    # The handler's voice
+    # What `ctx` calls
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return self._stop_reason is not None
 
     def check(self) -> None:
@@ -315,10 +315,10 @@ class Attempt:
     async def _submit(self, unit: Unit) -> Receipt:
         return await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
 
-    def view(self, prefix: str) -> StateView:
+    def state_view(self, prefix: str) -> StateView:
         return StateView(prefix, self._state, self._clock, self, self._writes)
 
-    async def children(self) -> list[ChildRow]:
+    async def list_children(self) -> list[ChildRow]:
         return await self._jobs.children(self.work.claim.scope) if self._jobs is not None else []
 
     async def remove_job(self, id: str) -> bool:
@@ -394,9 +394,9 @@ class Attempt:
     def _frame(self, kind: str, data: Any, progress: bytes | None = None, line: str | None = None) -> None:
         if self._replaying:
             return  # it was said when the handler first came here
-        if self._frames is None:
-            self._frames = Frames(self._send, lambda n: self._body("buffer.drop", {"dropped": n}), self._loop)
-        self._frames.add(self._body(kind, data), progress, line)
+        if self._live_output is None:
+            self._live_output = LiveOutput(self._send, lambda n: self._body("buffer.drop", {"dropped": n}), self._loop)
+        self._live_output.add(self._body(kind, data), progress, line)
 
     def _body(self, kind: str, data: Any) -> bytes:
         work = self.work
@@ -407,9 +407,9 @@ class Attempt:
         body = Body(kind, work.subject, None, work.step, None, work.shown_correlation, raw, meta)
         return work.bodies.encode(body)
 
-    async def _send(self, said: Batch) -> None:
-        events = [NewEvent(self.work.stream, body) for body in said.frames]
-        unit = Unit(self._unit_id(), claim=self.work.claim, events=events, progress=said.progress, logs=said.logs)
+    async def _send(self, batch: OutputBatch) -> None:
+        events = [NewEvent(self.work.stream, body) for body in batch.events]
+        unit = Unit(self._unit_id(), claim=self.work.claim, events=events, progress=batch.progress, logs=batch.logs)
         receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
         if isinstance(receipt, Fenced):
             # By loss or by cancel: the attempt's own last commit will be told which.
@@ -417,7 +417,7 @@ class Attempt:
 
     # The log of patches
 
-    def written_before(self) -> bool:
+    def count_write(self) -> bool:
         self._sets += 1
         return self._session is not None and self._sets <= self._session.journal.recorded_effects.sets
 
@@ -428,10 +428,10 @@ class Attempt:
     def read_memo(self, name: str) -> bytes | None:
         return self.work.claim.memos.get(name)
 
-    async def apply(self, write: StateWrite, name: str) -> bool:
+    async def commit_patch(self, write: StateWrite, memo: str) -> bool:
         claim = self.work.claim
         assert write.value is not None
-        unit = Unit(self._unit_id(), claim=claim, state=[write], memos=[Memo(claim.scope, name, write.value)])
+        unit = Unit(self._unit_id(), claim=claim, state=[write], memos=[Memo(claim.scope, memo, write.value)])
         receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
         if isinstance(receipt, Fenced):
             raise StaleAttempt(f"attempt {claim.attempt} of {claim.job} lost its lease: nothing more can be recorded")

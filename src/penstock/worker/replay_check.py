@@ -73,5 +73,5 @@ class Rehearsal(Attempt):
     def _frame(self, kind: str, data: Any, progress: bytes | None = None, line: str | None = None) -> None:
         """Likewise."""
 
-    async def apply(self, _write: StateWrite, _name: str) -> bool:
+    async def commit_patch(self, _write: StateWrite, _memo: str) -> bool:
         raise self.session.end()

@@ -261,7 +261,7 @@ class PlainJob(Scenario):
 
     async def drive(self, stage: Stage) -> None:
         async with stage.app.workers.background():
-            await stage.insist(lambda: stage.app.enqueue("mail", {"to": 7}, id="letter"))
+            await stage.insist(lambda: stage.app.enqueue("mail", {"to": 7}, key="letter"))
             stage.acknowledged.add("letter")
             await stage.settle()
             assert await stage.insist(lambda: stage.app.jobs.result("letter")) == "sent"

@@ -543,12 +543,12 @@ class World:
                 raise
 
     async def _mail(self, app: App, id: str) -> None:
-        await app.enqueue("mail", {"to": id}, id=id)
+        await app.enqueue("mail", {"to": id}, key=id)
         self.acknowledged.add(id)
 
     async def _schedule(self, app: App, id: str) -> None:
         if not any(row.id == id for row in await app.schedules.list()):
-            await app.schedules.add(id, queue="mail", every="2s", payload={"to": "tick"})
+            await app.schedules.add(id, queue="mail", every="2s", input={"to": "tick"})
 
     # The end
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock import App
 from penstock.core.errors import StoreUnavailable
-from penstock.testing.contracts.samples import held
+from penstock.testing.contracts.samples import add_and_claim
 from penstock.testing.faults import EffectLog
 from penstock.testing.history import check, read_history
 from penstock.testing.until import until
@@ -51,7 +51,7 @@ class Load:
 
         async def renewed() -> bool:
             try:
-                one = await held(self.app.store, "j")
+                one = await add_and_claim(self.app.store, "j")
                 return self.app.store.renew([one], 30_000) == []
             except StoreUnavailable:
                 return False

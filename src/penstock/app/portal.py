@@ -98,8 +98,8 @@ async def _next(items: AsyncIterator[T]) -> tuple[T] | None:
 class ShutdownSafeExecutor(ThreadPoolExecutor):
     """A thread pool that still works while the interpreter exits.
 
-    When `atexit` handlers run, a pool accepts nothing any more, and from Python 3.12 on no thread can be started. Closing
-    a store needs one, so one is kept ready.
+    When `atexit` handlers run, a pool accepts nothing any more, and from Python 3.12 on no thread can be started.
+    Closing a store needs one, so one is kept ready.
     """
 
     def __init__(self) -> None:

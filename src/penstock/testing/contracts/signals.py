@@ -120,7 +120,7 @@ class SignalsContract(StoreUnderTest):
         for change in changes:
             with store.signals.listen(*topics) as one, store.signals.listen(*topics) as two:
                 await apply(store, change)
-                assert await one.runs.wait(SIGNAL_TIMEOUT_S)
+                assert await one.wait(SIGNAL_TIMEOUT_S)
                 assert await two.wait(SIGNAL_TIMEOUT_S)
 
     async def test_a_listener_sleeps_without_changes(self, store: Store) -> None:

@@ -38,7 +38,7 @@ async def test_a_job_runs_and_gives_its_result(app: Any) -> None:
         id = await a.enqueue("sums", {"a": 1, "b": 2})
         assert await a.jobs.result(id, timeout=20) == 3
         row = await a.jobs.get(id)
-        assert (row.state.value, row.attempt, row.failures, row.result, row.name) == ("completed", 1, 0, b"3", "add")
+        assert (row.state.value, row.attempt, row.failures, row.result, row.name) == ("completed", 1, 0, 3, "add")
         events = [e for e in await a.job_events("sums") if e.subject == id]
         assert [e.kind for e in events] == ["job.added", "job.active", "job.completed"]
         assert events[0].data == {"a": 1, "b": 2}

@@ -60,7 +60,7 @@ class AppHarness(App):
 
     async def wait_for_end(self, run: str) -> str:
         """Wait for a run and return its final status."""
-        return (await self.wait(run, timeout=TEST_TIMEOUT_S)).status
+        return (await self.runs.wait(run, timeout=TEST_TIMEOUT_S)).status
 
     async def run_for_result(self, flow: Any, input: Any = None, **options: Any) -> Any:
         """Start a run and return its result."""

@@ -25,8 +25,8 @@ def mine(project: Path, penstock: Callable) -> Iterator[sqlite3.Connection]:
         answer = penstock("outbox", "create", "--in", "sqlite:///mine.db")
         assert (answer.code, answer.out) == (0, "sqlite:///mine.db has an outbox.\n")
     with SyncApp(STORE, "workers") as app:
-        app.start("greet", "Ada", idempotency_key="ada", tx=connection)
-        app.start("greet", "Bob", idempotency_key="bob", tx=connection)
+        app.start("greet", "Ada", key="ada", tx=connection)
+        app.start("greet", "Bob", key="bob", tx=connection)
     connection.commit()
     yield connection
     connection.close()

@@ -105,7 +105,7 @@ def test_a_run_cancelled_meanwhile_gives_one(child: Callable, project: Path, unt
     running = child("run", "gated", "--key", "mine", "--json")
     until_there(project / "began")
     with SyncApp(handlers=()) as app:
-        assert app.cancel("mine", "no longer wanted")
+        assert app.runs.cancel("mine", "no longer wanted")
     answer = running.end()
     assert answer.code == 1
     assert (answer.json["status"], answer.json["reason"]) == ("cancelled", "no longer wanted")

@@ -41,8 +41,8 @@ async def test_warning_names_the_blocking_handler(warnings: WarningLog) -> None:
     async def greedy(input: Any) -> bool:
         return warnings.has_message.wait(30)  # on the loop's thread, until the warning comes
 
-    async with App(":memory:", handlers=[greedy], lease="500ms") as app, app.working():
-        assert await app.job_result(await app.enqueue("q"), timeout=40)
+    async with App(":memory:", handlers=[greedy], lease="500ms") as app, app.workers.background():
+        assert await app.jobs.result(await app.enqueue("q"), timeout=40)
     assert len(warnings.messages) == 1, "one warning per blockage"
     assert "the event loop has been blocked for " in warnings.messages[0]
     assert f" by greedy ({__file__}:" in warnings.messages[0]

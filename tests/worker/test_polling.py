@@ -67,7 +67,7 @@ async def test_what_is_heard_while_a_commit_is_answered_is_not_lost(app: Any, mo
         await gate.wait()
         return "ended"
 
-    async with app(held) as a, a.working():
+    async with app(held) as a, a.workers.background():
         commit = a.store.commit
 
         async def late(units: Any, ask: Any = None) -> Any:
@@ -86,4 +86,4 @@ async def test_what_is_heard_while_a_commit_is_answered_is_not_lost(app: Any, mo
         for _ in range(100):  # the worker looks, and finds no slot for it
             await asyncio.sleep(0)
         answer.set()
-        assert await a.job_result(second, timeout=20) == "ended"
+        assert await a.jobs.result(second, timeout=20) == "ended"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -36,8 +36,10 @@ from ..ports.unit import (
     Unit,
     WaitChange,
 )
-from .app import App
 from .run_actions import jobs_of
+
+if TYPE_CHECKING:
+    from .app import App
 
 FORMAT = 2
 OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
@@ -99,7 +101,7 @@ def read_line(line: bytes, number: int) -> SavedRun:
 async def all_runs(app: App) -> AsyncIterator[str]:
     """The ids of every run, newest first."""
     before: str | None = None
-    while page := await app.runs(before=before, limit=500):
+    while page := await app.runs.list(before=before, limit=500):
         for row in page:
             yield row.id
         before = page[-1].id

@@ -79,9 +79,9 @@ async def _bench(url: str, jobs: int, flows: int, concurrency: int) -> dict[str,
 
 async def _jobs(app: App, count: int) -> float:
     """Seconds from the first claim to the last commit of jobs that were there before."""
-    await app.enqueue_many("bench-jobs", [None] * count)
+    await app.jobs.enqueue_many("bench-jobs", [None] * count)
     begun = time.perf_counter()
-    async with app.working():
+    async with app.workers.background():
         with app.store.signals.listen("events") as listener:
             while (await app.queues.counts("bench-jobs"))["completed"] < count:
                 await listener.wait(0.05)
@@ -90,16 +90,16 @@ async def _jobs(app: App, count: int) -> float:
 
 async def _flows(app: App, count: int) -> float:
     begun = time.perf_counter()
-    async with app.working():
+    async with app.workers.background():
         runs = await asyncio.gather(*(app.start("bench", n) for n in range(count)))
-        await asyncio.gather(*(app.wait(run, timeout=PATIENCE) for run in runs))
+        await asyncio.gather(*(app.runs.wait(run, timeout=PATIENCE) for run in runs))
     return time.perf_counter() - begun
 
 
 async def _latencies(app: App, count: int) -> list[float]:
     """Milliseconds a step takes from end to end when there is nothing else to do: a run of two, halved."""
     found = []
-    async with app.working():
+    async with app.workers.background():
         for n in range(count):
             begun = time.perf_counter()
             await app.result(await app.start("bench", n), timeout=PATIENCE)

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from ..app.preflight import Checked, check_runs
+from ..app.preflight import PreflightReport
 from ..settings import Settings
 from .errors import warn
 from .options import USUAL_PLACE, Common
@@ -39,13 +39,13 @@ def check(
     return 1 if checked.broken else 0
 
 
-async def _check(common: Common, flow: str | None) -> Checked:
+async def _check(common: Common, flow: str | None) -> PreflightReport:
     check_dir(Settings.load({"dir": common.dir}).dir)  # without code every run would break
     async with acting_app(common) as app:
-        return await check_runs(app, flow)
+        return await app.runs.preflight(flow)
 
 
-def _show(checked: Checked, json: bool) -> None:
+def _show(checked: PreflightReport, json: bool) -> None:
     if json:
         troubles = [{**msgspec.to_builtins(one), "breaks": one.breaks} for one in checked.troubles]
         print_json({"ok": not checked.broken, "runs": checked.runs, "steps": checked.steps, "troubles": troubles})

@@ -48,7 +48,7 @@ async def _dev(concurrency: int | None, common: Common) -> int:
 async def _work_and_watch(app: App, concurrency: int | None, common: Common) -> None:
     folder = _folder(app)
     found = changes(folder)  # from here on, before anyone is told that it watches
-    working = asyncio.create_task(app.run_worker(concurrency=concurrency))
+    working = asyncio.create_task(app.workers.run(concurrency=concurrency))
     watching = asyncio.create_task(_watch(app, folder, found, Manner(common.json, common.debug)))
     with on_stop(lambda: _stop(app)):
         await asyncio.sleep(0)
@@ -57,7 +57,7 @@ async def _work_and_watch(app: App, concurrency: int | None, common: Common) -> 
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         watching.cancel()
         await asyncio.wait((watching,))
-        app.stop_worker()
+        app.workers.stop()
         await working
     if not watching.cancelled():
         watching.result()
@@ -69,7 +69,7 @@ def _folder(app: App) -> Path:
 
 def _stop(app: App) -> None:
     warn(stopping(app))
-    app.stop_worker()
+    app.workers.stop()
 
 
 async def _watch(app: App, folder: Path, changed: AsyncIterator[list[str]], manner: Manner) -> None:

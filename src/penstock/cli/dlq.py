@@ -10,7 +10,7 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ..app import App
-from ..app.queues import Redriven
+from ..app.dead_letters import Redriven
 from ..core.errors import UnknownQueue
 from ..core.ids import dead_letter_id
 from ..core.near_match import did_you_mean
@@ -172,14 +172,14 @@ async def _list(common: Common, queue: str, after: str | None, limit: int) -> li
 
 async def _show(common: Common, id: str) -> DeadLetter:
     async with acting_app(common) as app:
-        return await app.dead_letters.show(id)
+        return await app.dead_letters.get(id)
 
 
 async def _redrive_one(common: Common, id: str, data: list[Any] | None) -> Redriven:
     if data == [None]:
         raise UsageMistake("--payload null: a letter is sent with null only by --all")
     async with acting_app(common) as app:
-        return await app.dead_letters.redrive(id, payload=data[0] if data else None)
+        return await app.dead_letters.redrive(id, input=data[0] if data else None)
 
 
 async def _redrive_all(

@@ -48,5 +48,5 @@ async def _emit(common: Common, kind: str, data: Any, run: str | None, key: str 
     async with working_app(common) if run is None else acting_app(common) as app:
         if run is not None:
             # Without the flow's code nobody here knows what the event starts.
-            app.registry.flow((await app.run(run)).name)
+            app.registry.flow((await app.runs.get(run)).name)
         await app.emit(kind, data, run=run, key=key)

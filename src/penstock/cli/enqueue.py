@@ -55,7 +55,7 @@ async def _enqueue(
     async with working_app(common) as app:
         queue, name = await _target(app, word, name)
         there = await app.store.job(check_job_id(id)) if id is not None else None
-        new = await app.enqueue(queue, payload, name=name, id=id, delay=delay, priority=priority)
+        new = await app.enqueue(queue, payload, name=name, key=id, delay=delay, priority=priority)
     return {"id": new, "queue": queue, "existing": there is not None}
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, BinaryIO
 
 from cyclopts import Parameter
 
-from ..app.export import all_runs, export_run
+from ..app.export import all_runs
 from .confirm import NOT_DONE, Yes, confirmed
 from .errors import UsageMistake, warn
 from .options import USUAL_PLACE, Common
@@ -57,11 +57,11 @@ def export(
 async def _export(common: Common, run: str | None, file: str | None) -> int:
     async with looking_app(common) as app:
         if run is not None:
-            await app.run(run)  # a run that is not there is a mistake
+            await app.runs.get(run)  # a run that is not there is a mistake
         ids = [run] if run is not None else [id async for id in all_runs(app)]
         with _opened(file) as out, progress("Exporting", len(ids)) as advance:
             for id in reversed(ids):  # oldest first
-                out.write(await export_run(app, id) + b"\n")
+                out.write(await app.runs.export(id) + b"\n")
                 advance()
     return len(ids)
 

@@ -35,4 +35,4 @@ def fire(
 
 async def _fire(common: Common, token: str, payload: Any) -> str:
     async with looking_app(common) as app:
-        return await app.fire(token, payload)
+        return await app.waits.fire(token, payload)

@@ -10,10 +10,8 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ..app import App
-from ..core.clock import iso
+from ..app.views import JobView
 from ..core.errors import RunError
-from ..core.payload import unpack
-from ..ports.store import JobRow
 from ..ports.unit import JobState
 from .confirm import NOT_DONE, Yes, confirmed
 from .options import USUAL_PLACE, Common
@@ -78,7 +76,7 @@ def retry(id: str, /, *, common: Common = USUAL_PLACE) -> int:
     id
         The job's id.
     """
-    asyncio.run(_act(common, id, "only a failed or cancelled one can be retried", lambda app: app.queues.retry(id)))
+    asyncio.run(_act(common, id, "only a failed or cancelled one can be retried", lambda app: app.jobs.retry(id)))
     done(f"Job {id} waits again.", {"id": id, "retried": True}, json=common.json)
     return 0
 
@@ -92,7 +90,7 @@ def promote(id: str, /, *, common: Common = USUAL_PLACE) -> int:
     id
         The job's id.
     """
-    asyncio.run(_act(common, id, "only a delayed one can be promoted", lambda app: app.queues.promote(id)))
+    asyncio.run(_act(common, id, "only a delayed one can be promoted", lambda app: app.jobs.promote(id)))
     done(f"Job {id} is due now.", {"id": id, "promoted": True}, json=common.json)
     return 0
 
@@ -108,53 +106,53 @@ def remove(id: str, /, *, yes: Yes = False, common: Common = USUAL_PLACE) -> int
     """
     if not confirmed(f"Delete job {id}?", yes):
         return NOT_DONE
-    asyncio.run(_act(common, id, "it cannot be removed while a worker holds it", lambda app: app.queues.remove(id)))
+    asyncio.run(_act(common, id, "it cannot be removed while a worker holds it", lambda app: app.jobs.remove(id)))
     done(f"Job {id} is gone.", {"id": id, "removed": True}, json=common.json)
     return 0
 
 
-async def _list(common: Common, queue: str, state: JobState | None, after: str | None, limit: int) -> list[JobRow]:
+async def _list(common: Common, queue: str, state: JobState | None, after: str | None, limit: int) -> list[JobView]:
     states = (state,) if state is not None else tuple(one for one in JobState if one not in _ENDED)
     async with looking_app(common) as app:
         await app.queues.counts(queue)  # a queue that is not there is a mistake, not an empty list
-        pages = [await app.queues.jobs(queue, one, after=after, limit=limit) for one in states]
+        pages = [await app.jobs.list(queue, one, after=after, limit=limit) for one in states]
     return [row for page in pages for row in page]
 
 
-async def _job(common: Common, id: str) -> tuple[JobRow, dict[str, int]]:
+async def _job(common: Common, id: str) -> tuple[JobView, dict[str, int]]:
     async with looking_app(common) as app:
-        return await app.queues.job(id), await app.queues.dependencies(id)
+        return await app.jobs.get(id), await app.jobs.count_children(id)
 
 
 async def _act(common: Common, id: str, why_not: str, act: Callable[[App], Awaitable[bool]]) -> None:
     async with looking_app(common) as app:
-        row = await app.queues.job(id)
+        row = await app.jobs.get(id)
         if row.run is not None and row.state in (JobState.FAILED, JobState.CANCELLED):
             why_not = f"it is a step of run {row.run}: use `penstock runs retry {row.run}`"
         if not await act(app):
             raise RunError(f"job {id!r} is {row.state.value}: {why_not}")
 
 
-def job_object(row: JobRow, veil: Veil) -> dict[str, Any]:
+def job_object(row: JobView, veil: Veil) -> dict[str, Any]:
     """The object `jobs --json` prints."""
-    error = unpack(row.error) if row.error is not None else {}
+    error = row.error or {}
     found = {
         "id": row.id,
         "queue": row.queue,
         "name": row.name,
         "state": row.state.value,
         "priority": row.priority,
-        "due": iso(row.due) if row.due and row.state is JobState.DELAYED else None,
+        "due": row.due_at if row.state is JobState.DELAYED else None,
         "attempt": row.attempt,
         "failures": row.failures,
         "crashes": row.crashes,
         "run": row.run,
         "parent": row.parent,
-        "createdAt": iso(row.created),
-        "finishedAt": iso(row.finished) if row.finished is not None else None,
-        "payload": unpack(row.payload),
-        "progress": unpack(row.progress) if row.progress is not None else None,
-        "result": unpack(row.result) if row.result is not None else None,
+        "createdAt": row.created_at,
+        "finishedAt": row.finished_at,
+        "input": row.input,
+        "progress": row.progress,
+        "result": row.result,
         "error": error.get("error"),
     }
-    return veil.over(found, "payload", "progress", "result", "error")
+    return veil.over(found, "input", "progress", "result", "error")

@@ -49,10 +49,10 @@ async def work_and_watch(
     app: App, flow: str, id: str, console: Console | None, *, keep: bool = True, place: str = ""
 ) -> FlowView:
     """Works on a flow's queues and draws the run until it ends, or until a signal; gives the run as it is then."""
-    if (await app.run(id)).completed_at is not None:
+    if (await app.runs.get(id)).completed_at is not None:
         return await watch(app, id, console, keep=keep)
     queues = sorted({step.handler.home for step in app.registry.flow(flow).steps.values()})
-    working = asyncio.create_task(app.run_worker(queues))
+    working = asyncio.create_task(app.workers.run(queues))
     watching = asyncio.create_task(watch(app, id, console, keep=keep))
     with on_stop(lambda: watching.cancel(), how_to_resume(flow, id, place)):
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
@@ -60,11 +60,11 @@ async def work_and_watch(
         await asyncio.wait((watching,))
         if watching.cancelled() and not working.done():
             warn(stopping(app))
-        app.stop_worker()
+        app.workers.stop()
         await working
     if not watching.cancelled():
         return watching.result()
-    view = await app.run(id)
+    view = await app.runs.get(id)
     if console is not None and view.completed_at is not None:  # it ended while it was being stopped
         console.print(Picture(view, app.clock))
     return view

@@ -12,15 +12,14 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ..app import App
-from ..app.options import RunSearch
-from ..app.queues import Redriven
-from ..app.run_actions import replay_run, retry_run
-from ..core.clock import iso
+from ..app.dead_letters import Redriven
+from ..app.options import UNSET
+from ..app.views import RunSummary
+from ..core.clock import from_iso
 from ..core.durations import show_ms
 from ..core.errors import RunError, UnknownFlow
 from ..core.near_match import did_you_mean
 from ..flows.reducer import FlowView
-from ..ports.store import RunRow
 from .confirm import NOT_DONE, Yes, confirmed
 from .dlq import told
 from .errors import warn
@@ -55,16 +54,16 @@ def list_runs(
     common: Common = USUAL_PLACE,
 ) -> int:
     """List runs, newest first; 'runs show ID' shows one with its steps."""
-    which = RunSearch(
-        flow=flow,
-        status=status,
-        tags=read_tags(tag),
-        where=read_input(where, "--where"),
-        since=read_ago(since, "--since"),
-        until=read_ago(until, "--until"),
-        before=before,
-        limit=read_limit(limit),
-    )
+    which: dict[str, Any] = {
+        "flow": flow,
+        "status": status,
+        "tags": read_tags(tag),
+        "where": read_input(where, "--where"),
+        "since": read_ago(since, "--since"),
+        "until": read_ago(until, "--until"),
+        "before": before,
+        "limit": read_limit(limit),
+    }
     rows = asyncio.run(_list(common, which))
     none = "No runs." if flow is None else f"No runs of flow {flow}."
     show_list([_object(row) for row in rows], _SHOWN, json=common.json, none=none)
@@ -212,13 +211,13 @@ def replay(
     return 0
 
 
-async def _list(common: Common, which: RunSearch) -> list[RunRow]:
+async def _list(common: Common, which: dict[str, Any]) -> list[RunSummary]:
     async with looking_app(common) as app:
         if (before := which.get("before")) is not None:
-            await app.run(before)  # a run that is not there is a mistake, not the end of the list
-        rows, flow = await app.runs(**which), which.get("flow")
-        if flow is not None and not rows and not await app.runs(flow=flow, limit=1):
-            known = sorted({row.flow for row in await app.runs(limit=1000)})
+            await app.runs.get(before)  # a run that is not there is a mistake, not the end of the list
+        rows, flow = await app.runs.list(**which), which.get("flow")
+        if flow is not None and not rows and not await app.runs.list(flow=flow, limit=1):
+            known = sorted({row.flow for row in await app.runs.list(limit=1000)})
             if hint := did_you_mean(flow, known):
                 raise UnknownFlow(f"there is no run of flow {flow!r}: {hint}")
         return rows
@@ -226,25 +225,25 @@ async def _list(common: Common, which: RunSearch) -> list[RunRow]:
 
 async def _show(common: Common, id: str) -> tuple[FlowView, int]:
     async with looking_app(common) as app:
-        return await app.run(id), app.clock.now_ms()
+        return await app.runs.get(id), app.clock.now_ms()
 
 
 async def _pause(common: Common, id: str, reason: str) -> None:
     async with looking_app(common) as app:
-        if not await app.pause(id, reason):
-            raise RunError(f"run {id!r} is {(await app.run(id)).status}: it cannot be paused")
+        if not await app.runs.pause(id, reason):
+            raise RunError(f"run {id!r} is {(await app.runs.get(id)).status}: it cannot be paused")
 
 
 async def _resume(common: Common, id: str, reason: str) -> None:
     async with looking_app(common) as app:
-        if not await app.resume(id, reason):
-            raise RunError(f"run {id!r} is {(await app.run(id)).status}, not paused")
+        if not await app.runs.resume(id, reason):
+            raise RunError(f"run {id!r} is {(await app.runs.get(id)).status}, not paused")
 
 
 async def _fork(common: Common, id: str, at: str, key: str | None) -> str:
     async with acting_app(common) as app:
         used = await _is_used(app, key)
-        new = await app.fork(id, at, key=key)
+        new = await app.runs.fork(id, at, key=key)
         if used:
             warn(f"Run {new} was there already: its key had been used, and nothing was started.")
         return new
@@ -252,20 +251,20 @@ async def _fork(common: Common, id: str, at: str, key: str | None) -> str:
 
 async def _cancel(common: Common, id: str, reason: str) -> None:
     async with looking_app(common) as app:
-        if not await app.cancel(id, reason):
-            status = (await app.run(id)).status
+        if not await app.runs.cancel(id, reason):
+            status = (await app.runs.get(id)).status
             raise RunError(f"run {id!r} is {status}: there is nothing left to cancel")
 
 
 async def _retry(common: Common, id: str) -> Redriven:
     async with acting_app(common) as app:
-        return await retry_run(app, id)
+        return await app.runs.retry(id)
 
 
 async def _replay(common: Common, id: str, given: list[Any] | None, key: str | None) -> str:
     async with acting_app(common) as app:
         used = await _is_used(app, key)
-        new = await replay_run(app, id, given, key)
+        new = await app.runs.replay(id, input=UNSET if given is None else given[0], key=key)
         if used:
             warn(f"Run {new} was there already: its key had been used, and nothing was started.")
         return new
@@ -280,13 +279,13 @@ def _extras(view: FlowView) -> list[str]:
     return [f"input {one_line(view.input, WIDE)}", *logs]
 
 
-def _object(row: RunRow) -> dict[str, Any]:
-    times = {"createdAt": iso(row.created), "updatedAt": iso(row.updated), "took": _took(row) or None}
+def _object(row: RunSummary) -> dict[str, Any]:
+    times = {"createdAt": row.started_at, "updatedAt": row.updated_at, "took": _took(row) or None}
     return {"id": row.id, "flow": row.flow, "status": row.status, "closed": row.closed, **times}
 
 
-def _took(row: RunRow) -> str:
-    return show_ms(row.updated - row.created) if row.closed else ""
+def _took(row: RunSummary) -> str:
+    return show_ms(from_iso(row.updated_at) - from_iso(row.started_at)) if row.closed else ""
 
 
 class _Stopped:

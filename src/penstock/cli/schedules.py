@@ -10,11 +10,11 @@ from typing import Annotated, Any
 from cyclopts import App as Commands
 from cyclopts import Parameter
 
-from ..core.clock import SystemClock, iso
+from ..app.views import ScheduleView
+from ..core.clock import SystemClock, from_iso
 from ..core.durations import show_ms
 from ..core.errors import UnknownSchedule
-from ..ports.store import ScheduleRow
-from ..schedules.spec import CatchUp, Overlap, ScheduleSpec, spec_of, target_of
+from ..schedules.spec import CatchUp, Overlap
 from .confirm import NOT_DONE, Yes, confirmed
 from .errors import warn
 from .options import USUAL_PLACE, Common
@@ -79,10 +79,10 @@ def add(
     id
         The schedule's id.
     """
-    target = {"flow": flow, "queue": queue, "name": name, "payload": read_input(input), "priority": priority}
+    target = {"flow": flow, "queue": queue, "name": name, "input": read_input(input), "priority": priority}
     row = asyncio.run(_add(common, id, when, target))
     about = schedule_object(row)
-    if when.at is not None and row.next is not None and row.next < SystemClock().now_ms():
+    if when.at is not None and row.next_at is not None and from_iso(row.next_at) < SystemClock().now_ms():
         warn(f"--at {when.at} is past: it fires as soon as a worker runs.")
     done(f"Schedule {id} fires {about['when']}, next at {about['next']}.", about, json=common.json)
     return 0
@@ -147,47 +147,48 @@ def run_now(id: str, /, *, common: Common = USUAL_PLACE) -> int:
     return 0
 
 
-def schedule_object(row: ScheduleRow) -> dict[str, Any]:
+def schedule_object(row: ScheduleView) -> dict[str, Any]:
     """The object `schedules --json` prints."""
-    spec, target = spec_of(row), target_of(row)
     return {
         "id": row.id,
-        "starts": f"flow {target.flow}" if target.flow is not None else f"job of {target.queue}",
-        "when": _when(spec),
-        "next": iso(row.next) if row.next is not None else None,
-        "last": iso(row.last) if row.last is not None else None,
+        "starts": f"flow {row.flow}" if row.flow is not None else f"job of {row.queue}",
+        "when": _when(row),
+        "next": row.next_at,
+        "last": row.last_at,
         "fired": row.fired,
         "paused": row.paused,
-        "overlap": spec.overlap,
-        "catchUp": spec.catch_up,
-        "limit": spec.limit,
-        "start": iso(spec.start_ms) if spec.start_ms is not None else None,
-        "end": iso(spec.end_ms) if spec.end_ms is not None else None,
-        "origin": spec.origin,
-        "input": target.payload,
+        "overlap": row.overlap,
+        "catchUp": row.catch_up,
+        "limit": row.limit,
+        "start": row.start,
+        "end": row.end,
+        "origin": row.origin,
+        "input": row.input,
     }
 
 
-def _when(spec: ScheduleSpec) -> str:
-    if spec.every_ms is not None:
-        return f"every {show_ms(spec.every_ms)}"
-    if spec.at_ms is not None:
-        return f"once at {iso(spec.at_ms)}"
-    return f"{spec.cron} {spec.tz}"
+def _when(row: ScheduleView) -> str:
+    if row.every_ms is not None:
+        return f"every {show_ms(row.every_ms)}"
+    if row.at is not None:
+        return f"once at {row.at}"
+    return f"{row.cron} {row.tz}"
 
 
-async def _list(common: Common) -> list[ScheduleRow]:
+async def _list(common: Common) -> list[ScheduleView]:
     async with looking_app(common) as app:
-        return await app.schedules()
+        return await app.schedules.list()
 
 
-async def _add(common: Common, id: str, when: When, target: dict[str, Any]) -> ScheduleRow:
+async def _add(common: Common, id: str, when: When, target: dict[str, Any]) -> ScheduleView:
     check_kept(common)
     every = read_delay(when.every, "--every")
     moments = {name: _moment(getattr(when, name), f"--{name}") for name in ("at", "start", "end")}
     times: dict[str, Any] = {"every": every, "cron": when.cron, "tz": when.tz, **moments}
     async with working_app(common) as app:
-        return await app.schedule(id, **target, **times, limit=when.limit, overlap=when.overlap, catch_up=when.catch_up)
+        return await app.schedules.add(
+            id, **target, **times, limit=when.limit, overlap=when.overlap, catch_up=when.catch_up
+        )
 
 
 def _moment(text: str | None, option: str) -> datetime | None:
@@ -195,22 +196,22 @@ def _moment(text: str | None, option: str) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
 
 
-async def _pause(common: Common, id: str) -> ScheduleRow:
+async def _pause(common: Common, id: str) -> ScheduleView:
     async with looking_app(common) as app:
-        return await app.pause_schedule(id)
+        return await app.schedules.pause(id)
 
 
-async def _resume(common: Common, id: str) -> ScheduleRow:
+async def _resume(common: Common, id: str) -> ScheduleView:
     async with looking_app(common) as app:
-        return await app.resume_schedule(id)
+        return await app.schedules.resume(id)
 
 
 async def _run_now(common: Common, id: str) -> str:
     async with acting_app(common) as app:
-        return await app.run_schedule(id)
+        return await app.schedules.run_now(id)
 
 
 async def _remove(common: Common, id: str) -> None:
     async with looking_app(common) as app:
-        if not await app.unschedule(id):
+        if not await app.schedules.remove(id):
             raise UnknownSchedule(f"there is no schedule {id!r}: `penstock schedules` lists them")

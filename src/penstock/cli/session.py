@@ -99,7 +99,7 @@ PATIENCE = "1m"
 @asynccontextmanager
 async def begun(app: App) -> AsyncIterator[bool]:
     """The App is open inside. A server that cannot be reached is waited for; False if a signal came before it was."""
-    opening = asyncio.create_task(app.open(patience=PATIENCE))
+    opening = asyncio.create_task(app.open(connect_timeout=PATIENCE))
     with on_stop(opening.cancel):
         await asyncio.wait((opening,))
     if opening.cancelled():

@@ -41,7 +41,7 @@ async def start_run(app: App, flow: str, starting: Starting) -> str:
     return await app.start(
         flow,
         read_input(starting.input),
-        idempotency_key=starting.key,
+        key=starting.key,
         delay=read_delay(starting.delay),
         priority=starting.priority,
         tags=read_tags(starting.tag) or None,

@@ -36,7 +36,7 @@ def tail(run: str, /, *, common: Common = USUAL_PLACE) -> int:
 
 async def _tail(common: Common, run: str) -> FlowView | None:
     async with looking_app(common) as app:
-        await app.run(run)  # a run that is not there is a mistake
+        await app.runs.get(run)  # a run that is not there is a mistake
         watching = asyncio.create_task(watch(app, run, Console(), draw=Timeline))
         with on_stop(lambda: watching.cancel()):
             await asyncio.wait((watching,))

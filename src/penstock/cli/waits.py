@@ -51,15 +51,15 @@ def new_token(
 
 async def _token(common: Common, trigger: str) -> tuple[str, str]:
     async with looking_app(common) as app:
-        token = await app.trigger_token(trigger)
+        token = await app.waits.token(trigger)
         return token, f"{app.settings.public_url.rstrip('/')}/api/triggers/{token}"
 
 
 async def _list(common: Common, run: str | None, kind: str | None, after: str | None, limit: int) -> list[WaitView]:
     async with looking_app(common) as app:
         if run is not None:
-            await app.run(run)  # a run that is not there is a mistake, not one that waits for nothing
-        return await app.waits(run=run, kind=kind, after=after, limit=limit)
+            await app.runs.get(run)  # a run that is not there is a mistake, not one that waits for nothing
+        return await app.waits.list(run=run, kind=kind, after=after, limit=limit)
 
 
 def _object(wait: WaitView) -> dict[str, Any]:

@@ -56,7 +56,7 @@ async def _work(queues: str | None, concurrency: int | None, common: Common, par
 
 
 async def _work_until_stopped(app: App, concurrency: int | None, common: Common, parent: int | None) -> None:
-    working = asyncio.create_task(app.run_worker(concurrency=concurrency))
+    working = asyncio.create_task(app.workers.run(concurrency=concurrency))
     orphaned = asyncio.create_task(_watch_parent(app, parent))
     with on_stop(lambda: _stop(app)):
         await asyncio.sleep(0)
@@ -91,13 +91,13 @@ async def _watch_parent(app: App, parent: int | None) -> None:
     while parent is not None:
         await asyncio.sleep(PARENT_LOOK)
         if os.getppid() != parent:  # and nobody reads what is said here any more
-            app.stop_worker()
+            app.workers.stop()
             return
 
 
 def _stop(app: App) -> None:
     warn(stopping(app))
-    app.stop_worker()
+    app.workers.stop()
 
 
 def _stop_all(app: App, together: Processes) -> None:

@@ -61,10 +61,9 @@ encode_options = msgspec.json.Encoder().encode
 class JobEngine:
     """Opens claims of plain jobs."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-    ) -> None:
+    kind = "job"
+
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     async def open(self, claim: Claim) -> JobWork:

@@ -8,7 +8,7 @@
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt
     ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·
     │   │                        StaleAttempt · ContextClosed · AwaitTimeout · CallFailed · VersionMismatch ·
-    │   │                        ChildFailed · ChildrenPending
+    │   │                        ChildFailed · ChildrenPending · RunnerLost
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
     │                            HistoryLimit
     ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature

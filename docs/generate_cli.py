@@ -11,7 +11,7 @@ from pathlib import Path
 from cyclopts import App
 from rich.console import Console
 
-from penstock.cli.commands import commands
+from penstock.cli.commands import build_parser
 
 PAGE = Path(__file__).parent / "reference" / "cli.md"
 WIDTH = 100
@@ -51,7 +51,7 @@ def page() -> str:
 def _all() -> Iterator[list[str]]:
     """The words every command is called by, in the order of the table of commands."""
     yield ["penstock"]
-    yield from _below(commands(), ["penstock"])
+    yield from _below(build_parser(), ["penstock"])
 
 
 def _below(parent: App, words: list[str]) -> Iterator[list[str]]:
@@ -64,7 +64,7 @@ def _below(parent: App, words: list[str]) -> Iterator[list[str]]:
 def _help(words: list[str]) -> str:
     shown = io.StringIO()
     console = Console(file=shown, width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
-    commands().help_print(words[1:], console=console)
+    build_parser().help_print(words[1:], console=console)
     return "\n".join(line.rstrip() for line in shown.getvalue().strip().splitlines())
 
 

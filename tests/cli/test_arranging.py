@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.argv import arranged
-from penstock.cli.commands import commands
+from penstock.cli.argv import split_command_line
+from penstock.cli.commands import build_parser
 
 
 @pytest.fixture
@@ -85,4 +85,4 @@ def test_the_rest_is_left_alone() -> None:
         [],
         ["--help"],
     ):
-        assert arranged(args, commands()).args == args
+        assert split_command_line(args, build_parser()).args == args

@@ -215,7 +215,7 @@ def test_the_summary(child: Callable) -> None:
 
 
 async def test_looking_sees_what_is_added_changed_and_removed(tmp_path: Path) -> None:
-    file, changes = tmp_path / "a.py", watching.polled(tmp_path, watching.look(tmp_path), every=0.005)
+    file, changes = tmp_path / "a.py", watching.poll_files(tmp_path, watching.take_snapshot(tmp_path), every=0.005)
 
     def grow(file: Path) -> None:
         with file.open("a") as out:

@@ -15,7 +15,7 @@ import pytest
 from cyclopts import App as Parser
 
 from penstock.cli import session as beginning
-from penstock.cli.commands import COMMANDS, commands
+from penstock.cli.commands import COMMANDS, build_parser
 from penstock.stores.sqlite import connection
 
 # What a command is given where it needs something; by the name of its parameter.
@@ -46,7 +46,7 @@ def _below(parser: Parser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, C
         yield from _below(command, (*words, name))
 
 
-EVERY = dict(_below(commands()))
+EVERY = dict(_below(build_parser()))
 
 
 def call_of(name: str) -> list[str]:
@@ -76,7 +76,7 @@ def refused(penstock: Callable, project: Path) -> Callable[..., str]:
 
 
 def test_the_table_and_the_parser_name_the_same_commands() -> None:
-    assert [name for name in commands() if not name.startswith("-")] == list(COMMANDS)
+    assert [name for name in build_parser() if not name.startswith("-")] == list(COMMANDS)
     assert {name.partition(" ")[0] for name in EVERY} == set(COMMANDS)
 
 

@@ -65,7 +65,7 @@ def test_a_bug_of_ours(penstock: Callable, monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(run, "working_app", broken)
+    monkeypatch.setattr(run, "build_worker_app", broken)
     answer = penstock("run", "greet", "--json")
     error = error_of(answer)
     assert (answer.code, answer.out, error["code"]) == (70, "", "internal")

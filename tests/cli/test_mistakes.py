@@ -101,7 +101,7 @@ def test_a_bug_of_ours_says_so(penstock: Callable, monkeypatch: pytest.MonkeyPat
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(run, "working_app", broken)
+    monkeypatch.setattr(run, "build_worker_app", broken)
     answer = penstock("run", "greet")
     assert answer.code == 70
     assert "ZeroDivisionError: oh; this should not happen" in answer.err

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.cli.run_view import Picture, one_line, plain, rows_of
+from penstock.cli.run_view import RunPanel, build_rows, one_line, render_text
 from penstock.core.clock import from_iso
 from penstock.flows.reducer import FlowView, StepView
 from penstock.testing.clock import FakeClock
@@ -26,7 +26,7 @@ def drawn(run: FlowView, width: int = 100, height: int = 25) -> list[str]:
     """What a person would see."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width, height=height, color_system=None)
-    console.print(Picture(run, FakeClock(NOW)))
+    console.print(RunPanel(run, FakeClock(NOW)))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -40,7 +40,7 @@ RUNNING = view(
 
 
 def test_a_running_run_in_a_pipe() -> None:
-    assert plain(RUNNING, NOW).splitlines() == [
+    assert render_text(RUNNING, NOW).splitlines() == [
         "shop r-1 running 2.5 s",
         "  ✓ pack     12 ms",
         "  ↻ charge          attempt 2  again in 500 ms: declined",
@@ -59,7 +59,7 @@ def test_the_same_on_a_terminal() -> None:
 
 
 def test_without_unicode() -> None:
-    assert plain(RUNNING, NOW, unicode=False).isascii()
+    assert render_text(RUNNING, NOW, unicode=False).isascii()
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def test_without_unicode() -> None:
 )
 def test_how_it_ended(rest: dict[str, Any], last: str) -> None:
     run = view(StepView("pack", status="completed"), **rest)
-    assert plain(run, NOW).splitlines()[-1] == last
+    assert render_text(run, NOW).splitlines()[-1] == last
     assert drawn(run)[-1] == last
 
 
 def test_many_instances_become_one_row_and_its_failures() -> None:
     steps = [StepView("line", n, "completed", completed_at=START) for n in range(1, 98)]
     steps += [StepView("line", 98, "failed", error="broken"), StepView("line", 99, "running"), StepView("line", 100)]
-    rows = rows_of(view(*steps), NOW)
+    rows = build_rows(view(*steps), NOW)
     assert [row.name for row in rows] == ["line ×100", "line#98"]
     assert rows[0].note == "97 completed, 1 failed, 1 running, 1 pending"
 
@@ -90,7 +90,7 @@ def test_a_step_that_waits_for_several_says_all_of_them() -> None:
         {"type": "event", "data": {"eventKind": "order.paid", "match": {"order": 7}}},
         {"type": "trigger", "data": {"name": "approval"}},
     ]
-    (row,) = rows_of(view(step), NOW)
+    (row,) = build_rows(view(step), NOW)
     assert (
         row.detail == 'for order.paid {"order":7}, for trigger approval, until 2026-01-01T00:01:02.500Z (in 1 min 0 s)'
     )

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..commit.committer import Committer
+from ..commit.runtime import Runtime
 from ..commit.sink import CommandSink
 from ..core.clock import Clock, SystemClock, datetime_ms, iso
 from ..core.durations import Duration, to_ms
@@ -30,7 +31,6 @@ from ..core.retry import Retries
 from ..durable.trigger_commands import Signature, TriggerCommands
 from ..flows.delivery import Deliveries
 from ..flows.engine import FlowEngine
-from ..flows.fork import Forks
 from ..flows.reducer import FlowView
 from ..flows.start_on import Starters, start_inputs
 from ..handlers.decorators import FlowDefinition, definitions_in
@@ -124,7 +124,7 @@ class App:
             configure(self.settings.log, self.settings.log_format, redactor=redactor)
         self.clock: Clock = clock or SystemClock()
         self.registry = self._load(handlers, dir is not None or (handlers is None and "PENSTOCK_DIR" in os.environ))
-        self._recorder = EventBodies(self.settings.namespace, redactor)
+        self._bodies = EventBodies(self.settings.namespace, redactor)
         self._store = store
         self._bridges = tuple(several(bridges, "bridges"))
         self._prefix = f"{os.urandom(6).hex()}-"
@@ -152,49 +152,30 @@ class App:
         committer = Committer(store)
         self.store = store
         self._committer = committer
-        self._engine = FlowEngine(
-            lambda: self.registry, store, self._recorder, self.clock, self._unit_id, self.settings.public_url
-        )
-        self._triggers = TriggerCommands(store, committer, self._recorder, self.clock, self._unit_id)
-        self._deliveries = Deliveries(
-            store, committer, self._recorder, self.clock, self._unit_id, self._start_on_event, self._emit_to
-        )
-        self._starters = Starters(store, committer, self.clock, self._unit_id)
-        self._jobs = JobEngine(lambda q, n: self.registry.job(q, n), self._recorder, self.clock, self._unit_id, store)
-        self._doubts = Doubts(store, self._recorder, lambda: self.registry)
-        self._transactions = Transactions(store, committer, self._engine, self._make_writers)
+        runtime = Runtime(store, committer, self._bodies, self.clock, self._unit_id, lambda: self.registry)
+        self._runtime = runtime
+        self._engine = FlowEngine(runtime, self.settings.public_url)
+        self._triggers = TriggerCommands(runtime)
+        self._deliveries = Deliveries(runtime, self._start_on_event, self._emit_to)
+        self._starters = Starters(runtime)
+        self._jobs = JobEngine(runtime)
+        self._doubts = Doubts(runtime)
+        self._transactions = Transactions(runtime, self._make_writers)
         direct = self._transactions.direct
         self._commands, self._runs, self._enqueuing = direct.commands, direct.runs, direct.enqueuing
         self.events = direct.events
         self.outbox = Outbox(committer, self.settings.namespace)
-        self.state = AppState(store, committer, self.clock, self._unit_id)
-        self.queues = Queues(store, self._recorder, lambda: self.registry.queues())
-        self.dead_letters = DeadLetters(
-            store, self._commands, committer, self._recorder, self._unit_id, lambda: self.registry.handlers()
-        )
-        self._families = Families(
-            self._enqueuing, committer, self._unit_id, lambda: [one.handler for one in self.registry.jobs.values()]
-        )
-        self._scheduling = Scheduling(
-            store,
-            committer,
-            self._commands,
-            self._enqueuing,
-            self._recorder,
-            self.clock,
-            self._unit_id,
-            lambda: self.registry,
-        )
+        self.state = AppState(runtime)
+        self.queues = Queues(runtime)
+        self.dead_letters = DeadLetters(runtime, self._commands)
+        self._families = Families(runtime, self._enqueuing)
+        self._scheduling = Scheduling(runtime, self._commands, self._enqueuing)
         self._working = Working(
-            store,
-            committer,
+            runtime,
             self.open_claim,
             self._scheduling,
             self._starters,
-            self.clock,
-            self._unit_id,
             self.settings,
-            lambda: self.registry,
             self._bridges,
             lambda: moving(self, self._files_bridges),
         )
@@ -519,7 +500,7 @@ class App:
 
     def follow(self, id: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """A run's events, then live."""
-        return once_known(lambda: self._row(id), self.events.subscribe(self._recorder.flow(id), after=after))
+        return once_known(lambda: self._row(id), self.events.subscribe(self._bodies.flow(id), after=after))
 
     # Parts
 
@@ -538,9 +519,7 @@ class App:
         await self._commands.emit(run, kind, data, key=key)
 
     def _make_writers(self, sink: CommandSink) -> Writers:
-        forks = Forks(self._engine, self._committer, self.store)
-        registry = lambda: self.registry  # noqa: E731
-        return Writers(self.store, sink, self._engine, forks, self._doubts, registry, mask(self.settings.url))
+        return Writers(self._engine, sink, self._doubts, mask(self.settings.url))
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, dir_given: bool) -> Registry:
         self._given = from_functions(several(handlers, "handlers")) if handlers is not None else []

@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 
 from ..commit.committer import Intent
+from ..commit.runtime import Runtime
 from ..commit.sink import CommandSink
-from ..core.clock import Clock
 from ..core.durations import to_ms
 from ..core.errors import BadArgument, ConfigError, PenstockError, RunFailed, UnknownJob
-from ..core.event_bodies import EventBodies
 from ..core.ids import check_job_id, check_name, uuid7
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack, unpack
@@ -26,7 +25,7 @@ from ..handlers.handler import Handler, JobDefinition
 from ..handlers.options import KeepOption, read_keep, terms
 from ..jobs.engine import JobOptions, new_job
 from ..jobs.job_trees import JobTree, Node, read_tree
-from ..ports.store import JobRow, Store
+from ..ports.store import JobRow
 from ..ports.unit import Committed, Dedupe, JobState, NewJob, OnFailure, Parent, PublishedOptions, Refused, Unit
 from .advice import Doubts
 from .arguments import several, text
@@ -38,22 +37,13 @@ LOOK_BACK = 1000  # events of a queue among which the end of a job that is gone 
 class Enqueuing:
     """Makes jobs as their handler's definition asks, if the handler is known here."""
 
-    def __init__(
-        self,
-        store: Store,
-        sink: CommandSink,
-        recorder: EventBodies,
-        clock: Clock,
-        unit_id: Callable[[], str],
-        find: Callable[[str, str], Handler | None],
-        doubts: Doubts,
-    ) -> None:
-        self._store = store
+    def __init__(self, runtime: Runtime, sink: CommandSink, doubts: Doubts) -> None:
+        self._store = runtime.store
         self._sink = sink
-        self._recorder = recorder
-        self._clock = clock
-        self._unit_id = unit_id
-        self._find = find
+        self._bodies = runtime.bodies
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
+        self._registry = runtime.registry
         self._doubts = doubts
 
     async def add(
@@ -110,7 +100,7 @@ class Enqueuing:
     ) -> NewJob:
         """One job, validated, with the key, delay, priority and rate key its handler's definition gives."""
         data = pack(payload, f"the payload of a job of queue {check_name(queue, 'queue name')!r}")
-        handler = self._find(queue, name or "*")
+        handler = self._registry().job(queue, name or "*")
         rate_key, told = None, _terms(handler, options)
         if handler is not None:
             plain = unpack(data)
@@ -125,7 +115,7 @@ class Enqueuing:
             queue=queue,
             name=name or (handler.name if handler is not None else queue),
             payload=data,
-            recorder=self._recorder,
+            recorder=self._bodies,
             options=options,
             priority=check_priority(0 if priority is None else priority),
             due=now + delay_ms if delay_ms else 0,
@@ -137,7 +127,7 @@ class Enqueuing:
     async def result(self, id: str, queue: str | None = None, patience: OutageRetry | None = None) -> Any:
         """Waits for a job's end. One that went when it ended is found by its last event, if its queue is known."""
         patient = patience or OutageRetry(f"the end of job {id!r}")
-        stream = self._recorder.queue(queue or (await patient.call(self._row, id)).queue)
+        stream = self._bodies.queue(queue or (await patient.call(self._row, id)).queue)
         with self._store.signals.listen(f"stream:{stream}") as listener:
             while True:
                 row = await patient.call(self._store.job, id)
@@ -195,17 +185,11 @@ def _terms(handler: Handler | None, options: JobOptions) -> PublishedOptions | N
 class Families:
     """Adds parents with their children."""
 
-    def __init__(
-        self,
-        enqueuing: Enqueuing,
-        sink: CommandSink,
-        unit_id: Callable[[], str],
-        handlers: Callable[[], Sequence[Handler]],
-    ) -> None:
+    def __init__(self, runtime: Runtime, enqueuing: Enqueuing) -> None:
         self._enqueuing = enqueuing
-        self._sink = sink
-        self._unit_id = unit_id
-        self._handlers = handlers
+        self._sink = runtime.committer
+        self._unit_id = runtime.new_unit_id
+        self._registry = runtime.registry
 
     async def add(self, given: Node | Mapping[str, Any], correlation_id: str | None) -> JobTree:
         """Adds the whole tree; nothing of it if a job of the root's id is there already."""
@@ -239,7 +223,7 @@ class Families:
             delay_ms=to_ms(node.delay) if node.delay is not None else 0,
             priority=node.priority,
         )
-        jobs.append(msgspec.structs.replace(job, waits=bool(node.children), parent=parent))
+        jobs.append(msgspec.structs.replace(job, waits_for_children=bool(node.children), parent=parent))
         children = [
             self._plan(child, f"{job.id}-c{n}", Parent(job.id, queue, OnFailure(child.on_failure)), correlation, jobs)
             for n, child in enumerate(node.children, 1)
@@ -252,7 +236,11 @@ class Families:
             return job, name
         fn = inspect.unwrap(job)
         given = [one.handler for one in definitions_in(job) if isinstance(one, JobDefinition)]
-        known = [handler for handler in self._handlers() if handler.fn is fn or handler.fn is job]
+        known = [
+            handler
+            for handler in [one.handler for one in self._registry().jobs.values()]
+            if handler.fn is fn or handler.fn is job
+        ]
         for handler in [*known, *given]:
             return handler.home, name or handler.name
         shown = getattr(job, "__name__", job)

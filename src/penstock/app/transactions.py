@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import Intent
+from ..commit.runtime import Runtime
 from ..commit.sink import CommandSink, TransactionSink
 from ..core.errors import ConfigError, StoreError
 from ..core.events import check_kind
@@ -16,8 +17,7 @@ from ..flows.commands import Commands, check_open
 from ..flows.engine import FlowEngine
 from ..flows.fork import Forks
 from ..flows.run_record import decode
-from ..handlers.registry import Registry
-from ..ports.store import DatabaseIdentity, Enlists, RunRow, Store
+from ..ports.store import DatabaseIdentity, Enlists, RunRow
 from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit
 from ..transactions.enlist import Enlisting
 from ..worker.outcomes import packed
@@ -31,31 +31,20 @@ from .runs import Runs
 class Writers:
     """Starts runs, enqueues jobs and emits events, all into one sink."""
 
-    def __init__(
-        self,
-        store: Store,
-        sink: CommandSink,
-        engine: FlowEngine,
-        forks: Forks,
-        doubts: Doubts,
-        registry: Callable[[], Registry],
-        where: str,
-    ) -> None:
-        recorder, clock, unit_id = engine.recorder, engine.clock, engine.unit_id
-        self.commands = Commands(engine, sink, store)
-        self.events = Events(store, sink, recorder, unit_id)
-        self.runs = Runs(store, self.commands, forks, self.events, recorder, clock, doubts, registry, where)
-        self.enqueuing = Enqueuing(
-            store, sink, recorder, clock, unit_id, lambda queue, name: registry().job(queue, name), doubts
-        )
-        self._store = store
+    def __init__(self, engine: FlowEngine, sink: CommandSink, doubts: Doubts, where: str) -> None:
+        runtime = engine.runtime
+        self.commands = Commands(engine, sink)
+        self.events = Events(runtime, sink)
+        self.runs = Runs(runtime, self.commands, Forks(engine), self.events, doubts, where)
+        self.enqueuing = Enqueuing(runtime, sink, doubts)
+        self._store = runtime.store
         self._sink = sink
         self._engine = engine
 
     async def emit(self, kind: str, data: Any, run: str | None, key: str | None) -> None:
         """Emit an event to one run, or globally."""
         if run is None:
-            await self.events.append(self._engine.recorder.global_stream, kind, data, key=key)
+            await self.events.append(self._engine.bodies.global_stream, kind, data, key=key)
         elif self._sink.is_deferred:
             await self._emit_by_job(run, kind, data, key)
         else:
@@ -69,7 +58,7 @@ class Writers:
         """
         body = pack(data, f"the data of {check_kind(kind)}")
         await self._check_run(check_id(run, "run id"), kind, body)
-        unit_id = self._engine.unit_id()
+        unit_id = self._engine.new_unit_id()
         emission = {"run": run, "kind": kind, "data": unpack(body), "key": text(key, "the key") or f"tx-{unit_id}"}
         unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, packed(emission))])
         await self._sink.submit(Intent(lambda _v, _r: unit))
@@ -91,13 +80,11 @@ class Writers:
 class Transactions:
     """Picks the writers for each call: straight to the store, or into the transaction passed as `tx=`."""
 
-    def __init__(
-        self, store: Store, committer: Committer, engine: FlowEngine, make: Callable[[CommandSink], Writers]
-    ) -> None:
-        self._store = store
+    def __init__(self, runtime: Runtime, make: Callable[[CommandSink], Writers]) -> None:
+        self._store = runtime.store
         self.writers_to = make
-        self.direct = make(committer)
-        self.enlisting = Enlisting(store, engine.recorder.namespace, self.home)
+        self.direct = make(runtime.committer)
+        self.enlisting = Enlisting(runtime.store, runtime.bodies.namespace, self.home)
 
     @asynccontextmanager
     async def writers(self, tx: Any) -> AsyncIterator[Writers]:

@@ -16,7 +16,7 @@ from ..durable.wait_records import TRIGGER, decode_body, trigger_event
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import encode as encode_table
 from ..jobs.dead_letters import DeadLetter
-from ..ports.store import JobRow, RunRow, Store, WaitRow
+from ..ports.store import JobRow, RunRow, WaitRow
 from ..ports.unit import Committed, Conflict, NewEvent, Receipt, Refused, ScheduleMove, SettleWait, StateWrite, Unit
 from . import run_record as records
 from .decide import Decider, Decision, Emission
@@ -28,10 +28,10 @@ from .units import StepOptions, decode_options
 class Commands:
     """What the application does to runs."""
 
-    def __init__(self, engine: FlowEngine, sink: CommandSink, store: Store) -> None:
+    def __init__(self, engine: FlowEngine, sink: CommandSink) -> None:
         self._engine = engine
         self._sink = sink
-        self._store = store
+        self._store = engine.runtime.store
         self._pinned: set[str] = set()
 
     async def start(
@@ -50,7 +50,7 @@ class Commands:
         """Starts a run; False when a run of that id exists already, which is how a key makes starting idempotent."""
         engine, table = self._engine, flow.table
         pin = table.fingerprint if flow.definition.version is not None else None
-        unit_id = engine.unit_id()
+        unit_id = engine.new_unit_id()
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
             if version:
@@ -96,7 +96,7 @@ class Commands:
     async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> None:
         """Records an event on a run from outside and starts what listens to it."""
         emission = Emission(kind, pack(data, f"the data of {kind}"))
-        unit_id = self._engine.unit_id()
+        unit_id = self._engine.new_unit_id()
         row = await self._row(run)
         begun = records.decode(row.record)
         self._engine.check_event(begun.flow, kind, emission.data)
@@ -149,7 +149,7 @@ class Commands:
         events: Sequence[NewEvent] = (),
     ) -> Receipt:
         """Commits what is decided of an open run; a Conflict when it has ended, or there is nothing to decide."""
-        unit_id = self._engine.unit_id()
+        unit_id = self._engine.new_unit_id()
         row = await self._row(run)
         table = await self._engine.table(records.decode(row.record))
 
@@ -175,7 +175,7 @@ class Commands:
         return found
 
     def _trigger_cancelled(self, row: WaitRow, reason: str) -> NewEvent:
-        recorder, body = self._engine.recorder, decode_body(row.body)
+        recorder, body = self._engine.bodies, decode_body(row.body)
         return trigger_event(recorder, "trigger.cancelled", row.id, row.run, body, {"reason": reason})
 
     async def redrive(self, letter_job: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
@@ -197,7 +197,7 @@ class Commands:
     ) -> str | None:
         """Adds a step's job anew, with the memos of the one that failed. What it takes can be taken once."""
         step = before.step
-        unit_id = self._engine.unit_id()
+        unit_id = self._engine.new_unit_id()
         row = await self._row(run)
         table = await self._engine.table(records.decode(row.record))
         options = msgspec.structs.replace(before, redriven=before.redriven + 1)

@@ -48,13 +48,13 @@ COMMANDS: dict[str, Entry] = {
     "registry": Entry("Print everything found in the worker files, as JSON.", _CODE),
     "check": Entry("Check which open runs cannot continue with the current code.", _CODE),
     "settings": Entry("Print every setting and where its value comes from.", _CODE),
-    "completion": Entry("Print a completion script for bash, zsh or fish.", _CODE),
     "doctor": Entry("Run health checks; 'doctor RUN' explains why a run is not moving.", _STORE),
     "outbox": Entry("Relay work from a table in your own database: create, sql, relay.", _STORE),
     "migrate": Entry("Create or update the tables of a Postgres store.", _STORE),
     "export": Entry("Write runs with their events and jobs as JSON lines.", _STORE),
     "import": Entry("Import runs written by 'export', or the backlog of pg-boss.", _STORE, "import_runs:import_"),
     "bench": Entry("Benchmark this machine on a temporary SQLite store.", _STORE),
+    "completion": Entry("Print a completion script for bash, zsh or fish.", _CODE),
 }
 
 

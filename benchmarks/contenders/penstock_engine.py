@@ -73,7 +73,7 @@ class Engine:
     @asynccontextmanager
     async def working(self, concurrency: int) -> AsyncIterator[App]:
         async with self.app as app:
-            worker = asyncio.create_task(app.run_worker(concurrency=concurrency))
+            worker = asyncio.create_task(app.workers.run(concurrency=concurrency))
             yield app
             worker.cancel()
             await asyncio.wait([worker])
@@ -86,9 +86,9 @@ class Engine:
         return time.monotonic()
 
     async def _open(self) -> bool:
-        if await self.app.runs(status="running", limit=1):
+        if await self.app.runs.list(status="running", limit=1):
             return True
-        return bool(await self.app.queues.jobs("noop", "active", limit=1))
+        return bool(await self.app.jobs.list("noop", "active", limit=1))
 
 
 class Producer:
@@ -99,13 +99,13 @@ class Producer:
         self._app.open()
 
     def add(self, sent: Sequence[float]) -> None:
-        self._app.enqueue_many("noop", [{"sent": one} for one in sent])
+        self._app.jobs.enqueue_many("noop", [{"sent": one} for one in sent])
 
 
 def work(case: Case, tally: Tally) -> None:
     async def run() -> None:
         engine = Engine(case, tally.hit)
-        async with engine.working(case.level):
+        async with engine.workers.background(case.level):
             last = await engine.until_recorded()
             tally.end(last)
 
@@ -129,7 +129,7 @@ async def drain_flows(case: Case, server_us: Callable[[], float]) -> dict[str, f
 
 async def work_flows(case: Case) -> None:
     engine = Engine(case)
-    async with engine.working(CONCURRENCY):
+    async with engine.workers.background(CONCURRENCY):
         cpu = time.process_time()
         last = await engine.until_recorded()
         cpu = time.process_time() - cpu

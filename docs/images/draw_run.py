@@ -37,9 +37,9 @@ class Moment:
 async def run() -> list[Event]:
     order = parse((SHOP / "order.json").read_text("utf-8"))
     with tempfile.TemporaryDirectory() as folder:
-        async with App(f"sqlite:///{folder}/shop.db", SHOP / "workers") as app, app.working():
-            id = await app.start("shop", order, idempotency_key=order["id"])
-            await app.wait(id, timeout="1m")
+        async with App(f"sqlite:///{folder}/shop.db", SHOP / "workers") as app, app.workers.background():
+            id = await app.start("shop", order, key=order["id"])
+            await app.runs.wait(id, timeout="1m")
             return await app.events.read_all(f"nq:flow:{id}")
 
 

@@ -55,7 +55,7 @@ async def order(app: App, console: Console, id: str, **rest: Any) -> str:
 
 
 async def start(app: App, id: str, **rest: Any) -> str:
-    return await app.start("shop", {"id": id, "lines": LINES, **rest}, idempotency_key=id)
+    return await app.start("shop", {"id": id, "lines": LINES, **rest}, key=id)
 
 
 async def watched(app: App, console: Console, id: str) -> str:
@@ -75,7 +75,7 @@ async def kill_a_worker(app: App, id: str, console: Console) -> None:
     env = {**os.environ, "PENSTOCK_LEASE": LEASE}
     worker = await asyncio.create_subprocess_exec(*command, env=env, stdout=asyncio.subprocess.DEVNULL)
     try:
-        async with asyncio.timeout(60), aclosing(app.follow(id)) as events:
+        async with asyncio.timeout(60), aclosing(app.runs.follow(id)) as events:
             async for event in events:
                 if event.kind == "step.progress" and event.step == "ship":
                     break

@@ -243,7 +243,7 @@ from penstock import App
 FILE = Path("workers/which.py")
 
 async def main():
-    async with App(dir="workers") as app, app.working():
+    async with App(dir="workers") as app, app.workers.background():
         old = app.registry
         FILE.write_text(FILE.read_text().replace("one", "two").replace('queue="which"', 'queue="other"'))
         new = app.reload()

@@ -25,8 +25,8 @@ def mine(project: Path, penstock: Callable) -> Iterator[sqlite3.Connection]:
         answer = penstock("outbox", "create", "--in", "sqlite:///mine.db")
         assert (answer.code, answer.out) == (0, "sqlite:///mine.db has an outbox.\n")
     with SyncApp(STORE, "workers") as app:
-        app.start("greet", "Ada", idempotency_key="ada", tx=connection)
-        app.start("greet", "Bob", idempotency_key="bob", tx=connection)
+        app.start("greet", "Ada", key="ada", tx=connection)
+        app.start("greet", "Bob", key="bob", tx=connection)
     connection.commit()
     yield connection
     connection.close()
@@ -53,7 +53,7 @@ async def test_relay_until_stopped(mine: sqlite3.Connection, child: Callable) ->
 def test_the_statement_for_a_migration(penstock: Callable, project: Path) -> None:
     connection = sqlite3.connect(project / "new.db")
     connection.execute(penstock("outbox", "sql", "--dialect", "sqlite").out)
-    assert connection.execute("SELECT seq, id, what, problem FROM penstock_outbox").fetchall() == []
+    assert connection.execute("SELECT seq, id, summary, error FROM penstock_outbox").fetchall() == []
     connection.close()
     assert "bigint GENERATED ALWAYS AS IDENTITY" in penstock("outbox", "sql").out
     answer = penstock("outbox", "sql", "--json").json

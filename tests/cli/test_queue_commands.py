@@ -42,7 +42,7 @@ def work() -> None:
     """Work on the pictures until none is waiting."""
 
     async def run_worker() -> None:
-        async with App(dir="workers") as app, app.working(queues=["pictures"]):
+        async with App(dir="workers") as app, app.workers.background(queues=["pictures"]):
             await until(lambda: _is_idle(app), 20)
 
     asyncio.run(run_worker())
@@ -94,7 +94,7 @@ def test_jobs_are_listed_and_shown(penstock: Callable) -> None:
 def test_a_parent_is_shown_with_its_children(penstock: Callable) -> None:
     async def add() -> None:
         async with App(dir="workers") as app:
-            await app.add_flow(
+            await app.jobs.enqueue_tree(
                 Node("pictures", "all", id="album", children=[Node("pictures", "a"), Node("pictures", "b")])
             )
 

@@ -105,7 +105,7 @@ def test_a_run_cancelled_meanwhile_exits_with_1(child: Callable, project: Path, 
     running = child("run", "gated", "--key", "mine", "--json")
     until_there(project / "began")
     with SyncApp(handlers=()) as app:
-        assert app.cancel("mine", "no longer wanted")
+        assert app.runs.cancel("mine", "no longer wanted")
     answer = running.end()
     assert answer.code == 1
     assert (answer.json["status"], answer.json["reason"]) == ("cancelled", "no longer wanted")

@@ -38,13 +38,13 @@ def work_until(kind: str | None) -> None:
     """Work until the run has a wait of this kind, or has ended."""
 
     async def work() -> None:
-        async with App(dir="workers") as app, app.working():
+        async with App(dir="workers") as app, app.workers.background():
 
             async def there() -> bool:
                 if kind is None:
                     return (await app.store.run("mine")).closed  # type: ignore[union-attr]
                 job: Any = await app.store.job("mine.asks.1")
-                return job.state in ("suspended", "delayed") and bool(await app.waits(run="mine", kind=kind))
+                return job.state in ("suspended", "delayed") and bool(await app.waits.list(run="mine", kind=kind))
 
             await until(there, 30)
 

@@ -39,7 +39,7 @@ def test_an_existing_run_is_reported(penstock: Callable) -> None:
 
 def test_a_key_of_the_flow_is_found_too(penstock: Callable, project: Path) -> None:
     (project / "workers" / "bill.py").write_text(
-        "from penstock import flow\n@flow('bill', idempotency_key=lambda o: f'bill-{o}')\ndef bill(o): ...\n"
+        "from penstock import flow\n@flow('bill', key=lambda o: f'bill-{o}')\ndef bill(o): ...\n"
     )
     assert penstock("start", "bill", "--input", "7", "--json").json == {"id": "bill-7", "existing": False}
     assert penstock("start", "bill", "--input", "7", "--json").json == {"id": "bill-7", "existing": True}

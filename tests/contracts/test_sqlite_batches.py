@@ -31,8 +31,19 @@ from penstock.ports.unit import (
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.append import TOGETHER
 from penstock.testing.clock import FakeClock
-from penstock.testing.contracts.samples import ERROR, ask, claim, event, job, run, started, told, unit, wait
-from penstock.testing.contracts.snapshot import picture
+from penstock.testing.contracts.samples import (
+    ERROR,
+    claim,
+    claim_request,
+    event,
+    job,
+    run,
+    started,
+    unit,
+    user_event,
+    wait,
+)
+from penstock.testing.contracts.snapshot import take_snapshot
 
 RUNS = [f"r{n}" for n in range(6)]
 START = 1_700_000_000_000
@@ -113,15 +124,15 @@ async def test_a_batch_is_its_units_one_after_another(seed: int) -> None:
         drawn: list[dict[str, Any]] = []
         for n in range(luck.choice([2, 5, 30])):
             drawn.append(some_unit(luck, n, drawn))
-        reply = await together.commit([made(parts, first) for parts in drawn], ask("orders", "plain", "new"))
+        reply = await together.commit([made(parts, first) for parts in drawn], claim_request("orders", "plain", "new"))
         receipts: list[Receipt] = []
         for parts in drawn:
             receipts += (await alone.commit([made(parts, second)])).receipts
         assert reply.receipts == receipts
-        work = await alone.claim(ask("orders", "plain", "new"))
+        work = await alone.claim(claim_request("orders", "plain", "new"))
         assert without_secrets(reply.claimed.claims) == without_secrets(work.claims)
         assert reply.claimed.next_due == work.next_due
-        assert await picture(together) == await picture(alone)
+        assert await take_snapshot(together) == await take_snapshot(alone)
         assert await together.feed("") == await alone.feed("")
     finally:
         await together.close()
@@ -160,8 +171,10 @@ async def test_events_of_a_kind_are_told_of_by_one_job() -> None:
     store = SqliteStore(clock=FakeClock())
     await store.open()
     await store.commit([unit(run=run("r"), waits=[wait(f"w-{kind}", "r", topic=kind) for kind in ("a", "b")])])
-    await store.commit([unit(events=[told(kind, data=n) for kind in ("a", "b", "c")]) for n in range(TOGETHER + 5)])
-    large = unit(events=[told("a", data="x" * (MAX_BYTES // 3)) for _ in range(4)])
+    await store.commit(
+        [unit(events=[user_event(kind, data=n) for kind in ("a", "b", "c")]) for n in range(TOGETHER + 5)]
+    )
+    large = unit(events=[user_event("a", data="x" * (MAX_BYTES // 3)) for _ in range(4)])
     await store.commit([large])
     payloads = [msgspec.json.decode(row.payload) for row in await store.jobs(DELIVERIES, JobState.WAITING)]
     bundles = [[one["body"]["kind"] for one in payload["events"]] for payload in payloads]

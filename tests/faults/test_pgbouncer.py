@@ -63,11 +63,11 @@ async def test_jobs_and_waits_of_another_process(pooler: PgBouncer) -> None:
     async with (
         App(pooler.url("looked"), handlers=[pay, double]) as asking,
         App(pooler.url("looked"), handlers=[pay, double]) as other,
-        other.working(),
+        other.workers.background(),
     ):
         run = await asking.start("pay", 7)
         sum = await asking.enqueue("sums", 21)
-        assert await asking.job_result(sum, timeout=TEST_TIMEOUT_S) == 42
+        assert await asking.jobs.result(sum, timeout=TEST_TIMEOUT_S) == 42
         await until(lambda: asking.waits(run=run), TEST_TIMEOUT_S)
         await asking.emit("payment.confirmed", {"order": 7, "by": "ann"})
         assert await asking.result(run, timeout=TEST_TIMEOUT_S) == "ann"

@@ -11,7 +11,7 @@ from faultkit.trouble import under_way
 from penstock import App
 from penstock.core.errors import ConfigError, StoreError
 from penstock.stores.redis import RedisStore
-from penstock.testing.contracts.samples import held
+from penstock.testing.contracts.samples import add_and_claim
 from redis_groups import cluster
 from redis_server import Server
 
@@ -49,7 +49,7 @@ async def test_leases_are_renewed_where_the_keys_are(servers: list[Server]) -> N
         store = RedisStore(_url(server), namespace=f"{{lease{n}}}")
         await store.open()
         try:
-            one = await held(store, "j")
+            one = await add_and_claim(store, "j")
             assert store.renew([one], 30_000) == []
         finally:
             await store.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.commit.committer import Committer, Intent
+from penstock.commit.committer import CommitRequest, Committer
 from penstock.ports.store import StoreProfile
 from penstock.ports.unit import (
     Claim,
@@ -175,13 +175,13 @@ class Source:
     def __init__(self) -> None:
         self.heard: list[tuple[str, ...]] = []
 
-    def ask(self, finishing: Counter[str]) -> ClaimRequest | None:
+    def request_claims(self, finishing: Counter[str]) -> ClaimRequest | None:
         return ClaimRequest((QueueDemand("wide", 1),), 30_000, "w", 1)
 
-    def take(self, ask: ClaimRequest, finishing: Counter[str], work: Any) -> None:
+    def take_claims(self, request: ClaimRequest, finishing: Counter[str], work: Any) -> None:
         self.heard.append(("take", *finishing))
 
-    def free(self, ended: Counter[str], ask: ClaimRequest | None) -> None:
+    def release_slots(self, ended: Counter[str], request: ClaimRequest | None) -> None:
         self.heard.append(("free", *ended))
 
 
@@ -192,7 +192,7 @@ async def test_a_commit_says_which_attempts_are_over_before_its_answer_is_taken(
     store: Any = Store(receipt)
     committer, source = Committer(store), Source()
     committer.worker = source
-    intent = Intent(lambda _version, _record: Unit("u", outcome=Completed(b"null")), frees="wide")
-    assert await committer.submit(intent) == receipt
+    request = CommitRequest(lambda _version, _record: Unit("u", outcome=Completed(b"null")), slot_queue="wide")
+    assert await committer.submit(request) == receipt
     assert source.heard == [("free", "wide") if ended else ("free",), ("take", "wide")]
-    assert intent.ended is ended
+    assert request.has_freed_slot is ended

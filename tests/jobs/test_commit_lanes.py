@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.commit.committer import FEW, Committer, Intent
+from penstock.commit.committer import MIN_CONCURRENT_BATCH, CommitRequest, Committer
 from penstock.ports.store import StoreProfile
 from penstock.ports.unit import ClaimRequest, CommitReply, Committed, Receipt, RunWrite, Unit
 from penstock.testing.until import until
@@ -41,22 +41,22 @@ class Unordered(Held):
         self.profile = StoreProfile(max_unordered_finishes=2)
 
 
-def several(count: int, first: int = 0, frees: str | None = None) -> list[Intent]:
+def several(count: int, first: int = 0, slot_queue: str | None = None) -> list[CommitRequest]:
     units = range(first, first + count)
-    return [Intent(lambda _v, _r, n=n: Unit(f"u{n}"), frees=frees) for n in units]  # type: ignore[misc]
+    return [CommitRequest(lambda _v, _r, n=n: Unit(f"u{n}"), slot_queue=slot_queue) for n in units]  # type: ignore[misc]
 
 
-def of_run(version: int) -> Intent:
+def of_run(version: int) -> CommitRequest:
     """Moves run `r` on from the version it is decided on."""
 
     def build(now: int, _record: bytes | None) -> Unit:
         return Unit(f"r.{now}", run=RunWrite("r", now, b"{}", "f", "running"))
 
-    return Intent(build, run="r", version=version, record=b"{}")
+    return CommitRequest(build, run="r", version=version, record=b"{}")
 
 
-def submit(committer: Committer, intents: Sequence[Intent]) -> list[asyncio.Task[Receipt]]:
-    return [asyncio.create_task(committer.submit(intent)) for intent in intents]
+def submit(committer: Committer, requests: Sequence[CommitRequest]) -> list[asyncio.Task[Receipt]]:
+    return [asyncio.create_task(committer.submit(request)) for request in requests]
 
 
 async def a_while() -> None:
@@ -78,11 +78,11 @@ async def all_answered(store: Any, waiting: Sequence[asyncio.Task[Receipt]]) -> 
 async def test_many_go_in_two_halves_beside_each_other() -> None:
     store: Any = Held()
     committer = Committer(store)
-    waiting = submit(committer, several(4 * FEW))
+    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
     await a_while()
-    assert [len(units) for units, _ in store.calls] == [2 * FEW, 2 * FEW]
+    assert [len(units) for units, _ in store.calls] == [2 * MIN_CONCURRENT_BATCH, 2 * MIN_CONCURRENT_BATCH]
     await all_answered(store, waiting)
-    assert sorted(store.ids(0) + store.ids(1)) == sorted(f"u{n}" for n in range(4 * FEW))
+    assert sorted(store.ids(0) + store.ids(1)) == sorted(f"u{n}" for n in range(4 * MIN_CONCURRENT_BATCH))
 
 
 class Busy:
@@ -91,41 +91,41 @@ class Busy:
     def __init__(self, active: int) -> None:
         self.active = active
 
-    def ask(self, _finishing: Counter[str]) -> None:
+    def request_claims(self, _finishing: Counter[str]) -> None:
         return None
 
 
 async def test_all_that_wait_go_if_as_many_have_yet_to_end() -> None:
     store: Any = Held()
     committer = Committer(store)
-    committer.worker = Busy(active=8 * FEW)  # type: ignore[assignment]
-    waiting = submit(committer, several(4 * FEW))
+    committer.worker = Busy(active=8 * MIN_CONCURRENT_BATCH)  # type: ignore[assignment]
+    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
     await a_while()
-    assert [len(units) for units, _ in store.calls] == [4 * FEW]
-    waiting += submit(committer, several(4 * FEW, first=100))
+    assert [len(units) for units, _ in store.calls] == [4 * MIN_CONCURRENT_BATCH]
+    waiting += submit(committer, several(4 * MIN_CONCURRENT_BATCH, first=100))
     await a_while()
-    assert [len(units) for units, _ in store.calls] == [4 * FEW, 4 * FEW]
+    assert [len(units) for units, _ in store.calls] == [4 * MIN_CONCURRENT_BATCH, 4 * MIN_CONCURRENT_BATCH]
     await all_answered(store, waiting)
 
 
 async def test_those_that_wait_are_divided_if_few_have_yet_to_end() -> None:
     store: Any = Held()
     committer = Committer(store)
-    committer.worker = Busy(active=6 * FEW)  # type: ignore[assignment]
-    waiting = submit(committer, several(4 * FEW))
+    committer.worker = Busy(active=6 * MIN_CONCURRENT_BATCH)  # type: ignore[assignment]
+    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
     await a_while()
-    assert [len(units) for units, _ in store.calls] == [3 * FEW, FEW]
+    assert [len(units) for units, _ in store.calls] == [3 * MIN_CONCURRENT_BATCH, MIN_CONCURRENT_BATCH]
     await all_answered(store, waiting)
 
 
 async def test_one_lane_sends_one_commit_at_a_time() -> None:
     store: Any = Held(lanes=1)
     committer = Committer(store)
-    waiting = submit(committer, several(4 * FEW))
+    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
     await a_while()
-    waiting += submit(committer, several(4 * FEW, first=100))
+    waiting += submit(committer, several(4 * MIN_CONCURRENT_BATCH, first=100))
     await a_while()
-    assert [len(units) for units, _ in store.calls] == [4 * FEW]
+    assert [len(units) for units, _ in store.calls] == [4 * MIN_CONCURRENT_BATCH]
     await all_answered(store, waiting)
 
 
@@ -134,12 +134,12 @@ async def test_few_wait_for_the_commit_in_flight_and_go_together() -> None:
     committer = Committer(store)
     waiting = submit(committer, several(1))
     await a_while()
-    waiting += submit(committer, several(FEW - 1, first=1))
+    waiting += submit(committer, several(MIN_CONCURRENT_BATCH - 1, first=1))
     await a_while()
     assert len(store.calls) == 1
     store.answer(0)
     await until(lambda: len(store.calls) == 2)
-    assert store.ids(1) == [f"u{n}" for n in range(1, FEW)]
+    assert store.ids(1) == [f"u{n}" for n in range(1, MIN_CONCURRENT_BATCH)]
     await all_answered(store, waiting)
 
 
@@ -148,10 +148,10 @@ async def test_intents_of_a_run_wait_for_its_commit_in_flight_though_there_is_ro
     committer = Committer(store)
     waiting = submit(committer, [of_run(1)])
     await a_while()
-    waiting += submit(committer, [of_run(1), *several(2 * FEW)])
+    waiting += submit(committer, [of_run(1), *several(2 * MIN_CONCURRENT_BATCH)])
     await a_while()
     assert store.ids(0) == ["r.1"]
-    assert store.ids(1) == [f"u{n}" for n in range(2 * FEW)]
+    assert store.ids(1) == [f"u{n}" for n in range(2 * MIN_CONCURRENT_BATCH)]
     store.answer(1)
     store.answer(0)
     await until(lambda: len(store.calls) == 3)
@@ -165,9 +165,9 @@ async def test_what_only_waits_for_others_is_taken_up_whoever_ends_first() -> No
     committer = Committer(store)
     waiting = submit(committer, [of_run(1)])
     await a_while()
-    waiting += submit(committer, several(FEW))
+    waiting += submit(committer, several(MIN_CONCURRENT_BATCH))
     await a_while()
-    waiting += submit(committer, [of_run(1) for _ in range(FEW)])
+    waiting += submit(committer, [of_run(1) for _ in range(MIN_CONCURRENT_BATCH)])
     await a_while()
     assert len(store.calls) == 2
     store.answer(1)
@@ -175,7 +175,7 @@ async def test_what_only_waits_for_others_is_taken_up_whoever_ends_first() -> No
     assert len(store.calls) == 2, "all that is left belongs to the run in flight"
     store.answer(0)
     await until(lambda: len(store.calls) == 3)
-    assert store.ids(2) == [f"r.{n}" for n in range(2, 2 + FEW)]
+    assert store.ids(2) == [f"r.{n}" for n in range(2, 2 + MIN_CONCURRENT_BATCH)]
     await all_answered(store, waiting)
     await committer.close()
 
@@ -183,35 +183,48 @@ async def test_what_only_waits_for_others_is_taken_up_whoever_ends_first() -> No
 async def test_ends_of_attempts_go_beside_each_other_where_there_is_no_order() -> None:
     store: Any = Unordered()
     committer = Committer(store)
-    waiting = submit(committer, several(4 * FEW, frees="q"))
+    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH, slot_queue="q"))
     await a_while()
-    assert [len(units) for units, _ in store.calls] == [2 * FEW, 2 * FEW]
+    assert [len(units) for units, _ in store.calls] == [2 * MIN_CONCURRENT_BATCH, 2 * MIN_CONCURRENT_BATCH]
     await all_answered(store, waiting)
 
 
 async def test_commands_are_never_beside_others_where_there_is_no_order() -> None:
     store: Any = Unordered()
     committer = Committer(store)
-    waiting = submit(committer, several(4 * FEW))
+    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
     await a_while()
-    waiting += submit(committer, several(2 * FEW, first=100, frees="q"))
+    waiting += submit(committer, several(2 * MIN_CONCURRENT_BATCH, first=100, slot_queue="q"))
     await a_while()
-    assert [len(units) for units, _ in store.calls] == [4 * FEW], "the ends wait for the commands under way"
+    assert [len(units) for units, _ in store.calls] == [4 * MIN_CONCURRENT_BATCH], (
+        "the ends wait for the commands under way"
+    )
     store.answer(0)
     await until(lambda: len(store.calls) == 3)
-    assert [len(units) for units, _ in store.calls] == [4 * FEW, FEW, FEW]
+    assert [len(units) for units, _ in store.calls] == [
+        4 * MIN_CONCURRENT_BATCH,
+        MIN_CONCURRENT_BATCH,
+        MIN_CONCURRENT_BATCH,
+    ]
     await all_answered(store, waiting)
 
 
 async def test_a_command_holds_up_what_comes_after_it_and_goes_with_what_came_before() -> None:
     store: Any = Unordered()
     committer = Committer(store)
-    waiting = submit(committer, several(FEW, frees="q"))
+    waiting = submit(committer, several(MIN_CONCURRENT_BATCH, slot_queue="q"))
     await a_while()
-    waiting += submit(committer, [*several(FEW, 100, "q"), *several(1, 200), *several(FEW, 300, "q")])
+    waiting += submit(
+        committer,
+        [*several(MIN_CONCURRENT_BATCH, 100, "q"), *several(1, 200), *several(MIN_CONCURRENT_BATCH, 300, "q")],
+    )
     await a_while()
     assert len(store.calls) == 1, "the command may not overtake, nor be overtaken"
     store.answer(0)
     await until(lambda: len(store.calls) == 2)
-    assert store.ids(1) == [*(f"u{100 + n}" for n in range(FEW)), "u200", *(f"u{300 + n}" for n in range(FEW))]
+    assert store.ids(1) == [
+        *(f"u{100 + n}" for n in range(MIN_CONCURRENT_BATCH)),
+        "u200",
+        *(f"u{300 + n}" for n in range(MIN_CONCURRENT_BATCH)),
+    ]
     await all_answered(store, waiting)

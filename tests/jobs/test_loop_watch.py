@@ -41,8 +41,8 @@ async def test_what_blocks_the_loop_is_named(ear: Ear) -> None:
     async def greedy(input: Any) -> bool:
         return ear.spoken.wait(30)  # on the loop's thread, until someone complains
 
-    async with App(":memory:", handlers=[greedy], lease="500ms") as app, app.working():
-        assert await app.job_result(await app.enqueue("q"), timeout=40)
+    async with App(":memory:", handlers=[greedy], lease="500ms") as app, app.workers.background():
+        assert await app.jobs.result(await app.enqueue("q"), timeout=40)
     assert len(ear.heard) == 1, "once for each time"
     assert "the event loop has been blocked for " in ear.heard[0]
     assert f" by greedy ({__file__}:" in ear.heard[0]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock import job
+from penstock.ports.store import StoreProfile
 from penstock.ports.unit import ClaimBatch, ClaimRequest, QueueDemand
 from penstock.testing import FakeClock
 from penstock.worker.capacity import QueueLimits
@@ -18,7 +20,7 @@ LIMITED, OTHER = QueueDemand("limited", 10), QueueDemand("other", 10)
 
 
 def worker(clock: FakeClock) -> Worker:
-    parts: Any = None  # it is only told what a store has answered
+    parts: Any = SimpleNamespace(profile=StoreProfile())  # nothing but the answers of a store reach it
     return Worker(
         name="w", store=parts, committer=parts, engine=parts, runner=parts, clock=clock,
         queues={"limited": QueueLimits(10), "other": QueueLimits(10)}, concurrency=10, lease_ms=30_000, grace=0,
@@ -28,7 +30,7 @@ def worker(clock: FakeClock) -> Worker:
 
 def told(one: Worker, due: int | None, *wants: QueueDemand) -> int | None:
     """When it looks again after an ask for these and its answer."""
-    one.take(ClaimRequest(wants, 30_000, "w", limit=0), Counter(), ClaimBatch(next_due=due))
+    one.take_claims(ClaimRequest(wants, 30_000, "w", limit=0), Counter(), ClaimBatch(next_due=due))
     return one.next_due
 
 
@@ -66,7 +68,7 @@ async def test_what_is_heard_while_a_commit_is_answered_is_not_lost(app: Any, mo
         await gate.wait()
         return "ended"
 
-    async with app(held) as a, a.working():
+    async with app(held) as a, a.workers.background():
         commit = a.store.commit
 
         async def late(units: Any, ask: Any = None) -> Any:
@@ -85,4 +87,4 @@ async def test_what_is_heard_while_a_commit_is_answered_is_not_lost(app: Any, mo
         for _ in range(100):  # the worker looks, and finds no slot for it
             await asyncio.sleep(0)
         answer.set()
-        assert await a.job_result(second, timeout=20) == "ended"
+        assert await a.jobs.result(second, timeout=20) == "ended"

@@ -93,7 +93,7 @@ def test_so_many_for_so_many_slots() -> None:
     unused.run(PROOF, 0)
     assert unused.ahead.most(10) == 0
     more = Rules(together=100)
-    more.run(PROOF, 0)
+    more.runs.get(PROOF, 0)
     assert [more.ahead.most(slots) for slots in (1, 2, 10, 50, 100)] == [0, 8, 40, 50, 0]
 
 
@@ -212,8 +212,8 @@ async def _has(app: Any, queue: str, state: str, count: int) -> bool:
 async def test_no_more_handlers_run_than_there_are_slots(app: Any, eager: Eager) -> None:
     doors = Doors()
     async with app(doors.handler) as a:
-        await a.enqueue_many("q", range(300))
-        async with a.working(concurrency=4):
+        await a.jobs.enqueue_many("q", range(300))
+        async with a.workers.background(concurrency=4):
             await completed(a, 300)
     assert eager.held, "nothing was read ahead"
     assert 1 < doors.most <= 4
@@ -231,9 +231,9 @@ async def test_what_works_one_at_a_time_begins_when_the_last_is_recorded(app: An
             early.append(ids[n])
 
     async with app(doors.handler, one) as a:
-        await a.enqueue_many("q", range(200))
-        ids += await a.enqueue_many("narrow", range(40))
-        async with a.working(concurrency=4):
+        await a.jobs.enqueue_many("q", range(200))
+        ids += await a.jobs.enqueue_many("narrow", range(40))
+        async with a.workers.background(concurrency=4):
             await completed(a, 40, "narrow")
             await completed(a, 200)
     assert eager.held, "nothing was read ahead"
@@ -243,7 +243,7 @@ async def test_what_works_one_at_a_time_begins_when_the_last_is_recorded(app: An
 async def test_limits_of_a_queue_are_not_exceeded(app: Any, eager: Eager, monkeypatch: pytest.MonkeyPatch) -> None:
     doors = Doors()
     wanted: Counter[str] = Counter()
-    ask = worker.Worker.ask
+    ask = worker.Worker.request_claims
 
     def noted(self: Any, finishing: Counter[str]) -> Any:
         asked = ask(self, finishing)
@@ -251,7 +251,7 @@ async def test_limits_of_a_queue_are_not_exceeded(app: Any, eager: Eager, monkey
             wanted[want.queue] = max(wanted[want.queue], want.limit)
         return asked
 
-    monkeypatch.setattr(worker.Worker, "ask", noted)
+    monkeypatch.setattr(worker.Worker, "request_claims", noted)
 
     @job(queue="few", max_active=4)
     async def few() -> None: ...
@@ -261,8 +261,8 @@ async def test_limits_of_a_queue_are_not_exceeded(app: Any, eager: Eager, monkey
 
     async with app(doors.handler, few, paced) as a:
         for queue in ("q", "few", "paced"):
-            await a.enqueue_many(queue, range(60))
-        async with a.working(concurrency=4):
+            await a.jobs.enqueue_many(queue, range(60))
+        async with a.workers.background(concurrency=4):
             for queue in ("q", "few", "paced"):
                 await completed(a, 60, queue)
     assert wanted["q"] > 4, "nothing was read ahead"
@@ -272,12 +272,12 @@ async def test_limits_of_a_queue_are_not_exceeded(app: Any, eager: Eager, monkey
 async def test_what_waits_behind_slow_handlers_goes_to_another_worker(app: Any, eager: Eager) -> None:
     doors = Doors()
     async with app(doors.handler) as one, app(doors.handler) as two:
-        await one.enqueue_many("q", [*range(20), -1, -2, *range(20, 30)])
-        async with one.working(concurrency=2, name="one"):
+        await one.jobs.enqueue_many("q", [*range(20), -1, -2, *range(20, 30)])
+        async with one.workers.background(concurrency=2, name="one"):
             await until(lambda: doors.blocked == 2)
             await until(lambda: _has(one, "q", "waiting", 10), 20)
             assert eager.held, "nothing was read ahead"
-            async with two.working(concurrency=2, name="two"):
+            async with two.workers.background(concurrency=2, name="two"):
                 await completed(two, 30)
             doors.gate.set()
             await completed(one, 32)
@@ -289,11 +289,11 @@ async def test_a_worker_that_stops_gives_back_what_is_ready(app: Any, eager: Eag
     doors = Doors()
     eager.patient()
     async with app(doors.handler) as a:
-        await a.enqueue_many("q", [*range(20), -1, -2, *range(20, 30)])
-        work = asyncio.create_task(a.run_worker(concurrency=2))
+        await a.jobs.enqueue_many("q", [*range(20), -1, -2, *range(20, 30)])
+        work = asyncio.create_task(a.workers.run(concurrency=2))
         await until(lambda: doors.blocked == 2)
         assert eager.held, "nothing was read ahead"
-        a.stop_worker()
+        a.workers.stop()
         await until(lambda: _has(a, "q", "waiting", 10), 20)
         doors.gate.set()
         await asyncio.wait([work])
@@ -314,8 +314,8 @@ async def test_nothing_of_a_queue_begins_after_a_limit_was_met(app: Any, eager: 
         await doors.visit(n)
 
     async with app(meet) as a:
-        await a.enqueue_many("q", [*range(20), -1, 1000, *later])
-        async with a.working(concurrency=2):
+        await a.jobs.enqueue_many("q", [*range(20), -1, 1000, *later])
+        async with a.workers.background(concurrency=2):
             await until(lambda: _has(a, "q", "waiting", 11), 20)
             doors.gate.set()
             await completed(a, 21)
@@ -330,14 +330,14 @@ async def test_a_step_of_a_cancelled_run_is_not_begun(app: Any, eager: Eager) ->
     async def step(n: int) -> None:
         await doors.visit(n)
 
-    async with app(doors.handler, step) as a, a.working(concurrency=2):
-        await a.enqueue_many("q", range(20))
+    async with app(doors.handler, step) as a, a.workers.background(concurrency=2):
+        await a.jobs.enqueue_many("q", range(20))
         await completed(a, 20)
-        await a.enqueue_many("q", [-1, -2])
+        await a.jobs.enqueue_many("q", [-1, -2])
         await until(lambda: doors.blocked == 2)
         run = await a.start("f", 100)
         await until(lambda: any(one.run == run for one in eager.held))
-        await a.cancel(run)
+        await a.runs.cancel(run)
         await a.wait_for_step(run, "step", "cancelled")
         doors.gate.set()
     assert doors.ran[100] == 0
@@ -358,7 +358,7 @@ async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
             a.store.signals.fire({"queue:q"})
             await looked.wait()
 
-    ask = worker.Worker.ask
+    ask = worker.Worker.request_claims
 
     def less(self: Any, finishing: Counter[str]) -> Any:
         if not finishing["narrow"] or denied.is_set():
@@ -386,13 +386,13 @@ async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
                 await answered.wait()
             return await commit(units, asked)
 
-        monkeypatch.setattr(worker.Worker, "ask", less)
+        monkeypatch.setattr(worker.Worker, "request_claims", less)
         monkeypatch.setattr(a.store, "claim", look)
         monkeypatch.setattr(a.store, "commit", end)
-        async with a.working(concurrency=4):
-            await a.enqueue_many("q", range(20))
+        async with a.workers.background(concurrency=4):
+            await a.jobs.enqueue_many("q", range(20))
             await completed(a, 20)
-            await a.enqueue_many("narrow", range(2))
+            await a.jobs.enqueue_many("narrow", range(2))
             await until(lambda: ran == [0, 1], 10)
 
 
@@ -409,7 +409,7 @@ async def test_slots_are_filled_when_reading_ahead_has_come_to_an_end(
         await doors.visit(n)
 
     async with app(turn, clock=FakeClock()) as a:
-        await a.enqueue_many("q", range(1000))
-        async with a.working(concurrency=10):
+        await a.jobs.enqueue_many("q", range(1000))
+        async with a.workers.background(concurrency=10):
             await completed(a, 1000)
     assert eager.held, "nothing was read ahead"

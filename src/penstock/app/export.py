@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -36,8 +36,10 @@ from ..ports.unit import (
     Unit,
     WaitChange,
 )
-from .app import App
 from .run_actions import jobs_of
+
+if TYPE_CHECKING:
+    from .app import App
 
 FORMAT = 2
 OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
@@ -127,7 +129,7 @@ async def import_runs(app: App, clock: PlayedClock, data: bytes, on_run: Callabl
 async def all_runs(app: App) -> AsyncIterator[str]:
     """The ids of every run, newest first."""
     before: str | None = None
-    while page := await app.runs(before=before, limit=500):
+    while page := await app.runs.list(before=before, limit=500):
         for row in page:
             yield row.id
         before = page[-1].id
@@ -201,7 +203,7 @@ class Importer:
     def __init__(self, app: App, clock: PlayedClock) -> None:
         self._app = app
         self._clock = clock
-        self._recorder = EventBodies(app.settings.namespace)
+        self._bodies = EventBodies(app.settings.namespace)
         self._units = map(f"import-{os.urandom(6).hex()}-{{}}".format, itertools.count(1))
 
     async def check(self, saved: SavedRun) -> None:
@@ -219,7 +221,7 @@ class Importer:
             self._clock.then = None
 
     async def _events(self, saved: SavedRun) -> None:
-        stream = self._recorder.flow(saved.run)
+        stream = self._bodies.flow(saved.run)
         there = await self._app.events.read(stream, limit=1, backward=True)
         batch: list[Event] = []
         for event in saved.events[there[0].seq if there else 0 :]:
@@ -232,7 +234,7 @@ class Importer:
             await self._append(saved.run, batch)
 
     async def _append(self, run: str, batch: list[Event]) -> None:
-        self._clock.then, stream = _ms(batch[0]), self._recorder.flow(run)
+        self._clock.then, stream = _ms(batch[0]), self._bodies.flow(run)
         await self._commit(Unit(next(self._units), events=[NewEvent(stream, _body(run, event)) for event in batch]))
 
     async def _run(self, saved: SavedRun) -> None:
@@ -259,7 +261,7 @@ class Importer:
             return NewJob(job["id"], job["queue"], job["name"], payload, opts=opts)
         record = decode_record(bytes(saved.record))
         table = TriggerTable(saved.flow, "", {})
-        maker = Assembler(saved.run, table, None, self._recorder, saved.created)
+        maker = Assembler(saved.run, table, None, self._bodies, saved.created)
         # Its scope is said even if it is its own id: that is how the store knows that there are memos.
         scope = job["scope"] if job["scope"] != job["id"] or job["scope"] in saved.memos else None
         return maker.job(

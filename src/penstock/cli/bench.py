@@ -78,9 +78,9 @@ async def _bench(url: str, jobs: int, flows: int, concurrency: int) -> dict[str,
 
 async def _jobs(app: App, count: int) -> float:
     """Return the seconds from the first claim to the last commit of jobs enqueued before."""
-    await app.enqueue_many("bench-jobs", [None] * count)
+    await app.jobs.enqueue_many("bench-jobs", [None] * count)
     started = time.perf_counter()
-    async with app.working():
+    async with app.workers.background():
         with app.store.signals.listen("events") as listener:
             while (await app.queues.counts("bench-jobs"))["completed"] < count:
                 await listener.wait(0.05)
@@ -89,16 +89,16 @@ async def _jobs(app: App, count: int) -> float:
 
 async def _flows(app: App, count: int) -> float:
     started = time.perf_counter()
-    async with app.working():
+    async with app.workers.background():
         runs = await asyncio.gather(*(app.start("bench", n) for n in range(count)))
-        await asyncio.gather(*(app.wait(run, timeout=RUN_TIMEOUT_S) for run in runs))
+        await asyncio.gather(*(app.runs.wait(run, timeout=RUN_TIMEOUT_S) for run in runs))
     return time.perf_counter() - started
 
 
 async def _latencies(app: App, count: int) -> list[float]:
     """Return the latency of a step in ms when nothing else runs: half that of a run of two steps."""
     found = []
-    async with app.working():
+    async with app.workers.background():
         for n in range(count):
             started = time.perf_counter()
             await app.result(await app.start("bench", n), timeout=RUN_TIMEOUT_S)

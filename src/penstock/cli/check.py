@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from ..app.preflight import Checked, check_runs
+from ..app.preflight import PreflightReport
 from ..settings import Settings
 from .errors import warn
 from .options import COMMON_DEFAULTS, CommonOptions
@@ -39,13 +39,13 @@ def check(
     return 1 if checked.broken else 0
 
 
-async def _check(common: CommonOptions, flow: str | None) -> Checked:
+async def _check(common: CommonOptions, flow: str | None) -> PreflightReport:
     check_dir(Settings.load({"dir": common.dir}).dir)  # without code every run would break
     async with build_admin_app(common) as app:
-        return await check_runs(app, flow)
+        return await app.runs.preflight(flow)
 
 
-def _print(checked: Checked, json: bool) -> None:
+def _print(checked: PreflightReport, json: bool) -> None:
     if json:
         problems = [{**msgspec.to_builtins(one), "breaks": one.breaks} for one in checked.troubles]
         print_json({"ok": not checked.broken, "runs": checked.runs, "steps": checked.steps, "problems": problems})

@@ -48,7 +48,7 @@ async def _dev(concurrency: int | None, common: CommonOptions) -> int:
 async def _work_and_watch(app: App, concurrency: int | None, common: CommonOptions) -> None:
     folder = _folder(app)
     changes = watch_files(folder)  # before the summary announces that it watches
-    working = asyncio.create_task(app.run_worker(concurrency=concurrency))
+    working = asyncio.create_task(app.workers.run(concurrency=concurrency))
     watching = asyncio.create_task(_watch(app, folder, changes, ErrorFormat(common.json, common.debug)))
     with handle_stop_signals(lambda: _stop(app)):
         await asyncio.sleep(0)
@@ -57,7 +57,7 @@ async def _work_and_watch(app: App, concurrency: int | None, common: CommonOptio
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         watching.cancel()
         await asyncio.wait((watching,))
-        app.stop_worker()
+        app.workers.stop()
         await working
     if not watching.cancelled():
         watching.result()
@@ -69,7 +69,7 @@ def _folder(app: App) -> Path:
 
 def _stop(app: App) -> None:
     warn(stop_message(app))
-    app.stop_worker()
+    app.workers.stop()
 
 
 async def _watch(app: App, folder: Path, changes: AsyncIterator[list[str]], format: ErrorFormat) -> None:

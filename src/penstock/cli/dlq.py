@@ -10,7 +10,7 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ..app import App
-from ..app.queues import Redriven
+from ..app.dead_letters import Redriven
 from ..core.errors import UnknownQueue
 from ..core.ids import dead_letter_id
 from ..core.near_match import did_you_mean
@@ -172,14 +172,14 @@ async def _list(common: CommonOptions, queue: str, after: str | None, limit: int
 
 async def _show(common: CommonOptions, id: str) -> DeadLetter:
     async with build_admin_app(common) as app:
-        return await app.dead_letters.show(id)
+        return await app.dead_letters.get(id)
 
 
 async def _redrive_one(common: CommonOptions, id: str, inputs: list[Any] | None) -> Redriven:
     if inputs == [None]:
         raise UsageError("--input null: only --all QUEUE can redrive with null")
     async with build_admin_app(common) as app:
-        return await app.dead_letters.redrive(id, payload=inputs[0] if inputs else None)
+        return await app.dead_letters.redrive(id, input=inputs[0] if inputs else None)
 
 
 async def _redrive_all(

@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 
 from ..app import App
-from ..app.diagnosis import Check, check_versions, diagnose, failed_check, why
+from ..app.diagnosis import Check, check_versions, diagnose, failed_check
 from ..app.store_urls import looking_url, sqlite_path
 from ..core.errors import PenstockError
 from ..handlers.discovery import Problem
@@ -52,7 +52,7 @@ def doctor(run: str | None = None, /, *, common: CommonOptions = COMMON_DEFAULTS
 
 async def _why(common: CommonOptions, run: str) -> list[str]:
     async with build_admin_app(common) as app:
-        return await why(app, run)
+        return list(await app.runs.why(run))
 
 
 async def _diagnose(common: CommonOptions) -> list[Check]:

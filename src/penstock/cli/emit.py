@@ -47,5 +47,5 @@ async def _emit(common: CommonOptions, kind: str, data: Any, run: str | None, ke
     async with build_worker_app(common) if run is None else build_admin_app(common) as app:
         if run is not None:
             # Which steps the event starts is known only with the flow's code.
-            app.registry.flow((await app.run(run)).name)
+            app.registry.flow((await app.runs.get(run)).name)
         await app.emit(kind, data, run=run, key=key)

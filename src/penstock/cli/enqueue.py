@@ -40,7 +40,7 @@ def enqueue(
     queue
         The name of the queue, or of the job's function.
     """
-    options = {"id": key, "delay": read_delay(delay), "priority": priority}
+    options = {"key": key, "delay": read_delay(delay), "priority": priority}
     value = read_input(input)
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
         added = asyncio.run(_enqueue(common, queue, value, name, options))
@@ -54,7 +54,7 @@ async def _enqueue(
     common: CommonOptions, target: str, input: Any, name: str | None, options: dict[str, Any]
 ) -> dict[str, object]:
     refuse_memory_store(common)
-    key = options["id"]
+    key = options["key"]
     async with build_worker_app(common) as app:
         queue, name = await _find_queue(app, target, name)
         existing = await app.store.job(check_job_id(key)) if key is not None else None

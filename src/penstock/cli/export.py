@@ -12,7 +12,7 @@ from typing import Annotated, BinaryIO
 
 from cyclopts import Parameter
 
-from ..app.export import all_runs, export_run
+from ..app.export import all_runs
 from .confirm import Yes, confirm
 from .errors import EXIT_FAILED, UsageError, warn
 from .options import COMMON_DEFAULTS, CommonOptions
@@ -58,11 +58,11 @@ def export(
 async def _export(common: CommonOptions, run: str | None, file: str | None) -> int:
     async with build_store_app(common) as app:
         if run is not None:
-            await app.run(run)  # an unknown run is an error
+            await app.runs.get(run)  # an unknown run is an error
         ids = [run] if run is not None else [id async for id in all_runs(app)]
         with _open_output(file) as out, show_progress("Exporting", len(ids)) as advance:
             for id in reversed(ids):  # oldest first
-                out.write(await export_run(app, id) + b"\n")
+                out.write(await app.runs.export(id) + b"\n")
                 advance()
     return len(ids)
 

@@ -37,4 +37,4 @@ def fire(
 
 async def _fire(common: CommonOptions, token: str, data: Any) -> str:
     async with build_store_app(common) as app:
-        return await app.fire(token, data)
+        return await app.waits.fire(token, data)

@@ -10,10 +10,8 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ..app import App
-from ..core.clock import iso
+from ..app.views import JobView
 from ..core.errors import RunError
-from ..core.payload import unpack
-from ..ports.store import JobRow
 from ..ports.unit import JobState
 from .confirm import Yes, confirm
 from .errors import EXIT_FAILED
@@ -81,7 +79,7 @@ def retry(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     id
         The job's id.
     """
-    asyncio.run(_act(common, id, "only failed and cancelled jobs can be retried", lambda app: app.queues.retry(id)))
+    asyncio.run(_act(common, id, "only failed and cancelled jobs can be retried", lambda app: app.jobs.retry(id)))
     print_result(f"Job {id} is waiting again.", {"id": id, "retried": True}, json=common.json)
     return 0
 
@@ -95,7 +93,7 @@ def promote(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     id
         The job's id.
     """
-    asyncio.run(_act(common, id, "only delayed jobs can be promoted", lambda app: app.queues.promote(id)))
+    asyncio.run(_act(common, id, "only delayed jobs can be promoted", lambda app: app.jobs.promote(id)))
     print_result(f"Job {id} is due now.", {"id": id, "promoted": True}, json=common.json)
     return 0
 
@@ -111,55 +109,55 @@ def remove(id: str, /, *, yes: Yes = False, common: CommonOptions = COMMON_DEFAU
     """
     if not confirm(f"Delete job {id}?", yes):
         return EXIT_FAILED
-    asyncio.run(_act(common, id, "a worker is running it", lambda app: app.queues.remove(id)))
+    asyncio.run(_act(common, id, "a worker is running it", lambda app: app.jobs.remove(id)))
     print_result(f"Job {id} is removed.", {"id": id, "removed": True}, json=common.json)
     return 0
 
 
 async def _list(
     common: CommonOptions, queue: str, state: JobState | None, after: str | None, limit: int
-) -> list[JobRow]:
+) -> list[JobView]:
     states = (state,) if state is not None else tuple(one for one in JobState if one not in _ENDED)
     async with build_store_app(common) as app:
         await app.queues.counts(queue)  # an unknown queue is an error, not an empty list
-        pages = [await app.queues.jobs(queue, one, after=after, limit=limit) for one in states]
+        pages = [await app.jobs.list(queue, one, after=after, limit=limit) for one in states]
     return [row for page in pages for row in page]
 
 
-async def _job(common: CommonOptions, id: str) -> tuple[JobRow, dict[str, int]]:
+async def _job(common: CommonOptions, id: str) -> tuple[JobView, dict[str, int]]:
     async with build_store_app(common) as app:
-        return await app.queues.job(id), await app.queues.dependencies(id)
+        return await app.jobs.get(id), await app.jobs.count_children(id)
 
 
 async def _act(common: CommonOptions, id: str, refusal: str, act: Callable[[App], Awaitable[bool]]) -> None:
     async with build_store_app(common) as app:
-        row = await app.queues.job(id)
+        row = await app.jobs.get(id)
         if row.run is not None and row.state in (JobState.FAILED, JobState.CANCELLED):
             refusal = f"it is a step of run {row.run}; use `penstock runs retry {row.run}`"
         if not await act(app):
             raise RunError(f"job {id!r} is {row.state.value}: {refusal}")
 
 
-def job_to_dict(row: JobRow, secrets: SecretFilter) -> dict[str, Any]:
+def job_to_dict(row: JobView, secrets: SecretFilter) -> dict[str, Any]:
     """Return what `jobs --json` prints."""
-    error = unpack(row.error) if row.error is not None else {}
+    error = row.error or {}
     found = {
         "id": row.id,
         "queue": row.queue,
         "name": row.name,
         "state": row.state.value,
         "priority": row.priority,
-        "due": iso(row.due) if row.due and row.state is JobState.DELAYED else None,
+        "due": row.due_at if row.state is JobState.DELAYED else None,
         "attempt": row.attempt,
         "failures": row.failures,
         "crashes": row.crashes,
         "run": row.run,
         "parent": row.parent,
-        "createdAt": iso(row.created),
-        "finishedAt": iso(row.finished) if row.finished is not None else None,
-        "input": unpack(row.payload),
-        "progress": unpack(row.progress) if row.progress is not None else None,
-        "result": unpack(row.result) if row.result is not None else None,
+        "createdAt": row.created_at,
+        "finishedAt": row.finished_at,
+        "input": row.input,
+        "progress": row.progress,
+        "result": row.result,
         "error": error.get("error"),
     }
     return secrets.redact_fields(found, "input", "progress", "result", "error")

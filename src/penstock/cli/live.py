@@ -26,10 +26,10 @@ async def work_and_watch(
     app: App, flow: str, id: str, console: Console | None, *, keep: bool = True, flags: str = ""
 ) -> FlowView:
     """Work on a flow's queues and draw the run until it ends or a stop signal comes; return the run's last state."""
-    if (await app.run(id)).completed_at is not None:
+    if (await app.runs.get(id)).completed_at is not None:
         return await watch(app, id, console, keep=keep)
     queues = sorted({step.handler.home for step in app.registry.flow(flow).steps.values()})
-    working = asyncio.create_task(app.run_worker(queues))
+    working = asyncio.create_task(app.workers.run(queues))
     watching = asyncio.create_task(watch(app, id, console, keep=keep))
     with handle_stop_signals(lambda: watching.cancel(), resume_hint(flow, id, flags)):
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
@@ -37,11 +37,11 @@ async def work_and_watch(
         await asyncio.wait((watching,))
         if watching.cancelled() and not working.done():
             warn(stop_message(app))
-        app.stop_worker()
+        app.workers.stop()
         await working
     if not watching.cancelled():
         return watching.result()
-    view = await app.run(id)
+    view = await app.runs.get(id)
     if console is not None and view.completed_at is not None:  # it ended while the worker was stopping
         console.print(RunPanel(view, app.clock))
     return view

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 
 from ..app import App
 from ..app.store_urls import mask
-from ..transactions.outbox import creation
-from ..transactions.relay_source import Place
+from ..transactions.outbox import create_statement
+from ..transactions.relay_source import RelaySource
 from .errors import warn
 from .options import COMMON_DEFAULTS, CommonOptions
 from .parse import read_delay
@@ -40,7 +40,7 @@ def sql(
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """Print the statement that creates the outbox table, for your own migrations."""
-    statement = f"{creation(dialect)};"
+    statement = f"{create_statement(dialect)};"
     print_result(statement, {"dialect": dialect, "sql": statement}, json=common.json)
     return 0
 
@@ -68,13 +68,13 @@ def relay(
 
 
 async def _create(url: str) -> None:
-    place = Place(url)
+    source = RelaySource(url)
     try:
-        line = await place.open()
-        await place.run(creation(line.dialect))
-        await place.finish()
+        connection = await source.open()
+        await source.execute(create_statement(connection.dialect))
+        await source.commit()
     finally:
-        await place.close()
+        await source.close()
 
 
 async def _drain(app: App, url: str) -> int:
@@ -84,7 +84,7 @@ async def _drain(app: App, url: str) -> int:
 
 async def _relay(app: App, url: str, every: str) -> None:
     stopped = asyncio.Event()
-    async with app, app.outbox.relaying(url, every=every):
+    async with app, app.outbox.background(url, every=every):
         with handle_stop_signals(stopped.set):
             print(f"Relaying from {mask(url)} to {mask(app.settings.url)}. Stop with Ctrl-C.", flush=True)
             await stopped.wait()

@@ -12,15 +12,14 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ..app import App
-from ..app.options import RunSearch
-from ..app.queues import Redriven
-from ..app.run_actions import replay_run, retry_run
-from ..core.clock import iso
+from ..app.dead_letters import Redriven
+from ..app.options import UNSET
+from ..app.views import RunSummary
+from ..core.clock import from_iso
 from ..core.durations import show_ms
 from ..core.errors import RunError, UnknownFlow
 from ..core.near_match import did_you_mean
 from ..flows.reducer import FlowView
-from ..ports.store import RunRow
 from .confirm import Yes, confirm
 from .dlq import print_redriven
 from .errors import EXIT_FAILED, warn
@@ -55,17 +54,17 @@ def list_runs(
     common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """List runs, newest first; 'runs show ID' shows one with its steps."""
-    which = RunSearch(
-        flow=flow,
-        status=status,
-        tags=read_tags(tag),
-        where=read_input(where, "--where"),
-        since=read_ago(since, "--since"),
-        until=read_ago(until, "--until"),
-        before=before,
-        limit=read_limit(limit),
-    )
-    rows = asyncio.run(_list(common, which))
+    filters: dict[str, Any] = {
+        "flow": flow,
+        "status": status,
+        "tags": read_tags(tag),
+        "where": read_input(where, "--where"),
+        "since": read_ago(since, "--since"),
+        "until": read_ago(until, "--until"),
+        "before": before,
+        "limit": read_limit(limit),
+    }
+    rows = asyncio.run(_list(common, filters))
     empty = "No runs." if flow is None else f"No runs of flow {flow}."
     print_rows([_run_row_to_dict(row) for row in rows], _COLUMNS, json=common.json, empty=empty)
     return 0
@@ -205,22 +204,22 @@ def replay(
     id
         The run's id.
     """
-    inputs = None if input is None else [read_input(input)]
+    value = UNSET if input is None else read_input(input)
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
-        new = asyncio.run(_replay(common, id, inputs, key))
+        new = asyncio.run(_replay(common, id, value, key))
     print_result(new, {"id": new, "replayOf": id}, json=common.json)
     if sys.stderr.isatty() and sys.stdout.isatty():
         warn(f"Started. Watch it with `penstock tail {new}`.")
     return 0
 
 
-async def _list(common: CommonOptions, which: RunSearch) -> list[RunRow]:
+async def _list(common: CommonOptions, filters: dict[str, Any]) -> list[RunSummary]:
     async with build_store_app(common) as app:
-        if (before := which.get("before")) is not None:
-            await app.run(before)  # an unknown run is an error, not the end of the list
-        rows, flow = await app.runs(**which), which.get("flow")
-        if flow is not None and not rows and not await app.runs(flow=flow, limit=1):
-            known = sorted({row.flow for row in await app.runs(limit=1000)})
+        if (before := filters["before"]) is not None:
+            await app.runs.get(before)  # an unknown run is an error, not the end of the list
+        rows, flow = await app.runs.list(**filters), filters["flow"]
+        if flow is not None and not rows and not await app.runs.list(flow=flow, limit=1):
+            known = sorted({row.flow for row in await app.runs.list(limit=1000)})
             if hint := did_you_mean(flow, known):
                 raise UnknownFlow(f"there are no runs of flow {flow!r}: {hint}")
         return rows
@@ -228,25 +227,25 @@ async def _list(common: CommonOptions, which: RunSearch) -> list[RunRow]:
 
 async def _show(common: CommonOptions, id: str) -> tuple[FlowView, int]:
     async with build_store_app(common) as app:
-        return await app.run(id), app.clock.now_ms()
+        return await app.runs.get(id), app.clock.now_ms()
 
 
 async def _pause(common: CommonOptions, id: str, reason: str) -> None:
     async with build_store_app(common) as app:
-        if not await app.pause(id, reason):
-            raise RunError(f"run {id!r} is {(await app.run(id)).status} and cannot be paused")
+        if not await app.runs.pause(id, reason):
+            raise RunError(f"run {id!r} is {(await app.runs.get(id)).status} and cannot be paused")
 
 
 async def _resume(common: CommonOptions, id: str, reason: str) -> None:
     async with build_store_app(common) as app:
-        if not await app.resume(id, reason):
-            raise RunError(f"run {id!r} is {(await app.run(id)).status}, not paused")
+        if not await app.runs.resume(id, reason):
+            raise RunError(f"run {id!r} is {(await app.runs.get(id)).status}, not paused")
 
 
 async def _fork(common: CommonOptions, id: str, at: str, key: str | None) -> str:
     async with build_admin_app(common) as app:
         existing = await _exists(app, key)
-        new = await app.fork(id, at, key=key)
+        new = await app.runs.fork(id, at, key=key)
         if existing:
             warn(f"Run {new} already exists; nothing was started.")
         return new
@@ -254,20 +253,20 @@ async def _fork(common: CommonOptions, id: str, at: str, key: str | None) -> str
 
 async def _cancel(common: CommonOptions, id: str, reason: str) -> None:
     async with build_store_app(common) as app:
-        if not await app.cancel(id, reason):
-            status = (await app.run(id)).status
+        if not await app.runs.cancel(id, reason):
+            status = (await app.runs.get(id)).status
             raise RunError(f"run {id!r} is already {status}")
 
 
 async def _retry(common: CommonOptions, id: str) -> Redriven:
     async with build_admin_app(common) as app:
-        return await retry_run(app, id)
+        return await app.runs.retry(id)
 
 
-async def _replay(common: CommonOptions, id: str, inputs: list[Any] | None, key: str | None) -> str:
+async def _replay(common: CommonOptions, id: str, input: Any, key: str | None) -> str:
     async with build_admin_app(common) as app:
         existing = await _exists(app, key)
-        new = await replay_run(app, id, inputs, key)
+        new = await app.runs.replay(id, input=input, key=key)
         if existing:
             warn(f"Run {new} already exists; nothing was started.")
         return new
@@ -285,13 +284,13 @@ def _input_and_logs(view: FlowView) -> list[str]:
     return [f"input {one_line(view.input, MAX_LINE_CHARS)}", *logs]
 
 
-def _run_row_to_dict(row: RunRow) -> dict[str, Any]:
-    times = {"createdAt": iso(row.created), "updatedAt": iso(row.updated), "took": _took(row) or None}
+def _run_row_to_dict(row: RunSummary) -> dict[str, Any]:
+    times = {"createdAt": row.started_at, "updatedAt": row.updated_at, "took": _took(row) or None}
     return {"id": row.id, "flow": row.flow, "status": row.status, "closed": row.closed, **times}
 
 
-def _took(row: RunRow) -> str:
-    return show_ms(row.updated - row.created) if row.closed else ""
+def _took(row: RunSummary) -> str:
+    return show_ms(from_iso(row.updated_at) - from_iso(row.started_at)) if row.closed else ""
 
 
 class _FrozenClock:

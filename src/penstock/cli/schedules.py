@@ -9,11 +9,11 @@ from typing import Annotated, Any
 from cyclopts import App as Commands
 from cyclopts import Parameter
 
-from ..core.clock import SystemClock, iso
+from ..app.views import ScheduleView
+from ..core.clock import SystemClock, from_iso
 from ..core.durations import show_ms
 from ..core.errors import UnknownSchedule
-from ..ports.store import ScheduleRow
-from ..schedules.spec import CatchUp, Overlap, ScheduleSpec, spec_of, target_of
+from ..schedules.spec import CatchUp, Overlap
 from .confirm import Yes, confirm
 from .errors import EXIT_FAILED, warn
 from .options import COMMON_DEFAULTS, PRIORITY_HELP, CommonOptions
@@ -78,10 +78,10 @@ def add(
     id
         The schedule's id.
     """
-    target = {"flow": flow, "queue": queue, "name": name, "payload": read_input(input), "priority": priority}
+    target = {"flow": flow, "queue": queue, "name": name, "input": read_input(input), "priority": priority}
     row = asyncio.run(_add(common, id, times, target))
     schedule = schedule_to_dict(row)
-    if times.at is not None and row.next is not None and row.next < SystemClock().now_ms():
+    if times.at is not None and row.next_at is not None and from_iso(row.next_at) < SystemClock().now_ms():
         warn(f"--at {times.at} is in the past: it fires as soon as a worker runs.")
     print_result(f"Schedule {id} fires {schedule['when']}, next at {schedule['next']}.", schedule, json=common.json)
     return 0
@@ -146,65 +146,64 @@ def run_now(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     return 0
 
 
-def schedule_to_dict(row: ScheduleRow) -> dict[str, Any]:
+def schedule_to_dict(row: ScheduleView) -> dict[str, Any]:
     """Return what `schedules --json` prints."""
-    spec, target = spec_of(row), target_of(row)
     return {
         "id": row.id,
-        "starts": f"flow {target.flow}" if target.flow is not None else f"job in {target.queue}",
-        "when": _describe_times(spec),
-        "next": iso(row.next) if row.next is not None else None,
-        "last": iso(row.last) if row.last is not None else None,
+        "starts": f"flow {row.flow}" if row.flow is not None else f"job in {row.queue}",
+        "when": _describe_times(row),
+        "next": row.next_at,
+        "last": row.last_at,
         "fired": row.fired,
         "paused": row.paused,
-        "overlap": spec.overlap,
-        "catchUp": spec.catch_up,
-        "limit": spec.limit,
-        "start": iso(spec.start_ms) if spec.start_ms is not None else None,
-        "end": iso(spec.end_ms) if spec.end_ms is not None else None,
-        "origin": spec.origin,
-        "input": target.payload,
+        "overlap": row.overlap,
+        "catchUp": row.catch_up,
+        "limit": row.limit,
+        "start": row.start,
+        "end": row.end,
+        "origin": row.origin,
+        "input": row.input,
     }
 
 
-def _describe_times(spec: ScheduleSpec) -> str:
-    if spec.every_ms is not None:
-        return f"every {show_ms(spec.every_ms)}"
-    if spec.at_ms is not None:
-        return f"once at {iso(spec.at_ms)}"
-    return f"{spec.cron} {spec.tz}"
+def _describe_times(row: ScheduleView) -> str:
+    if row.every_ms is not None:
+        return f"every {show_ms(row.every_ms)}"
+    if row.at is not None:
+        return f"once at {row.at}"
+    return f"{row.cron} {row.tz}"
 
 
-async def _list(common: CommonOptions) -> list[ScheduleRow]:
+async def _list(common: CommonOptions) -> list[ScheduleView]:
     async with build_store_app(common) as app:
-        return await app.schedules()
+        return await app.schedules.list()
 
 
-async def _add(common: CommonOptions, id: str, times: TimeOptions, target: dict[str, Any]) -> ScheduleRow:
+async def _add(common: CommonOptions, id: str, times: TimeOptions, target: dict[str, Any]) -> ScheduleView:
     refuse_memory_store(common)
     when: dict[str, Any] = {name: read_time(getattr(times, name), f"--{name}") for name in ("at", "start", "end")}
     when |= {"every": read_delay(times.every, "--every"), "cron": times.cron, "tz": times.tz}
     policies: dict[str, Any] = {"limit": times.limit, "overlap": times.overlap, "catch_up": times.catch_up}
     async with build_worker_app(common) as app:
-        return await app.schedule(id, **target, **when, **policies)
+        return await app.schedules.add(id, **target, **when, **policies)
 
 
-async def _pause(common: CommonOptions, id: str) -> ScheduleRow:
+async def _pause(common: CommonOptions, id: str) -> ScheduleView:
     async with build_store_app(common) as app:
-        return await app.pause_schedule(id)
+        return await app.schedules.pause(id)
 
 
-async def _resume(common: CommonOptions, id: str) -> ScheduleRow:
+async def _resume(common: CommonOptions, id: str) -> ScheduleView:
     async with build_store_app(common) as app:
-        return await app.resume_schedule(id)
+        return await app.schedules.resume(id)
 
 
 async def _run_now(common: CommonOptions, id: str) -> str:
     async with build_admin_app(common) as app:
-        return await app.run_schedule(id)
+        return await app.schedules.run_now(id)
 
 
 async def _remove(common: CommonOptions, id: str) -> None:
     async with build_store_app(common) as app:
-        if not await app.unschedule(id):
+        if not await app.schedules.remove(id):
             raise UnknownSchedule(f"there is no schedule {id!r}: `penstock schedules` lists them")

@@ -64,7 +64,7 @@ def build_relay_app(common: CommonOptions) -> App:
 @asynccontextmanager
 async def open_app(app: App) -> AsyncIterator[bool]:
     """Open an App, waiting for a server that is not reachable yet. Yield False if a stop signal came first."""
-    opening = asyncio.create_task(app.open(patience=CONNECT_TIMEOUT_S))
+    opening = asyncio.create_task(app.open(connect_timeout=CONNECT_TIMEOUT_S))
     with handle_stop_signals(opening.cancel):
         await asyncio.wait((opening,))
     if opening.cancelled():

@@ -41,7 +41,7 @@ async def start_run(app: App, flow: str, options: RunOptions) -> str:
     return await app.start(
         flow,
         read_input(options.input),
-        idempotency_key=options.key,
+        key=options.key,
         delay=read_delay(options.delay),
         priority=options.priority,
         tags=read_tags(options.tag) or None,

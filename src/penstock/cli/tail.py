@@ -36,7 +36,7 @@ def tail(run: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
 
 async def _tail(common: CommonOptions, run: str) -> FlowView | None:
     async with build_store_app(common) as app:
-        await app.run(run)  # an unknown run is an error
+        await app.runs.get(run)  # an unknown run is an error
         watching = asyncio.create_task(watch(app, run, Console(), draw=Timeline))
         with handle_stop_signals(lambda: watching.cancel()):
             await asyncio.wait((watching,))

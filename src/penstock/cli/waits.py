@@ -51,7 +51,7 @@ def new_token(
 
 async def _token(common: CommonOptions, trigger: str) -> tuple[str, str]:
     async with build_store_app(common) as app:
-        token = await app.trigger_token(trigger)
+        token = await app.waits.token(trigger)
         return token, f"{app.settings.public_url.rstrip('/')}/api/triggers/{token}"
 
 
@@ -60,8 +60,8 @@ async def _list(
 ) -> list[WaitView]:
     async with build_store_app(common) as app:
         if run is not None:
-            await app.run(run)  # an unknown run is an error, not one without waits
-        return await app.waits(run=run, kind=kind, after=after, limit=limit)
+            await app.runs.get(run)  # an unknown run is an error, not one without waits
+        return await app.waits.list(run=run, kind=kind, after=after, limit=limit)
 
 
 def _wait_to_dict(wait: WaitView) -> dict[str, Any]:

@@ -59,7 +59,7 @@ async def _work(queues: str | None, concurrency: int | None, common: CommonOptio
 
 
 async def _work_until_stopped(app: App, concurrency: int | None, common: CommonOptions, parent: int | None) -> None:
-    working = asyncio.create_task(app.run_worker(concurrency=concurrency))
+    working = asyncio.create_task(app.workers.run(concurrency=concurrency))
     orphaned = asyncio.create_task(_watch_parent(app, parent))
     with handle_stop_signals(lambda: _stop(app)):
         await asyncio.sleep(0)
@@ -94,13 +94,13 @@ async def _watch_parent(app: App, parent: int | None) -> None:
     while parent is not None:
         await asyncio.sleep(PARENT_CHECK_INTERVAL_S)
         if os.getppid() != parent:
-            app.stop_worker()
+            app.workers.stop()
             return
 
 
 def _stop(app: App) -> None:
     warn(stop_message(app))
-    app.stop_worker()
+    app.workers.stop()
 
 
 def _stop_all(app: App, children: WorkerProcesses) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..core.errors import CannotFork
 from ..core.events import RESERVED, Body, Event
 from ..core.ids import event_seq
@@ -173,7 +173,7 @@ class Forks:
                 self._unit(unit_id, past, row.id, events[-1].id, new, flow, state) if not version else Conflict(1, data)
             )
 
-        receipt = await self._committer.submit(Intent(build, run=new))
+        receipt = await self._committer.submit(CommitRequest(build, run=new))
         if not isinstance(receipt, Committed):
             await self._check_same(row.id, events[-1].id, new)
 

@@ -36,12 +36,12 @@ def told(kind: str) -> str | None:
 class Assembler:
     """Turns decisions about one run into what the store writes."""
 
-    def __init__(self, run: str, table: TriggerTable, flow: Flow | None, recorder: EventBodies, now: int) -> None:
+    def __init__(self, run: str, table: TriggerTable, flow: Flow | None, bodies: EventBodies, now: int) -> None:
         self._run = run
         self._table = table
         self._flow = flow
-        self._encode = recorder.encode
-        self._stream = recorder.flow(run)
+        self._encode = bodies.encode
+        self._stream = bodies.flow(run)
         self._now = now
 
     def run_write(self, decision: Decision, version: int) -> RunWrite:

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import CommitRequest, Committer
 from ..context.context import Context
-from ..context.live_output import NOTHING, Batch, Frames
+from ..context.live_output import EMPTY_BATCH, LiveOutput, OutputBatch
 from ..context.state import StateView
 from ..context.sync_context import SyncContext
 from ..core.clock import Clock
@@ -35,14 +35,25 @@ from ..core.errors import (
 from ..core.events import BadEmit, Body, check_kind
 from ..core.payload import NULL, pack, unpack
 from ..core.retry import requested_delay
-from ..durable import declared_waits as awaiting
+from ..durable import declared_waits
 from ..durable.declared_waits import TimeoutHandover
 from ..durable.session import DurableSession
 from ..ports.runner import Interrupt, Runner
 from ..ports.store import ChildRow, State, Store
 from ..ports.unit import DELIVERIES, Committed, Fenced, Memo, NewEvent, Receipt, StateWrite, Unit
 from ..telemetry.logging import HANDLER, enter_attempt, leave_attempt
-from .outcomes import Emitted, Ending, ErrorInfo, Failure, Limited, Spoken, Stopped, Success, Waiting, Work
+from .outcomes import (
+    AttemptOutput,
+    AttemptResult,
+    EmittedEvent,
+    ErrorInfo,
+    Failure,
+    Interruption,
+    RateLimitHit,
+    Success,
+    WaitSuspension,
+    Work,
+)
 
 log = logging.getLogger(HANDLER)
 SHUTDOWN = "shutdown"
@@ -77,12 +88,12 @@ class Attempt:
         self._rng = rng
         self._unit_id = unit_id
         self._max_crashes = max_crashes
-        self._emitted: list[Emitted] = []
+        self._emitted: list[EmittedEvent] = []
         self._emits = 0  # how often the handler emitted, what was recorded before included
         self._sets = 0
         self._writes: dict[str, StateWrite] = {}
         self._session: DurableSession | None = None
-        self._frames: Frames | None = None
+        self._live_output: LiveOutput | None = None
         self._interrupt: Interrupt | None = None
         self._stop_reason: str | None = None
         self._over = False
@@ -92,16 +103,16 @@ class Attempt:
         if work.claim.memos:
             _ = self.session  # what was said before is not to be said again
 
-    async def run(self) -> Ending:
+    async def run(self) -> AttemptResult:
         """Never raises for what the handler does."""
         try:
             return await self._end()
         except StoreError:
             raise
         except Exception as problem:  # of what is made of the handler's end
-            return self.bare_failure(ErrorInfo.of(problem, self.work.recorder))
+            return self.bare_failure(ErrorInfo.of(problem, self.work.bodies))
 
-    async def _end(self) -> Ending:
+    async def _end(self) -> AttemptResult:
         work, claim = self.work, self.work.claim
         try:
             # The engine's own jobs kill nobody; given up, they would leave a step asleep for ever.
@@ -119,7 +130,7 @@ class Attempt:
         except TimeoutHandover as diverted:
             return Success(await self._spoken(), NULL, self._emitted, [], self.session.finish(), diverted.step)
         except AttemptCancelled as stop:
-            return Stopped(await self._spoken(), stop.reason)
+            return Interruption(await self._spoken(), stop.reason)
         except RateLimited as limit:
             return await self._limited(limit)
         except SchemaViolation as problem:
@@ -139,36 +150,36 @@ class Attempt:
             self._over = True
 
     async def _success(self, result: Any) -> Success:
-        packed = self._packed(result)
+        result_bytes = self._packed(result)
         session = self._session
         if session is None:
-            spoken = self._silent() if self._frames is None else await self._spoken()
-            return Success(spoken, packed, self._emitted, [*self._writes.values()])
+            output = self._silent() if self._live_output is None else await self._spoken()
+            return Success(output, result_bytes, self._emitted, [*self._writes.values()])
         if session.journal.problem is not None:
             raise session.journal.problem  # though the handler caught it
-        if session.suspended:
+        if session.is_suspended:
             raise SuspendSwallowed(_swallowed(session, "returned"))
-        session.journal.check_passed()
-        return Success(await self._spoken(), packed, self._emitted, list(self._writes.values()), session.finish())
+        session.journal.check_skipped_waits()
+        return Success(await self._spoken(), result_bytes, self._emitted, list(self._writes.values()), session.finish())
 
-    async def _waiting(self) -> Waiting:
+    async def _waiting(self) -> WaitSuspension:
         session = self.session
-        kinds = [*session.journal.recorded.kinds, *(emitted.kind for emitted in self._emitted)]
-        session.journal.say(self._emits, self._sets, kinds)
-        kept = session.journal.take()
-        return Waiting(await self._spoken(), self._emitted, list(self._writes.values()), kept, session.due)
+        kinds = [*session.journal.recorded_effects.kinds, *(emitted.kind for emitted in self._emitted)]
+        session.journal.record_effects(self._emits, self._sets, kinds)
+        writes = session.journal.take_writes()
+        return WaitSuspension(await self._spoken(), self._emitted, list(self._writes.values()), writes, session.due)
 
-    async def _limited(self, limit: RateLimited) -> Limited | Failure:
+    async def _limited(self, limit: RateLimited) -> RateLimitHit | Failure:
         """Given back: what is recorded of durable calls stays; what was emitted will be when it runs again."""
         session = self._session
         if session is None:
-            return Limited(await self._spoken(), limit.hold_ms, self._reason(limit))
-        if session.suspended or session.journal.problem is not None:
+            return RateLimitHit(await self._spoken(), limit.hold_ms, self._reason(limit))
+        if session.is_suspended or session.journal.problem is not None:
             return await self._failure(session.journal.problem or limit, None)
-        return Limited(await self._spoken(), limit.hold_ms, self._reason(limit), session.journal.take())
+        return RateLimitHit(await self._spoken(), limit.hold_ms, self._reason(limit), session.journal.take_writes())
 
     def _reason(self, limit: RateLimited) -> str:
-        return ErrorInfo.of(limit, self.work.recorder).error
+        return ErrorInfo.of(limit, self.work.bodies).error
 
     def interrupt(self, reason: str) -> None:
         """Stops the handler; called on the loop's thread."""
@@ -187,8 +198,8 @@ class Attempt:
             if handler.wait is None:
                 return await self._run(value, ctx, timeout)
             if handler.wait.type == "time":
-                return await awaiting.after(handler.wait, self, lambda: self._run(value, ctx, timeout))
-            awaited = await awaiting.before(handler.wait, value, self)
+                return await declared_waits.wait_after(handler.wait, self, lambda: self._run(value, ctx, timeout))
+            awaited = await declared_waits.wait_before(handler.wait, value, self)
             if ctx is not None:
                 ctx.awaited = awaited
             return await self._run(value, ctx, timeout)
@@ -225,30 +236,30 @@ class Attempt:
     ) -> Failure:
         policy, failures = self.work.handler.retry, self.work.claim.failures + 1
         session = self._session
-        if raised and session is not None and session.suspended and not isinstance(problem, ReplayError):
+        if raised and session is not None and session.is_suspended and not isinstance(problem, ReplayError):
             problem = SuspendSwallowed(_swallowed(session, f"raised {type(problem).__name__}"))
         final = isinstance(problem, _FINAL)
         delay = None if final else policy.next_delay_ms(problem, failures, self._rng)
-        error = ErrorInfo.of(problem, self.work.recorder)
+        error = ErrorInfo.of(problem, self.work.bodies)
         if isinstance(problem, Retry) and failures >= policy.attempts:
             error = _in_vain(error, failures, policy.attempts)
         elif delay is not None and not isinstance(problem, Retry):  # which says so itself
-            error = _said_of_delay(error, self.work.recorder.text(requested_delay(problem)[1]))
+            error = _said_of_delay(error, self.work.bodies.text(requested_delay(problem)[1]))
         if session is None:
             return Failure(await self._spoken(), error, delay, schema_error)
-        if session.suspended:
-            session.journal.take()  # it is not to sleep before the gates it held
+        if session.is_suspended:
+            session.journal.take_writes()  # it is not to sleep before the gates it held
         # Nobody will stand before the gates of a step that is dead.
-        kept = session.finish() if delay is None else session.journal.take()
-        return Failure(await self._spoken(), error, delay, schema_error, kept)
+        writes = session.finish() if delay is None else session.journal.take_writes()
+        return Failure(await self._spoken(), error, delay, schema_error, writes)
 
-    async def _spoken(self) -> Spoken:
-        said = await self._frames.rest() if self._frames is not None else NOTHING
-        return Spoken(said.frames, said.progress, self._started_ms, self._clock.now_ms(), said.logs)
+    async def _spoken(self) -> AttemptOutput:
+        batch = await self._live_output.drain() if self._live_output is not None else EMPTY_BATCH
+        return AttemptOutput(batch.events, batch.progress, self._started_ms, self._clock.now_ms(), batch.logs)
 
-    def _silent(self) -> Spoken:
+    def _silent(self) -> AttemptOutput:
         """What a handler that said nothing has to say, as most do."""
-        return Spoken([], None, self._started_ms, self._clock.now_ms())
+        return AttemptOutput([], None, self._started_ms, self._clock.now_ms())
 
     def _context(self) -> Context | SyncContext:
         work = self.work
@@ -266,10 +277,10 @@ class Attempt:
         )
         return ctx if work.handler.is_async else SyncContext(ctx, self._loop)
 
-    # The handler's voice
+    # What `ctx` calls
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return self._stop_reason is not None
 
     def check(self) -> None:
@@ -298,16 +309,16 @@ class Attempt:
     def let_go(self) -> None:
         """Nothing more is asked of it. Its parts point at each other; taken apart they need no collector."""
         if self._session is not None:
-            self._session.let_go()
+            self._session.dispose()
             self._session = None
 
     async def _submit(self, unit: Unit) -> Receipt:
-        return await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
+        return await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
 
-    def view(self, prefix: str) -> StateView:
+    def state_view(self, prefix: str) -> StateView:
         return StateView(prefix, self._state, self._clock, self, self._writes)
 
-    async def children(self) -> list[ChildRow]:
+    async def list_children(self) -> list[ChildRow]:
         return await self._jobs.children(self.work.claim.scope) if self._jobs is not None else []
 
     async def remove_job(self, id: str) -> bool:
@@ -317,22 +328,22 @@ class Attempt:
         check_kind(kind)
         if correlation_id is not None and not isinstance(correlation_id, str):
             raise BadEmit(f"the correlationId of {kind!r} is {correlation_id!r}: give a string")
-        packed = pack(data, f"the data of {kind}")
+        encoded = pack(data, f"the data of {kind}")
         self._emits += 1
         if self._session is not None and self._session.journal.check_emit(self._emits - 1, kind):
             return
-        self.work.check_emit(kind, packed)
-        self._emitted.append(Emitted(kind, packed, correlation_id))
+        self.work.check_emit(kind, encoded)
+        self._emitted.append(EmittedEvent(kind, encoded, correlation_id))
 
-    def hold_emits(self) -> list[tuple[str, bytes, str | None]]:
+    def take_emits(self) -> list[tuple[str, bytes, str | None]]:
         held = [(emitted.kind, emitted.data, emitted.correlation_id) for emitted in self._emitted]
         self._emits -= len(held)
         self._emitted.clear()
         return held
 
-    def give_emits(self, emits: list[tuple[str, bytes, str | None]]) -> None:
+    def restore_emits(self, emits: list[tuple[str, bytes, str | None]]) -> None:
         self._emits += len(emits)
-        self._emitted += [Emitted(*emit) for emit in emits]
+        self._emitted += [EmittedEvent(*emit) for emit in emits]
 
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
         if self._replaying:
@@ -346,18 +357,18 @@ class Attempt:
         self._frame("log", data, line=self._line(data) if self.work.run_id is None else None)
         number = getattr(logging, level.upper())
         if log.isEnabledFor(number):
-            recorder = self.work.recorder
+            bodies = self.work.bodies
             extra = {**self._about(), "redacted": True}
             if fields:
-                extra["fields"] = recorder.value(unpack(pack(fields)))
-            log.log(number, "%s", recorder.text(message), extra=extra)
+                extra["fields"] = bodies.value(unpack(pack(fields)))
+            log.log(number, "%s", bodies.text(message), extra=extra)
 
     def _line(self, data: dict[str, Any]) -> str:
         """A log line as other programs show it, its secrets hidden."""
-        recorder = self.work.recorder
-        line = f"[{data['level']}] {recorder.text(data['msg'])}"
+        bodies = self.work.bodies
+        line = f"[{data['level']}] {bodies.text(data['msg'])}"
         fields = data.get("fields")
-        return f"{line} {pack(recorder.value(unpack(pack(fields)))).decode()}" if fields else line
+        return f"{line} {pack(bodies.value(unpack(pack(fields)))).decode()}" if fields else line
 
     def _about(self) -> dict[str, Any]:
         """What log lines say of the attempt they were written in."""
@@ -383,9 +394,9 @@ class Attempt:
     def _frame(self, kind: str, data: Any, progress: bytes | None = None, line: str | None = None) -> None:
         if self._replaying:
             return  # it was said when the handler first came here
-        if self._frames is None:
-            self._frames = Frames(self._send, lambda n: self._body("buffer.drop", {"dropped": n}), self._loop)
-        self._frames.add(self._body(kind, data), progress, line)
+        if self._live_output is None:
+            self._live_output = LiveOutput(self._send, lambda n: self._body("buffer.drop", {"dropped": n}), self._loop)
+        self._live_output.add(self._body(kind, data), progress, line)
 
     def _body(self, kind: str, data: Any) -> bytes:
         work = self.work
@@ -394,34 +405,34 @@ class Attempt:
             meta["n"] = work.n
         raw = msgspec.Raw(pack(data, kind))
         body = Body(kind, work.subject, None, work.step, None, work.shown_correlation, raw, meta)
-        return work.recorder.encode(body)
+        return work.bodies.encode(body)
 
-    async def _send(self, said: Batch) -> None:
-        events = [NewEvent(self.work.stream, body) for body in said.frames]
-        unit = Unit(self._unit_id(), claim=self.work.claim, events=events, progress=said.progress, logs=said.logs)
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
+    async def _send(self, batch: OutputBatch) -> None:
+        events = [NewEvent(self.work.stream, body) for body in batch.events]
+        unit = Unit(self._unit_id(), claim=self.work.claim, events=events, progress=batch.progress, logs=batch.logs)
+        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
         if isinstance(receipt, Fenced):
             # By loss or by cancel: the attempt's own last commit will be told which.
             self.interrupt("cancelled" if self.work.run_id is not None else LEASE_LOST)
 
     # The log of patches
 
-    def written_before(self) -> bool:
+    def count_write(self) -> bool:
         self._sets += 1
-        return self._session is not None and self._sets <= self._session.journal.recorded.sets
+        return self._session is not None and self._sets <= self._session.journal.recorded_effects.sets
 
     @property
     def _replaying(self) -> bool:
-        return self._session is not None and self._session.journal.replaying
+        return self._session is not None and self._session.journal.is_replaying
 
-    def recall(self, name: str) -> bytes | None:
+    def read_memo(self, name: str) -> bytes | None:
         return self.work.claim.memos.get(name)
 
-    async def apply(self, write: StateWrite, name: str) -> bool:
+    async def commit_patch(self, write: StateWrite, memo: str) -> bool:
         claim = self.work.claim
         assert write.value is not None
-        unit = Unit(self._unit_id(), claim=claim, state=[write], memos=[Memo(claim.scope, name, write.value)])
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
+        unit = Unit(self._unit_id(), claim=claim, state=[write], memos=[Memo(claim.scope, memo, write.value)])
+        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
         if isinstance(receipt, Fenced):
             raise StaleAttempt(f"attempt {claim.attempt} of {claim.job} lost its lease: nothing more can be recorded")
         return isinstance(receipt, Committed)

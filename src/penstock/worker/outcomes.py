@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..core.errors import PenstockError
 from ..core.event_bodies import EventBodies
 from ..core.payload import pack
@@ -24,7 +24,7 @@ MAX_MESSAGE = 2_000
 MARGIN = 8_000
 
 
-class Emitted(msgspec.Struct, frozen=True):
+class EmittedEvent(msgspec.Struct, frozen=True):
     """An event a handler emitted, not yet recorded."""
 
     kind: str
@@ -41,7 +41,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     stack: str | None = None
 
     @classmethod
-    def of(cls, problem: BaseException, recorder: EventBodies) -> ErrorInfo:
+    def of(cls, problem: BaseException, bodies: EventBodies) -> ErrorInfo:
         """The error with its stack in the user's own code, its secrets hidden."""
         code = error_attribute(problem, "code")
         stack = None
@@ -49,11 +49,11 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
             frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not _ours(frame.filename)]
             if frames:
                 lines = [*traceback.format_list(frames), *_last_lines(problem)]
-                stack = recorder.text(_clean("".join(lines)[-MAX_STACK - MARGIN :]))[-MAX_STACK:]
+                stack = bodies.text(_clean("".join(lines)[-MAX_STACK - MARGIN :]))[-MAX_STACK:]
         return cls(
-            recorder.text(_text(problem))[:MAX_MESSAGE],
+            bodies.text(_text(problem))[:MAX_MESSAGE],
             type(problem).__name__,
-            recorder.text(_clean(_str(code))) or None if code is not None else None,
+            bodies.text(_clean(_str(code))) or None if code is not None else None,
             stack,
         )
 
@@ -61,9 +61,9 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 _OURS = tuple(os.path.dirname(file) + os.sep for file in (os.path.dirname(__file__), asyncio.__file__))
 
 
-def unrecorded(error: ErrorInfo, problem: BaseException, recorder: EventBodies) -> ErrorInfo:
+def unrecorded(error: ErrorInfo, problem: BaseException, bodies: EventBodies) -> ErrorInfo:
     """The same error, and that something went wrong while it was recorded; its stack is left out."""
-    why = recorder.text(f"{type(problem).__name__}: {_text(problem)}")[:MAX_MESSAGE]
+    why = bodies.text(f"{type(problem).__name__}: {_text(problem)}")[:MAX_MESSAGE]
     return ErrorInfo(f"{error.error} (what else it left could not be recorded: {why})", error.name, error.code)
 
 
@@ -97,10 +97,10 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-class Spoken(msgspec.Struct):
+class AttemptOutput(msgspec.Struct):
     """What the handler did and said up to the attempt's end."""
 
-    frames: list[bytes]
+    live_events: list[bytes]
     progress: bytes | None
     started_ms: int
     ended_ms: int
@@ -110,52 +110,52 @@ class Spoken(msgspec.Struct):
 class Success(msgspec.Struct):
     """The handler returned."""
 
-    spoken: Spoken
+    output: AttemptOutput
     result: bytes
-    emitted: list[Emitted]
+    emitted: list[EmittedEvent]
     state: list[StateWrite]
-    kept: PendingWrites = msgspec.field(default_factory=PendingWrites)
+    writes: PendingWrites = msgspec.field(default_factory=PendingWrites)
     divert: str | None = None  # the step that takes over, its wait having been in vain
 
 
 class Failure(msgspec.Struct):
     """The handler raised, or was not run for a reason of its own."""
 
-    spoken: Spoken
+    output: AttemptOutput
     error: ErrorInfo
     retry_in_ms: int | None  # None: this failure is final
     schema_error: dict[str, Any] | None = None
-    kept: PendingWrites = msgspec.field(default_factory=PendingWrites)
+    writes: PendingWrites = msgspec.field(default_factory=PendingWrites)
     bare: bool = False  # all that could be left out of it is
 
 
-class Waiting(msgspec.Struct):
+class WaitSuspension(msgspec.Struct):
     """The handler waits: it is run again when one of its gates opens, or at `due`."""
 
-    spoken: Spoken
-    emitted: list[Emitted]
+    output: AttemptOutput
+    emitted: list[EmittedEvent]
     state: list[StateWrite]
-    kept: PendingWrites
+    writes: PendingWrites
     due: int | None
 
 
-class Stopped(msgspec.Struct):
+class Interruption(msgspec.Struct):
     """The attempt was interrupted: its run was cancelled, or its worker is shutting down."""
 
-    spoken: Spoken
+    output: AttemptOutput
     reason: str
 
 
-class Limited(msgspec.Struct):
+class RateLimitHit(msgspec.Struct):
     """The handler met a limit of the outside world: its job goes back, and its queue is held for a while."""
 
-    spoken: Spoken
+    output: AttemptOutput
     hold_ms: int
     reason: str
-    kept: PendingWrites = msgspec.field(default_factory=PendingWrites)
+    writes: PendingWrites = msgspec.field(default_factory=PendingWrites)
 
 
-Ending = Success | Failure | Waiting | Stopped | Limited
+AttemptResult = Success | Failure | WaitSuspension | Interruption | RateLimitHit
 
 
 class Work(Protocol):
@@ -163,7 +163,7 @@ class Work(Protocol):
 
     claim: Claim
     handler: Handler
-    recorder: EventBodies
+    bodies: EventBodies
     stream: str
     subject: str | None  # of its events; None where the stream's name says it
     shown_correlation: str | None  # likewise
@@ -178,15 +178,15 @@ class Work(Protocol):
         """Raises if the handler may not emit this."""
         ...
 
-    def succeeded(self, success: Success) -> Intent: ...
+    def on_success(self, success: Success) -> CommitRequest: ...
 
-    def failed(self, failure: Failure) -> Intent: ...
+    def on_failure(self, failure: Failure) -> CommitRequest: ...
 
-    def suspended(self, waiting: Waiting) -> Intent: ...
+    def on_suspension(self, suspension: WaitSuspension) -> CommitRequest: ...
 
-    def stopped(self, stopped: Stopped) -> Intent: ...
+    def on_interruption(self, interruption: Interruption) -> CommitRequest: ...
 
-    def limited(self, limited: Limited) -> Intent: ...
+    def on_rate_limit(self, hit: RateLimitHit) -> CommitRequest: ...
 
 
 class Engine(Protocol):
@@ -195,6 +195,6 @@ class Engine(Protocol):
     async def open(self, claim: Claim) -> Work: ...
 
 
-def packed(value: Any) -> bytes:
+def pack_record(value: Any) -> bytes:
     """Internal records: the same rules as payloads, with room for a payload inside."""
     return pack(value, "record", 256 * 1024)

@@ -21,8 +21,8 @@ class _Record(Journal):
 
     session: RehearsedSession
 
-    def call_anywhere(self, name: str, kind: str) -> JournalCall:
-        call = super().call_anywhere(name, kind)
+    def next_call_by_order(self, name: str, kind: str) -> JournalCall:
+        call = super().next_call_by_order(name, kind)
         if call.entry is None:
             raise self.session.end()
         return call
@@ -40,13 +40,13 @@ class RehearsedSession(DurableSession):
 
     def end(self) -> Suspension:
         """What to raise where the record ends."""
-        self.suspended = True
+        self.is_suspended = True
         return Suspension(f"{self.journal.about} has come to the end of what is recorded")
 
-    async def record(self) -> None:
-        self.journal.take()
+    async def flush(self) -> None:
+        self.journal.take_writes()
 
-    async def expire(self, _gate: Sequence[WaitChange]) -> None:
+    async def expire(self, _changes: Sequence[WaitChange]) -> None:
         raise self.end()
 
 
@@ -73,5 +73,5 @@ class Rehearsal(Attempt):
     def _frame(self, kind: str, data: Any, progress: bytes | None = None, line: str | None = None) -> None:
         """Likewise."""
 
-    async def apply(self, _write: StateWrite, _name: str) -> bool:
+    async def commit_patch(self, _write: StateWrite, _memo: str) -> bool:
         raise self.session.end()

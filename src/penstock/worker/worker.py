@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import CommitRequest, Committer
 from ..core.clock import Clock
 from ..core.durations import show_ms
 from ..core.errors import ChildrenPending, StoreError
@@ -20,7 +20,17 @@ from ..ports.unit import Claim, ClaimBatch, ClaimRequest, Refused
 from .attempt import LEASE_LOST, SHUTDOWN, Attempt
 from .capacity import PATIENCE, Asking, QueueLimits, ReadAhead
 from .leases import LeaseKeeper
-from .outcomes import Ending, Engine, Failure, Limited, Stopped, Success, Waiting, Work, unrecorded
+from .outcomes import (
+    AttemptResult,
+    Engine,
+    Failure,
+    Interruption,
+    RateLimitHit,
+    Success,
+    WaitSuspension,
+    Work,
+    unrecorded,
+)
 from .quarantine import Quarantine
 
 log = logging.getLogger("penstock.worker")
@@ -125,7 +135,7 @@ class Worker:
     async def _turns(self, listener: Listener, queues: dict[str, QueueLimits]) -> bool:
         """Claims once, then waits for news; False when there are other queues to listen to, or it is time to stop."""
         self._asking.look()
-        ask = self.ask(Counter())
+        ask = self.request_claims(Counter())
         if ask is not None:
             await self._claim(ask)
         if self._stopping.is_set() or self._queues is not queues:
@@ -147,7 +157,7 @@ class Worker:
         except StoreError as problem:
             log.warning("cannot claim work, trying again: %s", problem)
         finally:
-            self.take(ask, Counter(), work)
+            self.take_claims(ask, Counter(), work)
 
     def _patience(self) -> float:
         """How long nothing can be due: an unheard signal costs at most MAX_IDLE."""
@@ -155,13 +165,13 @@ class Worker:
             return MAX_IDLE
         return min(max((self._next_due - self._clock.now_ms()) / 1000, 0.001), MAX_IDLE)
 
-    def ask(self, finishing: Counter[str]) -> ClaimRequest | None:
+    def request_claims(self, finishing: Counter[str]) -> ClaimRequest | None:
         """What this worker can take, counting the slots that the commit on its way sets free."""
         if self._stopping.is_set() or self._quarantine.busy:
             return None
         return self._asking.ask(self._queues, finishing)
 
-    def take(self, ask: ClaimRequest, finishing: Counter[str], work: ClaimBatch | None) -> None:
+    def take_claims(self, ask: ClaimRequest, finishing: Counter[str], work: ClaimBatch | None) -> None:
         if work is None:
             work = ClaimBatch(next_due=self._clock.now_ms() + 500)  # no answer: ask again soon
         if self._asking.answered(ask, finishing, work.claims):
@@ -176,7 +186,7 @@ class Worker:
             else:
                 self._hold(claim)
 
-    def free(self, ended: Counter[str], ask: ClaimRequest | None) -> None:
+    def release_slots(self, ended: Counter[str], ask: ClaimRequest | None) -> None:
         if self._asking.left(ended, ask):
             self._nudge()  # a slot is free, and no commit asked for work to fill it
 
@@ -253,7 +263,7 @@ class Worker:
             elif (claim.crashes or self._stopping.is_set()) and not await self._may_run(claim):
                 attempt.interrupt(SHUTDOWN)
             ending = await attempt.run()
-            if isinstance(ending, Limited):  # nothing more of its queue is to begin
+            if isinstance(ending, RateLimitHit):  # nothing more of its queue is to begin
                 self._give_back(self._ahead.remove(lambda ready: ready.queue == claim.queue))
             left = True
             self._leave(claim)
@@ -270,7 +280,7 @@ class Worker:
                 self._leave(claim)
             del self._active[claim.token], self._tasks[claim.token]
             if not recorded:
-                self.free(Counter((claim.queue,)), None)
+                self.release_slots(Counter((claim.queue,)), None)
             elif self._quarantine.concerns(claim):
                 self._nudge()
             self._quarantine.left(claim)
@@ -281,7 +291,7 @@ class Worker:
             return await self._quarantine.enter(claim, lambda: len(self._active), self._stopping.is_set)
         return not self._stopping.is_set() or self._grace > 0
 
-    async def _settle(self, attempt: Attempt, ending: Ending) -> bool:
+    async def _settle(self, attempt: Attempt, ending: AttemptResult) -> bool:
         """Records how it ended; whether it did. What cannot be recorded is a failure of the attempt, and recorded as
         one: left alone it would come again when its lease has run out, and end the same way."""
         try:
@@ -295,20 +305,20 @@ class Worker:
             if ending.bare:
                 raise
             log.warning("the failure of %s cannot be recorded whole", attempt.work.claim.job, exc_info=problem)
-            error = unrecorded(ending.error, problem, attempt.work.recorder)
+            error = unrecorded(ending.error, problem, attempt.work.bodies)
             return await self._settle(attempt, attempt.bare_failure(error, ending.retry_in_ms is None))
 
-    async def _record(self, attempt: Attempt, ending: Ending) -> bool:
+    async def _record(self, attempt: Attempt, ending: AttemptResult) -> bool:
         work = attempt.work
-        if isinstance(ending, Stopped) and ending.reason == LEASE_LOST:
+        if isinstance(ending, Interruption) and ending.reason == LEASE_LOST:
             said = "attempt %d of %s lost its lease; what it did is not recorded"
             log.warning(said, work.claim.attempt, work.claim.job)
             return False
-        intent = _intent(work, ending)
+        request = _request(work, ending)
         if isinstance(ending, Failure):
             _tell(work, ending)
-        intent.frees = work.claim.queue
-        receipt = await self._committer.submit(intent)
+        request.slot_queue = work.claim.queue
+        receipt = await self._committer.submit(request)
         if isinstance(receipt, Refused) and receipt.why == "children":
             pending = ChildrenPending(
                 f"{receipt.key!r} returned while children of it were still waited for, or after one had failed it: "
@@ -317,8 +327,8 @@ class Worker:
             return await self._settle(attempt, await attempt.failure(pending))
         if isinstance(receipt, Refused):
             # A gate was opened while the handler went to sleep before it: it is run again with what came.
-            return await self._settle(attempt, Stopped(ending.spoken, OUTDATED))
-        return intent.ended
+            return await self._settle(attempt, Interruption(ending.output, OUTDATED))
+        return request.has_freed_slot
 
     # Leases and cancellation
 
@@ -384,18 +394,18 @@ class Worker:
         return [task for task in self._tasks.values() if not task.done()]
 
 
-def _intent(work: Work, ending: Ending) -> Intent:
+def _request(work: Work, ending: AttemptResult) -> CommitRequest:
     match ending:
         case Success():
-            return work.succeeded(ending)
+            return work.on_success(ending)
         case Failure():
-            return work.failed(ending)
-        case Waiting():
-            return work.suspended(ending)
-        case Limited():
-            return work.limited(ending)
-        case Stopped():
-            return work.stopped(ending)
+            return work.on_failure(ending)
+        case WaitSuspension():
+            return work.on_suspension(ending)
+        case RateLimitHit():
+            return work.on_rate_limit(ending)
+        case Interruption():
+            return work.on_interruption(ending)
 
 
 def _why_lost(claim: Claim) -> str:

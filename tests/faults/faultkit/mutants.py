@@ -146,8 +146,8 @@ def new_id_on_repeat() -> None:
     original = group_commit.Committer._wait_and_repeat
 
     async def repeat(self: Any, batch: Any, problem: Any) -> None:
-        for intent in batch:
-            intent.unit = msgspec.structs.replace(intent.unit, id=f"{intent.unit.id}x")
+        for request in batch:
+            request.unit = msgspec.structs.replace(request.unit, id=f"{request.unit.id}x")
         await original(self, batch, problem)
 
     group_commit.Committer._wait_and_repeat = repeat  # type: ignore[method-assign]
@@ -355,7 +355,7 @@ mutant("a gate is closed, and then its step is woken", "simulation", "sweep:even
 )
 mutant("what is due soon is handed out now", "timers")(wait_mutants.woken_before_time)
 mutant("what came due while nobody worked is not handed out", "timers")(wait_mutants.timers_forgotten)
-mutant("a wait that was let go is begun again", "simulation")(wait_mutants.losers_begun_again)
+mutant("a cancelled wait expires later", "simulation")(wait_mutants.losers_expire_later)
 mutant("who won is told before it is recorded", "sweep:functions that race")(
-    wait_mutants.winner_told_before_it_is_recorded
+    wait_mutants.winner_used_before_it_is_recorded
 )

@@ -81,7 +81,7 @@ class Stage:
         raise AssertionError("the store never answered")
 
     async def start(self, flow: str, run: str, input: Any = None) -> None:
-        await self.insist(lambda: self.app.start(flow, input, idempotency_key=run))
+        await self.insist(lambda: self.app.start(flow, input, key=run))
         self.acknowledged.add(run)
 
     async def settle(self, seconds: float = 40) -> None:

@@ -26,7 +26,7 @@ async def _log_of_flows(folder: Path) -> tuple[Path, str]:
     server = Server(folder, *PERSISTENCE)
     url = server.url()
     try:
-        async with App(url, handlers=trades.HANDLERS, lease=LEASE) as app, app.working(concurrency=20):
+        async with App(url, handlers=trades.HANDLERS, lease=LEASE) as app, app.workers.background(concurrency=20):
             for n in range(36):
                 await app.start(trades.FLOWS[n % 3], {"n": n})
             await until(lambda: _is_idle(app), 60)
@@ -46,7 +46,7 @@ async def _problems(log: Path, at: int, db: str, folder: Path, work: bool) -> li
             found = [f"loose: {run}" for run in await app.store.stuck_runs()]
             found += map(str, check(await read_history(app.store, triggers=trades.TRIGGERS, is_finished=False)))
             if work and not found:
-                async with app.working(concurrency=20):
+                async with app.workers.background(concurrency=20):
                     await until(lambda: _is_idle(app), 60)
         if work and not found:
             server.kill()

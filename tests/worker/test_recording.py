@@ -11,7 +11,7 @@ from penstock import RateLimited, Retry, flow, job
 from penstock.errors import RunFailed
 from penstock.flows.decide import Decider
 from penstock.jobs.engine import JobWork
-from penstock.worker.attempt import Attempt
+from penstock.worker.channel import WorkerChannel
 
 SOON = {"attempts": 2, "backoff": {"type": "fixed", "delay": "10ms"}}
 FAR = 1_800_000_000_000  # seconds: a header that held milliseconds since the epoch
@@ -79,7 +79,7 @@ async def test_an_error_that_cannot_be_used_is_tried_again_by_the_policy(memory:
     async def calling() -> None:
         raise make()
 
-    async with memory(call, calling) as a, a.working():
+    async with memory(call, calling) as a, a.workers.background():
         id = await a.enqueue("calls")
         row = await a.wait_for_state(id, "failed")
         assert (row.attempt, row.failures, row.crashes) == (2, 2, 0)
@@ -97,9 +97,9 @@ async def test_far_off_retries_on_every_store(app: Any) -> None:
     async def call() -> None:
         raise Throttled("429")
 
-    async with app(call) as a, a.working():
+    async with app(call) as a, a.workers.background():
         with pytest.raises(RunFailed, match="429"):
-            await a.job_result(await a.enqueue("calls"), timeout=20)
+            await a.jobs.result(await a.enqueue("calls"), timeout=20)
         assert len(await a.job_events("calls", "job.active")) == 2
 
 
@@ -119,7 +119,7 @@ async def test_a_failure_that_cannot_be_recorded_is_recorded_without_what_is_wro
     async def call() -> None:
         raise ValueError("boom")
 
-    async with memory(call) as a, a.working():
+    async with memory(call) as a, a.workers.background():
         row = await a.wait_for_state(await a.enqueue("calls"), "failed")
         assert (row.attempt, row.failures, row.crashes) == (2, 2, 0)
         events = await a.job_events("calls", "job.failed")
@@ -140,7 +140,7 @@ async def test_a_wait_that_cannot_be_recorded_fails_with_the_reason(
         ctx.emit("said")
         await ctx.wait.time("1h")
 
-    async with memory(sleeper) as a, a.working():
+    async with memory(sleeper) as a, a.workers.background():
         run, status = await a.run_to_end("sleeper")
         (failed,) = await a.events_of(run, "step.failed")
         assert (status, failed.data["name"], failed.data["error"]) == (
@@ -148,19 +148,19 @@ async def test_a_wait_that_cannot_be_recorded_fails_with_the_reason(
             "ZeroDivisionError",
             "a fault of ours",
         )
-        assert await a.waits(run=run) == []
+        assert await a.waits.list(run=run) == []
 
 
 async def test_an_ending_that_raises_while_it_is_made(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def spoken(_: Any) -> Any:
+    async def fail(_: Any) -> Any:
         raise ZeroDivisionError("a fault of ours")
 
-    monkeypatch.setattr(Attempt, "_spoken", spoken)
+    monkeypatch.setattr(WorkerChannel, "close_output", fail)
 
     @job(queue="calls")
     async def call() -> None:
         raise ValueError("boom")
 
-    async with memory(call) as a, a.working():
+    async with memory(call) as a, a.workers.background():
         row = await a.wait_for_state(await a.enqueue("calls"), "failed")
         assert b"a fault of ours" in row.error

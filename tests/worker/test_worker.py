@@ -71,10 +71,10 @@ async def test_a_lost_lease_records_nothing_twice(shared: Any, clock: FakeClock,
 
     async with shared(work, clock=clock, lease=LEASE) as one, shared(work, clock=clock, lease=LEASE) as two:
         run = await one.start("slow")
-        async with one.working(name="one", concurrency=1):
+        async with one.workers.background(name="one", concurrency=1):
             await asyncio.wait_for(slow.began.wait(), 20)
             clock.advance("31s")
-            async with two.working(name="two"):
+            async with two.workers.background(name="two"):
                 assert await two.result(run, timeout=20) == "attempt 2"
             before = await two.stream(run)
             slow.gate.set()
@@ -87,7 +87,7 @@ async def test_a_lost_lease_records_nothing_twice(shared: Any, clock: FakeClock,
         ]
         assert [e.meta["worker"] for e in before if e.kind == "step.started"] == ["one", "two"]
         assert await two.state.of_run(run).get("late") is None
-        row = await two.queues.job(step_job_id(run, "work", 1))
+        row = await two.jobs.get(step_job_id(run, "work", 1))
         assert (row.attempt, row.failures, row.crashes) == (2, 0, 1)
         assert await two.list_dead_letters() == []
 
@@ -101,11 +101,11 @@ async def test_a_plain_jobs_lost_lease_records_nothing_twice(shared: Any, clock:
 
     async with shared(work, clock=clock, lease=LEASE) as one, shared(work, clock=clock, lease=LEASE) as two:
         id = await one.enqueue("slow")
-        async with one.working(concurrency=1):
+        async with one.workers.background(concurrency=1):
             await asyncio.wait_for(slow.began.wait(), 20)
             clock.advance("31s")
-            async with two.working():
-                assert await two.job_result(id, timeout=20) == "attempt 2"
+            async with two.workers.background():
+                assert await two.jobs.result(id, timeout=20) == "attempt 2"
             before = await two.job_events("slow")
             slow.gate.set()
             await until(lambda: slow.late)
@@ -125,10 +125,10 @@ async def test_a_patch_under_a_lost_lease_is_refused(shared: Any, clock: FakeClo
 
     async with shared(work, clock=clock, lease=LEASE) as one, shared(work, clock=clock, lease=LEASE) as two:
         run = await one.start("slow")
-        async with one.working(concurrency=1):
+        async with one.workers.background(concurrency=1):
             await asyncio.wait_for(slow.began.wait(), 20)
             clock.advance("31s")
-            async with two.working():
+            async with two.workers.background():
                 await two.wait_for_end(run)
             slow.gate.set()
             await until(lambda: slow.late)
@@ -150,10 +150,10 @@ async def test_a_log_under_a_lost_lease_stops_the_handler(shared: Any, clock: Fa
 
     async with shared(work, clock=clock, lease=LEASE) as one, shared(work, clock=clock, lease=LEASE) as two:
         run = await one.start("slow")
-        async with one.working(concurrency=1):
+        async with one.workers.background(concurrency=1):
             await asyncio.wait_for(slow.began.wait(), 20)
             clock.advance("31s")
-            async with two.working():
+            async with two.workers.background():
                 await two.wait_for_end(run)
             slow.gate.set()
             await until(lambda: slow.late)
@@ -169,12 +169,12 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(shared: Any, share
 
     # The other worker has a loop of its own, or it would stand still too.
     with SyncApp(shared_url, handlers=[blocks], lease="500ms") as other:
-        async with shared(blocks, lease="500ms") as a, a.working():
+        async with shared(blocks, lease="500ms") as a, a.workers.background():
             run = await a.start("blocking")
             await a.wait_for_step(run, "blocks", "completed", "active")
-            other.start_worker()
+            other.workers.start()
             assert await a.result(run, timeout=20) == 1
-            row = await a.queues.job(step_job_id(run, "blocks", 1))
+            row = await a.jobs.get(step_job_id(run, "blocks", 1))
             assert (row.attempt, row.crashes) == (1, 0)
 
 
@@ -190,9 +190,9 @@ async def test_a_job_whose_worker_died_is_run_again(app: Any, clock: FakeClock) 
         run = await a.start("sturdy")
         await die_with(a, "default")
         a.advance_clock("31s")
-        async with a.working():
+        async with a.workers.background():
             assert await a.result(run, timeout=20) == 2
-        row = await a.queues.job(step_job_id(run, "work", 1))
+        row = await a.jobs.get(step_job_id(run, "work", 1))
         assert (row.crashes, row.failures) == (1, 0)
         assert (await a.events_of(run, "step.started"))[0].meta["worker"] == "doomed"
 
@@ -210,7 +210,7 @@ async def test_a_job_that_kills_its_workers_is_a_dead_letter(app: Any, clock: Fa
         for _ in range(runs):
             await die_with(a, "default")
             a.advance_clock("31s")
-        async with a.working():
+        async with a.workers.background():
             assert await a.wait_for_end(run) == "failed"
         assert ran == [], "it is not tried once more"
         (letter,) = await a.list_dead_letters()
@@ -231,7 +231,7 @@ async def test_a_stopping_worker_lets_what_runs_finish(app: Any) -> None:
 
     async with app(held) as a:
         run = await a.start("held")
-        async with a.working():
+        async with a.workers.background():
             await a.wait_for_step(run, "held", "active")
             asyncio.get_running_loop().call_later(0.01, gate.set)
         assert (await a.store.run(run)).status == "completed"
@@ -260,12 +260,12 @@ async def test_a_stopping_worker_gives_back_what_does_not_finish(app: Any, style
     work = endless if style == "async" else spinning
     async with app(work, grace=0) as a:
         run = await a.start("endless")
-        async with a.working():
+        async with a.workers.background():
             await until(begun.is_set)
-        row = await a.queues.job(step_job_id(run, work.__name__, 1))
+        row = await a.jobs.get(step_job_id(run, work.__name__, 1))
         assert (row.state.value, row.failures, row.crashes) == ("waiting", 0, 0)
         assert [e.data["msg"] for e in await a.events_of(run, "log")] == ["so far"], "what it said is kept"
-        async with a.working():
+        async with a.workers.background():
             assert await a.result(run, timeout=20) == 2
         assert await a.events_of(run, "step.failed") == []
 
@@ -279,10 +279,10 @@ async def test_a_given_back_job_goes_to_another_worker(shared: Any) -> None:
 
     async with shared(first_never_ends, grace=0) as one, shared(first_never_ends) as two:
         id = await one.enqueue("q")
-        async with one.working():
+        async with one.workers.background():
             await one.wait_for_state(id, "active")
-        async with two.working():
-            assert await two.job_result(id, timeout=20) == 2
+        async with two.workers.background():
+            assert await two.jobs.result(id, timeout=20) == 2
 
 
 async def test_a_cancelled_worker_stops_in_good_order(app: Any) -> None:
@@ -292,12 +292,12 @@ async def test_a_cancelled_worker_stops_in_good_order(app: Any) -> None:
 
     async with app(endless, grace=0) as a:
         run = await a.start("endless")
-        task = asyncio.create_task(a.run_worker())
+        task = asyncio.create_task(a.workers.run())
         await a.wait_for_step(run, "endless", "active")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert (await a.queues.job(step_job_id(run, "endless", 1))).state.value == "waiting"
+        assert (await a.jobs.get(step_job_id(run, "endless", 1))).state.value == "waiting"
 
 
 async def test_stop_worker_ends_run_worker(app: Any) -> None:
@@ -305,13 +305,13 @@ async def test_stop_worker_ends_run_worker(app: Any) -> None:
     async def work() -> None: ...
 
     async with app(work) as a:
-        task = asyncio.create_task(a.run_worker(["q"], concurrency=2, name="mine"))
+        task = asyncio.create_task(a.workers.run(["q"], concurrency=2, name="mine"))
         id = await a.enqueue("q")
-        await a.job_result(id, timeout=20)
+        await a.jobs.result(id, timeout=20)
         assert (await a.job_events("q", "job.active"))[0].meta["worker"] == "mine"
-        a.stop_worker()
+        a.workers.stop()
         await task
-        a.stop_worker()
+        a.workers.stop()
 
 
 async def test_closing_the_app_stops_its_worker(app: Any) -> None:
@@ -319,8 +319,8 @@ async def test_closing_the_app_stops_its_worker(app: Any) -> None:
     async def work() -> None: ...
 
     async with app(work) as a:
-        task = asyncio.create_task(a.run_worker())
-        await a.job_result(await a.enqueue("q"), timeout=20)
+        task = asyncio.create_task(a.workers.run())
+        await a.jobs.result(await a.enqueue("q"), timeout=20)
     assert task.done()
 
 
@@ -330,12 +330,12 @@ async def test_one_worker_an_app(memory: Any) -> None:
         return "done"
 
     entered = False
-    async with memory(work) as a, a.working():
+    async with memory(work) as a, a.workers.background():
         with pytest.raises(ConfigError, match="runs a worker already"):
-            async with a.working():
+            async with a.workers.background():
                 entered = True
         assert not entered
-        assert await a.job_result(await a.enqueue("q"), timeout=20) == "done", "the first one goes on"
+        assert await a.jobs.result(await a.enqueue("q"), timeout=20) == "done", "the first one goes on"
 
 
 async def test_a_queue_nobody_works_on_is_refused_before_the_work_begins(memory: Any) -> None:
@@ -345,12 +345,12 @@ async def test_a_queue_nobody_works_on_is_refused_before_the_work_begins(memory:
     entered = False
     async with memory(work) as a:
         with pytest.raises(UnknownQueue, match="known are mail"):
-            async with a.working(queues=["male"]):
+            async with a.workers.background(queues=["male"]):
                 entered = True
         assert not entered, "whoever waits for that worker inside would wait for ever"
     with pytest.raises(UnknownQueue):
         async with memory(work, queues="male") as a:
-            await a.run_worker()
+            await a.workers.run()
 
 
 async def test_a_worker_of_some_queues_leaves_the_others(app: Any) -> None:
@@ -360,10 +360,10 @@ async def test_a_worker_of_some_queues_leaves_the_others(app: Any) -> None:
     @job(queue="theirs")
     async def theirs() -> None: ...
 
-    async with app(mine, theirs, queues="mine") as a, a.working():
+    async with app(mine, theirs, queues="mine") as a, a.workers.background():
         left = await a.enqueue("theirs")
-        await a.job_result(await a.enqueue("mine"), timeout=20)
-        assert (await a.queues.job(left)).state.value == "waiting"
+        await a.jobs.result(await a.enqueue("mine"), timeout=20)
+        assert (await a.jobs.get(left)).state.value == "waiting"
 
 
 # Several
@@ -383,7 +383,7 @@ async def test_the_next_step_comes_with_the_commit_of_the_one_before(app: Any, c
     async def third() -> int:
         return 3
 
-    async with app(first, second, third, concurrency=concurrency) as a, a.working():
+    async with app(first, second, third, concurrency=concurrency) as a, a.workers.background():
         assert await a.run_for_result("three") == 3
         looks = []
         claim = a.store.claim
@@ -404,8 +404,8 @@ async def test_two_workers_share_the_work(shared: Any) -> None:
         await doors.wait()
 
     async with shared(work, concurrency=5) as one, shared(work, concurrency=5) as two:
-        async with one.working(name="one"), two.working(name="two"):
-            ids = await one.enqueue_many("q", range(40))
+        async with one.workers.background(name="one"), two.workers.background(name="two"):
+            ids = await one.jobs.enqueue_many("q", range(40))
             await until(lambda: len(inside) == 10)
             doors.set()
             for id in ids:
@@ -434,7 +434,7 @@ async def test_two_workers_on_one_run_never_step_on_each_other(shared: Any) -> N
         shared(begin, work, first_done, concurrency=20) as one,
         shared(begin, work, first_done, concurrency=20) as two,
     ):
-        async with one.working(), two.working():
+        async with one.workers.background(), two.workers.background():
             run = await one.start("fan")
             assert await two.result(run, timeout=30) == "once"
         events = await one.stream(run)
@@ -457,12 +457,12 @@ async def test_another_process_wakes_this_one(shared: Any, shared_url: str) -> N
 
     async def main():
         async with App({shared_url!r}, handlers=[]) as app:
-            await app.enqueue("from-afar", {{"hello": "there"}}, id="sent-from-afar")
-            print(await app.job_result("sent-from-afar", timeout=20))
+            await app.enqueue("from-afar", {{"hello": "there"}}, key="sent-from-afar")
+            print(await app.jobs.result("sent-from-afar", timeout=20))
 
     asyncio.run(main())
     """
-    async with shared(work) as a, a.working():
+    async with shared(work) as a, a.workers.background():
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-c", textwrap.dedent(script), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )

@@ -40,7 +40,7 @@ async def test_what_a_handler_raises_is_its_failure(app: Any, make: Any, problem
     async def fine() -> str:
         return "fine"
 
-    async with app(poison, fine) as a, a.working():
+    async with app(poison, fine) as a, a.workers.background():
         run, status = await a.run_to_end("poison")
         (failed,) = await a.events_of(run, "step.failed")
         assert (status, failed.data["name"], failed.data["error"]) == ("failed", problem.__name__, "boom")
@@ -56,7 +56,7 @@ async def test_a_handler_that_cancels_its_own_task(app: Any) -> None:
         task.cancel()
         await asyncio.sleep(0)
 
-    async with app(self_cancelling) as a, a.working():
+    async with app(self_cancelling) as a, a.workers.background():
         run, status = await a.run_to_end("self")
         (failed,) = await a.events_of(run, "step.failed")
         assert status == "failed"
@@ -74,7 +74,7 @@ async def test_a_function_of_the_definition_that_raises_while_recording(app: Any
     @step(on="a", emits=[], rate_limit="5/1s", rate_key=lambda i: i["missing"])
     async def second(input: Any) -> None: ...
 
-    async with app(first, second) as a, a.working():
+    async with app(first, second) as a, a.workers.background():
         run, status = await a.run_to_end("main")
         (failed,) = await a.events_of(run, "step.failed")
         assert (status, failed.step, failed.data["name"]) == ("failed", "first", "KeyError")
@@ -94,7 +94,7 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_sto
 
     async with app(stubborn, grace="10ms") as a:
         run = await a.start("deaf")
-        async with a.working():
+        async with a.workers.background():
             await a.wait_for_step(run, "stubborn", "active")
         deaf.set()
 
@@ -148,7 +148,7 @@ async def test_a_log_line_never_fails_the_work(app: Any) -> None:
         ctx.log("odd", what=object(), lone="\ud800", much="y" * 100_000)
         return "done"
 
-    async with app(chatty) as a, a.working():
+    async with app(chatty) as a, a.workers.background():
         run = await a.start("chatty")
         assert await a.result(run, timeout=20) == "done"
         long, odd = await a.events_of(run, "log")

@@ -208,7 +208,7 @@ async def test_an_event_whose_first_answer_was_lost_is_there_once(tmp_path: Path
 
 async def test_a_locked_file_is_reported_to_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process stands still inside a write. Twenty commits wait once, not twenty times in a row."""
-    monkeypatch.setattr("penstock.stores.sqlite.connection._BUSY_SECONDS", 0.5)
+    monkeypatch.setattr("penstock.stores.sqlite.connection.BUSY_TIMEOUT_S", 0.5)
     store = SQLITE_FILE.open(tmp_path, FakeClock())
     await store.open()
     holder = apsw.Connection(str(tmp_path / "penstock.db"))

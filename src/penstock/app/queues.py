@@ -19,7 +19,7 @@ from ..jobs.dead_letters import DeadLetter
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import ChildRow, ChildState, JobRow, QueueRow, SharedQueues, Store
 from ..ports.unit import DELIVERIES, Committed, JobState, Unit
-from ..stores.child_keys import reason
+from ..stores.child_keys import error_text
 from .arguments import a_name, count, one_of
 from .events import once_known
 
@@ -46,7 +46,7 @@ async def _child(store: Store, row: ChildRow) -> Child:
     if row.state is ChildState.FAILED and why is None:
         # Not every store keeps it beside the parent: it is in the child itself, as long as that is kept.
         job = await store.job(row.id)
-        why = reason(job.error) if job is not None and job.error is not None else None
+        why = error_text(job.error) if job is not None and job.error is not None else None
     return Child(row.key, row.queue, row.id, row.state, value, why)
 
 

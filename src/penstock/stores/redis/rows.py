@@ -9,7 +9,7 @@ import msgspec
 from ...core.events import decode_event
 from ...ports.store import ChildRow, ChildState, FeedItem, JobRow, QueueRow, RunRow, ScheduleRow, StateRow, WaitRow
 from ...ports.unit import JobState
-from ..run_search import Begun
+from ..run_search import RunStart
 from .commit import NOTHING
 from .names import outside
 
@@ -68,7 +68,7 @@ def run(reply: list[Any]) -> RunRow:
     )
 
 
-def begun(reply: list[Any]) -> Begun:
+def begun(reply: list[Any]) -> RunStart:
     """A run with the body of its first event."""
     *row, body = reply
     return run(row), body

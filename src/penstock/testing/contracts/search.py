@@ -107,7 +107,7 @@ class RunSearchContract(StoreUnderTest):
 
     async def test_it_looks_beyond_the_first_page(self, store: Store) -> None:
         await begin(store, "a", "rare")
-        for n in range(searching.PAGE + 1):
+        for n in range(searching.PAGE_RUNS + 1):
             await begin(store, f"b{n}", "common")
         assert await find(store, "rare") == ["a"]
-        assert len(await find(store, "common", limit=1000)) == searching.PAGE + 1
+        assert len(await find(store, "common", limit=1000)) == searching.PAGE_RUNS + 1

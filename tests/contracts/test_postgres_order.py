@@ -15,7 +15,19 @@ from penstock.ports.unit import DELIVERIES, Committed, Conflict, JobState, Unit
 from penstock.stores.postgres import PostgresStore
 from penstock.stores.postgres.commit import transact
 from penstock.stores.postgres.connection import connect
-from penstock.testing.contracts.samples import STREAM, apply, ask, claim_one, event, job, run, started, told, unit, wait
+from penstock.testing.contracts.samples import (
+    STREAM,
+    apply,
+    claim_one,
+    claim_request,
+    event,
+    job,
+    run,
+    started,
+    unit,
+    user_event,
+    wait,
+)
 from penstock.testing.until import until
 
 WRITERS, EACH = 8, 25
@@ -114,7 +126,7 @@ async def test_readers_among_slow_writers_miss_nothing_and_keep_each_streams_ord
 
 async def test_a_gate_opened_while_its_event_is_being_committed_finds_it(store: PostgresStore) -> None:
     async with slow(store) as saying:
-        await saying.write(unit(events=[told("order.paid")]))
+        await saying.write(unit(events=[user_event("order.paid")]))
         opening = asyncio.create_task(
             apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")], events=[event()]))
         )
@@ -129,7 +141,7 @@ async def test_a_gate_opened_while_its_event_is_being_committed_finds_it(store: 
 async def test_an_event_committed_while_a_gate_is_being_opened_is_delivered(store: PostgresStore) -> None:
     async with slow(store) as opening:
         await opening.write(unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]))
-        saying = asyncio.create_task(apply(store, unit(events=[told("order.paid")])))
+        saying = asyncio.create_task(apply(store, unit(events=[user_event("order.paid")])))
         await until(lambda: blocked(store))
         await opening.commit()
         await saying
@@ -143,7 +155,7 @@ async def test_what_was_told_is_found_though_an_older_transaction_is_open(store:
     """The feed waits for the oldest transaction; a gate that looks back cannot."""
     async with slow(store) as idle:
         await idle.write(unit(events=[event(stream="nq:flow:other")]))
-        await apply(store, unit(events=[told("order.paid")]))
+        await apply(store, unit(events=[user_event("order.paid")]))
         assert len(await store.events_by_kind("order.paid")) == 1
         await idle.commit()
 
@@ -178,7 +190,7 @@ async def test_nothing_is_started_in_a_run_after_its_last_event(store: PostgresS
     async with slow(store) as closing:
         last = event("flow.cancelled", stream)
         await closing.write(unit(run=run("r", 1, status="cancelled", closed=True), events=[last]))
-        claiming = asyncio.create_task(store.claim(ask()))
+        claiming = asyncio.create_task(store.claim(claim_request()))
         await until(lambda: blocked(store))
         await closing.commit()
         assert (await claiming).claims == []

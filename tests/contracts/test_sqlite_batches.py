@@ -31,8 +31,19 @@ from penstock.ports.unit import (
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.events import MAX_EVENTS_PER_DELIVERY
 from penstock.testing.clock import FakeClock
-from penstock.testing.contracts.samples import ERROR, ask, claim, event, job, run, started, told, unit, wait
-from penstock.testing.contracts.snapshot import picture
+from penstock.testing.contracts.samples import (
+    ERROR,
+    claim,
+    claim_request,
+    event,
+    job,
+    run,
+    started,
+    unit,
+    user_event,
+    wait,
+)
+from penstock.testing.contracts.snapshot import take_snapshot
 
 RUNS = [f"r{n}" for n in range(6)]
 START = 1_700_000_000_000
@@ -113,15 +124,17 @@ async def test_a_batch_equals_its_units_one_after_another(seed: int) -> None:
         drawn: list[dict[str, Any]] = []
         for n in range(rng.choice([2, 5, 30])):
             drawn.append(draw_unit(rng, n, drawn))
-        reply = await batched.commit([build_unit(parts, first) for parts in drawn], ask("orders", "plain", "new"))
+        reply = await batched.commit(
+            [build_unit(parts, first) for parts in drawn], claim_request("orders", "plain", "new")
+        )
         receipts: list[Receipt] = []
         for parts in drawn:
             receipts += (await single.commit([build_unit(parts, second)])).receipts
         assert reply.receipts == receipts
-        work = await single.claim(ask("orders", "plain", "new"))
+        work = await single.claim(claim_request("orders", "plain", "new"))
         assert without_tokens(reply.claimed.claims) == without_tokens(work.claims)
         assert reply.claimed.next_due == work.next_due
-        assert await picture(batched) == await picture(single)
+        assert await take_snapshot(batched) == await take_snapshot(single)
         assert await batched.feed("") == await single.feed("")
     finally:
         await batched.close()
@@ -161,9 +174,12 @@ async def test_one_job_delivers_events_of_a_kind() -> None:
     await store.open()
     await store.commit([unit(run=run("r"), waits=[wait(f"w-{kind}", "r", topic=kind) for kind in ("a", "b")])])
     await store.commit(
-        [unit(events=[told(kind, data=n) for kind in ("a", "b", "c")]) for n in range(MAX_EVENTS_PER_DELIVERY + 5)]
+        [
+            unit(events=[user_event(kind, data=n) for kind in ("a", "b", "c")])
+            for n in range(MAX_EVENTS_PER_DELIVERY + 5)
+        ]
     )
-    large = unit(events=[told("a", data="x" * (MAX_BYTES // 3)) for _ in range(4)])
+    large = unit(events=[user_event("a", data="x" * (MAX_BYTES // 3)) for _ in range(4)])
     await store.commit([large])
     payloads = [msgspec.json.decode(row.payload) for row in await store.jobs(DELIVERIES, JobState.WAITING)]
     bundles = [[one["body"]["kind"] for one in payload["events"]] for payload in payloads]

@@ -18,16 +18,16 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.contracts.samples import (
     ERROR,
     STREAM,
+    add_and_claim,
     apply,
     claim_one,
     event,
-    held,
     job,
     seqs,
     unit,
 )
-from penstock.testing.contracts.scene import set_scene
-from penstock.testing.contracts.snapshot import picture
+from penstock.testing.contracts.seeded_store import seed_store
+from penstock.testing.contracts.snapshot import take_snapshot
 from penstock.testing.until import until
 
 
@@ -92,13 +92,13 @@ async def test_closing_writes_pending_commits(tmp_path: Path) -> None:
 async def test_everything_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     store = await open_store(path)
-    whole = (await set_scene(store)).whole()
+    whole = (await seed_store(store)).full_unit()
     await apply(store, whole)
-    before = await picture(store)
+    before = await take_snapshot(store)
     await store.close()
     again = await open_store(path)
     try:
-        assert await picture(again) == before
+        assert await take_snapshot(again) == before
         assert await apply(again, whole) == Committed(repeated=True)
     finally:
         await again.close()
@@ -190,7 +190,7 @@ async def test_sweeping_deletes_old_once_keys_and_units(tmp_path: Path) -> None:
 async def test_memos_stay_while_a_job_can_read_them(tmp_path: Path, verb: str) -> None:
     store = await open_store(tmp_path / "store.db")
     try:
-        first = await held(store, "j")
+        first = await add_and_claim(store, "j")
         outcome = Released() if verb == "drain" else Dead(ERROR)
         await apply(store, unit(claim=first, outcome=outcome, memos=[Memo("j", "rate#1", b"1")]))
         await apply(store, unit(jobs=[job("j.redrive-1", "other", scope="j")]))
@@ -204,6 +204,6 @@ async def test_memos_stay_while_a_job_can_read_them(tmp_path: Path, verb: str) -
         assert redriven.memos == {"rate#1": b"1"}
         await apply(store, unit(claim=redriven, outcome=Completed()))
         await store.remove("j.redrive-1")
-        assert (await held(store, "probe", scope="j")).memos == {}
+        assert (await add_and_claim(store, "probe", scope="j")).memos == {}
     finally:
         await store.close()

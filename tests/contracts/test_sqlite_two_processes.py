@@ -23,12 +23,12 @@ from penstock.testing.contracts.samples import (
     QUEUE,
     STREAM,
     add,
+    add_and_claim,
     apply,
     claim,
     claim_one,
     event,
     first,
-    held,
     job,
     names,
     run,
@@ -98,7 +98,7 @@ async def test_a_busy_writer_sees_commits_of_another(two: tuple[SqliteStore, Sql
 
 async def test_a_commit_here_is_read_there(two: tuple[SqliteStore, SqliteStore]) -> None:
     here, there = two
-    mine = await held(here, "j")
+    mine = await add_and_claim(here, "j")
     assert await claim(there) == []
     assert isinstance(await apply(there, unit(claim=mine, outcome=Completed(b"1"))), Committed)
     assert await asyncio.to_thread(here.renew, [mine], 1000) == [mine]

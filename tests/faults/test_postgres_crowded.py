@@ -16,7 +16,7 @@ from faultkit.trouble import under_way
 import postgres_server
 from penstock.core.errors import StoreUnavailable
 from penstock.stores.postgres import PostgresStore
-from penstock.testing.contracts.samples import apply, event, held, unit
+from penstock.testing.contracts.samples import add_and_claim, apply, event, unit
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
@@ -104,7 +104,7 @@ async def test_leases_have_a_place_before_reads(own: postgres_server.Server) -> 
     store = PostgresStore(role(own, "keeping", 3))
     await store.open()
     try:
-        mine = await held(store, "j")
+        mine = await add_and_claim(store, "j")
         await until(lambda: _many(own, "keeping") == 2, TEST_TIMEOUT_S)  # it listens
         async with asyncio.TaskGroup() as reading:
             for _ in range(2):

@@ -150,9 +150,7 @@ async def test_whoever_gives_up_waiting_is_told_that_the_store_was_away(frail: A
         outage.of |= {"run": down("unplugged"), "job": down("unplugged")}
         app.store.signals.notify_all()
         for wait in waits:
-            with pytest.raises(
-                WaitTimeout, match="not been seen to end after 1s, the store does not answer: unplugged"
-            ):
+            with pytest.raises(WaitTimeout, match="did not end within 1s; the store does not answer: unplugged"):
                 await wait
 
 

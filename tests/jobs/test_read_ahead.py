@@ -93,7 +93,7 @@ def test_so_many_for_so_many_slots() -> None:
     unused.run(PROOF, 0)
     assert unused.ahead.most(10) == 0
     more = Rules(together=100)
-    more.runs.get(PROOF, 0)
+    more.run(PROOF, 0)
     assert [more.ahead.most(slots) for slots in (1, 2, 10, 50, 100)] == [0, 8, 40, 50, 0]
 
 

@@ -174,7 +174,7 @@ async def _all(events: Any) -> None:
         pass
 
 
-async def test_what_goes_on_beside_a_worker_is_begun_anew_when_it_fails(
+async def test_a_service_beside_the_worker_is_restarted_when_it_fails(
     memory: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(background, "FIRST_RESTART_PAUSE_S", 0.0)
@@ -191,7 +191,7 @@ async def test_what_goes_on_beside_a_worker_is_begun_anew_when_it_fails(
 
     async with App(":memory:", handlers=[mail], bridges=[Ferry()]) as a, a.workers.background():
         await until(lambda: len(tries) == 3)
-    said = [record for record in caplog.records if "bridge failed and is begun anew" in record.getMessage()]
+    said = [record for record in caplog.records if "bridge failed, restarting in" in record.getMessage()]
     assert [record.levelno for record in said] == [logging.ERROR] * 2
 
 

@@ -151,7 +151,7 @@ def test_its_parts() -> None:
 
 def test_what_cannot_begin_says_so() -> None:
     with SyncApp(":memory:", handlers=[send]) as app:
-        with pytest.raises(PenstockError, match="no handler here works on queue 'nope'"):
+        with pytest.raises(PenstockError, match="no handler here takes jobs of queue 'nope'"):
             app.workers.start(queues=["nope"])
         app.workers.stop()
 

@@ -61,7 +61,7 @@ async def test_every_hour_starts_a_flow_at_each_slot(app: Any, clock: FakeClock)
         assert await a.result(runs[0].id, timeout=20) == {"x": 1}
         assert (await a.events_of(runs[0].id, "step.started"))[0].meta["causationId"] == "schedule-hourly"
         (kept,) = await a.schedules.list()
-        assert (kept.last, kept.next) == (NEXT_HOUR + 2 * HOUR, NEXT_HOUR + 3 * HOUR)
+        assert (kept.last_at, kept.next_at) == (iso(NEXT_HOUR + 2 * HOUR), iso(NEXT_HOUR + 3 * HOUR))
 
 
 async def test_every_adds_a_job(app: Any, clock: FakeClock) -> None:

@@ -134,7 +134,7 @@ def test_the_module_contract(tmp_path: Path, memory: Any) -> None:
     registry = memory(dir=tmp_path).registry
     assert registry.problems == ()
     spec, target = registry.schedules["night"]
-    assert (spec.cron, spec.tz, spec.catch_up, target.flow, target.payload) == (
+    assert (spec.cron, spec.tz, spec.catch_up, target.flow, target.input) == (
         *("0 3 * * *", "Europe/Paris", "all", "night", {"a": 1}),
     )
     assert spec.start_ms == 1_893_456_000_000

@@ -13,7 +13,7 @@ from entry import Case, Metrics, tell
 from tally import Tally
 
 from penstock import App, Context, SyncApp, flow, job, step
-from penstock.cli import event_loop as looping
+from penstock.cli.event_loop import run_event_loop
 
 CONCURRENCY = 100  # for flows
 CHUNK = 500  # starts in flight
@@ -109,7 +109,7 @@ def work(case: Case, tally: Tally) -> None:
             last = await engine.until_recorded()
             tally.end(last)
 
-    looping.run(run())
+    run_event_loop(run())
 
 
 async def drain_flows(case: Case, server_us: Callable[[], float]) -> dict[str, float]:
@@ -152,4 +152,4 @@ def on_a_loop(measure: Callable[[Case], Coroutine[Any, Any, Any] | Awaitable[Any
     async def run(case: Case) -> Any:
         return await measure(case)
 
-    return lambda case: looping.run(run(case))
+    return lambda case: run_event_loop(run(case))

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from penstock import App
-from penstock.cli.run_view import Picture
+from penstock.cli.run_view import RunPanel
 from penstock.core.clock import from_iso
 from penstock.core.events import Event
 from penstock.core.payload import parse
@@ -49,7 +49,7 @@ def draw(events: list[Event]) -> str:
     )
     console.print("[green]$[/] penstock run shop --input @order.json --key order-2001", highlight=False)
     for event in moments(events):
-        console.print(Picture(reduce_flow(e for e in events if e.seq <= event.seq), Moment(event)))
+        console.print(RunPanel(reduce_flow(e for e in events if e.seq <= event.seq), Moment(event)))
         console.print()
     svg = console.export_svg(title="the same run at three moments", unique_id="penstock-run")
     # Fonts are those of the reader: a picture asks nobody on the network for one.

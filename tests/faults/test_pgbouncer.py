@@ -17,7 +17,7 @@ from penstock.stores import tail as tailing
 from penstock.stores.postgres.address import read_address
 from penstock.stores.postgres.connection import Connections
 from penstock.testing.until import until
-from penstock.worker import worker
+from penstock.worker import polling
 from pgbouncer_server import PgBouncer
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
@@ -36,7 +36,7 @@ def pooler() -> Iterator[PgBouncer]:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everyone looks more often than in earnest."""
-    monkeypatch.setattr(worker, "MAX_IDLE", 0.1)
+    monkeypatch.setattr(polling, "MAX_IDLE_S", 0.1)
     monkeypatch.setattr(tailing, "BACKSTOP", 0.1)
 
 

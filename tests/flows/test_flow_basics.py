@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Subscription, flow, step
-from penstock.cli.run_view import plain
+from penstock.cli.run_view import render_text
 from penstock.core.ids import step_job_id
 
 
@@ -199,7 +199,7 @@ async def test_a_join_nobody_can_meet_any_more_is_told_of(memory: Any) -> None:
         assert (await a.events_of(run, "flow.completed"))[0].data["unmet"] == {"both": ["b"]}
         view = await a.runs.get(run)
         assert view.unmet == {"both": ["b"]}
-        assert "unmet both never started: b did not come" in plain(view, 0)
+        assert "unmet both never started: b did not arrive" in render_text(view, 0)
 
 
 async def test_when_as_a_function_as_a_mapping_and_with_the_run(app: Any) -> None:

@@ -16,7 +16,7 @@ from penstock import Backoff, Context, Node, Permanent, RetryPolicy, flow, job, 
 from penstock.core.errors import RunFailed, SchemaViolation, UnknownFlow, UnknownQueue
 from penstock.testing import FakeClock, TestApp, auto_clock
 from penstock.testing.snapshots import update_snapshots
-from penstock.worker import worker
+from penstock.worker import polling
 
 DAY_MS = 86_400_000
 DAILY = RetryPolicy(3, Backoff("fixed", DAY_MS, jitter=False))
@@ -261,7 +261,7 @@ async def test_a_worker_that_looks_all_the_time_is_not_waited_for(monkeypatch: p
             return found
 
         monkeypatch.setattr(app.store, "claim", slow)
-        monkeypatch.setattr(worker.Worker, "_patience", lambda _self: 0.0)
+        monkeypatch.setattr(polling.ClaimPoller, "_idle_s", lambda _self: 0.0)
         ids = await app.jobs.enqueue_many("mail", range(5))
         start = app.time.now_ms()
         await app.advance("1h")

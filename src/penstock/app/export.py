@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -96,6 +96,34 @@ def read_line(line: bytes, number: int) -> SavedRun:
     if saved.penstock > FORMAT:
         raise BadExport(f"line {number} was written by a newer Penstock (format {saved.penstock}): upgrade")
     return saved
+
+
+def read_runs(data: bytes) -> Iterator[SavedRun]:
+    """Read the lines of an export; raise BadExport for a line that is not a run or a run that appears twice."""
+    seen: set[str] = set()
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        saved = read_line(line, number)
+        if saved.run in seen:
+            raise BadExport(f"line {number}: run {saved.run!r} is in the file twice")
+        seen.add(saved.run)
+        yield saved
+
+
+async def import_runs(app: App, clock: PlayedClock, data: bytes, on_run: Callable[[], object] = int) -> int:
+    """Import every run of an export, or none if the store already has one of them; return how many.
+
+    `app` must have been opened with `clock`; `on_run` is called after each run."""
+    importer = Importer(app, clock)
+    for saved in read_runs(data):
+        await importer.check(saved)
+    count = 0
+    for saved in read_runs(data):
+        await importer.add(saved)
+        count += 1
+        on_run()
+    return count
 
 
 async def all_runs(app: App) -> AsyncIterator[str]:

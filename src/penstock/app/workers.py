@@ -78,13 +78,12 @@ class Workers:
         bridges: Sequence[Bridge] = (),
         file_bridges: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
+        self._runtime = runtime
         self._store = runtime.store
-        self._committer = runtime.committer
         self._engine = _ClaimEngine(open_claim)
         self._schedules = schedules
         self._start_on = start_on
         self._clock = runtime.clock
-        self._unit_id = runtime.new_unit_id
         self._settings = settings
         self._registry = runtime.registry
         self._bridges = bridges
@@ -121,17 +120,14 @@ class Workers:
         runner = InProcessRunner(max(settings.threads, concurrency or settings.concurrency))
         worker = Worker(
             name=name,
-            store=self._store,
-            committer=self._committer,
+            runtime=self._runtime,
             engine=self._engine,
             runner=runner,
-            clock=self._clock,
             queues=self._limits(*self._requested),
             concurrency=concurrency or settings.concurrency,
             lease_ms=settings.lease,
             grace=settings.grace / 1000,
             max_crashes=settings.max_crashes,
-            unit_id=self._unit_id,
         )
         self._worker = worker
         self._ended.clear()
@@ -161,7 +157,7 @@ class Workers:
     @property
     def requested(self) -> int:
         """Number of jobs that may arrive: their claim is not answered yet."""
-        return self._worker.asked_for if self._worker is not None else 0
+        return self._worker.reserved if self._worker is not None else 0
 
     @property
     def next_due(self) -> int | None:
@@ -180,7 +176,7 @@ class Workers:
         queues, concurrency = self._requested
         known = self._registry().queues()
         wanted = [queue for queue in queues or known if queue in known]
-        self._worker.work_on(self._limits(wanted, concurrency) if wanted else {})
+        self._worker.change_queues(self._limits(wanted, concurrency) if wanted else {})
         self._store.signals.notify_all()  # the services for declared schedules and start_on read the registry again
 
     async def close(self) -> None:

@@ -35,7 +35,7 @@ from ..ports.unit import (
     Suspended,
     Unit,
 )
-from ..worker.attempt import SHUTDOWN
+from ..worker.channel import SHUTDOWN
 from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit, Success, WaitSuspension, pack_record
 from . import run_record as records
 from .conditions import CodeRouting
@@ -206,7 +206,7 @@ class StepWork:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in success.emitted]
 
         def decide(decider: Decider) -> Decision:
-            return decider.completed(self._ended(success.output), success.result, emitted, success.divert)
+            return decider.completed(self._ended(success.output), success.result, emitted, success.timeout_step)
 
         return self._request(success.output, decide, Completed(success.result), success)
 

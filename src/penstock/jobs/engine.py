@@ -34,7 +34,7 @@ from ..ports.unit import (
     Started,
     Unit,
 )
-from ..worker.attempt import SHUTDOWN
+from ..worker.channel import SHUTDOWN
 from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit, Success, WaitSuspension, pack_record
 from .dead_letters import build_dead_letter
 

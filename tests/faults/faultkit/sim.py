@@ -640,7 +640,7 @@ class World:
 def prepare() -> None:
     """Makes this process a simulator: no threads, no time, no chance of its own."""
     logging.disable(logging.CRITICAL)
-    worker_module.LeaseKeeper = TaskKeeper  # type: ignore[misc,assignment]
+    worker_module.LeaseRenewer = TaskKeeper  # type: ignore[misc,assignment]
     warnings.simplefilter("ignore")
     sys.unraisablehook = lambda _: None  # coroutines of parties that were killed, closed by the collector
     gc.disable()

@@ -146,12 +146,12 @@ async def _perform_virtually(
 
 @contextmanager
 def _keeper_as_task() -> Iterator[None]:
-    real = worker_module.LeaseKeeper
-    worker_module.LeaseKeeper = TaskKeeper  # type: ignore[misc,assignment]
+    real = worker_module.LeaseRenewer
+    worker_module.LeaseRenewer = TaskKeeper  # type: ignore[misc,assignment]
     try:
         yield
     finally:
-        worker_module.LeaseKeeper = real  # type: ignore[misc]
+        worker_module.LeaseRenewer = real  # type: ignore[misc]
 
 
 async def _perform(

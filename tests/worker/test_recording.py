@@ -11,7 +11,7 @@ from penstock import RateLimited, Retry, flow, job
 from penstock.errors import RunFailed
 from penstock.flows.decide import Decider
 from penstock.jobs.engine import JobWork
-from penstock.worker.attempt import Attempt
+from penstock.worker.channel import WorkerChannel
 
 SOON = {"attempts": 2, "backoff": {"type": "fixed", "delay": "10ms"}}
 FAR = 1_800_000_000_000  # seconds: a header that held milliseconds since the epoch
@@ -152,10 +152,10 @@ async def test_a_wait_that_cannot_be_recorded_fails_with_the_reason(
 
 
 async def test_an_ending_that_raises_while_it_is_made(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def spoken(_: Any) -> Any:
+    async def fail(_: Any) -> Any:
         raise ZeroDivisionError("a fault of ours")
 
-    monkeypatch.setattr(Attempt, "_spoken", spoken)
+    monkeypatch.setattr(WorkerChannel, "close_output", fail)
 
     @job(queue="calls")
     async def call() -> None:

@@ -1,4 +1,4 @@
-"""Times beyond the calendar: refused where they are typed, shown where they are stored all the same."""
+"""Times beyond the calendar are refused as options, but shown if they are stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = "+059009-09-24T08:00:00.000Z"
         (["schedules", "add", "s", "--queue", "mail", "--every", FAR], "--every"),
     ],
 )
-def test_spans_that_are_too_long(penstock: Callable, args: list[str], option: str) -> None:
+def test_durations_that_are_too_long(penstock: Callable, args: list[str], option: str) -> None:
     answer = penstock(*args)
     assert (answer.code, answer.out) == (2, "")
     assert f"{option}: '{FAR}' is too long: the longest duration is 36525d (100 years)" in answer.err
@@ -35,7 +35,7 @@ def test_spans_that_are_too_long(penstock: Callable, args: list[str], option: st
     assert penstock("runs", "--json").out == ""
 
 
-def test_other_doors(penstock: Callable) -> None:
+def test_other_options(penstock: Callable) -> None:
     assert "such as 2h, at most 36525d (100 years), or a time" in penstock("runs", "--since", FAR).err
     answer = penstock("schedules", "add", "s", "--flow", "greet", "--at", "9999-12-31T23:59:59-05:00")
     assert answer.code == 2
@@ -51,7 +51,7 @@ async def _store(path: Path) -> None:
         assert await app.store.put_schedule(row, None)
 
 
-def test_what_is_stored_is_shown(penstock: Callable, project: Path) -> None:
+def test_stored_times_are_shown(penstock: Callable, project: Path) -> None:
     asyncio.run(_store(project))
     assert penstock("jobs", "show", "far", "--json").json["due"] == SHOWN
     for args in (["jobs", "list", "greet", "--state", "delayed"], ["jobs", "show", "far"], ["schedules"], ["doctor"]):

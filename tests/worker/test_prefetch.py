@@ -1,4 +1,4 @@
-"""Reading ahead: jobs held ready while handlers are quick, and what becomes of them when a handler is not."""
+"""Prefetching: jobs claimed ahead of free slots while handlers are short, and released when one is not."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from penstock import RateLimited, flow, job
 from penstock.ports.unit import Claim
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
-from penstock.worker import capacity as read_ahead
-from penstock.worker import worker
-from penstock.worker.capacity import PAUSE, PROOF, QUICK, ReadAhead
+from penstock.worker import capacity, polling, worker
+from penstock.worker.capacity import PREFETCH_PAUSE_S, SHORT_HANDLER_S, SHORT_HANDLERS_IN_A_ROW, Prefetcher
 
 FOR_EVER = 3600.0
-TOGETHER = 42
+MAX_HELD = 42
 
 
 def claim(n: int, queue: str = "q") -> Claim:
@@ -29,109 +28,109 @@ def claim(n: int, queue: str = "q") -> Claim:
 class Rules:
     """What may be held, by a clock that is moved by hand."""
 
-    def __init__(self, slots: int = 10, *, together: int = TOGETHER) -> None:
+    def __init__(self, slots: int = 10, *, max_held: int = MAX_HELD) -> None:
         self.now = 100.0
-        self.ahead = ReadAhead(slots, lambda: self.now, together=together)
+        self.prefetcher = Prefetcher(slots, lambda: self.now, max_held=max_held)
 
     def run(self, count: int, seconds: float) -> None:
         for n in range(count):
-            self.begin(n)
+            self.start(n)
             self.now += seconds
-            self.ahead.ended(claim(n))
+            self.prefetcher.vacate(claim(n))
 
-    def begin(self, n: int) -> None:
-        self.ahead.enter(claim(n))
-        self.ahead.began(claim(n))
+    def start(self, n: int) -> None:
+        self.prefetcher.occupy(claim(n))
+        self.prefetcher.start(claim(n))
 
 
-def test_nothing_is_read_ahead_before_handlers_have_proved_quick() -> None:
+def test_prefetching_starts_after_enough_short_handlers() -> None:
     rules = Rules()
-    rules.run(PROOF - 1, QUICK / 5)
-    assert rules.ahead.most(10) == 0
-    rules.run(1, QUICK / 5)
-    assert rules.ahead.most(10) == TOGETHER - 10
+    rules.run(SHORT_HANDLERS_IN_A_ROW - 1, SHORT_HANDLER_S / 5)
+    assert rules.prefetcher.limit(10) == 0
+    rules.run(1, SHORT_HANDLER_S / 5)
+    assert rules.prefetcher.limit(10) == MAX_HELD - 10
 
 
-def test_a_slow_handler_ends_it_when_it_ends_and_while_it_runs() -> None:
+def test_a_slow_handler_stops_prefetching_even_while_it_runs() -> None:
     rules = Rules()
-    rules.run(PROOF, 0)
-    rules.begin(1000)
-    rules.begin(1001)
-    assert rules.ahead.most(10) == TOGETHER - 10
-    rules.now += 2 * QUICK
-    rules.begin(1002)
-    assert rules.ahead.most(10) == 0
+    rules.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    rules.start(1000)
+    rules.start(1001)
+    assert rules.prefetcher.limit(10) == MAX_HELD - 10
+    rules.now += 2 * SHORT_HANDLER_S
+    rules.start(1002)
+    assert rules.prefetcher.limit(10) == 0
     for n in range(1000, 1003):
-        rules.ahead.ended(claim(n))
-    rules.run(PROOF - 2, 0)
-    assert rules.ahead.most(10) == 0
+        rules.prefetcher.vacate(claim(n))
+    rules.run(SHORT_HANDLERS_IN_A_ROW - 2, 0)
+    assert rules.prefetcher.limit(10) == 0
     rules.run(2, 0)
-    assert rules.ahead.most(10) == TOGETHER - 10
+    assert rules.prefetcher.limit(10) == MAX_HELD - 10
 
 
-def test_what_the_loop_does_before_a_handler_begins_is_not_the_handlers() -> None:
+def test_time_before_a_handler_starts_is_not_measured() -> None:
     rules = Rules()
-    rules.run(PROOF, 0)
+    rules.run(SHORT_HANDLERS_IN_A_ROW, 0)
     for n in range(1000, 1003):
-        rules.ahead.enter(claim(n))
-    rules.now += 2 * QUICK
-    assert rules.ahead.most(10) == TOGETHER - 10
+        rules.prefetcher.occupy(claim(n))
+    rules.now += 2 * SHORT_HANDLER_S
+    assert rules.prefetcher.limit(10) == MAX_HELD - 10
     for n in range(1000, 1003):
-        rules.ahead.began(claim(n))
-        rules.ahead.ended(claim(n))
-    assert rules.ahead.most(10) == TOGETHER - 10
-    rules.ahead.began(claim(2000))  # it only goes back, and has no slot
-    rules.ahead.ended(claim(2000))
-    assert rules.ahead.running == 0
+        rules.prefetcher.start(claim(n))
+        rules.prefetcher.vacate(claim(n))
+    assert rules.prefetcher.limit(10) == MAX_HELD - 10
+    rules.prefetcher.start(claim(2000))  # it only goes back, and has no slot
+    rules.prefetcher.vacate(claim(2000))
+    assert rules.prefetcher.running == 0
 
 
-def test_so_many_for_so_many_slots() -> None:
+def test_limit_depends_on_the_slots() -> None:
     rules = Rules()
-    rules.run(PROOF, 0)
-    assert [rules.ahead.most(slots) for slots in (1, 2, 10, 100)] == [0, 8, 32, 0]
-    unused = Rules(together=0)
-    unused.run(PROOF, 0)
-    assert unused.ahead.most(10) == 0
-    more = Rules(together=100)
-    more.run(PROOF, 0)
-    assert [more.ahead.most(slots) for slots in (1, 2, 10, 50, 100)] == [0, 8, 40, 50, 0]
+    rules.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    assert [rules.prefetcher.limit(slots) for slots in (1, 2, 10, 100)] == [0, 8, 32, 0]
+    unused = Rules(max_held=0)
+    unused.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    assert unused.prefetcher.limit(10) == 0
+    more = Rules(max_held=100)
+    more.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    assert [more.prefetcher.limit(slots) for slots in (1, 2, 10, 50, 100)] == [0, 8, 40, 50, 0]
 
 
-def test_no_more_are_ready_than_handlers_that_compute_get_done_in_time() -> None:
-    rules = Rules(together=200)
-    rules.run(PROOF, 0.002)
-    assert 20 <= rules.ahead.most(50) <= 26
-    rules.run(PROOF, 0.0001)
-    assert rules.ahead.most(50) == 150
+def test_limit_depends_on_the_mean_duration() -> None:
+    rules = Rules(max_held=200)
+    rules.run(SHORT_HANDLERS_IN_A_ROW, 0.002)
+    assert 20 <= rules.prefetcher.limit(50) <= 26
+    rules.run(SHORT_HANDLERS_IN_A_ROW, 0.0001)
+    assert rules.prefetcher.limit(50) == 150
 
 
-def test_after_some_went_back_there_is_a_pause() -> None:
+def test_prefetching_pauses_after_a_release() -> None:
     rules = Rules(slots=2)
-    rules.ahead.hold(claim(1))
-    rules.ahead.hold(claim(2))
-    assert not rules.ahead.overdue()
-    rules.now += read_ahead.PATIENCE + 0.01
-    assert rules.ahead.overdue()
-    assert [one.job for one in rules.ahead.clear()] == ["j2", "j1"], "the first to come is to be at the front"
-    rules.run(PROOF, 0)
-    assert rules.ahead.most(10) == 0
-    rules.now += PAUSE
-    assert rules.ahead.most(10) == TOGETHER - 10
+    rules.prefetcher.hold(claim(1))
+    rules.prefetcher.hold(claim(2))
+    assert not rules.prefetcher.is_overdue()
+    rules.now += capacity.PREFETCH_MAX_WAIT_S + 0.01
+    assert rules.prefetcher.is_overdue()
+    assert [one.job for one in rules.prefetcher.clear()] == ["j2", "j1"], "the first to come is to be at the front"
+    rules.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    assert rules.prefetcher.limit(10) == 0
+    rules.now += PREFETCH_PAUSE_S
+    assert rules.prefetcher.limit(10) == MAX_HELD - 10
 
 
-def test_who_is_ready_begins_when_its_own_queue_has_a_slot() -> None:
-    ahead = Rules(slots=3).ahead
+def test_held_claim_starts_when_its_queue_has_a_slot() -> None:
+    prefetcher = Rules(slots=3).prefetcher
     slots = {"narrow": 1, "wide": 3}
-    ahead.enter(claim(1, "narrow"))
-    ahead.enter(claim(2, "wide"))
+    prefetcher.occupy(claim(1, "narrow"))
+    prefetcher.occupy(claim(2, "wide"))
     for n, queue in ((3, "narrow"), (4, "wide")):
-        ahead.hold(claim(n, queue))
-    first = ahead.next(slots.__getitem__)
+        prefetcher.hold(claim(n, queue))
+    first = prefetcher.next(slots.__getitem__)
     assert first is not None
     assert first.job == "j4"
-    assert ahead.next(slots.__getitem__) is None
-    ahead.ended(claim(1, "narrow"))
-    second = ahead.next(slots.__getitem__)
+    assert prefetcher.next(slots.__getitem__) is None
+    prefetcher.vacate(claim(1, "narrow"))
+    second = prefetcher.next(slots.__getitem__)
     assert second is not None
     assert second.job == "j3"
 
@@ -139,36 +138,36 @@ def test_who_is_ready_begins_when_its_own_queue_has_a_slot() -> None:
 # With a worker
 
 
-class Eager:
-    """Whatever may be read ahead is, at once, however slow this machine; says what was held ready."""
+class EagerPrefetch:
+    """Prefetches at once, however slow this machine is, and lists what was held."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.patch = monkeypatch.setattr
         self.held: list[Claim] = []
-        self.patch(read_ahead, "QUICK", FOR_EVER)
-        self.patch(read_ahead, "PROOF", 1)
-        hold = ReadAhead.hold
+        self.patch(capacity, "SHORT_HANDLER_S", FOR_EVER)
+        self.patch(capacity, "SHORT_HANDLERS_IN_A_ROW", 1)
+        hold = Prefetcher.hold
 
-        def noted(ahead: ReadAhead, claim: Claim) -> None:
+        def noted(prefetcher: Prefetcher, claim: Claim) -> None:
             self.held.append(claim)
-            hold(ahead, claim)
+            hold(prefetcher, claim)
 
-        self.patch(ReadAhead, "hold", noted)
+        self.patch(Prefetcher, "hold", noted)
 
-    def patient(self) -> None:
-        """What is ready waits as long as it takes."""
-        for module in (read_ahead, worker):
-            self.patch(module, "PATIENCE", FOR_EVER)
+    def wait_for_ever(self) -> None:
+        """Never release a prefetched job."""
+        for module in (capacity, worker):
+            self.patch(module, "PREFETCH_MAX_WAIT_S", FOR_EVER)
 
 
 @pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> Eager:
-    return Eager(monkeypatch)
+def eager(monkeypatch: pytest.MonkeyPatch) -> EagerPrefetch:
+    return EagerPrefetch(monkeypatch)
 
 
 @pytest.fixture(params=[postgres_server, redis_server], ids=["postgres", "redis"])
 def url(request: pytest.FixtureRequest) -> str:
-    """Only where a store is behind a wire are jobs read ahead."""
+    """Only remote stores prefetch."""
     return request.param.url()  # type: ignore[no-any-return]
 
 
@@ -209,18 +208,18 @@ async def _has(app: Any, queue: str, state: str, count: int) -> bool:
     return (await app.queues.counts(queue))[state] == count
 
 
-async def test_no_more_handlers_run_than_there_are_slots(app: Any, eager: Eager) -> None:
+async def test_no_more_handlers_run_than_there_are_slots(app: Any, eager: EagerPrefetch) -> None:
     doors = Doors()
     async with app(doors.handler) as a:
         await a.jobs.enqueue_many("q", range(300))
         async with a.workers.background(concurrency=4):
             await completed(a, 300)
-    assert eager.held, "nothing was read ahead"
+    assert eager.held, "nothing was prefetched"
     assert 1 < doors.most <= 4
     assert set(doors.ran.values()) == {1}
 
 
-async def test_what_works_one_at_a_time_begins_when_the_last_is_recorded(app: Any, eager: Eager) -> None:
+async def test_what_works_one_at_a_time_begins_when_the_last_is_recorded(app: Any, eager: EagerPrefetch) -> None:
     doors = Doors()
     ids: list[str] = []
     early: list[str] = []
@@ -236,14 +235,16 @@ async def test_what_works_one_at_a_time_begins_when_the_last_is_recorded(app: An
         async with a.workers.background(concurrency=4):
             await completed(a, 40, "narrow")
             await completed(a, 200)
-    assert eager.held, "nothing was read ahead"
+    assert eager.held, "nothing was prefetched"
     assert early == []
 
 
-async def test_limits_of_a_queue_are_not_exceeded(app: Any, eager: Eager, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_limits_of_a_queue_are_not_exceeded(
+    app: Any, eager: EagerPrefetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     doors = Doors()
     wanted: Counter[str] = Counter()
-    ask = worker.Worker.request_claims
+    ask = polling.ClaimPoller.request_claims
 
     def noted(self: Any, finishing: Counter[str]) -> Any:
         asked = ask(self, finishing)
@@ -251,7 +252,7 @@ async def test_limits_of_a_queue_are_not_exceeded(app: Any, eager: Eager, monkey
             wanted[want.queue] = max(wanted[want.queue], want.limit)
         return asked
 
-    monkeypatch.setattr(worker.Worker, "request_claims", noted)
+    monkeypatch.setattr(polling.ClaimPoller, "request_claims", noted)
 
     @job(queue="few", max_active=4)
     async def few() -> None: ...
@@ -265,18 +266,18 @@ async def test_limits_of_a_queue_are_not_exceeded(app: Any, eager: Eager, monkey
         async with a.workers.background(concurrency=4):
             for queue in ("q", "few", "paced"):
                 await completed(a, 60, queue)
-    assert wanted["q"] > 4, "nothing was read ahead"
+    assert wanted["q"] > 4, "nothing was prefetched"
     assert (wanted["few"], wanted["paced"]) == (4, 4)
 
 
-async def test_what_waits_behind_slow_handlers_goes_to_another_worker(app: Any, eager: Eager) -> None:
+async def test_what_waits_behind_slow_handlers_goes_to_another_worker(app: Any, eager: EagerPrefetch) -> None:
     doors = Doors()
     async with app(doors.handler) as one, app(doors.handler) as two:
         await one.jobs.enqueue_many("q", [*range(20), -1, -2, *range(20, 30)])
         async with one.workers.background(concurrency=2, name="one"):
             await until(lambda: doors.blocked == 2)
             await until(lambda: _has(one, "q", "waiting", 10), 20)
-            assert eager.held, "nothing was read ahead"
+            assert eager.held, "nothing was prefetched"
             async with two.workers.background(concurrency=2, name="two"):
                 await completed(two, 30)
             doors.gate.set()
@@ -285,14 +286,14 @@ async def test_what_waits_behind_slow_handlers_goes_to_another_worker(app: Any, 
     assert list(doors.ran) == [*range(20), -1, -2, *range(20, 30)], "given back in their order"
 
 
-async def test_a_worker_that_stops_gives_back_what_is_ready(app: Any, eager: Eager) -> None:
+async def test_a_worker_that_stops_gives_back_what_is_ready(app: Any, eager: EagerPrefetch) -> None:
     doors = Doors()
-    eager.patient()
+    eager.wait_for_ever()
     async with app(doors.handler) as a:
         await a.jobs.enqueue_many("q", [*range(20), -1, -2, *range(20, 30)])
         work = asyncio.create_task(a.workers.run(concurrency=2))
         await until(lambda: doors.blocked == 2)
-        assert eager.held, "nothing was read ahead"
+        assert eager.held, "nothing was prefetched"
         a.workers.stop()
         await until(lambda: _has(a, "q", "waiting", 10), 20)
         doors.gate.set()
@@ -301,9 +302,9 @@ async def test_a_worker_that_stops_gives_back_what_is_ready(app: Any, eager: Eag
     assert set(doors.ran.values()) == {1}
 
 
-async def test_nothing_of_a_queue_begins_after_a_limit_was_met(app: Any, eager: Eager) -> None:
+async def test_nothing_of_a_queue_begins_after_a_limit_was_met(app: Any, eager: EagerPrefetch) -> None:
     doors = Doors()
-    eager.patient()
+    eager.wait_for_ever()
     later = range(20, 30)
 
     @job(queue="q")
@@ -322,9 +323,9 @@ async def test_nothing_of_a_queue_begins_after_a_limit_was_met(app: Any, eager: 
     assert not [n for n in later if doors.ran[n]]
 
 
-async def test_a_step_of_a_cancelled_run_is_not_begun(app: Any, eager: Eager) -> None:
+async def test_a_step_of_a_cancelled_run_is_not_begun(app: Any, eager: EagerPrefetch) -> None:
     doors = Doors()
-    eager.patient()
+    eager.wait_for_ever()
 
     @flow("f")
     async def step(n: int) -> None:
@@ -344,7 +345,7 @@ async def test_a_step_of_a_cancelled_run_is_not_begun(app: Any, eager: Eager) ->
 
 
 async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
-    app: Any, eager: Eager, no_polling: None, monkeypatch: pytest.MonkeyPatch
+    app: Any, eager: EagerPrefetch, no_polling: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look at the store has promised all that may be held when less is to be held: the commit that ends an attempt then
     asks for nothing, and that look is answered before the attempt is over."""
@@ -358,13 +359,13 @@ async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
             a.store.signals.fire({"queue:q"})
             await looked.wait()
 
-    ask = worker.Worker.request_claims
+    ask = polling.ClaimPoller.request_claims
 
     def less(self: Any, finishing: Counter[str]) -> Any:
         if not finishing["narrow"] or denied.is_set():
             return ask(self, finishing)
         with monkeypatch.context() as patch:
-            patch.setattr(ReadAhead, "most", lambda _self, _slots: 0)
+            patch.setattr(Prefetcher, "limit", lambda _self, _slots: 0)
             found = ask(self, finishing)
         denied.set()
         return found
@@ -386,7 +387,7 @@ async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
                 await answered.wait()
             return await commit(units, asked)
 
-        monkeypatch.setattr(worker.Worker, "request_claims", less)
+        monkeypatch.setattr(polling.ClaimPoller, "request_claims", less)
         monkeypatch.setattr(a.store, "claim", look)
         monkeypatch.setattr(a.store, "commit", end)
         async with a.workers.background(concurrency=4):
@@ -396,8 +397,8 @@ async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
             await until(lambda: ran == [0, 1], 10)
 
 
-async def test_slots_are_filled_when_reading_ahead_has_come_to_an_end(
-    app: Any, eager: Eager, monkeypatch: pytest.MonkeyPatch
+async def test_slots_are_filled_when_prefetching_ends(
+    app: Any, eager: EagerPrefetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then more is held than there are slots, and no commit asks for more; the last of them has to."""
     doors = Doors()
@@ -405,11 +406,11 @@ async def test_slots_are_filled_when_reading_ahead_has_come_to_an_end(
     @job(queue="q")
     async def turn(n: int) -> None:
         if n % 50 == 0:  # and then it begins again
-            monkeypatch.setattr(read_ahead, "QUICK", FOR_EVER if n % 100 == 0 else -1.0)
+            monkeypatch.setattr(capacity, "SHORT_HANDLER_S", FOR_EVER if n % 100 == 0 else -1.0)
         await doors.visit(n)
 
     async with app(turn, clock=FakeClock()) as a:
         await a.jobs.enqueue_many("q", range(1000))
         async with a.workers.background(concurrency=10):
             await completed(a, 1000)
-    assert eager.held, "nothing was read ahead"
+    assert eager.held, "nothing was prefetched"

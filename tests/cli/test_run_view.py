@@ -1,4 +1,4 @@
-"""Drawing runs: on a terminal, in a pipe, and when there is a lot to draw."""
+"""A run as text: on a terminal, in a pipe, and with many steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.cli.run_view import Picture, one_line, plain, rows_of
+from penstock.cli.run_view import RunPanel, build_rows, one_line, render_text
 from penstock.core.clock import from_iso
 from penstock.flows.reducer import FlowView, StepView
 from penstock.testing.clock import FakeClock
@@ -22,11 +22,11 @@ def view(*steps: StepView, **rest: Any) -> FlowView:
     return FlowView(id="r-1", name="shop", started_at=START, steps=dict(zip(keys, steps, strict=True)), **rest)
 
 
-def drawn(run: FlowView, width: int = 100, height: int = 25) -> list[str]:
-    """What a person would see."""
+def draw(run: FlowView, width: int = 100, height: int = 25) -> list[str]:
+    """Return the lines on the screen."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width, height=height, color_system=None)
-    console.print(Picture(run, FakeClock(NOW)))
+    console.print(RunPanel(run, FakeClock(NOW)))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -40,18 +40,18 @@ RUNNING = view(
 
 
 def test_a_running_run_in_a_pipe() -> None:
-    assert plain(RUNNING, NOW).splitlines() == [
+    assert render_text(RUNNING, NOW).splitlines() == [
         "shop r-1 running 2.5 s",
         "  ✓ pack     12 ms",
-        "  ↻ charge          attempt 2  again in 500 ms: declined",
+        "  ↻ charge          attempt 2  retry in 500 ms: declined",
         "  ● ship    500 ms  50 %",
         "  ● write    2.5 s  all is well",
         "  · rest",
     ]
 
 
-def test_the_same_on_a_terminal() -> None:
-    lines = drawn(RUNNING)
+def test_a_running_run_on_a_terminal() -> None:
+    lines = draw(RUNNING)
     assert lines[0] == "shop r-1  running  2.5 s"
     assert [line.split()[1] for line in lines[1:]] == ["pack", "charge", "ship", "write", "rest"]
     assert "━━━━" in lines[3]
@@ -59,7 +59,7 @@ def test_the_same_on_a_terminal() -> None:
 
 
 def test_without_unicode() -> None:
-    assert plain(RUNNING, NOW, unicode=False).isascii()
+    assert render_text(RUNNING, NOW, unicode=False).isascii()
 
 
 @pytest.mark.parametrize(
@@ -70,51 +70,51 @@ def test_without_unicode() -> None:
         ({"status": "cancelled", "reason": "enough", "duration": 10}, "reason enough"),
     ],
 )
-def test_how_it_ended(rest: dict[str, Any], last: str) -> None:
+def test_the_last_line_of_an_ended_run(rest: dict[str, Any], last: str) -> None:
     run = view(StepView("pack", status="completed"), **rest)
-    assert plain(run, NOW).splitlines()[-1] == last
-    assert drawn(run)[-1] == last
+    assert render_text(run, NOW).splitlines()[-1] == last
+    assert draw(run)[-1] == last
 
 
-def test_many_instances_become_one_row_and_its_failures() -> None:
+def test_many_instances_are_folded_into_one_row_and_their_failures() -> None:
     steps = [StepView("line", n, "completed", completed_at=START) for n in range(1, 98)]
     steps += [StepView("line", 98, "failed", error="broken"), StepView("line", 99, "running"), StepView("line", 100)]
-    rows = rows_of(view(*steps), NOW)
+    rows = build_rows(view(*steps), NOW)
     assert [row.name for row in rows] == ["line ×100", "line#98"]
     assert rows[0].note == "97 completed, 1 failed, 1 running, 1 pending"
 
 
-def test_a_step_that_waits_for_several_says_all_of_them() -> None:
+def test_every_wait_of_a_step_is_shown() -> None:
     step = StepView("order", status="waiting", await_type="time", await_data={"resumeAt": "2026-01-01T00:01:02.500Z"})
     step.also_awaits = [
         {"type": "event", "data": {"eventKind": "order.paid", "match": {"order": 7}}},
         {"type": "trigger", "data": {"name": "approval"}},
     ]
-    (row,) = rows_of(view(step), NOW)
+    (row,) = build_rows(view(step), NOW)
     assert (
         row.detail == 'for order.paid {"order":7}, for trigger approval, until 2026-01-01T00:01:02.500Z (in 1 min 0 s)'
     )
 
 
-def test_what_does_not_fit_the_screen_is_left_out_at_the_top() -> None:
+def test_steps_that_do_not_fit_the_screen_are_hidden_at_the_top() -> None:
     run = view(*(StepView(f"step-{n}", status="completed") for n in range(40)))
-    lines = drawn(run, height=20)
+    lines = draw(run, height=20)
     assert len(lines) <= 20
     assert lines[1] == "  24 more above"
     assert "step-39" in lines[-1]
 
 
-def test_a_narrow_screen_keeps_one_line_a_step() -> None:
-    assert len(drawn(RUNNING, width=40)) == 6
+def test_a_narrow_screen_keeps_one_line_per_step() -> None:
+    assert len(draw(RUNNING, width=40)) == 6
 
 
-def test_text_is_made_harmless() -> None:
+def test_control_characters_are_removed() -> None:
     assert one_line("a\x1b[31mb\nc\td") == "a [31mb c d"
     assert one_line("x" * 100) == "x" * 69 + "…"
     assert one_line({"a": [1, None]}) == '{"a":[1,null]}'
 
 
-def test_markup_in_a_result_is_text() -> None:
-    assert drawn(view(status="completed", result="[bold]x[/bold] [/nope]", duration=1))[-1] == (
+def test_markup_in_a_result_is_printed_as_text() -> None:
+    assert draw(view(status="completed", result="[bold]x[/bold] [/nope]", duration=1))[-1] == (
         "result [bold]x[/bold] [/nope]"
     )

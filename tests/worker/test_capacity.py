@@ -1,4 +1,4 @@
-"""What a worker asks for: no slot for two asks, and nobody's slot forgotten."""
+"""Claim requests: no slot is requested twice, and no free slot is forgotten."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from penstock.ports.unit import (
     Refused,
     Unit,
 )
-from penstock.worker.capacity import Asking, QueueLimits
+from penstock.worker.capacity import CapacityTracker, QueueLimits
 
 QUEUES = {"wide": QueueLimits(4), "narrow": QueueLimits(1)}
 
 
-class Room:
+class FixedPrefetch:
     """How much may be held beyond the slots, set by hand."""
 
     def __init__(self) -> None:
         self.more = 0
 
-    def most(self, slots: int) -> int:
+    def limit(self, slots: int) -> int:
         return self.more if slots > 1 else 0
 
 
@@ -40,16 +40,16 @@ class Desk:
     """Asks, and answers by hand."""
 
     def __init__(self) -> None:
-        self.room = Room()
+        self.room = FixedPrefetch()
         ahead: Any = self.room
-        self.asking = Asking("w", 4, 30_000, ahead)
+        self.tracker = CapacityTracker("w", 4, 30_000, ahead)
         self._claims = 0
 
     def ask(self, *finishing: str) -> ClaimRequest | None:
         """With a commit that ends these; without any, it is a look."""
         if not finishing:
-            self.asking.look()
-        return self.asking.ask(QUEUES, Counter(finishing))
+            self.tracker.note_poll()
+        return self.tracker.request(QUEUES, Counter(finishing))
 
     def wants(self, *finishing: str) -> dict[str, int] | None:
         ask = self.ask(*finishing)
@@ -57,7 +57,7 @@ class Desk:
 
     def answer(self, ask: ClaimRequest | None, *queues: str, finishing: tuple[str, ...] = ()) -> bool:
         assert ask is not None
-        return self.asking.answered(ask, Counter(finishing), [self.claim(queue) for queue in queues])
+        return self.tracker.settle(ask, Counter(finishing), [self.claim(queue) for queue in queues])
 
     def claim(self, queue: str) -> Claim:
         self._claims += 1
@@ -65,7 +65,7 @@ class Desk:
         return Claim(job, queue, "job", b"1", b"{}", job, 1, job, 0, 0)
 
     def left(self, *queues: str, ask: ClaimRequest | None = None) -> bool:
-        return self.asking.left(Counter(queues), ask)
+        return self.tracker.release(Counter(queues), ask)
 
 
 def test_all_that_is_free_is_asked_for_once() -> None:

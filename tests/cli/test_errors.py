@@ -1,4 +1,4 @@
-"""A user's mistake is a sentence on stderr with a code, never a traceback."""
+"""An error is one sentence on stderr with a code, never a traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.cli import main, run
 
 
 @pytest.mark.parametrize(
-    ("args", "says", "code"),
+    ("args", "message", "code"),
     [
         (["run", "gret"], "there is no flow 'gret': did you mean 'greet'?", "unknown_flow"),
         (["start", "gret"], "did you mean 'greet'?", "unknown_flow"),
@@ -43,19 +43,19 @@ from penstock.cli import main, run
         (["events", "x", "--limit", "0"], "at least 1", "usage"),
     ],
 )
-def test_mistakes(penstock: Callable, args: list[str], says: str, code: str) -> None:
+def test_usage_errors(penstock: Callable, args: list[str], message: str, code: str) -> None:
     answer = penstock(*args)
     assert answer.code == 2
     assert answer.out == ""
-    assert says in answer.err
+    assert message in answer.err
     assert answer.err.startswith("error: ")
     assert answer.err.endswith(f"[{code}]\n")
     assert answer.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("args", [["run", "greet"], ["runs"], ["runs", "show", "x"], ["events", "x"], ["worker"]])
-def test_a_file_that_is_no_database(penstock: Callable, project: Path, args: list[str]) -> None:
-    (project / "bad.db").write_bytes(b"this is not a database, whatever its name says" * 100)
+def test_a_file_that_is_not_a_database(penstock: Callable, project: Path, args: list[str]) -> None:
+    (project / "bad.db").write_bytes(b"this is not a database, whatever its name is" * 100)
     answer = penstock(*args, "--url", "sqlite:///bad.db")
     assert answer.code == 2
     assert "bad.db is not a readable SQLite file" in answer.err
@@ -64,7 +64,7 @@ def test_a_file_that_is_no_database(penstock: Callable, project: Path, args: lis
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_database_one_may_not_read(penstock: Callable, project: Path) -> None:
+def test_a_database_without_read_permission(penstock: Callable, project: Path) -> None:
     penstock("start", "greet", "--url", "sqlite:///mine.db")
     (project / "mine.db").chmod(0)
     answer = penstock("runs", "--url", "sqlite:///mine.db")
@@ -84,7 +84,7 @@ def test_a_file_that_does_not_import_is_a_warning(penstock: Callable, project: P
     assert all(line.startswith("warning: ") and line.endswith("[import_failed]") for line in warnings)
 
 
-def test_a_missing_flow_says_which_file_it_may_be_in(penstock: Callable, project: Path) -> None:
+def test_the_error_for_a_missing_flow_names_the_broken_file(penstock: Callable, project: Path) -> None:
     (project / "workers" / "greet.py").write_text("import no_such_module\n")
     assert "found while loading" in penstock("run", "greet").err
 
@@ -97,18 +97,18 @@ def test_debug_shows_the_traceback(penstock: Callable, monkeypatch: pytest.Monke
     assert "Traceback" in penstock("run", "gret").err
 
 
-def test_a_bug_of_ours_says_so(penstock: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error(penstock: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(run, "working_app", broken)
+    monkeypatch.setattr(run, "build_worker_app", broken)
     answer = penstock("run", "greet")
     assert answer.code == 70
-    assert "ZeroDivisionError: oh; this should not happen" in answer.err
+    assert "ZeroDivisionError: oh; this is a bug in Penstock, please report it." in answer.err
     assert "Traceback" not in answer.err
 
 
-def test_a_setting_of_the_environment_is_checked(penstock: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_validated(penstock: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_LESE", "3s")
     assert "did you mean 'lease'" in penstock("run", "greet").err
     monkeypatch.delenv("PENSTOCK_LESE")
@@ -116,13 +116,13 @@ def test_a_setting_of_the_environment_is_checked(penstock: Callable, monkeypatch
     assert "environment variable PENSTOCK_LOG: log='loud'" in penstock("run", "greet").err
 
 
-def test_the_log_is_as_it_was_afterwards(penstock: Callable, project: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_logging_is_restored_afterwards(penstock: Callable, project: Path, caplog: pytest.LogCaptureFixture) -> None:
     import logging
 
     penstock("run", "greet")
     with caplog.at_level("INFO", "penstock"):
-        logging.getLogger("penstock").info("heard")
-    assert "heard" in caplog.text
+        logging.getLogger("penstock").info("logged")
+    assert "logged" in caplog.text
 
 
 def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,62 +1,61 @@
-"""When a worker looks at the store again: what one answer says of a queue is not forgotten by an answer about others."""
+"""When a worker polls again: an answer about some queues does not overwrite what is known of the others."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock import job
-from penstock.ports.store import StoreProfile
 from penstock.ports.unit import ClaimBatch, ClaimRequest, QueueDemand
 from penstock.testing import FakeClock
-from penstock.worker.capacity import QueueLimits
-from penstock.worker.worker import Worker
+from penstock.worker.capacity import CapacityTracker, Prefetcher, QueueLimits
+from penstock.worker.polling import ClaimPoller
 
 LIMITED, OTHER = QueueDemand("limited", 10), QueueDemand("other", 10)
 
 
-def worker(clock: FakeClock) -> Worker:
-    parts: Any = SimpleNamespace(profile=StoreProfile())  # nothing but the answers of a store reach it
-    return Worker(
-        name="w", store=parts, committer=parts, engine=parts, runner=parts, clock=clock,
-        queues={"limited": QueueLimits(10), "other": QueueLimits(10)}, concurrency=10, lease_ms=30_000, grace=0,
-        max_crashes=3, unit_id=lambda: "u",
+def make_poller(clock: FakeClock) -> ClaimPoller:
+    unused: Any = None
+    prefetcher = Prefetcher(10, lambda: 0.0, max_held=0)
+    return ClaimPoller(
+        unused, clock, CapacityTracker("w", 10, 30_000, prefetcher),
+        {"limited": QueueLimits(10), "other": QueueLimits(10)},
+        held=(), may_claim=lambda: True, accept=unused,
     )  # fmt: skip
 
 
-def told(one: Worker, due: int | None, *wants: QueueDemand) -> int | None:
-    """When it looks again after an ask for these and its answer."""
-    one.take_claims(ClaimRequest(wants, 30_000, "w", limit=0), Counter(), ClaimBatch(next_due=due))
-    return one.next_due
+def answer(poller: ClaimPoller, due: int | None, *demands: QueueDemand) -> int | None:
+    """Return when the poller polls again after a request for these queues and its answer."""
+    poller.take_claims(ClaimRequest(demands, 30_000, "w", limit=0), Counter(), ClaimBatch(next_due=due))
+    return poller.next_due
 
 
 async def test_an_answer_about_other_queues_does_not_put_off_the_next_look() -> None:
     clock = FakeClock()
-    one, now = worker(clock), clock.now_ms()
-    assert told(one, now + 400, LIMITED, OTHER) == now + 400
-    assert told(one, now + 1000, OTHER) == now + 400
-    assert told(one, None, OTHER) == now + 400
-    assert told(one, now + 100, OTHER) == now + 100
+    poller, now = make_poller(clock), clock.now_ms()
+    assert answer(poller, now + 400, LIMITED, OTHER) == now + 400
+    assert answer(poller, now + 1000, OTHER) == now + 400
+    assert answer(poller, None, OTHER) == now + 400
+    assert answer(poller, now + 100, OTHER) == now + 100
 
 
 async def test_an_answer_about_all_queues_is_the_newest_there_is() -> None:
     clock = FakeClock()
-    one, now = worker(clock), clock.now_ms()
-    told(one, now + 400, LIMITED, OTHER)
-    assert told(one, now + 1000, LIMITED, OTHER) == now + 1000
-    assert told(one, None, LIMITED, OTHER) is None
+    poller, now = make_poller(clock), clock.now_ms()
+    answer(poller, now + 400, LIMITED, OTHER)
+    assert answer(poller, now + 1000, LIMITED, OTHER) == now + 1000
+    assert answer(poller, None, LIMITED, OTHER) is None
 
 
 async def test_a_moment_that_has_passed_is_not_waited_for_again() -> None:
     clock = FakeClock()
-    one, now = worker(clock), clock.now_ms()
-    told(one, now + 400, LIMITED, OTHER)
+    poller, now = make_poller(clock), clock.now_ms()
+    answer(poller, now + 400, LIMITED, OTHER)
     clock.advance("500ms")
-    assert told(one, now + 1500, OTHER) == now + 1500
+    assert answer(poller, now + 1500, OTHER) == now + 1500
 
 
 async def test_what_is_heard_while_a_commit_is_answered_is_not_lost(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:

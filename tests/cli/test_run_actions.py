@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-# Fails until a file named `mended` is there.
+# Fails until a file named `fixed` exists.
 FRAGILE = """
 from pathlib import Path
 from penstock import Context, flow, step
 
 @flow("fragile", emits=["tried"])
-async def begin(input, ctx: Context):
+async def start(input, ctx: Context):
     ctx.emit("tried", input)
 
 @step(on="tried")
-def mend(input):
-    if not Path("mended").exists():
+def repair(input):
+    if not Path("fixed").exists():
         raise ValueError("it is broken")
     return "whole"
 """
@@ -27,7 +27,7 @@ LISTENS = """
 from penstock import flow, step
 
 @flow("listens", accepts=["paid"])
-def begin(input):
+def start(input):
     return None
 
 @step(on="paid", flow="listens")
@@ -48,52 +48,52 @@ def test_cancel(penstock: Callable) -> None:
     run = penstock("runs", "show", "mine", "--json").json
     assert (run["status"], run["reason"]) == ("cancelled", "no longer wanted")
     again = penstock("runs", "cancel", "mine")
-    assert (again.code, "is cancelled: there is nothing left to cancel [run_error]" in again.err) == (2, True)
+    assert (again.code, "run 'mine' is already cancelled [run_error]" in again.err) == (2, True)
 
 
-def test_retry_sends_the_failed_steps_again(penstock: Callable, project: Path) -> None:
+def test_retry_runs_the_failed_steps_again(penstock: Callable, project: Path) -> None:
     assert penstock("run", "fragile", "--key", "mine").code == 1
-    (project / "mended").touch()
+    (project / "fixed").touch()
     answer = penstock("runs", "retry", "mine")
     assert (answer.code, answer.lines) == (
         0,
-        ["mine.mend.1.dlq -> mine.mend.1.redrive-1", "Sent 1 dead letter again."],
+        ["mine.repair.1.dlq -> mine.repair.1.redrive-1", "Retried 1 step."],
     )
     run = penstock("run", "fragile", "--key", "mine", "--json").json
-    assert (run["status"], run["result"], run["steps"]["begin"]["attempt"]) == ("completed", "whole", 1)
+    assert (run["status"], run["result"], run["steps"]["start"]["attempt"]) == ("completed", "whole", 1)
 
 
 def test_a_retried_run_that_fails_again_can_be_retried_again(penstock: Callable, project: Path) -> None:
     penstock("run", "fragile", "--key", "mine")
     penstock("runs", "retry", "mine")
     assert penstock("run", "fragile", "--key", "mine").code == 1
-    (project / "mended").touch()
+    (project / "fixed").touch()
     assert penstock("runs", "retry", "mine", "--json").json["sent"] == {
-        "mine.mend.1.redrive-1.dlq": "mine.mend.1.redrive-2"
+        "mine.repair.1.redrive-1.dlq": "mine.repair.1.redrive-2"
     }
     assert penstock("run", "fragile", "--key", "mine").code == 0
 
 
-def test_what_cannot_be_retried(penstock: Callable) -> None:
+def test_retry_is_refused(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "good")
     assert "is completed, not failed" in penstock("runs", "retry", "good").err
     penstock("start", "fragile", "--key", "new")
     assert "is running and has no failed step to send again" in penstock("runs", "retry", "new").err
 
 
-def test_a_step_whose_letter_was_discarded_is_sent_again_from_the_record(penstock: Callable, project: Path) -> None:
+def test_a_step_without_a_dead_letter_is_retried_from_the_record(penstock: Callable, project: Path) -> None:
     penstock("run", "fragile", "--key", "bad")
-    penstock("dlq", "discard", "bad.mend.1", "--yes")
-    assert penstock("runs", "retry", "bad").lines[0] == "bad.mend.1 -> bad.mend.1.redrive-1"
-    (project / "mended").touch()
+    penstock("dlq", "discard", "bad.repair.1", "--yes")
+    assert penstock("runs", "retry", "bad").lines[0] == "bad.repair.1 -> bad.repair.1.redrive-1"
+    (project / "fixed").touch()
     assert "whole" in penstock("run", "fragile", "--key", "bad").out
 
 
 def test_replay_starts_a_new_run_with_the_recorded_input(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "mine", "--input", '"Ada"')
-    for said in ("", "Run again was there already: its key had been used, and nothing was started.\n"):
+    for warning in ("", "Run again already exists; nothing was started.\n"):
         answer = penstock("runs", "replay", "mine", "--key", "again")
-        assert (answer.out, answer.err) == ("again\n", said)
+        assert (answer.out, answer.err) == ("again\n", warning)
     assert "Hello, Ada!" in penstock("run", "greet", "--key", "again").out
     other = penstock("runs", "replay", "mine", "--input", '"Bob"', "--json").json
     assert other["replayOf"] == "mine"
@@ -111,25 +111,26 @@ def test_emit_to_a_run_starts_its_steps(penstock: Callable) -> None:
     penstock("start", "listens", "--key", "mine")
     for _ in range(2):
         answer = penstock("emit", "paid", "--data", '{"amount": 5}', "--run", "mine", "--key", "payment-1")
-        assert (answer.code, answer.out) == (0, "Said paid to mine.\n")
+        assert (answer.code, answer.out) == (0, "Emitted paid to run mine.\n")
     assert penstock("run", "listens", "--key", "mine", "--json").json["result"] == "thanks for 5"
     assert "[run_closed]" in penstock("emit", "paid", "--run", "mine").err
 
 
-def test_emit_to_everyone(penstock: Callable) -> None:
+def test_emit_globally(penstock: Callable) -> None:
+    assert penstock("emit", "upload.received").out == "Emitted upload.received (global).\n"
     assert penstock("emit", "shop.opened", "--data", "1", "--json").json["data"] == 1
     assert "shop.opened" in penstock("events", "nq:global").out
     assert "[bad_emit]" in penstock("emit", "step.done").err
 
 
-def test_tail_into_a_pipe_prints_events(penstock: Callable) -> None:
+def test_tail_in_a_pipe_prints_events(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "mine")
     kinds = [json.loads(line)["kind"] for line in penstock("tail", "mine", "--json").lines]
     assert (kinds[0], kinds[-1]) == ("flow.started", "flow.completed")
     assert penstock("tail", "nope").code == 2
 
 
-def test_tail_at_a_terminal_draws_a_timeline(terminal: type, penstock: Callable, project: Path) -> None:
+def test_tail_on_a_terminal_draws_a_timeline(terminal: type, penstock: Callable, project: Path) -> None:
     penstock("run", "greet", "--key", "mine", "--input", '"Ada"')
     screen = terminal("tail", "mine")
     assert screen.end() == 0
@@ -137,10 +138,10 @@ def test_tail_at_a_terminal_draws_a_timeline(terminal: type, penstock: Callable,
     assert "Hello, Ada!" in screen.seen
 
 
-def test_a_person_is_asked_before_a_run_is_cancelled(terminal: type, penstock: Callable) -> None:
+def test_cancel_asks_on_a_terminal(terminal: type, penstock: Callable) -> None:
     penstock("start", "greet", "--key", "mine")
     screen = terminal("runs", "cancel", "mine")
-    screen.until(lambda: "for good? [y/N]" in screen.seen)
+    screen.until(lambda: "permanently? [y/N]" in screen.seen)
     screen.type("n\n")
     assert screen.end() == 1
     assert "Nothing was done." in screen.seen
@@ -149,7 +150,7 @@ def test_a_person_is_asked_before_a_run_is_cancelled(terminal: type, penstock: C
     assert screen.end() == 0
 
 
-def test_lists_are_tables_at_a_terminal(terminal: type, penstock: Callable) -> None:
+def test_lists_are_tables_on_a_terminal(terminal: type, penstock: Callable) -> None:
     penstock("run", "greet", "--key", "mine")
     screen = terminal("runs", "list")
     assert screen.end() == 0

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.payload import MAX_BYTES
+from penstock.core.payload import MAX_PAYLOAD_BYTES
 from penstock.ports.unit import (
     DELIVERIES,
     Cancelled,
@@ -174,7 +174,7 @@ async def test_events_of_a_kind_are_told_of_by_one_job() -> None:
     await store.commit(
         [unit(events=[user_event(kind, data=n) for kind in ("a", "b", "c")]) for n in range(TOGETHER + 5)]
     )
-    large = unit(events=[user_event("a", data="x" * (MAX_BYTES // 3)) for _ in range(4)])
+    large = unit(events=[user_event("a", data="x" * (MAX_PAYLOAD_BYTES // 3)) for _ in range(4)])
     await store.commit([large])
     payloads = [msgspec.json.decode(row.payload) for row in await store.jobs(DELIVERIES, JobState.WAITING)]
     bundles = [[one["body"]["kind"] for one in payload["events"]] for payload in payloads]

@@ -48,7 +48,7 @@ class Doubts:
         except StoreError:
             return
         began = first[0].data if first else None
-        if isinstance(began, dict) and "input" in began and began["input"] != self._bodies.value(input):
+        if isinstance(began, dict) and "input" in began and began["input"] != self._bodies.redact_value(input):
             log.warning("run %r exists and was started with another input: it goes on with that one, not this", run)
 
     async def _is_worked_on(self, queue: str) -> bool:

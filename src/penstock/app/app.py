@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from ..commit.committer import Committer
 from ..commit.runtime import Runtime
 from ..commit.sink import CommandSink
-from ..core.clock import Clock, SystemClock, datetime_ms, iso
+from ..core.clock import Clock, SystemClock, datetime_to_ms, to_iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, ConfigError
 from ..core.event_bodies import EventBodies
@@ -27,17 +27,17 @@ from ..core.events import Event
 from ..core.ids import check_name
 from ..core.priority import check_priority
 from ..core.redaction import Redactor
-from ..core.retry import Retries
+from ..core.retry import RetryOption
 from ..durable.trigger_commands import Signature, TriggerCommands
 from ..flows.delivery import Deliveries
 from ..flows.engine import FlowEngine
 from ..flows.reducer import FlowView
 from ..flows.start_on import Starters, start_inputs
-from ..handlers.decorators import FlowDefinition, definitions_in
-from ..handlers.discovery import Found, Problem, bridges_of, discover, from_functions
+from ..handlers.decorators import FlowDefinition, read_definitions
+from ..handlers.discovery import DiscoveredHandler, LoadProblem, discover, find_bridges, read_functions
 from ..handlers.manifest import describe
 from ..handlers.options import KeepOption
-from ..handlers.registry import Flow, Registry, build
+from ..handlers.registry import Flow, Registry, build_registry
 from ..handlers.reload import rediscover
 from ..jobs.engine import JobEngine
 from ..jobs.job_trees import JobTree, Node
@@ -328,7 +328,7 @@ class App:
         delay: Duration | None = None,
         at: datetime | None = None,
         priority: int | None = None,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         correlation_id: str | None = None,
         dedupe: str | None = None,
         dedupe_ttl: Duration | None = None,
@@ -370,7 +370,7 @@ class App:
         name: str | None = None,
         delay: Duration | None = None,
         priority: int | None = None,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
         tx: Any = None,
@@ -493,7 +493,7 @@ class App:
         return describe(
             self.registry,
             version=1,
-            compiled_at=iso(self.clock.now_ms()),
+            compiled_at=to_iso(self.clock.now_ms()),
             store=self.settings.url.partition(":")[0] or "memory",
             namespace=self.settings.namespace,
         )
@@ -522,17 +522,17 @@ class App:
         return Writers(self._engine, sink, self._doubts, mask(self.settings.url))
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, dir_given: bool) -> Registry:
-        self._given = from_functions(several(handlers, "handlers")) if handlers is not None else []
+        self._given = read_functions(several(handlers, "handlers")) if handlers is not None else []
         self._has_dir = dir_given or (handlers is None and Path(self.settings.dir).is_dir())
         self._files_bridges: list[Bridge] = []
         if not self._has_dir:
             return self._built([], [])
         registry = self._built(*discover(self.settings.dir, self.settings.queue_names))
-        self._files_bridges = bridges_of(self.settings.dir)
+        self._files_bridges = find_bridges(self.settings.dir)
         return registry
 
-    def _built(self, found: list[Found], problems: list[Problem]) -> Registry:
-        registry = build([*self._given, *found], problems)
+    def _built(self, found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
+        registry = build_registry([*self._given, *found], problems)
         for problem in registry.problems:
             log.warning("%s [%s]", problem, problem.code)
         return registry
@@ -549,7 +549,7 @@ class App:
     def _flow(self, flow: str | Callable[..., Any]) -> Flow:
         if isinstance(flow, str):
             return self.registry.flow(flow)
-        for definition in definitions_in(flow):
+        for definition in read_definitions(flow):
             if isinstance(definition, FlowDefinition):
                 return self.registry.flow(definition.name)
         raise ConfigError(f"{getattr(flow, '__name__', flow)!r} is not marked with @flow, so it cannot be started")
@@ -558,7 +558,7 @@ class App:
         if at is not None and delay is not None:
             raise BadArgument(f"delay={delay!r} and at={at!r}: give one of them")
         if at is not None:
-            return max(datetime_ms(at) - self.clock.now_ms(), 0)
+            return max(datetime_to_ms(at) - self.clock.now_ms(), 0)
         return to_ms(delay) if delay is not None else 0
 
     async def _row(self, id: str) -> RunRow:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ..core.durations import Duration, show_ms, to_ms
+from ..core.durations import Duration, format_ms, to_ms
 from ..core.errors import StoreUnavailable
 from ..core.outage_retry import OutageRetry
 
@@ -15,10 +15,10 @@ async def opened(what: str, open: Callable[[], Awaitable[None]], patience: Durat
     if patience is None:
         await open()
         return
-    asking = OutageRetry(what, begun=True)
+    asking = OutageRetry(what, has_answered=True)
     try:
         async with asyncio.timeout(to_ms(patience) / 1000):
             await asking.call(open)
     except TimeoutError:
-        late = StoreUnavailable(f"{what}: no answer within {show_ms(to_ms(patience))}")
+        late = StoreUnavailable(f"{what}: no answer within {format_ms(to_ms(patience))}")
         raise asking.problem or late from None

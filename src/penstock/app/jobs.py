@@ -19,10 +19,10 @@ from ..core.ids import check_job_id, check_name, uuid7
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack, unpack
 from ..core.priority import check_priority
-from ..core.retry import Retries, RetryPolicy
-from ..handlers.decorators import definitions_in
+from ..core.retry import RetryOption, RetryPolicy
+from ..handlers.decorators import read_definitions
 from ..handlers.handler import Handler, JobDefinition
-from ..handlers.options import KeepOption, read_keep, terms
+from ..handlers.options import KeepOption, build_published_options, read_keep
 from ..jobs.engine import JobOptions, new_job
 from ..jobs.job_trees import JobTree, Node, read_tree
 from ..ports.store import JobRow
@@ -55,7 +55,7 @@ class Enqueuing:
         id: str | None = None,
         delay_ms: int = 0,
         priority: int | None = None,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         correlation_id: str | None = None,
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
@@ -63,7 +63,7 @@ class Enqueuing:
     ) -> list[str]:
         """Adds a job for each payload; an id that exists is not added again. Gives the ids in order, and for a job
         whose key another one holds the id of that one."""
-        policy = RetryPolicy.of(retry) if retry is not None else None
+        policy = RetryPolicy.parse(retry) if retry is not None else None
         options = JobOptions(
             text(correlation_id, "the correlation id"),
             policy,
@@ -105,8 +105,8 @@ class Enqueuing:
         if handler is not None:
             plain = unpack(data)
             handler.check_input(plain)
-            id = id if id is not None else handler.key_of(plain)
-            rate_key = handler.rate_key_of(plain)
+            id = id if id is not None else handler.make_key(plain)
+            rate_key = handler.make_rate_key(plain)
             delay_ms = delay_ms or handler.delay_ms
             priority = handler.priority if priority is None else priority
         now = self._clock.now_ms()
@@ -179,7 +179,11 @@ def _terms(handler: Handler | None, options: JobOptions) -> PublishedOptions | N
     keeps = (options.keep_completed, options.keep_failed)
     if handler is not None:
         keeps = (keeps[0] or handler.keep_completed, keeps[1] or handler.keep_failed)
-    return terms(policy or RetryPolicy(), *keeps) if policy is not None or keeps != (None, None) else None
+    return (
+        build_published_options(policy or RetryPolicy(), *keeps)
+        if policy is not None or keeps != (None, None)
+        else None
+    )
 
 
 class Families:
@@ -212,7 +216,7 @@ class Families:
         """Parents come before their children. Ids of children follow from their parent's, so that a tree with an id is
         the same tree when it is added again."""
         queue, name = self.place(node.job, node.name)
-        policy = RetryPolicy.of(node.retry) if node.retry is not None else None
+        policy = RetryPolicy.parse(node.retry) if node.retry is not None else None
         options = JobOptions(correlation, policy, waits=bool(node.children), parent=parent)
         job = self._enqueuing.job(
             queue,
@@ -235,14 +239,14 @@ class Families:
         if not callable(job):
             return job, name
         fn = inspect.unwrap(job)
-        given = [one.handler for one in definitions_in(job) if isinstance(one, JobDefinition)]
+        given = [one.handler for one in read_definitions(job) if isinstance(one, JobDefinition)]
         known = [
             handler
             for handler in [one.handler for one in self._registry().jobs.values()]
             if handler.fn is fn or handler.fn is job
         ]
         for handler in [*known, *given]:
-            return handler.home, name or handler.name
+            return handler.queue_name, name or handler.name
         shown = getattr(job, "__name__", job)
         raise ConfigError(f"{shown!r} is not marked with @job, so no job can be made of it: mark it, or name a queue")
 

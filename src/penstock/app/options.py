@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from ..context.context import Context
 from ..context.sync_context import SyncContext
 from ..core.durations import Duration
-from ..core.retry import Retries
+from ..core.retry import RetryOption
 from ..handlers.options import KeepOption
 from ..schedules.spec import CatchUp, Overlap
 
@@ -54,7 +54,7 @@ class EnqueueManyOptions(TypedDict, total=False):
     name: str | None
     delay: Duration | None
     priority: int | None
-    retry: Retries | None
+    retry: RetryOption | None
     keep_completed: KeepOption | None
     keep_failed: KeepOption | None
     tx: Any

@@ -7,7 +7,7 @@ from typing import Any
 from ..core.errors import RunError
 from ..core.events import Event
 from ..core.ids import dead_letter_id, step_job_id
-from ..core.redaction import HIDDEN
+from ..core.redaction import REDACTED
 from ..flows.run_record import FAILED, RUNNING
 from ..flows.run_record import decode as decode_record
 from ..ports.store import JobRow
@@ -83,4 +83,4 @@ def _hidden(value: Any) -> bool:
         return any(map(_hidden, value.values()))
     if isinstance(value, list):
         return any(map(_hidden, value))
-    return isinstance(value, str) and HIDDEN in value
+    return isinstance(value, str) and REDACTED in value

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from ..commit.runtime import Runtime
-from ..core.clock import datetime_ms
+from ..core.clock import datetime_to_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun, WaitTimeout
 from ..core.ids import BadId, check_id, event_seq, uuid7
@@ -73,7 +73,7 @@ class Runs:
         entry = flow.definition.entry.handler
         plain = unpack(data)
         entry.check_input(plain)
-        key = idempotency_key if idempotency_key is not None else entry.key_of(plain, flow.name)
+        key = idempotency_key if idempotency_key is not None else entry.make_key(plain, flow.name)
         run = self._id(key)
         began = await self._commands.start(
             flow,
@@ -143,7 +143,7 @@ class Runs:
 
     def _moment(self, given: datetime | Duration | None) -> int | None:
         if given is None or isinstance(given, datetime):
-            return None if given is None else datetime_ms(given)
+            return None if given is None else datetime_to_ms(given)
         return self._clock.now_ms() - to_ms(given)
 
     async def wait(self, id: str, timeout: Duration | None) -> RunRow:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..core.clock import iso
+from ..core.clock import to_iso
 from ..core.errors import BadArgument
 from ..durable.wait_records import EVENT, TIME, TRIGGER, decode_body
 from ..ports.store import Store, WaitRow
@@ -33,14 +33,14 @@ class WaitView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 def wait_view(row: WaitRow) -> WaitView:
     body = decode_body(row.body)
-    until = iso(row.due) if row.due is not None else None
+    until = to_iso(row.due) if row.due is not None else None
     return WaitView(
         row.id,
         row.run,
         body.step,
         row.kind,
         body.name or body.key.partition("#")[0],
-        iso(body.at),
+        to_iso(body.at),
         until,
         body.n,
         row.topic,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..handlers.reload import beside
+from ..handlers.reload import find_shared_modules
 
 EVERY = 0.5  # seconds between two looks
 Stamps = dict[str, tuple[int, int]]
@@ -72,12 +72,12 @@ def differing(before: Look, now: Look) -> list[str]:
 def look(folder: Path) -> Look:
     """The files as they are now."""
     near = frozenset(str(path) for path in folder.parent.glob("*.py"))
-    return Look(_stamps(folder.rglob("*.py")), _stamps(beside(folder).values()), near)
+    return Look(_stamps(folder.rglob("*.py")), _stamps(find_shared_modules(folder).values()), near)
 
 
 def _with_loaded(seen: Look, folder: Path) -> Look:
     """What was seen, and the modules that a reload since then has loaded for the first time."""
-    return replace(seen, imported={**_stamps(beside(folder).values()), **seen.imported})
+    return replace(seen, imported={**_stamps(find_shared_modules(folder).values()), **seen.imported})
 
 
 def _stamps(paths: Iterable[Path]) -> Stamps:

@@ -59,7 +59,7 @@ def flow_object(flow: Flow) -> dict[str, Any]:
     """The object `flows --json` prints."""
     steps = {
         name: {
-            "queue": step.handler.home,
+            "queue": step.handler.queue_name,
             "on": list(step.kinds),
             "mode": step.mode if step.kinds else None,
             "emits": list(step.emits) if step.emits is not None else None,

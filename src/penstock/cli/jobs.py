@@ -10,7 +10,7 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ..app import App
-from ..core.clock import iso
+from ..core.clock import to_iso
 from ..core.errors import RunError
 from ..core.payload import unpack
 from ..ports.store import JobRow
@@ -144,14 +144,14 @@ def job_object(row: JobRow, veil: Veil) -> dict[str, Any]:
         "name": row.name,
         "state": row.state.value,
         "priority": row.priority,
-        "due": iso(row.due) if row.due and row.state is JobState.DELAYED else None,
+        "due": to_iso(row.due) if row.due and row.state is JobState.DELAYED else None,
         "attempt": row.attempt,
         "failures": row.failures,
         "crashes": row.crashes,
         "run": row.run,
         "parent": row.parent,
-        "createdAt": iso(row.created),
-        "finishedAt": iso(row.finished) if row.finished is not None else None,
+        "createdAt": to_iso(row.created),
+        "finishedAt": to_iso(row.finished) if row.finished is not None else None,
         "payload": unpack(row.payload),
         "progress": unpack(row.progress) if row.progress is not None else None,
         "result": unpack(row.result) if row.result is not None else None,

@@ -51,7 +51,7 @@ async def work_and_watch(
     """Works on a flow's queues and draws the run until it ends, or until a signal; gives the run as it is then."""
     if (await app.run(id)).completed_at is not None:
         return await watch(app, id, console, keep=keep)
-    queues = sorted({step.handler.home for step in app.registry.flow(flow).steps.values()})
+    queues = sorted({step.handler.queue_name for step in app.registry.flow(flow).steps.values()})
     working = asyncio.create_task(app.run_worker(queues))
     watching = asyncio.create_task(watch(app, id, console, keep=keep))
     with on_stop(lambda: watching.cancel(), how_to_resume(flow, id, place)):

@@ -15,8 +15,8 @@ from ..app import App
 from ..app.options import RunSearch
 from ..app.queues import Redriven
 from ..app.run_actions import replay_run, retry_run
-from ..core.clock import iso
-from ..core.durations import show_ms
+from ..core.clock import to_iso
+from ..core.durations import format_ms
 from ..core.errors import RunError, UnknownFlow
 from ..core.near_match import did_you_mean
 from ..flows.reducer import FlowView
@@ -281,12 +281,12 @@ def _extras(view: FlowView) -> list[str]:
 
 
 def _object(row: RunRow) -> dict[str, Any]:
-    times = {"createdAt": iso(row.created), "updatedAt": iso(row.updated), "took": _took(row) or None}
+    times = {"createdAt": to_iso(row.created), "updatedAt": to_iso(row.updated), "took": _took(row) or None}
     return {"id": row.id, "flow": row.flow, "status": row.status, "closed": row.closed, **times}
 
 
 def _took(row: RunRow) -> str:
-    return show_ms(row.updated - row.created) if row.closed else ""
+    return format_ms(row.updated - row.created) if row.closed else ""
 
 
 class _Stopped:

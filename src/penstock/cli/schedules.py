@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from cyclopts import App as Commands
 from cyclopts import Parameter
 
-from ..core.clock import SystemClock, iso
-from ..core.durations import show_ms
+from ..core.clock import SystemClock, to_iso
+from ..core.durations import format_ms
 from ..core.errors import UnknownSchedule
 from ..ports.store import ScheduleRow
 from ..schedules.spec import CatchUp, Overlap, ScheduleSpec, spec_of, target_of
@@ -154,15 +154,15 @@ def schedule_object(row: ScheduleRow) -> dict[str, Any]:
         "id": row.id,
         "starts": f"flow {target.flow}" if target.flow is not None else f"job of {target.queue}",
         "when": _when(spec),
-        "next": iso(row.next) if row.next is not None else None,
-        "last": iso(row.last) if row.last is not None else None,
+        "next": to_iso(row.next) if row.next is not None else None,
+        "last": to_iso(row.last) if row.last is not None else None,
         "fired": row.fired,
         "paused": row.paused,
         "overlap": spec.overlap,
         "catchUp": spec.catch_up,
         "limit": spec.limit,
-        "start": iso(spec.start_ms) if spec.start_ms is not None else None,
-        "end": iso(spec.end_ms) if spec.end_ms is not None else None,
+        "start": to_iso(spec.start_ms) if spec.start_ms is not None else None,
+        "end": to_iso(spec.end_ms) if spec.end_ms is not None else None,
         "origin": spec.origin,
         "input": target.payload,
     }
@@ -170,9 +170,9 @@ def schedule_object(row: ScheduleRow) -> dict[str, Any]:
 
 def _when(spec: ScheduleSpec) -> str:
     if spec.every_ms is not None:
-        return f"every {show_ms(spec.every_ms)}"
+        return f"every {format_ms(spec.every_ms)}"
     if spec.at_ms is not None:
-        return f"once at {iso(spec.at_ms)}"
+        return f"once at {to_iso(spec.at_ms)}"
     return f"{spec.cron} {spec.tz}"
 
 

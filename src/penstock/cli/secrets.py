@@ -22,8 +22,8 @@ class Veil:
 
     def over(self, row: dict[str, Any], *keys: str) -> dict[str, Any]:
         """A row with the values of these keys fit to be shown."""
-        return {key: self._redactor.value(value) if key in keys else value for key, value in row.items()}
+        return {key: self._redactor.redact_value(value) if key in keys else value for key, value in row.items()}
 
     def member(self, key: str, value: Any) -> Any:
         """The value of a key that may itself name a secret."""
-        return self._redactor.value({key: value})[key]
+        return self._redactor.redact_value({key: value})[key]

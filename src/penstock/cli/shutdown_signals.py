@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..app import App
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 from .errors import INTERRUPTED, warn
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -18,7 +18,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def stopping(app: App) -> str:
     """What a person is told after the first signal."""
-    return f"Stopping: what runs may finish, {show_ms(app.settings.grace)} at most. Ctrl-C again stops at once."
+    return f"Stopping: what runs may finish, {format_ms(app.settings.grace)} at most. Ctrl-C again stops at once."
 
 
 @contextmanager

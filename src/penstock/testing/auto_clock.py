@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ..app.schedules import Scheduling
 from ..app.workers import Working
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 from ..handlers.registry import Registry
 from ..ports.store import QueueRow, Store
 from ..ports.unit import DELIVERIES, JobState
@@ -70,7 +70,7 @@ class AutoClock:
         deadline = loop.time() + TIMEOUT_S
         while not await is_done():
             if loop.time() > deadline:
-                skipped = show_ms(self._app.time.now_ms() - start)
+                skipped = format_ms(self._app.time.now_ms() - start)
                 raise AssertionError(
                     f"{what} has not ended within {TIMEOUT_S:g} s ({skipped} of test time): {await self._describe()}"
                 )

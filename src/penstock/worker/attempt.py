@@ -32,7 +32,7 @@ from ..core.errors import (
     Suspension,
     WorkerLost,
 )
-from ..core.events import BadEmit, Body, check_kind
+from ..core.events import BadEmit, EventBody, check_kind
 from ..core.payload import NULL, pack, unpack
 from ..core.retry import requested_delay
 from ..durable import declared_waits
@@ -190,7 +190,7 @@ class Attempt:
     async def _call(self, value: Any) -> Any:
         handler = self.work.handler
         timeout = handler.timeout_ms / 1000 if handler.timeout_ms is not None else None
-        ctx = self._context() if handler.wants_ctx else None
+        ctx = self._context() if handler.takes_ctx else None
         if self._stop_reason is not None:
             raise AttemptCancelled(self._stop_reason)
         before = enter_attempt(self._about)
@@ -217,7 +217,7 @@ class Attempt:
 
     def _packed(self, result: Any) -> bytes:
         data = pack(result, f"the result of {self.work.handler.name}")
-        if self.work.handler.checks_output:
+        if self.work.handler.has_output_schema:
             self.work.handler.check_output(result if data == NULL else unpack(data))
         return data
 
@@ -244,7 +244,7 @@ class Attempt:
         if isinstance(problem, Retry) and failures >= policy.attempts:
             error = _in_vain(error, failures, policy.attempts)
         elif delay is not None and not isinstance(problem, Retry):  # which says so itself
-            error = _said_of_delay(error, self.work.bodies.text(requested_delay(problem)[1]))
+            error = _said_of_delay(error, self.work.bodies.redact_text(requested_delay(problem)[1]))
         if session is None:
             return Failure(await self._spoken(), error, delay, schema_error)
         if session.is_suspended:
@@ -360,15 +360,15 @@ class Attempt:
             bodies = self.work.bodies
             extra = {**self._about(), "redacted": True}
             if fields:
-                extra["fields"] = bodies.value(unpack(pack(fields)))
-            log.log(number, "%s", bodies.text(message), extra=extra)
+                extra["fields"] = bodies.redact_value(unpack(pack(fields)))
+            log.log(number, "%s", bodies.redact_text(message), extra=extra)
 
     def _line(self, data: dict[str, Any]) -> str:
         """A log line as other programs show it, its secrets hidden."""
         bodies = self.work.bodies
-        line = f"[{data['level']}] {bodies.text(data['msg'])}"
+        line = f"[{data['level']}] {bodies.redact_text(data['msg'])}"
         fields = data.get("fields")
-        return f"{line} {pack(bodies.value(unpack(pack(fields)))).decode()}" if fields else line
+        return f"{line} {pack(bodies.redact_value(unpack(pack(fields)))).decode()}" if fields else line
 
     def _about(self) -> dict[str, Any]:
         """What log lines say of the attempt they were written in."""
@@ -404,7 +404,7 @@ class Attempt:
         if work.n > 1:
             meta["n"] = work.n
         raw = msgspec.Raw(pack(data, kind))
-        body = Body(kind, work.subject, None, work.step, None, work.shown_correlation, raw, meta)
+        body = EventBody(kind, work.subject, None, work.step, None, work.shown_correlation, raw, meta)
         return work.bodies.encode(body)
 
     async def _send(self, batch: OutputBatch) -> None:

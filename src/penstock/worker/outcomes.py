@@ -49,11 +49,11 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
             frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not _ours(frame.filename)]
             if frames:
                 lines = [*traceback.format_list(frames), *_last_lines(problem)]
-                stack = bodies.text(_clean("".join(lines)[-MAX_STACK - MARGIN :]))[-MAX_STACK:]
+                stack = bodies.redact_text(_clean("".join(lines)[-MAX_STACK - MARGIN :]))[-MAX_STACK:]
         return cls(
-            bodies.text(_text(problem))[:MAX_MESSAGE],
+            bodies.redact_text(_text(problem))[:MAX_MESSAGE],
             type(problem).__name__,
-            bodies.text(_clean(_str(code))) or None if code is not None else None,
+            bodies.redact_text(_clean(_str(code))) or None if code is not None else None,
             stack,
         )
 
@@ -63,7 +63,7 @@ _OURS = tuple(os.path.dirname(file) + os.sep for file in (os.path.dirname(__file
 
 def unrecorded(error: ErrorInfo, problem: BaseException, bodies: EventBodies) -> ErrorInfo:
     """The same error, and that something went wrong while it was recorded; its stack is left out."""
-    why = bodies.text(f"{type(problem).__name__}: {_text(problem)}")[:MAX_MESSAGE]
+    why = bodies.redact_text(f"{type(problem).__name__}: {_text(problem)}")[:MAX_MESSAGE]
     return ErrorInfo(f"{error.error} (what else it left could not be recorded: {why})", error.name, error.code)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from ..commit.committer import CommitRequest, Committer
 from ..core.clock import Clock
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 from ..core.errors import ChildrenPending, StoreError
 from ..durable.session import OUTDATED
 from ..ports.runner import Runner
@@ -426,5 +426,5 @@ def _tell(work: Work, ending: Failure) -> None:
     if ending.retry_in_ms is None:
         log.info("%s failed for good: %s: %s", name, ending.error.name, ending.error.error, extra=fields)
     else:
-        wait = show_ms(ending.retry_in_ms)
+        wait = format_ms(ending.retry_in_ms)
         log.info("%s failed, next try in %s: %s: %s", name, wait, ending.error.name, ending.error.error, extra=fields)

@@ -9,7 +9,7 @@ import apsw
 import msgspec
 
 from ...core.ids import event_id
-from ...core.payload import MAX_BYTES
+from ...core.payload import MAX_PAYLOAD_BYTES
 from ...ports.unit import DELIVER, DELIVERIES, NewEvent
 from ..sql_files import Queries
 
@@ -94,7 +94,7 @@ class Appender:
         size = 0
         for stream, row in places:
             _, seq, ms, body, _ = self._rows[row]
-            if len(told) == TOGETHER or (told and size + len(body) > MAX_BYTES):
+            if len(told) == TOGETHER or (told and size + len(body) > MAX_PAYLOAD_BYTES):
                 self._tell(told)
                 told, size = [], 0
             size += len(body)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.payload import MAX_BYTES
+from penstock.core.payload import MAX_PAYLOAD_BYTES
 from penstock.ports.unit import (
     DELIVERIES,
     Cancelled,
@@ -179,7 +179,7 @@ async def test_one_job_delivers_events_of_a_kind() -> None:
             for n in range(MAX_EVENTS_PER_DELIVERY + 5)
         ]
     )
-    large = unit(events=[user_event("a", data="x" * (MAX_BYTES // 3)) for _ in range(4)])
+    large = unit(events=[user_event("a", data="x" * (MAX_PAYLOAD_BYTES // 3)) for _ in range(4)])
     await store.commit([large])
     payloads = [msgspec.json.decode(row.payload) for row in await store.jobs(DELIVERIES, JobState.WAITING)]
     bundles = [[one["body"]["kind"] for one in payload["events"]] for payload in payloads]

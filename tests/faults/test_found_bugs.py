@@ -18,7 +18,7 @@ from faultkit.backends import SQLITE_FILE, SQLITE_MEMORY, Backend
 from penstock import App, flow, job
 from penstock.commit.committer import CommitRequest, Committer
 from penstock.core.errors import PenstockError, StoreUnavailable
-from penstock.core.events import Body, encode_body
+from penstock.core.events import EventBody, encode_body
 from penstock.ports.store import Store
 from penstock.ports.unit import (
     Claim,
@@ -52,7 +52,7 @@ def write(expect: int, record: str = "{}", after: str | None = None, **more: Any
 
 
 def said(text: str) -> NewEvent:
-    return NewEvent("nq:flow:r", encode_body(Body("log", data=msgspec.Raw(msgspec.json.encode(text)))))
+    return NewEvent("nq:flow:r", encode_body(EventBody("log", data=msgspec.Raw(msgspec.json.encode(text)))))
 
 
 async def begun(store: Store, *jobs: str) -> list[Claim]:

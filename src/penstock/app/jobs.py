@@ -11,7 +11,7 @@ from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
 from ..core.ids import dead_letter_id
 from ..core.outage_retry import OutageRetry
 from ..core.payload import unpack
-from ..core.retry import Retries
+from ..core.retry import RetryOption
 from ..handlers.options import KeepOption
 from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
@@ -44,7 +44,7 @@ class Jobs:
         delay: Duration | None = None,
         at: datetime | None = None,
         priority: int | None = None,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         correlation_id: str | None = None,
         dedupe: str | None = None,
         dedupe_ttl: Duration | None = None,
@@ -98,7 +98,7 @@ class Jobs:
         name: str | None = None,
         delay: Duration | None = None,
         priority: int | None = None,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
         tx: Any = None,

@@ -13,7 +13,7 @@ import msgspec
 
 from ...core.events import Event, decode_event
 from ...core.ids import event_id, event_seq
-from ...core.payload import MAX_BYTES
+from ...core.payload import MAX_PAYLOAD_BYTES
 from ...ports.store import FeedItem
 from ...ports.unit import DELIVER, DELIVERIES, NewEvent
 from .statements import ADMIN, COMMIT
@@ -99,7 +99,7 @@ class Appender:
         size = 0
         for stream, row in positions:
             _, seq, ms, body, _ = self._rows[row]
-            if len(batch) == MAX_EVENTS_PER_DELIVERY or (batch and size + len(body) > MAX_BYTES):
+            if len(batch) == MAX_EVENTS_PER_DELIVERY or (batch and size + len(body) > MAX_PAYLOAD_BYTES):
                 self._add_delivery(batch)
                 batch, size = [], 0
             size += len(body)

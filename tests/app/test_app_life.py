@@ -93,7 +93,7 @@ async def test_everything_that_starts_also_stops(app: Any) -> None:
         await a.schedule("s", queue="sums", payload=[1], every="1h")
         async with a.working():
             for n in range(5):
-                await a.gives("shop", n)
+                await a.run_for_result("shop", n)
                 await a.job_result(await a.enqueue("sums", [1, n]), timeout=20)
         assert ours() or a.settings.url.startswith("redis"), "a store of files has threads while it is open"
     await until(lambda: not ours())
@@ -174,7 +174,7 @@ async def test_an_app_inside_a_server_that_handles_requests(app: Any) -> None:
         worker = asyncio.create_task(a.run_worker())
 
         async def request(n: int) -> Any:
-            return await a.gives("shop", n)
+            return await a.run_for_result("shop", n)
 
         async def impatient(n: int) -> None:
             task = asyncio.create_task(a.start("shop", f"impatient {n}"))
@@ -187,7 +187,7 @@ async def test_an_app_inside_a_server_that_handles_requests(app: Any) -> None:
         )
         assert answers == [{"shipped": n} for n in range(50)]
         for row in await a.runs(limit=100):
-            assert await a.ended(row.id) == "completed", "a request that gave up leaves a whole run or none"
+            assert await a.wait_for_end(row.id) == "completed", "a request that gave up leaves a whole run or none"
         a.stop_worker()
         await worker
 
@@ -198,8 +198,8 @@ async def test_runs_are_listed_by_flow_and_status_and_by_page(app: Any) -> None:
         raise ValueError("no")
 
     async with app(order, ship, other) as a, a.working():
-        shops = [(await a.ends("shop", n))[0] for n in range(5)]
-        bad, _ = await a.ends("other")
+        shops = [(await a.run_to_end("shop", n))[0] for n in range(5)]
+        bad, _ = await a.run_to_end("other")
         assert {row.id for row in await a.runs()} == {*shops, bad}
         assert [row.id for row in await a.runs(flow="other")] == [bad]
         assert [row.id for row in await a.runs(status="failed")] == [bad]

@@ -76,10 +76,10 @@ async def test_moments_that_are_too_late(door: str) -> None:
 @pytest.mark.parametrize("last", [{"delay": "36525d"}, {"at": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)}])
 async def test_the_last_there_is(app: Any, last: dict[str, Any]) -> None:
     async with app(shop, send) as a:
-        assert (await a.in_state(await a.enqueue("mail", 1, **last), "delayed")).due > 4_000_000_000_000
+        assert (await a.wait_for_state(await a.enqueue("mail", 1, **last), "delayed")).due > 4_000_000_000_000
         run = await a.start("shop", 1, **last)
         assert (await a.run(run)).status == "running"
-        assert (await a.step_in(run, "shop", "delayed")).due > 4_000_000_000_000
+        assert (await a.wait_for_step(run, "shop", "delayed")).due > 4_000_000_000_000
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -130,8 +130,8 @@ async def test_waits_inside_a_handler(memory: Any, wait: Callable[[Any], Any]) -
         await wait(ctx)
 
     async with memory(waits) as a, a.working():
-        run, status = await a.ends("waits")
-        (failed,) = await a.said(run, "step.failed")
+        run, status = await a.run_to_end("waits")
+        (failed,) = await a.events_of(run, "step.failed")
         assert (status, failed.data["code"], LONGEST in failed.data["error"]) == ("failed", "bad_duration", True)
         assert await a.waits(run=run) == []
 
@@ -142,8 +142,8 @@ async def test_a_moment_inside_a_handler(memory: Any) -> None:
         await ctx.wait.time(NEVER)
 
     async with memory(waits) as a, a.working():
-        run, _ = await a.ends("waits")
-        (failed,) = await a.said(run, "step.failed")
+        run, _ = await a.run_to_end("waits")
+        (failed,) = await a.events_of(run, "step.failed")
         assert (failed.data["code"], LATEST in failed.data["error"]) == ("bad_argument", True)
 
 

@@ -50,7 +50,7 @@ async def test_a_run_that_waits_for_an_event_goes_on_elsewhere(app: Any, tmp_pat
     shop = Shop()
     async with app(shop.order) as a, a.working():
         run = await a.start("shop", 1)
-        await a.step_in(run, "order", "suspended")
+        await a.wait_for_step(run, "order", "suspended")
         line = await export_run(a, run)
     new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
     try:
@@ -69,7 +69,7 @@ async def test_a_token_works_in_the_store_its_run_was_moved_to(app: Any, tmp_pat
     shop = Shop()
     async with app(shop.order) as a, a.working():
         run = await a.start("shop", 1)
-        await a.step_in(run, "order", "suspended")
+        await a.wait_for_step(run, "order", "suspended")
         await a.emit("paid", {"order": 7, "by": "ada"})
         await _until_trigger(a, run)
         token = shop.tokens[-1]
@@ -87,16 +87,16 @@ async def test_a_paused_run_is_paused_elsewhere(app: Any, tmp_path: Path) -> Non
     shop = Shop()
     async with app(shop.order) as a, a.working():
         run = await a.start("shop", 1)
-        await a.step_in(run, "order", "suspended")
+        await a.wait_for_step(run, "order", "suspended")
         await a.pause(run, "for the move")
         line = await export_run(a, run)
     new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
     try:
         assert [row.id for row in await new.runs(status="paused")] == [run]
         async with new.working():
-            await new.step_in(run, "order", "held")
+            await new.wait_for_step(run, "order", "held")
             await new.resume(run)
-            await new.step_in(run, "order", "suspended")
+            await new.wait_for_step(run, "order", "suspended")
     finally:
         await new.close()
 

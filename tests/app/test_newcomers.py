@@ -37,11 +37,11 @@ async def test_a_moment_without_a_zone_is_refused(memory: Any) -> None:
             await app.start("nap", "", at=NAIVE)
         with pytest.raises(BadArgument, match="has no time zone"):
             await app.runs(since=NAIVE)
-        run, status = await app.ends("nap", NAIVE.isoformat())
+        run, status = await app.run_to_end("nap", NAIVE.isoformat())
         assert status == "failed"
-        assert "has no time zone" in (await app.said(run, "step.failed"))[0].data["error"]
+        assert "has no time zone" in (await app.events_of(run, "step.failed"))[0].data["error"]
         past = datetime.now(UTC) - timedelta(seconds=1)
-        assert (await app.ends("nap", past.isoformat()))[1] == "completed"
+        assert (await app.run_to_end("nap", past.isoformat()))[1] == "completed"
 
 
 async def test_an_empty_key_is_no_key(memory: Any) -> None:
@@ -68,7 +68,7 @@ async def test_one_id_twice_in_a_tree_is_refused(app: Any) -> None:
 async def test_a_child_that_failed_its_parent_takes_no_other_payload(app: Any) -> None:
     async with app(render, bind) as a, a.working():
         await a.add_flow(Node(bind, "t", id="book", children=[Node(render, 1), Node(render, 13)]))
-        await a.in_state("book", "failed")
+        await a.wait_for_state("book", "failed")
         for id in ("book-c2", "book"):
             done = await a.dead_letters.redrive(id, payload=3)
             assert not done.sent
@@ -86,12 +86,12 @@ async def test_a_job_that_is_retried_leaves_no_old_letter(app: Any) -> None:
 
     async with app(say) as a, a.working():
         id = await a.enqueue("words", id="word")
-        await a.in_state(id, "failed")
-        assert [one.error["message"] for one in await a.letters("words")] == ["first"]
+        await a.wait_for_state(id, "failed")
+        assert [one.error["message"] for one in await a.list_dead_letters("words")] == ["first"]
         broken.clear()
         assert await a.queues.retry(id)
-        await a.in_state(id, "completed")
-        assert await a.letters("words") == []
+        await a.wait_for_state(id, "completed")
+        assert await a.list_dead_letters("words") == []
 
 
 @flow("hasty", emits=[])
@@ -112,7 +112,7 @@ async def worded(_: Any, ctx: Context) -> None:
 
 async def test_a_durable_call_that_is_not_awaited_is_told_of(memory: Any, caplog: pytest.LogCaptureFixture) -> None:
     async with memory(hasty) as app, app.working():
-        await app.ends("hasty")
+        await app.run_to_end("hasty")
         (row,) = await app.runs()
     assert f"step 'hasty' of run {row.id}: charge#1 was never awaited" in caplog.text
 
@@ -120,9 +120,9 @@ async def test_a_durable_call_that_is_not_awaited_is_told_of(memory: Any, caplog
 @pytest.mark.parametrize(("name", "message"), [("listed", "give the calls names"), ("worded", "match='x'")])
 async def test_what_a_wait_is_given(memory: Any, name: str, message: str) -> None:
     async with memory(listed, worded) as app, app.working():
-        run, status = await app.ends(name)
+        run, status = await app.run_to_end(name)
         assert status == "failed"
-        assert message in (await app.said(run, "step.failed"))[0].data["error"]
+        assert message in (await app.events_of(run, "step.failed"))[0].data["error"]
 
 
 async def charge() -> None: ...
@@ -179,9 +179,9 @@ async def wrong_patch(_: Any, ctx: Context) -> None:
 )
 async def test_what_a_durable_call_is_given(memory: Any, name: str, which: str, says: str) -> None:
     async with memory(wrong_call, wrong_sync_call, wrong_branch, wrong_patch) as app, app.working():
-        run, status = await app.ends(name, which)
+        run, status = await app.run_to_end(name, which)
         assert status == "failed"
-        assert says in (await app.said(run, "step.failed"))[0].data["error"]
+        assert says in (await app.events_of(run, "step.failed"))[0].data["error"]
 
 
 async def test_a_job_is_added_for_its_function_too(memory: Any) -> None:

@@ -16,17 +16,17 @@ from penstock.core.outage_retry import OutageRetry
 from penstock.stores.postgres.address import read_address
 from penstock.stores.postgres.connection import translate
 from penstock.stores.sqlite import SqliteStore
-from penstock.testing.faults import Calm, FaultStore, When
+from penstock.testing.faults import FaultStore, NoFaults, When
 from penstock.testing.until import until
 
 
-class Outage(Calm):
+class Outage(NoFaults):
     """Some methods of a store fail for as long as they are listed here."""
 
     def __init__(self) -> None:
         self.of: dict[str, Exception] = {}
 
-    async def around(self, method: str, when: When) -> None:
+    async def on_call(self, method: str, when: When) -> None:
         if when == "before" and method in self.of:
             raise self.of[method]
 
@@ -163,7 +163,7 @@ async def test_readers_end_with_their_app(app: Any) -> None:
     readers += [asyncio.create_task(end) for end in (a.wait(run), a.result(run), a.job_result(id))]
     await until(lambda: sum(map(len, a.store.signals._listeners.values())) == len(readers))
     await a.close()
-    a.wake()
+    a.wake_all()
     for reader in readers:
         with pytest.raises(StoreClosed):
             await asyncio.wait_for(reader, 20)
@@ -196,12 +196,12 @@ async def test_what_goes_on_beside_a_worker_is_begun_anew_when_it_fails(
 
 
 async def test_leases_are_renewed_on_whatever_befell_a_renewal(caplog: pytest.LogCaptureFixture) -> None:
-    class Odd(Calm):
-        struck = False
+    class Odd(NoFaults):
+        is_injected = False
 
-        def blocking(self, method: str, when: When) -> None:
-            if not self.struck:
-                self.struck = True
+        def on_blocking_call(self, method: str, when: When) -> None:
+            if not self.is_injected:
+                self.is_injected = True
                 raise RuntimeError("a bug of ours")
 
     release = asyncio.Event()

@@ -51,7 +51,7 @@ async def test_runs_by_count(app: Any, clock: FakeClock) -> None:
         async with a.working():
             for _ in range(5):
                 clock.advance("1s")
-                runs.append((await a.ends("quick"))[0])
+                runs.append((await a.run_to_end("quick"))[0])
 
             async def few() -> bool:
                 return ids(await a.runs()) == set(runs[-2:])
@@ -73,13 +73,13 @@ async def test_a_run_that_waits_is_never_swept_and_one_that_is_takes_all_of_it_a
 
     async with app(asks, waits, clock=clock, retain_runs="1h", keep_runs=0) as a, a.working():
         alive = await a.start("waits")
-        await a.step_in(alive, "waits", "suspended")
+        await a.wait_for_step(alive, "waits", "suspended")
         doomed = await a.start("asks")
-        await a.step_in(doomed, "asks", "suspended")
+        await a.wait_for_step(doomed, "asks", "suspended")
         (trigger,) = await a.waits(run=doomed)
         job = await a.store.job(f"{doomed}.asks.1")
         assert await a.store.memos(job.scope)
-        a.tick("30d")
+        a.advance_clock("30d")
         await a.cancel(doomed)
 
         async def gone() -> bool:
@@ -115,7 +115,7 @@ async def test_deliveries_do_not_pile_up_and_are_not_shown(app: Any, monkeypatch
     monkeypatch.setattr(working, "KEEP_DELIVERIES", 2)
     async with app(waits) as a, a.working():
         run = await a.start("waits")
-        await a.step_in(run, "waits", "suspended")
+        await a.wait_for_step(run, "waits", "suspended")
         await a.queues.pause("default")  # so that the run goes on waiting for its turn
         for n in range(5):
             await a.emit("paid", n)

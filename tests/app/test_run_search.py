@@ -56,7 +56,7 @@ async def test_a_hidden_value_is_not_to_be_guessed(memory: Callable[..., Any]) -
 
 async def test_a_fork_and_a_replay_are_found_as_what_they_came_from(memory: Callable[..., Any]) -> None:
     async with memory(order) as one, one.working():
-        run, _ = await one.ends(order, {"customer": 7}, idempotency_key="old", tags={"shop": "rome"})
+        run, _ = await one.run_to_end(order, {"customer": 7}, idempotency_key="old", tags={"shop": "rome"})
         begun = (await one.stream(run))[0].id
         await one.fork(run, begun, key="new")
         assert await _found(one, where={"customer": 7}, tags={"shop": "rome"}) == ["new", "old"]

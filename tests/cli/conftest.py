@@ -18,7 +18,7 @@ import pytest
 
 from penstock.cli import main
 
-PATIENCE = 30  # seconds until a test that waits gives up
+TEST_TIMEOUT_S = 30  # seconds until a test that waits gives up
 
 GREET = """
 from penstock import Context, flow, step
@@ -118,7 +118,7 @@ class Child:
         self.process.send_signal(number)
 
     def end(self) -> Answer:
-        out, err = self.process.communicate(timeout=PATIENCE)
+        out, err = self.process.communicate(timeout=TEST_TIMEOUT_S)
         return Answer(self.process.returncode, "".join(self._said) + out, err)
 
 
@@ -150,7 +150,7 @@ class Terminal:
             os.execv(sys.executable, [sys.executable, "-m", "penstock.cli", *args])
 
     def until(self, ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TEST_TIMEOUT_S
         while not ready():
             assert time.monotonic() < deadline, self.seen
             self._look()
@@ -162,7 +162,7 @@ class Terminal:
         os.write(self._fd, keys.encode())
 
     def end(self) -> int:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TEST_TIMEOUT_S
         while self._look():
             assert time.monotonic() < deadline, self.seen
         os.close(self._fd)
@@ -186,7 +186,7 @@ def terminal(project: Path) -> type[Terminal]:
 
 def until_there(path: Path) -> None:
     """Waits for a file that a handler in another process makes."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TEST_TIMEOUT_S
     while not path.exists():
         assert time.monotonic() < deadline, f"{path.name} did not appear"
         time.sleep(0.005)

@@ -109,25 +109,25 @@ def test_a_bad_setting(refused: Callable, monkeypatch: pytest.MonkeyPatch, name:
     monkeypatch.setenv("PENSTOCK_LEASE", "soon")
     if name in ("init", "completion", "outbox create", "outbox sql"):
         pytest.skip("it reads no settings")
-    assert refused(*call_of(name)) in ("bad_setting", "unwell")
+    assert refused(*call_of(name)) in ("bad_setting", "checks_failed")
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_CODE))
 def test_a_folder_that_is_not_there(refused: Callable, name: str) -> None:
-    assert refused(*call_of(name), "--dir", "nowhere") in ("config_error", "unwell")
+    assert refused(*call_of(name), "--dir", "nowhere") in ("config_error", "checks_failed")
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
 @pytest.mark.parametrize("place", ["nonsense", "sqlite:///workers", "redis://user:hidden@nowhere/0"])
 def test_a_store_that_cannot_be(refused: Callable, monkeypatch: pytest.MonkeyPatch, name: str, place: str) -> None:
     monkeypatch.setattr(beginning, "PATIENCE", "10ms")
-    assert refused(*call_of(name), "--url", place) in ("bad_setting", "store_unavailable", "unwell")
+    assert refused(*call_of(name), "--url", place) in ("bad_setting", "store_unavailable", "checks_failed")
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
 def test_a_file_that_is_no_database(refused: Callable, project: Path, name: str) -> None:
     (project / "bad.db").write_bytes(b"this is not a database, whatever its name says" * 100)
-    assert refused(*call_of(name), "--url", "sqlite:///bad.db") in ("store_corrupt", "unwell")
+    assert refused(*call_of(name), "--url", "sqlite:///bad.db") in ("store_corrupt", "checks_failed")
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
@@ -140,7 +140,7 @@ def test_a_damaged_database(refused: Callable, penstock: Callable, project: Path
     data = bytearray(path.read_bytes())
     data[100:] = b"\xa5" * (len(data) - 100)  # the header is whole, the rest is not
     path.write_bytes(data)
-    assert refused(*call_of(name)) in ("store_corrupt", "store_error", "unwell")
+    assert refused(*call_of(name)) in ("store_corrupt", "store_error", "checks_failed")
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
@@ -150,7 +150,7 @@ def test_a_locked_database(
     penstock("start", "greet", "--key", "some-id")
     monkeypatch.setattr(connection, "_BUSY_SECONDS", 0.05)
     with _locked(project / ".penstock" / "penstock.db"):
-        assert refused(*call_of(name)) in ("store_unavailable", "unwell")
+        assert refused(*call_of(name)) in ("store_unavailable", "checks_failed")
 
 
 class _locked:  # noqa: N801

@@ -52,7 +52,7 @@ def test_an_error_is_one_object(penstock: Callable, args: list[str], says: str, 
 def test_the_answer_of_doctor_is_whole(penstock: Callable) -> None:
     answer = penstock("doctor", "--dir", "nowhere", "--json")
     assert (answer.code, answer.json["ok"]) == (2, False)
-    assert error_of(answer)["code"] == "unwell"
+    assert error_of(answer)["code"] == "checks_failed"
 
 
 def test_a_traceback_is_in_the_object(penstock: Callable) -> None:

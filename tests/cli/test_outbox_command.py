@@ -13,7 +13,7 @@ from penstock import SyncApp
 from penstock.testing import until
 
 STORE = "sqlite:///store.db"
-PATIENCE = 30
+TEST_TIMEOUT_S = 30
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_once(mine: sqlite3.Connection, penstock: Callable) -> None:
 async def test_until_it_is_stopped(mine: sqlite3.Connection, child: Callable) -> None:
     relay = child("outbox", "relay", "--from", "sqlite:///mine.db", "--every", "5ms", "--url", STORE)
     relay.until_it_says("Relaying from sqlite:///mine.db to sqlite:///store.db. Ctrl-C stops it.")
-    await until(lambda: not mine.execute("SELECT 1 FROM penstock_outbox").fetchall(), PATIENCE)
+    await until(lambda: not mine.execute("SELECT 1 FROM penstock_outbox").fetchall(), TEST_TIMEOUT_S)
     relay.signal(signal.SIGTERM)
     answer = relay.end()
     assert answer.code == 0

@@ -69,8 +69,8 @@ def test_without_the_right_to_write(may_not_write: Callable, project: Path) -> N
     assert "mine" in may_not_write("runs").stdout
     answer = may_not_write("doctor")
     assert answer.returncode == 2
-    assert ".penstock/penstock.db may only be read here: nothing can be started or worked on" in answer.stdout
-    assert "every open run has something that will take it further" in answer.stdout
+    assert ".penstock/penstock.db is read-only here, so nothing can be started or worked on" in answer.stdout
+    assert "no stuck runs" in answer.stdout
     paused = may_not_write("queues", "pause", "greet").stderr
     assert "you may not write the file or its folder: work as its owner, or change the permissions" in paused
     started = may_not_write("start", "greet").stderr

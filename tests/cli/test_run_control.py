@@ -63,7 +63,7 @@ def test_pause_and_resume(penstock: Callable) -> None:
     assert penstock("runs", "pause", "mine", "--reason", "for lunch").out == "Run mine is paused.\n"
     assert penstock("runs", "show", "mine", "--json").json["status"] == "paused"
     assert penstock("runs", "--status", "paused", "--json").json["id"] == "mine"
-    assert "it is paused (for lunch): `penstock runs resume mine` lets it go on" in penstock("doctor", "mine").out
+    assert "it is paused (for lunch); `penstock runs resume mine` resumes it" in penstock("doctor", "mine").out
     again = penstock("runs", "pause", "mine")
     assert (again.code, "run 'mine' is paused: it cannot be paused [run_error]" in again.err) == (2, True)
     assert penstock("runs", "resume", "mine", "--json").json == {"id": "mine", "paused": False}
@@ -85,9 +85,9 @@ def test_waits_are_listed_and_explained(penstock: Callable, waiting: None) -> No
     assert penstock("waits", "--kind", "webhook").code == 2
     assert penstock("waits", "--run", "nobody").code == 2
     said = penstock("doctor", "mine").out
-    assert "step 'asks' waits since " in said
-    assert ", at most until " in said
-    assert 'for an event paid that holds {"order":7}: `penstock emit paid --data \'{"order":7}\'` is one' in said
+    assert "step 'asks' has been waiting since " in said
+    assert ", until " in said
+    assert 'for event paid matching {"order":7}; `penstock emit paid --data \'{"order":7}\'` resolves it' in said
     assert "… asks" in penstock("runs", "show", "mine").out
     assert 'for paid {"order":7}' in penstock("runs", "show", "mine").out
 

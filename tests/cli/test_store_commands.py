@@ -61,7 +61,7 @@ def test_doctor_finds_what_is_wrong(penstock: Callable, project: Path) -> None:
     assert "✗ worker files" in answer.out
     assert "no_such_module" in answer.out
     assert "queue greet is paused with 1 waiting" in answer.out
-    assert "2 of 9 checks found something to mend, see above [unwell]" in answer.err
+    assert "2 of 9 checks failed [checks_failed]" in answer.err
 
 
 @pytest.mark.parametrize("options", [[], ["--delay", "1h"]], ids=["now", "later"])
@@ -70,17 +70,17 @@ def test_doctor_finds_work_that_nobody_does(penstock: Callable, project: Path, o
     (project / "workers" / "greet.py").unlink()
     answer = penstock("doctor")
     assert answer.code == 2
-    assert f"queue greet has 1 {'delayed' if options else 'waiting'} and no worker file here works on it" in answer.out
+    assert f"queue greet has 1 {'delayed' if options else 'waiting'} but no handler in these worker files" in answer.out
 
 
 def test_why_a_run_waits(penstock: Callable, project: Path) -> None:
     penstock("start", "greet", "--key", "mine")
-    assert "there is no worker for it" in penstock("doctor", "mine").out
+    assert "no worker is active on that queue" in penstock("doctor", "mine").out
     penstock("queues", "pause", "greet")
-    assert "which is paused: `penstock queues resume greet`" in penstock("doctor", "mine").out
+    assert "which is paused; `penstock queues resume greet`" in penstock("doctor", "mine").out
     penstock("queues", "resume", "greet")
     (project / "workers" / "greet.py").unlink()
-    assert "which no worker file here works on" in penstock("doctor", "mine").out
+    assert "which has no handler in these worker files" in penstock("doctor", "mine").out
     penstock("start", "gated", "--key", "late", "--delay", "1h")
     (reason,) = penstock("doctor", "late", "--json").json["reasons"]
     assert reason.startswith("step 'gated' is due at 2")
@@ -90,8 +90,8 @@ def test_why_a_run_waits(penstock: Callable, project: Path) -> None:
 def test_why_a_run_that_ended_does_not_move(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "good")
     penstock("run", "fails", "--key", "bad")
-    assert "it has ended: completed" in penstock("doctor", "good").out
-    assert "`penstock runs retry bad` sends its failed steps again" in penstock("doctor", "bad").out
+    assert "it ended as completed" in penstock("doctor", "good").out
+    assert "`penstock runs retry bad` retries its failed steps" in penstock("doctor", "bad").out
 
 
 def test_why_a_run_is_being_worked_on(
@@ -101,7 +101,7 @@ def test_why_a_run_is_being_worked_on(
     penstock("start", "gated", "--key", "mine")
     until_there(project / "began")
     (reason,) = penstock("doctor", "mine", "--json").json["reasons"]
-    assert reason.startswith("step 'gated' is held by worker ")
+    assert reason.startswith("step 'gated' is running on worker ")
     assert "attempt 1, with a lease until 2" in reason
     worker.process.kill()
     worker.end()
@@ -116,7 +116,7 @@ def test_why_a_run_is_retried_later(penstock: Callable, child: Callable, project
         if "not yet" in line:
             break
     answer = penstock("doctor", "mine").out
-    assert "step 'retries' failed 1 times (not yet) and waits for its retry at 2" in answer
+    assert "step 'retries' failed 1 times (not yet); its retry is due at 2" in answer
 
 
 def test_why_a_join_waits(penstock: Callable, terminal: type, project: Path) -> None:
@@ -126,7 +126,7 @@ def test_why_a_join_waits(penstock: Callable, terminal: type, project: Path) -> 
     screen.until(lambda: "later" in screen.seen)
     screen.press_ctrl_c()
     screen.end()
-    assert "step 'both' has one and waits for two" in penstock("doctor", "mine").out
+    assert "step 'both' has received one and is waiting for two" in penstock("doctor", "mine").out
     assert "step 'later' is due at" in penstock("doctor", "mine").out
 
 

@@ -35,7 +35,7 @@ from penstock.ports.unit import (
     Unit,
 )
 from penstock.testing.clock import FakeClock
-from penstock.testing.faults import Calm, FaultStore, When
+from penstock.testing.faults import FaultStore, NoFaults, When
 from penstock.testing.until import until
 
 
@@ -99,7 +99,7 @@ async def test_nothing_is_said_after_a_run_was_cancelled(store: Store, outcome: 
     assert isinstance(await answer(store, Unit("end", claim=a, outcome=Released())), Committed)
 
 
-class Outage(Calm):
+class Outage(NoFaults):
     """Commits wait for `gate`, and fail before they are made as long as `down`."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Outage(Calm):
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def around(self, method: str, when: When) -> None:
+    async def on_call(self, method: str, when: When) -> None:
         if method == "commit" and when == "before" and not self.gate.is_set():
             self.held += 1
             await self.gate.wait()
@@ -192,12 +192,12 @@ async def test_a_committer_whose_task_was_cancelled_before_it_began_still_closes
 
 
 async def test_an_event_whose_first_answer_was_lost_is_there_once(tmp_path: Path) -> None:
-    class Lost(Calm):
-        struck = False
+    class Lost(NoFaults):
+        is_injected = False
 
-        async def around(self, method: str, when: When) -> None:
-            if method == "commit" and when == "after" and not self.struck:
-                self.struck = True
+        async def on_call(self, method: str, when: When) -> None:
+            if method == "commit" and when == "after" and not self.is_injected:
+                self.is_injected = True
                 raise StoreUnavailable("the answer is lost")
 
     store: Any = FaultStore(SQLITE_MEMORY.open(tmp_path, FakeClock()), Lost())

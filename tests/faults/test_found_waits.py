@@ -17,10 +17,10 @@ HOUR = 3_600_000
 
 
 async def _asleep(app: App, count: int = 1) -> None:
-    async def sleeping() -> bool:
+    async def session() -> bool:
         return len(await app.store.waits()) >= count
 
-    await until(sleeping)
+    await until(session)
 
 
 async def _move(app: App, clock: FakeClock, ms: int) -> None:

@@ -21,7 +21,7 @@ from penstock.worker import worker
 from pgbouncer_server import PgBouncer
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
-PATIENCE = 60
+TEST_TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_flows_through_a_pooler(pooler: PgBouncer, tmp_path: Path, tell: Callable[[str], None]) -> None:
     async with under_way(pooler.url("pooled"), tmp_path) as load:
-        await load.more(60, PATIENCE)
+        await load.more(60, TEST_TIMEOUT_S)
     tell(f"through PgBouncer: {load}")
     assert load.problems == []
 
@@ -67,10 +67,10 @@ async def test_jobs_and_waits_of_another_process(pooler: PgBouncer) -> None:
     ):
         run = await asking.start("pay", 7)
         sum = await asking.enqueue("sums", 21)
-        assert await asking.job_result(sum, timeout=PATIENCE) == 42
-        await until(lambda: asking.waits(run=run), PATIENCE)
+        assert await asking.job_result(sum, timeout=TEST_TIMEOUT_S) == 42
+        await until(lambda: asking.waits(run=run), TEST_TIMEOUT_S)
         await asking.emit("payment.confirmed", {"order": 7, "by": "ann"})
-        assert await asking.result(run, timeout=PATIENCE) == "ann"
+        assert await asking.result(run, timeout=TEST_TIMEOUT_S) == "ann"
 
 
 async def test_whatever_isolation_a_database_begins_with(pooler: PgBouncer) -> None:

@@ -47,7 +47,7 @@ async def _problems(log: Path, at: int, db: str, folder: Path, work: bool) -> li
     try:
         async with _app(server, db) as app:
             found = [f"loose: {run}" for run in await app.store.stuck_runs()]
-            found += map(str, check(await read_history(app.store, triggers=trades.TRIGGERS, settled=False)))
+            found += map(str, check(await read_history(app.store, triggers=trades.TRIGGERS, is_finished=False)))
             if work and not found:
                 async with app.working(concurrency=20):
                     await until(lambda: _quiet(app), 60)

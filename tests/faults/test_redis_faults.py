@@ -23,7 +23,7 @@ from redis_server import Server
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 RESTARTS, STORMS, SHORTAGES, ROLLBACKS = (100, 400, 60, 60) if FULL else (20, 12, 1, 3)
-PATIENCE = 60
+TEST_TIMEOUT_S = 60
 Tell = Callable[[str], None]
 
 
@@ -51,12 +51,12 @@ async def _kill_again_and_again(server: Server, load: Load, times: int) -> float
     """Gives the longest that nothing was acknowledged after the server was there again."""
     rng, longest = random.Random(5), 0.0
     for _ in range(times):
-        await load.more(rng.randrange(2, 12), PATIENCE)
+        await load.more(rng.randrange(2, 12), TEST_TIMEOUT_S)
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.mend)
         await asyncio.to_thread(server.start)
         back = time.monotonic()
-        await load.more(1, PATIENCE)
+        await load.more(1, TEST_TIMEOUT_S)
         longest = max(longest, time.monotonic() - back)
     return longest
 
@@ -77,9 +77,9 @@ async def test_the_kills_notice_a_server_that_keeps_nothing(plain: Server, tmp_p
 async def _go_back_again_and_again(server: Server, load: Load, times: int) -> None:
     """The server is killed some time after it saved what it had, and comes back with that."""
     for _ in range(times):
-        await load.more(5, PATIENCE)
+        await load.more(5, TEST_TIMEOUT_S)
         await asyncio.to_thread(server.command, "SAVE")
-        await load.more(25, PATIENCE)
+        await load.more(25, TEST_TIMEOUT_S)
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
 
@@ -105,7 +105,7 @@ async def _storm(server: Server, load: Load, times: int) -> None:
     """Every connection is cut, and now and then the scripts are forgotten, wherever the work happens to be."""
     rng = random.Random(6)
     for n in range(times):
-        await load.more(1, PATIENCE)
+        await load.more(1, TEST_TIMEOUT_S)
         await asyncio.sleep(rng.random() * 0.03)  # anywhere in a step
         for kind in ("normal", "pubsub"):
             await asyncio.to_thread(server.command, "CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
@@ -160,7 +160,7 @@ async def _out_of_memory_under_work(server: Server, lease: str) -> Patient:
     patient = Patient()
     async with App(server.url(), handlers=[patient.job()], lease=lease) as app, app.working():
         first = await app.enqueue("parcels", 1)
-        await until(lambda: patient.begun, PATIENCE)
+        await until(lambda: patient.begun, TEST_TIMEOUT_S)
         await asyncio.to_thread(server.command, "CONFIG", "SET", "maxmemory", "1")
         with pytest.raises(StoreFull, match="maxmemory"):
             await app.enqueue("parcels", 2, id="second")
@@ -168,9 +168,9 @@ async def _out_of_memory_under_work(server: Server, lease: str) -> Patient:
         with pytest.raises(StoreFull):
             await app.enqueue("parcels", 2, id="second")
         await asyncio.to_thread(server.command, "CONFIG", "SET", "maxmemory", "0")
-        assert await app.job_result(first, timeout=PATIENCE) == 1
+        assert await app.job_result(first, timeout=TEST_TIMEOUT_S) == 1
         await app.enqueue("parcels", 2, id="second")
-        assert await app.job_result("second", timeout=PATIENCE) == 2
+        assert await app.job_result("second", timeout=TEST_TIMEOUT_S) == 2
     return patient
 
 
@@ -188,10 +188,10 @@ async def test_work_in_hand_that_is_dropped_when_memory_is_out_is_noticed(
 async def test_memory_that_runs_out_again_and_again(plain: Server, tmp_path: Path, tell: Tell) -> None:
     async with under_way(plain.url(), tmp_path) as load:
         for _ in range(SHORTAGES):
-            await load.more(10, PATIENCE)
+            await load.more(10, TEST_TIMEOUT_S)
             refused = load.refused
             await asyncio.to_thread(plain.command, "CONFIG", "SET", "maxmemory", "1")
-            await until(lambda refused=refused: load.refused > refused, PATIENCE)  # type: ignore[misc]
+            await until(lambda refused=refused: load.refused > refused, TEST_TIMEOUT_S)  # type: ignore[misc]
             await asyncio.to_thread(plain.command, "CONFIG", "SET", "maxmemory", "0")
     tell(f"{SHORTAGES} shortages, {load}")
     assert load.problems == []

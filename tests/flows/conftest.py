@@ -1,4 +1,4 @@
-"""Flows in time that is skipped, on every store there is."""
+"""Flows with skipped time, on every store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.testing import TestApp
 
 @pytest.fixture
 def kit(url: str) -> Callable[..., TestApp]:
-    """Makes TestApps on a store: `async with kit(charge, ship) as app:`."""
+    """Return a factory of TestApps on a store: `async with kit(charge, ship) as app:`."""
 
     def make(*handlers: Callable[..., Any], **settings: Any) -> TestApp:
         return TestApp(url, handlers=handlers, **settings)

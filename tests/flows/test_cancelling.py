@@ -28,7 +28,7 @@ async def test_a_queued_run_is_cancelled_and_never_starts(app: Any) -> None:
         assert await a.cancel(run, "not needed")
         assert (await a.queues.job(step_job_id(run, "idle", 1))).state.value == "cancelled"
         async with a.working():
-            assert await a.gives("idle") == "done"
+            assert await a.run_for_result("idle") == "done"
         assert await a.kinds(run) == ["flow.started", "flow.cancelled"]
         with pytest.raises(RunCancelled, match="not needed"):
             await a.result(run)
@@ -38,8 +38,8 @@ async def test_a_delayed_run_is_cancelled(app: Any, clock: FakeClock) -> None:
     async with app(idle, clock=clock) as a, a.working():
         run = await a.start("idle", delay="1h")
         assert await a.cancel(run)
-        a.tick("2h")
-        assert await a.gives("idle") == "done"
+        a.advance_clock("2h")
+        assert await a.run_for_result("idle") == "done"
         assert await a.kinds(run) == ["flow.started", "flow.cancelled"]
 
 
@@ -50,12 +50,12 @@ async def test_a_run_waiting_for_its_retry_is_cancelled(app: Any, clock: FakeClo
 
     async with app(retries, clock=clock) as a, a.working():
         run = await a.start("retries")
-        await a.step_in(run, "retries", "delayed")
+        await a.wait_for_step(run, "retries", "delayed")
         await a.cancel(run)
-        a.tick("10m")
-        assert (await a.step_in(run, "retries", "cancelled")).attempt == 1
+        a.advance_clock("10m")
+        assert (await a.wait_for_step(run, "retries", "cancelled")).attempt == 1
         assert (await a.kinds(run))[-1] == "flow.cancelled"
-        assert await a.letters() == []
+        assert await a.list_dead_letters() == []
 
 
 async def test_a_running_async_handler_is_stopped_and_may_clean_up(app: Any) -> None:
@@ -79,7 +79,7 @@ async def test_a_running_async_handler_is_stopped_and_may_clean_up(app: Any) -> 
         await asyncio.wait_for(began.wait(), 20)
         assert await a.cancel(run, "enough")
         await asyncio.wait_for(told.wait(), 20)
-        await a.step_in(run, "endless", "cancelled")
+        await a.wait_for_step(run, "endless", "cancelled")
         assert await a.kinds(run) == ["flow.started", "step.started", "flow.cancelled"]
         view = await a.run(run)
         assert (view.status, view.reason, view.steps["endless"].status) == ("cancelled", "enough", "cancelled")
@@ -102,7 +102,7 @@ async def test_a_running_thread_is_stopped(app: Any) -> None:
         await until(began.is_set)
         await a.cancel(run)
         await until(stopped.is_set)
-        await a.step_in(run, "spins", "cancelled")
+        await a.wait_for_step(run, "spins", "cancelled")
         assert (await a.kinds(run))[-1] == "flow.cancelled"
 
 
@@ -124,7 +124,7 @@ async def test_a_thread_can_ask_whether_it_is_cancelled(app: Any) -> None:
         await until(began.is_set)
         await a.cancel(run)
         await until(seen.is_set)
-        await a.step_in(run, "polite", "cancelled")
+        await a.wait_for_step(run, "polite", "cancelled")
 
 
 async def test_cancelling_frees_the_slot(app: Any) -> None:
@@ -139,7 +139,7 @@ async def test_cancelling_frees_the_slot(app: Any) -> None:
         run = await a.start("endless")
         await asyncio.wait_for(began.wait(), 20)
         await a.cancel(run)
-        assert await a.gives("idle") == "done"
+        assert await a.run_for_result("idle") == "done"
 
 
 async def test_cancelled_from_another_app(shared: Any) -> None:
@@ -158,7 +158,7 @@ async def test_cancelled_from_another_app(shared: Any) -> None:
         await asyncio.wait_for(began.wait(), 20)
         assert await other.cancel(run)
         await asyncio.wait_for(stopped.wait(), 20)
-        await other.step_in(run, "endless", "cancelled")
+        await other.wait_for_step(run, "endless", "cancelled")
 
 
 async def test_cancelling_is_final(app: Any) -> None:
@@ -185,7 +185,7 @@ async def test_cancelling_is_final(app: Any) -> None:
         assert await a.cancel(run)
         before = await a.stream(run)
         gate.set()
-        await a.step_in(run, "begin", "cancelled")
+        await a.wait_for_step(run, "begin", "cancelled")
         assert await a.stream(run) == before, "a late commit changes nothing"
         assert await a.state.of_run(run).get("k") is None
         assert not await a.cancel(run), "it had ended before"
@@ -195,7 +195,7 @@ async def test_cancelling_is_final(app: Any) -> None:
 
 async def test_an_ended_run_cannot_be_cancelled(app: Any) -> None:
     async with app(idle) as a, a.working():
-        run, _ = await a.ends("idle")
+        run, _ = await a.run_to_end("idle")
         before = await a.stream(run)
         assert not await a.cancel(run)
         assert await a.stream(run) == before
@@ -226,7 +226,7 @@ async def test_a_step_that_was_next_is_never_started(app: Any) -> None:
         await asyncio.wait_for(began.wait(), 20)
         await a.cancel(run)
         gate.set()
-        await a.step_in(run, "middle", "cancelled")
+        await a.wait_for_step(run, "middle", "cancelled")
         assert await a.store.job(step_job_id(run, "last", 1)) is None
     assert ran == []
 
@@ -244,7 +244,7 @@ async def test_cancel_racing_completion_ends_each_run_exactly_once(app: Any) -> 
         runs = [await a.start("racing") for _ in range(200)]
         answers = await asyncio.gather(*(a.cancel(run) for run in runs))
         for run, cancelled in zip(runs, answers, strict=True):
-            status = await a.ended(run)
+            status = await a.wait_for_end(run)
             ends = [kind for kind in await a.kinds(run) if kind in TERMINAL]
             assert ends == [f"flow.{status}"]
             assert cancelled == (status == "cancelled")
@@ -262,7 +262,7 @@ async def test_cancel_at_the_moment_of_completion(app: Any) -> None:
     async with app(brink, concurrency=50) as a, a.working():
         cancel = a.cancel
         runs = [await a.start("brink") for _ in range(100)]
-        statuses = [await a.ended(run) for run in runs]
+        statuses = [await a.wait_for_end(run) for run in runs]
         answers = await asyncio.gather(*cancels)
         assert set(statuses) <= {"completed", "cancelled"}
         assert statuses.count("cancelled") == answers.count(True)

@@ -27,7 +27,7 @@ async def test_a_cancelled_run_cancels_its_triggers(app: Any) -> None:
     tokens: list[str] = []
     async with app(approving(tokens)) as a, a.working():
         run = await a.start("approve")
-        await a.step_in(run, "approve", "suspended")
+        await a.wait_for_step(run, "approve", "suspended")
         (wait,) = await a.waits(run=run)
         assert await a.cancel(run, "not needed")
         events = await a.events.read_all(f"nq:trigger:{wait.id}")
@@ -37,7 +37,7 @@ async def test_a_cancelled_run_cancels_its_triggers(app: Any) -> None:
         assert await a.waits(run=run) == []
         with pytest.raises(TriggerCancelled):
             await a.fire(tokens[-1])
-        assert (await a.step_in(run, "approve", "cancelled")).attempt == 1
+        assert (await a.wait_for_step(run, "approve", "cancelled")).attempt == 1
 
 
 async def test_firing_and_cancelling_at_once_the_trigger_has_one_end(app: Any) -> None:
@@ -45,13 +45,13 @@ async def test_firing_and_cancelling_at_once_the_trigger_has_one_end(app: Any) -
     async with app(approving(tokens), concurrency=50) as a, a.working():
         runs = [await a.start("approve", idempotency_key=f"r{n}") for n in range(30)]
         for run in runs:
-            await a.step_in(run, "approve", "suspended")
+            await a.wait_for_step(run, "approve", "suspended")
         waits = {wait.run: wait.id for wait in await a.waits(limit=100)}
         by_run = {run: next(t for t in tokens if t.startswith(f"{waits[run]}.")) for run in runs}
         work = [a.fire(by_run[run], {}) for run in runs] + [a.cancel(run) for run in runs]
         await asyncio.gather(*work, return_exceptions=True)
         for run in runs:
-            status = await a.ended(run)
+            status = await a.wait_for_end(run)
             kinds = [e.kind for e in await a.events.read_all(f"nq:trigger:{waits[run]}")]
             assert len(kinds) == 2, kinds
             assert status in ("cancelled", "completed")
@@ -66,7 +66,7 @@ async def test_a_run_that_waits_for_an_event_is_cancelled_at_once(app: Any) -> N
 
     async with app(waits) as a, a.working():
         run = await a.start("waits")
-        await a.step_in(run, "waits", "suspended")
+        await a.wait_for_step(run, "waits", "suspended")
         assert await a.cancel(run)
         assert await a.waits(run=run) == []
         await a.emit("never", {})

@@ -47,7 +47,7 @@ async def waiting(a: Any, input: Any = None) -> str:
     DID.clear()
     async with a.working():
         run: str = await a.start("shop", input)
-        await a.step_in(run, "answer", "suspended")
+        await a.wait_for_step(run, "answer", "suspended")
     return run
 
 
@@ -224,7 +224,7 @@ async def test_a_run_that_has_completed_is_replayed_to_its_end(app: Any, tmp_pat
         run = await waiting(a)
         async with a.working():
             await a.emit("answered", 1)
-            await a.ended(run)
+            await a.wait_for_end(run)
         file = await saved(a, tmp_path, run)
     assert replay(file, handlers=shop(original)).steps == 1
     with pytest.raises(AssertionError, match="ship#1 was recorded as a run and is a time now"):

@@ -55,7 +55,7 @@ def trip(log: list[str], *, broken: str = "fly") -> list[Any]:
 async def test_a_failure_undoes_what_was_done_in_reverse(app: Any) -> None:
     log: list[str] = []
     async with app(*trip(log)) as a, a.working():
-        run, status = await a.ends("trip")
+        run, status = await a.run_to_end("trip")
         assert status == "compensated"
         assert log == ["hotel", "car", "fly", "cancel_car", "cancel_hotel"]
         view = await a.run(run)
@@ -68,7 +68,7 @@ async def test_a_failure_undoes_what_was_done_in_reverse(app: Any) -> None:
             "error": "fly broke",
         }
         assert await a.kinds(run, "flow.") == ["flow.started", "flow.compensating", "flow.compensated"]
-        assert (await a.said(run, "flow.compensating"))[0].data == {"steps": ["car", "hotel"]}
+        assert (await a.events_of(run, "flow.compensating"))[0].data == {"steps": ["car", "hotel"]}
         with pytest.raises(RunFailed, match="compensated in step 'fly': fly broke"):
             await a.result(run)
 
@@ -76,14 +76,14 @@ async def test_a_failure_undoes_what_was_done_in_reverse(app: Any) -> None:
 async def test_only_what_was_done_is_undone(app: Any) -> None:
     log: list[str] = []
     async with app(*trip(log, broken="car")) as a, a.working():
-        assert (await a.ends("trip"))[1] == "compensated"
+        assert (await a.run_to_end("trip"))[1] == "compensated"
     assert log == ["hotel", "car", "cancel_hotel"]
 
 
 async def test_nothing_to_undo_is_a_plain_failure(app: Any) -> None:
     log: list[str] = []
     async with app(*trip(log, broken="hotel")) as a, a.working():
-        run, status = await a.ends("trip")
+        run, status = await a.run_to_end("trip")
         assert status == "failed"
         assert "flow.compensating" not in await a.kinds(run)
     assert log == ["hotel"]
@@ -92,7 +92,7 @@ async def test_nothing_to_undo_is_a_plain_failure(app: Any) -> None:
 async def test_nothing_is_undone_when_all_goes_well(app: Any) -> None:
     log: list[str] = []
     async with app(*trip(log, broken="nothing")) as a, a.working():
-        assert await a.gives("trip") == "landed"
+        assert await a.run_for_result("trip") == "landed"
     assert log == ["hotel", "car", "fly"]
 
 
@@ -106,10 +106,10 @@ async def test_a_compensation_that_fails_leaves_a_letter_and_the_others_run(app:
         raise Permanent("office closed")
 
     async with app(*handlers[:-1], cannot) as a, a.working():
-        run, status = await a.ends("trip")
+        run, status = await a.run_to_end("trip")
         assert status == "failed"
         assert log == ["hotel", "car", "fly", "cancel_car", "cancel_hotel"]
-        assert sorted(letter.step for letter in await a.letters()) == ["cancel_car", "fly"]
+        assert sorted(letter.step for letter in await a.list_dead_letters()) == ["cancel_car", "fly"]
         end = (await a.stream(run))[-1]
         assert [f["step"] for f in end.data["failed"]] == ["fly", "cancel_car"]
 
@@ -118,7 +118,7 @@ async def test_a_compensated_run_is_over(app: Any) -> None:
     from penstock.core.ids import step_job_id
 
     async with app(*trip([])) as a, a.working():
-        run, _ = await a.ends("trip")
+        run, _ = await a.run_to_end("trip")
         done = await a.dead_letters.redrive(step_job_id(run, "fly", 1))
         assert "compensated" in next(iter(done.refused.values()))
         assert not await a.cancel(run)
@@ -139,6 +139,6 @@ async def test_compensate_on_an_event(app: Any) -> None:
         return input["result"]
 
     async with app(book, think, unbook) as a, a.working():
-        run, status = await a.ends("book")
+        run, status = await a.run_to_end("book")
         assert status == "completed"
         assert (await a.run(run)).steps["unbook"].result == "seat 4"

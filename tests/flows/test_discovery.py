@@ -186,7 +186,7 @@ async def test_triggers_beside_the_flow_make_a_step_too(memory: Any, write: Writ
     )
     async with app as a, a.working():
         assert codes(a) == []
-        assert await a.gives("f") == "second"
+        assert await a.run_for_result("f") == "second"
 
 
 # Names of queues

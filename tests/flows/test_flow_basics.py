@@ -68,7 +68,7 @@ async def test_a_flow_can_be_started_by_its_function(app: Any) -> None:
         return input + 1
 
     async with app(only) as a, a.working():
-        assert await a.gives(only, 41) == 42
+        assert await a.run_for_result(only, 41) == 42
 
 
 async def test_handlers_take_what_their_signature_asks_for(memory: Any) -> None:
@@ -96,7 +96,7 @@ async def test_handlers_take_what_their_signature_asks_for(memory: Any) -> None:
         seen["more"] = extra
 
     async with memory(both, nothing, data, context, more) as a, a.working():
-        await a.gives("shapes", 1)
+        await a.run_for_result("shapes", 1)
     assert seen == {"both": (1, "both"), "nothing": (), "data": "data", "context": "context", "more": 5}
 
 
@@ -132,7 +132,7 @@ async def test_a_join_starts_exactly_once(app: Any, n: int) -> None:
         started = [e.step for e in events if e.kind == "step.started"]
         assert len(started) == len(set(started)) == n + 2
         assert [e.kind for e in events].count("flow.completed") == 1
-        assert len(await a.said(run, "step.completed", "last")) == 1
+        assert len(await a.events_of(run, "step.completed", "last")) == 1
 
 
 async def test_a_fan_out_of_500_completes_500_times(app: Any) -> None:
@@ -179,7 +179,7 @@ async def test_a_diamond_joins_both_sides(app: Any) -> None:
     async with app(top, left, right, bottom) as a, a.working():
         run = await a.start("diamond")
         assert await a.result(run, timeout=20) == {"left.done": 2, "right.done": 3}
-        started = await a.said(run, "step.started", "bottom")
+        started = await a.events_of(run, "step.started", "bottom")
         assert len(started) == 1
         assert started[0].data == {"input": {"left.done": 2, "right.done": 3}}, "an input of no event is shown"
 
@@ -194,9 +194,9 @@ async def test_a_join_nobody_can_meet_any_more_is_told_of(memory: Any) -> None:
     async def both() -> None: ...
 
     async with memory(begin, both) as a, a.working():
-        run, status = await a.ends("unmet")
+        run, status = await a.run_to_end("unmet")
         assert status == "completed"
-        assert (await a.said(run, "flow.completed"))[0].data["unmet"] == {"both": ["b"]}
+        assert (await a.events_of(run, "flow.completed"))[0].data["unmet"] == {"both": ["b"]}
         view = await a.run(run)
         assert view.unmet == {"both": ["b"]}
         assert "unmet both never started: b did not come" in plain(view, 0)
@@ -227,7 +227,7 @@ async def test_when_as_a_function_as_a_mapping_and_with_the_run(app: Any) -> Non
         seen.append(("never", None))
 
     async with app(begin, wrap, german, both, never) as a, a.working():
-        run, status = await a.ends("choice", correlation_id="c-1")
+        run, status = await a.run_to_end("choice", correlation_id="c-1")
         assert status == "completed"
         assert "never" not in (await a.run(run)).steps
     assert sorted(seen) == [("both", "gift"), ("both", "own"), ("german", "own"), ("wrap", "gift")]
@@ -249,7 +249,7 @@ async def test_map_makes_the_input(app: Any) -> None:
     async with app(begin, one, two) as a, a.working():
         run = await a.start("mapped")
         assert await a.result(run, timeout=20) == {"one": {"cents": 500, "kind": "order"}, "two": [run, run]}
-        assert (await a.said(run, "step.started", "one"))[0].data == {"input": {"cents": 500, "kind": "order"}}
+        assert (await a.events_of(run, "step.started", "one"))[0].data == {"input": {"cents": 500, "kind": "order"}}
 
 
 async def test_a_broken_when_fails_its_step_and_not_the_worker(memory: Any) -> None:
@@ -265,12 +265,12 @@ async def test_a_broken_when_fails_its_step_and_not_the_worker(memory: Any) -> N
         return "other"
 
     async with memory(begin, conditional, other) as a, a.working():
-        run, status = await a.ends("broken")
+        run, status = await a.run_to_end("broken")
         assert status == "failed"
         view = await a.run(run)
         assert view.steps["conditional"].code == "subscription_failed"
         assert view.steps["other"].status == "completed"
-        assert (await a.ends("broken"))[1] == "failed", "the worker goes on"
+        assert (await a.run_to_end("broken"))[1] == "failed", "the worker goes on"
 
 
 async def test_correlation_and_causation(app: Any) -> None:
@@ -287,7 +287,7 @@ async def test_correlation_and_causation(app: Any) -> None:
         ids["follow"] = ctx.correlation_id()  # as the first spec calls it
 
     async with app(begin, follow) as a, a.working():
-        run, _ = await a.ends("traced", correlation_id="basket-1")
+        run, _ = await a.run_to_end("traced", correlation_id="basket-1")
         assert ids == {"begin": "basket-1", "follow": "basket-1"}
         events = await a.stream(run)
         assert {e.correlation_id for e in events if e.kind != "aside"} == {"basket-1"}
@@ -297,7 +297,7 @@ async def test_correlation_and_causation(app: Any) -> None:
         assert causes == {"begin": "start", "follow": first}
         assert next(e.meta["causationId"] for e in events if e.kind == "go") == first
         assert next(e.meta["jobId"] for e in events if e.kind == "step.started" and e.step == "follow") == second
-        alone, _ = await a.ends("traced")
+        alone, _ = await a.run_to_end("traced")
         assert {e.correlation_id for e in await a.stream(alone)} == {alone, "another"}
 
 
@@ -319,8 +319,8 @@ async def test_a_step_that_names_no_flow_joins_every_flow_that_emits_what_it_hea
         return f"copied {input}"
 
     async with memory(first, second, send, copy) as a, a.working():
-        assert await a.gives("a") == "sent a"
-        assert await a.gives("b") == {"send": "sent b", "copy": "copied b"}
+        assert await a.run_for_result("a") == "sent a"
+        assert await a.run_for_result("b") == {"send": "sent b", "copy": "copied b"}
 
 
 async def test_an_event_from_outside_starts_what_listens(app: Any) -> None:
@@ -341,7 +341,7 @@ async def test_an_event_from_outside_starts_what_listens(app: Any) -> None:
         await a.emit("answer", "no", run=other, key="answer-1")
         asked.set()
         assert await a.result(run, timeout=20) == "yes"
-        assert len(await a.said(run, "answer")) == 1, "the same key is taken once"
+        assert len(await a.events_of(run, "answer")) == 1, "the same key is taken once"
         assert await a.result(other, timeout=20) == "no", "a key is the run's own"
 
 
@@ -353,7 +353,7 @@ async def test_an_ended_run_takes_no_events(memory: Any) -> None:
     async def only() -> None: ...
 
     async with memory(only) as a, a.working():
-        run, _ = await a.ends("short")
+        run, _ = await a.run_to_end("short")
         with pytest.raises(RunClosed, match="completed"):
             await a.emit("late", run=run)
         with pytest.raises(UnknownRun):
@@ -373,7 +373,7 @@ async def test_the_state_of_a_run_at_an_event(memory: Any) -> None:
     async def end() -> None: ...
 
     async with memory(begin, end) as a, a.working():
-        run, _ = await a.ends("timed")
+        run, _ = await a.run_to_end("timed")
         events = await a.stream(run)
         then = await a.run_at(run, events[2].id)
         assert (then.status, then.steps["begin"].status, "end" in then.steps) == ("running", "running", False)

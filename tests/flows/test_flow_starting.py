@@ -38,7 +38,7 @@ async def test_one_key_starts_one_run_however_many_ask_at_once(app: Any) -> None
     async with app(one) as a, a.working():
         ids = await asyncio.gather(*(a.start("one", i, idempotency_key="order-7") for i in range(50)))
         assert set(ids) == {"order-7"}
-        await a.ended("order-7")
+        await a.wait_for_end("order-7")
         assert [row.id for row in await a.runs()] == ["order-7"]
         assert (await a.kinds("order-7")).count("flow.started") == 1
         await a.start("one", "later", idempotency_key="order-7")
@@ -61,9 +61,9 @@ async def test_a_key_taken_by_another_flow_is_refused(app: Any) -> None:
 
 async def test_a_key_is_free_again_once_its_run_is_swept_away(app: Any) -> None:
     async with app(one) as a, a.working():
-        assert await a.gives("one", 1, idempotency_key="k") == 1
+        assert await a.run_for_result("one", 1, idempotency_key="k") == 1
         assert (await a.store.sweep(Retention(keep_runs=0)))["runs"] == 1
-        assert await a.gives("one", 2, idempotency_key="k") == 2
+        assert await a.run_for_result("one", 2, idempotency_key="k") == 2
 
 
 async def test_auto_keys_are_of_the_input_and_the_flow(memory: Any) -> None:
@@ -101,20 +101,20 @@ async def test_a_delayed_start_waits_for_its_time(app: Any, clock: FakeClock) ->
         run = await a.start("one", "late", delay="1h")
         moment = datetime.fromtimestamp(clock.now_ms() / 1000 + 7200, UTC)
         later = await a.start("one", "later", at=moment)
-        row = await a.step_in(run, "one", "delayed")
+        row = await a.wait_for_step(run, "one", "delayed")
         assert row.due == clock.now_ms() + 3_600_000
-        a.tick("59m59s")
+        a.advance_clock("59m59s")
         assert await a.kinds(run) == ["flow.started"]
-        a.tick("1s")
+        a.advance_clock("1s")
         assert await a.result(run, timeout=20) == "late"
         assert await a.kinds(later) == ["flow.started"]
-        a.tick("1h")
+        a.advance_clock("1h")
         assert await a.result(later, timeout=20) == "later"
 
 
 async def test_a_time_in_the_past_is_now(app: Any) -> None:
     async with app(one) as a, a.working():
-        assert await a.gives("one", 1, at=datetime(2001, 1, 1, tzinfo=UTC)) == 1
+        assert await a.run_for_result("one", 1, at=datetime(2001, 1, 1, tzinfo=UTC)) == 1
 
 
 async def test_lower_priority_numbers_go_first(app: Any) -> None:
@@ -128,7 +128,7 @@ async def test_lower_priority_numbers_go_first(app: Any) -> None:
         runs = [await a.start("ranked", name, priority=p) for name, p in [("c", 5), ("a", 0), ("d", 5), ("b", 1)]]
         async with a.working():
             for run in runs:
-                await a.ended(run)
+                await a.wait_for_end(run)
     assert order == ["a", "b", "c", "d"]
 
 
@@ -197,4 +197,4 @@ async def test_the_result_of_a_failed_run_is_its_error(app: Any) -> None:
 
     async with app(breaks) as a, a.working():
         with pytest.raises(RunFailed, match="the roof is on fire"):
-            await a.gives("fails")
+            await a.run_for_result("fails")

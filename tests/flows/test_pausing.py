@@ -34,9 +34,9 @@ async def test_nothing_of_a_paused_run_is_begun_until_it_is_resumed(app: Any) ->
         run = await a.start("two")
         assert await a.pause(run, "stop the press")
         async with a.working():
-            await a.step_in(run, "begin", "held")
+            await a.wait_for_step(run, "begin", "held")
             other = await a.start("two")
-            assert await a.ended(other) == "completed", "other runs go on"
+            assert await a.wait_for_end(other) == "completed", "other runs go on"
             assert await a.kinds(run) == ["flow.started", "flow.paused"]
             assert await a.resume(run, "go on")
             assert await a.result(run, timeout=20) == "ended"
@@ -54,7 +54,7 @@ async def test_pausing_and_resuming_twice_changes_nothing(app: Any) -> None:
         assert not await a.resume(run)
         assert await a.kinds(run) == ["flow.started", "flow.paused", "flow.resumed"]
         async with a.working():
-            assert await a.ended(run) == "completed"
+            assert await a.wait_for_end(run) == "completed"
         before = await a.stream(run)
         assert not await a.pause(run), "it has ended"
         assert not await a.resume(run)
@@ -87,11 +87,11 @@ async def test_a_running_attempt_ends_and_what_it_starts_is_held(app: Any) -> No
 
     async with app(slow, end) as a, a.working():
         run = await a.start("slow")
-        await a.step_in(run, "slow", "active")
+        await a.wait_for_step(run, "slow", "active")
         await a.pause(run)
         gate.set()
-        await a.step_in(run, "slow", "completed")
-        await a.step_in(run, "end", "held")
+        await a.wait_for_step(run, "slow", "completed")
+        await a.wait_for_step(run, "end", "held")
         assert (await a.run(run)).status == "paused"
         await a.resume(run)
         assert await a.result(run, timeout=20) == "ended"
@@ -107,10 +107,10 @@ async def test_a_run_whose_last_step_ends_while_it_is_paused_ends(app: Any) -> N
 
     async with app(last) as a, a.working():
         run = await a.start("last")
-        await a.step_in(run, "last", "active")
+        await a.wait_for_step(run, "last", "active")
         await a.pause(run)
         gate.set()
-        assert await a.ended(run) == "completed"
+        assert await a.wait_for_end(run) == "completed"
         assert (await a.run(run)).status == "completed"
 
 
@@ -126,10 +126,10 @@ async def test_a_failed_run_that_was_paused_can_be_sent_again(app: Any) -> None:
 
     async with app(fragile) as a, a.working():
         run = await a.start("fragile")
-        await a.step_in(run, "fragile", "active")
+        await a.wait_for_step(run, "fragile", "active")
         await a.pause(run)
         gate.set()
-        assert await a.ended(run) == "failed"
+        assert await a.wait_for_end(run) == "failed"
         broken = False
         assert (await a.dead_letters.redrive(step_job_id(run, "fragile", 1))).sent
         assert await a.result(run, timeout=20) == "whole", "its pause has ended with it"
@@ -138,11 +138,11 @@ async def test_a_failed_run_that_was_paused_can_be_sent_again(app: Any) -> None:
 async def test_an_event_that_comes_while_a_run_is_paused_takes_effect_when_it_is_resumed(app: Any) -> None:
     async with app(waits) as a, a.working():
         run = await a.start("waits")
-        await a.step_in(run, "waits", "delayed")
+        await a.wait_for_step(run, "waits", "delayed")
         await a.pause(run)
         await a.emit("paid", {"order": 7})
-        await a.step_in(run, "waits", "held")
-        assert len(await a.said(run, "step.started")) == 1, "the handler is not run meanwhile"
+        await a.wait_for_step(run, "waits", "held")
+        assert len(await a.events_of(run, "step.started")) == 1, "the handler is not run meanwhile"
         await a.resume(run)
         assert await a.result(run, timeout=20) == {"order": 7}
 
@@ -152,12 +152,12 @@ async def test_a_timeout_that_passes_while_a_run_is_paused_counts_when_it_is_res
 ) -> None:
     async with app(waits, clock=clock) as a, a.working():
         run = await a.start("waits")
-        await a.step_in(run, "waits", "delayed")
+        await a.wait_for_step(run, "waits", "delayed")
         await a.pause(run)
-        a.tick("2h")
-        await a.step_in(run, "waits", "held")
+        a.advance_clock("2h")
+        await a.wait_for_step(run, "waits", "held")
         await a.resume(run)
-        assert await a.ended(run) == "failed"
+        assert await a.wait_for_end(run) == "failed"
         assert (await a.run(run)).steps["waits"].code == "AWAIT_TIMEOUT"
 
 
@@ -190,15 +190,15 @@ async def test_compensation_that_begins_while_a_run_is_paused_waits_for_it(app: 
 
     async with app(book, pay, unbook) as a, a.working():
         run = await a.start("book")
-        await a.step_in(run, "pay", "active")
+        await a.wait_for_step(run, "pay", "active")
         await a.pause(run)
         gate.set()
-        await a.step_in(run, "unbook", "held")
+        await a.wait_for_step(run, "unbook", "held")
         assert (await a.run(run)).status == "paused"
         assert [row.id for row in await a.runs(status="paused")] == [run]
         await a.resume(run)
-        assert (await a.said(run, "flow.resumed"))[0].data["status"] == "compensating"
-        assert await a.ended(run) == "compensated"
+        assert (await a.events_of(run, "flow.resumed"))[0].data["status"] == "compensating"
+        assert await a.wait_for_end(run) == "compensated"
 
 
 async def test_many_pauses_at_once_are_one(app: Any) -> None:

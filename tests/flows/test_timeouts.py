@@ -20,13 +20,13 @@ async def test_an_async_attempt_that_takes_too_long_fails(app: Any) -> None:
             cleaned.set()
 
     async with app(slow) as a, a.working():
-        run, status = await a.ends("slow")
+        run, status = await a.run_to_end("slow")
         assert status == "failed"
-        failed = (await a.said(run, "step.failed"))[0].data
+        failed = (await a.events_of(run, "step.failed"))[0].data
         assert (failed["code"], failed["willRetry"]) == ("timeout", False)
         assert "timeout of 0.03 s" in failed["error"]
         assert cleaned.is_set()
-        (letter,) = await a.letters()
+        (letter,) = await a.list_dead_letters()
         assert letter.error["code"] == "timeout"
 
 
@@ -46,9 +46,9 @@ async def test_a_thread_that_takes_too_long_fails_and_is_stopped(app: Any) -> No
             stopped.set()
 
     async with app(slow) as a, a.working():
-        run, status = await a.ends("slow")
+        run, status = await a.run_to_end("slow")
         assert status == "failed"
-        *late, last = [failed.data for failed in await a.said(run, "step.failed")]
+        *late, last = [failed.data for failed in await a.events_of(run, "step.failed")]
         assert {failed["code"] for failed in late} == {"timeout"}
         assert last["name"] == "Permanent"
         assert "late" not in await a.kinds(run)
@@ -62,7 +62,7 @@ async def test_a_timeout_is_retried_under_the_policy(app: Any) -> None:
         return ctx.attempt
 
     async with app(slow) as a, a.working():
-        assert await a.gives("slow") == 2
+        assert await a.run_for_result("slow") == 2
 
 
 async def test_a_timeout_of_the_handlers_own_is_not_ours(memory: Any) -> None:
@@ -72,8 +72,8 @@ async def test_a_timeout_of_the_handlers_own_is_not_ours(memory: Any) -> None:
             await asyncio.Event().wait()
 
     async with memory(own) as a, a.working():
-        run, _ = await a.ends("own")
-        failed = (await a.said(run, "step.failed"))[0].data
+        run, _ = await a.run_to_end("own")
+        failed = (await a.events_of(run, "step.failed"))[0].data
         assert (failed["name"], failed.get("code")) == ("TimeoutError", None)
 
 
@@ -98,7 +98,7 @@ async def test_a_stuck_thread_does_not_hold_up_the_others(memory: Any) -> None:
         return input
 
     async with memory(stuck, fine, threads=2) as a, a.working():
-        row = await a.in_state(await a.enqueue("stuck"), "failed")
+        row = await a.wait_for_state(await a.enqueue("stuck"), "failed")
         assert b'"timeout"' in row.error
         assert await a.job_result(await a.enqueue("fine", "fine"), timeout=20) == "fine"
         release.set()

@@ -37,7 +37,7 @@ async def waiting(a: Any) -> str:
     """A run that waits in its second step."""
     async with a.working():
         run: str = await a.start("shop")
-        await a.step_in(run, "answer", "suspended")
+        await a.wait_for_step(run, "answer", "suspended")
     return run
 
 
@@ -64,29 +64,29 @@ async def test_a_pinned_run_is_left_to_a_worker_that_has_its_version(
         with caplog.at_level(logging.WARNING, "penstock.worker"):
             async with new.working():
                 await new.emit("answered", 42)
-                row = await new.step_in(run, "answer", "delayed")
+                row = await new.wait_for_step(run, "answer", "delayed")
                 assert (row.attempt, row.failures, row.due) == (
                     2,
                     0,
                     clock.now_ms() + 1_000,
                 )  # by looks, not by attempts
-                old.tick("1s", new)
+                old.advance_clock("1s", new)
 
                 async def looked_again() -> bool:
-                    row = await new.in_state(step_job_id(run, "answer", 1), "delayed")
+                    row = await new.wait_for_state(step_job_id(run, "answer", 1), "delayed")
                     return (row.attempt, row.due) == (3, clock.now_ms() + 2_000)
 
                 await until(looked_again, 20)
                 fresh = await new.start("shop")
-                await new.step_in(fresh, "answer", "suspended", "completed")
+                await new.wait_for_step(fresh, "answer", "suspended", "completed")
         warned = [r.getMessage() for r in caplog.records if "began under version 1" in r.getMessage()]
         assert len(warned) == 1, "once for each flow and version"
         assert "the code here is version 2" in warned[0]
-        back = await new.said(run, "step.returned", "answer")
+        back = await new.events_of(run, "step.returned", "answer")
         assert back[0].data["version"] == "1"
         assert (await new.run(run)).steps["answer"].status == "pending"
         async with old.working():
-            old.tick("10m", new)
+            old.advance_clock("10m", new)
             assert await old.result(run, timeout=20) == ["1", 42]
         assert (await old.run(run)).steps["answer"].status == "completed"
 
@@ -102,7 +102,7 @@ async def test_old_and_new_workers_side_by_side(shared: Any, clock: FakeClock) -
 
             async def all_ended() -> bool:
                 first, second = next(turns)
-                first.tick("5m", second)
+                first.advance_clock("5m", second)
                 rows = [await old.store.run(run) for run in runs]
                 return all(row.closed for row in rows)
 
@@ -117,7 +117,7 @@ async def test_a_run_that_is_not_to_go_on_fails_and_says_what_to_do(shared: Any)
     async with shared(*shop("2", "fail")) as new:
         async with new.working():
             await new.emit("answered", 42)
-            assert await new.ended(run) == "failed"
+            assert await new.wait_for_end(run) == "failed"
         step = (await new.run(run)).steps["answer"]
         assert step.code == "version_mismatch"
         for word in (run, "version 1", "version 2", "on_change='continue'"):
@@ -132,7 +132,7 @@ async def test_a_run_without_a_version_is_another_one(shared: Any) -> None:
         run = await waiting(old)
     async with shared(*shop("1", "fail")) as new, new.working():
         await new.emit("answered")
-        assert await new.ended(run) == "failed"
+        assert await new.wait_for_end(run) == "failed"
 
 
 async def test_the_same_version_goes_on(shared: Any) -> None:

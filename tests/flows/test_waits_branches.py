@@ -21,7 +21,7 @@ async def test_all_of_them(kit: Any) -> None:
 
     async with kit(both) as app:
         run = await app.start(both, None)
-        await app.settled()
+        await app.settle()
         await app.emit("sent", "s")
         await app.advance("2h")
         assert (await app.run(run)).status == "running"
@@ -36,10 +36,10 @@ async def test_all_of_one_kind_get_an_event_each(kit: Any) -> None:
 
     async with kit(votes) as app:
         run = await app.start(votes, None)
-        await app.settled()
+        await app.settle()
         for n in range(3):
             await app.emit("vote", n)
-            await app.settled()
+            await app.settle()
         assert sorted((await app.finish(run)).result) == [0, 1, 2]
 
 
@@ -53,11 +53,11 @@ async def test_the_first_wins_and_stays_first(kit: Any, late: bool) -> None:
 
     async with kit(race) as app:
         run = await app.start(race, None)
-        await app.settled()
+        await app.settle()
         if late:
             await app.advance("1h")
         await app.emit("paid", 1)
-        await app.settled()
+        await app.settle()
         assert [row.kind for row in await app.store.waits(run=run)] == ["time"]
         assert (await app.finish(run)).result == (["late", None] if late else ["paid", 1])
 
@@ -106,7 +106,7 @@ async def test_a_loop_of_first(kit: Any) -> None:
         for n in range(4):
             await app.advance("30m")
             await app.emit("item", n)
-            await app.settled()
+            await app.settle()
         assert (await app.finish(run)).result == [0, 1, 2, 3]
         assert app.time.now_ms() == start + 3 * HOUR
         assert await app.store.waits(run=run) == []

@@ -24,9 +24,9 @@ async def test_an_event_before_the_handler(kit: Any) -> None:
 
     async with kit(ship) as app:
         run = await app.start(ship, {"id": 7})
-        await app.settled()
+        await app.settle()
         await app.emit("paid", {"id": 8, "by": "no one"})
-        await app.settled()
+        await app.settle()
         assert ran == []
         await app.emit("paid", {"id": 7, "by": "card"})
         assert (await app.finish(run)).result == [7, "card"]
@@ -70,7 +70,7 @@ async def test_a_trigger_before_the_handler(kit: Any) -> None:
 
     async with kit(ship) as app:
         run = await app.start(ship, None)
-        await app.settled()
+        await app.settle()
         await app.fire("approval", {"ok": True})
         assert (await app.finish(run)).result == {"ok": True}
 
@@ -195,10 +195,10 @@ async def test_in_the_config_of_a_module(url: str, tmp_path: Path) -> None:
     async with TestApp(url, tmp_path / "workers") as app:
         start = app.time.now_ms()
         run = await app.start("shop", 7)
-        await app.settled()
+        await app.settle()
         for id in (6, 7):
             await app.emit("paid", {"id": id})
-            await app.settled()
+            await app.settle()
         await app.fire("check", "fine")
         view = await app.finish(run)
         assert (view.status, view.steps["rest"].result) == ("completed", {"rested": "fine"})
@@ -217,7 +217,7 @@ async def test_a_declared_trigger_is_announced_once(kit: Any) -> None:
 
     async with kit(ask) as app:
         run = await app.start("ask", 7)
-        await app.settled()
+        await app.settle()
         [(token, order)] = told
         assert order == 7
         await app.fire(token, "yes")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import AwaitTimeout, Context, SyncContext, flow, step
-from penstock.durable.wait_records import ordered_id
+from penstock.durable.wait_records import sortable_wait_id
 
 DAY = 24 * 3_600_000
 
@@ -21,9 +21,9 @@ async def order(order: dict[str, Any], ctx: Context) -> Any:
 async def test_a_payment_for_one_resumes_only_that_one(kit: Any) -> None:
     async with kit(order) as app:
         one, two = [await app.start(order, {"id": id}) for id in (1, 2)]
-        await app.settled()
+        await app.settle()
         await app.emit("payment.confirmed", {"orderId": 2, "by": "card"})
-        await app.settled()
+        await app.settle()
         assert (await app.run(two)).result == {"orderId": 2, "by": "card"}
         assert (await app.run(one)).steps["order"].status == "waiting"
         await app.emit("payment.confirmed", {"orderId": 1})
@@ -34,10 +34,10 @@ async def test_a_payment_for_one_resumes_only_that_one(kit: Any) -> None:
 async def test_what_is_matched_by_is_any_scalar(kit: Any, id: Any) -> None:
     async with kit(order) as app:
         run = await app.start(order, {"id": id})
-        await app.settled()
+        await app.settle()
         for other in (8, "8", 7.25, False, 0, 1, "a", {"id": id}):
             await app.emit("payment.confirmed", {"orderId": other})
-        await app.settled()
+        await app.settle()
         assert (await app.run(run)).status == "running"
         await app.emit("payment.confirmed", {"orderId": id, "more": [1]})
         assert (await app.finish(run)).result == {"orderId": id, "more": [1]}
@@ -52,7 +52,7 @@ async def test_an_event_before_the_wait_is_found(kit: Any) -> None:
     async with kit(late) as app:
         await app.emit("came.early", "before the run")
         run = await app.start(late, None)
-        await app.settled()
+        await app.settle()
         await app.emit("came.early", "before the wait")
         assert (await app.finish(run)).result == "before the wait"
 
@@ -68,7 +68,7 @@ async def test_two_waits_for_one_kind_get_two_events(kit: Any) -> None:
 
     async with kit(pair) as app:
         run = await app.start(pair, None)
-        await app.settled()
+        await app.settle()
         for n in range(3):
             await app.emit("tick", n)
         assert (await app.finish(run)).result == [0, 1, 2]
@@ -82,7 +82,7 @@ async def test_only_what_comes_after_the_wait(kit: Any) -> None:
 
     async with kit(fresh) as app:
         run = await app.start(fresh, None)
-        await app.settled()
+        await app.settle()
         await app.emit("tick", "old")
         await app.advance("1h")
         assert (await app.run(run)).status == "running"
@@ -102,7 +102,7 @@ async def test_from_another_run_from_app_emit_and_from_a_stream(kit: Any) -> Non
 
     async with kit(speaker, hearer) as app:
         runs = {to: await app.start(hearer, to) for to in ("run", "app", "stream", "emit to run")}
-        await app.settled()
+        await app.settle()
         await app.run_flow(speaker, {"to": "run", "how": "a"})
         await app.emit("said", {"to": "app", "how": "b"})
         await app.events.append("nq:entity:order-7", "said", {"to": "stream", "how": "c"})
@@ -143,10 +143,10 @@ async def test_one_event_for_three_hundred(kit: Any) -> None:
 
     async with kit(fan) as app:
         runs = [await app.start(fan, n) for n in range(300)]
-        await app.settled()
+        await app.settle()
         assert len(await app.store.waits(kind="event", limit=1000)) == 300
         await app.emit("go", "all")
-        await app.settled()
+        await app.settle()
         rows = [await app.store.run(run) for run in runs]
         assert {row.status for row in rows} == {"completed"}
         assert await app.store.waits(limit=10) == []
@@ -166,8 +166,8 @@ async def test_a_timeout_that_is_caught(kit: Any) -> None:
         assert (await app.finish(run)).result == ["AWAIT_TIMEOUT", "never#1 did not come within 24 h 0 min"]
         assert app.time.now_ms() == start + DAY
         await app.emit("never", "too late")
-        await app.settled()
-        row = await app.store.wait_row(ordered_id("event", f"{run}.patient.1", "never#1"))
+        await app.settle()
+        row = await app.store.wait_row(sortable_wait_id("event", f"{run}.patient.1", "never#1"))
         assert row.state == "expired"
 
 
@@ -196,7 +196,7 @@ async def test_events_are_waited_for_over_a_retry(kit: Any) -> None:
 
     async with kit(flaky) as app:
         run = await app.start(flaky, None)
-        await app.settled()
+        await app.settle()
         await app.emit("tick", 1)
         await app.advance("1m")
         await app.emit("tick", 2)

@@ -103,7 +103,7 @@ async def test_a_def_handler_leaves_its_thread_behind(kit: Any) -> None:
     ended = threading.Event()
     async with kit(race) as app:
         run = await app.start(race, None)
-        await app.settled()
+        await app.settle()
         assert not ended.is_set()
         release.set()
         assert await asyncio.to_thread(ended.wait, 20)
@@ -184,7 +184,7 @@ async def test_gates_that_lost_to_a_function(kit: Any) -> None:
 
     async with kit(race) as app:
         run = await app.start(race, None)
-        assert sorted(wait.kind for wait in await app.waiting(run)) == ["event", "trigger"]
+        assert sorted(wait.kind for wait in await app.pending_waits(run)) == ["event", "trigger"]
         await app.emit("paid", 1)
         await app.fire("approval", 7)
         assert (await app.finish(run)).result == ["work", 5, 1, 7]

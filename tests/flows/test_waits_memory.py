@@ -32,7 +32,7 @@ async def test_more_runs_that_wait_hold_nothing_more(app: Any) -> None:
         async def asleep(first: int, last: int) -> Counter[str]:
             runs = [await a.start("patient", n) for n in range(first, last)]
             for run in runs:
-                await a.step_in(run, "patient", "delayed")  # until the time is over
+                await a.wait_for_step(run, "patient", "delayed")  # until the time is over
             await until(looked_back)
             return held()
 

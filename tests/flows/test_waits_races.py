@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,16 +11,16 @@ import pytest
 from penstock import AwaitTimeout, Context, flow
 from penstock.commit.committer import Committer
 from penstock.core.errors import TriggerError
-from penstock.durable.trigger_commands import Triggers
+from penstock.durable.trigger_commands import TriggerCommands
 from penstock.durable.wait_records import decode_body
 from penstock.ports.unit import NewEvent, Suspended, Unit
 from penstock.stores.sqlite import SqliteStore
 from penstock.testing import TestApp
 from penstock.testing.clock import FakeClock
-from penstock.testing.faults import Calm, FaultAt, FaultStore, When
+from penstock.testing.faults import FaultAt, FaultStore, NoFaults, When
 
 
-class Doorkeeper(Calm):
+class Doorkeeper(NoFaults):
     """Lets something happen just before, or just after, the commit by which a step goes to sleep."""
 
     def __init__(self, when: When) -> None:
@@ -69,7 +70,7 @@ async def test_fired_while_the_step_goes_to_sleep(clock: FakeClock, when: When) 
     store = keeper.watch(SqliteStore(":memory:", clock=clock))
     async with TestApp(store=store, handlers=[ask], clock=clock) as app:
         # Another process fires: its commit is its own.
-        other = Triggers(app.store, Committer(app.store), app._recorder, clock, lambda: "other-1")
+        other = TriggerCommands(replace(app._runtime, committer=Committer(app.store), new_unit_id=lambda: "other-1"))
         keeper.happen = lambda: other.fire(TOKENS[0], "now")
         run = await app.start(ask, None)
         assert (await app.finish(run)).result == "now"
@@ -178,7 +179,7 @@ async def test_a_gate_that_is_gone_when_the_event_arrives_keeps_it_from_nobody(k
     async with kit(hear) as app:
         runs = [await app.start("hear") for _ in range(4)]
         await app.settled()
-        listening, looks = app.store.listening, []
+        listening, looks = app.store.waits_for_topic, []
 
         async def and_then_one_is_cancelled(*given: Any, **more: Any) -> Any:
             rows = await listening(*given, **more)
@@ -187,7 +188,7 @@ async def test_a_gate_that_is_gone_when_the_event_arrives_keeps_it_from_nobody(k
                 await app.cancel(runs[1])
             return rows
 
-        app.store.listening = and_then_one_is_cancelled
+        app.store.waits_for_topic = and_then_one_is_cancelled
         await app.emit("bell", "ding")
         await app.settled()
         assert [(await app.run(run)).status for run in runs] == ["completed", "cancelled", "completed", "completed"]

@@ -19,7 +19,7 @@ async def nap(order: Any, ctx: Context) -> None:
 async def test_cancelled_while_it_waits(kit: Any) -> None:
     async with kit(nap) as app:
         run = await app.start(nap, None)
-        await app.settled()
+        await app.settle()
         assert await app.cancel(run, "enough")
         assert (await app.run(run)).status == "cancelled"
         before = await app.history(run)
@@ -69,7 +69,7 @@ async def test_a_failed_run_sent_again_keeps_its_memos_and_reopens_its_gates(kit
             await app.fire(tokens[0])
         broken[0] = False
         assert (await retry_run(app, run)).sent
-        await app.settled()
+        await app.settle()
         await app.fire(tokens[0], "late yes")
         assert (await app.finish(run)).result == "late yes"
         assert made == ["charged"]
@@ -90,7 +90,7 @@ async def test_every_instance_of_a_fan_out_waits_for_its_own(kit: Any) -> None:
 
     async with kit(begin, work) as app:
         run = await app.start("fan", None)
-        await app.settled()
+        await app.settle()
         for n in (3, 1, 4, 0, 2):
             await app.emit("done", {"n": n, "by": f"w{n}"})
         view = await app.finish(run)
@@ -116,7 +116,7 @@ async def test_a_compensation_may_wait(kit: Any) -> None:
 
     async with kit(book, pay, unbook) as app:
         run = await app.start("trip", None)
-        await app.settled()
+        await app.settle()
         assert (await app.run(run)).status == "compensating"
         await app.emit("agreed", "fine")
         view = await app.finish(run)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Context, SyncContext, flow
-from penstock.durable.wait_records import gate_id
+from penstock.durable.wait_records import wait_id
 
 HOUR = 3_600_000
 KEYS = {"time": "time#1", "event": "alarm#1"}
@@ -84,7 +84,7 @@ async def test_a_paused_queue_keeps_what_is_due(kit: Any) -> None:
 
     async with kit(nap) as app:
         run = await app.start(nap, None)
-        await app.settled()
+        await app.settle()
         await app.queues.pause("beds")
         await app.advance("2h")
         assert (await app.run(run)).steps["nap"].status == "waiting"
@@ -109,11 +109,11 @@ async def test_a_gate_is_found_again_whatever_id_it_was_given(kit: Any, monkeypa
         with monkeypatch.context() as patch:
             patch.setattr("penstock.durable.waits._Recorded._open", open_as_before)
             run = await app.start(nap, None)
-            await app.settled()
+            await app.settle()
             before["time"] = (await app.store.waits(run=run))[0].id
             await app.advance("1h")
             before["event"] = (await app.store.waits(run=run))[0].id
         await app.emit("alarm", "now")
         assert (await app.finish(run)).result == "now"
-        assert before == {kind: gate_id(kind, f"{run}.nap.1", key) for kind, key in KEYS.items()}
+        assert before == {kind: wait_id(kind, f"{run}.nap.1", key) for kind, key in KEYS.items()}
         assert {(await app.store.wait_row(id)).state for id in before.values()} == {"resolved"}

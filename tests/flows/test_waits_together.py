@@ -42,9 +42,9 @@ async def together(app: Any, *votes: dict[str, Any]) -> None:
 async def test_each_wait_has_one_event_that_fits(kit: Any) -> None:
     async with kit(anyone, one) as app:
         runs = [await app.start(f, order) for f, order in ((anyone, None), (one, "b"), (one, "c"), (one, "d"))]
-        await app.settled()
+        await app.settle()
         await together(app, *({"for": who, "n": n} for n, who in enumerate("abcabc")))
-        await app.settled()
+        await app.settle()
         first, b, c, d = [await app.run(run) for run in runs]
         assert first.result in range(6)
         assert (b.result in (1, 4), c.result in (2, 5), d.status) == (True, True, "running")
@@ -55,26 +55,26 @@ async def test_each_wait_has_one_event_that_fits(kit: Any) -> None:
 async def test_a_step_before_several_gates_has_each_event_once(kit: Any) -> None:
     async with kit(three) as app:
         run = await app.start(three, "a")
-        await app.settled()
+        await app.settle()
         await together(app, *({"for": who, "n": n} for n, who in enumerate("abaa")))
-        await app.settled()
+        await app.settle()
         assert (await app.run(run)).result == [0, 2, 3]
 
 
 async def test_each_event_starts_a_run(kit: Any) -> None:
     async with kit(counted) as app:
-        await app.settled()
+        await app.settle()
         await together(app, *({"for": who, "n": n} for n, who in enumerate("abaca")))
-        await app.settled()
+        await app.settle()
         assert sorted([(await app.run(row.id)).result for row in await app.runs(flow="counted")]) == [0, 2, 4]
 
 
 async def test_more_than_one_delivery_holds(kit: Any) -> None:
     async with kit(one) as app:
         runs = [await app.start(one, n) for n in range(120)]
-        await app.settled()
+        await app.settle()
         await together(app, *({"for": n, "n": -n} for n in range(120)))
-        await app.settled()
+        await app.settle()
         assert [(await app.run(run)).result for run in runs] == [-n for n in range(120)]
 
 

@@ -40,7 +40,7 @@ async def test_fired_once(kit: Any) -> None:
     tokens: list[str] = []
     async with kit(asking(tokens)) as app:
         run = await app.start("ask")
-        await app.settled()
+        await app.settle()
         assert await app.fire(tokens[0], {"ok": True}) == run
         assert (await app.finish(run)).result == {"ok": True}
         for _ in range(2):
@@ -71,7 +71,7 @@ async def test_a_url_fires_too(kit: Any) -> None:
 
     async with kit(ask, public_url="https://shop.example/") as app:
         run = await app.start(ask, None)
-        await app.settled()
+        await app.settle()
         assert urls[0].startswith("https://shop.example/api/triggers/t-")
         await app.fire(urls[0], 7)
         assert (await app.finish(run)).result == 7
@@ -81,7 +81,7 @@ async def test_unknown_tokens(kit: Any) -> None:
     tokens: list[str] = []
     async with kit(asking(tokens)) as app:
         run = await app.start("ask")
-        await app.settled()
+        await app.settle()
         id, _, secret = tokens[0].partition(".")
         for wrong in (f"{id}.{secret[:-1]}", f"{id}.", id, f"t-none.{secret}", "", ".", f"{id}.{secret}x"):
             with pytest.raises(UnknownTrigger):
@@ -93,7 +93,7 @@ async def test_expired(kit: Any) -> None:
     tokens: list[str] = []
     async with kit(asking(tokens, timeout="1h")) as app:
         run = await app.start("ask")
-        await app.settled()
+        await app.settle()
         app.time.advance("1h")  # nobody has noticed yet
         with pytest.raises(TriggerExpired):
             await app._triggers.fire(tokens[0], 1)
@@ -133,7 +133,7 @@ async def test_over_with_its_run(kit: Any, how: str) -> None:
 
     async with kit(ask) as app:
         run = await app.start(ask, None)
-        await app.settled()
+        await app.settle()
         if how == "cancel":
             assert await app.cancel(run)
         await app.finish(run)
@@ -149,7 +149,7 @@ async def test_what_does_not_fit_leaves_it_open(kit: Any) -> None:
     schema = {"type": "object", "required": ["ok"], "properties": {"ok": {"type": "boolean"}}}
     async with kit(asking(tokens, schema=schema)) as app:
         run = await app.start("ask")
-        await app.settled()
+        await app.settle()
         for wrong in ({"ok": "yes"}, None, []):
             with pytest.raises(SchemaViolation, match="approval"):
                 await app.fire(tokens[0], wrong)
@@ -162,7 +162,7 @@ async def test_signed_calls(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     secret, payload = "whsec_c2VjcmV0", {"ok": True}
     async with kit(asking(tokens, signed="HOOK_SECRET")) as app:
         run = await app.start("ask")
-        await app.settled()
+        await app.settle()
         now = app.time.now_ms() // 1000
 
         def signature(key: str = secret, at: int = now, body: bytes | None = None) -> Signature:
@@ -203,7 +203,7 @@ async def test_a_token_is_stored_as_its_hash(tmp_path: Path) -> None:
     tokens: list[str] = []
     async with TestApp(f"sqlite:///{tmp_path}/penstock.db", handlers=[asking(tokens)]) as trial:
         run = await trial.start("ask")
-        await trial.settled()
+        await trial.settle()
         await trial.fire(tokens[0], 1)
         await trial.finish(run)
         secret = tokens[0].partition(".")[2].encode()
@@ -240,7 +240,7 @@ async def test_another_token_works_beside_the_first(kit: Any) -> None:
     tokens: list[str] = []
     async with kit(asking(tokens)) as app:
         run = await app.start("ask", 1)
-        [wait] = await app.waiting(run)
+        [wait] = await app.pending_waits(run)
         more = [await app.trigger_token(wait.id) for _ in range(2)]
         assert len({*tokens, *more}) == 3
         assert await app.fire(more[0], "yes") == run
@@ -267,7 +267,7 @@ async def test_a_token_made_while_the_step_slept_outlives_its_next_run(kit: Any)
 
     async with kit(ask) as app:
         run = await app.start("ask")
-        wait = next(wait for wait in await app.waiting(run) if wait.kind == "trigger")
+        wait = next(wait for wait in await app.pending_waits(run) if wait.kind == "trigger")
         token = await app.trigger_token(wait.id)
         await app.advance("3d")
         await app.fire(token, "at last")

@@ -21,7 +21,7 @@ import redis_server
 from penstock.testing.until import until
 
 HERE = Path(__file__).parent
-PATIENCE = 30
+TEST_TIMEOUT_S = 30
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +64,7 @@ class Peer:
     async def ask(self, verb: str, **given: Any) -> Any:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"verb": verb, **given}).encode() + b"\n")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TEST_TIMEOUT_S):
             reply = await self._replies.get()
         assert "error" not in reply, reply
         return reply["reply"]
@@ -73,14 +73,14 @@ class Peer:
         def found() -> dict[str, Any] | None:
             return next((one for one in self.heard if one["event"] == event and one["jobId"] == job), None)
 
-        return await until(found, PATIENCE)  # type: ignore[no-any-return]
+        return await until(found, TEST_TIMEOUT_S)  # type: ignore[no-any-return]
 
     async def job_in(self, queue: str, id: str, state: str) -> dict[str, Any]:
         async def there() -> dict[str, Any] | None:
             job = await self.ask("job", queue=queue, id=id)
             return job if job is not None and job["state"] == state else None
 
-        return await until(there, PATIENCE)  # type: ignore[no-any-return]
+        return await until(there, TEST_TIMEOUT_S)  # type: ignore[no-any-return]
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
@@ -95,7 +95,7 @@ class Peer:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TEST_TIMEOUT_S):
                 await self._process.wait()
         except TimeoutError:
             self._process.kill()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.commit.committer import Committer, Intent
+from penstock.ports.store import StoreProfile
 from penstock.ports.unit import (
     Claim,
     ClaimRequest,
@@ -155,7 +156,9 @@ def test_who_left_without_an_ask_for_its_slot_has_somebody_look() -> None:
 
 
 class Store:
-    """Answers as it is told to."""
+    """Answers with the receipts of its constructor."""
+
+    profile = StoreProfile()
 
     def __init__(self, *receipts: Receipt) -> None:
         self._receipts = list(receipts)

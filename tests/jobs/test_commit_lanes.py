@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.commit.committer import FEW, Committer, Intent
+from penstock.ports.store import StoreProfile
 from penstock.ports.unit import ClaimRequest, CommitReply, Committed, Receipt, RunWrite, Unit
 from penstock.testing.until import until
 
@@ -16,7 +17,7 @@ class Held:
     """A store that answers when it is told to."""
 
     def __init__(self, lanes: int = 2) -> None:
-        self.lanes = lanes
+        self.profile = StoreProfile(max_commits_in_flight=lanes)
         self.calls: list[tuple[list[Unit], asyncio.Future[None]]] = []
 
     async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
@@ -37,8 +38,7 @@ class Unordered(Held):
 
     def __init__(self) -> None:
         super().__init__()
-        del self.lanes
-        self.ends_under_way = 2
+        self.profile = StoreProfile(max_unordered_finishes=2)
 
 
 def several(count: int, first: int = 0, frees: str | None = None) -> list[Intent]:

@@ -23,7 +23,7 @@ Script = Callable[[Any, Any], Generator[Any, Any, Any]]
 AGAIN = {"attempts": 3, "backoff": {"delay": "1ms"}}
 
 
-class Gate:
+class WaitCall:
     """Holds a handler until the test lets it go on."""
 
     def __init__(self, is_async: bool) -> None:
@@ -68,8 +68,8 @@ class Style:
         handler.__name__ = script.__name__
         return handler
 
-    def gate(self) -> Gate:
-        return Gate(self.is_async)
+    def gate(self) -> WaitCall:
+        return WaitCall(self.is_async)
 
 
 class _Play:
@@ -149,7 +149,7 @@ async def test_every_way_to_emit(app: Any, style: Style) -> None:
         yield ctx.emit({"kind": "own.id", "correlationId": ctx.correlation_id})
 
     async with app(only(style, script)) as a, a.working():
-        run, status = await a.ends("only")
+        run, status = await a.run_to_end("only")
         assert status == "completed"
         told = [
             (e.kind, e.data, e.correlation_id)
@@ -174,7 +174,7 @@ async def test_emitting_what_the_specs_write_as_types(app: Any, style: Style) ->
         yield ctx.emit({"type": "partial", "data": {"row": 1}})
 
     async with app(only(style, script)) as a, a.working():
-        run, status = await a.ends("only")
+        run, status = await a.run_to_end("only")
         assert status == "completed"
         view = await a.run(run)
         logs = [(entry["level"], entry["msg"]) for entry in view.logs]
@@ -223,7 +223,7 @@ async def test_a_mapping_that_is_no_event_is_refused(memory: Any, style: Style, 
             return "refused"
 
     async with memory(only(style, script)) as a, a.working():
-        assert await a.gives("only") == "refused"
+        assert await a.run_for_result("only") == "refused"
 
 
 async def test_an_undeclared_kind_fails_the_step(app: Any, style: Style) -> None:
@@ -232,9 +232,9 @@ async def test_an_undeclared_kind_fails_the_step(app: Any, style: Style) -> None
         yield ctx.emit("undeclared")
 
     async with app(only(style, script, emits=["declared"])) as a, a.working():
-        run, status = await a.ends("only")
+        run, status = await a.run_to_end("only")
         assert status == "failed"
-        failed = (await a.said(run, "step.failed"))[0].data
+        failed = (await a.events_of(run, "step.failed"))[0].data
         assert failed["code"] == "undeclared_event"
         assert "(declared)" in failed["error"]
         assert "declared" not in await a.kinds(run), "nothing of a failed attempt is emitted"
@@ -245,7 +245,7 @@ async def test_a_step_that_declares_nothing_may_emit_nothing(memory: Any, style:
         yield ctx.emit("anything")
 
     async with memory(only(style, script, emits=[])) as a, a.working():
-        assert (await a.ends("only"))[1] == "failed"
+        assert (await a.run_to_end("only"))[1] == "failed"
 
 
 async def test_what_cannot_be_kept_is_refused_where_it_is_said(memory: Any, style: Style) -> None:
@@ -265,7 +265,7 @@ async def test_what_cannot_be_kept_is_refused_where_it_is_said(memory: Any, styl
         return refused
 
     async with memory(only(style, script)) as a, a.working():
-        assert await a.gives("only") == ["not_json", "payload_too_large", "not_json", "not_json", "not_json"]
+        assert await a.run_for_result("only") == ["not_json", "payload_too_large", "not_json", "not_json", "not_json"]
 
 
 async def test_levels_and_fields_of_logs(app: Any, style: Style) -> None:
@@ -286,7 +286,7 @@ async def test_levels_and_fields_of_logs(app: Any, style: Style) -> None:
     async with app(only(style, script)) as a, a.working():
         run = await a.start("only")
         assert await a.result(run, timeout=20) == "refused"
-        logs = await a.said(run, "log", "script")
+        logs = await a.events_of(run, "log", "script")
         assert [(e.data["level"], e.data["msg"], e.data.get("fields")) for e in logs] == [
             ("info", "plain", None),
             ("error", "loud", {"order": 7}),
@@ -324,7 +324,7 @@ async def test_logs_progress_and_partials_are_seen_before_the_step_ends(app: Any
         assert view.logs[0]["msg"] == "begun"
         assert "only.at.the.end" not in await a.kinds(run)
         gate.open()
-        await a.ended(run)
+        await a.wait_for_end(run)
         assert (await a.run(run)).steps["script"].progress == 100
         assert "only.at.the.end" in await a.kinds(run)
 
@@ -370,8 +370,8 @@ async def test_too_many_frames_at_once_drop_the_oldest_and_say_so(app: Any, styl
         if not style.is_async:
             said.wait(20)  # the loop stands still while the thread speaks, so that nothing is sent meanwhile
         assert await a.result(run, timeout=20) == "done"
-        logs = [int(e.data["msg"].split()[1]) for e in await a.said(run, "log")]
-        dropped = [e.data["dropped"] for e in await a.said(run, "buffer.drop")]
+        logs = [int(e.data["msg"].split()[1]) for e in await a.events_of(run, "log")]
+        dropped = [e.data["dropped"] for e in await a.events_of(run, "buffer.drop")]
         # The progress, which came last, is in the buffer too.
         assert len(logs) + sum(dropped) == 2500
         assert sum(dropped) > 0
@@ -420,7 +420,7 @@ async def test_an_attempt_reads_what_it_wrote(app: Any, style: Style) -> None:
         return seen
 
     async with app(only(style, script)) as a, a.working():
-        assert await a.gives("only") == [
+        assert await a.run_for_result("only") == [
             *(1, {"a/1": 1, "a/2": 2}),
             *("gone", {"a/2": 2}, {"a/2": 2, "b": 3}),
             *(4, {"a/1": 4}),
@@ -437,7 +437,7 @@ async def test_stored_state_is_deleted_and_listed_under_what_is_new(app: Any, st
     async with app(only(style, script)) as a, a.working():
         await a.state.set("k1", 1)
         await a.state.set("k2", 2)
-        assert await a.gives("only") == [{"k1": 1, "k2": 2}, {"k2": 2, "k3": 3}]
+        assert await a.run_for_result("only") == [{"k1": 1, "k2": 2}, {"k2": 2, "k3": 3}]
         assert await a.state.list("k") == {"k2": 2, "k3": 3}
 
 
@@ -451,9 +451,9 @@ async def test_state_expires(app: Any, style: Style, clock: FakeClock) -> None:
 
     async with app(job(queue="plain")(style(script)), clock=clock) as a, a.working():
         assert await a.job_result(await a.enqueue("plain", "write"), timeout=20) == [1, 1, 1]
-        a.tick("59s")
+        a.advance_clock("59s")
         assert await a.job_result(await a.enqueue("plain"), timeout=20) == [1, 1, 1]
-        a.tick("1s")
+        a.advance_clock("1s")
         assert await a.job_result(await a.enqueue("plain"), timeout=20) == [None, None, 1]
         assert await a.state.list() == {"kept": 1}
 
@@ -504,7 +504,7 @@ async def test_a_patch_is_seen_at_once_by_everyone(app: Any, style: Style) -> No
 
         assert await until(seen) == 1
         gate.open()
-        await a.ended(run)
+        await a.wait_for_end(run)
 
 
 async def test_a_key_set_in_this_attempt_cannot_be_patched(app: Any, style: Style) -> None:
@@ -514,8 +514,8 @@ async def test_a_key_set_in_this_attempt_cannot_be_patched(app: Any, style: Styl
         return (yield ctx.state.patch("k", lambda n: n + 1))
 
     async with app(only(style, script)) as a, a.working():
-        run, status = await a.ends("only")
-        (failed,) = await a.said(run, "step.failed")
+        run, status = await a.run_to_end("only")
+        (failed,) = await a.events_of(run, "step.failed")
         assert (status, failed.data["code"]) == ("failed", "state_conflict")
         assert await a.state.of_run(run).get("k") is None
 
@@ -528,7 +528,7 @@ async def test_patches_told_apart_by_name(app: Any, style: Style) -> None:
         return (yield ctx.state.patch("k", lambda n: (n or 0) + 10, name="second"))
 
     async with app(only(style, script, retry=AGAIN)) as a, a.working():
-        assert await a.gives("only") == 11
+        assert await a.run_for_result("only") == 11
 
 
 async def test_fifty_patches_at_once_count_to_fifty(app: Any, style: Style) -> None:
@@ -553,7 +553,7 @@ async def test_a_patch_that_raises_changes_nothing(app: Any, style: Style) -> No
             return (yield ctx.shared.get("n"))
 
     async with app(only(style, script)) as a, a.working():
-        assert await a.gives("only") is None
+        assert await a.run_for_result("only") is None
 
 
 async def test_outside_a_run_state_is_shared(app: Any, style: Style) -> None:
@@ -583,7 +583,7 @@ async def test_a_bad_state_key_is_refused(memory: Any, style: Style, key: str) -
         return refused
 
     async with memory(only(style, script)) as a, a.working():
-        assert await a.gives("only") == 4
+        assert await a.run_for_result("only") == 4
 
 
 # Its span
@@ -600,7 +600,7 @@ async def test_the_idempotency_key_is_the_same_for_every_attempt(app: Any, style
 
     async with app(only(style, script, retry=AGAIN)) as a, a.working():
         run = await a.start("only")
-        await a.ended(run)
+        await a.wait_for_end(run)
         assert keys == [(f"{run}.script.1", f"{run}.script.1.charge")] * 3
 
 
@@ -615,9 +615,9 @@ async def test_attempts_are_counted_from_one(app: Any, style: Style) -> None:
 
     async with app(only(style, script, retry=AGAIN)) as a, a.working():
         run = await a.start("only")
-        await a.ended(run)
+        await a.wait_for_end(run)
         assert attempts == [1, 2, 3]
-        assert [e.meta["attempt"] for e in await a.said(run, "step.started")] == [1, 2, 3]
+        assert [e.meta["attempt"] for e in await a.events_of(run, "step.started")] == [1, 2, 3]
 
 
 async def test_a_ctx_used_after_the_end_is_stale(app: Any, style: Style) -> None:
@@ -628,7 +628,7 @@ async def test_a_ctx_used_after_the_end_is_stale(app: Any, style: Style) -> None
         yield None
 
     async with app(only(style, script)) as a, a.working():
-        run, _ = await a.ends("only")
+        run, _ = await a.run_to_end("only")
         before = await a.stream(run)
         (ctx,) = kept
 
@@ -663,7 +663,7 @@ async def test_logs_go_to_python_logging_with_who_said_them(
         yield ctx.log.warning("look")
 
     async with memory(only(style, script)) as a, a.working():
-        run, _ = await a.ends("only")
+        run, _ = await a.run_to_end("only")
     (record,) = [r for r in caplog.records if r.name == "penstock.handler"]
     assert (record.getMessage(), record.levelname) == ("look", "WARNING")
     assert (record.run, record.step, record.job, record.attempt) == (run, "script", f"{run}.script.1", 1)  # type: ignore[attr-defined]

@@ -45,7 +45,7 @@ async def test_a_handler_says_what_is_kept(app: Any) -> None:
         await a.enqueue("q", "fail", id="bad")
         await _ends(a, "bad", "job.failed")
         assert await _left(a, JobState.FAILED) == []
-        assert [letter.original_job_id for letter in await a.letters("q")] == ["bad"]
+        assert [letter.original_job_id for letter in await a.list_dead_letters("q")] == ["bad"]
 
 
 async def test_enqueue_says_otherwise(app: Any) -> None:
@@ -53,7 +53,7 @@ async def test_enqueue_says_otherwise(app: Any) -> None:
         await a.enqueue("q", 1, id="gone", keep_completed=0)
         await _ends(a, "gone")
         await a.enqueue("q", "fail", id="seen", keep_failed=True)
-        await a.in_state("seen", "failed")
+        await a.wait_for_state("seen", "failed")
         assert await _left(a, JobState.COMPLETED) == []
 
 
@@ -150,7 +150,7 @@ async def test_one_job_for_a_key(app: Any) -> None:
         first = await a.enqueue("q", 1, dedupe="ada")
         assert await a.enqueue("q", 2, dedupe="ada") == first
         assert await a.enqueue("q", 2, dedupe="bob") != first
-        assert await a.waiting("q") == 2
+        assert await a.count_waiting("q") == 2
         assert len(await a.job_events("q", "job.added")) == 2
         async with a.working():
             await a.job_result(first)
@@ -193,13 +193,13 @@ async def test_a_limit_gives_the_job_back_and_holds_the_queue(app: Any, clock: A
             (told,) = await until(lambda: a.job_events("q", "job.returned"), 20)
             assert told.data["reason"] == "429 from the bank"
             assert reduce_job(await a.job_events("q"), first).status == "waiting"
-            a.tick("9s")
-            assert await a.waiting("q") == 2
-            a.tick("1s")
+            a.advance_clock("9s")
+            assert await a.count_waiting("q") == 2
+            a.advance_clock("1s")
             assert [await a.job_result(id) for id in (first, second)] == ["a", "b"]
         assert tries == [("a", 1), ("a", 2), ("b", 1)]
         assert (await a.store.job(first)).failures == 0
-        assert await a.letters("q") == []
+        assert await a.list_dead_letters("q") == []
 
 
 async def test_a_step_that_meets_a_limit_keeps_what_it_has_recorded(app: Any, clock: Any) -> None:
@@ -217,9 +217,9 @@ async def test_a_step_that_meets_a_limit_keeps_what_it_has_recorded(app: Any, cl
 
     async with app(pay, clock=clock) as a, a.working():
         run = await a.start("pay", 7)
-        await until(lambda: a.said(run, "step.returned"), 20)
-        a.tick("5s")
-        assert await a.ended(run) == "completed"
+        await until(lambda: a.events_of(run, "step.returned"), 20)
+        a.advance_clock("5s")
+        assert await a.wait_for_end(run) == "completed"
         assert paid == [7]
-        assert len(await a.said(run, "money.moved")) == 1
-        assert await a.said(run, "step.failed") == []
+        assert len(await a.events_of(run, "money.moved")) == 1
+        assert await a.events_of(run, "step.failed") == []

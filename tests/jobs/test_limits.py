@@ -45,7 +45,7 @@ async def test_a_worker_takes_no_more_than_its_concurrency(app: Any) -> None:
         assert (await a.queues.counts("q"))["waiting"] == 16
         crowd.doors.set()
         for id in ids:
-            await a.in_state(id, "completed")
+            await a.wait_for_state(id, "completed")
     assert (crowd.most, crowd.came) == (4, 20)
 
 
@@ -66,7 +66,7 @@ async def test_a_queue_has_a_concurrency_of_its_own(app: Any) -> None:
         narrow.doors.set()
         wide.doors.set()
         for id in ids:
-            await a.in_state(id, "completed")
+            await a.wait_for_state(id, "completed")
     assert narrow.most == 2
     assert narrow.came == 10
 
@@ -87,7 +87,7 @@ async def test_one_busy_queue_does_not_starve_another(app: Any) -> None:
         ids = await a.enqueue_many("calm", range(5))
         async with a.working():
             for id in ids:
-                await a.in_state(id, "completed")
+                await a.wait_for_state(id, "completed")
             assert done.count("busy") < 100
 
 
@@ -104,7 +104,7 @@ async def test_max_active_holds_over_two_apps(shared: Any) -> None:
             await until(lambda: crowd.inside == 3)
             crowd.doors.set()
             for id in ids:
-                await a.in_state(id, "completed")
+                await a.wait_for_state(id, "completed")
     assert (crowd.most, crowd.came) == (3, 20)
 
 
@@ -116,9 +116,9 @@ async def test_a_rate_limit_per_queue(app: Any, clock: FakeClock) -> None:
         await a.enqueue_many("q", range(8))
         for total in (3, 6):
             await until(lambda total=total: _done(a, total))
-            a.tick("59s")
+            a.advance_clock("59s")
             assert (await a.queues.counts("q"))["waiting"] == 8 - total
-            a.tick("1s")
+            a.advance_clock("1s")
         await until(lambda: _done(a, 8))
 
 
@@ -136,10 +136,10 @@ async def test_a_rate_limit_holds_over_two_apps(shared: Any, clock: FakeClock) -
         await a.enqueue_many("q", range(10))
         async with a.working(), b.working():
             await until(lambda: _done(a, 4))
-            a.wake()
-            b.wake()
+            a.wake_all()
+            b.wake_all()
             assert await _done(b, 4)
-            a.tick("10s", b)
+            a.advance_clock("10s", b)
             await until(lambda: _done(a, 8))
 
 
@@ -156,10 +156,10 @@ async def test_a_rate_limit_per_key(app: Any, clock: FakeClock, key: Any) -> Non
         await until(lambda: _done(a, 4))
         assert ran == {"greedy": 2, "modest": 2}
         assert (await a.queues.counts("q"))["delayed"] == 3, "the others wait for their key's next span"
-        a.tick("1m")
+        a.advance_clock("1m")
         await until(lambda: _done(a, 6))
         assert ran == {"greedy": 4, "modest": 2}
-        a.tick("1m")
+        a.advance_clock("1m")
         await until(lambda: _done(a, 7))
         assert ran == {"greedy": 5, "modest": 2}
 
@@ -180,12 +180,12 @@ async def test_a_rate_limit_of_a_step(app: Any, clock: FakeClock) -> None:
         run = await a.start("limited")
 
         async def completed(n: int) -> bool:
-            return len(await a.said(run, "step.completed", "work")) == n
+            return len(await a.events_of(run, "step.completed", "work")) == n
 
         await until(lambda: completed(2))
-        a.tick("1m")
+        a.advance_clock("1m")
         await until(lambda: completed(4))
-        a.tick("1m")
+        a.advance_clock("1m")
         assert await a.result(run, timeout=20) == [0, 1, 0, 1, 0]
 
 

@@ -76,11 +76,11 @@ async def test_what_is_heard_while_a_commit_is_answered_is_not_lost(app: Any, mo
             return reply
 
         first, second = await a.enqueue("q"), await a.enqueue("q")
-        await a.in_state(first, "active")
+        await a.wait_for_state(first, "active")
         await a.queues.pause("q")
         monkeypatch.setattr(a.store, "commit", late)
         gate.set()
-        await a.in_state(first, "completed")
+        await a.wait_for_state(first, "completed")
         await a.queues.resume("q")
         for _ in range(100):  # the worker looks, and finds no slot for it
             await asyncio.sleep(0)

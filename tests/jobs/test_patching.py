@@ -35,7 +35,7 @@ async def test_many_instances_count_themselves_in_one_key(app: Any, monkeypatch:
     """Without turns, most of them lose the race again and again."""
     monkeypatch.setattr(patching, "MAX_TRIES", 3)
     async with app(count, each, last) as a, a.working(concurrency=50):
-        assert await a.gives("count", MANY) == MANY
+        assert await a.run_for_result("count", MANY) == MANY
 
 
 async def test_many_outside_a_handler_do(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ async def test_many_outside_a_handler_do(app: Any, monkeypatch: pytest.MonkeyPat
 async def test_two_processes_lose_and_try_again(shared: Any) -> None:
     apps = [shared(count, each, last) for _ in range(2)]
     async with apps[0] as one, apps[1] as two, one.working(concurrency=20), two.working(concurrency=20):
-        assert await one.gives("count", MANY) == MANY
+        assert await one.run_for_result("count", MANY) == MANY
 
 
 async def test_who_always_loses_is_told_so(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ async def test_auto_ids_are_of_the_payload_the_name_and_the_queue(app: Any) -> N
         assert await a.enqueue("mail", {"n": [1], "to": "a"}, name="send") == first
         assert await a.enqueue("mail", {"n": [2], "to": "a"}, name="send") != first
         assert await a.enqueue("post", {"n": [1], "to": "a"}, name="send") != first
-        assert (await a.waiting("mail"), await a.waiting("post")) == (2, 1)
+        assert (await a.count_waiting("mail"), await a.count_waiting("post")) == (2, 1)
 
 
 async def test_an_id_of_the_callers_own_making(app: Any) -> None:
@@ -92,7 +92,7 @@ async def test_an_id_of_the_callers_own_making(app: Any) -> None:
         assert await a.enqueue("mail", {"to": "ann", "n": 2}) == "mail-ann"
         assert await a.enqueue("mail", {"to": "ann"}, id="other") == "other"
         assert await a.enqueue_many("mail", [{"to": "bob"}, {"to": "bob"}]) == ["mail-bob", "mail-bob"]
-        assert await a.waiting("mail") == 3
+        assert await a.count_waiting("mail") == 3
         with pytest.raises(BadId):
             await a.enqueue("mail", {"to": "not an id"})
 
@@ -107,10 +107,10 @@ async def test_a_job_is_retried_and_then_failed_with_one_letter(app: Any, clock:
     async with app(bad, clock=clock) as a, a.working():
         id = await a.enqueue("bad", {"x": 1})
         for attempt in (1, 2):
-            row = await a.in_state(id, "delayed")
+            row = await a.wait_for_state(id, "delayed")
             while row.attempt < attempt:
-                row = await a.in_state(id, "delayed")
-            a.tick("10s")
+                row = await a.wait_for_state(id, "delayed")
+            a.advance_clock("10s")
         with pytest.raises(RunFailed, match="attempt 3"):
             await a.job_result(id, timeout=20)
         events = [e for e in await a.job_events("bad") if e.subject == id]
@@ -118,7 +118,7 @@ async def test_a_job_is_retried_and_then_failed_with_one_letter(app: Any, clock:
         failed = [e for e in events if e.kind == "job.failed"]
         assert [e.data["willRetry"] for e in failed] == [True, True, False]
         assert ["nextRetryAt" in e.data for e in failed] == [True, True, False]
-        (letter,) = await a.letters("bad")
+        (letter,) = await a.list_dead_letters("bad")
         assert (letter.original_job_id, letter.original_data, letter.attempts_made) == (id, {"x": 1}, 3)
         assert (letter.run, letter.step) == (None, None)
         view = reduce_job(await a.job_events("bad"), id)
@@ -131,7 +131,7 @@ async def test_the_caller_may_give_another_retry_policy(app: Any) -> None:
         raise ValueError("no")
 
     async with app(bad) as a, a.working():
-        row = await a.in_state(await a.enqueue("bad", retry=1), "failed", "delayed")
+        row = await a.wait_for_state(await a.enqueue("bad", retry=1), "failed", "delayed")
         assert (row.state.value, row.attempt) == ("failed", 1)
 
 
@@ -141,10 +141,10 @@ async def test_a_delayed_job_and_one_at_a_moment(app: Any, clock: FakeClock) -> 
         later = await a.enqueue("echo", "later", at=datetime.fromtimestamp(clock.now_ms() / 1000 + 120, UTC))
         assert (await a.queues.counts("echo"))["delayed"] == 2
         assert reduce_job(await a.job_events("echo"), soon).status == "delayed"
-        a.tick("1m")
+        a.advance_clock("1m")
         assert await a.job_result(soon, timeout=20) == "soon"
         assert (await a.queues.job(later)).state.value == "delayed"
-        a.tick("1m")
+        a.advance_clock("1m")
         assert await a.job_result(later, timeout=20) == "later"
 
 
@@ -172,7 +172,7 @@ async def test_priority_delay_and_names_of_the_definition(app: Any, clock: FakeC
         slowly = await a.enqueue("mixed", "slow", name="slow")
         async with a.working():
             for id in ids:
-                await a.in_state(id, "completed")
+                await a.wait_for_state(id, "completed")
             assert (await a.queues.job(slowly)).state.value == "delayed"
     assert order == ["urgent", "high", "low"]
 
@@ -238,9 +238,9 @@ async def test_a_failing_job_leaves_its_neighbours_alone(app: Any) -> None:
 
     async with app(mixed, concurrency=20) as a, a.working():
         ids = await a.enqueue_many("mixed", range(60))
-        rows = [await a.in_state(id, "completed", "failed") for id in ids]
+        rows = [await a.wait_for_state(id, "completed", "failed") for id in ids]
         assert [row.state.value == "failed" for row in rows] == [i % 3 == 0 for i in range(60)]
-        assert len(await a.letters("mixed")) == 20
+        assert len(await a.list_dead_letters("mixed")) == 20
 
 
 async def test_a_module_job_takes_every_name_and_a_named_one_its_own(app: Any) -> None:

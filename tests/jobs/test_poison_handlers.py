@@ -41,11 +41,11 @@ async def test_what_a_handler_raises_is_its_failure(app: Any, make: Any, problem
         return "fine"
 
     async with app(poison, fine) as a, a.working():
-        run, status = await a.ends("poison")
-        (failed,) = await a.said(run, "step.failed")
+        run, status = await a.run_to_end("poison")
+        (failed,) = await a.events_of(run, "step.failed")
         assert (status, failed.data["name"], failed.data["error"]) == ("failed", problem.__name__, "boom")
-        assert len(await a.said(run, "step.started")) == 1
-        assert await a.gives("fine") == "fine"
+        assert len(await a.events_of(run, "step.started")) == 1
+        assert await a.run_for_result("fine") == "fine"
 
 
 async def test_a_handler_that_cancels_its_own_task(app: Any) -> None:
@@ -57,8 +57,8 @@ async def test_a_handler_that_cancels_its_own_task(app: Any) -> None:
         await asyncio.sleep(0)
 
     async with app(self_cancelling) as a, a.working():
-        run, status = await a.ends("self")
-        (failed,) = await a.said(run, "step.failed")
+        run, status = await a.run_to_end("self")
+        (failed,) = await a.events_of(run, "step.failed")
         assert status == "failed"
         assert "cancelled its own task" in failed.data["error"]
 
@@ -75,8 +75,8 @@ async def test_a_function_of_the_definition_that_raises_while_recording(app: Any
     async def second(input: Any) -> None: ...
 
     async with app(first, second) as a, a.working():
-        run, status = await a.ends("main")
-        (failed,) = await a.said(run, "step.failed")
+        run, status = await a.run_to_end("main")
+        (failed,) = await a.events_of(run, "step.failed")
         assert (status, failed.step, failed.data["name"]) == ("failed", "first", "KeyError")
     assert ran == [1]
 
@@ -95,7 +95,7 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_sto
     async with app(stubborn, grace="10ms") as a:
         run = await a.start("deaf")
         async with a.working():
-            await a.step_in(run, "stubborn", "active")
+            await a.wait_for_step(run, "stubborn", "active")
         deaf.set()
 
 
@@ -151,6 +151,6 @@ async def test_a_log_line_never_fails_the_work(app: Any) -> None:
     async with app(chatty) as a, a.working():
         run = await a.start("chatty")
         assert await a.result(run, timeout=20) == "done"
-        long, odd = await a.said(run, "log")
+        long, odd = await a.events_of(run, "log")
         assert "100,000 characters" in long.data["msg"]
         assert "object object" in odd.data["fields"]["what"]

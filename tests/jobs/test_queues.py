@@ -22,7 +22,7 @@ async def test_a_paused_queue_hands_out_nothing(app: Any) -> None:
     async with app(echo) as a, a.working():
         await a.queues.pause("echo")
         id = await a.enqueue("echo", 1)
-        a.wake()
+        a.wake_all()
         (row,) = await a.queues.list()
         assert (row.paused, row.counts["waiting"]) == (True, 1)
         await a.queues.resume("echo")
@@ -39,7 +39,7 @@ async def test_what_runs_when_a_queue_is_paused_ends(app: Any) -> None:
 
     async with app(held) as a, a.working():
         first, second = await a.enqueue("q"), await a.enqueue("q")
-        await a.in_state(first, "active")
+        await a.wait_for_state(first, "active")
         await a.queues.pause("q")
         gate.set()
         assert await a.job_result(first, timeout=20) == "ended"
@@ -76,7 +76,7 @@ async def test_a_failed_job_can_be_retried(app: Any) -> None:
 
     async with app(work) as a, a.working():
         id = await a.enqueue("q")
-        assert (await a.in_state(id, "failed")).failures == 2
+        assert (await a.wait_for_state(id, "failed")).failures == 2
         broken["yes"] = False
         assert await a.queues.retry(id)
         assert await a.job_result(id, timeout=20) == "mended"
@@ -113,7 +113,7 @@ async def test_the_jobs_of_a_run_are_its_own(app: Any) -> None:
         assert await a.queues.drain("q", delayed=True) == 0
         assert not await a.queues.retry(step_job_id(run, "begin", 1))
         async with a.working():
-            assert await a.ended(run) == "completed"
+            assert await a.wait_for_end(run) == "completed"
 
 
 async def test_a_job_in_hand_cannot_be_removed(app: Any) -> None:
@@ -125,7 +125,7 @@ async def test_a_job_in_hand_cannot_be_removed(app: Any) -> None:
 
     async with app(held) as a, a.working():
         id = await a.enqueue("q")
-        await a.in_state(id, "active")
+        await a.wait_for_state(id, "active")
         assert not await a.queues.remove(id)
         gate.set()
         await a.job_result(id, timeout=20)
@@ -140,7 +140,7 @@ async def test_pages_of_jobs_in_every_state(app: Any) -> None:
         assert [row.id for row in (*first, *second, *third)] == ids
         async with a.working():
             for id in ids:
-                await a.in_state(id, "completed")
+                await a.wait_for_state(id, "completed")
         assert {row.id for row in await a.queues.jobs("echo", "completed")} == set(ids)
         with pytest.raises(ValueError, match="nonsense"):
             await a.queues.jobs("echo", "nonsense")

@@ -338,7 +338,7 @@ async def test_a_step_of_a_cancelled_run_is_not_begun(app: Any, eager: Eager) ->
         run = await a.start("f", 100)
         await until(lambda: any(one.run == run for one in eager.held))
         await a.cancel(run)
-        await a.step_in(run, "step", "cancelled")
+        await a.wait_for_step(run, "step", "cancelled")
         doors.gate.set()
     assert doors.ran[100] == 0
 

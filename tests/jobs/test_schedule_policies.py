@@ -78,7 +78,7 @@ async def test_allow_starts_another_beside_it(app: Any, clock: FakeClock, target
     async with app(*scene.handlers, clock=clock) as a, a.working():
         await a.schedule("s", every="10s", **target)
         for n in (1, 2):
-            a.tick("10s")
+            a.advance_clock("10s")
             await scene.has_begun(n)
         for n in (1, 2):
             scene.let_go(n)
@@ -89,10 +89,10 @@ async def test_skip_lets_the_slot_pass_and_says_so(app: Any, clock: FakeClock, t
     scene = Scene()
     async with app(*scene.handlers, clock=clock) as a, a.working():
         await a.schedule("s", every="10s", overlap="skip", **target)
-        a.tick("10s")
+        a.advance_clock("10s")
         await scene.has_begun(1)
         for n in (2, 3):
-            a.tick("10s")
+            a.advance_clock("10s")
 
             async def passed(n: int = n) -> bool:
                 return (await row(a)).next == START_MS + (n + 1) * 10 * S
@@ -102,7 +102,7 @@ async def test_skip_lets_the_slot_pass_and_says_so(app: Any, clock: FakeClock, t
         assert ((await row(a)).fired, (await row(a)).last, await started(a)) == (1, START_MS + 10 * S, 1)
         scene.let_go(1)
         await _ended(a, target, 1)
-        a.tick("10s")
+        a.advance_clock("10s")
         await scene.has_begun(4)
         scene.let_go(4)
 
@@ -112,7 +112,7 @@ async def _ended(a: Any, target: dict[str, str], n: int) -> None:
     if "flow" in target:
         await a.wait(id, timeout=20)
     else:
-        await a.in_state(id, "completed")
+        await a.wait_for_state(id, "completed")
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -120,9 +120,9 @@ async def test_queue_lets_the_slot_wait(app: Any, clock: FakeClock, target: dict
     scene = Scene()
     async with app(*scene.handlers, clock=clock) as a, a.working():
         await a.schedule("s", every="10s", overlap="queue", catch_up="all", **target)
-        a.tick("10s")
+        a.advance_clock("10s")
         await scene.has_begun(1)
-        a.tick("20s")
+        a.advance_clock("20s")
         await a._scheduling.scheduler.fire_due()
         assert ((await row(a)).fired, (await row(a)).next, await started(a)) == (1, START_MS + 20 * S, 1)
         for n in (1, 2):
@@ -138,14 +138,14 @@ async def test_replace_cancels_the_run_before(app: Any, clock: FakeClock) -> Non
     async with app(*scene.handlers, clock=clock) as a, a.working():
         await a.schedule("s", every="10s", overlap="replace", flow="long")
         for n in (1, 2, 3):
-            a.tick("10s")
+            a.advance_clock("10s")
             await scene.has_begun(n)
-        assert [await a.ended(f"s.{START_MS + n * 10 * S}") for n in (1, 2)] == ["cancelled", "cancelled"]
-        (said,) = await a.said(f"s.{START_MS + 10 * S}", "flow.cancelled")
+        assert [await a.wait_for_end(f"s.{START_MS + n * 10 * S}") for n in (1, 2)] == ["cancelled", "cancelled"]
+        (said,) = await a.events_of(f"s.{START_MS + 10 * S}", "flow.cancelled")
         assert "schedule s" in said.data["reason"]
         for n in (1, 2, 3):
             scene.let_go(n)  # a worker that stops may not have told those who were cancelled
-        assert await a.ended(f"s.{START_MS + 30 * S}") == "completed"
+        assert await a.wait_for_end(f"s.{START_MS + 30 * S}") == "completed"
         assert (await row(a)).fired == 3
 
 
@@ -154,17 +154,17 @@ async def test_replace_takes_the_place_of_a_job_that_waits(app: Any, clock: Fake
     async with app(*scene.handlers, clock=clock) as a:
         await a.schedule("s", every="10s", overlap="replace", queue="chores")
         for _ in range(3):
-            a.tick("10s")
+            a.advance_clock("10s")
             await a._scheduling.scheduler.fire_due()
-            assert await a.waiting("chores") == 1
+            assert await a.count_waiting("chores") == 1
         gone = await a.job_events("chores", "job.cancelled")
         assert [e.subject for e in gone] == [f"s.{START_MS + n * 10 * S}" for n in (1, 2)]
         # One that has begun cannot be taken back: the slot waits for it.
         async with a.working():
             await scene.has_begun(3)
-            a.tick("10s")
+            a.advance_clock("10s")
             await a._scheduling.scheduler.fire_due()
-            assert ((await row(a)).fired, await a.waiting("chores")) == (3, 0)
+            assert ((await row(a)).fired, await a.count_waiting("chores")) == (3, 0)
             scene.let_go(3)
             await scene.has_begun(4)
             scene.let_go(4)
@@ -175,7 +175,7 @@ async def test_a_run_that_was_removed_holds_up_nothing(app: Any, clock: FakeCloc
     async with app(*scene.handlers, clock=clock) as a:
         for policy in ("skip", "queue", "replace"):
             await a.schedule("s", every="10s", overlap=policy, queue="chores")
-            a.tick("10s")
+            a.advance_clock("10s")
             await a._scheduling.scheduler.fire_due()
             await a.queues.drain("chores")
         assert (await row(a)).fired == 3
@@ -281,9 +281,9 @@ async def test_resuming_wakes_the_scheduler(app: Any, clock: FakeClock) -> None:
     async with app(*scene.handlers, clock=clock) as a, a.working():
         await a.schedule("s", every="10s", queue="chores")
         await a.pause_schedule("s")
-        a.tick("9s")
+        a.advance_clock("9s")
         await a.resume_schedule("s")
-        a.tick("1s")
+        a.advance_clock("1s")
         await fired(a, 1)
         scene.let_go(1)
 
@@ -384,8 +384,8 @@ async def test_a_run_for_later_is_listed_and_cancelled_before_it_begins(app: Any
         (found,) = await a.runs(flow="long")
         assert (found.id, found.closed) == (run, False)
         assert await a.cancel(run, "changed our minds")
-        a.tick("2h")
-        assert await a.ended(run) == "cancelled"
+        a.advance_clock("2h")
+        assert await a.wait_for_end(run) == "cancelled"
         assert "step.started" not in await a.kinds(run)
         assert scene.begun == []
 

@@ -54,12 +54,12 @@ async def test_every_hour_starts_a_flow_at_each_slot(app: Any, clock: FakeClock)
         assert row.next == NEXT_HOUR
         for n in range(1, 4):
             clock.set_ms(NEXT_HOUR + (n - 1) * HOUR)
-            a.wake()
+            a.wake_all()
             await reached(a, "hourly", n)
         runs = await a.runs(flow="report")
         assert sorted(run.id for run in runs) == [f"hourly.{NEXT_HOUR + n * HOUR}" for n in range(3)]
         assert await a.result(runs[0].id, timeout=20) == {"x": 1}
-        assert (await a.said(runs[0].id, "step.started"))[0].meta["causationId"] == "schedule-hourly"
+        assert (await a.events_of(runs[0].id, "step.started"))[0].meta["causationId"] == "schedule-hourly"
         (kept,) = await a.schedules()
         assert (kept.last, kept.next) == (NEXT_HOUR + 2 * HOUR, NEXT_HOUR + 3 * HOUR)
 
@@ -67,16 +67,16 @@ async def test_every_hour_starts_a_flow_at_each_slot(app: Any, clock: FakeClock)
 async def test_every_adds_a_job(app: Any, clock: FakeClock) -> None:
     async with app(clean, clock=clock) as a, a.working():
         await a.schedule("sweep", queue="clean", payload=7, every="10s", priority=3)
-        a.tick("10s")
+        a.advance_clock("10s")
         id = f"sweep.{START_MS + 10_000}"
-        assert (await a.in_state(id, "completed")).priority == 3
+        assert (await a.wait_for_state(id, "completed")).priority == 3
         assert await a.job_result(id) == 7
 
 
 async def test_slots_missed_while_nothing_ran_are_made_up_for_by_one(app: Any, clock: FakeClock) -> None:
     async with app(report, clock=clock) as a:
         await a.schedule("hourly", flow="report", every="1h")
-        a.tick("5h")
+        a.advance_clock("5h")
         async with a.working():
             await reached(a, "hourly", 1)
         (row,) = await a.schedules()
@@ -90,10 +90,10 @@ async def test_cron_in_its_time_zone(app: Any, clock: FakeClock) -> None:
         first = int(datetime(2023, 11, 15, 8, 30, tzinfo=UTC).timestamp() * 1000)
         assert row.next == first
         clock.set_ms(first - 1)
-        a.wake()
+        a.wake_all()
         assert await fired(a, "daily") == 0
         clock.set_ms(first)
-        a.wake()
+        a.wake_all()
         await reached(a, "daily", 1)
         assert (await a.schedules())[0].next == first + 24 * HOUR
 
@@ -119,12 +119,12 @@ async def test_once_at_a_moment(app: Any, clock: FakeClock) -> None:
         moment = at(START_MS + 60_000)
         row = await a.schedule("once", flow=report, at=moment)
         assert row.next == START_MS + 60_000
-        a.tick("59s")
+        a.advance_clock("59s")
         assert await a.runs() == []
-        a.tick("1s")
+        a.advance_clock("1s")
         await reached(a, "once", 1)
         assert (await a.schedules())[0].next is None
-        a.tick("1d")
+        a.advance_clock("1d")
         assert len(await a.runs()) == 1
 
 
@@ -136,7 +136,7 @@ async def test_the_same_schedule_made_again_does_not_fire_its_slot_again(
     async with app(report, clean, clock=clock) as a, a.working():
         moment = at(START_MS + 1000)
         await a.schedule("once", at=moment, **target)
-        a.tick("1s")
+        a.advance_clock("1s")
         await reached(a, "once", 1)
         await a.schedule("once", at=moment, **target)
 
@@ -154,12 +154,12 @@ async def test_a_schedule_is_replaced_and_removed(app: Any, clock: FakeClock) ->
         assert len(await a.schedules()) == 1
         assert row.next is not None
         clock.set_ms(row.next)
-        a.wake()
+        a.wake_all()
         await reached(a, "s", 1)
         assert await a.runs() == []
         assert await a.unschedule("s")
         assert not await a.unschedule("s")
-        a.tick("1h")
+        a.advance_clock("1h")
         assert await a.schedules() == []
 
 
@@ -169,7 +169,7 @@ async def test_two_schedulers_fire_each_slot_once(shared: Any, clock: FakeClock)
         await a.schedule("jobs", queue="clean", every="10s")
         async with a.working(), b.working():
             for n in range(1, 11):
-                a.tick("10s", b)
+                a.advance_clock("10s", b)
                 await reached(a, "flows", n)
                 await reached(a, "jobs", n)
         assert {row.id: row.fired for row in await a.schedules()} == {"flows": 10, "jobs": 10}
@@ -199,10 +199,10 @@ async def test_a_schedule_this_worker_cannot_fire_waits_for_one_that_can(
         await able.schedule("fine", queue="clean", every="1s")
         with caplog.at_level(logging.CRITICAL):
             async with unable.working():
-                unable.tick("1s")
+                unable.advance_clock("1s")
                 await reached(unable, "fine", 1)
                 tries = _count_fires(unable)
-                unable.wake()
+                unable.wake_all()
                 await until(lambda: tries)
                 assert await fired(unable, "s") == 0
                 # It is tried again after a while, not in a hot loop.
@@ -262,4 +262,4 @@ async def test_the_longest_id(memory: Any, clock: FakeClock) -> None:
     id = "x" * 160
     async with memory(report, clock=clock) as a, a.working():
         await a.schedule(id, flow="report", every="1h")
-        assert await a.ended(await a.run_schedule(id)) == "completed"
+        assert await a.wait_for_end(await a.run_schedule(id)) == "completed"

@@ -54,8 +54,8 @@ async def test_a_schedule_of_each_kind(app: Any, clock: FakeClock) -> None:
         assert {spec_of(row).origin for row in rows.values()} == {"code"}
         run = await a.run_schedule("morning")
         assert await a.result(run, timeout=20) == "hello"
-        a.tick("10s")
-        await a.in_state(f"sweep.{clock.now_ms()}", "completed")
+        a.advance_clock("10s")
+        await a.wait_for_state(f"sweep.{clock.now_ms()}", "completed")
 
 
 async def test_it_follows_the_code(shared: Any, clock: FakeClock) -> None:
@@ -90,7 +90,7 @@ async def test_only_its_own_are_removed(shared: Any, clock: FakeClock) -> None:
 async def test_what_it_fired_and_that_it_is_paused_is_kept(shared: Any, clock: FakeClock) -> None:
     async with shared(report("10s"), clock=clock) as a, a.working():
         await until(lambda: a._scheduling._prepared is a.registry)
-        a.tick("10s")
+        a.advance_clock("10s")
 
         async def fired() -> bool:
             return (await a.store.schedule("report")).fired == 1

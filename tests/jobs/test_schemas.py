@@ -56,7 +56,7 @@ async def test_a_good_input_arrives_as_what_was_declared(app: Any, schema: Any) 
 
     async with app(typed) as a, a.working():
         name = "dict" if isinstance(schema, dict) or schema is DictOrder else schema.__name__
-        assert await a.gives("typed", {"id": 7}) == [name, 7]
+        assert await a.run_for_result("typed", {"id": 7}) == [name, 7]
 
 
 @pytest.mark.parametrize("bad", [{}, {"id": "seven"}, [], None, {"id": 1, "name": 5}])
@@ -84,17 +84,17 @@ async def test_a_bad_input_from_an_event_fails_the_step_for_good(app: Any, schem
         ran.append(input)
 
     async with app(begin, typed) as a, a.working():
-        run, status = await a.ends("typed", {"id": "seven"})
+        run, status = await a.run_to_end("typed", {"id": "seven"})
         assert (status, ran) == ("failed", [])
         told = [(e.kind, e.step) for e in await a.stream(run) if e.step == "typed"]
         assert told == [("step.started", "typed"), ("schema.error", "typed"), ("step.failed", "typed")]
-        error = (await a.said(run, "schema.error"))[0]
+        error = (await a.events_of(run, "schema.error"))[0]
         assert "the input of typed" in error.data["message"]
         assert error.meta["attempt"] == 1
-        failed = (await a.said(run, "step.failed"))[0].data
+        failed = (await a.events_of(run, "step.failed"))[0].data
         assert (failed["code"], failed["willRetry"]) == ("schema_violation", False)
-        assert len(await a.letters()) == 1
-        assert (await a.ends("typed", {"id": 7}))[1] == "completed"
+        assert len(await a.list_dead_letters()) == 1
+        assert (await a.run_to_end("typed", {"id": 7}))[1] == "completed"
 
 
 @every_schema
@@ -105,10 +105,10 @@ async def test_a_bad_result_is_a_permanent_failure(app: Any, schema: Any) -> Non
         return input
 
     async with app(typed) as a, a.working():
-        assert await a.gives("typed", {"id": 1}) == {"id": 1}
-        run, status = await a.ends("typed", {"id": None})
+        assert await a.run_for_result("typed", {"id": 1}) == {"id": 1}
+        run, status = await a.run_to_end("typed", {"id": None})
         assert status == "failed"
-        assert "the result of typed" in (await a.said(run, "schema.error"))[0].data["message"]
+        assert "the result of typed" in (await a.events_of(run, "schema.error"))[0].data["message"]
         assert "after" not in await a.kinds(run)
 
 
@@ -120,13 +120,13 @@ async def test_a_bad_event_is_a_permanent_failure(app: Any, schema: Any) -> None
         ctx.emit("order.made", input)
 
     async with app(typed) as a, a.working():
-        run, status = await a.ends("typed", {"id": 7})
+        run, status = await a.run_to_end("typed", {"id": 7})
         assert status == "completed"
-        assert (await a.said(run, "order.made"))[0].data == {"id": 7}
-        run, status = await a.ends("typed", {"id": []})
+        assert (await a.events_of(run, "order.made"))[0].data == {"id": 7}
+        run, status = await a.run_to_end("typed", {"id": []})
         assert status == "failed"
-        assert "the data of order.made" in (await a.said(run, "schema.error"))[0].data["message"]
-        assert await a.said(run, "order.made") == await a.said(run, "free") == []
+        assert "the data of order.made" in (await a.events_of(run, "schema.error"))[0].data["message"]
+        assert await a.events_of(run, "order.made") == await a.events_of(run, "free") == []
 
 
 @every_schema
@@ -139,7 +139,7 @@ async def test_a_bad_event_from_outside_is_refused_at_the_door(memory: Any, sche
         with pytest.raises(SchemaViolation, match=r"the data of order\.made"):
             await a.emit("order.made", {"id": []}, run=run)
         await a.emit("order.made", {"id": 7}, run=run)
-        assert [e.data for e in await a.said(run, "order.made")] == [{"id": 7}]
+        assert [e.data for e in await a.events_of(run, "order.made")] == [{"id": 7}]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ async def test_whatever_an_event_is_made_of_its_json_is_checked(memory: Any, sch
     async with memory(typed) as a, a.working():
         run = await a.start("typed")
         assert await a.result(run, timeout=20) == {"id": 7, "name": "?"}
-        assert (await a.said(run, "order.made"))[0].data == {"id": 7, "name": "?"}
+        assert (await a.events_of(run, "order.made"))[0].data == {"id": 7, "name": "?"}
 
 
 async def test_an_annotation_is_a_schema(app: Any) -> None:
@@ -178,7 +178,7 @@ async def test_an_annotation_is_a_schema(app: Any) -> None:
         return order
 
     async with app(begin, middle, typed_dict, end) as a, a.working():
-        assert await a.gives("struct", {"id": 3}) == {"id": 3, "name": "?"}
+        assert await a.run_for_result("struct", {"id": 3}) == {"id": 3, "name": "?"}
         with pytest.raises(SchemaViolation):
             await a.start("struct", {"id": "x"})
 
@@ -198,7 +198,7 @@ async def test_a_bad_payload_of_a_job_the_producer_did_not_know(shared: Any) -> 
 
     async with shared() as producer, shared(typed) as worker, worker.working():
         id = await producer.enqueue("typed", {"id": "x"})
-        row = await worker.in_state(id, "failed")
+        row = await worker.wait_for_state(id, "failed")
         assert row.attempt == 1
         kinds = [e.kind for e in await worker.job_events("typed")]
         assert kinds == ["job.added", "job.active", "schema.error", "job.failed"]
@@ -226,12 +226,12 @@ async def test_a_result_that_cannot_be_kept_is_a_permanent_failure(memory: Any, 
         return "fine"
 
     async with memory(odd, fine) as a, a.working():
-        run, status = await a.ends("odd")
+        run, status = await a.run_to_end("odd")
         assert status == "failed"
-        failed = (await a.said(run, "step.failed"))[0].data
+        failed = (await a.events_of(run, "step.failed"))[0].data
         assert (failed["code"], failed["willRetry"]) == (code, False)
         assert "the result of odd" in failed["error"]
-        assert await a.gives("fine") == "fine"
+        assert await a.run_for_result("fine") == "fine"
 
 
 @pytest.mark.parametrize("schema", ["not a schema", 7, {"type": "nonsense"}, {"type": 7}])

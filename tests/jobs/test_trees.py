@@ -12,7 +12,7 @@ from penstock.core.errors import BadArgument, ConfigError, RunFailed
 from penstock.jobs.job_trees import MOST_JOBS
 
 Make = Callable[..., Any]
-PATIENCE = 20  # seconds until a test that waits gives up
+TEST_TIMEOUT_S = 20  # seconds until a test that waits gives up
 
 
 @job(queue="pages", retry=1)
@@ -36,7 +36,11 @@ def shelve(_input: Any, ctx: SyncContext) -> Any:
 async def test_a_parent_reads_what_its_children_gave(app: Make) -> None:
     async with app(render, bind) as one, one.working():
         tree = await one.add_flow(Node(bind, "Emma", children=[Node(render, n) for n in (1, 2, 3)]))
-        assert await one.job_result(tree.id, timeout=PATIENCE) == {"title": "Emma", "pages": [1, 2, 3], "torn": {}}
+        assert await one.job_result(tree.id, timeout=TEST_TIMEOUT_S) == {
+            "title": "Emma",
+            "pages": [1, 2, 3],
+            "torn": {},
+        }
         assert [child.id for child in tree.children] == [f"{tree.id}-c{n}" for n in (1, 2, 3)]
         rows = await one.queues.children(tree.id)
         assert [row.key for row in rows] == [f"bull:pages:{child.id}" for child in tree.children]
@@ -50,7 +54,7 @@ async def test_children_with_what_they_returned_or_why_they_failed(app: Make, ho
     async with app(render, bind) as one, one.working():
         tree = await one.add_flow(Node(bind, children=[Node(render, "tear", on_failure=how), Node(render, 2)]))
         for child in tree.children:
-            await one.in_state(child.id, "completed", "failed")
+            await one.wait_for_state(child.id, "completed", "failed")
         torn, page = await one.queues.children(tree.id)
         assert (page.state, page.value, page.reason) == ("processed", {"page": 2}, None)
         assert (torn.value, torn.reason) == (None, "the page is torn")
@@ -71,7 +75,7 @@ async def test_three_levels_and_a_def_handler_from_bullmqs_dict(app: Make) -> No
             "processed": 0, "unprocessed": 1, "ignored": 0, "failed": 0
         }  # fmt: skip
         async with one.working():
-            result = await one.job_result("shelf", timeout=PATIENCE)
+            result = await one.job_result("shelf", timeout=TEST_TIMEOUT_S)
         assert result == {"books": [{"title": "Emma", "pages": [1, 2], "torn": {}}], "torn": {}}
 
 
@@ -80,13 +84,13 @@ async def test_a_failed_child_fails_its_parents_all_the_way_up(app: Make) -> Non
         book = Node(bind, "Emma", children=[Node(render, 1), Node(render, "tear")])
         tree = await one.add_flow(Node(shelve, None, children=[book]))
         with pytest.raises(RunFailed, match="failed, so"):
-            await one.job_result(tree.id, timeout=PATIENCE)
-        bound = await one.in_state(tree.children[0].id, "failed")
+            await one.job_result(tree.id, timeout=TEST_TIMEOUT_S)
+        bound = await one.wait_for_state(tree.children[0].id, "failed")
         assert b'"code":"child_failed"' in (bound.error or b"")
         # Nothing of theirs was run, and each has left a letter.
         failed = await one.job_events("books", "job.failed")
         assert [event.data["name"] for event in failed] == ["ChildFailed"]
-        assert len(await one.letters("shelves")) == 1
+        assert len(await one.list_dead_letters("shelves")) == 1
 
 
 async def test_a_child_that_is_redriven_first_lets_its_parent_be_redriven(app: Make) -> None:
@@ -100,20 +104,20 @@ async def test_a_child_that_is_redriven_first_lets_its_parent_be_redriven(app: M
 
     async with app(mended, bind) as one, one.working():
         tree = await one.add_flow(Node(bind, "Emma", id="book", children=[Node(mended)]))
-        await one.in_state("book", "failed")
+        await one.wait_for_state("book", "failed")
         torn[0] = False
         child = tree.children[0].id
         assert (await one.dead_letters.redrive(child)).sent == {f"{child}.dlq": child}
-        await one.in_state(child, "completed")
+        await one.wait_for_state(child, "completed")
         assert (await one.dead_letters.redrive("book")).sent == {"book.dlq": "book"}
-        assert (await one.job_result("book", timeout=PATIENCE))["pages"] == [7]
+        assert (await one.job_result("book", timeout=TEST_TIMEOUT_S))["pages"] == [7]
 
 
 async def test_a_failed_child_may_be_ignored(app: Make) -> None:
     async with app(render, bind) as one, one.working():
         children = [Node(render, "tear", on_failure="ignore"), Node(render, 2)]
         tree = await one.add_flow(Node(bind, "Emma", children=children))
-        result = await one.job_result(tree.id, timeout=PATIENCE)
+        result = await one.job_result(tree.id, timeout=TEST_TIMEOUT_S)
         torn = {f"bull:pages:{tree.children[0].id}": "the page is torn"}
         assert result == {"title": "Emma", "pages": [2], "torn": torn}
 
@@ -132,7 +136,7 @@ async def test_retries_of_a_child_count_before_it_fails(app: Make) -> None:
     async with app(stubborn, bind) as one, one.working():
         child = {"name": "stubborn", "queue": "pages", "opts": opts}
         tree = await one.add_flow({"name": "bind", "queue": "books", "data": "Emma", "children": [child]})
-        assert (await one.job_result(tree.id, timeout=PATIENCE))["pages"] == [3]
+        assert (await one.job_result(tree.id, timeout=TEST_TIMEOUT_S))["pages"] == [3]
     assert tries == [1, 2, 3]
 
 
@@ -145,7 +149,7 @@ async def test_a_parent_that_is_run_early_has_to_do_without_the_others(app: Make
         children = [Node(render, "tear", on_failure="continue"), Node("unworked", 2)]
         tree = await one.add_flow(Node(hasty, children=children))
         async with one.working():
-            assert await one.job_result(tree.id, timeout=PATIENCE) == 1
+            assert await one.job_result(tree.id, timeout=TEST_TIMEOUT_S) == 1
         (first,) = await one.job_events("books", "job.failed")
         assert first.data["code"] == "children_pending"
         assert await one.store.job(tree.children[1].id) is None
@@ -155,7 +159,7 @@ async def test_a_tree_with_an_id_is_added_once(app: Make) -> None:
     async with app(render, bind) as one:
         tree = Node(bind, "Emma", id="emma", children=[Node(render, 1)])
         assert await one.add_flow(tree) == await one.add_flow(tree)
-        assert await one.waiting("pages") == 1
+        assert await one.count_waiting("pages") == 1
         with pytest.raises(BadArgument, match="there is a job 'emma-c1' already"):
             await one.add_flow(Node(bind, "Persuasion", children=[Node(render, 1, id="emma-c1")]))
         assert (await one.queues.counts("books"))["waiting-children"] == 1
@@ -164,13 +168,13 @@ async def test_a_tree_with_an_id_is_added_once(app: Make) -> None:
 async def test_a_node_alone_is_a_job(app: Make) -> None:
     async with app(render) as one, one.working():
         tree = await one.add_flow(Node(render, 1))
-        assert await one.job_result(tree.id, timeout=PATIENCE) == {"page": 1}
+        assert await one.job_result(tree.id, timeout=TEST_TIMEOUT_S) == {"page": 1}
 
 
 def test_trees_without_an_event_loop() -> None:
     with SyncApp(":memory:", handlers=[render, shelve]) as one, one.working():
         tree = one.add_flow(Node(shelve, children=[Node(render, 1)]))
-        assert one.job_result(tree.id, timeout=PATIENCE) == {"books": [{"page": 1}], "torn": {}}
+        assert one.job_result(tree.id, timeout=TEST_TIMEOUT_S) == {"books": [{"page": 1}], "torn": {}}
         assert one.queues.dependencies(tree.id)["processed"] == 1
         assert [row.id for row in one.queues.children(tree.id)] == [tree.children[0].id]
 
@@ -219,6 +223,6 @@ async def test_children_of_which_little_stays_are_told_of_all_the_same(app: Any,
     async with app(leaf, bind) as one, one.working():
         whole = await one.add_flow(Node(bind, "Emma", id="whole", children=[Node(leaf, n) for n in (1, 2, 3)]))
         torn = await one.add_flow(Node(bind, "Emma", id="torn", children=[Node(leaf, 1), Node(leaf, 13)]))
-        assert (await one.job_result(whole.id, timeout=PATIENCE))["pages"] == [1, 2, 3]
-        assert (await one.in_state(torn.id, "failed", "completed")).state.value == "failed"
+        assert (await one.job_result(whole.id, timeout=TEST_TIMEOUT_S))["pages"] == [1, 2, 3]
+        assert (await one.wait_for_state(torn.id, "failed", "completed")).state.value == "failed"
         assert (await one.queues.counts("leaves"))["completed"] == keep

@@ -81,14 +81,14 @@ async def test_an_error_that_cannot_be_used_is_tried_again_by_the_policy(memory:
 
     async with memory(call, calling) as a, a.working():
         id = await a.enqueue("calls")
-        row = await a.in_state(id, "failed")
+        row = await a.wait_for_state(id, "failed")
         assert (row.attempt, row.failures, row.crashes) == (2, 2, 0)
         first, last = await a.job_events("calls", "job.failed")
         assert (first.data["willRetry"], last.data["willRetry"]) == (True, False)
         assert first.data["error"].startswith(said)
-        run, status = await a.ends("calling")
-        assert (status, len(await a.said(run, "step.started"))) == ("failed", 2)
-        step_failed = await a.said(run, "step.retrying") or await a.said(run, "step.failed")
+        run, status = await a.run_to_end("calling")
+        assert (status, len(await a.events_of(run, "step.started"))) == ("failed", 2)
+        step_failed = await a.events_of(run, "step.retrying") or await a.events_of(run, "step.failed")
         assert step_failed[0].data["error"].startswith(said)
 
 
@@ -120,7 +120,7 @@ async def test_a_failure_that_cannot_be_recorded_is_recorded_without_what_is_wro
         raise ValueError("boom")
 
     async with memory(call) as a, a.working():
-        row = await a.in_state(await a.enqueue("calls"), "failed")
+        row = await a.wait_for_state(await a.enqueue("calls"), "failed")
         assert (row.attempt, row.failures, row.crashes) == (2, 2, 0)
         events = await a.job_events("calls", "job.failed")
         assert [(e.data["name"], e.data["willRetry"]) for e in events] == [("ValueError", True), ("ValueError", False)]
@@ -141,8 +141,8 @@ async def test_a_wait_that_cannot_be_recorded_fails_with_the_reason(
         await ctx.wait.time("1h")
 
     async with memory(sleeper) as a, a.working():
-        run, status = await a.ends("sleeper")
-        (failed,) = await a.said(run, "step.failed")
+        run, status = await a.run_to_end("sleeper")
+        (failed,) = await a.events_of(run, "step.failed")
         assert (status, failed.data["name"], failed.data["error"]) == (
             "failed",
             "ZeroDivisionError",
@@ -162,5 +162,5 @@ async def test_an_ending_that_raises_while_it_is_made(memory: Any, monkeypatch: 
         raise ValueError("boom")
 
     async with memory(call) as a, a.working():
-        row = await a.in_state(await a.enqueue("calls"), "failed")
+        row = await a.wait_for_state(await a.enqueue("calls"), "failed")
         assert b"a fault of ours" in row.error

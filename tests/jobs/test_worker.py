@@ -89,7 +89,7 @@ async def test_a_lost_lease_records_nothing_twice(shared: Any, clock: FakeClock,
         assert await two.state.of_run(run).get("late") is None
         row = await two.queues.job(step_job_id(run, "work", 1))
         assert (row.attempt, row.failures, row.crashes) == (2, 0, 1)
-        assert await two.letters() == []
+        assert await two.list_dead_letters() == []
 
 
 async def test_a_plain_jobs_lost_lease_records_nothing_twice(shared: Any, clock: FakeClock) -> None:
@@ -129,7 +129,7 @@ async def test_a_patch_under_a_lost_lease_is_refused(shared: Any, clock: FakeClo
             await asyncio.wait_for(slow.began.wait(), 20)
             clock.advance("31s")
             async with two.working():
-                await two.ended(run)
+                await two.wait_for_end(run)
             slow.gate.set()
             await until(lambda: slow.late)
         # Refused by the store, or stopped by the lease keeper before it came to that.
@@ -154,7 +154,7 @@ async def test_a_log_under_a_lost_lease_stops_the_handler(shared: Any, clock: Fa
             await asyncio.wait_for(slow.began.wait(), 20)
             clock.advance("31s")
             async with two.working():
-                await two.ended(run)
+                await two.wait_for_end(run)
             slow.gate.set()
             await until(lambda: slow.late)
             assert isinstance(slow.late[0], asyncio.CancelledError)
@@ -171,7 +171,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(shared: Any, share
     with SyncApp(shared_url, handlers=[blocks], lease="500ms") as other:
         async with shared(blocks, lease="500ms") as a, a.working():
             run = await a.start("blocking")
-            await a.step_in(run, "blocks", "completed", "active")
+            await a.wait_for_step(run, "blocks", "completed", "active")
             other.start_worker()
             assert await a.result(run, timeout=20) == 1
             row = await a.queues.job(step_job_id(run, "blocks", 1))
@@ -189,12 +189,12 @@ async def test_a_job_whose_worker_died_is_run_again(app: Any, clock: FakeClock) 
     async with app(work, clock=clock) as a:
         run = await a.start("sturdy")
         await die_with(a, "default")
-        a.tick("31s")
+        a.advance_clock("31s")
         async with a.working():
             assert await a.result(run, timeout=20) == 2
         row = await a.queues.job(step_job_id(run, "work", 1))
         assert (row.crashes, row.failures) == (1, 0)
-        assert (await a.said(run, "step.started"))[0].meta["worker"] == "doomed"
+        assert (await a.events_of(run, "step.started"))[0].meta["worker"] == "doomed"
 
 
 @pytest.mark.parametrize(("cap", "runs"), [(0, 1), (2, 3)])
@@ -209,13 +209,13 @@ async def test_a_job_that_kills_its_workers_is_a_dead_letter(app: Any, clock: Fa
         run = await a.start("poison")
         for _ in range(runs):
             await die_with(a, "default")
-            a.tick("31s")
+            a.advance_clock("31s")
         async with a.working():
-            assert await a.ended(run) == "failed"
+            assert await a.wait_for_end(run) == "failed"
         assert ran == [], "it is not tried once more"
-        (letter,) = await a.letters()
+        (letter,) = await a.list_dead_letters()
         assert letter.error["code"] == "worker_lost"
-        assert (await a.said(run, "step.failed"))[0].data["code"] == "worker_lost"
+        assert (await a.events_of(run, "step.failed"))[0].data["code"] == "worker_lost"
 
 
 # Stopping
@@ -232,7 +232,7 @@ async def test_a_stopping_worker_lets_what_runs_finish(app: Any) -> None:
     async with app(held) as a:
         run = await a.start("held")
         async with a.working():
-            await a.step_in(run, "held", "active")
+            await a.wait_for_step(run, "held", "active")
             asyncio.get_running_loop().call_later(0.01, gate.set)
         assert (await a.store.run(run)).status == "completed"
 
@@ -264,10 +264,10 @@ async def test_a_stopping_worker_gives_back_what_does_not_finish(app: Any, style
             await until(begun.is_set)
         row = await a.queues.job(step_job_id(run, work.__name__, 1))
         assert (row.state.value, row.failures, row.crashes) == ("waiting", 0, 0)
-        assert [e.data["msg"] for e in await a.said(run, "log")] == ["so far"], "what it said is kept"
+        assert [e.data["msg"] for e in await a.events_of(run, "log")] == ["so far"], "what it said is kept"
         async with a.working():
             assert await a.result(run, timeout=20) == 2
-        assert await a.said(run, "step.failed") == []
+        assert await a.events_of(run, "step.failed") == []
 
 
 async def test_a_given_back_job_goes_to_another_worker(shared: Any) -> None:
@@ -280,7 +280,7 @@ async def test_a_given_back_job_goes_to_another_worker(shared: Any) -> None:
     async with shared(first_never_ends, grace=0) as one, shared(first_never_ends) as two:
         id = await one.enqueue("q")
         async with one.working():
-            await one.in_state(id, "active")
+            await one.wait_for_state(id, "active")
         async with two.working():
             assert await two.job_result(id, timeout=20) == 2
 
@@ -293,7 +293,7 @@ async def test_a_cancelled_worker_stops_in_good_order(app: Any) -> None:
     async with app(endless, grace=0) as a:
         run = await a.start("endless")
         task = asyncio.create_task(a.run_worker())
-        await a.step_in(run, "endless", "active")
+        await a.wait_for_step(run, "endless", "active")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -384,12 +384,12 @@ async def test_the_next_step_comes_with_the_commit_of_the_one_before(app: Any, c
         return 3
 
     async with app(first, second, third, concurrency=concurrency) as a, a.working():
-        assert await a.gives("three") == 3
+        assert await a.run_for_result("three") == 3
         looks = []
         claim = a.store.claim
         a.store.claim = lambda ask: looks.append(ask) or claim(ask)
         for _ in range(20):
-            assert await a.gives("three") == 3
+            assert await a.run_for_result("three") == 3
     # A look of its own may follow what other signals bring, but not two of three steps.
     assert len(looks) < 40, f"{len(looks)} looks at the store beside 60 commits"
 
@@ -409,7 +409,7 @@ async def test_two_workers_share_the_work(shared: Any) -> None:
             await until(lambda: len(inside) == 10)
             doors.set()
             for id in ids:
-                await one.in_state(id, "completed")
+                await one.wait_for_state(id, "completed")
         assert sorted(inside) == sorted(ids), "each once"
         by = [e.meta["worker"] for e in await one.job_events("q", "job.active")]
         assert min(by.count("one"), by.count("two")) >= 5

@@ -14,9 +14,8 @@ import pytest
 
 from penstock import Backoff, Context, Node, Permanent, RetryPolicy, flow, job, step
 from penstock.core.errors import RunFailed, SchemaViolation, UnknownFlow, UnknownQueue
-from penstock.testing import FakeClock, TestApp
-from penstock.testing import auto_clock as timeline_module
-from penstock.testing.snapshots import updating
+from penstock.testing import FakeClock, TestApp, auto_clock
+from penstock.testing.snapshots import update_snapshots
 from penstock.worker import worker
 
 DAY_MS = 86_400_000
@@ -282,21 +281,23 @@ async def test_what_a_rate_limit_holds_back_comes_in_its_time() -> None:
         assert sent == [0, 1, 2]
 
 
-async def test_a_schedule_that_fires_all_the_while_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_timeout_names_a_schedule_that_keeps_firing(monkeypatch: pytest.MonkeyPatch) -> None:
     @flow("patient")
     async def patient(ctx: Context) -> None:
         await ctx.wait.time("10d")
 
     async with TestApp(handlers=[patient, charge, ship]) as app:
         await app.schedule("often", flow=charge, payload={"id": 1}, every="1s")
-        monkeypatch.setattr(timeline_module, "OFTEN", 1)
-        monkeypatch.setattr(timeline_module, "PATIENCE", 1)
-        with pytest.raises(AssertionError, match=r"schedule 'often' has fired \d+ times .*pause_schedule\('often'\)"):
+        monkeypatch.setattr(auto_clock, "MENTION_SCHEDULE_AFTER_FIRINGS", 1)
+        monkeypatch.setattr(auto_clock, "TIMEOUT_S", 1)
+        with pytest.raises(
+            AssertionError, match=r"schedule 'often' fired \d+ times meanwhile.*pause_schedule\('often'\)"
+        ):
             await app.run_flow("patient")
 
 
 async def test_a_paused_queue_is_named_instead_of_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_module, "PATIENCE", 3600)  # who waited for it would outlast the test's own limit
+    monkeypatch.setattr(auto_clock, "TIMEOUT_S", 3600)  # waiting for it would exceed the test's own limit
     async with TestApp(handlers=[charge, ship]) as app:
         await app.schedule("often", flow=charge, payload={"id": 1}, every="1s")
         await app.queues.pause("default")
@@ -323,9 +324,9 @@ async def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def stuck() -> None:
         await gate.wait()
 
-    monkeypatch.setattr(timeline_module, "PATIENCE", 0.1)
+    monkeypatch.setattr(auto_clock, "TIMEOUT_S", 0.1)
     async with TestApp(handlers=[stuck]) as app:
-        with pytest.raises(AssertionError, match=r"run r has not ended in 0\.1 s, .*queue 'default' has 1 active"):
+        with pytest.raises(AssertionError, match=r"run r has not ended within 0\.1 s .*queue 'default' has 1 active"):
             await app.run_flow(stuck, idempotency_key="r")
         gate.set()
 
@@ -340,7 +341,7 @@ async def test_closing_twice_and_without_opening() -> None:
     app = TestApp(handlers=[charge, ship])
     await app.close()
     async with app:
-        await app.settled()
+        await app.settle()
     await app.close()
 
 
@@ -389,11 +390,11 @@ async def test_a_shorter_history_differs_where_it_ends(tmp_path: Path) -> None:
 async def test_histories_are_updated_when_asked(tmp_path: Path) -> None:
     path = tmp_path / "shop.json"
     await saved(path, 7)
-    token = updating.set(True)
+    token = update_snapshots.set(True)
     try:
         await saved(path, 8)
     finally:
-        updating.reset(token)
+        update_snapshots.reset(token)
     await saved(path, 8)
 
 

@@ -79,7 +79,7 @@ def test_histories_are_saved_compared_and_updated(tmp_path: Path, mode: str) -> 
     write("me")
     said = pytest_in(tmp_path, *args)
     assert said.returncode == 1
-    assert "If it is right now: pytest --penstock-update" in said.stdout
+    assert "If the new history is right: pytest --penstock-update" in said.stdout
     assert pytest_in(tmp_path, *args, "--penstock-update").returncode == 0
     assert "hello me" in (tmp_path / "greet.json").read_text()
     assert pytest_in(tmp_path, *args).returncode == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock import flow, job, step
 
-PATIENCE = 20  # seconds until a test that waits gives up
+TEST_TIMEOUT_S = 20  # seconds until a test that waits gives up
 TABLE = "CREATE TABLE IF NOT EXISTS orders (id text)"
 ADD = "INSERT INTO orders (id) VALUES ('7')"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from customers import file_in, postgres
-from small_shop import HANDLERS, PATIENCE, TABLE
+from small_shop import HANDLERS, TABLE, TEST_TIMEOUT_S
 
 import postgres_server
 import redis_server
@@ -28,11 +28,11 @@ async def buy(moment: str, store: str, customer: str) -> None:
 
 async def bought_once(app: Any) -> None:
     """One order and one mail of the process that committed, none of the one that did not."""
-    assert await app.result("killed-after", timeout=PATIENCE) == 7
-    assert await app.job_result("mail-after", timeout=PATIENCE) == 8
+    assert await app.result("killed-after", timeout=TEST_TIMEOUT_S) == 7
+    assert await app.job_result("mail-after", timeout=TEST_TIMEOUT_S) == 8
     assert [row.id for row in await app.runs()] == ["killed-after"]
     assert await app.store.job("mail-before") is None
-    assert len(await app.said("killed-after", "flow.completed")) == 1
+    assert len(await app.events_of("killed-after", "flow.completed")) == 1
     assert len(await app.job_events("mail", "job.completed")) == 1
 
 

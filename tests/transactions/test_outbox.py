@@ -20,7 +20,7 @@ from customers import (
     file_in,
     postgres,
 )
-from small_shop import ADD, HANDLERS, PATIENCE, TABLE
+from small_shop import ADD, HANDLERS, TABLE, TEST_TIMEOUT_S
 
 import postgres_server
 import redis_server
@@ -78,10 +78,10 @@ async def test_committed_or_rolled_back(kind: str, driver: type[Customer], tmp_p
                 jobs = await app.enqueue_many("mail", [{"id": n} for n in range(3)], tx=customer.tx)
                 await app.emit("shop.opened", {"commits": commits}, tx=customer.tx)
                 await (customer.commit() if commits else customer.rollback())
-            await until(lambda: app.store.run(run), PATIENCE)
-            assert await app.result(run, timeout=PATIENCE) == 7
-            await until(lambda: app.store.job(jobs[2]), PATIENCE)
-            assert [await app.job_result(job, timeout=PATIENCE) for job in jobs] == [0, 1, 2]
+            await until(lambda: app.store.run(run), TEST_TIMEOUT_S)
+            assert await app.result(run, timeout=TEST_TIMEOUT_S) == 7
+            await until(lambda: app.store.job(jobs[2]), TEST_TIMEOUT_S)
+            assert [await app.job_result(job, timeout=TEST_TIMEOUT_S) for job in jobs] == [0, 1, 2]
         await app.outbox.drain(customer.outbox)  # what the relay had handed over and not yet taken out
         assert await app.outbox.drain(customer.outbox) == 0
         assert [e.data for e in await app.events.read("nq:global")] == [{"commits": True}]
@@ -107,8 +107,8 @@ def test_committed_or_rolled_back_without_a_loop(driver: type[Customer], tmp_pat
             now(customer.commit() if commits else customer.rollback())
         assert app.runs() == []
         assert app.outbox.drain(customer.outbox) == 3
-        assert app.result(run, timeout=PATIENCE) == 7
-        assert app.job_result(job, timeout=PATIENCE) == 8
+        assert app.result(run, timeout=TEST_TIMEOUT_S) == 7
+        assert app.job_result(job, timeout=TEST_TIMEOUT_S) == 8
         assert [e.data for e in app.events.read("nq:global")] == [{"commits": True}]
         now(customer.close())
 
@@ -133,7 +133,7 @@ async def test_a_store_that_is_down_holds_nobody_up(tmp_path: Path, opened: Any)
                 except StoreUnavailable:
                     return False
 
-            await until(there, PATIENCE)
+            await until(there, TEST_TIMEOUT_S)
     server.stop()
 
 
@@ -145,7 +145,7 @@ async def test_an_event_for_a_run(tmp_path: Path, opened: Any, memory: Apps) -> 
         await app.emit("paid", {"id": 9}, run=run, tx=customer.tx)
         await customer.commit()
         assert await app.outbox.drain(customer.outbox) == 2
-        await app.step_in(run, "ship", "completed")
+        await app.wait_for_step(run, "ship", "completed")
 
 
 async def test_what_is_wrong_with_an_order_is_said_at_once(tmp_path: Path, opened: Any) -> None:
@@ -186,7 +186,7 @@ async def test_a_transaction_that_keeps_its_snapshot_goes_by_the_outbox(opened: 
             run = await app.start("shop", {"id": 1}, tx=customer.tx)
         assert await app.store.run(run) is None
         assert await app.outbox.drain(customer.outbox) == 1
-        assert await app.result(run, timeout=PATIENCE) == 1
+        assert await app.result(run, timeout=TEST_TIMEOUT_S) == 1
         await customer.do("DROP TABLE penstock_outbox")
 
 

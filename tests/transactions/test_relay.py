@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from customers import Asyncpg, Customer, Sqlite, another_database, file_in, postgres
-from small_shop import HANDLERS, PATIENCE
+from small_shop import HANDLERS, TEST_TIMEOUT_S
 
 import postgres_server
 import redis_server
@@ -75,7 +75,7 @@ async def test_the_order_is_kept_by_any_number_of_relays(apps: Apps, customer: C
         async def all_there() -> bool:
             return len(await orders(app)) >= count
 
-        await until(all_there, PATIENCE)
+        await until(all_there, TEST_TIMEOUT_S)
         await relays.aclose()
         await app.outbox.drain(customer.outbox)
         assert await orders(app) == list(range(count))
@@ -111,14 +111,14 @@ async def test_a_mark_that_was_lost(apps: Apps, customer: Customer, monkeypatch:
                 with pytest.raises(ConnectionError):
                     await app.outbox.drain(customer.outbox)
         async with app.working():
-            assert await app.job_result(job, timeout=PATIENCE) == 2
-            await app.step_in(run, "ship", "completed")
+            assert await app.job_result(job, timeout=TEST_TIMEOUT_S) == 2
+            await app.wait_for_step(run, "ship", "completed")
             assert await app.queues.remove(job)  # the queue has forgotten it, and still it is not added again
             assert await app.outbox.drain(customer.outbox) == 5
             assert await app.outbox.drain(customer.outbox) == 0
         assert await orders(app) == [3, 4]
         assert len(await app.job_events("mail", "job.added")) == 1
-        assert len(await app.said(run, "paid")) == 1
+        assert len(await app.events_of(run, "paid")) == 1
         assert [row.id for row in await app.runs()] == [run]
 
 
@@ -147,10 +147,10 @@ async def test_a_connection_that_is_lost_is_made_again(
         await app.outbox.create(customer.tx)
         async with app.outbox.relaying(f"{customer.outbox}?application_name=relay", every="5ms"):
             await make_orders(app, customer, 1)
-            await until(lambda: orders(app), PATIENCE)
+            await until(lambda: orders(app), TEST_TIMEOUT_S)
             cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'relay'"
             assert postgres_server.server().do(cut)
-            await until(lambda: "trying again" in caplog.text, PATIENCE)
+            await until(lambda: "trying again" in caplog.text, TEST_TIMEOUT_S)
             await customer.begin()
             await app.emit("order.made", {"n": 1}, tx=customer.tx)
             await customer.commit()
@@ -158,7 +158,7 @@ async def test_a_connection_that_is_lost_is_made_again(
             async def both() -> bool:
                 return await orders(app) == [0, 1]
 
-            await until(both, PATIENCE)
+            await until(both, TEST_TIMEOUT_S)
 
 
 async def test_what_is_wrong_from_the_beginning_is_raised(memory: Apps, tmp_path: Path, opened: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 from customers import BLOCKING_POSTGRES, WAITING_POSTGRES, Asyncpg, Customer, Psycopg, postgres
-from small_shop import ADD, HANDLERS, PATIENCE, TABLE
+from small_shop import ADD, HANDLERS, TABLE, TEST_TIMEOUT_S
 
 import postgres_server
 from penstock import SyncApp, flow
@@ -46,8 +46,8 @@ async def test_committed_or_rolled_back(driver: type[Customer], apps: Apps, open
             assert [await app.store.job(job) for job in jobs] == [None] * 3
             await (customer.commit() if commits else customer.rollback())
             assert (await app.store.run(run) is not None) is commits  # at once, before anyone worked
-        assert await app.result(run, timeout=PATIENCE) == 7
-        assert [await app.job_result(job, timeout=PATIENCE) for job in jobs] == [0, 1, 2]
+        assert await app.result(run, timeout=TEST_TIMEOUT_S) == 7
+        assert [await app.job_result(job, timeout=TEST_TIMEOUT_S) for job in jobs] == [0, 1, 2]
         assert [e.data for e in await app.events.read("nq:global")] == [{"commits": True}]
         assert [row.id for row in await app.runs()] == [run]
         assert orders() == 1
@@ -66,8 +66,8 @@ def test_committed_or_rolled_back_without_a_loop(driver: type[Customer], url: st
             app.emit("shop.opened", {"commits": commits}, tx=customer.tx)
             assert app.runs() == []
             now(customer.commit() if commits else customer.rollback())
-        assert app.result(run, timeout=PATIENCE) == 7
-        assert app.job_result(job, timeout=PATIENCE) == 8
+        assert app.result(run, timeout=TEST_TIMEOUT_S) == 7
+        assert app.job_result(job, timeout=TEST_TIMEOUT_S) == 8
         assert [e.data for e in app.events.read("nq:global")] == [{"commits": True}]
         assert [row.id for row in app.runs()] == [run]
         assert orders() == 1
@@ -84,7 +84,7 @@ async def test_a_savepoint_that_is_rolled_back_takes_its_own_with_it(apps: Apps,
         lost = await app.start("shop", {"id": 2}, tx=customer.tx)
         await savepoint.rollback()
         await customer.commit()
-        assert await app.result(kept, timeout=PATIENCE) == 1
+        assert await app.result(kept, timeout=TEST_TIMEOUT_S) == 1
         assert await app.store.run(lost) is None
 
 
@@ -93,20 +93,20 @@ async def test_an_open_transaction_holds_nobody_up(apps: Apps, opened: Any) -> N
     async with apps(*HANDLERS) as app, app.working():
         customer = await opened(Asyncpg, postgres())
         run = await app.start("shop", {"id": 1})
-        await app.result(run, timeout=PATIENCE)
+        await app.result(run, timeout=TEST_TIMEOUT_S)
         open_run = await app.start("shop", {"id": 1}, delay="1h")
         await customer.begin()
         mine = await app.enqueue("mail", {"id": 1}, tx=customer.tx)
         await app.emit("shop.opened", tx=customer.tx)
         await app.emit("paid", {"id": 5}, run=open_run, tx=customer.tx)
         # The same queue, the same streams and the same run, by others and to the end.
-        assert await app.job_result(await app.enqueue("mail", {"id": 2}), timeout=PATIENCE) == 2
+        assert await app.job_result(await app.enqueue("mail", {"id": 2}), timeout=TEST_TIMEOUT_S) == 2
         await app.emit("shop.opened")
         await app.emit("paid", {"id": 6}, run=open_run)
-        await app.step_in(open_run, "ship", "completed")
+        await app.wait_for_step(open_run, "ship", "completed")
         await customer.commit()
-        assert await app.job_result(mine, timeout=PATIENCE) == 1
-        await app.step_in(open_run, "ship", "completed", n=2)
+        assert await app.job_result(mine, timeout=TEST_TIMEOUT_S) == 1
+        await app.wait_for_step(open_run, "ship", "completed", n=2)
 
 
 async def test_many_who_commit_at_once_in_any_order(apps: Apps, opened: Any) -> None:
@@ -123,7 +123,7 @@ async def test_many_who_commit_at_once_in_any_order(apps: Apps, opened: Any) -> 
 
     async with apps(*HANDLERS) as app, app.working():
         made = await asyncio.gather(*(buy(app, n) for n in range(12)))
-        assert [await app.result(run, timeout=PATIENCE) for _, _, run in made] == list(range(12))
+        assert [await app.result(run, timeout=TEST_TIMEOUT_S) for _, _, run in made] == list(range(12))
         assert (await app.queues.counts("parcels"))["waiting"] == 12
         added = [e.seq for e in await app.job_events("parcels", "job.added")]
         assert added == list(range(1, 13))
@@ -139,7 +139,7 @@ async def test_a_key_starts_one_run_however_it_comes(apps: Apps, opened: Any) ->
             assert await app.start("shop", {"id": 2}, idempotency_key="order-2", tx=customer.tx) == "order-2"
             await app.emit("shop.opened", key="monday", tx=customer.tx)
         await customer.commit()
-        assert await app.result("order-2", timeout=PATIENCE) == 2
+        assert await app.result("order-2", timeout=TEST_TIMEOUT_S) == 2
         assert len(await app.runs()) == 2
         assert len(await app.events.read("nq:global")) == 1
 
@@ -151,7 +151,7 @@ async def test_an_event_for_a_run_that_the_same_transaction_begins(apps: Apps, o
         run = await app.start("shop", {"id": 1}, delay="1h", tx=customer.tx)
         await app.emit("paid", {"id": 9}, run=run, tx=customer.tx)
         await customer.commit()
-        await app.step_in(run, "ship", "completed")
+        await app.wait_for_step(run, "ship", "completed")
 
 
 async def test_an_event_that_comes_too_late_is_a_dead_letter(apps: Apps, opened: Any) -> None:
@@ -163,7 +163,7 @@ async def test_an_event_that_comes_too_late_is_a_dead_letter(apps: Apps, opened:
         await app.cancel(run)
         await customer.commit()
         async with app.working():
-            [letter] = await until(lambda: app.letters("penstock-events"), PATIENCE)
+            [letter] = await until(lambda: app.list_dead_letters("penstock-events"), TEST_TIMEOUT_S)
         assert f"'paid' cannot be told to run '{run}'" in letter.error["message"]
         with pytest.raises(RunClosed, match="is cancelled and cannot receive 'paid'"):
             await app.emit("paid", {"id": 9}, run=run, tx=customer.tx)
@@ -181,13 +181,13 @@ async def test_what_waits_for_an_event_gets_it(apps: Apps, opened: Any) -> None:
     async with apps(patient, woken) as app, app.working():
         customer = await opened(Asyncpg, postgres())
         run = await app.start("patient")
-        await until(lambda: app.waits(run=run), PATIENCE)
+        await until(lambda: app.waits(run=run), TEST_TIMEOUT_S)
         await customer.begin()
         await app.emit("payment.came", {"id": 7}, tx=customer.tx)
         await customer.commit()
-        assert await app.result(run, timeout=PATIENCE) == {"id": 7}
-        [other] = await until(lambda: app.runs(flow="woken"), PATIENCE)
-        assert await app.result(other.id, timeout=PATIENCE) == 7
+        assert await app.result(run, timeout=TEST_TIMEOUT_S) == {"id": 7}
+        [other] = await until(lambda: app.runs(flow="woken"), TEST_TIMEOUT_S)
+        assert await app.result(other.id, timeout=TEST_TIMEOUT_S) == 7
 
 
 async def test_a_pinned_version_goes_with_its_run(apps: Apps, opened: Any) -> None:
@@ -201,7 +201,7 @@ async def test_a_pinned_version_goes_with_its_run(apps: Apps, opened: Any) -> No
             await customer.begin()
             run = await app.start("versioned", 3, tx=customer.tx)
             await (customer.commit() if commits else customer.rollback())
-        assert await app.result(run, timeout=PATIENCE) == 3
+        assert await app.result(run, timeout=TEST_TIMEOUT_S) == 3
 
 
 async def test_odd_texts_arrive_as_they_were(apps: Apps, opened: Any) -> None:
@@ -215,7 +215,7 @@ async def test_odd_texts_arrive_as_they_were(apps: Apps, opened: Any) -> None:
         customer = await opened(Psycopg, postgres())  # a driver that blocks, on the loop
         run = await app.start("echo", odd, tx=customer.tx)
         await customer.commit()
-        assert await app.result(run, timeout=PATIENCE) == odd
+        assert await app.result(run, timeout=TEST_TIMEOUT_S) == odd
 
 
 async def test_two_with_the_same_key_at_the_same_moment(apps: Apps, opened: Any) -> None:
@@ -228,11 +228,11 @@ async def test_two_with_the_same_key_at_the_same_moment(apps: Apps, opened: Any)
         await first.do("SET CONSTRAINTS ALL IMMEDIATE")  # applied, and not committed
         committing = asyncio.create_task(second.commit())
         waits = "SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'"
-        await until(lambda: postgres_server.server().do(waits, second.tx.get_server_pid()), PATIENCE)
+        await until(lambda: postgres_server.server().do(waits, second.tx.get_server_pid()), TEST_TIMEOUT_S)
         await first.commit()
         await committing
-        assert await app.result("order-7", timeout=PATIENCE) == 7
-        assert len(await app.said("order-7", "flow.started")) == 1
+        assert await app.result("order-7", timeout=TEST_TIMEOUT_S) == 7
+        assert len(await app.events_of("order-7", "flow.started")) == 1
 
 
 async def test_a_role_that_may_only_what_the_documentation_grants(apps: Apps, url: str, opened: Any) -> None:
@@ -251,4 +251,4 @@ async def test_a_role_that_may_only_what_the_documentation_grants(apps: Apps, ur
         await customer.begin()
         run = await app.start("shop", {"id": 2}, tx=customer.tx)
         await customer.commit()
-        assert await app.result(run, timeout=PATIENCE) == 2
+        assert await app.result(run, timeout=TEST_TIMEOUT_S) == 2

@@ -185,7 +185,7 @@ def patient_too(order: Order, ctx: SyncContext) -> None:
 
 async def answers(app: TestApp) -> None:
     assert_type(await app.fire("approval", {"ok": True}, run="r-1"), str)
-    for wait in await app.waiting():
+    for wait in await app.pending_waits():
         print(wait.kind, wait.name, wait.until)
     ctx = FakeContext(events={"order.paid": {"id": 1}}, triggers={"approval": AwaitTimeout}, awaited={}, seed=3)
     await patient(Order(1), ctx)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
+from ..commit.runtime import Runtime
 from ..core.errors import StoreError
-from ..core.event_bodies import EventBodies
 from ..core.near_match import did_you_mean
-from ..handlers.registry import Registry
-from ..ports.store import Store
 from ..ports.unit import JobState
 
 log = logging.getLogger("penstock")
@@ -20,10 +17,10 @@ _WORKED = (JobState.ACTIVE, JobState.COMPLETED, JobState.FAILED)
 class Doubts:
     """Warnings of one App."""
 
-    def __init__(self, store: Store, recorder: EventBodies, registry: Callable[[], Registry]) -> None:
-        self._store = store
-        self._recorder = recorder
-        self._registry = registry
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = runtime.store
+        self._bodies = runtime.bodies
+        self._registry = runtime.registry
         self._looked: set[tuple[str, str | None]] = set()
 
     async def unworked(self, queue: str, name: str | None) -> None:
@@ -47,11 +44,11 @@ class Doubts:
     async def other_input(self, run: str, input: Any) -> None:
         """A key that names a run which was started with something else."""
         try:
-            first = await self._store.read(self._recorder.flow(run), limit=1)
+            first = await self._store.read(self._bodies.flow(run), limit=1)
         except StoreError:
             return
         began = first[0].data if first else None
-        if isinstance(began, dict) and "input" in began and began["input"] != self._recorder.value(input):
+        if isinstance(began, dict) and "input" in began and began["input"] != self._bodies.value(input):
             log.warning("run %r exists and was started with another input: it goes on with that one, not this", run)
 
     async def _is_worked_on(self, queue: str) -> bool:

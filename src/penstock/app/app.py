@@ -16,7 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from ..commit.committer import Committer, Submits
+from ..commit.committer import Committer
+from ..commit.runtime import Runtime
+from ..commit.sink import CommandSink
 from ..core.clock import Clock, SystemClock, datetime_ms, iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, ConfigError
@@ -26,22 +28,21 @@ from ..core.ids import check_name
 from ..core.priority import check_priority
 from ..core.redaction import Redactor
 from ..core.retry import Retries
-from ..durable.trigger_commands import Signature, Triggers
+from ..durable.trigger_commands import Signature, TriggerCommands
 from ..flows.delivery import Deliveries
 from ..flows.engine import FlowEngine
-from ..flows.fork import Forks
 from ..flows.reducer import FlowView
 from ..flows.start_on import Starters, start_inputs
 from ..handlers.decorators import FlowDefinition, definitions_in
 from ..handlers.discovery import Found, Problem, bridges_of, discover, from_functions
 from ..handlers.manifest import describe
-from ..handlers.options import Kept
+from ..handlers.options import KeepOption
 from ..handlers.registry import Flow, Registry, build
 from ..handlers.reload import rediscover
 from ..jobs.engine import JobEngine
 from ..jobs.job_trees import JobTree, Node
 from ..ports.bridge import Bridge
-from ..ports.store import Distant, RunRow, ScheduleRow, Store
+from ..ports.store import RunRow, ScheduleRow, Store
 from ..ports.unit import DELIVERIES, Claim
 from ..schedules.spec import CatchUp, Overlap, Target, make_spec
 from ..settings import SettingOptions, Settings
@@ -123,7 +124,7 @@ class App:
             configure(self.settings.log, self.settings.log_format, redactor=redactor)
         self.clock: Clock = clock or SystemClock()
         self.registry = self._load(handlers, dir is not None or (handlers is None and "PENSTOCK_DIR" in os.environ))
-        self._recorder = EventBodies(self.settings.namespace, redactor)
+        self._bodies = EventBodies(self.settings.namespace, redactor)
         self._store = store
         self._bridges = tuple(several(bridges, "bridges"))
         self._prefix = f"{os.urandom(6).hex()}-"
@@ -147,53 +148,34 @@ class App:
             raise ConfigError("this App is open already")
         store = self._store or open_store(self.settings.url, clock=self.clock, namespace=self.settings.namespace)
         # A file that cannot be opened is not going to be there soon.
-        await opened("the store is not open yet", store.open, patience if isinstance(store, Distant) else None)
+        await opened("the store is not open yet", store.open, patience if store.profile.is_remote else None)
         committer = Committer(store)
         self.store = store
         self._committer = committer
-        self._engine = FlowEngine(
-            lambda: self.registry, store, self._recorder, self.clock, self._unit_id, self.settings.public_url
-        )
-        self._triggers = Triggers(store, committer, self._recorder, self.clock, self._unit_id)
-        self._deliveries = Deliveries(
-            store, committer, self._recorder, self.clock, self._unit_id, self._start_on_event, self._emit_to
-        )
-        self._starters = Starters(store, committer, self.clock, self._unit_id)
-        self._jobs = JobEngine(lambda q, n: self.registry.job(q, n), self._recorder, self.clock, self._unit_id, store)
-        self._doubts = Doubts(store, self._recorder, lambda: self.registry)
-        self._transactions = Transactions(store, committer, self._engine, self._make_writers)
-        usual = self._transactions.usual
-        self._commands, self._runs, self._enqueuing = usual.commands, usual.runs, usual.enqueuing
-        self.events = usual.events
+        runtime = Runtime(store, committer, self._bodies, self.clock, self._unit_id, lambda: self.registry)
+        self._runtime = runtime
+        self._engine = FlowEngine(runtime, self.settings.public_url)
+        self._triggers = TriggerCommands(runtime)
+        self._deliveries = Deliveries(runtime, self._start_on_event, self._emit_to)
+        self._starters = Starters(runtime)
+        self._jobs = JobEngine(runtime)
+        self._doubts = Doubts(runtime)
+        self._transactions = Transactions(runtime, self._make_writers)
+        direct = self._transactions.direct
+        self._commands, self._runs, self._enqueuing = direct.commands, direct.runs, direct.enqueuing
+        self.events = direct.events
         self.outbox = Outbox(committer, self.settings.namespace)
-        self.state = AppState(store, committer, self.clock, self._unit_id)
-        self.queues = Queues(store, self._recorder, lambda: self.registry.queues())
-        self.dead_letters = DeadLetters(
-            store, self._commands, committer, self._recorder, self._unit_id, lambda: self.registry.handlers()
-        )
-        self._families = Families(
-            self._enqueuing, committer, self._unit_id, lambda: [one.handler for one in self.registry.jobs.values()]
-        )
-        self._scheduling = Scheduling(
-            store,
-            committer,
-            self._commands,
-            self._enqueuing,
-            self._recorder,
-            self.clock,
-            self._unit_id,
-            lambda: self.registry,
-        )
+        self.state = AppState(runtime)
+        self.queues = Queues(runtime)
+        self.dead_letters = DeadLetters(runtime, self._commands)
+        self._families = Families(runtime, self._enqueuing)
+        self._scheduling = Scheduling(runtime, self._commands, self._enqueuing)
         self._working = Working(
-            store,
-            committer,
+            runtime,
             self.open_claim,
             self._scheduling,
             self._starters,
-            self.clock,
-            self._unit_id,
             self.settings,
-            lambda: self.registry,
             self._bridges,
             lambda: moving(self, self._files_bridges),
         )
@@ -350,8 +332,8 @@ class App:
         correlation_id: str | None = None,
         dedupe: str | None = None,
         dedupe_ttl: Duration | None = None,
-        keep_completed: Kept | None = None,
-        keep_failed: Kept | None = None,
+        keep_completed: KeepOption | None = None,
+        keep_failed: KeepOption | None = None,
         tx: Any = None,
     ) -> str:
         """Adds a job to a queue, or for a function marked with `@job`, and gives its id; an `id` that exists is not
@@ -389,8 +371,8 @@ class App:
         delay: Duration | None = None,
         priority: int | None = None,
         retry: Retries | None = None,
-        keep_completed: Kept | None = None,
-        keep_failed: Kept | None = None,
+        keep_completed: KeepOption | None = None,
+        keep_failed: KeepOption | None = None,
         tx: Any = None,
     ) -> list[str]:
         """Adds many jobs, a few hundred to a commit, and gives their ids in order. With `tx`, all or none of them."""
@@ -518,7 +500,7 @@ class App:
 
     def follow(self, id: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """A run's events, then live."""
-        return once_known(lambda: self._row(id), self.events.subscribe(self._recorder.flow(id), after=after))
+        return once_known(lambda: self._row(id), self.events.subscribe(self._bodies.flow(id), after=after))
 
     # Parts
 
@@ -536,10 +518,8 @@ class App:
     async def _emit_to(self, run: str, kind: str, data: Any, key: str) -> None:
         await self._commands.emit(run, kind, data, key=key)
 
-    def _make_writers(self, kind: type[Writers], committer: Submits) -> Writers:
-        forks = Forks(self._engine, self._committer, self.store)
-        registry = lambda: self.registry  # noqa: E731
-        return kind(self.store, committer, self._engine, forks, self._doubts, registry, mask(self.settings.url))
+    def _make_writers(self, sink: CommandSink) -> Writers:
+        return Writers(self._engine, sink, self._doubts, mask(self.settings.url))
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, dir_given: bool) -> Registry:
         self._given = from_functions(several(handlers, "handlers")) if handlers is not None else []

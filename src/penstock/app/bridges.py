@@ -8,16 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from ..commit.committer import Committer, Intent
-from ..core.events import Body, check_kind
-from ..core.payload import pack
-from ..flows.commands import Commands
+from ..commit.sink import BridgeSink
 from ..handlers.decorators import FlowDefinition, definitions_in
 from ..ports.bridge import Bridge, BridgeHost, WriteUnits
 from ..ports.store import Store
-from ..ports.unit import Conflict, NewEvent, Receipt, Unit
 from .connect_retry import opened
 from .workers import in_background
 
@@ -43,31 +37,13 @@ async def moving(app: App, bridges: Sequence[Bridge]) -> AsyncIterator[None]:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class JoinedCommitter(Committer):
-    """Commits at once, by a way of writing that is another's."""
-
-    def __init__(self, store: Store, write: WriteUnits) -> None:
-        super().__init__(store)
-        self._write = write
-
-    async def submit(self, intent: Intent) -> Receipt:
-        version, record = intent.version, intent.record
-        while True:
-            unit = intent.build(version, record)
-            if not isinstance(unit, Unit):
-                return unit
-            (receipt,) = await self._write([unit])
-            if not isinstance(receipt, Conflict):
-                return receipt
-            version, record = receipt.version, receipt.record
-
-
 class AppBridgeHost:
     """The App as a bridge sees it."""
 
     def __init__(self, app: App, write: WriteUnits | None = None) -> None:
         self._app = app
-        self._committer = app._committer if write is None else JoinedCommitter(app.store, write)
+        transactions = app._transactions
+        self._writers = transactions.direct if write is None else transactions.writers_to(BridgeSink(write))
 
     @property
     def store(self) -> Store:
@@ -84,10 +60,8 @@ class AppBridgeHost:
         self._app.registry.flow(name)
 
     async def start(self, flow: str, input: Any, key: str) -> None:
-        app = self._app
-        commands = Commands(app._engine, self._committer, app.store)
-        await app._runs.by(commands).start(
-            app.registry.flow(flow),
+        await self._writers.runs.start(
+            self._app.registry.flow(flow),
             input,
             idempotency_key=key,
             correlation_id=None,
@@ -97,14 +71,10 @@ class AppBridgeHost:
         )
 
     async def emit(self, kind: str, data: Any, key: str) -> None:
-        raw = msgspec.Raw(pack(data, f"the data of {check_kind(kind)}"))
-        recorder = self._app._recorder
-        said = NewEvent(recorder.global_stream, recorder.encode(Body(kind, data=raw)), kind)
-        unit = Unit(self._app._unit_id(), events=[said], once_key=key)
-        await self._committer.submit(Intent(lambda _v, _r: unit))
+        await self._writers.emit(kind, data, None, key)
 
     async def enqueue(self, queue: str, name: str | None, payload: Any, key: str) -> None:
-        await self._app._enqueuing.by(self._committer).add(queue, [payload], name=name, id=key)
+        await self._writers.enqueuing.add(queue, [payload], name=name, id=key)
 
     async def load_value(self, key: str) -> Any:
         return await self._app.state.get(key)

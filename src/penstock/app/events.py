@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Intent, Submits
+from ..commit.committer import Intent
+from ..commit.runtime import Runtime
+from ..commit.sink import CommandSink
 from ..core.errors import BadArgument
-from ..core.event_bodies import EventBodies
 from ..core.events import Body, Event, check_kind, decode_event
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
-from ..ports.store import Store
 from ..ports.unit import Committed, NewEvent, Unit
 from .arguments import text
 
@@ -41,11 +41,11 @@ Unsubscribe = Callable[[], None]
 class Events:
     """Streams by name (`nq:flow:<run>`, `nq:queue:<queue>`, `nq:global`, …) and in-process subscriptions."""
 
-    def __init__(self, store: Store, committer: Submits, recorder: EventBodies, unit_id: Callable[[], str]) -> None:
-        self._store = store
-        self._committer = committer
-        self._recorder = recorder
-        self._unit_id = unit_id
+    def __init__(self, runtime: Runtime, sink: CommandSink) -> None:
+        self._store = runtime.store
+        self._sink = sink
+        self._bodies = runtime.bodies
+        self._unit_id = runtime.new_unit_id
         self._by_kind: dict[str, list[Hears]] = {}
         self._by_subject: dict[str, list[Hears]] = {}
         self._listening: asyncio.Task[None] | None = None
@@ -66,7 +66,7 @@ class Events:
 
         None when `key` was used before, or when the store's first answer was lost and its place with it.
         """
-        name = self._recorder.check(stream)
+        name = self._bodies.check(stream)
         check_kind(kind)
         text(subject, "the subject")
         text(correlation_id, "the correlation id")
@@ -76,9 +76,9 @@ class Events:
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None
         body = Body(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
-        encoded = self._recorder.encode(body)
+        encoded = self._bodies.encode(body)
         unit = Unit(self._unit_id(), events=[NewEvent(name, encoded, kind)], once_key=key)
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._sink.submit(Intent(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or receipt.repeated:
             return None
         ms, seq = receipt.events[0]
@@ -95,7 +95,7 @@ class Events:
     ) -> list[Event]:
         """Events between two cursors (event ids), oldest first or newest first."""
         return await self._store.read(
-            self._recorder.check(stream), after=after, before=before, limit=limit, backward=backward
+            self._bodies.check(stream), after=after, before=before, limit=limit, backward=backward
         )
 
     async def read_all(self, stream: str) -> list[Event]:
@@ -107,7 +107,7 @@ class Events:
 
     def subscribe(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """Every event of a stream after the cursor (from the beginning without one), then live, without a gap."""
-        return self._store.tail(self._recorder.check(stream), after=after)
+        return self._store.tail(self._bodies.check(stream), after=after)
 
     async def on_kind(self, kind: str, handler: Hears) -> Unsubscribe:
         """Calls `handler` for every event of a kind, of any stream, from now on; gives the way to stop."""

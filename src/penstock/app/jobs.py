@@ -5,17 +5,16 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent, Submits
-from ..core.clock import Clock
+from ..commit.committer import Intent
+from ..commit.runtime import Runtime
+from ..commit.sink import CommandSink
 from ..core.durations import to_ms
 from ..core.errors import BadArgument, ConfigError, PenstockError, RunFailed, UnknownJob
-from ..core.event_bodies import EventBodies
 from ..core.ids import check_job_id, check_name, uuid7
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack, unpack
@@ -23,10 +22,10 @@ from ..core.priority import check_priority
 from ..core.retry import Retries, RetryPolicy
 from ..handlers.decorators import definitions_in
 from ..handlers.handler import Handler, JobDefinition
-from ..handlers.options import Kept, read_keep, terms
+from ..handlers.options import KeepOption, read_keep, terms
 from ..jobs.engine import JobOptions, new_job
 from ..jobs.job_trees import JobTree, Node, read_tree
-from ..ports.store import JobRow, Store
+from ..ports.store import JobRow
 from ..ports.unit import Committed, Dedupe, JobState, NewJob, OnFailure, Parent, PublishedOptions, Refused, Unit
 from .advice import Doubts
 from .arguments import several, text
@@ -38,29 +37,14 @@ LOOK_BACK = 1000  # events of a queue among which the end of a job that is gone 
 class Enqueuing:
     """Makes jobs as their handler's definition asks, if the handler is known here."""
 
-    def __init__(
-        self,
-        store: Store,
-        committer: Submits,
-        recorder: EventBodies,
-        clock: Clock,
-        unit_id: Callable[[], str],
-        find: Callable[[str, str], Handler | None],
-        doubts: Doubts,
-    ) -> None:
-        self._store = store
-        self._committer = committer
-        self._recorder = recorder
-        self._clock = clock
-        self._unit_id = unit_id
-        self._find = find
+    def __init__(self, runtime: Runtime, sink: CommandSink, doubts: Doubts) -> None:
+        self._store = runtime.store
+        self._sink = sink
+        self._bodies = runtime.bodies
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
+        self._registry = runtime.registry
         self._doubts = doubts
-
-    def by(self, committer: Submits) -> Enqueuing:
-        """The same, jobs being committed another way."""
-        other = copy(self)
-        other._committer = committer
-        return other
 
     async def add(
         self,
@@ -73,8 +57,8 @@ class Enqueuing:
         priority: int | None = None,
         retry: Retries | None = None,
         correlation_id: str | None = None,
-        keep_completed: Kept | None = None,
-        keep_failed: Kept | None = None,
+        keep_completed: KeepOption | None = None,
+        keep_failed: KeepOption | None = None,
         dedupe: Dedupe | None = None,
     ) -> list[str]:
         """Adds a job for each payload; an id that exists is not added again. Gives the ids in order, and for a job
@@ -91,7 +75,7 @@ class Enqueuing:
         ids = [job.id for job in jobs]
         for start in range(0, len(jobs), JOBS_A_COMMIT):
             unit = Unit(self._unit_id(), jobs=jobs[start : start + JOBS_A_COMMIT])
-            receipt = await self._committer.submit(Intent(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
+            receipt = await self._sink.submit(Intent(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
             if isinstance(receipt, Committed):
                 for place, holder in receipt.deduplicated.items():
                     ids[start + place] = holder
@@ -116,7 +100,7 @@ class Enqueuing:
     ) -> NewJob:
         """One job, validated, with the key, delay, priority and rate key its handler's definition gives."""
         data = pack(payload, f"the payload of a job of queue {check_name(queue, 'queue name')!r}")
-        handler = self._find(queue, name or "*")
+        handler = self._registry().job(queue, name or "*")
         rate_key, told = None, _terms(handler, options)
         if handler is not None:
             plain = unpack(data)
@@ -131,7 +115,7 @@ class Enqueuing:
             queue=queue,
             name=name or (handler.name if handler is not None else queue),
             payload=data,
-            recorder=self._recorder,
+            recorder=self._bodies,
             options=options,
             priority=check_priority(0 if priority is None else priority),
             due=now + delay_ms if delay_ms else 0,
@@ -143,7 +127,7 @@ class Enqueuing:
     async def result(self, id: str, queue: str | None = None, patience: OutageRetry | None = None) -> Any:
         """Waits for a job's end. One that went when it ended is found by its last event, if its queue is known."""
         patient = patience or OutageRetry(f"the end of job {id!r}")
-        stream = self._recorder.queue(queue or (await patient.call(self._row, id)).queue)
+        stream = self._bodies.queue(queue or (await patient.call(self._row, id)).queue)
         with self._store.signals.listen(f"stream:{stream}") as listener:
             while True:
                 row = await patient.call(self._store.job, id)
@@ -201,17 +185,11 @@ def _terms(handler: Handler | None, options: JobOptions) -> PublishedOptions | N
 class Families:
     """Adds parents with their children."""
 
-    def __init__(
-        self,
-        enqueuing: Enqueuing,
-        committer: Committer,
-        unit_id: Callable[[], str],
-        handlers: Callable[[], Sequence[Handler]],
-    ) -> None:
+    def __init__(self, runtime: Runtime, enqueuing: Enqueuing) -> None:
         self._enqueuing = enqueuing
-        self._committer = committer
-        self._unit_id = unit_id
-        self._handlers = handlers
+        self._sink = runtime.committer
+        self._unit_id = runtime.new_unit_id
+        self._registry = runtime.registry
 
     async def add(self, given: Node | Mapping[str, Any], correlation_id: str | None) -> JobTree:
         """Adds the whole tree; nothing of it if a job of the root's id is there already."""
@@ -219,7 +197,7 @@ class Families:
         tree = self._plan(read_tree(given), None, None, text(correlation_id, "the correlation id"), jobs)
         _check_ids(jobs)
         unit = Unit(self._unit_id(), jobs=jobs)
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        receipt = await self._sink.submit(Intent(lambda _v, _r: unit))
         if isinstance(receipt, Refused):
             raise BadArgument(
                 f"there is a job {receipt.key!r} already, so the tree was not added: give that child another id or none"
@@ -245,7 +223,7 @@ class Families:
             delay_ms=to_ms(node.delay) if node.delay is not None else 0,
             priority=node.priority,
         )
-        jobs.append(msgspec.structs.replace(job, waits=bool(node.children), parent=parent))
+        jobs.append(msgspec.structs.replace(job, waits_for_children=bool(node.children), parent=parent))
         children = [
             self._plan(child, f"{job.id}-c{n}", Parent(job.id, queue, OnFailure(child.on_failure)), correlation, jobs)
             for n, child in enumerate(node.children, 1)
@@ -258,7 +236,11 @@ class Families:
             return job, name
         fn = inspect.unwrap(job)
         given = [one.handler for one in definitions_in(job) if isinstance(one, JobDefinition)]
-        known = [handler for handler in self._handlers() if handler.fn is fn or handler.fn is job]
+        known = [
+            handler
+            for handler in [one.handler for one in self._registry().jobs.values()]
+            if handler.fn is fn or handler.fn is job
+        ]
         for handler in [*known, *given]:
             return handler.home, name or handler.name
         shown = getattr(job, "__name__", job)

@@ -10,7 +10,7 @@ from ..context.context import Context
 from ..context.sync_context import SyncContext
 from ..core.durations import Duration
 from ..core.retry import Retries
-from ..handlers.options import Kept
+from ..handlers.options import KeepOption
 from ..schedules.spec import CatchUp, Overlap
 
 NoInput = (
@@ -55,8 +55,8 @@ class EnqueueManyOptions(TypedDict, total=False):
     delay: Duration | None
     priority: int | None
     retry: Retries | None
-    keep_completed: Kept | None
-    keep_failed: Kept | None
+    keep_completed: KeepOption | None
+    keep_failed: KeepOption | None
     tx: Any
 
 

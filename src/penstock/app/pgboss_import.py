@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import Intent
+from ..commit.sink import BridgeSink, CommandSink
 from ..core.errors import PenstockError, StoreError
 from ..core.ids import check_schedule_id
 from ..core.payload import parse
@@ -26,7 +27,6 @@ from ..schedules.spec import BadSchedule, Target, make_spec
 from ..stores.postgres.address import read_address
 from ..stores.postgres.connection import Connection, Connections
 from .app import App
-from .bridges import JoinedCommitter
 
 PAGE = 200
 
@@ -120,17 +120,17 @@ class PgBossImport:
         return moved
 
     async def _together(self, connection: Connection, write: WriteUnits, but: list[str]) -> Page:
-        return await self._page(connection, but, JoinedCommitter(self._app.store, write))
+        return await self._page(connection, but, BridgeSink(write))
 
     async def _apart(self, connection: Connection, but: list[str]) -> Page:
         async with connection.transaction():
             return await self._page(connection, but, self._app._committer)
 
-    async def _page(self, connection: Connection, but: list[str], committer: Committer) -> Page:
+    async def _page(self, connection: Connection, but: list[str], sink: CommandSink) -> Page:
         jobs, made, left = self._sorted(await self._leaving.lock(connection, but, PAGE))
         if made:
             unit = Unit(self._app._unit_id(), jobs=made)
-            await committer.submit(Intent(lambda _v, _r: unit))
+            await sink.submit(Intent(lambda _v, _r: unit))
             await self._leaving.forget(connection, jobs)
         return Page(jobs, left)
 

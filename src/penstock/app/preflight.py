@@ -54,7 +54,7 @@ async def checker(app: App) -> AsyncIterator[Checker]:
     """A checker by the code of an App that is open."""
     runner = InProcessRunner(1)
     try:
-        yield Checker(app._engine, lambda: app.registry, app.store, runner, app.clock)
+        yield Checker(app._engine, runner)
     finally:
         await runner.close()
 

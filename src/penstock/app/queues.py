@@ -7,15 +7,14 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import Intent
+from ..commit.runtime import Runtime
 from ..core.errors import RunError, UnknownJob, UnknownQueue, UnknownRun
-from ..core.event_bodies import EventBodies
-from ..core.events import Event, Streams
+from ..core.events import Event
 from ..core.ids import dead_letter_id
 from ..core.near_match import did_you_mean
 from ..core.payload import pack, unpack
 from ..flows.commands import Commands, read_letter
-from ..handlers.handler import Handler
 from ..jobs.dead_letters import DeadLetter
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import ChildRow, ChildState, JobRow, QueueRow, SharedQueues, Store
@@ -54,17 +53,17 @@ async def _child(store: Store, row: ChildRow) -> Child:
 class Queues:
     """Queue administration."""
 
-    def __init__(self, store: Store, streams: Streams, known: Callable[[], list[str]]) -> None:
-        self._store = store
-        self._streams = streams
-        self._known = known
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = runtime.store
+        self._streams = runtime.bodies
+        self._registry = runtime.registry
 
     async def list(self, *, internal: bool = False) -> list[QueueRow]:
         """Every queue with its counts by state, those this process knows included if nothing was ever in them.
 
         With `internal`, also the one on which events are delivered to whoever waits for them."""
         rows = {row.name: row for row in await self._store.queues() if internal or row.name != DELIVERIES}
-        for name in self._known():
+        for name in self._registry().queues():
             rows.setdefault(name, QueueRow(name, False, {state.value: 0 for state in JobState}))
         return [rows[name] for name in sorted(rows)]
 
@@ -169,25 +168,17 @@ class Redriven(msgspec.Struct):
 class DeadLetters:
     """What finally failed, kept in `<queue>-dlq`, or where its definition says, until it is sent again or discarded."""
 
-    def __init__(
-        self,
-        store: Store,
-        commands: Commands,
-        committer: Committer,
-        recorder: EventBodies,
-        unit_id: Callable[[], str],
-        handlers: Callable[[], Sequence[Handler]],
-    ) -> None:
-        self._handlers = handlers
-        self._store = store
+    def __init__(self, runtime: Runtime, commands: Commands) -> None:
+        self._registry = runtime.registry
+        self._store = runtime.store
         self._commands = commands
-        self._committer = committer
-        self._recorder = recorder
-        self._unit_id = unit_id
+        self._committer = runtime.committer
+        self._bodies = runtime.bodies
+        self._unit_id = runtime.new_unit_id
 
     async def queues(self) -> dict[str, int]:
         """Dead-letter queues that hold something, and how much."""
-        named = {handler.dlq for handler in self._handlers()}
+        named = {handler.dlq for handler in self._registry().handlers()}
         rows = [row for row in await self._store.queues() if row.name.endswith("-dlq") or row.name in named]
         return {row.name: row.counts["waiting"] for row in rows if row.counts["waiting"]}
 
@@ -291,7 +282,7 @@ class DeadLetters:
             queue=letter.queue,
             name=letter.original_job_name,
             payload=payload,
-            recorder=self._recorder,
+            recorder=self._bodies,
             options=options,
         )
         if before.parent is not None:
@@ -327,7 +318,7 @@ class DeadLetters:
 
     def _dlq(self, queue: str) -> str:
         """The dead-letter queue that is meant: the name itself if it is one, else that of the queue's handlers."""
-        handlers = self._handlers()
+        handlers = self._registry().handlers()
         if queue.endswith("-dlq") or any(handler.dlq == queue for handler in handlers):
             return queue
         return next((handler.dlq for handler in handlers if handler.home == queue), f"{queue}-dlq")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from copy import copy
 from datetime import datetime
 from typing import Any
 
-from ..core.clock import Clock, datetime_ms
+from ..commit.runtime import Runtime
+from ..core.clock import datetime_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun, WaitTimeout
-from ..core.event_bodies import EventBodies
 from ..core.ids import BadId, check_id, event_seq, uuid7
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack, to_plain, unpack
@@ -22,8 +21,8 @@ from ..flows.fork import Forks
 from ..flows.reducer import FlowView, reduce_flow
 from ..flows.run_record import COMPLETED, STATUSES
 from ..flows.run_record import decode as decode_record
-from ..handlers.registry import Flow, Registry
-from ..ports.store import RunRow, Store
+from ..handlers.registry import Flow
+from ..ports.store import RunRow
 from .advice import Doubts
 from .arguments import a_name, count, one_of, text, texts
 from .events import Events
@@ -47,32 +46,17 @@ class Runs:
     """What `App` does with runs."""
 
     def __init__(
-        self,
-        store: Store,
-        commands: Commands,
-        forks: Forks,
-        events: Events,
-        recorder: EventBodies,
-        clock: Clock,
-        doubts: Doubts,
-        registry: Callable[[], Registry],
-        where: str,
+        self, runtime: Runtime, commands: Commands, forks: Forks, events: Events, doubts: Doubts, where: str
     ) -> None:
-        self._store = store
+        self._store = runtime.store
         self._commands = commands
         self._forks = forks
         self._events = events
-        self._recorder = recorder
-        self._clock = clock
+        self._bodies = runtime.bodies
+        self._clock = runtime.clock
         self._doubts = doubts
-        self._registry = registry
+        self._registry = runtime.registry
         self._where = where  # the store's URL, fit for a message
-
-    def by(self, commands: Commands) -> Runs:
-        """The same, what is commanded being committed another way."""
-        other = copy(self)
-        other._commands = commands
-        return other
 
     async def start(
         self,
@@ -112,7 +96,7 @@ class Runs:
 
     async def view(self, id: str, upto: str | None = None) -> FlowView:
         await self.row(id)
-        events = await self._events.read_all(self._recorder.flow(id))
+        events = await self._events.read_all(self._bodies.flow(id))
         if upto is None:
             return reduce_flow(events)
         last = event_seq(upto)
@@ -187,7 +171,7 @@ class Runs:
                     f"the results of run {id!r} are together over 64 KB: read them step by step from app.run(id).steps"
                 )
             return unpack(result)
-        last = await self._store.read(self._recorder.flow(id), limit=20, backward=True)
+        last = await self._store.read(self._bodies.flow(id), limit=20, backward=True)
         end = next((e for e in last if e.kind == f"flow.{row.status}"), None)
         data = end.data if end is not None and isinstance(end.data, dict) else {}
         if row.status == "cancelled":

@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
-from ..core.clock import Clock, iso
+from ..commit.committer import Intent
+from ..commit.runtime import Runtime
+from ..core.clock import iso
 from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule
-from ..core.event_bodies import EventBodies
 from ..core.events import Body
 from ..core.ids import check_schedule_id, uuid7
 from ..core.payload import pack, unpack
 from ..flows.commands import Commands
 from ..handlers.registry import Registry
 from ..jobs.engine import JobOptions
-from ..ports.store import ScheduleRow, Store
+from ..ports.store import ScheduleRow
 from ..ports.unit import Committed, JobState, NewEvent, Unit
 from ..schedules.service import Scheduler
 from ..schedules.spec import (
@@ -45,27 +45,17 @@ _OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED
 class Scheduling:
     """Schedules of this application."""
 
-    def __init__(
-        self,
-        store: Store,
-        committer: Committer,
-        commands: Commands,
-        enqueuing: Enqueuing,
-        recorder: EventBodies,
-        clock: Clock,
-        unit_id: Callable[[], str],
-        registry: Callable[[], Registry],
-    ) -> None:
-        self._store = store
-        self._committer = committer
+    def __init__(self, runtime: Runtime, commands: Commands, enqueuing: Enqueuing) -> None:
+        self._store = runtime.store
+        self._committer = runtime.committer
         self._commands = commands
         self._enqueuing = enqueuing
-        self._recorder = recorder
-        self._clock = clock
-        self._unit_id = unit_id
-        self._registry = registry
+        self._bodies = runtime.bodies
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
+        self._registry = runtime.registry
         self._prepared: Registry | None = None
-        self.scheduler = Scheduler(store, self)
+        self.scheduler = Scheduler(runtime.store, self)
 
     # Keeping
 
@@ -187,7 +177,7 @@ class Scheduling:
             "next": iso(decision.next) if decision.next is not None else None,
             "reason": decision.reason,
         }
-        event = self._event(self._recorder.global_stream, "schedule.skipped", row.id, data)
+        event = self._event(self._bodies.global_stream, "schedule.skipped", row.id, data)
         log.info("schedule %s skipped its slot %s: %s", row.id, data["slot"], decision.reason)
         passed = msgspec.structs.replace(row, next=decision.next)
         return await self._store.put_schedule(passed, row, Unit(self._unit_id(), events=[event]))
@@ -215,8 +205,8 @@ class Scheduling:
 
     def _dropped(self, target: Target, job: str) -> NewEvent:
         assert target.queue is not None
-        stream = self._recorder.queue(target.queue)
+        stream = self._bodies.queue(target.queue)
         return self._event(stream, "job.cancelled", job, {"reason": "replaced by the next slot of its schedule"})
 
     def _event(self, stream: str, kind: str, subject: str, data: Any) -> NewEvent:
-        return NewEvent(stream, self._recorder.encode(Body(kind, subject, data=msgspec.Raw(pack(data)))))
+        return NewEvent(stream, self._bodies.encode(Body(kind, subject, data=msgspec.Raw(pack(data)))))

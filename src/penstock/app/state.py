@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import Intent
+from ..commit.runtime import Runtime
 from ..context.state import Key, join_key, patched
-from ..core.clock import Clock
 from ..core.durations import Duration, to_ms
 from ..core.payload import pack, unpack
-from ..ports.store import Store
 from ..ports.unit import Committed, StateWrite, Unit
 from .arguments import a_function, count
 
@@ -18,18 +17,17 @@ from .arguments import a_function, count
 class AppState:
     """Keys under one prefix; writes take effect at once."""
 
-    def __init__(
-        self, store: Store, committer: Committer, clock: Clock, unit_id: Callable[[], str], prefix: str = "shared/"
-    ) -> None:
-        self._store = store
-        self._committer = committer
-        self._clock = clock
-        self._unit_id = unit_id
+    def __init__(self, runtime: Runtime, prefix: str = "shared/") -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._committer = runtime.committer
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
         self._prefix = prefix
 
     def of_run(self, run: str) -> AppState:
         """The keys a run's steps share."""
-        return AppState(self._store, self._committer, self._clock, self._unit_id, f"run/{run}/")
+        return AppState(self._runtime, f"run/{run}/")
 
     async def get(self, key: Key, default: Any = None) -> Any:
         row = await self._store.state(self._prefix + join_key(key))

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from ..commit.sink import TransactionSink
 from ..core.durations import Duration
 from ..core.errors import UnknownConnection
 from ..ports.store import DatabaseIdentity, Enlists, Store
 from ..transactions.connections.connection import line_of
-from ..transactions.draft_committer import Draft
 from ..transactions.enlist import Enlisting
 from ..transactions.relay_source import Connect, now
 from .outbox import Outbox
@@ -25,14 +25,14 @@ def carried(call: Call, store: Store, namespace: str, options: Mapping[str, Any]
         yield dict(options)
         return
     check_blocks(tx)
-    draft = Draft()
-    yield {**options, "tx": draft}
+    sink = TransactionSink()
+    yield {**options, "tx": sink}
 
     async def home(fresh: bool) -> DatabaseIdentity:
         assert isinstance(store, Enlists)
         return call(store.database_identity(fresh=fresh))
 
-    now(Enlisting(store, namespace, home).write(tx, draft.units))
+    now(Enlisting(store, namespace, home).write(tx, sink.units))
 
 
 def check_blocks(connection: Any) -> None:

@@ -1,4 +1,4 @@
-"""What writes to the store from outside of runs: at once, or as part of a transaction of the user's."""
+"""Write commands from outside of runs: to the store at once, or as part of the caller's own transaction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ..commit.committer import Committer, Intent, Submits
+from ..commit.committer import Intent
+from ..commit.runtime import Runtime
+from ..commit.sink import CommandSink, TransactionSink
 from ..core.errors import ConfigError, StoreError
 from ..core.events import check_kind
 from ..core.ids import check_id
@@ -15,10 +17,8 @@ from ..flows.commands import Commands, check_open
 from ..flows.engine import FlowEngine
 from ..flows.fork import Forks
 from ..flows.run_record import decode
-from ..handlers.registry import Registry
-from ..ports.store import DatabaseIdentity, Enlists, RunRow, Store
+from ..ports.store import DatabaseIdentity, Enlists, RunRow
 from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit
-from ..transactions.draft_committer import Draft
 from ..transactions.enlist import Enlisting
 from ..worker.outcomes import packed
 from .advice import Doubts
@@ -29,88 +29,73 @@ from .runs import Runs
 
 
 class Writers:
-    """Makes runs, jobs and events, and hands them to whoever commits them."""
+    """Starts runs, enqueues jobs and emits events, all into one sink."""
 
-    def __init__(
-        self,
-        store: Store,
-        committer: Submits,
-        engine: FlowEngine,
-        forks: Forks,
-        doubts: Doubts,
-        registry: Callable[[], Registry],
-        where: str,
-    ) -> None:
-        recorder, clock, unit_id = engine.recorder, engine.clock, engine.unit_id
-        self.commands = Commands(engine, committer, store)
-        self.events = Events(store, committer, recorder, unit_id)
-        self.runs = Runs(store, self.commands, forks, self.events, recorder, clock, doubts, registry, where)
-        self.enqueuing = Enqueuing(
-            store, committer, recorder, clock, unit_id, lambda queue, name: registry().job(queue, name), doubts
-        )
-        self._store = store
-        self._committer = committer
+    def __init__(self, engine: FlowEngine, sink: CommandSink, doubts: Doubts, where: str) -> None:
+        runtime = engine.runtime
+        self.commands = Commands(engine, sink)
+        self.events = Events(runtime, sink)
+        self.runs = Runs(runtime, self.commands, Forks(engine), self.events, doubts, where)
+        self.enqueuing = Enqueuing(runtime, sink, doubts)
+        self._store = runtime.store
+        self._sink = sink
         self._engine = engine
 
     async def emit(self, kind: str, data: Any, run: str | None, key: str | None) -> None:
-        """An event to a run, or to everyone."""
-        if run is not None:
-            await self.commands.emit(run, check_kind(kind), data, key=key)
-        else:
-            await self.events.append(self._engine.recorder.global_stream, kind, data, key=key)
-
-
-class DraftWriters(Writers):
-    """The same for a transaction that is still open."""
-
-    async def emit(self, kind: str, data: Any, run: str | None, key: str | None) -> None:
+        """Emit an event to one run, or globally."""
         if run is None:
-            await super().emit(kind, data, run, key)
-            return
+            await self.events.append(self._engine.bodies.global_stream, kind, data, key=key)
+        elif self._sink.is_deferred:
+            await self._emit_by_job(run, kind, data, key)
+        else:
+            await self.commands.emit(run, check_kind(kind), data, key=key)
+
+    async def _emit_by_job(self, run: str, kind: str, data: Any, key: str | None) -> None:
+        """Enqueue a job that emits the event after the transaction has committed.
+
+        Deciding now what the event starts would lock the run until the caller commits. The job decides on the run's
+        record as it is then.
+        """
         body = pack(data, f"the data of {check_kind(kind)}")
         await self._check_run(check_id(run, "run id"), kind, body)
-        # Deciding now what the event starts would mean to lock the run until someone commits. So the event goes as a
-        # job, and is decided on the run as it is then.
-        unit_id = self._engine.unit_id()
-        told = {"run": run, "kind": kind, "data": unpack(body), "key": text(key, "the key") or f"tx-{unit_id}"}
-        unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, packed(told))])
-        await self._committer.submit(Intent(lambda _v, _r: unit))
+        unit_id = self._engine.new_unit_id()
+        emission = {"run": run, "kind": kind, "data": unpack(body), "key": text(key, "the key") or f"tx-{unit_id}"}
+        unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, packed(emission))])
+        await self._sink.submit(Intent(lambda _v, _r: unit))
 
     async def _check_run(self, run: str, kind: str, body: bytes) -> None:
-        """What is wrong with it now is said now. A run that is not there may be begun by the same transaction."""
-        row = await self._found(run)
+        """Raise what is already wrong with the event. A missing run is fine: the same transaction may start it."""
+        row = await self._find_run(run)
         if row is not None:
             check_open(run, row.record, f"receive {kind!r}")
             self._engine.check_event(decode(row.record).flow, kind, body)
 
-    async def _found(self, run: str) -> RunRow | None:
+    async def _find_run(self, run: str) -> RunRow | None:
         try:
             return await self._store.run(run)
-        except StoreError:  # an outbox takes it all the same
+        except StoreError:  # the outbox accepts the event while the store is down
             return None
 
 
 class Transactions:
-    """Writers for each call: the usual ones, or those whose units a transaction carries."""
+    """Picks the writers for each call: straight to the store, or into the transaction passed as `tx=`."""
 
-    def __init__(
-        self, store: Store, committer: Committer, engine: FlowEngine, make: Callable[[type[Writers], Submits], Writers]
-    ) -> None:
-        self._make = make
-        self._store = store
-        self.usual = make(Writers, committer)
-        self.enlisting = Enlisting(store, engine.recorder.namespace, self.home)
+    def __init__(self, runtime: Runtime, make: Callable[[CommandSink], Writers]) -> None:
+        self._store = runtime.store
+        self.writers_to = make
+        self.direct = make(runtime.committer)
+        self.enlisting = Enlisting(runtime.store, runtime.bodies.namespace, self.home)
 
     @asynccontextmanager
     async def writers(self, tx: Any) -> AsyncIterator[Writers]:
-        """For `tx=None` the usual ones; else what they have made is in the transaction when the block ends."""
+        """Yield the writers of one call. With a `tx`, their units are in that transaction when the block ends."""
         if tx is None:
-            yield self.usual
+            yield self.direct
             return
-        draft = tx if isinstance(tx, Draft) else Draft()
-        yield self._make(DraftWriters, draft)
-        if draft is not tx:
-            await self.enlisting.write(tx, draft.units)
+        sink = tx if isinstance(tx, TransactionSink) else TransactionSink()
+        yield self.writers_to(sink)
+        if sink is not tx:
+            await self.enlisting.write(tx, sink.units)
 
     async def home(self, fresh: bool) -> DatabaseIdentity:
         if not isinstance(self._store, Enlists):

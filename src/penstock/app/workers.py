@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
-from ..commit.committer import Committer
-from ..core.clock import Clock
+from ..commit.runtime import Runtime
 from ..core.errors import ConfigError, StoreError, UnknownQueue
 from ..flows.start_on import Starters
 from ..handlers.registry import Registry
 from ..ports.bridge import Bridge
-from ..ports.store import Retention, Store
+from ..ports.store import Retention
 from ..ports.unit import DELIVERIES, Claim
 from ..runners.inprocess import InProcessRunner
 from ..settings import Settings
@@ -66,27 +65,23 @@ class Working:
 
     def __init__(
         self,
-        store: Store,
-        committer: Committer,
+        runtime: Runtime,
         open_claim: Callable[[Claim], Coroutine[Any, Any, Work]],
         scheduling: Scheduling,
         starters: Starters,
-        clock: Clock,
-        unit_id: Callable[[], str],
         settings: Settings,
-        registry: Callable[[], Registry],
         bridges: Sequence[Bridge] = (),
         moving: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
-        self._store = store
-        self._committer = committer
+        self._store = runtime.store
+        self._committer = runtime.committer
         self._engine = _Dispatch(open_claim)
         self._scheduling = scheduling
         self._starters = starters
-        self._clock = clock
-        self._unit_id = unit_id
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
         self._settings = settings
-        self._registry = registry
+        self._registry = runtime.registry
         self._bridges = bridges
         self._moving = moving  # what else goes on as long as a worker runs
         self._worker: Worker | None = None

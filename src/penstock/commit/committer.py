@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from ..core.errors import StoreUnavailable
-from ..ports.store import EndsTogether, GoesBack, Pipelined, WorkQueue
+from ..ports.store import WorkQueue
 from ..ports.unit import ClaimBatch, ClaimRequest, CommitReply, Committed, Conflict, Fenced, Receipt, Unit
 
 log = logging.getLogger("penstock.store")
@@ -51,12 +51,6 @@ class WorkSource(Protocol):
     def free(self, ended: Counter[str], ask: ClaimRequest | None) -> None:
         """So many attempts of each queue are over, by a commit that asked for this."""
         ...
-
-
-class Submits(Protocol):
-    """Whatever takes intents."""
-
-    async def submit(self, intent: Intent) -> Receipt: ...
 
 
 class Intent:
@@ -110,18 +104,19 @@ class Committer:
     Where the store keeps no order between them, only ends of attempts go beside each other.
     """
 
+    is_deferred = False  # see CommandSink
+
     def __init__(self, store: WorkQueue) -> None:
         self.worker: WorkSource | None = None
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._pending: list[Intent] = []
         self._known: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
-        self._goes_back: GoesBack | None = store if isinstance(store, GoesBack) else None
-        self._life = 0
-        self._lanes = store.lanes if isinstance(store, Pipelined) else 1
-        self._unordered = isinstance(store, EndsTogether)
-        if isinstance(store, EndsTogether):
-            self._lanes = store.ends_under_way
+        profile = store.profile
+        self._may_rewind = profile.may_rewind
+        self._rewind_epoch = 0
+        self._lanes = max(profile.max_commits_in_flight, profile.max_unordered_finishes)
+        self._unordered = profile.max_unordered_finishes > profile.max_commits_in_flight
         self._flushing: set[asyncio.Task[None]] = set()
         self._open = 0  # lanes, of which one that is done may still be among the tasks until the loop turns
         self._flights = 0
@@ -222,8 +217,8 @@ class Committer:
 
     def _forget_other_lives(self) -> None:
         """What was acknowledged may be gone: nothing is decided on the strength of it any longer."""
-        if self._goes_back is not None and self._goes_back.rewind_epoch != self._life:
-            self._life = self._goes_back.rewind_epoch
+        if self._may_rewind and self._store.rewind_epoch != self._rewind_epoch:
+            self._rewind_epoch = self._store.rewind_epoch
             self._known.clear()
 
     def _decide(self, intent: Intent, heads: dict[str, _Head], later: list[Intent]) -> bool:
@@ -318,7 +313,7 @@ class Committer:
         waiting = [intent for intent in batch if not intent.future.done()]  # the others' callers have gone away
         for intent in waiting:
             intent.tries += 1
-            if self._goes_back is not None and _ends_unguarded(intent):
+            if self._may_rewind and _ends_unguarded(intent):
                 intent.undecide()
         # A command is not kept waiting for a store that is known to be down: its caller is to hear of it soon.
         tries = max((intent.tries for intent in waiting), default=0)

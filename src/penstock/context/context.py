@@ -16,15 +16,15 @@ from ..ports.store import ChildRow, ChildState
 from .state import DONE, Done, StateView
 
 if TYPE_CHECKING:
-    from ..durable.call_recorder import Durables
-    from ..durable.calls import Durable, RunCall
-    from ..durable.session import Sleeping
+    from ..durable.call_recorder import CallRecorder
+    from ..durable.calls import DurableCall, RunCall
+    from ..durable.session import DurableSession
     from ..durable.waits import Waits
 
 LEVELS = ("debug", "info", "warning", "error")
 
 
-class Voice(Protocol):
+class AttemptChannel(Protocol):
     """The attempt behind a handle: what it does with what its handler says."""
 
     @property
@@ -41,7 +41,7 @@ class Voice(Protocol):
         ...
 
     @property
-    def sleeping(self) -> Sleeping:
+    def session(self) -> DurableSession:
         """The journal, the durable calls and the gates of the attempt."""
         ...
 
@@ -74,16 +74,16 @@ class CorrelationId(str):
 class Log:
     """`ctx.log("…")`, `ctx.log.warning("…", order=7)`: to the run's stream, with run, step and attempt known."""
 
-    def __init__(self, voice: Voice) -> None:
-        self._voice = voice
+    def __init__(self, channel: AttemptChannel) -> None:
+        self._channel = channel
 
     def __call__(self, message: object, level: str = "info", **fields: Any) -> Done:
         if level == "warn":
             level = "warning"
         if level not in LEVELS:
             raise ValueError(f"{level!r} is not a log level: use {', '.join(LEVELS)}")
-        self._voice.check()
-        self._voice.log(level, str(message), fields)
+        self._channel.check()
+        self._channel.log(level, str(message), fields)
         return DONE
 
     def debug(self, message: object, **fields: Any) -> Done:
@@ -107,7 +107,7 @@ class Context:
     def __init__(
         self,
         *,
-        voice: Voice,
+        channel: AttemptChannel,
         job_id: str,
         queue: str,
         attempt: int,
@@ -119,7 +119,7 @@ class Context:
         correlation_id: str = "",
     ) -> None:
         # The attempt does not know its handle: a cycle would keep both until the collector comes round.
-        self._voice = voice
+        self._channel = channel
         self._scope = scope
         self.job_id = job_id
         self.queue = queue
@@ -136,17 +136,17 @@ class Context:
     @cached_property
     def state(self) -> StateView:
         """Keys this run's steps share; outside a run, the same as `shared`."""
-        return self.shared if self.run_id is None else self._voice.view(f"run/{self.run_id}/")
+        return self.shared if self.run_id is None else self._channel.view(f"run/{self.run_id}/")
 
     @cached_property
     def shared(self) -> StateView:
         """Keys the whole application shares."""
-        return self._voice.view("shared/")
+        return self._channel.view("shared/")
 
     @cached_property
     def log(self) -> Log:
         """Writes to the run's stream, and to Python's logging."""
-        return Log(self._voice)
+        return Log(self._channel)
 
     @property
     def logger(self) -> Log:
@@ -157,23 +157,23 @@ class Context:
 
         Also takes the specs' dicts: `{"kind": …, "data": …}` and `{"type": "log"|"progress"|"partial", "data": …}`.
         """
-        self._voice.check()
+        self._channel.check()
         if isinstance(kind, str):
-            self._voice.emit(kind, data, None)
+            self._channel.emit(kind, data, None)
         else:
             self._emit_mapping(kind)
         return DONE
 
     def progress(self, value: Any) -> Done:
         """How far it is, a number up to 100 or anything JSON; seen live."""
-        self._voice.check()
-        self._voice.progress(value)
+        self._channel.check()
+        self._channel.progress(value)
         return DONE
 
     def partial(self, chunk: Any) -> Done:
         """A piece of output before the end; seen live."""
-        self._voice.check()
-        self._voice.partial(chunk)
+        self._channel.check()
+        self._channel.partial(chunk)
         return DONE
 
     def idempotency_key(self, name: str = "") -> str:
@@ -183,28 +183,28 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether this attempt is to stop: its run was cancelled, its lease lost or its time is up."""
-        return self._voice.stopped
+        return self._channel.stopped
 
     # Children of a job that was added with `app.add_flow`
 
     async def children_values(self) -> dict[str, Any]:
         """What the children returned, each under its key, `bull:<queue>:<id>`."""
-        self._voice.check()
-        rows = await self._voice.children()
+        self._channel.check()
+        rows = await self._channel.children()
         return {row.key: unpack(row.value) for row in rows if row.value is not None}
 
     async def failed_children(self) -> dict[str, str]:
         """Why children failed whose failure this job goes on without, each under its key."""
-        self._voice.check()
-        rows = await self._voice.children()
+        self._channel.check()
+        rows = await self._channel.children()
         return {row.key: row.reason or "" for row in rows if row.state is ChildState.IGNORED}
 
     async def remove_children(self) -> int:
         """Deletes the children that have not begun, and says how many: a job that was run early for one that failed
         ("continue") cannot complete while others are waited for."""
-        self._voice.check()
-        rows = [row for row in await self._voice.children() if row.state is ChildState.UNPROCESSED]
-        return sum([await self._voice.remove_job(row.id) for row in rows])
+        self._channel.check()
+        rows = [row for row in await self._channel.children() if row.state is ChildState.UNPROCESSED]
+        return sum([await self._channel.remove_job(row.id) for row in rows])
 
     # Durable calls: done once, however often the handler is run
 
@@ -221,41 +221,43 @@ class Context:
         """Calls a function once and records what it gives; a re-run of the handler is given the same.
 
         With `retry` it is tried again here and now, and its final failure is recorded too, as CallFailed."""
-        return self._voice.sleeping.calls.run(name, fn, args, kwargs, retry, timeout)
+        return self._channel.session.calls.run(name, fn, args, kwargs, retry, timeout)
 
     @property
     def wait(self) -> Waits:
         """Waits for a time, an event or a trigger, with nothing held meanwhile: `await ctx.wait.time("1h")`."""
-        return self._voice.sleeping.waits
+        return self._channel.session.waits
 
-    async def all(self, calls: Sequence[Durable[Any]]) -> list[Any]:
+    async def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
         """The values of several durable calls, once all are there."""
-        return await self._voice.sleeping.calls.all(calls)
+        return await self._channel.session.calls.all(calls)
 
-    def first(self, calls: Mapping[str, Durable[Any]], *, name: str = "first") -> Coroutine[Any, Any, tuple[str, Any]]:
+    def first(
+        self, calls: Mapping[str, DurableCall[Any]], *, name: str = "first"
+    ) -> Coroutine[Any, Any, tuple[str, Any]]:
         """The name and the value of whichever durable call is there first; the other waits are given up."""
-        durables = self.durables
-        return durables.first_of(calls, durables.call(name, "first"))
+        recorder = self.calls
+        return recorder.first_of(calls, recorder.call(name, "first"))
 
     @property
-    def durables(self) -> Durables:
-        return self._voice.sleeping.calls
+    def calls(self) -> CallRecorder:
+        return self._channel.session.calls
 
     def now(self) -> datetime:
         """The time; the same for every run of the handler."""
-        return self._voice.sleeping.calls.now()
+        return self._channel.session.calls.now()
 
     def uuid(self) -> str:
         """A new id; the same for every run of the handler."""
-        return self._voice.sleeping.calls.uuid()
+        return self._channel.session.calls.uuid()
 
     def random(self) -> float:
         """A random number from 0 up to 1; the same for every run of the handler."""
-        return self._voice.sleeping.calls.random()
+        return self._channel.session.calls.random()
 
     def _emit_mapping(self, event: Mapping[str, Any]) -> None:
         if "kind" in event:
-            self._voice.emit(event["kind"], event.get("data"), event.get("correlationId"))
+            self._channel.emit(event["kind"], event.get("data"), event.get("correlationId"))
             return
         match event.get("type"):
             case "log":

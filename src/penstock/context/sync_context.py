@@ -12,9 +12,9 @@ from ..core.durations import Duration
 from ..core.errors import BadArgument, CallFailed, ReplayError
 from ..core.events import Event
 from ..core.retry import Retries, RetryPolicy
-from ..durable.call_recorder import Durables
-from ..durable.calls import Durable, RunCall, check_run, value_of, with_name_and_function
-from ..durable.triggers import Trigger, TriggerGate
+from ..durable.call_recorder import CallRecorder
+from ..durable.calls import DurableCall, RunCall, check_run, value_of, with_name_and_function
+from ..durable.triggers import Trigger, TriggerWait
 from ..durable.waits import TriggerType, Waits
 from .context import Context
 from .state import SyncStateView
@@ -114,11 +114,11 @@ class SyncContext:
         """Durable calls for `ctx.all` and `ctx.first`, which make them: `ctx.branch.event("order.paid")`."""
         return Branches(self._inner)
 
-    def all(self, calls: Sequence[Durable[Any]]) -> list[Any]:
+    def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
         """The values of several branches, once all are there."""
         return self._answer(self._calls.all(calls))
 
-    def first(self, calls: Mapping[str, Durable[Any]], *, name: str = "first") -> tuple[str, Any]:
+    def first(self, calls: Mapping[str, DurableCall[Any]], *, name: str = "first") -> tuple[str, Any]:
         """The name and the value of whichever branch is there first."""
         call = self._calls.call(name, "first")
         return self._answer(self._calls.first_of(calls, call))
@@ -133,14 +133,14 @@ class SyncContext:
         return self._inner.random()
 
     @property
-    def _calls(self) -> Durables:
-        return self._inner.durables
+    def _calls(self) -> CallRecorder:
+        return self._inner.calls
 
     def _answer(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
-def _tried(name: str, fn: Callable[[], Any], retry: RetryPolicy, calls: Durables) -> Any:
+def _tried(name: str, fn: Callable[[], Any], retry: RetryPolicy, calls: CallRecorder) -> Any:
     failures = 0
     while True:
         try:
@@ -166,7 +166,7 @@ def _tried(name: str, fn: Callable[[], Any], retry: RetryPolicy, calls: Durables
 class SyncWaits:
     """`ctx.wait` of a `def` handler."""
 
-    def __init__(self, waits: Waits, calls: Durables, answer: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, waits: Waits, calls: CallRecorder, answer: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._waits = waits
         self._calls = calls
         self._answer = answer
@@ -206,7 +206,9 @@ class SyncWaits:
 class SyncTrigger:
     """A one-time way to resume this step from outside."""
 
-    def __init__(self, trigger: Trigger, calls: Durables, answer: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(
+        self, trigger: Trigger, calls: CallRecorder, answer: Callable[[Coroutine[Any, Any, Any]], Any]
+    ) -> None:
         self._trigger = trigger
         self._calls = calls
         self._answer = answer
@@ -226,7 +228,7 @@ class SyncTrigger:
         return self._answer(self._calls.one(self._trigger.wait()))
 
     @property
-    def branch(self) -> TriggerGate:
+    def branch(self) -> TriggerWait:
         """The wait as a branch of `ctx.all` or `ctx.first`."""
         return self._trigger.wait()
 

@@ -24,14 +24,14 @@ from ..core.errors import (
 from ..core.ids import uuid7
 from ..core.payload import unpack
 from ..core.retry import Retries, RetryPolicy
-from .calls import Durable, Gate, Outcome, RunCall, check_run, tell_apart
-from .first import Race, side_by_side
-from .journal import Call, Entry, Journal
+from .calls import CallOutcome, DurableCall, RunCall, WaitCall, check_run, tell_apart
+from .first import FirstCall, side_by_side
+from .journal import Journal, JournalCall, JournalEntry
 
 T = TypeVar("T")
 
 
-class Recorder(Protocol):
+class CallSession(Protocol):
     """The attempt, as durable calls see it."""
 
     @property
@@ -53,15 +53,15 @@ class Recorder(Protocol):
         """Writes what the journal has kept, now."""
         ...
 
-    def suspend(self, waiting: Sequence[Gate[Any]]) -> Suspension:
+    def suspend(self, waiting: Sequence[WaitCall[Any]]) -> Suspension:
         """What to raise to leave the handler until one of these is open."""
         ...
 
 
-class Durables:
+class CallRecorder:
     """The durable calls of one attempt, one at a time."""
 
-    def __init__(self, attempt: Recorder) -> None:
+    def __init__(self, attempt: CallSession) -> None:
         self._attempt = attempt
         self._busy: str | None = None
         self._caller: object = None
@@ -80,13 +80,13 @@ class Durables:
     def journal(self) -> Journal:
         return self._attempt.journal
 
-    def call(self, name: str, kind: str) -> Call:
+    def call(self, name: str, kind: str) -> JournalCall:
         if name == kind:  # nobody has named it: calls of that kind are told apart by their order
             return self.call_anywhere(name, kind)
         self._check()
         return self.journal.call(name, kind)
 
-    def call_anywhere(self, name: str, kind: str) -> Call:
+    def call_anywhere(self, name: str, kind: str) -> JournalCall:
         """The same for calls that have no name of their own."""
         self._check()
         return self.journal.call_anywhere(name, kind)
@@ -112,7 +112,7 @@ class Durables:
             "ctx.first({...}), not to asyncio.gather, a task or a thread",
         )
 
-    def keep(self, call: Call, value: Any, error: str | None = None) -> Entry:
+    def keep(self, call: JournalCall, value: Any, error: str | None = None) -> JournalEntry:
         return self.journal.keep(call, value, error=error)
 
     async def flush(self) -> None:
@@ -161,7 +161,7 @@ class Durables:
         entry = call.entry or self.keep(call, make())
         return unpack(bytes(entry.value))
 
-    async def one(self, call: Durable[T]) -> T:
+    async def one(self, call: DurableCall[T]) -> T:
         call.awaited = True
         self._enter(call.name)
         try:
@@ -172,7 +172,7 @@ class Durables:
         finally:
             self._busy = None
 
-    async def all(self, calls: Sequence[Durable[Any]]) -> list[Any]:
+    async def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
         """Every value, in order; goes to sleep until the last one is there."""
         self._check_calls("ctx.all", calls)
         with self.exclusive("ctx.all"):
@@ -182,7 +182,7 @@ class Durables:
                 raise self.sleep(waiting)
             return [call.result() for call in calls]
 
-    async def first_of(self, calls: Mapping[str, Durable[Any]], call: Call) -> tuple[str, Any]:
+    async def first_of(self, calls: Mapping[str, DurableCall[Any]], call: JournalCall) -> tuple[str, Any]:
         """The name and the value of whichever is there first; the other waits are let go."""
         if not isinstance(calls, Mapping):
             raise BadArgument(
@@ -193,7 +193,11 @@ class Durables:
         if not calls:
             raise BadArgument("ctx.first was given nothing to wait for: the step would sleep for ever")
         with self.exclusive("ctx.first"):
-            won = unpack(bytes(call.entry.value)) if call.entry is not None else await Race(self, calls, call).winner()
+            won = (
+                unpack(bytes(call.entry.value))
+                if call.entry is not None
+                else await FirstCall(self, calls, call).winner()
+            )
             if won not in calls or not calls[won].done():
                 raise self.journal.broken(
                     NonDeterminism,
@@ -202,14 +206,14 @@ class Durables:
                 )
             return won, calls[won].result()
 
-    async def watch(self, gates: Sequence[Gate[Any]]) -> None:
+    async def watch(self, gates: Sequence[WaitCall[Any]]) -> None:
         """Written before functions run: a crash does not begin the times anew, and what comes finds its gate."""
         tell_apart(gates)
         for gate in gates:
             gate.watch()
         await self.flush()
 
-    async def until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, Outcome]:
+    async def until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, CallOutcome]:
         """The functions that ended first; none if a moment came before."""
         seconds = max(due - self.now_ms, 0) / 1000 if due is not None else None
         ended = await side_by_side({key: run.outcome for key, run in runs.items()}, seconds)
@@ -217,7 +221,7 @@ class Durables:
             self._reached = max(self._reached, due)
         return ended
 
-    async def begin(self, calls: Sequence[Durable[Any]]) -> None:
+    async def begin(self, calls: Sequence[DurableCall[Any]]) -> None:
         await self.flush_urgent()
         results = await asyncio.gather(*(call.begin() for call in calls), return_exceptions=True)
         for problem in results:
@@ -226,7 +230,7 @@ class Durables:
 
     def _check_calls(self, what: str, calls: Sequence[Any]) -> None:
         for call in calls:
-            if not isinstance(call, Durable):
+            if not isinstance(call, DurableCall):
                 raise TypeError(
                     f"{what} was given a {type(call).__name__}: give it durable calls that are not awaited yet, such "
                     "as ctx.wait.event(…), ctx.wait.time(…), t.wait() or ctx.run(…); in a `def` handler, such as "
@@ -234,8 +238,8 @@ class Durables:
                 )
             call.awaited = True
 
-    def sleep(self, waiting: Sequence[Durable[Any]]) -> Suspension:
-        gates = [call for call in waiting if isinstance(call, Gate)]
+    def sleep(self, waiting: Sequence[DurableCall[Any]]) -> Suspension:
+        gates = [call for call in waiting if isinstance(call, WaitCall)]
         self.journal.check_passed()
         suspension = self._attempt.suspend(gates)
         self._asleep = ", ".join(gate.name for gate in gates)

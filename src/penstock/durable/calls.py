@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 from ..core.errors import AttemptTimeout, BadArgument, CallFailed, ReplayError
 from ..core.payload import unpack
 from ..core.retry import RetryPolicy
-from .journal import Call, Entry
+from .journal import JournalCall, JournalEntry
 
 if TYPE_CHECKING:
-    from .call_recorder import Durables
+    from .call_recorder import CallRecorder
 
 
 Run = TypeVar("Run", bound=Callable[..., Any])
@@ -74,7 +74,7 @@ T = TypeVar("T")
 log = logging.getLogger("penstock.worker")
 
 
-class Outcome(NamedTuple):
+class CallOutcome(NamedTuple):
     """How a function ended, of which nothing is recorded yet."""
 
     at: int
@@ -82,10 +82,10 @@ class Outcome(NamedTuple):
     failure: Exception | None = None
 
 
-class Durable(Generic[T]):
+class DurableCall(Generic[T]):
     """A durable call that has not been awaited yet."""
 
-    def __init__(self, calls: Durables, name: str) -> None:
+    def __init__(self, calls: CallRecorder, name: str) -> None:
         self.name = name
         self.awaited = False
         self._calls = calls
@@ -109,7 +109,7 @@ class Durable(Generic[T]):
         raise NotImplementedError
 
 
-class Gate(Durable[T]):
+class WaitCall(DurableCall[T]):
     """A call that waits for something outside; see waits."""
 
     topic: str | None = None  # the kind of event that opens it
@@ -121,7 +121,7 @@ class Gate(Durable[T]):
         raise NotImplementedError
 
     @property
-    def opened_at(self) -> int:
+    def resolved_at(self) -> int:
         """When it was opened, once it is done; the first one wins."""
         raise NotImplementedError
 
@@ -141,11 +141,11 @@ class Gate(Durable[T]):
         self.let_go()
 
 
-class RunCall(Durable[Any]):
+class RunCall(DurableCall[Any]):
     """`ctx.run`: a function called once; its value is recorded before the handler goes on."""
 
     def __init__(
-        self, calls: Durables, call: Call, fn: Callable[[], Any], retry: RetryPolicy, timeout: float | None
+        self, calls: CallRecorder, call: JournalCall, fn: Callable[[], Any], retry: RetryPolicy, timeout: float | None
     ) -> None:
         super().__init__(calls, call.key)
         self._call = call
@@ -173,15 +173,15 @@ class RunCall(Durable[Any]):
             self._entry = self._calls.keep(self._call, value)
             await self._calls.flush()
 
-    async def outcome(self) -> Outcome:
+    async def outcome(self) -> CallOutcome:
         """Calls the function and records nothing: it may yet lose."""
         try:
             value = await self._tried()
         except Exception as problem:
-            return Outcome(self._calls.now_ms, failure=problem)
-        return Outcome(self._calls.now_ms, value)
+            return CallOutcome(self._calls.now_ms, failure=problem)
+        return CallOutcome(self._calls.now_ms, value)
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: CallOutcome) -> None:
         """Keeps how the function ended; a failure that is the step's own is raised."""
         if outcome.failure is not None and not isinstance(outcome.failure, CallFailed):
             raise outcome.failure
@@ -216,14 +216,14 @@ class RunCall(Durable[Any]):
             raise AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout:g} s") from None
 
 
-def value_of(entry: Entry) -> Any:
+def value_of(entry: JournalEntry) -> Any:
     """The recorded value of a call, or its recorded failure."""
     if entry.error is not None:
         raise CallFailed(entry.error)
     return unpack(bytes(entry.value))
 
 
-def tell_apart(gates: Sequence[Gate[Any]]) -> None:
+def tell_apart(gates: Sequence[WaitCall[Any]]) -> None:
     """Gates for one kind of event must know of each other: one event is to open one of them."""
     topics = Counter(gate.topic for gate in gates)
     for gate in gates:

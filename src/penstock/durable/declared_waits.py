@@ -11,7 +11,7 @@ from ..core.errors import AwaitTimeout, BadDuration, DefinitionError
 from ..core.events import BadEmit, Event, check_kind
 from ..core.near_match import check_keys
 from ..core.payload import pack, unpack
-from .session import Sleeping
+from .session import DurableSession
 from .waits import TriggerType
 
 AwaitType = Literal["time", "event", "trigger"]
@@ -116,7 +116,7 @@ def _span(value: Mapping[str, Any], key: str) -> Any:
     return from_ms(ms) if ms is not None else value.get(key)
 
 
-class Diverted(BaseException):
+class TimeoutHandover(BaseException):
     """The wait's time is up and another step takes over."""
 
     def __init__(self, step: str) -> None:
@@ -124,11 +124,11 @@ class Diverted(BaseException):
         self.step = step
 
 
-class Held(Protocol):
+class EmittingAttempt(Protocol):
     """The attempt, as a declared wait sees it."""
 
     @property
-    def sleeping(self) -> Sleeping: ...
+    def session(self) -> DurableSession: ...
 
     def hold_emits(self) -> list[tuple[str, bytes, str | None]]:
         """Takes back what the handler emitted."""
@@ -139,29 +139,29 @@ class Held(Protocol):
         ...
 
 
-async def before(wait: Await, value: Any, attempt: Held) -> Any:
+async def before(wait: Await, value: Any, attempt: EmittingAttempt) -> Any:
     """Stands at the gate; gives the event, or what the trigger was fired with."""
     try:
         if wait.type == "event":
-            return await _event(wait, value, attempt.sleeping)
-        trigger = await attempt.sleeping.waits.trigger(
+            return await _event(wait, value, attempt.session)
+        trigger = await attempt.session.waits.trigger(
             wait.name or "await", type=wait.trigger, timeout=wait.timeout, schema=wait.schema, signed=wait.signed
         )
         if wait.announce is not None:
-            await attempt.sleeping.calls.run("await announce", wait.announce, (trigger, value), {}, None, None)
+            await attempt.session.calls.run("await announce", wait.announce, (trigger, value), {}, None, None)
         return await trigger.wait()
     except AwaitTimeout:
         if wait.on_timeout is None:
             raise
-        raise Diverted(wait.on_timeout) from None
+        raise TimeoutHandover(wait.on_timeout) from None
 
 
-async def _event(wait: Await, value: Any, sleeping: Sleeping) -> Event:
+async def _event(wait: Await, value: Any, session: DurableSession) -> Event:
     assert wait.event is not None
     match = wait.match(value) if callable(wait.match) else wait.match
     deadline: int | None = None
     while True:
-        gate = sleeping.waits.event(wait.event, match=match, timeout=wait.timeout, name=wait.name or "await")
+        gate = session.waits.event(wait.event, match=match, timeout=wait.timeout, name=wait.name or "await")
         gate.deadline = deadline
         event: Event = await gate
         if wait.where is None or _fits(wait.where, event, value):
@@ -174,19 +174,19 @@ def _fits(where: Callable[..., bool], event: Event, value: Any) -> bool:
     return bool(where(event) if code is not None and code.co_argcount == 1 else where(event, value))
 
 
-async def after(wait: Await, attempt: Held, call: Callable[[], Awaitable[Any]]) -> Any:
+async def after(wait: Await, attempt: EmittingAttempt, call: Callable[[], Awaitable[Any]]) -> Any:
     """Runs the handler once, holds what it gave and emitted, and lets time pass."""
-    sleeping = attempt.sleeping
-    slot = sleeping.calls.call("await result", "result")
+    session = attempt.session
+    slot = session.calls.call("await result", "result")
     if slot.entry is None:
         result = unpack(pack(await call(), "the result"))
         held = [[kind, unpack(data), corr] for kind, data, corr in attempt.hold_emits()]
         kept = {"result": result, "emits": held}
-        sleeping.calls.keep(slot, kept)
+        session.calls.keep(slot, kept)
     else:
         kept = unpack(bytes(slot.entry.value))
     delay = wait.delay(kept["result"]) if callable(wait.delay) else wait.delay
     assert delay is not None
-    await sleeping.waits.time(delay, name="await")
+    await session.waits.time(delay, name="await")
     attempt.give_emits([(kind, pack(data), corr) for kind, data, corr in kept["emits"]])
     return kept["result"]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..core.errors import Suspension
-from .calls import Durable, Gate, Outcome, RunCall
-from .journal import Call, Entry, Journal
+from .calls import CallOutcome, DurableCall, RunCall, WaitCall
+from .journal import Journal, JournalCall, JournalEntry
 
-Racer = Callable[[], Coroutine[Any, Any, Outcome]]
+Racer = Callable[[], Coroutine[Any, Any, CallOutcome]]
 
 
 class Course(Protocol):
@@ -19,27 +19,27 @@ class Course(Protocol):
     @property
     def journal(self) -> Journal: ...
 
-    def keep(self, call: Call, value: Any, error: str | None = None) -> Entry: ...
+    def keep(self, call: JournalCall, value: Any, error: str | None = None) -> JournalEntry: ...
 
     async def flush(self) -> None: ...
 
-    async def begin(self, calls: Sequence[Durable[Any]]) -> None: ...
+    async def begin(self, calls: Sequence[DurableCall[Any]]) -> None: ...
 
-    async def watch(self, gates: Sequence[Gate[Any]]) -> None: ...
+    async def watch(self, gates: Sequence[WaitCall[Any]]) -> None: ...
 
-    async def until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, Outcome]: ...
+    async def until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, CallOutcome]: ...
 
-    def sleep(self, waiting: Sequence[Durable[Any]]) -> Suspension: ...
+    def sleep(self, waiting: Sequence[DurableCall[Any]]) -> Suspension: ...
 
 
-class Race:
+class FirstCall:
     """One `ctx.first` of which no winner is recorded."""
 
-    def __init__(self, course: Course, calls: Mapping[str, Durable[Any]], call: Call) -> None:
+    def __init__(self, course: Course, calls: Mapping[str, DurableCall[Any]], call: JournalCall) -> None:
         self._course = course
         self._calls = calls
         self._call = call
-        self._gates = {key: one for key, one in calls.items() if isinstance(one, Gate)}
+        self._gates = {key: one for key, one in calls.items() if isinstance(one, WaitCall)}
         self._runs = {key: one for key, one in calls.items() if isinstance(one, RunCall)}
 
     async def winner(self) -> str:
@@ -59,7 +59,9 @@ class Race:
 
     def _there_already(self) -> str | None:
         """Whichever was there first; of several at once, the one that stands first."""
-        done = {key: one.opened_at if isinstance(one, Gate) else 0 for key, one in self._calls.items() if one.done()}
+        done = {
+            key: one.resolved_at if isinstance(one, WaitCall) else 0 for key, one in self._calls.items() if one.done()
+        }
         return min(done, key=lambda key: done[key], default=None)
 
     async def _functions(self) -> str:
@@ -72,7 +74,7 @@ class Race:
         if due is not None and due <= min((outcome.at for outcome in ended.values()), default=due):
             await course.begin(gates)
         there = {key: outcome.at for key, outcome in ended.items()}
-        there |= {key: gate.opened_at for key, gate in self._gates.items() if gate.done()}
+        there |= {key: gate.resolved_at for key, gate in self._gates.items() if gate.done()}
         won = min((key for key in self._calls if key in there), key=lambda key: there[key])
         if won in ended:
             self._runs[won].take(ended[won])
@@ -82,11 +84,11 @@ class Race:
         await course.flush()
         return won
 
-    def _losing_gates(self, won: str) -> list[Gate[Any]]:
+    def _losing_gates(self, won: str) -> list[WaitCall[Any]]:
         return [gate for key, gate in self._gates.items() if key != won]
 
 
-async def side_by_side(racers: Mapping[str, Racer], seconds: float | None) -> dict[str, Outcome]:
+async def side_by_side(racers: Mapping[str, Racer], seconds: float | None) -> dict[str, CallOutcome]:
     """Those that ended first, mostly one, or none if the time is over before. The others are stopped."""
     tasks = {name: asyncio.create_task(race()) for name, race in racers.items()}
     try:
@@ -96,7 +98,7 @@ async def side_by_side(racers: Mapping[str, Racer], seconds: float | None) -> di
     return {name: task.result() for name, task in tasks.items() if task in done}
 
 
-async def _stop(tasks: Iterable[asyncio.Task[Outcome]]) -> None:
+async def _stop(tasks: Iterable[asyncio.Task[CallOutcome]]) -> None:
     """Cancels what still runs and waits for its end: it may have something to tidy up. A thread cannot be cancelled,
     it is left to itself."""
     for task in tasks:

@@ -22,14 +22,14 @@ from ..ports.unit import Memo, NewEvent, NewJob, WaitChange
 MAX_CALLS = 10_000
 MAX_BYTES = 10 * 1024 * 1024
 RESULT = "!"  # what became of a wait is recorded beside what was waited for
-SAID = "~said#"
+EFFECTS = "~effects#"
 FIRED = "fired"
 SLEEPS = ("time", "event", FIRED)  # kinds of calls that a handler sleeps on
 _NAME = re.compile(r"[A-Za-z0-9_./ -]{1,100}")
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-class Entry(msgspec.Struct, omit_defaults=True):
+class JournalEntry(msgspec.Struct, omit_defaults=True):
     """A recorded call."""
 
     kind: str
@@ -39,7 +39,7 @@ class Entry(msgspec.Struct, omit_defaults=True):
     code: str | None = None  # of a place where the handler slept: the code that slept there
 
 
-class Said(msgspec.Struct, omit_defaults=True):
+class EffectCounts(msgspec.Struct, omit_defaults=True):
     """How much of what a handler says was recorded when it went to sleep: a re-run does not say it again."""
 
     emits: int = 0
@@ -47,7 +47,7 @@ class Said(msgspec.Struct, omit_defaults=True):
     kinds: list[str] = []  # of the emits, all of them
 
 
-class Kept(msgspec.Struct):
+class PendingWrites(msgspec.Struct):
     """What is to be written with the next commit, whichever that is."""
 
     memos: list[Memo] = []
@@ -59,17 +59,17 @@ class Kept(msgspec.Struct):
         return bool(self.memos or self.waits or self.events or self.jobs)
 
 
-class Call(msgspec.Struct, frozen=True):
+class JournalCall(msgspec.Struct, frozen=True):
     """One durable call: where it stands in the journal, and what is recorded of it."""
 
     key: str
     kind: str
     ord: float
-    entry: Entry | None
+    entry: JournalEntry | None
 
 
-_entry = msgspec.json.Decoder(Entry).decode
-_said = msgspec.json.Decoder(Said).decode
+_entry = msgspec.json.Decoder(JournalEntry).decode
+_said = msgspec.json.Decoder(EffectCounts).decode
 encode = msgspec.json.Encoder().encode
 
 
@@ -83,11 +83,11 @@ class Journal:
         self._code = code
         self._passed: set[str] = set()
         self._before = "its beginning"
-        self.kept = Kept()
+        self.kept = PendingWrites()
         self.urgent = False  # what is kept must be durable before anything is done with it
-        self.recorded = Said()
+        self.recorded = EffectCounts()
         self._memos = memos
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, JournalEntry] = {}
         self._size = 0
         self._counts: dict[str, int] = {}
         self._sites: dict[str, tuple[str, int]] = {}
@@ -98,7 +98,7 @@ class Journal:
     def _read(self, memos: dict[str, bytes]) -> None:
         for name, value in memos.items():
             self._size += len(value)
-            if name.startswith(SAID):
+            if name.startswith(EFFECTS):
                 said = _said(value)
                 if said.emits >= self.recorded.emits and said.sets >= self.recorded.sets:
                     self.recorded = said
@@ -110,7 +110,7 @@ class Journal:
         """Whether the handler is still on the way to where an earlier attempt had come."""
         return bool(self._ords) and self._last < self._ords[-1]
 
-    def call(self, name: str, kind: str) -> Call:
+    def call(self, name: str, kind: str) -> JournalCall:
         """The next call of a name; checks that it is the one that was recorded."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise self.broken(
@@ -120,7 +120,7 @@ class Journal:
         self._check_site(name)
         return self.call_anywhere(name, kind)
 
-    def call_anywhere(self, name: str, kind: str) -> Call:
+    def call_anywhere(self, name: str, kind: str) -> JournalCall:
         """The same for calls that are told apart by their order alone."""
         count = self._counts[name] = self._counts.get(name, 0) + 1
         key = f"{name}#{count}"
@@ -129,7 +129,7 @@ class Journal:
         if entry is None:
             self._check_limit(key)
             self._before = key
-            return Call(key, kind, self._between(), None)
+            return JournalCall(key, kind, self._between(), None)
         if entry.kind != kind:
             raise self.broken(
                 NonDeterminism,
@@ -143,13 +143,13 @@ class Journal:
                 "and let nothing but recorded values decide it (ctx.now, ctx.random, ctx.run)",
             )
         self._last, self._before = entry.ord, key
-        return Call(key, kind, entry.ord, entry)
+        return JournalCall(key, kind, entry.ord, entry)
 
-    def keep(self, call: Call, value: Any = None, *, error: str | None = None) -> Entry:
+    def keep(self, call: JournalCall, value: Any = None, *, error: str | None = None) -> JournalEntry:
         """Records a call's value with the next commit."""
         raw = msgspec.Raw(pack(value, f"{self.about}: the value of {call.key}"))
         code = self._code() if call.kind in SLEEPS else ""
-        entry = Entry(call.kind, call.ord, raw, error, code or None)
+        entry = JournalEntry(call.kind, call.ord, raw, error, code or None)
         self.memo(call.key, entry)
         self.entries[call.key] = entry
         return entry
@@ -170,7 +170,7 @@ class Journal:
     def say(self, emits: int, sets: int, kinds: list[str]) -> None:
         """Records how much has been said, if it is more than was."""
         if (emits, sets) != (self.recorded.emits, self.recorded.sets):
-            self.memo(f"{SAID}{emits}-{sets}", Said(emits, sets, kinds))
+            self.memo(f"{EFFECTS}{emits}-{sets}", EffectCounts(emits, sets, kinds))
 
     def check_emit(self, index: int, kind: str) -> bool:
         """Whether the emit of this index was recorded by an earlier attempt."""
@@ -202,9 +202,9 @@ class Journal:
         self.problem = self.problem or problem
         return problem
 
-    def take(self) -> Kept:
+    def take(self) -> PendingWrites:
         """What is to be written now; the next commit begins anew."""
-        kept, self.kept = self.kept, Kept()
+        kept, self.kept = self.kept, PendingWrites()
         self.urgent = False
         return kept
 

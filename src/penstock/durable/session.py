@@ -10,10 +10,10 @@ from ..core.clock import Clock
 from ..core.errors import AttemptCancelled, BadArgument, Suspension
 from ..core.payload import pack, unpack
 from ..ports.unit import DELIVERIES, Committed, Fenced, NewJob, Receipt, Refused, SettleWait, Unit, WaitChange
-from .call_recorder import Durables
-from .calls import Gate, tell_apart
-from .journal import RESULT, Journal, Kept
-from .wait_records import EVENT, TIME, TRIGGER, GateBody, recorded_id, step_event, trigger_event
+from .call_recorder import CallRecorder
+from .calls import WaitCall, tell_apart
+from .journal import RESULT, Journal, PendingWrites
+from .wait_records import EVENT, TIME, TRIGGER, WaitBody, recorded_wait_id, step_event, trigger_event
 from .waits import Waits
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ LOOK_BACK = "look-back"
 Submit = Callable[[Unit], Awaitable[Receipt]]
 
 
-class Sleeping:
+class DurableSession:
     """The durable side of one attempt."""
 
     def __init__(
@@ -51,15 +51,15 @@ class Sleeping:
         self._unit_id = unit_id
         self._submit = submit
         self._public_url = public_url
-        self._calls: Durables | None = None
+        self._calls: CallRecorder | None = None
         self._waits: Waits | None = None
 
     # Not cached_property: its lock costs more than what it guards.
 
     @property
-    def calls(self) -> Durables:
+    def calls(self) -> CallRecorder:
         if self._calls is None:
-            self._calls = Durables(self)
+            self._calls = CallRecorder(self)
         return self._calls
 
     @property
@@ -90,7 +90,7 @@ class Sleeping:
     async def expire(self, gate: Sequence[WaitChange]) -> None:
         await self._write(self.journal.take(), gate)
 
-    async def _write(self, kept: Kept, gate: Sequence[WaitChange]) -> None:
+    async def _write(self, kept: PendingWrites, gate: Sequence[WaitChange]) -> None:
         unit = Unit(
             self._unit_id(),
             claim=self._work.claim,
@@ -106,7 +106,7 @@ class Sleeping:
             raise AttemptCancelled("cancelled" if self._work.run_id is not None else "lease lost")
         assert isinstance(receipt, Committed)
 
-    def suspend(self, waiting: Sequence[Gate[Any]]) -> Suspension:
+    def suspend(self, waiting: Sequence[WaitCall[Any]]) -> Suspension:
         tell_apart(waiting)
         for gate in waiting:
             gate.hold()
@@ -114,14 +114,14 @@ class Sleeping:
         self.suspended = True
         return Suspension(f"{self.journal.about} waits; this exception is not to be caught")
 
-    def finish(self) -> Kept:
+    def finish(self) -> PendingWrites:
         """What is written with the attempt's end, the gates that nobody will stand before again closed."""
         for key, entry in self.journal.entries.items():
             if entry.kind in (TIME, EVENT, TRIGGER) and self.journal.recall(key + RESULT) is None:
-                id = recorded_id(entry.kind, self.journal.scope, key, unpack(bytes(entry.value)))
+                id = recorded_wait_id(entry.kind, self.journal.scope, key, unpack(bytes(entry.value)))
                 self.journal.kept.waits.append(SettleWait(id, "cancelled", lenient=True))
                 if entry.kind == TRIGGER:
-                    self.say_trigger("trigger.cancelled", id, {"reason": "the step has ended"})
+                    self.add_trigger_event("trigger.cancelled", id, {"reason": "the step has ended"})
         return self.journal.take()
 
     # What gates ask
@@ -135,9 +135,9 @@ class Sleeping:
     def job(self) -> str:
         return self._work.claim.job
 
-    def gate_body(self, key: str) -> GateBody:
+    def new_wait_body(self, key: str) -> WaitBody:
         work = self._work
-        return GateBody(key, self.now_ms, work.step, work.n, work.shown_correlation)
+        return WaitBody(key, self.now_ms, work.step, work.n, work.shown_correlation)
 
     def say(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
         work = self._work
@@ -147,8 +147,8 @@ class Sleeping:
         event = step_event(work.recorder, kind, self.run, work.step, work.n, work.shown_correlation, data, meta)
         self.journal.kept.events.append(event)
 
-    def say_trigger(self, kind: str, id: str, data: dict[str, Any]) -> None:
-        event = trigger_event(self._work.recorder, kind, id, self.run, self.gate_body(""), data)
+    def add_trigger_event(self, kind: str, id: str, data: dict[str, Any]) -> None:
+        event = trigger_event(self._work.recorder, kind, id, self.run, self.new_wait_body(""), data)
         self.journal.kept.events.append(event)
 
     def look_back(self, gate: str) -> NewJob:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
-from ..core.clock import Clock
+from ..commit.committer import Intent
+from ..commit.runtime import Runtime
 from ..core.errors import (
     BadArgument,
     BadSignature,
@@ -20,28 +19,25 @@ from ..core.errors import (
     TriggerUsed,
     UnknownTrigger,
 )
-from ..core.event_bodies import EventBodies
 from ..core.payload import pack, unpack
 from ..core.schemas import make_validator
 from ..core.signatures import verify
-from ..ports.store import Store, WaitRow
+from ..ports.store import WaitRow
 from ..ports.unit import Committed, Memo, NewWait, Unit
 from .journal import encode
 from .triggers import hash_token, new_secret, token_memo
-from .wait_records import TRIGGER, GateBody, GateResult, closing, decode_body, trigger_event
+from .wait_records import TRIGGER, WaitBody, WaitResult, decode_body, resolve_wait, trigger_event
 
 
-class Triggers:
+class TriggerCommands:
     """One-time ways into a run. Firing is one commit: the trigger's stream, the run's stream, the step that waits."""
 
-    def __init__(
-        self, store: Store, committer: Committer, recorder: EventBodies, clock: Clock, unit_id: Callable[[], str]
-    ) -> None:
-        self._store = store
-        self._committer = committer
-        self._recorder = recorder
-        self._clock = clock
-        self._unit_id = unit_id
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = runtime.store
+        self._committer = runtime.committer
+        self._bodies = runtime.bodies
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
 
     async def fire(self, token: str, payload: Any, signature: Signature | None = None) -> str:
         """Fires a trigger and gives the id of the run that goes on."""
@@ -66,15 +62,15 @@ class Triggers:
             raise TriggerUsed(f"trigger {row.id} was fired at the same moment")
         return f"{row.id}.{secret}"
 
-    async def open(self, row: WaitRow, body: GateBody, payload: Any) -> str:
+    async def open(self, row: WaitRow, body: WaitBody, payload: Any) -> str:
         """Fires a trigger that is known, whoever asks for it."""
         data = pack(payload, "the payload of a trigger")
         if body.schema is not None:
             make_validator(body.schema, f"the payload of trigger {body.name!r}")(unpack(data))
-        result = GateResult(self._clock.now_ms(), msgspec.Raw(data))
-        unit = closing(row, body, result, self._recorder, self._unit_id(), _REASONS[body.type or "api"])
+        result = WaitResult(self._clock.now_ms(), msgspec.Raw(data))
+        unit = resolve_wait(row, body, result, self._bodies, self._unit_id(), _REASONS[body.type or "api"])
         fired = trigger_event(
-            self._recorder, "trigger.fired", row.id, row.run, body, {"type": body.type, "payload": msgspec.Raw(data)}
+            self._bodies, "trigger.fired", row.id, row.run, body, {"type": body.type, "payload": msgspec.Raw(data)}
         )
         unit.events.insert(0, fired)
         receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
@@ -84,7 +80,7 @@ class Triggers:
             raise TriggerUsed(f"trigger {row.id} was fired by another call at the same moment")
         return row.run
 
-    async def _find(self, token: str) -> tuple[WaitRow, GateBody]:
+    async def _find(self, token: str) -> tuple[WaitRow, WaitBody]:
         if not isinstance(token, str):
             raise BadArgument(f"token={token!r}: give the token of a trigger, or its URL, as a text")
         id, _, secret = token.rpartition("/")[2].partition(".")
@@ -110,7 +106,7 @@ class Triggers:
         if row.due is not None and row.due <= self._clock.now_ms():
             raise problems["expired"]
 
-    def _check_signature(self, body: GateBody, payload: Any, signature: Signature | None) -> None:
+    def _check_signature(self, body: WaitBody, payload: Any, signature: Signature | None) -> None:
         if body.signed is None:
             return
         secret = os.environ.get(body.signed)

@@ -9,17 +9,17 @@ from typing import Any
 
 from ..core.payload import unpack
 from ..ports.unit import NewWait
-from .call_recorder import Durables
-from .calls import Gate
-from .journal import FIRED, RESULT, Call, encode
-from .wait_records import TRIGGER, GateBody, GateResult, decode_result, gate_id
-from .wait_session import Sleeper, expire, late, timeout_of
+from .call_recorder import CallRecorder
+from .calls import WaitCall
+from .journal import FIRED, RESULT, JournalCall, encode
+from .wait_records import TRIGGER, WaitBody, WaitResult, decode_result, wait_id
+from .wait_session import WaitSession, expire, late, timeout_of
 
 
-class TriggerGate(Gate[Any]):
+class TriggerWait(WaitCall[Any]):
     """`t.wait()`: opened by whoever has the token. It may be awaited again and again."""
 
-    def __init__(self, calls: Durables, trigger: Trigger, call: Call) -> None:
+    def __init__(self, calls: CallRecorder, trigger: Trigger, call: JournalCall) -> None:
         super().__init__(calls, f"the trigger {trigger.name!r}")
         self._trigger = trigger
         self._call = call
@@ -35,7 +35,7 @@ class TriggerGate(Gate[Any]):
         return self._trigger._due
 
     @property
-    def opened_at(self) -> int:
+    def resolved_at(self) -> int:
         assert self._trigger._result is not None
         return self._trigger._result.at
 
@@ -62,18 +62,20 @@ class TriggerGate(Gate[Any]):
 class Trigger:
     """A one-time way to resume this step from outside: `id`, `url`, and `wait()` for what is sent to it."""
 
-    def __init__(self, calls: Durables, sleeper: Sleeper, call: Call, body: GateBody, timeout_ms: int | None) -> None:
+    def __init__(
+        self, calls: CallRecorder, session: WaitSession, call: JournalCall, body: WaitBody, timeout_ms: int | None
+    ) -> None:
         self.name = str(body.name)
-        self.id = gate_id(TRIGGER, sleeper.journal.scope, call.key)
+        self.id = wait_id(TRIGGER, session.journal.scope, call.key)
         self._calls = calls
-        self._sleeper = sleeper
-        self._journal = sleeper.journal
+        self._session = session
+        self._journal = session.journal
         self._call = call
         self._body = body
         self._timeout = timeout_ms
         self._token: str | None = None
         self._opened: dict[str, Any] | None = None
-        self._result: GateResult | None = None
+        self._result: WaitResult | None = None
         self._read()
 
     def _read(self) -> None:
@@ -99,11 +101,11 @@ class Trigger:
     @property
     def url(self) -> str:
         """Where to POST to, made of the setting `public_url`."""
-        return self._sleeper.url(self.token)
+        return self._session.url(self.token)
 
-    def wait(self) -> TriggerGate:
+    def wait(self) -> TriggerWait:
         """Sleeps until the trigger is fired and gives what was sent with it; raises AwaitTimeout when it is late."""
-        return TriggerGate(self._calls, self, self._calls.call_anywhere(f"{self.name}?", FIRED))
+        return TriggerWait(self._calls, self, self._calls.call_anywhere(f"{self.name}?", FIRED))
 
     async def register(self) -> None:
         """Opens the gate at once: the handler is about to tell its address to someone."""
@@ -114,7 +116,7 @@ class Trigger:
         self._calls.keep(self._call, self._opened)
         self._token = self._mint()
         said = {"type": self._body.type, "name": self.name, **timeout_of(self._timeout)}
-        self._sleeper.say_trigger("trigger.registered", self.id, said)
+        self._session.add_trigger_event("trigger.registered", self.id, said)
         await self._calls.flush()
 
     def _mint(self) -> str:
@@ -133,28 +135,28 @@ class Trigger:
         self._body.tokens = self._hashes()
         self._body.at = self._opened["at"]
         return NewWait(
-            self.id, self._sleeper.run, self._journal.scope, TRIGGER, encode(self._body), self._due, self._sleeper.job
+            self.id, self._session.run, self._journal.scope, TRIGGER, encode(self._body), self._due, self._session.job
         )
 
     async def _look(self) -> None:
         if self._result is None and self._due is not None and self._due <= self._calls.now_ms:
             assert self._opened is not None
-            await expire(self._sleeper, self, self._gate(), self._opened["at"])
+            await expire(self._session, self, self._gate(), self._opened["at"])
 
-    def settle(self, result: GateResult) -> None:
+    def settle(self, result: WaitResult) -> None:
         self._result = result
         self._journal.memo(self._call.key + RESULT, result)
 
     def _hold(self) -> None:
         self._journal.kept.waits.append(self._gate())
         said = {"wait": self._call.key, "triggerId": self.id, "triggerType": self._body.type, "name": self.name}
-        self._sleeper.say("step.await.trigger", {**said, **timeout_of(self._timeout)}, self.id)
+        self._session.say("step.await.trigger", {**said, **timeout_of(self._timeout)}, self.id)
 
 
 class PendingTrigger:
     """`ctx.wait.trigger(…)` before it is awaited."""
 
-    def __init__(self, calls: Durables, trigger: Trigger) -> None:
+    def __init__(self, calls: CallRecorder, trigger: Trigger) -> None:
         self._calls = calls
         self._trigger = trigger
 

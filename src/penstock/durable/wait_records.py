@@ -17,7 +17,7 @@ TIME, EVENT, TRIGGER = "time", "event", "trigger"
 TIME_OF_RUN = 13  # characters of a UUIDv7 that are its time
 
 
-class GateBody(msgspec.Struct, omit_defaults=True, rename="camel"):
+class WaitBody(msgspec.Struct, omit_defaults=True, rename="camel"):
     """What a gate says of itself."""
 
     key: str  # the durable call it belongs to
@@ -35,7 +35,7 @@ class GateBody(msgspec.Struct, omit_defaults=True, rename="camel"):
     signed: str | None = None
 
 
-class GateResult(msgspec.Struct, omit_defaults=True):
+class WaitResult(msgspec.Struct, omit_defaults=True):
     """What became of a gate."""
 
     at: int
@@ -44,31 +44,33 @@ class GateResult(msgspec.Struct, omit_defaults=True):
     ref: str | None = None  # the event that opened it
 
 
-decode_body = msgspec.json.Decoder(GateBody).decode
-decode_result = msgspec.json.Decoder(GateResult).decode
+decode_body = msgspec.json.Decoder(WaitBody).decode
+decode_result = msgspec.json.Decoder(WaitResult).decode
 
 
-def gate_id(kind: str, scope: str, key: str) -> str:
+def wait_id(kind: str, scope: str, key: str) -> str:
     """A gate's id: the same however often the handler comes to it."""
     return f"{kind[0]}-{digest(f'{scope} {key}'.encode())}"
 
 
-def ordered_id(kind: str, scope: str, key: str) -> str:
+def sortable_wait_id(kind: str, scope: str, key: str) -> str:
     """The same, but gates of runs that began together lie together: those who sleep together mostly wake together, and
     a store then writes few pages. It is recorded with what opened the gate; one that is not has the other id."""
     return f"{kind[0]}-{scope[:TIME_OF_RUN]}-{digest(f'{scope} {key}'.encode())}"
 
 
-def recorded_id(kind: str, scope: str, key: str, opened: dict[str, Any]) -> str:
+def recorded_wait_id(kind: str, scope: str, key: str, opened: dict[str, Any]) -> str:
     """The id of a gate of which it is recorded how it was opened."""
-    return opened.get("id") or gate_id(kind, scope, key)
+    return opened.get("id") or wait_id(kind, scope, key)
 
 
 def event_ref(stream: str, id: str) -> str:
     return f"{stream}@{id}"
 
 
-def closing(row: WaitRow, body: GateBody, result: GateResult, recorder: EventBodies, unit_id: str, reason: str) -> Unit:
+def resolve_wait(
+    row: WaitRow, body: WaitBody, result: WaitResult, recorder: EventBodies, unit_id: str, reason: str
+) -> Unit:
     """The unit that opens a gate from outside: its result, `step.resumed`, and the step that waits is woken."""
     said = {"wait": body.key, "reason": reason, "awaitDuration": max(result.at - body.at, 0)}
     meta = {"awaitType": row.kind, **({"triggerId": row.id} if row.kind == TRIGGER else {})}
@@ -100,7 +102,7 @@ def step_event(
 
 
 def trigger_event(
-    recorder: EventBodies, kind: str, id: str, run: str, body: GateBody, data: dict[str, Any]
+    recorder: EventBodies, kind: str, id: str, run: str, body: WaitBody, data: dict[str, Any]
 ) -> NewEvent:
     """An event of a trigger, on its own stream."""
     raw = msgspec.Raw(encode(data))

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 from ..core.durations import show_ms
 from ..core.errors import AwaitTimeout
 from ..ports.unit import NewJob, NewWait, SettleWait, WaitChange
-from .call_recorder import Recorder
-from .wait_records import TRIGGER, GateBody, GateResult, decode_body
+from .call_recorder import CallSession
+from .wait_records import TRIGGER, WaitBody, WaitResult, decode_body
 
 
-class Sleeper(Recorder, Protocol):
+class WaitSession(CallSession, Protocol):
     """The attempt, as waits see it."""
 
     @property
@@ -21,7 +21,7 @@ class Sleeper(Recorder, Protocol):
     @property
     def job(self) -> str: ...
 
-    def gate_body(self, key: str) -> GateBody:
+    def new_wait_body(self, key: str) -> WaitBody:
         """A gate's words, as far as the attempt knows them."""
         ...
 
@@ -29,7 +29,7 @@ class Sleeper(Recorder, Protocol):
         """Keeps an event of the step for the next commit."""
         ...
 
-    def say_trigger(self, kind: str, id: str, data: dict[str, Any]) -> None:
+    def add_trigger_event(self, kind: str, id: str, data: dict[str, Any]) -> None:
         """Keeps an event on a trigger's own stream."""
         ...
 
@@ -46,20 +46,20 @@ class Sleeper(Recorder, Protocol):
 
 
 class _Settles(Protocol):
-    def settle(self, result: GateResult) -> None: ...
+    def settle(self, result: WaitResult) -> None: ...
 
 
-async def expire(sleeper: Sleeper, call: _Settles, gate: NewWait, opened: int) -> None:
+async def expire(session: WaitSession, call: _Settles, gate: NewWait, opened: int) -> None:
     """Gives up on a gate: recorded before the handler hears of it, so that nothing opens it any more."""
-    now, trigger = sleeper.now_ms, gate.kind == TRIGGER
-    call.settle(GateResult(now, timeout=True))
+    now, trigger = session.now_ms, gate.kind == TRIGGER
+    call.settle(WaitResult(now, timeout=True))
     said = {"wait": decode_body(gate.body).key, "awaitType": gate.kind, "duration": now - opened}
-    sleeper.say("step.await.timeout", said, gate.id if trigger else None)
+    session.say("step.await.timeout", said, gate.id if trigger else None)
     if trigger:
-        sleeper.say_trigger("trigger.timeout", gate.id, {"duration": now - opened})
+        session.add_trigger_event("trigger.timeout", gate.id, {"duration": now - opened})
     # It is opened once more first: it may never have been held, or have been cancelled when the run had ended and was
     # sent back to work. If something else has closed it, that refuses the unit.
-    await sleeper.expire([gate, SettleWait(gate.id, "expired", lenient=True)])
+    await session.expire([gate, SettleWait(gate.id, "expired", lenient=True)])
 
 
 def late(name: str, opened: Mapping[str, Any] | None) -> AwaitTimeout:

@@ -15,32 +15,32 @@ from ..core.events import Event, check_kind
 from ..core.json_match import index_key
 from ..core.payload import pack, to_plain, unpack
 from ..ports.unit import NewWait, SettleWait
-from .call_recorder import Durables
-from .calls import Gate
-from .journal import RESULT, Call, encode
+from .call_recorder import CallRecorder
+from .calls import WaitCall
+from .journal import RESULT, JournalCall, encode
 from .triggers import PendingTrigger, Trigger
-from .wait_records import EVENT, TIME, TRIGGER, GateBody, GateResult, decode_result, ordered_id, recorded_id
-from .wait_session import Sleeper, expire, late, timeout_of
+from .wait_records import EVENT, TIME, TRIGGER, WaitBody, WaitResult, decode_result, recorded_wait_id, sortable_wait_id
+from .wait_session import WaitSession, expire, late, timeout_of
 
 T = TypeVar("T")
 TriggerType = Literal["webhook", "user", "api"]
 _event = msgspec.json.Decoder(Event).decode
 
 
-class _Recorded(Gate[T]):
+class _Recorded(WaitCall[T]):
     """A gate whose opening is a call of its own in the journal."""
 
     kind = ""
 
-    def __init__(self, calls: Durables, sleeper: Sleeper, call: Call) -> None:
+    def __init__(self, calls: CallRecorder, session: WaitSession, call: JournalCall) -> None:
         super().__init__(calls, call.key)
-        self._sleeper = sleeper
+        self._session = session
         self._call = call
-        self._journal = sleeper.journal
+        self._journal = session.journal
         recorded = unpack(bytes(call.entry.value)) if call.entry is not None else None
         self._opened: dict[str, Any] | None = recorded
         found = self._journal.recall(call.key + RESULT)
-        self._result: GateResult | None = decode_result(found) if found is not None else None
+        self._result: WaitResult | None = decode_result(found) if found is not None else None
 
     def done(self) -> bool:
         return self._result is not None
@@ -48,14 +48,14 @@ class _Recorded(Gate[T]):
     @property
     def _id(self) -> str:
         assert self._opened is not None
-        return recorded_id(self.kind, self._journal.scope, self._call.key, self._opened)
+        return recorded_wait_id(self.kind, self._journal.scope, self._call.key, self._opened)
 
     @property
     def due(self) -> int | None:
         return self._opened["due"] if self._opened is not None else None
 
     @property
-    def opened_at(self) -> int:
+    def resolved_at(self) -> int:
         assert self._result is not None
         return self._result.at
 
@@ -63,29 +63,29 @@ class _Recorded(Gate[T]):
         if self._opened is not None and self._result is None:
             self._journal.kept.waits.append(SettleWait(self._id, "cancelled", lenient=True))
 
-    def _settle(self, result: GateResult) -> None:
+    def _settle(self, result: WaitResult) -> None:
         self._result = result
         self._journal.memo(self._call.key + RESULT, result)
 
-    def _body(self) -> GateBody:
+    def _body(self) -> WaitBody:
         assert self._opened is not None
-        body = self._sleeper.gate_body(self._call.key)
+        body = self._session.new_wait_body(self._call.key)
         body.at = self._opened["at"]
         return body
 
     def _open(self, due: int | None) -> None:
-        id = ordered_id(self.kind, self._journal.scope, self._call.key)
+        id = sortable_wait_id(self.kind, self._journal.scope, self._call.key)
         self._opened = {"at": self._calls.now_ms, "due": due, "id": id}
         self._calls.keep(self._call, self._opened)
 
 
-class TimeGate(_Recorded[None]):
+class TimeWait(_Recorded[None]):
     """Opens by itself."""
 
     kind = TIME
 
-    def __init__(self, calls: Durables, sleeper: Sleeper, call: Call, until: Callable[[], int]) -> None:
-        super().__init__(calls, sleeper, call)
+    def __init__(self, calls: CallRecorder, session: WaitSession, call: JournalCall, until: Callable[[], int]) -> None:
+        super().__init__(calls, session, call)
         self._until = until
 
     async def begin(self) -> None:
@@ -94,11 +94,11 @@ class TimeGate(_Recorded[None]):
         assert self._opened is not None
         due, now = self._opened["due"], self._calls.now_ms
         if self._result is None and due <= now:
-            self._settle(GateResult(due))
+            self._settle(WaitResult(due))
             if self._call.entry is not None:  # it was slept on
                 self._journal.kept.waits.append(SettleWait(self._id, "resolved", lenient=True))
                 said = {"wait": self.name, "reason": "Time reached", "awaitDuration": now - self._opened["at"]}
-                self._sleeper.say("step.resumed", said)
+                self._session.say("step.resumed", said)
 
     def result(self) -> None:
         return None
@@ -107,21 +107,28 @@ class TimeGate(_Recorded[None]):
         assert self.due is not None
         body = self._body()
         gate = NewWait(
-            self._id, self._sleeper.run, self._journal.scope, TIME, encode(body), self.due, self._sleeper.job
+            self._id, self._session.run, self._journal.scope, TIME, encode(body), self.due, self._session.job
         )
         self._journal.kept.waits.append(gate)
-        self._sleeper.say("step.await.time", {"wait": self.name, "resumeAt": iso(self.due)})
+        self._session.say("step.await.time", {"wait": self.name, "resumeAt": iso(self.due)})
 
 
-class EventGate(_Recorded[Event]):
+class EventWait(_Recorded[Event]):
     """Opened by an event of a kind that holds what it asks for."""
 
     kind = EVENT
 
     def __init__(
-        self, calls: Durables, sleeper: Sleeper, call: Call, event: str, match: Any, timeout_ms: int | None, past: bool
+        self,
+        calls: CallRecorder,
+        session: WaitSession,
+        call: JournalCall,
+        event: str,
+        match: Any,
+        timeout_ms: int | None,
+        past: bool,
     ) -> None:
-        super().__init__(calls, sleeper, call)
+        super().__init__(calls, session, call)
         self._event = self.topic = event
         self._match = match
         self._timeout = timeout_ms
@@ -134,9 +141,9 @@ class EventGate(_Recorded[Event]):
             due = now + self._timeout if self._timeout is not None else None
             self._open(due if self.deadline is None else self.deadline)
         elif self._result is None and self.due is not None and self.due <= now:
-            await expire(self._sleeper, self, self._gate(), self._opened["at"])
+            await expire(self._session, self, self._gate(), self._opened["at"])
 
-    def settle(self, result: GateResult) -> None:
+    def settle(self, result: WaitResult) -> None:
         self._settle(result)
 
     def result(self) -> Event:
@@ -148,13 +155,13 @@ class EventGate(_Recorded[Event]):
     def hold(self) -> None:
         self.watch()
         said = {"wait": self.name, "eventKind": self._event, "match": self._match, **timeout_of(self._timeout)}
-        self._sleeper.say("step.await.event", said)
+        self._session.say("step.await.event", said)
 
     def watch(self) -> None:
         kept = self._journal.kept
         kept.waits.append(self._gate())
         if self._past:
-            kept.jobs.append(self._sleeper.look_back(self._id))
+            kept.jobs.append(self._session.look_back(self._id))
 
     def forgo(self) -> None:
         if self._result is None:
@@ -162,14 +169,14 @@ class EventGate(_Recorded[Event]):
             self.let_go()
 
     def _gate(self) -> NewWait:
-        sleeper, scope = self._sleeper, self._journal.scope
+        session, scope = self._session, self._journal.scope
         body = self._body()
         body.match = self._match
         body.taken = self._taken()
         body.shared = self.shared
         filed = index_key(self._match)
         return NewWait(
-            self._id, sleeper.run, scope, EVENT, encode(body), self.due, sleeper.job, self._event, filed
+            self._id, session.run, scope, EVENT, encode(body), self.due, session.job, self._event, filed
         )  # fmt: skip
 
     def _taken(self) -> list[str]:
@@ -181,18 +188,18 @@ class EventGate(_Recorded[Event]):
 class Waits:
     """The gates a handler can stand before."""
 
-    def __init__(self, calls: Durables, sleeper: Sleeper) -> None:
+    def __init__(self, calls: CallRecorder, session: WaitSession) -> None:
         self._calls = calls
-        self._sleeper = sleeper
+        self._session = session
 
-    def time(self, until: Duration | datetime, *, name: str = "time") -> TimeGate:
+    def time(self, until: Duration | datetime, *, name: str = "time") -> TimeWait:
         """Sleeps for a time (`"1h"`), or until a moment. Nothing is held meanwhile."""
         call = self._calls.call(name, TIME)
 
         def when() -> int:
             return datetime_ms(until) if isinstance(until, datetime) else self._calls.now_ms + to_ms(until)
 
-        return TimeGate(self._calls, self._sleeper, call, when)
+        return TimeWait(self._calls, self._session, call, when)
 
     def event(
         self,
@@ -202,7 +209,7 @@ class Waits:
         timeout: Duration | None = None,
         name: str | None = None,
         past: bool = True,
-    ) -> EventGate:
+    ) -> EventWait:
         """Sleeps until an event of a kind comes, from any run or from outside, whose data contains `match`.
 
         An event that came since the run began counts too, unless this step has had it already or `past` is False.
@@ -214,7 +221,7 @@ class Waits:
         calls = self._calls
         call = calls.call(name, EVENT) if name is not None else calls.call_anywhere(kind, EVENT)
         limit = to_ms(timeout) if timeout is not None else None
-        return EventGate(self._calls, self._sleeper, call, kind, pattern, limit, past)
+        return EventWait(self._calls, self._session, call, kind, pattern, limit, past)
 
     def trigger(
         self,
@@ -232,9 +239,9 @@ class Waits:
         if type not in ("webhook", "user", "api"):
             raise BadArgument(f"type={type!r}: a trigger is a 'webhook', a 'user' or an 'api' one")
         call = self._calls.call(name, TRIGGER)
-        body = self._sleeper.gate_body(call.key)
+        body = self._session.new_wait_body(call.key)
         body.name, body.type, body.signed = name, type, signed
         body.schema = to_plain(dict(schema), f"the schema of trigger {name!r}") if schema is not None else None
         pack(body.schema, f"the schema of trigger {name!r}")
         limit = to_ms(timeout) if timeout is not None else None
-        return PendingTrigger(self._calls, Trigger(self._calls, self._sleeper, call, body, limit))
+        return PendingTrigger(self._calls, Trigger(self._calls, self._session, call, body, limit))

@@ -10,21 +10,20 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import Intent
+from ..commit.runtime import Runtime
 from ..context.context import Context
-from ..core.clock import Clock
 from ..core.errors import HandlerError, NotFound, PayloadError, PenstockError, Permanent, RunError
-from ..core.event_bodies import EventBodies
 from ..core.events import Event, event_of
 from ..core.ids import digest
 from ..core.json_match import contains, index_keys
 from ..core.retry import Backoff, RetryPolicy
 from ..durable.journal import encode
 from ..durable.session import LOOK_BACK
-from ..durable.wait_records import EVENT, GateBody, GateResult, closing, decode_body, event_ref
+from ..durable.wait_records import EVENT, WaitBody, WaitResult, decode_body, event_ref, resolve_wait
 from ..handlers.handler import Handler
 from ..jobs.engine import JobWork, QuietWork
-from ..ports.store import Store, WaitRow
+from ..ports.store import WaitRow
 from ..ports.unit import DELIVER, DELIVERIES, EMIT, Claim, Completed, Receipt, Refused, Released, Unit
 from ..worker.outcomes import Failure, Stopped, Success
 
@@ -78,19 +77,16 @@ class Deliveries:
 
     def __init__(
         self,
-        store: Store,
-        committer: Committer,
-        recorder: EventBodies,
-        clock: Clock,
-        unit_id: Callable[[], str],
+        runtime: Runtime,
         start_flow: StartFlow,
         emit_to: EmitTo,
     ) -> None:
-        self._store = store
-        self._committer = committer
-        self._recorder = recorder
-        self._clock = clock
-        self._unit_id = unit_id
+        self._runtime = runtime
+        self._store = runtime.store
+        self._committer = runtime.committer
+        self._bodies = runtime.bodies
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
         self._start_flow = start_flow
         self._opening: Opening = {}
         self._emit_to = emit_to
@@ -103,7 +99,7 @@ class Deliveries:
         handler = self._handlers.get(claim.name)
         if handler is None:
             raise PenstockError(f"queue {DELIVERIES} is the engine's own and has no job {claim.name!r}")
-        return DeliveryWork(claim, handler, self._recorder, self._clock, self._unit_id, self._opening)
+        return DeliveryWork(self._runtime, claim, handler, self._opening)
 
     async def deliver(self, payload: dict[str, Any], ctx: Context) -> None:
         """Opens every gate that waits for an event, or for one of several that were committed together."""
@@ -155,7 +151,7 @@ class Deliveries:
                 others[one.cursor].append(partial(self._offer, row, body, one))
         return opening, list(others.values())
 
-    async def _offer(self, row: WaitRow, body: GateBody, told: Told) -> None:
+    async def _offer(self, row: WaitRow, body: WaitBody, told: Told) -> None:
         event, stream = told.event, told.stream
         if row.kind == EVENT:
             await self._open(row, body, event, stream)
@@ -176,7 +172,7 @@ class Deliveries:
         if row is None or row.state != "pending" or row.topic is None:
             return
         body = decode_body(row.body)
-        begun = self._recorder.flow(row.run)
+        begun = self._bodies.flow(row.run)
         after: str | None = None
         while items := await self._store.events_by_kind(row.topic, since=begun, after=after, limit=PAGE):
             for item in items:
@@ -196,20 +192,20 @@ class Deliveries:
             # The run ended meanwhile, or never began: a dead letter says so.
             raise Permanent(f"{payload['kind']!r} cannot be told to run {payload['run']!r}: {problem}") from problem
 
-    def _fits(self, body: GateBody, event: Event, stream: str) -> bool:
+    def _fits(self, body: WaitBody, event: Event, stream: str) -> bool:
         if event_ref(stream, event.id) in body.taken:
             return False
         return contains(event.data, body.match) if body.match else True
 
-    async def _open(self, row: WaitRow, body: GateBody, event: Event, stream: str) -> Receipt:
+    async def _open(self, row: WaitRow, body: WaitBody, event: Event, stream: str) -> Receipt:
         unit = self._unit(row, body, event, stream)
         if body.shared:
             unit.once_key = _once(row, stream, event.id)
         return await self._submit(unit)
 
-    def _unit(self, row: WaitRow, body: GateBody, event: Event, stream: str) -> Unit:
-        result = GateResult(self._clock.now_ms(), msgspec.Raw(encode(event)), ref=event_ref(stream, event.id))
-        return closing(row, body, result, self._recorder, self._unit_id(), "Event received")
+    def _unit(self, row: WaitRow, body: WaitBody, event: Event, stream: str) -> Unit:
+        result = WaitResult(self._clock.now_ms(), msgspec.Raw(encode(event)), ref=event_ref(stream, event.id))
+        return resolve_wait(row, body, result, self._bodies, self._unit_id(), "Event received")
 
     async def _submit(self, unit: Unit) -> Receipt:
         """Refused when something else was first, or the run is over: then there is nothing to do."""
@@ -224,14 +220,12 @@ class DeliveryWork(QuietWork):
 
     def __init__(
         self,
+        runtime: Runtime,
         claim: Claim,
         handler: Handler,
-        recorder: EventBodies,
-        clock: Clock,
-        unit_id: Callable[[], str],
         opening: Opening,
     ) -> None:
-        super().__init__(claim, handler, recorder, clock, unit_id)
+        super().__init__(runtime, claim, handler)
         self._opening = opening
 
     def _found(self) -> list[Unit]:

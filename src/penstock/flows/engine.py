@@ -8,18 +8,17 @@ from typing import Any
 import msgspec
 
 from ..commit.committer import Intent
-from ..core.clock import Clock, iso
+from ..commit.runtime import Runtime
+from ..core.clock import iso
 from ..core.errors import UndeclaredEvent, UnknownStep
-from ..core.event_bodies import EventBodies
 from ..core.events import Body
 from ..core.payload import unpack
 from ..handlers.handler import Handler
-from ..handlers.registry import Flow, Registry
+from ..handlers.registry import Flow
 from ..handlers.trigger_table import TriggerTable
 from ..handlers.trigger_table import decode as decode_table
 from ..jobs.dead_letters import letter
 from ..jobs.engine import unknown_handler
-from ..ports.store import State
 from ..ports.unit import (
     Cancelled,
     Claim,
@@ -50,20 +49,16 @@ class FlowEngine:
 
     def __init__(
         self,
-        registry: Callable[[], Registry],
-        state: State,
-        recorder: EventBodies,
-        clock: Clock,
-        unit_id: Callable[[], str],
+        runtime: Runtime,
         public_url: str = "",
     ) -> None:
-        self._registry = registry
-        self._state = state
+        self.runtime = runtime
+        self._registry = runtime.registry
         self._tables: dict[str, TriggerTable] = {}
         self.versions = Versions()
-        self.recorder = recorder
-        self.clock = clock
-        self.unit_id = unit_id
+        self.bodies = runtime.bodies
+        self.clock = runtime.clock
+        self.new_unit_id = runtime.new_unit_id
         self.public_url = public_url
 
     async def open(self, claim: Claim) -> StepWork:
@@ -96,7 +91,7 @@ class FlowEngine:
             return flow.table if flow is not None else TriggerTable(record.flow, "", {})
         known = self._tables.get(record.table)
         if known is None:
-            row = await self._state.state(table_key(record.table))
+            row = await self.runtime.store.state(table_key(record.table))
             known = decode_table(row.value) if row is not None else TriggerTable(record.flow, "", {})
             self._tables[record.table] = known
         return known
@@ -114,7 +109,7 @@ class FlowEngine:
         return Decider(run, record, table, routing, self.clock.now_ms(), MAX_STEPS)
 
     def assembler(self, run: str, record: RunRecord, table: TriggerTable) -> Assembler:
-        return Assembler(run, table, self._registry().flows.get(record.flow), self.recorder, self.clock.now_ms())
+        return Assembler(run, table, self._registry().flows.get(record.flow), self.bodies, self.clock.now_ms())
 
 
 def table_key(fingerprint: str) -> str:
@@ -146,8 +141,8 @@ class StepWork:
         self.run_id: str | None = claim.run
         self.subject: str | None = None
         self.shown_correlation = record.shown_correlation(claim.run)
-        self.recorder = engine.recorder
-        self.stream = engine.recorder.flow(claim.run)
+        self.recorder = engine.bodies
+        self.stream = engine.bodies.flow(claim.run)
         self.flow: str | None = record.flow
         self.step: str | None = claim.name
         self.n = n
@@ -200,7 +195,7 @@ class StepWork:
             outcome: Outcome = Cancelled(stopped.reason) if over and stopped.reason != SHUTDOWN else Released()
             said = [] if over or stopped.reason != SHUTDOWN else stopped.spoken.frames
             events = [NewEvent(self.stream, body) for body in said]
-            return Unit(self._engine.unit_id(), claim=self.claim, outcome=outcome, events=events)
+            return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=outcome, events=events)
 
         return self._waiting(build)
 
@@ -212,11 +207,17 @@ class StepWork:
 
         def build(_version: int, data: bytes | None) -> Unit:
             if data is None or records.decode(data).closed:
-                return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
+                return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
             return Unit(
-                self._engine.unit_id(), claim=self.claim, outcome=Released(hold_until=until), events=events, jobs=kept.jobs,
-                memos=kept.memos, waits=kept.waits, progress=limited.spoken.progress,
-            )  # fmt: skip
+                self._engine.new_unit_id(),
+                claim=self.claim,
+                outcome=Released(hold_until=until),
+                events=events,
+                jobs=kept.jobs,
+                memos=kept.memos,
+                waits=kept.waits,
+                progress=limited.spoken.progress,
+            )
 
         return self._waiting(build)
 
@@ -248,14 +249,14 @@ class StepWork:
             record = self._record(data)
             if record is None or record.closed:
                 # Cancelled meanwhile: the job ends, the run is not touched.
-                return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
+                return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
             assembler = self._engine.assembler(self._run, record, self._table)
             decision = decide(self._engine.decider(self._run, record, self._table))
             said = assembler.events(decision) if decision is not None else []
             # What a handler emitted comes before what it then waits for, and after what it had waited for.
             later = [*said, *kept.events] if isinstance(ending, Waiting) else [*kept.events, *said]
             return Unit(
-                self._engine.unit_id(),
+                self._engine.new_unit_id(),
                 claim=self.claim,
                 outcome=outcome,
                 run=assembler.run_write(decision, version) if decision is not None else None,
@@ -300,7 +301,7 @@ class LeftWork(StepWork):
 
         def build(_version: int, data: bytes | None) -> Unit:
             if data is None or records.decode(data).closed:
-                return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
-            return Unit(self._engine.unit_id(), claim=self.claim, outcome=Released(due), events=[returned])
+                return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
+            return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Released(due), events=[returned])
 
         return self._waiting(build)

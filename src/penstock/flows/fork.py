@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import Intent
 from ..core.errors import CannotFork
 from ..core.events import RESERVED, Body, Event
 from ..core.ids import event_seq
 from ..core.redaction import HIDDEN
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import encode as encode_table
-from ..ports.store import RunRow, Store
+from ..ports.store import RunRow
 from ..ports.unit import Committed, Conflict, NewEvent, Receipt, StateWrite, Unit
 from .decide import Decider, Decision, Emission, Ended, Start
 from .engine import FlowEngine, table_key
@@ -153,10 +153,10 @@ class Past:
 class Forks:
     """Makes runs out of the past of others."""
 
-    def __init__(self, engine: FlowEngine, committer: Committer, store: Store) -> None:
+    def __init__(self, engine: FlowEngine) -> None:
         self._engine = engine
-        self._committer = committer
-        self._store = store
+        self._committer = engine.runtime.committer
+        self._store = engine.runtime.store
 
     async def fork(self, row: RunRow, at: str, new: str, flow: Flow) -> None:
         """Begins the run `new` as `row` was just after the event `at`; does nothing if it has done so before."""
@@ -166,7 +166,7 @@ class Forks:
         pin = past.record.table
         if pin is not None:
             state.append(StateWrite(table_key(pin), encode_table(flow.table)))
-        unit_id = self._engine.unit_id()
+        unit_id = self._engine.new_unit_id()
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
             return (
@@ -178,7 +178,7 @@ class Forks:
             await self._check_same(row.id, events[-1].id, new)
 
     async def _events(self, run: str, at: str) -> list[Event]:
-        stream, last = self._engine.recorder.flow(run), event_seq(at)
+        stream, last = self._engine.bodies.flow(run), event_seq(at)
         events: list[Event] = []
         while page := await self._store.read(
             stream, after=events[-1].id if events else None, before=f"0-{last + 1}", limit=1000
@@ -227,7 +227,7 @@ class Forks:
         return writes
 
     def _unit(self, unit_id: str, past: Past, old: str, at: str, new: str, flow: Flow, state: list[StateWrite]) -> Unit:
-        record, stream = past.record, self._engine.recorder.flow(new)
+        record, stream = past.record, self._engine.bodies.flow(new)
         data: dict[str, Any] = {"from": old, "at": at, "status": record.status}
         if record.version is not None:
             data["version"] = record.version
@@ -235,7 +235,7 @@ class Forks:
         decision = Decision(record, [forked], list(past.open.values()))
         assembler = self._engine.assembler(new, record, flow.table)
         # The copies are told to nobody: whoever waited for those events has had them.
-        copies = [NewEvent(stream, self._engine.recorder.encode(_copy(event, old))) for event in past.copied]
+        copies = [NewEvent(stream, self._engine.bodies.encode(_copy(event, old))) for event in past.copied]
         return Unit(
             unit_id,
             run=assembler.run_write(decision, 0),
@@ -246,7 +246,7 @@ class Forks:
 
     async def _check_same(self, old: str, at: str, new: str) -> None:
         wanted, after = (old, at), None
-        while page := await self._store.read(self._engine.recorder.flow(new), after=after, limit=1000):
+        while page := await self._store.read(self._engine.bodies.flow(new), after=after, limit=1000):
             after = page[-1].id
             forks = [event.data for event in page if event.kind == "flow.forked" and isinstance(event.data, dict)]
             if any((fork.get("from"), fork.get("at")) == wanted for fork in forks):

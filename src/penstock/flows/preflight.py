@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from typing import cast
 
 import msgspec
 
 from ..commit.committer import Committer
-from ..core.clock import Clock
 from ..core.errors import PayloadError, UnknownFlow, UnknownStep, VersionMismatch
 from ..core.payload import unpack
-from ..handlers.registry import Registry
 from ..ports.runner import Runner
-from ..ports.store import State
 from ..ports.unit import Claim
 from ..worker.outcomes import Failure
 from ..worker.replay_check import Rehearsal
@@ -46,14 +42,12 @@ class Trouble(msgspec.Struct, frozen=True):
 class Checker:
     """Rehearses steps. What their handlers do outside `ctx.run` is done."""
 
-    def __init__(
-        self, engine: FlowEngine, registry: Callable[[], Registry], state: State, runner: Runner, clock: Clock
-    ) -> None:
+    def __init__(self, engine: FlowEngine, runner: Runner) -> None:
         self._engine = engine
-        self._registry = registry
-        self._state = state
+        self._registry = engine.runtime.registry
+        self._state = engine.runtime.store
         self._runner = runner
-        self._clock = clock
+        self._clock = engine.runtime.clock
 
     async def check(self, claim: Claim) -> Trouble | None:
         """What is wrong with a step; None if it can go on, as far as it is recorded."""
@@ -89,7 +83,7 @@ class Checker:
             runner=self._runner,
             clock=self._clock,
             rng=random.Random(),
-            unit_id=self._engine.unit_id,
+            unit_id=self._engine.new_unit_id,
             max_crashes=claim.crashes,
             loop=asyncio.get_running_loop(),
         )

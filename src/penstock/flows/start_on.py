@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from ..commit.committer import Committer, Intent
-from ..core.clock import Clock
+from ..commit.committer import Intent
+from ..commit.runtime import Runtime
 from ..core.events import Event
 from ..core.ids import digest
 from ..core.json_match import contains, index_key
 from ..core.payload import pack
 from ..durable.journal import encode
-from ..durable.wait_records import GateBody
+from ..durable.wait_records import WaitBody
 from ..handlers.registry import Flow
 from ..handlers.subscriptions import Subscription
-from ..ports.store import Store, WaitRow
+from ..ports.store import WaitRow
 from ..ports.unit import NewWait, SettleWait, Unit, WaitChange
 
 FLOW = "flow"
@@ -38,11 +38,10 @@ def _wanted(on: Subscription, event: Event) -> bool:
 class Starters:
     """Keeps the gates by which events start flows: opened when a worker begins, closed when no code has them."""
 
-    def __init__(self, store: Store, committer: Committer, clock: Clock, unit_id: Callable[[], str]) -> None:
-        self._store = store
-        self._committer = committer
-        self._clock = clock
-        self._unit_id = unit_id
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = runtime.store
+        self._committer = runtime.committer
+        self._unit_id = runtime.new_unit_id
 
     async def keep(self, flows: Mapping[str, Flow]) -> None:
         wanted = {wait.id: wait for flow in flows.values() for wait in self._gates(flow)}
@@ -64,7 +63,7 @@ class Starters:
         for on in flow.definition.start_on:
             match = dict(on.when) if isinstance(on.when, Mapping) else {}
             id = f"f-{digest(f'{flow.name} {on.kind} {encode(match)!r}'.encode())}"
-            body = GateBody(flow.name, 0, match=match)
+            body = WaitBody(flow.name, 0, match=match)
             gates.append(NewWait(id, "", flow.name, FLOW, encode(body), None, "", on.kind, index_key(match)))
         return gates
 

@@ -17,7 +17,7 @@ from ..core.schemas import Schema
 from ..durable.declared_waits import Await
 from ..schedules.declared import CodeSchedule, ScheduleConfig, read_schedule
 from .handler import MARK, Handler, JobDefinition, make_handler
-from .options import IdempotencyKey, Kept, Rate, RateKey, names_options, read_kinds
+from .options import IdempotencyKey, KeepOption, Rate, RateKey, names_options, read_kinds
 from .subscriptions import Subscription, When, listed, read_start_on, read_subscription, several
 from .trigger_table import Mode
 
@@ -271,8 +271,8 @@ def job(
     rate_key: RateKey | None = None,
     dead_letters: bool = True,
     dead_letter_queue: str | None = None,
-    keep_completed: Kept | None = None,
-    keep_failed: Kept | None = None,
+    keep_completed: KeepOption | None = None,
+    keep_failed: KeepOption | None = None,
     idempotency_key: IdempotencyKey | None = None,
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,

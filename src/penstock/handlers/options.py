@@ -161,7 +161,7 @@ def names_options(decorator: D) -> D:
     return checked  # type: ignore[return-value]
 
 
-Kept = KeepJobs | Mapping[str, Any] | str | timedelta | int
+KeepOption = KeepJobs | Mapping[str, Any] | str | timedelta | int
 """`0` or `False` for none, `1000` for the newest thousand, `"1d"` for an age, a mapping for both, `True` for all."""
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from ..commit.committer import Intent
-from ..core.clock import Clock, iso
+from ..commit.runtime import Runtime
+from ..core.clock import iso
 from ..core.errors import ChildFailed, UnknownQueue
 from ..core.event_bodies import EventBodies
 from ..core.events import Body
 from ..core.retry import Backoff, RetryPolicy
-from ..durable.journal import Kept
+from ..durable.journal import PendingWrites
 from ..handlers.handler import Handler
-from ..ports.store import ChildState, JobTrees
+from ..ports.store import ChildState
 from ..ports.unit import (
     Cancelled,
     Claim,
@@ -63,20 +63,12 @@ class JobEngine:
 
     def __init__(
         self,
-        find: Callable[[str, str], Handler | None],
-        recorder: EventBodies,
-        clock: Clock,
-        unit_id: Callable[[], str],
-        families: JobTrees,
+        runtime: Runtime,
     ) -> None:
-        self._find = find
-        self._families = families
-        self._recorder = recorder
-        self._clock = clock
-        self._unit_id = unit_id
+        self._runtime = runtime
 
     async def open(self, claim: Claim) -> JobWork:
-        handler = self._find(claim.queue, claim.name)
+        handler = self._runtime.registry().job(claim.queue, claim.name)
         if handler is None:
             handler = unknown_handler(
                 claim.name,
@@ -85,13 +77,13 @@ class JobEngine:
                     f"no handler here for job {claim.name!r} of queue {claim.queue!r}: add a worker file or @job for it"
                 ),
             )
-        work = JobWork(claim, handler, self._recorder, self._clock, self._unit_id)
+        work = JobWork(self._runtime, claim, handler)
         if work.waits and (failed := await self._failed_child(claim.scope)) is not None:
             work.handler = _failing(work.handler, ChildFailed(f"child {failed} failed, so {claim.job!r} was not run"))
         return work
 
     async def _failed_child(self, id: str) -> str | None:
-        rows = await self._families.children(id)
+        rows = await self._runtime.store.children(id)
         return next((row.key for row in rows if row.state is ChildState.FAILED), None)
 
 
@@ -160,23 +152,21 @@ class JobWork:
     n = 1
     public_url = ""
 
-    def __init__(
-        self, claim: Claim, handler: Handler, recorder: EventBodies, clock: Clock, unit_id: Callable[[], str]
-    ) -> None:
+    def __init__(self, runtime: Runtime, claim: Claim, handler: Handler) -> None:
         options = _options.decode(claim.opts)
         self.claim = claim
         self.handler = handler if options.retry is None else replace(handler, retry=options.retry)
         self._keep_completed = options.keep_completed or handler.keep_completed
         self._keep_failed = options.keep_failed or handler.keep_failed
-        self.recorder = recorder
-        self.stream = recorder.queue(claim.queue)
+        self.recorder = runtime.bodies
+        self.stream = runtime.bodies.queue(claim.queue)
         self.subject: str | None = claim.job
         self.shown_correlation = options.correlation_id
         self.correlation_id = options.correlation_id or claim.job
         self.waits = options.waits
         self._options = options
-        self._clock = clock
-        self._unit_id = unit_id
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
 
     def check_emit(self, kind: str, data: bytes) -> None:
         """A plain job may emit anything; it lands on its queue's stream and starts nothing."""
@@ -239,7 +229,7 @@ class JobWork:
         events: list[NewEvent],
         success: Success | None = None,
         jobs: list[NewJob] | None = None,
-        kept: Kept | None = None,
+        kept: PendingWrites | None = None,
     ) -> Intent:
         unit = Unit(
             self._unit_id(),

@@ -13,8 +13,44 @@ from ..core.events import Event
 from .unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
 
 
+class StoreProfile(msgspec.Struct, frozen=True):
+    """How a store is best driven. Every field is a hint about speed or caching; none changes what a call means.
+
+    The defaults fit an embedded store: one commit at a time, nothing prefetched, nothing acknowledged is ever lost.
+    """
+
+    is_remote: bool = False
+    """The store is behind a network: `App.open` retries a failed connection instead of reporting it at once."""
+
+    max_commits_in_flight: int = 1
+    """How many commits of any kind one process may have in flight. The store applies them in the order of the calls."""
+
+    max_unordered_finishes: int = 1
+    """How many commits may be in flight if each of them only finishes attempts. Larger than `max_commits_in_flight` on
+    a store that keeps no order between concurrent commits: finishes need none."""
+
+    prefetch: int = 0
+    """How many jobs a worker with short handlers holds in total, running and prefetched, to keep itself and the store
+    busy. 0 turns prefetching off."""
+
+    may_rewind: bool = False
+    """The server may come back without its last acknowledged writes, after a failover or a power loss. `rewind_epoch`
+    then changes."""
+
+
 class WorkQueue(Protocol):
     """The hot path."""
+
+    @property
+    def profile(self) -> StoreProfile:
+        """Return how this store is best driven; the value never changes."""
+        ...
+
+    @property
+    def rewind_epoch(self) -> int:
+        """Incremented when the server may have lost acknowledged writes; cached run versions are then dropped. Always
+        0 unless `profile.may_rewind`."""
+        ...
 
     async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         """Applies each unit whole or not at all, in order, in one durable write; then hands out work.
@@ -379,47 +415,6 @@ class SharedQueues(Protocol):
     def job_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
         """What happens to the jobs of a queue, whoever works on them, then live. The cursor is not that of the queue's
         stream, and what is not kept any more is passed over."""
-        ...
-
-
-@runtime_checkable
-class GoesBack(Protocol):
-    """A store whose server may come back without its last writes: a failover, a loss of power."""
-
-    @property
-    def rewind_epoch(self) -> int:
-        """Moves on whenever the server may have gone back: what was known of a run before is then not relied on."""
-        ...
-
-
-@runtime_checkable
-class Pipelined(Protocol):
-    """A store at the other end of a wire, which may be given the next commit while it works on the last."""
-
-    @property
-    def lanes(self) -> int:
-        """How many commits of one process are worth having under way."""
-        ...
-
-
-@runtime_checkable
-class EndsTogether(Protocol):
-    """A store whose commits have no order if they are under way at once: those that only end attempts need none."""
-
-    @property
-    def ends_under_way(self) -> int:
-        """How many commits of one process that only end attempts are worth having under way."""
-        ...
-
-
-@runtime_checkable
-class Distant(Protocol):
-    """A store at the other end of a wire: quick handlers would wait for its answers most of the time, unless the next
-    jobs are there before their slots are free."""
-
-    @property
-    def worth_holding(self) -> int:
-        """How many jobs in one worker's slots and ready beside them keep it and the store busy at once."""
         ...
 
 

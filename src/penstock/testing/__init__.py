@@ -1,10 +1,9 @@
-"""What tests are made with: an App that skips time, a ctx without an App, a clock that stands still, waiting without
-sleeping, contracts for stores."""
+"""Tools for tests: an App that skips time, a ctx without an App, a fake clock, `until`, and contracts for stores."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Not when it is first used, as the others: it is also the name of its module, and would be taken for that.
+# Imported eagerly: a lazy `until` would resolve to the module of the same name.
 from .until import until
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Crashed", "FakeClock", "FakeContext", "TestApp", "replay", "until"]
 
-_PLACES = {
+_MODULES = {
     "Crashed": ".crashes",
     "FakeClock": ".clock",
     "FakeContext": ".fake_context",
@@ -26,10 +25,10 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name when it is first used: pytest loads the plugin beside it in every project."""
-    if name not in _PLACES:
+    """Import a name on first use: pytest loads the plugin of this package in every project."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_PLACES[name], __name__), name)
+    value = globals()[name] = getattr(import_module(_MODULES[name], __name__), name)
     return value
 
 

@@ -1,4 +1,4 @@
-"""Skipping time: whenever nothing is left to do now, the clock moves on to when there is."""
+"""Skip time in tests: when nothing is left to do now, move the clock to the next due moment."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ..ports.store import QueueRow, Store
 from ..ports.unit import DELIVERIES, JobState
 from ..settings import Settings
 from .clock import FakeClock
-from .pending_waits import hint, open_waits, told
+from .pending_waits import describe_wait, list_pending_waits, suggest_answer
 
-PATIENCE = 10.0  # seconds of real time until a test that waits gives up
-PAUSE = 0.001
-OFTEN = 50  # firings of a schedule that are worth a word when a test takes too long
-HELD = 20  # looks at work that nobody takes until it is taken for held back
+TIMEOUT_S = 10.0  # real time until a waiting test gives up
+POLL_INTERVAL_S = 0.001
+MENTION_SCHEDULE_AFTER_FIRINGS = 50  # the timeout message names schedules that fired this often
+HELD_BACK_AFTER_POLLS = 20  # waiting work that no worker takes for this many polls counts as held back
 
 
-class Stage(Protocol):
-    """The App whose time it is."""
+class ClockedApp(Protocol):
+    """The App whose clock is moved."""
 
     store: Store
     registry: Registry
@@ -33,151 +33,154 @@ class Stage(Protocol):
     _scheduling: Scheduling
 
 
-class Timeline:
-    """The time of one App in a test."""
+class AutoClock:
+    """Moves the fake clock of one App from due moment to due moment."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._held = 0
+    def __init__(self, app: ClockedApp) -> None:
+        self._app = app
+        self._idle_polls = 0
 
     async def settle(self) -> None:
-        """Waits until nothing is left to do at the present time."""
-        await self._until(self._is_settled, "what there is to do now")
+        """Wait until nothing is left to do at the present time."""
+        await self._until(self._is_settled, "the work that is due now")
 
-    async def skip_until(self, ended: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Moves from one moment at which something is due to the next, until it has ended."""
+    async def skip_until(self, has_ended: Callable[[], Awaitable[bool]], what: str) -> None:
+        """Move the clock from one due moment to the next until `has_ended`."""
 
-        async def done() -> bool:
-            if await ended():
+        async def is_done() -> bool:
+            if await has_ended():
                 return True
-            if await self._is_settled() and not await ended():
+            if await self._is_settled() and not await has_ended():
                 self._move(await self._next_moment(what))
             return False
 
-        await self._until(done, what)
+        await self._until(is_done, what)
 
     async def skip_to(self, moment: int) -> None:
-        """Lets everything that is due until a moment happen at its own time."""
+        """Move the clock to a moment; everything due on the way happens at its own time."""
         await self.settle()
-        while (due := await self._due()) is not None and due <= moment:
+        while (due := await self._next_due()) is not None and due <= moment:
             self._move(due)
             await self.settle()
         self._move(moment)
         await self.settle()
 
-    async def _until(self, done: Callable[[], Awaitable[bool]], what: str) -> None:
-        loop, start = asyncio.get_running_loop(), self._stage.time.now_ms()
-        deadline = loop.time() + PATIENCE
-        while not await done():
+    async def _until(self, is_done: Callable[[], Awaitable[bool]], what: str) -> None:
+        loop, start = asyncio.get_running_loop(), self._app.time.now_ms()
+        deadline = loop.time() + TIMEOUT_S
+        while not await is_done():
             if loop.time() > deadline:
-                skipped = show_ms(self._stage.time.now_ms() - start)
+                skipped = show_ms(self._app.time.now_ms() - start)
                 raise AssertionError(
-                    f"{what} has not ended in {PATIENCE:g} s, {skipped} of the test's time: {await self._where()}"
+                    f"{what} has not ended within {TIMEOUT_S:g} s ({skipped} of test time): {await self._describe()}"
                 )
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _is_settled(self) -> bool:
-        """Whether nothing is left to do now, and nothing happened while this was found out."""
-        newest = await self._newest()
+        """Return whether nothing is left to do now and nothing happened while checking."""
+        newest = await self._newest_cursors()
         if not await self._looks_settled():
             return False
-        await self._answered()
-        return newest == await self._newest() and not self._stage._working.in_hand
+        await self._wait_for_claims()
+        return newest == await self._newest_cursors() and not self._app._working.in_hand
 
-    async def _answered(self) -> None:
-        """Waits until no claim is under way, which may have taken something. While the next thing is due within a
-        moment, one is most of the time: the worker looks again and again, and the clock stands still."""
-        while self._stage._working.asked_for:  # noqa: ASYNC110 - an answer sets no event
+    async def _wait_for_claims(self) -> None:
+        """Wait until no claim is in flight: it may have taken a job. When the next job is due within a moment, a
+        claim is nearly always in flight, because the worker keeps polling while the clock stands still."""
+        while self._app._working.asked_for:  # noqa: ASYNC110 - an answer sets no event
             await asyncio.sleep(0)
 
-    async def _newest(self) -> list[str]:
-        return [item.cursor for item in await self._stage.store.feed(None)]
+    async def _newest_cursors(self) -> list[str]:
+        return [item.cursor for item in await self._app.store.feed(None)]
 
     async def _looks_settled(self) -> bool:
-        stage = self._stage
-        if stage._working.in_hand or await self._is_late():
-            self._held = 0
+        app = self._app
+        if app._working.in_hand or await self._is_late():
+            self._idle_polls = 0
             return False
         rows = [row for row in await self._rows() if row.counts[JobState.WAITING] and not row.paused]
-        if not rows or stage._working.in_hand:
-            self._held = 0
+        if not rows or app._working.in_hand:
+            self._idle_polls = 0
             return not rows
-        # Waiting, and nobody takes it: a limit holds it back, or the worker has not looked yet.
-        self._held += 1
-        if self._held % 5 == 0:
+        # A job waits and no worker takes it: a limit holds it back, or the worker has not polled yet.
+        self._idle_polls += 1
+        if self._idle_polls % 5 == 0:
             self._wake()
-        return self._held > HELD and (stage._working.next_due or 0) > stage.time.now_ms()
+        return self._idle_polls > HELD_BACK_AFTER_POLLS and (app._working.next_due or 0) > app.time.now_ms()
 
     async def _is_late(self) -> bool:
-        """Whether something is due that has not happened yet."""
-        stage, now = self._stage, self._stage.time.now_ms()
-        due = (await stage.store.due_schedules()).rows
-        late = any([not await stage._scheduling.is_held(row, now) for row in due])
-        if not late and not any(moment is not None and moment <= now for moment in await self._delayed()):
+        """Return whether something is overdue."""
+        app, now = self._app, self._app.time.now_ms()
+        due = (await app.store.due_schedules()).rows
+        is_late = any([not await app._scheduling.is_held(row, now) for row in due])
+        if not is_late and not any(moment is not None and moment <= now for moment in await self._delayed_due()):
             return False
         self._wake()
         return True
 
     async def _next_moment(self, what: str) -> int:
-        stage = self._stage
-        moment = await self._due(schedules=not await self._paused())
+        app = self._app
+        moment = await self._next_due(schedules=not await self._is_paused())
         if moment is None:
-            raise AssertionError(f"{what} has not ended, and nothing is due any more: {await self._where()}")
-        return max(moment, stage.time.now_ms())
+            raise AssertionError(f"{what} has not ended and nothing else is due: {await self._describe()}")
+        return max(moment, app.time.now_ms())
 
-    async def _due(self, *, schedules: bool = True) -> int | None:
-        """The next moment at which something happens."""
-        stage, now = self._stage, self._stage.time.now_ms()
-        moments = [await stage.store.next_schedule(now) if schedules else None, *await self._delayed()]
-        if stage._working.next_due is not None and stage._working.next_due > now:
-            moments.append(stage._working.next_due)
+    async def _next_due(self, *, schedules: bool = True) -> int | None:
+        """Return the next moment at which something happens."""
+        app, now = self._app, self._app.time.now_ms()
+        moments = [await app.store.next_schedule(now) if schedules else None, *await self._delayed_due()]
+        if app._working.next_due is not None and app._working.next_due > now:
+            moments.append(app._working.next_due)
         elif any(row.counts[JobState.ACTIVE] for row in await self._rows()):
-            moments.append(now + stage.settings.lease)  # left behind by a crash
+            moments.append(now + app.settings.lease)  # a crash left an active job behind
         return min((moment for moment in moments if moment is not None), default=None)
 
-    async def _delayed(self) -> list[int | None]:
+    async def _delayed_due(self) -> list[int | None]:
+        """Return when the first delayed job of each queue is due."""
         rows = [row for row in await self._rows() if row.counts[JobState.DELAYED] and not row.paused]
-        return [job.due for row in rows for job in await self._stage.store.jobs(row.name, JobState.DELAYED, limit=1)]
+        return [job.due for row in rows for job in await self._app.store.jobs(row.name, JobState.DELAYED, limit=1)]
 
     async def _rows(self) -> list[QueueRow]:
-        """The queues somebody works on here, that of deliveries among them."""
-        known = {*self._stage.registry.queues(), DELIVERIES}
-        return [row for row in await self._stage.store.queues() if row.name in known]
+        """Return the queues this App works on, including the one for deliveries."""
+        known = {*self._app.registry.queues(), DELIVERIES}
+        return [row for row in await self._app.store.queues() if row.name in known]
 
-    async def _paused(self) -> bool:
-        """Whether work waits in a paused queue: schedules alone would then go on for ever."""
+    async def _is_paused(self) -> bool:
+        """Return whether work waits in a paused queue: skipping from schedule to schedule would then never end."""
         return any(row.paused and row.counts[JobState.WAITING] for row in await self._rows())
 
-    async def _where(self) -> str:
-        known = {*self._stage.registry.queues(), DELIVERIES}
-        said: list[str] = []
-        for row in await self._stage.store.queues():
-            held = {state: count for state, count in row.counts.items() if count and state in _LIVE}
-            if not held:
+    async def _describe(self) -> str:
+        """Describe what is left: jobs by queue, waits, and schedules that keep firing."""
+        known = {*self._app.registry.queues(), DELIVERIES}
+        parts: list[str] = []
+        for row in await self._app.store.queues():
+            live = {state: count for state, count in row.counts.items() if count and state in _LIVE_STATES}
+            if not live:
                 continue
             note = "" if row.name in known else ", and no handler of this app works on it"
             if row.paused:
-                note = f", and it is paused: await app.queues.resume({row.name!r}) lets it go on"
-            said.append(f"queue {row.name!r} has {', '.join(f'{n} {state}' for state, n in held.items())}{note}")
-        said += [f"{told(wait)}: {hint(wait)}" for wait in await open_waits(self._stage.store) if wait.until is None]
-        said += [
-            f"schedule {row.id!r} has fired {row.fired} times on the way: await app.pause_schedule({row.id!r}) lets "
-            "time pass without it"
-            for row in await self._stage.store.schedules()
-            if row.fired >= OFTEN and not row.paused
+                note = f", and it is paused: resume it with await app.queues.resume({row.name!r})"
+            parts.append(f"queue {row.name!r} has {', '.join(f'{n} {state}' for state, n in live.items())}{note}")
+        waits = await list_pending_waits(self._app.store)
+        parts += [f"{describe_wait(wait)}: {suggest_answer(wait)}" for wait in waits if wait.until is None]
+        parts += [
+            f"schedule {row.id!r} fired {row.fired} times meanwhile: pause it with "
+            f"await app.pause_schedule({row.id!r}) to skip time without it"
+            for row in await self._app.store.schedules()
+            if row.fired >= MENTION_SCHEDULE_AFTER_FIRINGS and not row.paused
         ]
-        return "; ".join(said) or "no queue holds anything"
+        return "; ".join(parts) or "all queues are empty"
 
     def _move(self, moment: int) -> None:
-        self._held = 0
-        self._stage.time.set_ms(max(moment, self._stage.time.now_ms()))
+        self._idle_polls = 0
+        self._app.time.set_ms(max(moment, self._app.time.now_ms()))
         self._wake()
 
     def _wake(self) -> None:
-        self._stage.store.signals.notify_all()
+        self._app.store.signals.notify_all()
 
 
-_LIVE = tuple(
+_LIVE_STATES = tuple(
     state.value
     for state in (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.WAITING_CHILDREN)
 )

@@ -1,4 +1,4 @@
-"""The SQLite store without its threads: the same statements, run on the spot, so that a test decides their order."""
+"""The SQLite store without its threads: it executes the same statements inline, so that a test controls their order."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class InlineDatabase:
 
 
 class InlineStore(SqliteStore):
-    """A party's view of a shared database. Nothing waits inside a call: delays and faults come from outside."""
+    """One process's view of a shared database. No call waits: delays and faults are injected around it."""
 
     def __init__(self, database: InlineDatabase, *, clock: Clock, namespace: str = "nq") -> None:
         super().__init__(MEMORY, clock=clock, namespace=namespace)
         self._database = database
-        inline = _Inline(database, self)
+        inline = _InlineExecutor(database, self)
         self._writer = inline  # type: ignore[assignment]
         self._reader = inline  # type: ignore[assignment]
 
@@ -47,8 +47,8 @@ class InlineStore(SqliteStore):
             self._database.stores.remove(self)
 
 
-class _Inline:
-    """Stands for the writer's thread and for the readers'."""
+class _InlineExecutor:
+    """Replaces the writer thread and the reader threads."""
 
     def __init__(self, database: InlineDatabase, store: InlineStore) -> None:
         self._database = database

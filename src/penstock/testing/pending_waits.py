@@ -1,4 +1,4 @@
-"""What runs wait for, as tests look at it."""
+"""Pending waits, for tests and their error messages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ..ports.store import Store
 PAGE = 200
 
 
-async def open_waits(store: Store, run: str | None = None) -> list[WaitView]:
-    """Every wait that is open, or every one of a run."""
+async def list_pending_waits(store: Store, run: str | None = None) -> list[WaitView]:
+    """Return every pending wait, or those of one run."""
     found: list[WaitView] = []
     after: str | None = None
     while page := await Waiting(store).list(run=run, kind=None, after=after, limit=PAGE):
@@ -19,13 +19,13 @@ async def open_waits(store: Store, run: str | None = None) -> list[WaitView]:
     return sorted(found, key=lambda wait: (wait.run, wait.step or "", wait.n, wait.kind, wait.name, wait.id))
 
 
-def told(wait: WaitView) -> str:
-    """A wait in words."""
+def describe_wait(wait: WaitView) -> str:
+    """Describe a wait in words."""
     wanted = f" with {wait.match}" if wait.match else ""
     return f"step {wait.step!r} of run {wait.run} waits for the {wait.kind} {wait.event or wait.name!r}{wanted}"
 
 
-def hint(wait: WaitView) -> str:
-    """How a test goes on."""
+def suggest_answer(wait: WaitView) -> str:
+    """Suggest the call that resolves a wait."""
     call = f"emit({wait.event!r}, …)" if wait.kind == EVENT else f"fire({wait.name!r}, …)"
-    return f"await app.{call} lets it go on"
+    return f"resolve it with await app.{call}"

@@ -1,4 +1,4 @@
-"""Replaying saved runs against the present code, for a test of a project's own."""
+"""Replay saved runs against the current code, in a project's own tests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from ..ports.unit import StateWrite, Unit
 def replay(
     path: str | Path, handlers: Iterable[Callable[..., Any]] | None = None, *, dir: str | Path | None = None
 ) -> Checked:
-    """Runs the handlers again on what `penstock export` has saved of runs; an AssertionError says what would break.
+    """Re-run handlers on runs saved by `penstock export`; raise AssertionError if a step could not continue.
 
-    Nothing is written, and no function of `ctx.run` is called; code outside of those is executed.
+    Nothing is written and functions passed to `ctx.run` are not called. Code outside `ctx.run` runs again.
     """
     __tracebackhide__ = True
-    lines = Path(path).read_bytes().splitlines()
-    saved = [read_line(line, number) for number, line in enumerate(lines, 1) if line.strip()]
-    checked: Checked = _in_a_loop(lambda: _check(saved, handlers, dir))
+    saved = [
+        read_line(line, number) for number, line in enumerate(Path(path).read_bytes().splitlines(), 1) if line.strip()
+    ]
+    checked: Checked = _run_in_thread(lambda: _check(saved, handlers, dir))
     if checked.broken:
-        said = "\n".join(f"  run {t.run}, step {t.step}: {t.reason} [{t.code}]" for t in checked.broken)
-        raise AssertionError(f"{len(checked.broken)} of {checked.steps} steps cannot go on with this code:\n{said}")
+        lines = "\n".join(f"  run {t.run}, step {t.step}: {t.reason} [{t.code}]" for t in checked.broken)
+        raise AssertionError(f"{len(checked.broken)} of {checked.steps} steps cannot continue with this code:\n{lines}")
     return checked
 
 
@@ -47,8 +48,8 @@ async def _check(
     return done
 
 
-def _in_a_loop(make: Callable[[], Any]) -> Any:
-    """On a thread of its own: a test may have a loop running already."""
+def _run_in_thread(make: Callable[[], Any]) -> Any:
+    """Run a coroutine on a thread of its own: the test may already have a running loop."""
     answer: list[Any] = []
 
     def work() -> None:

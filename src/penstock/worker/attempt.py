@@ -36,8 +36,8 @@ from ..core.events import BadEmit, Body, check_kind
 from ..core.payload import NULL, pack, unpack
 from ..core.retry import requested_delay
 from ..durable import declared_waits as awaiting
-from ..durable.declared_waits import Diverted
-from ..durable.session import Sleeping
+from ..durable.declared_waits import TimeoutHandover
+from ..durable.session import DurableSession
 from ..ports.runner import Interrupt, Runner
 from ..ports.store import ChildRow, State, Store
 from ..ports.unit import DELIVERIES, Committed, Fenced, Memo, NewEvent, Receipt, StateWrite, Unit
@@ -81,7 +81,7 @@ class Attempt:
         self._emits = 0  # how often the handler emitted, what was recorded before included
         self._sets = 0
         self._writes: dict[str, StateWrite] = {}
-        self._sleeping: Sleeping | None = None
+        self._session: DurableSession | None = None
         self._frames: Frames | None = None
         self._interrupt: Interrupt | None = None
         self._stop_reason: str | None = None
@@ -90,7 +90,7 @@ class Attempt:
         self._started_ms = clock.now_ms()
         self._loop = loop
         if work.claim.memos:
-            _ = self.sleeping  # what was said before is not to be said again
+            _ = self.session  # what was said before is not to be said again
 
     async def run(self) -> Ending:
         """Never raises for what the handler does."""
@@ -113,11 +113,11 @@ class Attempt:
             result = await self._call(value)
             return await self._success(result)
         except Suspension:
-            if (broken := self.sleeping.journal.problem) is not None:
+            if (broken := self.session.journal.problem) is not None:
                 return await self._failure(broken, None)
             return await self._waiting()
-        except Diverted as diverted:
-            return Success(await self._spoken(), NULL, self._emitted, [], self.sleeping.finish(), diverted.step)
+        except TimeoutHandover as diverted:
+            return Success(await self._spoken(), NULL, self._emitted, [], self.session.finish(), diverted.step)
         except AttemptCancelled as stop:
             return Stopped(await self._spoken(), stop.reason)
         except RateLimited as limit:
@@ -140,32 +140,32 @@ class Attempt:
 
     async def _success(self, result: Any) -> Success:
         packed = self._packed(result)
-        sleeping = self._sleeping
-        if sleeping is None:
+        session = self._session
+        if session is None:
             spoken = self._silent() if self._frames is None else await self._spoken()
             return Success(spoken, packed, self._emitted, [*self._writes.values()])
-        if sleeping.journal.problem is not None:
-            raise sleeping.journal.problem  # though the handler caught it
-        if sleeping.suspended:
-            raise SuspendSwallowed(_swallowed(sleeping, "returned"))
-        sleeping.journal.check_passed()
-        return Success(await self._spoken(), packed, self._emitted, list(self._writes.values()), sleeping.finish())
+        if session.journal.problem is not None:
+            raise session.journal.problem  # though the handler caught it
+        if session.suspended:
+            raise SuspendSwallowed(_swallowed(session, "returned"))
+        session.journal.check_passed()
+        return Success(await self._spoken(), packed, self._emitted, list(self._writes.values()), session.finish())
 
     async def _waiting(self) -> Waiting:
-        sleeping = self.sleeping
-        kinds = [*sleeping.journal.recorded.kinds, *(emitted.kind for emitted in self._emitted)]
-        sleeping.journal.say(self._emits, self._sets, kinds)
-        kept = sleeping.journal.take()
-        return Waiting(await self._spoken(), self._emitted, list(self._writes.values()), kept, sleeping.due)
+        session = self.session
+        kinds = [*session.journal.recorded.kinds, *(emitted.kind for emitted in self._emitted)]
+        session.journal.say(self._emits, self._sets, kinds)
+        kept = session.journal.take()
+        return Waiting(await self._spoken(), self._emitted, list(self._writes.values()), kept, session.due)
 
     async def _limited(self, limit: RateLimited) -> Limited | Failure:
         """Given back: what is recorded of durable calls stays; what was emitted will be when it runs again."""
-        sleeping = self._sleeping
-        if sleeping is None:
+        session = self._session
+        if session is None:
             return Limited(await self._spoken(), limit.hold_ms, self._reason(limit))
-        if sleeping.suspended or sleeping.journal.problem is not None:
-            return await self._failure(sleeping.journal.problem or limit, None)
-        return Limited(await self._spoken(), limit.hold_ms, self._reason(limit), sleeping.journal.take())
+        if session.suspended or session.journal.problem is not None:
+            return await self._failure(session.journal.problem or limit, None)
+        return Limited(await self._spoken(), limit.hold_ms, self._reason(limit), session.journal.take())
 
     def _reason(self, limit: RateLimited) -> str:
         return ErrorInfo.of(limit, self.work.recorder).error
@@ -224,9 +224,9 @@ class Attempt:
         self, problem: BaseException, schema_error: dict[str, Any] | None, raised: bool = True
     ) -> Failure:
         policy, failures = self.work.handler.retry, self.work.claim.failures + 1
-        sleeping = self._sleeping
-        if raised and sleeping is not None and sleeping.suspended and not isinstance(problem, ReplayError):
-            problem = SuspendSwallowed(_swallowed(sleeping, f"raised {type(problem).__name__}"))
+        session = self._session
+        if raised and session is not None and session.suspended and not isinstance(problem, ReplayError):
+            problem = SuspendSwallowed(_swallowed(session, f"raised {type(problem).__name__}"))
         final = isinstance(problem, _FINAL)
         delay = None if final else policy.next_delay_ms(problem, failures, self._rng)
         error = ErrorInfo.of(problem, self.work.recorder)
@@ -234,12 +234,12 @@ class Attempt:
             error = _in_vain(error, failures, policy.attempts)
         elif delay is not None and not isinstance(problem, Retry):  # which says so itself
             error = _said_of_delay(error, self.work.recorder.text(requested_delay(problem)[1]))
-        if sleeping is None:
+        if session is None:
             return Failure(await self._spoken(), error, delay, schema_error)
-        if sleeping.suspended:
-            sleeping.journal.take()  # it is not to sleep before the gates it held
+        if session.suspended:
+            session.journal.take()  # it is not to sleep before the gates it held
         # Nobody will stand before the gates of a step that is dead.
-        kept = sleeping.finish() if delay is None else sleeping.journal.take()
+        kept = session.finish() if delay is None else session.journal.take()
         return Failure(await self._spoken(), error, delay, schema_error, kept)
 
     async def _spoken(self) -> Spoken:
@@ -253,7 +253,7 @@ class Attempt:
     def _context(self) -> Context | SyncContext:
         work = self.work
         ctx = Context(
-            voice=self,
+            channel=self,
             job_id=work.claim.job,
             queue=work.claim.queue,
             attempt=work.claim.attempt,
@@ -281,10 +281,10 @@ class Attempt:
             )
 
     @property
-    def sleeping(self) -> Sleeping:
+    def session(self) -> DurableSession:
         """The durable side of the attempt, made when it is first needed."""
-        if self._sleeping is None:
-            self._sleeping = Sleeping(
+        if self._session is None:
+            self._session = DurableSession(
                 self.work,
                 clock=self._clock,
                 rng=self._rng,
@@ -293,13 +293,13 @@ class Attempt:
                 check=self.check,
                 public_url=self.work.public_url,
             )
-        return self._sleeping
+        return self._session
 
     def let_go(self) -> None:
         """Nothing more is asked of it. Its parts point at each other; taken apart they need no collector."""
-        if self._sleeping is not None:
-            self._sleeping.let_go()
-            self._sleeping = None
+        if self._session is not None:
+            self._session.let_go()
+            self._session = None
 
     async def _submit(self, unit: Unit) -> Receipt:
         return await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
@@ -319,7 +319,7 @@ class Attempt:
             raise BadEmit(f"the correlationId of {kind!r} is {correlation_id!r}: give a string")
         packed = pack(data, f"the data of {kind}")
         self._emits += 1
-        if self._sleeping is not None and self._sleeping.journal.check_emit(self._emits - 1, kind):
+        if self._session is not None and self._session.journal.check_emit(self._emits - 1, kind):
             return
         self.work.check_emit(kind, packed)
         self._emitted.append(Emitted(kind, packed, correlation_id))
@@ -408,11 +408,11 @@ class Attempt:
 
     def written_before(self) -> bool:
         self._sets += 1
-        return self._sleeping is not None and self._sets <= self._sleeping.journal.recorded.sets
+        return self._session is not None and self._sets <= self._session.journal.recorded.sets
 
     @property
     def _replaying(self) -> bool:
-        return self._sleeping is not None and self._sleeping.journal.replaying
+        return self._session is not None and self._session.journal.replaying
 
     def recall(self, name: str) -> bytes | None:
         return self.work.claim.memos.get(name)
@@ -441,9 +441,9 @@ def _said_of_delay(error: ErrorInfo, said: str) -> ErrorInfo:
     return msgspec.structs.replace(error, error=f"{error.error} ({said[:MAX_SAID]})") if said else error
 
 
-def _swallowed(sleeping: Sleeping, what: str) -> str:
+def _swallowed(session: DurableSession, what: str) -> str:
     return (
-        f"{sleeping.journal.about} caught the exception by which a wait suspends it, and {what}: catch Exception, not "
+        f"{session.journal.about} caught the exception by which a wait suspends it, and {what}: catch Exception, not "
         "BaseException, and do not return from a finally block around a wait"
     )
 

@@ -14,7 +14,7 @@ from ..core.errors import PenstockError
 from ..core.event_bodies import EventBodies
 from ..core.payload import pack
 from ..core.retry import error_attribute
-from ..durable.journal import Kept
+from ..durable.journal import PendingWrites
 from ..handlers.handler import Handler
 from ..ports.unit import Claim, StateWrite
 
@@ -114,7 +114,7 @@ class Success(msgspec.Struct):
     result: bytes
     emitted: list[Emitted]
     state: list[StateWrite]
-    kept: Kept = msgspec.field(default_factory=Kept)
+    kept: PendingWrites = msgspec.field(default_factory=PendingWrites)
     divert: str | None = None  # the step that takes over, its wait having been in vain
 
 
@@ -125,7 +125,7 @@ class Failure(msgspec.Struct):
     error: ErrorInfo
     retry_in_ms: int | None  # None: this failure is final
     schema_error: dict[str, Any] | None = None
-    kept: Kept = msgspec.field(default_factory=Kept)
+    kept: PendingWrites = msgspec.field(default_factory=PendingWrites)
     bare: bool = False  # all that could be left out of it is
 
 
@@ -135,7 +135,7 @@ class Waiting(msgspec.Struct):
     spoken: Spoken
     emitted: list[Emitted]
     state: list[StateWrite]
-    kept: Kept
+    kept: PendingWrites
     due: int | None
 
 
@@ -152,7 +152,7 @@ class Limited(msgspec.Struct):
     spoken: Spoken
     hold_ms: int
     reason: str
-    kept: Kept = msgspec.field(default_factory=Kept)
+    kept: PendingWrites = msgspec.field(default_factory=PendingWrites)
 
 
 Ending = Success | Failure | Waiting | Stopped | Limited

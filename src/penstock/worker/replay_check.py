@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import Suspension
-from ..durable.journal import Call, Journal
-from ..durable.session import Sleeping
+from ..durable.journal import Journal, JournalCall
+from ..durable.session import DurableSession
 from ..ports.unit import StateWrite, WaitChange
 from .attempt import Attempt
 
@@ -19,23 +19,23 @@ from .attempt import Attempt
 class _Record(Journal):
     """A journal that is only read."""
 
-    sleeping: RehearsedSleeping
+    session: RehearsedSession
 
-    def call_anywhere(self, name: str, kind: str) -> Call:
+    def call_anywhere(self, name: str, kind: str) -> JournalCall:
         call = super().call_anywhere(name, kind)
         if call.entry is None:
-            raise self.sleeping.end()
+            raise self.session.end()
         return call
 
 
-class RehearsedSleeping(Sleeping):
+class RehearsedSession(DurableSession):
     """The durable side of a rehearsal."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         work, before = self._work, self.journal
         record = _Record(dict(work.claim.memos), before.scope, before.about, lambda: work.handler.code)
-        record.sleeping = self
+        record.session = self
         self.journal = record
 
     def end(self) -> Suspension:
@@ -54,9 +54,9 @@ class Rehearsal(Attempt):
     """An attempt that leaves nothing behind. How it ends says what the code makes of the record."""
 
     @property
-    def sleeping(self) -> RehearsedSleeping:
-        if not isinstance(self._sleeping, RehearsedSleeping):
-            self._sleeping = RehearsedSleeping(
+    def session(self) -> RehearsedSession:
+        if not isinstance(self._session, RehearsedSession):
+            self._session = RehearsedSession(
                 self.work,
                 clock=self._clock,
                 rng=self._rng,
@@ -65,7 +65,7 @@ class Rehearsal(Attempt):
                 check=self.check,
                 public_url=self.work.public_url,
             )
-        return self._sleeping
+        return self._session
 
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
         """It was said when the handler first came here, or is not said yet."""
@@ -74,4 +74,4 @@ class Rehearsal(Attempt):
         """Likewise."""
 
     async def apply(self, _write: StateWrite, _name: str) -> bool:
-        raise self.sleeping.end()
+        raise self.session.end()

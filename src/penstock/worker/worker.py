@@ -15,7 +15,7 @@ from ..core.durations import show_ms
 from ..core.errors import ChildrenPending, StoreError
 from ..durable.session import OUTDATED
 from ..ports.runner import Runner
-from ..ports.store import Distant, Listener, Store
+from ..ports.store import Listener, Store
 from ..ports.unit import Claim, ClaimBatch, ClaimRequest, Refused
 from .attempt import LEASE_LOST, SHUTDOWN, Attempt
 from .capacity import PATIENCE, Asking, QueueLimits, ReadAhead
@@ -68,8 +68,7 @@ class Worker:
         self._next_due: int | None = None
         self._next_look = 0  # when the store is looked at next, whatever is heard
         self._loop = asyncio.get_running_loop()
-        together = store.worth_holding if isinstance(store, Distant) else 0
-        self._ahead = ReadAhead(concurrency, time.monotonic, together=together)
+        self._ahead = ReadAhead(concurrency, time.monotonic, together=store.profile.prefetch)
         self._asking = Asking(name, concurrency, lease_ms, self._ahead)
         self._look: asyncio.TimerHandle | None = None  # whether what was read ahead still waits
         self._quarantine = Quarantine(max_crashes, lease_ms / 1000)

@@ -17,7 +17,7 @@ from penstock.testing.until import until
 from .backends import Backend
 from .fleet import Fleet
 
-PATIENCE = 60  # seconds
+TEST_TIMEOUT_S = 60  # seconds
 
 
 class Report(msgspec.Struct):
@@ -57,7 +57,7 @@ async def fell(backend: Backend, folder: Path, *, trees: int, kills: int, seed: 
                 for k in range(trees * n // kills, trees * (n + 1) // kills):
                     await app.add_flow(_tree(k))
                     report.trees += 1
-                await until(lambda wanted=wanted: len(fleet.effects.read()) > wanted, PATIENCE)
+                await until(lambda wanted=wanted: len(fleet.effects.read()) > wanted, TEST_TIMEOUT_S)
                 await asyncio.to_thread(fleet.kill, fleet.working[0])  # the one that has been there longest
                 report.kills += 1
                 fleet.hire()

@@ -247,7 +247,7 @@ class Storm:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def around(self, method: str, when: When) -> None:
+    async def on_call(self, method: str, when: When) -> None:
         world, rng = self._world, self._world.rng
         profile = world.profile
         if profile.latency and rng.random() < 0.5:
@@ -260,7 +260,7 @@ class Storm:
         if rng.random() < (profile.before if when == "before" else profile.after):
             raise StoreUnavailable(f"simulated {when} {method}")
 
-    def blocking(self, method: str, when: When) -> None:
+    def on_blocking_call(self, method: str, when: When) -> None:
         world = self._world
         if not world.healed and world.rng.random() < (
             world.profile.before if when == "before" else world.profile.after
@@ -584,7 +584,11 @@ class World:
     async def _judge(self) -> None:
         store = InlineStore(self.database, clock=self.clock)
         history = await read_history(
-            store, effects=self.effects, acknowledged=self.acknowledged, triggers=TRIGGERS, calm=self.profile.calm
+            store,
+            effects=self.effects,
+            acknowledged=self.acknowledged,
+            triggers=TRIGGERS,
+            is_undisturbed=self.profile.calm,
         )
         self.violations += check(history)
         self.counts["runs"] += len(history.runs)

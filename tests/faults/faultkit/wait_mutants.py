@@ -11,12 +11,12 @@ import msgspec
 import penstock.commit.committer as group_commit
 import penstock.durable.call_recorder as durable
 import penstock.durable.first as racing
-import penstock.durable.session as sleeping
+import penstock.durable.session as session
 import penstock.durable.triggers as triggers
 import penstock.durable.waits as waits
 import penstock.flows.delivery as deliveries
 from penstock.core.payload import unpack
-from penstock.durable.wait_records import GateResult
+from penstock.durable.wait_records import WaitResult
 from penstock.ports.unit import ClaimRequest, CommitReply, Committed, NewWait, SettleWait, Suspended, Unit
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing
@@ -101,8 +101,8 @@ def timeout_unrecorded() -> None:
     async def expire(self: Any, gate: Sequence[Any]) -> None:
         self.journal.kept.waits += gate
 
-    assert hasattr(sleeping.Sleeping, "expire")
-    sleeping.Sleeping.expire = expire  # type: ignore[method-assign]
+    assert hasattr(session.DurableSession, "expire")
+    session.DurableSession.expire = expire  # type: ignore[method-assign]
 
 
 def wake_afterwards() -> None:
@@ -140,9 +140,9 @@ def losers_begun_again() -> None:
     """Once `ctx.first` is decided, the wait that was let go still gives up when its own time comes."""
     assert hasattr(waits, "expire")
 
-    async def expire(sleeping: Any, call: Any, gate: NewWait, _opened: int) -> None:
-        call.settle(GateResult(sleeping.now_ms, timeout=True))
-        await sleeping.expire([SettleWait(gate.id, "expired")])
+    async def expire(session: Any, call: Any, gate: NewWait, _opened: int) -> None:
+        call.settle(WaitResult(session.now_ms, timeout=True))
+        await session.expire([SettleWait(gate.id, "expired")])
 
     async def first_of(self: Any, calls: Any, call: Any) -> tuple[str, Any]:
         with self.exclusive("ctx.first"):
@@ -150,17 +150,17 @@ def losers_begun_again() -> None:
             won = (
                 unpack(bytes(call.entry.value))
                 if call.entry is not None
-                else await racing.Race(self, calls, call).winner()
+                else await racing.FirstCall(self, calls, call).winner()
             )
             return won, calls[won].result()
 
     waits.expire = triggers.expire = expire  # type: ignore[attr-defined]
-    durable.Durables.first_of = first_of  # type: ignore[method-assign]
+    durable.CallRecorder.first_of = first_of  # type: ignore[method-assign]
 
 
 def winner_told_before_it_is_recorded() -> None:
     """The handler goes on with the function that won, and what it won is written with whatever comes next."""
-    watch, functions = durable.Durables.watch, racing.Race._functions
+    watch, functions = durable.CallRecorder.watch, racing.FirstCall._functions
 
     async def nothing() -> None:
         pass
@@ -174,5 +174,5 @@ def winner_told_before_it_is_recorded() -> None:
         del self._course.flush
         return winner
 
-    durable.Durables.watch = watched  # type: ignore[method-assign]
-    racing.Race._functions = won  # type: ignore[method-assign]
+    durable.CallRecorder.watch = watched  # type: ignore[method-assign]
+    racing.FirstCall._functions = won  # type: ignore[method-assign]

@@ -22,6 +22,7 @@ from ...ports.store import (
     RunRow,
     ScheduleRow,
     StateRow,
+    StoreProfile,
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Receipt, Unit
@@ -52,8 +53,10 @@ class PostgresStore:
     """Runs, jobs, events and state in one schema of a Postgres database. Its clock is the server's, unless a test has
     another one."""
 
-    ends_under_way = 2  # while one is written here, handlers run there
-    worth_holding = 200  # a call costs much, another job in it little
+    # Two finishes in flight: while one is written, handlers run. The prefetch is large because a call costs much and
+    # one more job in it costs little.
+    profile = StoreProfile(is_remote=True, max_unordered_finishes=2, prefetch=200)
+    rewind_epoch = 0
 
     def __init__(self, url: str, *, clock: Clock | None = None, namespace: str = "nq") -> None:
         self.address = read_address(url)

@@ -22,6 +22,7 @@ from ...ports.store import (
     RunRow,
     ScheduleRow,
     StateRow,
+    StoreProfile,
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, Committed, JobState, Unit
@@ -51,8 +52,11 @@ FINISH = msgspec.msgpack.encode(
 class RedisStore:
     """Runs, jobs, events and state in one Redis; workers of BullMQ in other languages share its queues."""
 
-    lanes = 2  # while scripts run here, handlers run there
-    worth_holding = 42  # with more slots, commits go beside each other anyway
+    # Two commits in flight: while a script runs on the server, handlers run here. A worker with more than 42 slots
+    # needs no prefetch, because its commits overlap anyway.
+    profile = StoreProfile(
+        is_remote=True, max_commits_in_flight=2, max_unordered_finishes=2, prefetch=42, may_rewind=True
+    )
 
     def __init__(
         self, url: str, *, clock: Clock | None = None, namespace: str = "nq", queue_prefix: str | None = None

@@ -21,6 +21,7 @@ from ...ports.store import (
     RunRow,
     ScheduleRow,
     StateRow,
+    StoreProfile,
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
@@ -42,6 +43,9 @@ FEW = 16  # jobs and events that a small commit hands out and writes
 
 class SqliteStore:
     """Runs, jobs, events and state in one SQLite file; `:memory:` keeps them in this process."""
+
+    profile = StoreProfile()
+    rewind_epoch = 0
 
     def __init__(
         self, path: str = MEMORY, *, clock: Clock | None = None, namespace: str = "nq", read_only: bool = False

@@ -19,6 +19,7 @@ from .job_trees import FamiliesContract
 from .lease import LeaseContract
 from .limits import LimitsContract
 from .outcomes import OutcomeContract
+from .profile import ProfileContract
 from .queue_admin import QueueAdminContract
 from .refusals import RefusalContract
 from .repeats import RepeatContract
@@ -60,6 +61,7 @@ class StoreContract(
     SchedulesContract,
     StateContract,
     HousekeepingContract,
+    ProfileContract,
 ):
     """All of them together."""
 
@@ -79,6 +81,7 @@ __all__ = [
     "LimitsContract",
     "OutcomeContract",
     "PausedRunContract",
+    "ProfileContract",
     "QueueAdminContract",
     "RefusalContract",
     "RepeatContract",

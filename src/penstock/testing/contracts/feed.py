@@ -9,7 +9,7 @@ from .event_log import write
 from .samples import STREAM, add, apply, claim, event, job, run, started, unit
 from .subject import StoreUnderTest
 
-PATIENCE = 20  # seconds; only a failing test takes so long
+TIMEOUT_S = 20  # seconds; only a failing test takes so long
 
 
 class FeedContract(StoreUnderTest):
@@ -84,7 +84,7 @@ class FeedContract(StoreUnderTest):
 
         reading = asyncio.create_task(reader())
         await asyncio.gather(*map(writer, range(writers)))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             found = await reading
         assert sorted(_places(found)) == sorted(
             [(f"nq:flow:{n}", k) for n in range(writers) for k in range(1, each + 1)]

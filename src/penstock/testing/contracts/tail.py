@@ -10,7 +10,7 @@ from .event_log import write
 from .samples import STREAM, add, apply, claim, event, first, job, seqs, started, unit
 from .subject import StoreUnderTest
 
-PATIENCE = 20  # seconds; only a failing test takes so long
+TIMEOUT_S = 20  # seconds; only a failing test takes so long
 
 
 class TailContract(StoreUnderTest):
@@ -76,5 +76,5 @@ class TailContract(StoreUnderTest):
 
 
 async def _soon(tail: asyncio.Task[list[Event]]) -> list[Event]:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         return await tail

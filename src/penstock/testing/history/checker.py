@@ -1,25 +1,29 @@
-"""Every rule, and those that hold across streams."""
+"""Check all rules, including those across streams."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
-from .event_facts import meta_of, started_job
-from .facts import History, Violation
 from .queue_rules import check_queue
+from .records import History, Violation, meta_of, started_job
 from .run_rules import check_run
 from .wait_rules import check_trigger
 
 
 def check(history: History) -> list[Violation]:
-    """Every rule that does not hold; nothing is the only good answer."""
+    """Return every violation of a rule; an empty list means that all rules hold."""
     found: list[Violation] = []
     for run in history.runs:
-        found += check_run(run, history.triggers.get(run.flow), settled=history.settled, calm=history.calm)
+        found += check_run(
+            run,
+            history.triggers.get(run.flow),
+            is_finished=history.is_finished,
+            is_undisturbed=history.is_undisturbed,
+        )
     for stream, events in history.queues.items():
-        found += check_queue(stream, events, settled=history.settled, calm=history.calm)
-    for stream, events in history.gates.items():
+        found += check_queue(stream, events, is_finished=history.is_finished, is_undisturbed=history.is_undisturbed)
+    for stream, events in history.trigger_streams.items():
         found += check_trigger(stream, events)
     found += _check_executions(history)
     found += _check_acknowledged(history)
@@ -27,7 +31,7 @@ def check(history: History) -> list[Violation]:
 
 
 def _check_executions(history: History) -> Iterator[Violation]:
-    """Every execution is of an attempt that was recorded before it, and no attempt was executed twice."""
+    """Check that every executed attempt was recorded first, and that no attempt was executed twice."""
     recorded: set[tuple[str, int]] = set()
     for events in (*(run.events for run in history.runs), *history.queues.values()):
         for event in events:
@@ -36,13 +40,14 @@ def _check_executions(history: History) -> Iterator[Violation]:
     executed = Counter((effect.job, effect.attempt) for effect in history.effects)
     for (job, attempt), times in executed.items():
         if (job, attempt) not in recorded:
-            yield Violation("executions", job, f"attempt {attempt} ran and is not recorded")
+            yield Violation("executions", job, f"attempt {attempt} ran but is not recorded")
         if times > 1:
             yield Violation("executions", job, f"attempt {attempt} ran {times} times")
 
 
 def _check_acknowledged(history: History) -> Iterator[Violation]:
+    """Check that every acknowledged run and job exists."""
     known = {run.id for run in history.runs}
     known |= {event.subject for events in history.queues.values() for event in events if event.kind == "job.added"}
     for id in sorted(set(history.acknowledged) - known):
-        yield Violation("lost", id, "was acknowledged and is nowhere")
+        yield Violation("lost", id, "was acknowledged but does not exist")

@@ -1,4 +1,4 @@
-"""Reading the history a store holds."""
+"""Read the history from a store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ...core.events import Event, Streams
 from ...ports.store import RunRow, Store
-from .facts import Effect, History, RunHistory, Trigger
+from .records import Effect, History, RunHistory, Trigger
 
 PAGE = 1000
 
@@ -17,11 +17,11 @@ async def read_history(
     effects: Iterable[Effect] = (),
     acknowledged: Collection[str] = (),
     triggers: Mapping[str, Mapping[str, Trigger]] | None = None,
-    settled: bool = True,
-    calm: bool = False,
+    is_finished: bool = True,
+    is_undisturbed: bool = False,
     namespace: str = "nq",
 ) -> History:
-    """The history a store holds. Read by the feed, so that a feed that passes over events is caught as well."""
+    """Read the history from a store through its feed, so that a feed that skips events is caught as well."""
     streams: dict[str, list[Event]] = {}
     cursor = ""
     while items := await store.feed(cursor, PAGE):
@@ -34,8 +34,10 @@ async def read_history(
         for row in await _all_runs(store)
     ]
     queues = {name: events for name, events in streams.items() if name.startswith(names.queue(""))}
-    gates = {name: events for name, events in streams.items() if name.startswith(names.named("trigger", ""))}
-    return History(runs, queues, list(effects), acknowledged, triggers or {}, settled, calm, gates)
+    trigger_streams = {name: events for name, events in streams.items() if name.startswith(names.named("trigger", ""))}
+    return History(
+        runs, queues, list(effects), acknowledged, triggers or {}, is_finished, is_undisturbed, trigger_streams
+    )
 
 
 async def _all_runs(store: Store) -> list[RunRow]:

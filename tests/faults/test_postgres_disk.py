@@ -84,7 +84,7 @@ async def test_no_room_for_tables(own: postgres_server.Server, tmp_path: Path, t
             fill(place)
             problem = await too_much(load, StoreFull)
             assert problem.code == "store_full"
-            assert "free some disk space" in str(problem)
+            assert "no disk space left" in str(problem)
             refused = load.refused
             await until(lambda: load.refused > refused, TEST_TIMEOUT_S)
             free(place)

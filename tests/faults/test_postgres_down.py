@@ -146,7 +146,7 @@ async def test_a_schema_of_a_newer_version_is_refused(own: postgres_server.Serve
     store = PostgresStore(own.url("newer"))
     await store.open()
     await store.close()
-    own.do("INSERT INTO newer.versions (number) VALUES (9999)")
+    own.do("INSERT INTO newer.schema_versions (number) VALUES (9999)")
     with pytest.raises(StoreError, match="newer Penstock"):
         await PostgresStore(own.url("newer")).open()
 

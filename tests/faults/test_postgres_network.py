@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -20,7 +19,7 @@ from penstock import App
 from penstock.core.ids import new_token
 from penstock.ports.unit import ClaimRequest, CommitReply, Unit
 from penstock.stores.postgres import PostgresStore, connection
-from penstock.stores.postgres.wakeups import Wakeups
+from penstock.stores.postgres.notify import Notifier
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 TROUBLES = 200 if FULL else 4
@@ -29,8 +28,8 @@ TROUBLES = 200 if FULL else 4
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is taken for an answer sooner than in earnest."""
-    monkeypatch.setattr(connection, "COMMAND_SECONDS", 0.3)
-    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "COMMAND_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0.5)
 
 
 def through(proxy: Proxy, url: str) -> str:
@@ -52,7 +51,7 @@ async def test_lines_that_drop_delay_and_swallow(tmp_path: Path, tell: Callable[
 @pytest.fixture
 def _untold(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that it is the commit's reply that is swallowed, and not that to a wake-up."""
-    monkeypatch.setattr(Wakeups, "tell", lambda self, topics: None)
+    monkeypatch.setattr(Notifier, "notify", lambda self, topics: None)
 
 
 async def _said_while_a_reply_is_swallowed() -> int:
@@ -77,10 +76,10 @@ async def test_what_was_said_once_is_written_once() -> None:
 
 @pytest.mark.usefixtures("_untold")
 async def test_a_unit_that_is_not_recognised_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = PostgresStore._transact
+    real = PostgresStore._commit
 
-    async def transact(self: PostgresStore, write: Any, units: Sequence[Unit], ask: ClaimRequest | None) -> CommitReply:
-        return await real(self, write, [msgspec.structs.replace(unit, id=new_token()) for unit in units], ask)
+    async def commit(self: PostgresStore, units: Sequence[Unit], ask: ClaimRequest | None) -> CommitReply:
+        return await real(self, [msgspec.structs.replace(unit, id=new_token()) for unit in units], ask)
 
-    monkeypatch.setattr(PostgresStore, "_transact", transact)
+    monkeypatch.setattr(PostgresStore, "_commit", commit)
     assert await _said_while_a_reply_is_swallowed() == 2

@@ -4,7 +4,10 @@
 SELECT * FROM penstock.commit_units($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 
 -- name: finish_jobs
-SELECT * FROM penstock.finish_jobs($1, $2, $3, $4);
+SELECT * FROM penstock.finish_jobs(
+  $1, string_to_array($2, ',')::bigint[], string_to_array($3, E'\x1f'), string_to_array($4, ',')::integer[],
+  string_to_array($5, E'\x1f'), string_to_array($6, E'\x1f', '-')::json[], string_to_array($7, ',')::integer[],
+  string_to_array($8, E'\x1f'), string_to_array($9, E'\x1f')::json[], $10);
 
 -- name: renew_leases
 SELECT penstock.renew_leases($1, $2, $3, $4, $5);

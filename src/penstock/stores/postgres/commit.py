@@ -64,7 +64,10 @@ async def finish_jobs(
 ) -> CommitReply:
     """Do the same for units that the fast path can take: see `fast_finish`."""
     secret, ordered = new_token(), sorted(units, key=job_pk)
-    row = await connection.fetchrow(sql.finish_jobs, *encode_finished(ordered, request, now, secret))
+    arguments = encode_finished(ordered, request, now, secret)
+    if arguments is None:
+        return await commit_units(connection, sql, now, units, request, touched)
+    row = await connection.fetchrow(sql.finish_jobs, *arguments)
     assert row is not None
     receipts = _read_finished(ordered, row, touched)
     claimed = ClaimBatch(_read_claims(row, secret, touched), row["next_due"]) if request is not None else ClaimBatch()

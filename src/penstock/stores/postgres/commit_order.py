@@ -1,4 +1,4 @@
-"""Who may write at the same time: what only ends attempts beside others of the kind, everything else alone."""
+"""Which commits of one process may run at the same time: those that only finish attempts; every other runs alone."""
 
 from __future__ import annotations
 
@@ -9,36 +9,39 @@ from contextlib import asynccontextmanager
 from ...ports.unit import Unit
 
 
-class Turns:
-    """First come, first served. Whoever goes alone waits for all that came before and holds up all that come after."""
+class CommitOrder:
+    """A fair lock with a shared and an exclusive mode, first come, first served.
+
+    An exclusive holder waits for all that came before it and blocks all that come after it.
+    """
 
     def __init__(self) -> None:
-        self._door = asyncio.Lock()
-        self._inside = 0
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._entry = asyncio.Lock()
+        self._holders = 0
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
 
     @asynccontextmanager
-    async def beside(self) -> AsyncIterator[None]:
-        """Until the block ends, others may be at it that go beside."""
-        async with self._door:
-            self._inside += 1
-            self._empty.clear()
+    async def shared(self) -> AsyncIterator[None]:
+        """Hold the lock together with other shared holders."""
+        async with self._entry:
+            self._holders += 1
+            self._is_empty.clear()
         try:
             yield
         finally:
-            self._inside -= 1
-            if not self._inside:
-                self._empty.set()
+            self._holders -= 1
+            if not self._holders:
+                self._is_empty.set()
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Until the block ends, nobody else is at it."""
-        async with self._door:
-            await self._empty.wait()
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Hold the lock alone."""
+        async with self._entry:
+            await self._is_empty.wait()
             yield
 
 
-def only_ends(units: Sequence[Unit]) -> bool:
-    """Whether all of it ends attempts. A claim alone does not: it is to see what was written before it."""
+def only_finishes(units: Sequence[Unit]) -> bool:
+    """Return whether every unit ends an attempt. A bare claim does not: it must see what was written before it."""
     return bool(units) and all(unit.claim is not None and unit.outcome is not None for unit in units)

@@ -19,6 +19,7 @@ from ...ports.unit import (
     NewJob,
     NewWait,
     Outcome,
+    RateLimit,
     Released,
     RetryAt,
     RunWrite,
@@ -176,15 +177,12 @@ def encode_request(request: ClaimRequest | None, secret: str) -> Row | None:
     if wanted is None:
         wanted = sum(max(demand.limit, 1) for demand in request.queues)
     is_limited = any(demand.max_active is not None or demand.rate is not None for demand in request.queues)
-    rows = [
-        (demand.queue, demand.limit, demand.max_active, *((rate.max, rate.duration_ms, rate.per_key) if rate else _NO_RATE))
-        for demand in request.queues
-        for rate in (demand.rate,)
-    ]
+    rows = [(demand.queue, demand.limit, demand.max_active, *_rate(demand.rate)) for demand in request.queues]
     return request.worker, request.lease_ms, secret, wanted, is_limited, rows
 
 
-_NO_RATE: Row = (None, None, None)
+def _rate(rate: RateLimit | None) -> Row:
+    return (rate.max, rate.duration_ms, rate.per_key) if rate is not None else (None, None, None)
 
 
 def encode_outcome(outcome: Outcome) -> Row:

@@ -1,8 +1,8 @@
 """Create and update the schema, one process at a time.
 
-Tables and types change by numbered files in `migrations`. Functions are files in `functions`, and every migration creates
-all of them again: to change a function, edit its file and add a numbered migration, if only a comment. A function or type
-whose parameters change is dropped by that migration.
+Tables and types change by numbered files in `migrations`. Functions are files in `functions`, and every migration
+creates all of them again: to change a function, edit its file and add a numbered migration, if only a comment. That
+migration drops functions and types whose parameters change.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Noticing that the other end is gone when nothing says so: a cable, a cloud's network, a machine without power.
+"""Detect a peer that is gone without closing its connections: a cable, a cloud's network, a machine without power.
 
-The command's own timeout is long, since a server may have a lot to do. So it is the kernel that is asked: a living
+The timeout of a command is long, because a busy server may need it. TCP keepalive is shorter: the kernel of a live
 machine acknowledges what it receives even if its Postgres is busy.
 """
 
@@ -9,36 +9,36 @@ from __future__ import annotations
 import contextlib
 import socket
 
-SECONDS = 10
+TIMEOUT_S = 10
 PROBES = 3
 
 
-def notice_silence(line: socket.socket | None) -> None:
-    """Has the kernel give up a connection whose other end has acknowledged nothing for a while."""
-    if line is None or line.family not in (socket.AF_INET, socket.AF_INET6):
+def enable_keepalive(sock: socket.socket | None) -> None:
+    """Make the kernel drop a connection whose peer has acknowledged nothing for `TIMEOUT_S`."""
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     for name, value in _options().items():
-        # Systems differ in what they have: a connection without is still a connection.
+        # Systems differ in which options they have. A connection without one still works.
         if (option := getattr(socket, name, None)) is not None:
             with contextlib.suppress(OSError):
-                line.setsockopt(socket.IPPROTO_TCP, option, value)
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def _options() -> dict[str, int]:
-    """Half of the time a connection may be idle, in the other half it is asked whether it is there."""
-    idle, pause = max(SECONDS // 2, 1), max(SECONDS // 2 // PROBES, 1)
+    """Return the socket options: a connection may be idle for half of the timeout, probes take the other half."""
+    idle, interval = max(TIMEOUT_S // 2, 1), max(TIMEOUT_S // 2 // PROBES, 1)
     return {
         "TCP_KEEPIDLE": idle,
         "TCP_KEEPALIVE": idle,  # the same on macOS
-        "TCP_KEEPINTVL": pause,
+        "TCP_KEEPINTVL": interval,
         "TCP_KEEPCNT": PROBES,
-        "TCP_USER_TIMEOUT": SECONDS * 1000,  # what was sent and is not acknowledged: probes do not go out then
+        "TCP_USER_TIMEOUT": TIMEOUT_S * 1000,  # for sent data that is not acknowledged: no probes go out then
     }
 
 
 def server_settings() -> dict[str, str]:
-    """The same for the server's end: a transaction of a client that is gone is not to hold its locks for hours."""
+    """Return the same for the server: the transaction of a client that is gone must not hold its locks for hours."""
     options = _options()
     return {
         "tcp_keepalives_idle": str(options["TCP_KEEPIDLE"]),

@@ -1,4 +1,4 @@
-"""Split the units of a commit into groups. `commit_units` checks the units of a group one by one and writes them together."""
+"""Split the units of a commit into groups: `commit_units` checks a group unit by unit and writes it at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def group_ends(units: Sequence[Unit]) -> list[int]:
     """Return the position of the last unit of each group.
 
     A unit is a group of its own if it changes jobs that it has not claimed. A unit starts a new group if it depends on
-    writes that a group makes at its end: it adds a tree of jobs, a job whose id an earlier unit sets free, or a job whose
-    dedupe key is asked for by an earlier unit that may be refused.
+    writes that a group makes at its end: it adds a tree of jobs, a job whose id an earlier unit sets free, or a job
+    whose dedupe key an earlier unit asks for that may be refused.
     """
     ends: list[int] = []
     freed, uncertain, is_alone = set[str](), set[tuple[str, str]](), False

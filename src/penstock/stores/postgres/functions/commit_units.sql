@@ -54,6 +54,7 @@ DECLARE
   parents integer[];
   skipped integer[];              -- jobs that are not added: their key is held, or their tree exists
   new_jobs integer[];
+  new_queues text[];
   pks bigint[];
   written bigint[];
   taken bigint[] := '{}';
@@ -313,17 +314,17 @@ BEGIN
       WHERE k.pk = job_pks[x.job];
     END IF;
     IF cardinality(jobs) > 0 THEN
-      INSERT INTO penstock.queues (name)
-      SELECT DISTINCT n.queue FROM unnest(jobs) AS n
-      WHERE n.unit BETWEEN first AND last AND verdicts[n.unit] = 0
-        AND NOT EXISTS (SELECT 1 FROM penstock.queues AS q WHERE q.name = n.queue) ORDER BY 1
-      ON CONFLICT (name) DO NOTHING;
       -- Keys are assigned in order of arrival, rows are written in order of ids: two transactions that add the same jobs lock
       -- them in the same order.
-      new_jobs := ARRAY(SELECT n.ordinality FROM unnest(jobs) WITH ORDINALITY AS n
-                        WHERE n.unit BETWEEN first AND last AND verdicts[n.unit] = 0
-                          AND (skipped IS NULL OR n.ordinality <> ALL (skipped)) ORDER BY n.ordinality);
-      pks := ARRAY(SELECT nextval('penstock.jobs_pk') FROM generate_series(1, cardinality(new_jobs)));
+      SELECT coalesce(array_agg(n.ordinality), '{}'), array_agg(nextval('penstock.jobs_pk')), array_agg(DISTINCT n.queue)
+      INTO new_jobs, pks, new_queues FROM (
+        SELECT x.ordinality, x.queue FROM unnest(jobs) WITH ORDINALITY AS x
+        WHERE x.unit BETWEEN first AND last AND verdicts[x.unit] = 0
+          AND (skipped IS NULL OR x.ordinality <> ALL (skipped)) ORDER BY x.ordinality) AS n;
+      INSERT INTO penstock.queues (name)
+      SELECT n.name FROM unnest(new_queues) AS n (name)
+      WHERE NOT EXISTS (SELECT 1 FROM penstock.queues AS q WHERE q.name = n.name) ORDER BY n.name COLLATE "C"
+      ON CONFLICT (name) DO NOTHING;
       WITH inserted AS (
         INSERT INTO penstock.jobs (pk, id, queue, name, state, priority, due, run, scope, rate_key, created, started_stream,
                                    started_prefix, opts, payload)

@@ -83,9 +83,6 @@ CREATE TYPE penstock.claim_request AS (
   queues penstock.queue_demand[]
 );
 
--- An attempt of a job without a run that completed: see functions/finish_jobs.sql.
-CREATE TYPE penstock.finished_job AS (pk bigint, unit text, attempt integer, token text, result json);
-
 -- What the functions return.
 CREATE TYPE penstock.refusal AS (
   unit integer,

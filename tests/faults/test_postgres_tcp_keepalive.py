@@ -11,7 +11,7 @@ from faultkit.proxy import Proxy
 
 import postgres_server
 from penstock import App
-from penstock.stores.postgres import PostgresStore, connection, silence
+from penstock.stores.postgres import PostgresStore, connection, tcp_keepalive
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(60)]
@@ -20,8 +20,8 @@ TEST_TIMEOUT_S = 20.0
 
 @pytest.fixture(autouse=True)
 def _only_silence_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "COMMAND_SECONDS", 2 * TEST_TIMEOUT_S)
-    monkeypatch.setattr(silence, "SECONDS", 1)
+    monkeypatch.setattr(connection, "COMMAND_TIMEOUT_S", 2 * TEST_TIMEOUT_S)
+    monkeypatch.setattr(tcp_keepalive, "TIMEOUT_S", 1)
 
 
 @pytest.fixture
@@ -53,15 +53,15 @@ async def test_a_commit_on_a_silent_line_is_made_on_another(proxy: Proxy) -> Non
 async def test_a_line_that_only_listens_is_found_silent_too(proxy: Proxy) -> None:
     async with App(through(proxy), handlers=[]) as app:
         assert isinstance(app.store, PostgresStore)
-        wakeups = app.store._wakeups
-        before = await until(lambda: wakeups._connection, TEST_TIMEOUT_S)
+        notifier = app.store._notifier
+        before = await until(lambda: notifier._connection, TEST_TIMEOUT_S)
         proxy.deafen()
-        after = await until(lambda: wakeups._connection is not before and wakeups._connection, TEST_TIMEOUT_S)
+        after = await until(lambda: notifier._connection is not before and notifier._connection, TEST_TIMEOUT_S)
         assert not after.is_closed()
 
 
 async def test_a_line_nobody_watches_is_waited_for(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "COMMAND_SECONDS", 4.0)
-    monkeypatch.setattr(connection, "notice_silence", lambda line: None)
+    monkeypatch.setattr(connection, "COMMAND_TIMEOUT_S", 4.0)
+    monkeypatch.setattr(connection, "enable_keepalive", lambda line: None)
     with pytest.raises(AssertionError):
         await _said_after_silence(proxy, 2)

@@ -123,13 +123,9 @@ def _many(own: postgres_server.Server, role: str) -> int:
 async def test_doctors_compare_what_a_process_uses(own: postgres_server.Server) -> None:
     assert await doubts(role(own, "roomy")) == []
     (scarce,) = await doubts(role(own, "scarce", 6))
-    assert scarce.startswith(
-        "the CONNECTION LIMIT of role scarce is 6, 0 are in use by others, and a process uses up to 7"
-    )
+    assert scarce.startswith("the CONNECTION LIMIT of role scarce is 6, others use 0, and a process uses up to 7")
     (many,) = await doubts(own.url("many", pool="20"))
-    assert many.startswith(
-        f"max_connections is {MAX_CONNECTIONS - 3}, 0 are in use by others, and a process uses up to 22"
-    )
+    assert many.startswith(f"max_connections is {MAX_CONNECTIONS - 3}, others use 0, and a process uses up to 22")
 
 
 async def doubts(url: str) -> list[str]:

@@ -1,5 +1,4 @@
-"""A network that is gone without a word: nothing is acknowledged, nothing is refused. It is noticed long before the
-longest time a command may take."""
+"""A network that drops every packet: TCP keepalive detects it long before a command times out."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ TEST_TIMEOUT_S = 20.0
 
 
 @pytest.fixture(autouse=True)
-def _only_silence_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "COMMAND_TIMEOUT_S", 2 * TEST_TIMEOUT_S)
     monkeypatch.setattr(tcp_keepalive, "TIMEOUT_S", 1)
 
@@ -34,23 +33,23 @@ def through(proxy: Proxy) -> str:
     return postgres_server.url().replace(f":{postgres_server.server().port}/", f":{proxy.port}/")
 
 
-async def _said_after_silence(proxy: Proxy, patience: float = TEST_TIMEOUT_S) -> list[str]:
+async def _emit_after_packets_are_dropped(proxy: Proxy, timeout: float = TEST_TIMEOUT_S) -> list[str]:
     async with App(through(proxy), handlers=[]) as app:
-        await app.emit("first", 0)  # the lines are there
+        await app.emit("first", 0)  # connects
         proxy.deafen()
-        said = asyncio.create_task(app.emit("said", 1))
+        emitting = asyncio.create_task(app.emit("second", 1))
         try:
-            await until(said.done, patience)
+            await until(emitting.done, timeout)
         finally:
-            await said  # the command's own timeout is what is left
+            await emitting  # after the command's own timeout at the latest
         return [event.kind for event in await app.events.read_all("nq:global")]
 
 
-async def test_a_commit_on_a_silent_line_is_made_on_another(proxy: Proxy) -> None:
-    assert await _said_after_silence(proxy) == ["first", "said"]
+async def test_a_commit_is_repeated_on_a_new_connection(proxy: Proxy) -> None:
+    assert await _emit_after_packets_are_dropped(proxy) == ["first", "second"]
 
 
-async def test_a_line_that_only_listens_is_found_silent_too(proxy: Proxy) -> None:
+async def test_an_idle_listening_connection_is_replaced_too(proxy: Proxy) -> None:
     async with App(through(proxy), handlers=[]) as app:
         assert isinstance(app.store, PostgresStore)
         notifier = app.store._notifier
@@ -60,8 +59,8 @@ async def test_a_line_that_only_listens_is_found_silent_too(proxy: Proxy) -> Non
         assert not after.is_closed()
 
 
-async def test_a_line_nobody_watches_is_waited_for(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_keepalive_the_command_times_out(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "COMMAND_TIMEOUT_S", 4.0)
-    monkeypatch.setattr(connection, "enable_keepalive", lambda line: None)
+    monkeypatch.setattr(connection, "enable_keepalive", lambda sock: None)
     with pytest.raises(AssertionError):
-        await _said_after_silence(proxy, 2)
+        await _emit_after_packets_are_dropped(proxy, 2)

@@ -18,7 +18,7 @@ from faultkit.backends import SQLITE_FILE, SQLITE_MEMORY, Backend
 from penstock import App, flow, job
 from penstock.commit.committer import CommitRequest, Committer
 from penstock.core.errors import PenstockError, StoreUnavailable
-from penstock.core.events import Body, encode_body
+from penstock.core.events import EventBody, encode_body
 from penstock.ports.store import Store
 from penstock.ports.unit import (
     Claim,
@@ -52,7 +52,7 @@ def write(expect: int, record: str = "{}", after: str | None = None, **more: Any
 
 
 def said(text: str) -> NewEvent:
-    return NewEvent("nq:flow:r", encode_body(Body("log", data=msgspec.Raw(msgspec.json.encode(text)))))
+    return NewEvent("nq:flow:r", encode_body(EventBody("log", data=msgspec.Raw(msgspec.json.encode(text)))))
 
 
 async def begun(store: Store, *jobs: str) -> list[Claim]:
@@ -208,7 +208,7 @@ async def test_an_event_whose_first_answer_was_lost_is_there_once(tmp_path: Path
 
 async def test_a_locked_file_is_reported_to_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process stands still inside a write. Twenty commits wait once, not twenty times in a row."""
-    monkeypatch.setattr("penstock.stores.sqlite.connection._BUSY_SECONDS", 0.5)
+    monkeypatch.setattr("penstock.stores.sqlite.connection.BUSY_TIMEOUT_S", 0.5)
     store = SQLITE_FILE.open(tmp_path, FakeClock())
     await store.open()
     holder = apsw.Connection(str(tmp_path / "penstock.db"))

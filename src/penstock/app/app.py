@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 from ..commit.committer import Committer
 from ..commit.runtime import Runtime
-from ..core.clock import Clock, SystemClock, iso
+from ..core.clock import Clock, SystemClock, to_iso
 from ..core.durations import Duration
 from ..core.errors import ConfigError
 from ..core.event_bodies import EventBodies
 from ..core.events import Event
 from ..core.redaction import Redactor
-from ..core.retry import Retries
+from ..core.retry import RetryOption
 from ..flows.delivery import Deliveries
 from ..flows.engine import FlowEngine
 from ..flows.start_on import StartOnWaits, start_inputs
-from ..handlers.discovery import Found, Problem, bridges_of, discover, from_functions
+from ..handlers.discovery import DiscoveredHandler, LoadProblem, discover, find_bridges, read_functions
 from ..handlers.manifest import describe
 from ..handlers.options import KeepOption
-from ..handlers.registry import Registry, build
+from ..handlers.registry import Registry, build_registry
 from ..handlers.reload import rediscover
 from ..jobs.engine import JobEngine
 from ..ports.bridge import Bridge
@@ -303,7 +303,7 @@ class App:
         delay: Duration | None = None,
         at: datetime | None = None,
         priority: int | None = None,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         correlation_id: str | None = None,
         dedupe: str | None = None,
         dedupe_ttl: Duration | None = None,
@@ -373,7 +373,7 @@ class App:
         return describe(
             self.registry,
             version=1,
-            compiled_at=iso(self.clock.now_ms()),
+            compiled_at=to_iso(self.clock.now_ms()),
             store=self.settings.url.partition(":")[0] or "memory",
             namespace=self.settings.namespace,
         )
@@ -398,17 +398,17 @@ class App:
         await self._transactions.direct.commands.emit(run, kind, data, key=key)
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, has_dir: bool) -> Registry:
-        self._functions = from_functions(several(handlers, "handlers")) if handlers is not None else []
+        self._functions = read_functions(several(handlers, "handlers")) if handlers is not None else []
         self._has_dir = has_dir or (handlers is None and Path(self.settings.dir).is_dir())
         self._file_bridges: list[Bridge] = []
         if not self._has_dir:
             return self._register([], [])
         registry = self._register(*discover(self.settings.dir, self.settings.queue_names))
-        self._file_bridges = bridges_of(self.settings.dir)
+        self._file_bridges = find_bridges(self.settings.dir)
         return registry
 
-    def _register(self, found: list[Found], problems: list[Problem]) -> Registry:
-        registry = build([*self._functions, *found], problems)
+    def _register(self, found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
+        registry = build_registry([*self._functions, *found], problems)
         for problem in registry.problems:
             log.warning("%s [%s]", problem, problem.code)
         return registry

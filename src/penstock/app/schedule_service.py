@@ -10,9 +10,9 @@ import msgspec
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.clock import iso
+from ..core.clock import to_iso
 from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule
-from ..core.events import Body
+from ..core.events import EventBody
 from ..core.ids import check_schedule_id, uuid7
 from ..core.payload import pack, unpack
 from ..flows.commands import Commands
@@ -165,7 +165,7 @@ class ScheduleService:
             # A separate commit before the slot fires: after a crash in between, the slot is still due and the next
             # scheduler finds the run ended. The run of the slot that fires now is never the one cancelled.
             try:
-                await self._commands.cancel(replaces, f"replaced by the slot {iso(move.slot)} of schedule {row.id}")
+                await self._commands.cancel(replaces, f"replaced by the slot {to_iso(move.slot)} of schedule {row.id}")
             except UnknownRun:
                 pass  # removed since
         return await self._commands.start(
@@ -175,8 +175,8 @@ class ScheduleService:
     async def pass_by(self, row: ScheduleRow, decision: PassSlot) -> bool:
         assert row.next is not None
         data = {
-            "slot": iso(row.next),
-            "next": iso(decision.next) if decision.next is not None else None,
+            "slot": to_iso(row.next),
+            "next": to_iso(decision.next) if decision.next is not None else None,
             "reason": decision.reason,
         }
         event = self._event(self._bodies.global_stream, "schedule.skipped", row.id, data)
@@ -214,4 +214,4 @@ class ScheduleService:
         return self._event(stream, "job.cancelled", job, {"reason": "replaced by the next slot of its schedule"})
 
     def _event(self, stream: str, kind: str, subject: str, data: Any) -> NewEvent:
-        return NewEvent(stream, self._bodies.encode(Body(kind, subject, data=msgspec.Raw(pack(data)))))
+        return NewEvent(stream, self._bodies.encode(EventBody(kind, subject, data=msgspec.Raw(pack(data)))))

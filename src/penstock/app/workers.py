@@ -226,7 +226,7 @@ class Workers:
 
     def _limits(self, queues: Sequence[str], concurrency: int) -> dict[str, QueueLimits]:
         handlers = self._registry().handlers()
-        known = sorted({handler.home for handler in handlers})
+        known = sorted({handler.queue_name for handler in handlers})
         for queue in queues:
             if queue not in known:
                 raise UnknownQueue(
@@ -234,7 +234,7 @@ class Workers:
                 )
         limits: dict[str, QueueLimits] = {}
         for queue in queues or known:
-            mine = [handler for handler in handlers if handler.home == queue]
+            mine = [handler for handler in handlers if handler.queue_name == queue]
             own = [handler.concurrency for handler in mine if handler.concurrency is not None]
             most = [handler.max_active for handler in mine if handler.max_active is not None]
             rate = next((handler.rate for handler in mine if handler.rate is not None), None)

@@ -6,7 +6,7 @@ import logging
 from typing import NamedTuple
 
 from ..commit.committer import CommitRequest, Committer
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 from ..core.errors import ChildrenPending, StoreError
 from ..durable.session import OUTDATED
 from ..ports.unit import Refused
@@ -97,7 +97,7 @@ def _log_failure(work: Work, failure: Failure) -> None:
     if failure.retry_in_ms is None:
         log.info("%s failed, no attempts left: %s: %s", name, error.name, error.error, extra=fields)
     else:
-        wait = show_ms(failure.retry_in_ms)
+        wait = format_ms(failure.retry_in_ms)
         log.info("%s failed, retrying in %s: %s: %s", name, wait, error.name, error.error, extra=fields)
 
 

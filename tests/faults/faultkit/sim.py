@@ -398,7 +398,7 @@ class World:
             if store is not by and store not in self._glances and not party.dead:
                 self._glances.add(store)
                 self.loop.call_later(self.rng.uniform(0, 0.05), self._glance, store, context=party.context)
-        loose = run_rows.loose(self.database.connection.cursor(), 5)
+        loose = run_rows.stuck_runs(self.database.connection.cursor(), 5)
         if loose:
             self.violations.append(Violation("loose", loose[0], "an open run with no job and no wait"))
 

@@ -88,13 +88,13 @@ def taken_ignored() -> None:
 
 
 def close_unchecked() -> None:
-    original = committing.Committer._check_rest
+    original = committing.UnitWriter._check_rest
 
     def check(self: Any, unit: Unit) -> Any:
         opened = [wait for wait in unit.waits if not isinstance(wait, SettleWait)]
         return original(self, msgspec.structs.replace(unit, waits=opened))
 
-    committing.Committer._check_rest = check  # type: ignore[method-assign]
+    committing.UnitWriter._check_rest = check  # type: ignore[method-assign]
 
 
 def timeout_unrecorded() -> None:

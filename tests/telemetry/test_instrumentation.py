@@ -98,7 +98,7 @@ async def test_waits_are_reported_when_they_are_pending_and_settled(app: Any) ->
         await a.emit("paid", 7)
         assert await a.result(run, timeout=20) == 7
         await until(lambda: len(recorder.of(AttemptEnded)) >= 2)
-    waits = [one for one in recorder.of(WaitChanged)]
+    waits = recorder.of(WaitChanged)
     assert (waits[0].state, waits[0].kind, waits[0].run) == ("pending", "event", run)
     assert [one.state for one in waits if one.wait == waits[0].wait] == ["pending", "resolved"]
     of_run = [one for one in recorder.of(AttemptEnded) if one.run == run]

@@ -22,9 +22,10 @@ from penstock.ports.unit import JobState
 from penstock.schedules import service as scheduler
 from penstock.settings import Settings
 from penstock.stores import tail as tailing
+from penstock.testing import TestApp
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
-from penstock.worker import worker
+from penstock.worker import polling
 
 # Build the URL of an empty store of each kind.
 STORE_URLS: dict[str, Callable[[Path], str]] = {
@@ -59,7 +60,7 @@ class AppHarness(App):
 
     async def wait_for_end(self, run: str) -> str:
         """Wait for a run and return its final status."""
-        return (await self.wait(run, timeout=TEST_TIMEOUT_S)).status
+        return (await self.runs.wait(run, timeout=TEST_TIMEOUT_S)).status
 
     async def run_for_result(self, flow: Any, input: Any = None, **options: Any) -> Any:
         """Start a run and return its result."""
@@ -134,9 +135,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable polling: a lost wake-up then fails a test instead of slowing it down."""
-    monkeypatch.setattr(worker, "MAX_IDLE", 3600.0)
+    monkeypatch.setattr(polling, "MAX_IDLE_S", 3600.0)
     monkeypatch.setattr(scheduler, "MAX_IDLE", 3600.0)
-    monkeypatch.setattr(tailing, "BACKSTOP", 3600.0)
+    monkeypatch.setattr(tailing, "POLL_INTERVAL_S", 3600.0)
 
 
 @pytest.fixture
@@ -161,3 +162,13 @@ def shared(shared_url: str, no_polling: None) -> Callable[..., AppHarness]:
 def memory(no_polling: None) -> Callable[..., AppHarness]:
     """Return a factory of Apps in memory, for behaviour that does not depend on the store."""
     return apps_at(":memory:")
+
+
+@pytest.fixture
+def kit(url: str) -> Callable[..., TestApp]:
+    """Return a factory of TestApps, which skip time, on a store: `async with kit(charge, ship) as app:`."""
+
+    def make(*handlers: Callable[..., Any], **settings: Any) -> TestApp:
+        return TestApp(url, handlers=handlers, **settings)
+
+    return make

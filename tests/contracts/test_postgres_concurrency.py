@@ -15,7 +15,19 @@ from penstock.ports.unit import DELIVERIES, Committed, Conflict, JobState, Unit
 from penstock.stores.postgres import PostgresStore
 from penstock.stores.postgres.commit import commit_units
 from penstock.stores.postgres.connection import connect
-from penstock.testing.contracts.samples import STREAM, apply, ask, claim_one, event, job, run, started, told, unit, wait
+from penstock.testing.contracts.samples import (
+    STREAM,
+    apply,
+    claim_one,
+    claim_request,
+    event,
+    job,
+    run,
+    started,
+    unit,
+    user_event,
+    wait,
+)
 from penstock.testing.until import until
 
 WRITERS, EACH = 8, 25
@@ -116,7 +128,7 @@ async def test_feed_readers_beside_slow_writers_miss_nothing_and_keep_the_order_
 
 async def test_a_wait_created_while_its_event_is_being_committed_finds_it(store: PostgresStore) -> None:
     async with slow(store) as emitting:
-        await emitting.write(unit(events=[told("order.paid")]))
+        await emitting.write(unit(events=[user_event("order.paid")]))
         creating = asyncio.create_task(
             apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")], events=[event()]))
         )
@@ -131,7 +143,7 @@ async def test_a_wait_created_while_its_event_is_being_committed_finds_it(store:
 async def test_an_event_committed_while_a_wait_is_being_created_is_delivered(store: PostgresStore) -> None:
     async with slow(store) as creating:
         await creating.write(unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]))
-        emitting = asyncio.create_task(apply(store, unit(events=[told("order.paid")])))
+        emitting = asyncio.create_task(apply(store, unit(events=[user_event("order.paid")])))
         await until(lambda: blocked(store))
         await creating.commit()
         await emitting
@@ -145,7 +157,7 @@ async def test_a_wait_finds_an_event_though_an_older_transaction_is_open(store: 
     """The feed waits for the oldest transaction; a wait that looks back cannot."""
     async with slow(store) as idle:
         await idle.write(unit(events=[event(stream="nq:flow:other")]))
-        await apply(store, unit(events=[told("order.paid")]))
+        await apply(store, unit(events=[user_event("order.paid")]))
         assert len(await store.events_by_kind("order.paid")) == 1
         await idle.commit()
 
@@ -180,7 +192,7 @@ async def test_nothing_is_started_in_a_run_after_its_last_event(store: PostgresS
     async with slow(store) as closing:
         last = event("flow.cancelled", stream)
         await closing.write(unit(run=run("r", 1, status="cancelled", closed=True), events=[last]))
-        claiming = asyncio.create_task(store.claim(ask()))
+        claiming = asyncio.create_task(store.claim(claim_request()))
         await until(lambda: blocked(store))
         await closing.commit()
         assert (await claiming).claims == []

@@ -13,7 +13,7 @@ import postgres_server
 from penstock.ports.unit import Claim, ClaimRequest, CommitReply, Completed, JobState, Memo, Released, Unit
 from penstock.stores.postgres import PostgresStore, store
 from penstock.testing import FakeClock
-from penstock.testing.contracts.samples import QUEUE, STREAM, add, ask, claim, event, job, run, started, unit
+from penstock.testing.contracts.samples import QUEUE, STREAM, add, claim, claim_request, event, job, run, started, unit
 
 OTHER = "nq:entity:other"
 Scenario = Callable[[PostgresStore, FakeClock], Awaitable[CommitReply]]
@@ -46,33 +46,34 @@ async def out_of_order(store: PostgresStore, _: FakeClock) -> CommitReply:
     await store.commit([completed(b, STREAM)])
     lost = msgspec.structs.replace(c, token="another's")
     return await store.commit(
-        [completed(d, STREAM), completed(lost, STREAM), completed(b, STREAM), completed(a)], ask("later", QUEUE)
+        [completed(d, STREAM), completed(lost, STREAM), completed(b, STREAM), completed(a)],
+        claim_request("later", QUEUE),
     )
 
 
 async def several_streams(store: PostgresStore, _: FakeClock) -> CommitReply:
     a, b = await add_and_claim(store, "a", "b")
     await add(store, job("c", started=started(OTHER)), job("d"))
-    return await store.commit([completed(a, STREAM, OTHER), completed(b, STREAM)], ask(limit=1))
+    return await store.commit([completed(a, STREAM, OTHER), completed(b, STREAM)], claim_request(limit=1))
 
 
 async def waiting_job_of_a_run(store: PostgresStore, _: FakeClock) -> CommitReply:
     (a,) = await add_and_claim(store, "a")
     await store.commit([unit(run=run("r"), jobs=[job("r.step.1", run="r", started=started())]), unit(jobs=[job("b")])])
-    return await store.commit([completed(a, STREAM)], ask())
+    return await store.commit([completed(a, STREAM)], claim_request())
 
 
 async def job_becomes_due(store: PostgresStore, clock: FakeClock) -> CommitReply:
     (a,) = await add_and_claim(store, "a")
     await add(store, job("b", due=clock.now_ms() + 1000), job("c", due=clock.now_ms() + 5000))
     clock.advance("2s")
-    return await store.commit([completed(a, STREAM)], ask())
+    return await store.commit([completed(a, STREAM)], claim_request())
 
 
 async def job_due_later(store: PostgresStore, clock: FakeClock) -> CommitReply:
     (a,) = await add_and_claim(store, "a")
     await add(store, job("c", due=clock.now_ms() + 5000))
-    return await store.commit([completed(a, STREAM)], ask())
+    return await store.commit([completed(a, STREAM)], claim_request())
 
 
 async def expired_lease(store: PostgresStore, clock: FakeClock) -> CommitReply:
@@ -80,33 +81,33 @@ async def expired_lease(store: PostgresStore, clock: FakeClock) -> CommitReply:
     clock.advance("20s")
     (a,) = await add_and_claim(store, "a")
     clock.advance("20s")
-    return await store.commit([completed(a, STREAM)], ask())
+    return await store.commit([completed(a, STREAM)], claim_request())
 
 
 async def paused_queue(store: PostgresStore, _: FakeClock) -> CommitReply:
     (a,) = await add_and_claim(store, "a")
     await add(store, job("b"), job("c", "later"))
     await store.pause(QUEUE)
-    return await store.commit([completed(a, STREAM)], ask(QUEUE, "later"))
+    return await store.commit([completed(a, STREAM)], claim_request(QUEUE, "later"))
 
 
 async def with_memos(store: PostgresStore, _: FakeClock) -> CommitReply:
     (a,) = await add_and_claim(store, "a")
     await store.commit([unit(claim=a, outcome=Released(), memos=[Memo("a", "name#1", b"7")])])
-    return await store.commit([], ask())
+    return await store.commit([], claim_request())
 
 
 async def priorities(store: PostgresStore, _: FakeClock) -> CommitReply:
     (a,) = await add_and_claim(store, "a")
     await add(store, job("low", priority=9), job("high", priority=1), job("middle", priority=5), job("x", "later"))
-    few = ask("later", QUEUE)
+    few = claim_request("later", QUEUE)
     return await store.commit([completed(a)], ClaimRequest(few.queues, few.lease_ms, few.worker, 3))
 
 
 async def no_result(store: PostgresStore, _: FakeClock) -> CommitReply:
     (a,) = await add_and_claim(store, "a")
     await add(store, job("more"))
-    return await store.commit([Unit("u-a", claim=a, outcome=Completed())], ask())
+    return await store.commit([Unit("u-a", claim=a, outcome=Completed())], claim_request())
 
 
 async def odd_characters(store: PostgresStore, _: FakeClock) -> CommitReply:
@@ -116,7 +117,7 @@ async def odd_characters(store: PostgresStore, _: FakeClock) -> CommitReply:
     noted = event("q.noted", data="a-,\x1f\u2028\\é")
     await store.commit([Unit("u-a", claim=a, outcome=Completed(b'"-,\\u001f"'), events=[noted])])
     odd = Unit("u\x1fb", claim=b, outcome=Completed(b'"b"'), events=[noted])
-    return await store.commit([odd, Unit("u,c", claim=c, outcome=Completed(b'"-"'))], ask())
+    return await store.commit([odd, Unit("u,c", claim=c, outcome=Completed(b'"-"'))], claim_request())
 
 
 SCENARIOS = (

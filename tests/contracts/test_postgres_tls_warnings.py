@@ -14,7 +14,7 @@ from penstock import App
 async def main() -> None:
     for _ in range(12):  # the warning does not come every time
         async with App(sys.argv[1], handlers=[]) as app:
-            await app.runs()
+            await app.runs.list()
 
 asyncio.run(main())
 """

@@ -17,7 +17,7 @@ from penstock.stores import tail as tailing
 from penstock.stores.postgres.address import read_address
 from penstock.stores.postgres.connection import Connections
 from penstock.testing.until import until
-from penstock.worker import worker
+from penstock.worker import polling
 from pgbouncer_server import PgBouncer
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
@@ -36,8 +36,8 @@ def pooler() -> Iterator[PgBouncer]:
 @pytest.fixture(autouse=True)
 def _poll_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poll more often than in production."""
-    monkeypatch.setattr(worker, "MAX_IDLE", 0.1)
-    monkeypatch.setattr(tailing, "BACKSTOP", 0.1)
+    monkeypatch.setattr(polling, "MAX_IDLE_S", 0.1)
+    monkeypatch.setattr(tailing, "POLL_INTERVAL_S", 0.1)
 
 
 async def test_flows_through_a_pooler(pooler: PgBouncer, tmp_path: Path, tell: Callable[[str], None]) -> None:
@@ -63,11 +63,11 @@ async def test_jobs_and_waits_of_another_process(pooler: PgBouncer) -> None:
     async with (
         App(pooler.url("polled"), handlers=[pay, double]) as client,
         App(pooler.url("polled"), handlers=[pay, double]) as worker_app,
-        worker_app.working(),
+        worker_app.workers.background(),
     ):
         run = await client.start("pay", 7)
         sum = await client.enqueue("sums", 21)
-        assert await client.job_result(sum, timeout=TEST_TIMEOUT_S) == 42
+        assert await client.jobs.result(sum, timeout=TEST_TIMEOUT_S) == 42
         await until(lambda: client.waits(run=run), TEST_TIMEOUT_S)
         await client.emit("payment.confirmed", {"order": 7, "by": "ann"})
         assert await client.result(run, timeout=TEST_TIMEOUT_S) == "ann"

@@ -16,7 +16,7 @@ from faultkit.trouble import under_way
 import postgres_server
 from penstock.core.errors import StoreUnavailable
 from penstock.stores.postgres import PostgresStore
-from penstock.testing.contracts.samples import apply, event, held, unit
+from penstock.testing.contracts.samples import add_and_claim, apply, event, unit
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
@@ -102,7 +102,7 @@ async def test_leases_take_a_connection_from_the_pool(own: postgres_server.Serve
     store = PostgresStore(role(own, "renewing", 3))
     await store.open()
     try:
-        mine = await held(store, "j")
+        mine = await add_and_claim(store, "j")
         await until(lambda: _count(own, "renewing") == 2, TEST_TIMEOUT_S)  # it listens
         async with asyncio.TaskGroup() as reading:
             for _ in range(2):

@@ -17,7 +17,7 @@ from faultkit.trouble import under_way
 import postgres_server
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.postgres import PostgresStore
-from penstock.testing.contracts.samples import apply, claim_one, event, held, job, unit
+from penstock.testing.contracts.samples import add_and_claim, apply, claim_one, event, job, unit
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 
@@ -90,7 +90,7 @@ async def test_leases_are_renewed_on_a_new_connection(own: postgres_server.Serve
     store = PostgresStore(own.url("leases"))
     await store.open()
     try:
-        one = await held(store, "j")
+        one = await add_and_claim(store, "j")
         assert await asyncio.to_thread(store.renew, [one], 30_000) == []
         await asyncio.to_thread(own.crash)
         with pytest.raises(StoreUnavailable):

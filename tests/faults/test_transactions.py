@@ -51,7 +51,7 @@ async def told(app: App) -> list[str]:
 
 async def runs(app: App) -> list[str]:
     found: list[str] = []
-    while page := await app.runs(before=found[-1] if found else None, limit=500):
+    while page := await app.runs.list(before=found[-1] if found else None, limit=500):
         found += [row.id for row in page]
     return found
 
@@ -71,7 +71,7 @@ async def test_buyers_in_the_database_of_the_store(tmp_path: Path, tell: Tell) -
     async def count() -> int:
         return int(await theirs.fetchval("SELECT count(*) FROM orders"))
 
-    async with App(url, handlers=[shop]) as app, app.working():
+    async with App(url, handlers=[shop]) as app, app.workers.background():
         for kill in range(KILLS):
             buyer, before = await Child.start(url, f"buyer-{kill}", "--orders", url.partition("?")[0]), await count()
             await until(lambda before=before: _more(count, before), TEST_TIMEOUT_S)
@@ -91,7 +91,7 @@ async def test_buyers_and_relays(backend: Backend, tmp_path: Path, tell: Tell) -
     theirs.execute("PRAGMA journal_mode = WAL")
     theirs.execute("CREATE TABLE orders (id text)")
 
-    async with App(url, handlers=[shop]) as app, app.working():
+    async with App(url, handlers=[shop]) as app, app.workers.background():
         await app.outbox.create(theirs)
 
         async def arrived() -> int:

@@ -11,7 +11,7 @@ from penstock.app.store_urls import open_store
 from penstock.core.clock import SystemClock
 from penstock.ports.store import Store
 from penstock.ports.unit import Claim, Completed, Dead, NewJob, OnFailure, Outcome, Parent, Unit
-from penstock.testing.contracts.samples import add, ask, claim, job, names, state_of, unit
+from penstock.testing.contracts.samples import add, claim, claim_request, job, names, state_of, unit
 
 ROUNDS = 12
 Two = tuple[Store, Store]
@@ -75,6 +75,6 @@ async def test_a_tree_that_is_added_twice_at_once_is_there_once(two: Two) -> Non
             added.append(store.commit([unit(jobs=[root, *kids])]))
         await asyncio.gather(*added)
         assert len(await two[0].children(f"p{n}")) == 3
-        found = (await two[0].claim(ask("kids", limit=10))).claims
+        found = (await two[0].claim(claim_request("kids", limit=10))).claims
         assert len({one.job[:-1] for one in found}) == 1
         assert len(found) == 3

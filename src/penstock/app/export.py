@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..core.clock import SystemClock
 from ..core.errors import PenstockError, RunError
 from ..core.event_bodies import EventBodies
-from ..core.events import Body, Event, encode_body
+from ..core.events import Event, EventBody, encode_body
 from ..core.ids import check_id, dead_letter_id
 from ..flows.engine import table_key
 from ..flows.run_record import decode as decode_record
@@ -36,8 +36,10 @@ from ..ports.unit import (
     Unit,
     WaitChange,
 )
-from .app import App
 from .run_actions import jobs_of
+
+if TYPE_CHECKING:
+    from .app import App
 
 FORMAT = 2
 OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
@@ -96,10 +98,38 @@ def read_line(line: bytes, number: int) -> SavedRun:
     return saved
 
 
+def read_runs(data: bytes) -> Iterator[SavedRun]:
+    """Read the lines of an export; raise BadExport for a line that is not a run or a run that appears twice."""
+    seen: set[str] = set()
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        saved = read_line(line, number)
+        if saved.run in seen:
+            raise BadExport(f"line {number}: run {saved.run!r} is in the file twice")
+        seen.add(saved.run)
+        yield saved
+
+
+async def import_runs(app: App, clock: PlayedClock, data: bytes, on_run: Callable[[], object] = int) -> int:
+    """Import every run of an export, or none if the store already has one of them; return how many.
+
+    `app` must have been opened with `clock`; `on_run` is called after each run."""
+    importer = Importer(app, clock)
+    for saved in read_runs(data):
+        await importer.check(saved)
+    count = 0
+    for saved in read_runs(data):
+        await importer.add(saved)
+        count += 1
+        on_run()
+    return count
+
+
 async def all_runs(app: App) -> AsyncIterator[str]:
     """The ids of every run, newest first."""
     before: str | None = None
-    while page := await app.runs(before=before, limit=500):
+    while page := await app.runs.list(before=before, limit=500):
         for row in page:
             yield row.id
         before = page[-1].id
@@ -173,7 +203,7 @@ class Importer:
     def __init__(self, app: App, clock: PlayedClock) -> None:
         self._app = app
         self._clock = clock
-        self._recorder = EventBodies(app.settings.namespace)
+        self._bodies = EventBodies(app.settings.namespace)
         self._units = map(f"import-{os.urandom(6).hex()}-{{}}".format, itertools.count(1))
 
     async def check(self, saved: SavedRun) -> None:
@@ -191,7 +221,7 @@ class Importer:
             self._clock.then = None
 
     async def _events(self, saved: SavedRun) -> None:
-        stream = self._recorder.flow(saved.run)
+        stream = self._bodies.flow(saved.run)
         there = await self._app.events.read(stream, limit=1, backward=True)
         batch: list[Event] = []
         for event in saved.events[there[0].seq if there else 0 :]:
@@ -204,7 +234,7 @@ class Importer:
             await self._append(saved.run, batch)
 
     async def _append(self, run: str, batch: list[Event]) -> None:
-        self._clock.then, stream = _ms(batch[0]), self._recorder.flow(run)
+        self._clock.then, stream = _ms(batch[0]), self._bodies.flow(run)
         await self._commit(Unit(next(self._units), events=[NewEvent(stream, _body(run, event)) for event in batch]))
 
     async def _run(self, saved: SavedRun) -> None:
@@ -231,7 +261,7 @@ class Importer:
             return NewJob(job["id"], job["queue"], job["name"], payload, opts=opts)
         record = decode_record(bytes(saved.record))
         table = TriggerTable(saved.flow, "", {})
-        maker = Assembler(saved.run, table, None, self._recorder, saved.created)
+        maker = Assembler(saved.run, table, None, self._bodies, saved.created)
         # Its scope is said even if it is its own id: that is how the store knows that there are memos.
         scope = job["scope"] if job["scope"] != job["id"] or job["scope"] in saved.memos else None
         return maker.job(
@@ -275,4 +305,4 @@ def _body(run: str, event: Event) -> bytes:
     flow = event.flow if event.flow != run else None
     corr = event.correlation_id if event.correlation_id != event.subject else None
     data = msgspec.Raw(msgspec.json.encode(event.data)) if event.data is not None else None
-    return encode_body(Body(event.kind, subject, flow, event.step, event.trigger, corr, data, event.meta))
+    return encode_body(EventBody(event.kind, subject, flow, event.step, event.trigger, corr, data, event.meta))

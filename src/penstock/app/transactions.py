@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..commit.sink import CommandSink, TransactionSink
 from ..core.errors import ConfigError, StoreError
@@ -15,28 +15,27 @@ from ..core.ids import check_id
 from ..core.payload import pack, unpack
 from ..flows.commands import Commands, check_open
 from ..flows.engine import FlowEngine
-from ..flows.fork import Forks
 from ..flows.run_record import decode
 from ..ports.store import DatabaseIdentity, Enlists, RunRow
 from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit
-from ..transactions.enlist import Enlisting
-from ..worker.outcomes import packed
-from .advice import Doubts
+from ..transactions.enlist import TransactionWriter
+from ..worker.outcomes import pack_record
+from .advice import Advice
 from .arguments import text
-from .events import Events
-from .jobs import Enqueuing
-from .runs import Runs
+from .enqueuer import JobEnqueuer
+from .events import EventAppender
+from .run_starter import RunStarter
 
 
 class Writers:
     """Starts runs, enqueues jobs and emits events, all into one sink."""
 
-    def __init__(self, engine: FlowEngine, sink: CommandSink, doubts: Doubts, where: str) -> None:
+    def __init__(self, engine: FlowEngine, sink: CommandSink, advice: Advice) -> None:
         runtime = engine.runtime
         self.commands = Commands(engine, sink)
-        self.events = Events(runtime, sink)
-        self.runs = Runs(runtime, self.commands, Forks(engine), self.events, doubts, where)
-        self.enqueuing = Enqueuing(runtime, sink, doubts)
+        self.events = EventAppender(runtime, sink)
+        self.runs = RunStarter(runtime, self.commands, advice)
+        self.jobs = JobEnqueuer(runtime, sink, advice)
         self._store = runtime.store
         self._sink = sink
         self._engine = engine
@@ -60,8 +59,8 @@ class Writers:
         await self._check_run(check_id(run, "run id"), kind, body)
         unit_id = self._engine.new_unit_id()
         emission = {"run": run, "kind": kind, "data": unpack(body), "key": text(key, "the key") or f"tx-{unit_id}"}
-        unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, packed(emission))])
-        await self._sink.submit(Intent(lambda _v, _r: unit))
+        unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, pack_record(emission))])
+        await self._sink.submit(CommitRequest(lambda _v, _r: unit))
 
     async def _check_run(self, run: str, kind: str, body: bytes) -> None:
         """Raise what is already wrong with the event. A missing run is fine: the same transaction may start it."""
@@ -84,7 +83,7 @@ class Transactions:
         self._store = runtime.store
         self.writers_to = make
         self.direct = make(runtime.committer)
-        self.enlisting = Enlisting(runtime.store, runtime.bodies.namespace, self.home)
+        self._transaction = TransactionWriter(runtime.store, runtime.bodies.namespace, self._identify_database)
 
     @asynccontextmanager
     async def writers(self, tx: Any) -> AsyncIterator[Writers]:
@@ -95,9 +94,9 @@ class Transactions:
         sink = tx if isinstance(tx, TransactionSink) else TransactionSink()
         yield self.writers_to(sink)
         if sink is not tx:
-            await self.enlisting.write(tx, sink.units)
+            await self._transaction.write(tx, sink.units)
 
-    async def home(self, fresh: bool) -> DatabaseIdentity:
+    async def _identify_database(self, fresh: bool) -> DatabaseIdentity:
         if not isinstance(self._store, Enlists):
-            raise ConfigError("this store is in no database that others connect to")
+            raise ConfigError("this store is not in a database that other programs connect to")
         return await self._store.database_identity(fresh=fresh)

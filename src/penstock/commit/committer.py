@@ -1,14 +1,15 @@
-"""Group commit: what arrives while a commit is in flight goes together in the next one.
+"""Group commit: requests that arrive while a commit is in flight share the next one.
 
-Callers do not hand in units but intents: a function from the run as it is now to a unit. Several attempts of one run
-that end together are decided one after another on each other's result and commit in one write; a conflict with another
-process is decided again on the run it answers with.
+A caller submits a `CommitRequest`, not a unit: a function that builds the unit from the newest known record of its run.
+Attempts of one run that end at the same time are built on top of each other and share one write. When another process
+changed the run first, the request is built again from the record that the store returns.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Protocol
@@ -18,46 +19,51 @@ import msgspec
 from ..core.errors import StoreUnavailable
 from ..ports.store import WorkQueue
 from ..ports.unit import ClaimBatch, ClaimRequest, CommitReply, Committed, Conflict, Fenced, Receipt, Unit
+from ..telemetry.instrumentation import Instrumentation
 
 log = logging.getLogger("penstock.store")
 
 MAX_BATCH = 500
-FEW = 8  # so few wait for the commit in flight rather than go beside it
-MAX_RETRIES_OF_COMMAND = 4
-LONGEST_WAIT = 1.0  # seconds between tries
+MIN_CONCURRENT_BATCH = 8  # fewer requests wait for the commit in flight instead of starting another one
+MAX_COMMAND_TRIES = 4
+MAX_RETRY_PAUSE_S = 1.0
 REMEMBERED_RUNS = 2048
 
 Build = Callable[[int, bytes | None], Unit | Receipt]
-# A run's version and record, and the unit that is to write them if they are not committed yet.
+# A run's version and record, and the id of the unit that writes them if that unit is not committed yet.
 _Head = tuple[int, bytes | None, str | None]
 
 
-class WorkSource(Protocol):
-    """The worker, as the committer sees it: it asks for work with every commit and takes what comes back."""
+class ClaimSource(Protocol):
+    """The worker, as the committer sees it: every commit also claims jobs for it."""
 
     @property
     def active(self) -> int:
-        """How many attempts are in hand."""
+        """Return how many attempts the worker holds."""
         ...
 
-    def ask(self, finishing: Counter[str]) -> ClaimRequest | None:
-        """What it can take now; the slots are kept for the answer."""
+    def request_claims(self, finishing: Counter[str]) -> ClaimRequest | None:
+        """Return what the worker can take, and reserve the slots until `take_claims` is called.
+
+        `finishing` counts, for each queue, the slots that this commit frees.
+        """
         ...
 
-    def take(self, ask: ClaimRequest, finishing: Counter[str], work: ClaimBatch | None) -> None:
-        """The answer, None when there was none."""
+    def take_claims(self, request: ClaimRequest, finishing: Counter[str], claimed: ClaimBatch | None) -> None:
+        """Take the answer to a request; None when the store did not answer."""
         ...
 
-    def free(self, ended: Counter[str], ask: ClaimRequest | None) -> None:
-        """So many attempts of each queue are over, by a commit that asked for this."""
+    def release_slots(self, ended: Counter[str], request: ClaimRequest | None) -> None:
+        """Free the slots of ended attempts. `request` is what the same commit asked for."""
         ...
 
 
-class Intent:
-    """One unit to be, decided as late as possible."""
+class CommitRequest:
+    """A unit to commit, built as late as possible from the newest known record of its run."""
 
     __slots__ = (
-        "build", "ended", "frees", "future", "known_as", "patient", "record", "run", "tries", "unit", "version"
+        "build", "future", "has_freed_slot", "outlasts_outage", "record", "run", "sent_id", "slot_queue", "tries",
+        "unit", "version",
     )  # fmt: skip
 
     def __init__(
@@ -67,25 +73,25 @@ class Intent:
         run: str | None = None,
         version: int = 0,
         record: bytes | None = None,
-        frees: str | None = None,
-        patient: bool = False,
+        slot_queue: str | None = None,
+        outlasts_outage: bool = False,
     ) -> None:
         self.build = build
         self.run = run
         self.version = version
         self.record = record
-        self.frees = frees  # the queue whose slot this commit frees
-        self.ended = False  # whether the worker knows that this slot is free
-        self.patient = patient  # work in hand waits for the store as long as it takes; a command gives up
+        self.slot_queue = slot_queue  # the queue of the slot that this commit frees; None: it finishes no attempt
+        self.has_freed_slot = False  # the worker already counts this slot as free
+        self.outlasts_outage = outlasts_outage  # a running attempt waits for the store; a command gives up soon
         self.tries = 0
         self.unit: Unit | None = None
-        self.known_as: str | None = None  # the id its unit was sent under before
-        self.future: asyncio.Future[Receipt]  # made when it is submitted
+        self.sent_id: str | None = None  # the id under which an earlier build of the unit was sent
+        self.future: asyncio.Future[Receipt]  # created by `submit`
 
-    def undecide(self) -> None:
-        """Has it decided again, to be known by the same id."""
+    def rebuild(self) -> None:
+        """Drop the unit, so that it is built again under the same id: the store may have applied the old one."""
         if self.unit is not None:
-            self.known_as, self.unit = self.unit.id, None
+            self.sent_id, self.unit = self.unit.id, None
 
     def fail(self, problem: BaseException) -> None:
         if not self.future.done():
@@ -97,154 +103,159 @@ class Intent:
 
 
 class Committer:
-    """Batches intents into commits: one in flight at a time, or a few where the store is behind a wire.
+    """Batches requests into commits. `StoreProfile` limits how many commits are in flight.
 
-    With several, what the store works on and what handlers do overlap. Intents of one run are never in two commits at
-    once: the second would be decided on a run that is about to change. An attempt waits for each of its commits anyway.
-    Where the store keeps no order between them, only ends of attempts go beside each other.
+    With several in flight, the store writes while handlers run. Two commits in flight never contain the same run: the
+    second would be built on a record that is about to change. On a store that keeps no order between concurrent
+    commits, only commits that finish attempts overlap.
     """
 
-    is_deferred = False  # see CommandSink
+    is_deferred = False
 
-    def __init__(self, store: WorkQueue) -> None:
-        self.worker: WorkSource | None = None
+    def __init__(self, store: WorkQueue, instrumentation: Instrumentation | None = None) -> None:
+        self.worker: ClaimSource | None = None
         self._store = store
+        self._instrumentation = instrumentation
         self._loop = asyncio.get_running_loop()
-        self._pending: list[Intent] = []
+        self._pending: list[CommitRequest] = []
         self._known: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         profile = store.profile
         self._may_rewind = profile.may_rewind
         self._rewind_epoch = 0
-        self._lanes = max(profile.max_commits_in_flight, profile.max_unordered_finishes)
-        self._unordered = profile.max_unordered_finishes > profile.max_commits_in_flight
-        self._flushing: set[asyncio.Task[None]] = set()
-        self._open = 0  # lanes, of which one that is done may still be among the tasks until the loop turns
-        self._flights = 0
-        self._in_flight: set[str] = set()  # runs
-        self._commands = 0  # flights that do not only end attempts
+        self._max_in_flight = max(profile.max_commits_in_flight, profile.max_unordered_finishes)
+        self._only_finishes_overlap = profile.max_unordered_finishes > profile.max_commits_in_flight
+        self._flush_tasks: set[asyncio.Task[None]] = set()
+        self._flushing = 0  # flush loops; a finished one may stay in `_flush_tasks` until the event loop turns
+        self._in_flight = 0
+        self._runs_in_flight: set[str] = set()
+        self._commands_in_flight = 0  # commits that do more than finish attempts
         self._closing = False
 
-    async def submit(self, intent: Intent) -> Receipt:
-        """Waits for the receipt; never a Conflict unless the intent's own build answers with one."""
-        intent.future = self._loop.create_future()
-        self._pending.append(intent)
-        if not self._open or len(self._pending) == FEW:
-            self._open_lane()
-        return await intent.future
+    async def submit(self, request: CommitRequest) -> Receipt:
+        """Commit the request and return its receipt; a Conflict only if the request's own `build` returned one."""
+        request.future = self._loop.create_future()
+        self._pending.append(request)
+        if not self._flushing or len(self._pending) == MIN_CONCURRENT_BATCH:
+            self._start_flush()
+        return await request.future
 
     async def close(self) -> None:
-        """Waits until everything handed in has been answered; a store that is down is no longer waited for."""
+        """Wait until every request has an answer. An unavailable store is no longer waited for."""
         self._closing = True
-        while under_way := [task for task in self._flushing if not task.done()]:
-            await asyncio.wait(under_way)
+        while running := [task for task in self._flush_tasks if not task.done()]:
+            await asyncio.wait(running)
 
-    def _open_lane(self) -> None:
-        if self._open < self._lanes:
-            self._open += 1
+    def _start_flush(self) -> None:
+        if self._flushing < self._max_in_flight:
+            self._flushing += 1
             task = self._loop.create_task(self._flush(), name="penstock-commit")
-            self._flushing.add(task)
-            task.add_done_callback(self._lane_ended)
+            self._flush_tasks.add(task)
+            task.add_done_callback(self._end_flush)
 
-    def _lane_ended(self, task: asyncio.Task[None]) -> None:
-        self._flushing.discard(task)
-        self._open = min(self._open, len(self._flushing))  # one that was cancelled before it began has not said so
+    def _end_flush(self, task: asyncio.Task[None]) -> None:
+        self._flush_tasks.discard(task)
+        # A task that was cancelled before its first step never ran its `finally`.
+        self._flushing = min(self._flushing, len(self._flush_tasks))
 
     async def _flush(self) -> None:
         try:
             while self._pending:
-                if self._more_may_come():
+                if self._expects_more():
                     await asyncio.sleep(0)
                 batch = self._next_batch()
                 if not batch:
-                    return  # whoever they wait for goes on with them
-                await self._fly(self._built(batch))
+                    return  # the commit that blocks these requests takes them when it is done
+                await self._send(self._build(batch))
         finally:
-            self._open -= 1
+            self._flushing -= 1
 
-    async def _fly(self, batch: list[Intent]) -> None:
-        runs = {intent.unit.run.id for intent in batch if intent.unit is not None and intent.unit.run is not None}
-        commands = not _only_end(batch)
-        self._in_flight |= runs
-        self._flights += 1
-        self._commands += commands
+    async def _send(self, batch: list[CommitRequest]) -> None:
+        runs = {request.unit.run.id for request in batch if request.unit is not None and request.unit.run is not None}
+        is_command = not _only_finish(batch)
+        self._runs_in_flight |= runs
+        self._in_flight += 1
+        self._commands_in_flight += is_command
         try:
             await self._commit(batch)
         finally:
-            self._flights -= 1
-            self._commands -= commands
-            self._in_flight -= runs
+            self._in_flight -= 1
+            self._commands_in_flight -= is_command
+            self._runs_in_flight -= runs
 
-    def _next_batch(self) -> list[Intent]:
-        """What goes now: all that waits and may, or the first half of it if the rest can go beside it."""
-        beside = self._may_go_beside()
-        if self._flights and (not beside or len(self._pending) < FEW):
+    def _next_batch(self) -> list[CommitRequest]:
+        """Take what may be sent now: all of it, or the first half if the rest can be sent concurrently."""
+        may_overlap = self._may_overlap()
+        if self._in_flight and (not may_overlap or len(self._pending) < MIN_CONCURRENT_BATCH):
             return []
-        flying = self._in_flight
-        may = [intent for intent in self._pending if intent.run not in flying] if flying else self._pending
-        others = [intent for intent in self._pending if intent.run in flying] if flying else []
-        most = MAX_BATCH
-        if beside and self._flights + 1 < self._lanes and len(may) >= 2 * FEW:
-            most = min(most, self._share(len(may)))
-        batch, self._pending = may[:most], others + may[most:]
-        if len(self._pending) >= FEW:
-            self._open_lane()
+        flying = self._runs_in_flight
+        ready = [request for request in self._pending if request.run not in flying] if flying else self._pending
+        blocked = [request for request in self._pending if request.run in flying] if flying else []
+        size = MAX_BATCH
+        if may_overlap and self._in_flight + 1 < self._max_in_flight and len(ready) >= 2 * MIN_CONCURRENT_BATCH:
+            size = min(size, self._half(len(ready)))
+        batch, self._pending = ready[:size], blocked + ready[size:]
+        if len(self._pending) >= MIN_CONCURRENT_BATCH:
+            self._start_flush()
         return batch
 
-    def _share(self, waiting: int) -> int:
-        """Half of what is in hand: the other half is what waits here, or what handlers have yet to do."""
-        in_hand = waiting if self.worker is None else max(self.worker.active, waiting)
-        return (in_hand + 1) // 2
+    def _half(self, ready: int) -> int:
+        """Return half of the worker's attempts. The other half is pending here, or still runs in handlers."""
+        attempts = ready if self.worker is None else max(self.worker.active, ready)
+        return (attempts + 1) // 2
 
-    def _may_go_beside(self) -> bool:
-        """Whether what waits may overtake what is under way: else what was handed in first is to be there first."""
-        return not self._unordered or (not self._commands and _only_end(self._pending))
+    def _may_overlap(self) -> bool:
+        """Return whether pending requests may overtake the commits in flight. Commands keep the order of `submit`."""
+        return not self._only_finishes_overlap or (not self._commands_in_flight and _only_finish(self._pending))
 
-    def _more_may_come(self) -> bool:
-        """Whether a turn of the loop is worth waiting: attempts that end together go together."""
+    def _expects_more(self) -> bool:
+        """Return whether to wait one turn of the event loop: attempts that end at the same time share a commit."""
         return self.worker is None or len(self._pending) < self.worker.active
 
-    def _built(self, batch: list[Intent]) -> list[Intent]:
-        """Decides each intent on the newest state known of its run; gives those that have a unit to commit."""
-        self._forget_other_lives()
+    def _build(self, batch: list[CommitRequest]) -> list[CommitRequest]:
+        """Build each request from the newest known record of its run; return those that have a unit to commit."""
+        self._forget_after_rewind()
         heads: dict[str, _Head] = {}
-        ready: list[Intent] = []
-        later: list[Intent] = []
-        for intent in batch:
-            if intent.unit is not None or self._decide(intent, heads, later):
-                ready.append(intent)
+        ready: list[CommitRequest] = []
+        later: list[CommitRequest] = []
+        for request in batch:
+            if request.unit is not None or self._build_one(request, heads, later):
+                ready.append(request)
         self._pending[:0] = later
         return ready
 
-    def _forget_other_lives(self) -> None:
-        """What was acknowledged may be gone: nothing is decided on the strength of it any longer."""
+    def _forget_after_rewind(self) -> None:
+        """Drop the cached records if the server may have lost acknowledged writes."""
         if self._may_rewind and self._store.rewind_epoch != self._rewind_epoch:
             self._rewind_epoch = self._store.rewind_epoch
             self._known.clear()
 
-    def _decide(self, intent: Intent, heads: dict[str, _Head], later: list[Intent]) -> bool:
-        """Whether the intent has a unit now. An answer that no version check would catch is not given on the strength
-        of a unit that is itself still to be committed: it is decided `later`, when that one's fate is known."""
-        version, record, after = intent.version, intent.record, None
-        # A run that is to be new is the store's to judge: what is known here may be uncommitted yet, or swept away.
-        if intent.run is not None and version:
-            version, record, after = self._newest(intent.run, heads, (version, record, None))
+    def _build_one(self, request: CommitRequest, heads: dict[str, _Head], later: list[CommitRequest]) -> bool:
+        """Build one request and return whether it has a unit.
+
+        A result without a run write has no version check. It is not accepted if it was built on a unit that is not
+        committed yet: the request goes to `later` and is built again once that unit is settled.
+        """
+        version, record, after = request.version, request.record, None
+        # Only the store knows whether a new run exists: the cached record may be uncommitted, or removed by retention.
+        if request.run is not None and version:
+            version, record, after = self._newest(request.run, heads, (version, record, None))
         try:
-            built = intent.build(version, record)
+            built = request.build(version, record)
         except BaseException as problem:
             if after is None:
-                intent.fail(problem)
+                request.fail(problem)
             else:
-                later.append(intent)
+                later.append(request)
             return False
         if after is not None and (not isinstance(built, Unit) or built.run is None):
-            later.append(intent)
+            later.append(request)
             return False
         if not isinstance(built, Unit):
-            intent.settle(built)
+            request.settle(built)
             return False
-        if intent.known_as is not None:
-            built.id = intent.known_as
-        intent.unit = built
+        if request.sent_id is not None:
+            built.id = request.sent_id
+        request.unit = built
         if built.run is not None:
             if after is not None:
                 built.run = msgspec.structs.replace(built.run, after=after)
@@ -257,50 +268,54 @@ class Committer:
         head = heads.get(run)
         return committed if head is None or head[0] <= committed[0] else head
 
-    async def _commit(self, batch: list[Intent]) -> None:
+    async def _commit(self, batch: list[CommitRequest]) -> None:
         if not batch:
             return
-        units = [intent.unit for intent in batch if intent.unit is not None]
+        units = [request.unit for request in batch if request.unit is not None]
         try:
-            reply = await self._ask_and_commit(batch, units)
+            reply = await self._commit_and_claim(batch, units)
         except StoreUnavailable as problem:
             await self._wait_and_repeat(batch, problem)
             return
         except Exception as problem:
             await self._isolate(batch, problem)
             return
-        again: list[Intent] = []
-        for intent, receipt in zip(batch, reply.receipts, strict=True):
-            self._settle(intent, receipt, again)
+        again: list[CommitRequest] = []
+        for request, receipt in zip(batch, reply.receipts, strict=True):
+            self._settle(request, receipt, again)
         self._pending[:0] = again
 
-    async def _ask_and_commit(self, batch: list[Intent], units: list[Unit]) -> CommitReply:
-        """One call for both; the worker hears of the answer, or that there was none."""
+    async def _commit_and_claim(self, batch: list[CommitRequest], units: list[Unit]) -> CommitReply:
+        """Commit and claim in one call. The worker always gets an answer to its claim request, even after a failure."""
         worker = self.worker
-        freed = Counter(intent.frees for intent in batch if intent.frees is not None)
-        ask = worker.ask(freed) if worker is not None else None
-        work: ClaimBatch | None = None
+        finishing = Counter(request.slot_queue for request in batch if request.slot_queue is not None)
+        ask = worker.request_claims(finishing) if worker is not None else None
+        claimed: ClaimBatch | None = None
+        instrumentation = self._instrumentation
+        started = time.perf_counter() if instrumentation is not None else 0.0
         try:
             reply = await self._store.commit(units, ask)
-            work = reply.claimed
-            if worker is not None and freed:
-                worker.free(_ended(batch, reply.receipts), ask)
+            claimed = reply.claimed
+            if instrumentation is not None:
+                instrumentation.report_commit(units, reply, time.perf_counter() - started)
+            if worker is not None and finishing:
+                worker.release_slots(_free_slots(batch, reply.receipts), ask)
         finally:
             if worker is not None and ask is not None:
-                worker.take(ask, freed, work)
+                worker.take_claims(ask, finishing, claimed)
         return reply
 
-    def _settle(self, intent: Intent, receipt: Receipt, again: list[Intent]) -> None:
-        unit = intent.unit
+    def _settle(self, request: CommitRequest, receipt: Receipt, again: list[CommitRequest]) -> None:
+        unit = request.unit
         if isinstance(receipt, Conflict) and unit is not None and unit.run is not None:
-            intent.unit = None
-            intent.version, intent.record = receipt.version, receipt.record
+            request.unit = None
+            request.version, request.record = receipt.version, receipt.record
             self._known.pop(unit.run.id, None)
-            again.append(intent)
+            again.append(request)
             return
         if isinstance(receipt, Committed) and not receipt.repeated and unit is not None and unit.run is not None:
             self._remember(unit.run.id, unit.run.expect + 1, unit.run.record)
-        intent.settle(receipt)
+        request.settle(receipt)
 
     def _remember(self, run: str, version: int, record: bytes) -> None:
         self._known[run] = (version, record)
@@ -308,51 +323,55 @@ class Committer:
         if len(self._known) > REMEMBERED_RUNS:
             self._known.popitem(last=False)
 
-    async def _wait_and_repeat(self, batch: list[Intent], problem: StoreUnavailable) -> None:
-        """Whether the write happened is unknown; the same units, with the same ids, are safe to send again."""
-        waiting = [intent for intent in batch if not intent.future.done()]  # the others' callers have gone away
-        for intent in waiting:
-            intent.tries += 1
-            if self._may_rewind and _ends_unguarded(intent):
-                intent.undecide()
-        # A command is not kept waiting for a store that is known to be down: its caller is to hear of it soon.
-        tries = max((intent.tries for intent in waiting), default=0)
-        kept: list[Intent] = []
-        for intent in waiting:
-            if (intent.patient and not self._closing) or tries < MAX_RETRIES_OF_COMMAND:
-                kept.append(intent)
+    async def _wait_and_repeat(self, batch: list[CommitRequest], problem: StoreUnavailable) -> None:
+        """Send the same units again after a pause. The write may have happened; their ids make the repeat safe."""
+        waiting = [request for request in batch if not request.future.done()]  # other callers were cancelled
+        for request in waiting:
+            request.tries += 1
+            if self._may_rewind and _finishes_without_version(request):
+                request.rebuild()
+        # A command fails soon when the store is down, so that its caller can react.
+        tries = max((request.tries for request in waiting), default=0)
+        kept: list[CommitRequest] = []
+        for request in waiting:
+            if (request.outlasts_outage and not self._closing) or tries < MAX_COMMAND_TRIES:
+                kept.append(request)
             else:
-                intent.fail(problem)
+                request.fail(problem)
         if tries in (1, 10) or tries % 100 == 0:
-            log.warning("the store refuses or does not answer, trying again: %s", problem)
-        await asyncio.sleep(min(0.02 * 2 ** min(tries, 8), LONGEST_WAIT))
+            log.warning("the store is unavailable, retrying: %s", problem)
+        await asyncio.sleep(min(0.02 * 2 ** min(tries, 8), MAX_RETRY_PAUSE_S))
         self._pending[:0] = kept
 
-    async def _isolate(self, batch: list[Intent], problem: Exception) -> None:
-        """One unit the store cannot take: each goes alone, and only that one is told."""
+    async def _isolate(self, batch: list[CommitRequest], problem: Exception) -> None:
+        """Commit each unit alone, so that only the unit that the store cannot write fails."""
         if len(batch) == 1:
             batch[0].fail(problem)
             return
-        for intent in batch:
-            await self._commit([intent])
+        for request in batch:
+            await self._commit([request])
 
 
-def _ended(batch: list[Intent], receipts: list[Receipt]) -> Counter[str]:
-    """The queues of attempts that are over: the others will be decided again. Known before anybody looks for work, not
-    when their tasks come to it: a look in between would find no room."""
-    ended: Counter[str] = Counter()
-    for intent, receipt in zip(batch, receipts, strict=True):
-        if intent.frees is not None and isinstance(receipt, Committed | Fenced):
-            intent.ended = True
-            ended[intent.frees] += 1
-    return ended
+def _free_slots(batch: list[CommitRequest], receipts: list[Receipt]) -> Counter[str]:
+    """Count the slots of finished attempts by queue, and mark their requests. A refused unit frees nothing yet.
+
+    The worker learns of free slots here, before anyone claims. The attempts' own tasks run later, and a claim in
+    between would find no room.
+    """
+    free: Counter[str] = Counter()
+    for request, receipt in zip(batch, receipts, strict=True):
+        if request.slot_queue is not None and isinstance(receipt, Committed | Fenced):
+            request.has_freed_slot = True
+            free[request.slot_queue] += 1
+    return free
 
 
-def _only_end(intents: list[Intent]) -> bool:
-    return all(intent.frees is not None for intent in intents)
+def _only_finish(requests: list[CommitRequest]) -> bool:
+    return all(request.slot_queue is not None for request in requests)
 
 
-def _ends_unguarded(intent: Intent) -> bool:
-    """Whether it ends an attempt of a run and no version guards it: that the run is over may itself have been lost."""
-    unit = intent.unit
-    return intent.run is not None and unit is not None and unit.run is None and unit.outcome is not None
+def _finishes_without_version(request: CommitRequest) -> bool:
+    """Return whether the unit finishes an attempt of a run with no version check. After a rewind, the reason for it
+    (the run was closed) may be lost too, so it is built again."""
+    unit = request.unit
+    return request.run is not None and unit is not None and unit.run is None and unit.outcome is not None

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from ..ports.unit import Committed, Conflict, Receipt, Unit
-from .committer import Intent
+from .committer import CommitRequest
 
 
 class CommandSink(Protocol):
@@ -21,8 +21,8 @@ class CommandSink(Protocol):
         """True when units take effect later. A command must then not decide on a run's present record."""
         ...
 
-    async def submit(self, intent: Intent) -> Receipt:
-        """Build the intent's unit, write it, and return the receipt."""
+    async def submit(self, request: CommitRequest) -> Receipt:
+        """Build the request's unit, write it, and return the receipt."""
         ...
 
 
@@ -38,9 +38,9 @@ class TransactionSink:
     def __init__(self) -> None:
         self.units: list[Unit] = []
 
-    async def submit(self, intent: Intent) -> Receipt:
+    async def submit(self, request: CommitRequest) -> Receipt:
         """Keep the unit. The receipt of an event is `repeated`, because its position in the stream is not known yet."""
-        built = intent.build(intent.version, intent.record)
+        built = request.build(request.version, request.record)
         if not isinstance(built, Unit):
             return built
         self.units.append(built)
@@ -55,11 +55,11 @@ class BridgeSink:
     def __init__(self, write: Callable[[Sequence[Unit]], Awaitable[list[Receipt]]]) -> None:
         self._write = write
 
-    async def submit(self, intent: Intent) -> Receipt:
+    async def submit(self, request: CommitRequest) -> Receipt:
         """Write the unit. After a conflict, build it again from the run as it is now."""
-        version, record = intent.version, intent.record
+        version, record = request.version, request.record
         while True:
-            built = intent.build(version, record)
+            built = request.build(version, record)
             if not isinstance(built, Unit):
                 return built
             (receipt,) = await self._write([built])

@@ -1,4 +1,4 @@
-"""What `ctx.run` is given: a name, then a function that has not been called. A slip is told in a sentence."""
+"""Durable calls: `RunCall` for `ctx.run`, `WaitCall` for what a handler waits for."""
 
 from __future__ import annotations
 
@@ -18,72 +18,14 @@ from .journal import JournalCall, JournalEntry
 if TYPE_CHECKING:
     from .call_recorder import CallRecorder
 
-
-Run = TypeVar("Run", bound=Callable[..., Any])
-_LIKE = 'ctx.run("charge", charge, 7)'
-
-
-def with_name_and_function(method: Run) -> Run:
-    """For a `run(self, name, fn, …)`: what is left out is named. Type checkers see the method as it is."""
-
-    @wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if len(args) < 3 and len(args) + ("name" in kwargs) + ("fn" in kwargs) < 3:
-            raise _incomplete(args[1:])
-        return method(*args, **kwargs)
-
-    return cast(Run, call)
-
-
-def check_run(name: Any, fn: Any) -> None:
-    """A name and a function, in this order."""
-    if not isinstance(name, str):
-        raise BadArgument(f"ctx.run({_shown(name)}, …): give its name first, then the function: {_LIKE}")
-    if callable(fn):
-        return
-    shown, like = _shown(fn), f"ctx.run({name!r}, charge, 7)"
-    if inspect.iscoroutine(fn):
-        fn.close()  # nobody will await it, and Python would complain of that instead
-        raise BadArgument(
-            f"ctx.run({name!r}, {shown}): this is called already, and would be called again by a handler that is run "
-            f"again: give the function itself, then its arguments: ctx.run({name!r}, {fn.__name__}, …)"
-        )
-    raise BadArgument(
-        f"ctx.run({name!r}, {shown}): give the function itself, then its arguments, so that it is called once: {like}"
-    )
-
-
-def _incomplete(given: tuple[object, ...]) -> BadArgument:
-    if not given:
-        return BadArgument(f"ctx.run(): give a name, a function and its arguments: {_LIKE}")
-    if isinstance(given[0], str):
-        return BadArgument(f"ctx.run({given[0]!r}): the function is missing, give it after the name: {_LIKE}")
-    return BadArgument(f"ctx.run({_shown(given[0])}): the name is missing, give it before the function: {_LIKE}")
-
-
-def _shown(value: object) -> str:
-    """As it stands in the code, as far as that can be told."""
-    if inspect.iscoroutine(value):
-        return f"{value.__name__}(…)"
-    name = getattr(value, "__name__", None) if callable(value) else None
-    shown = name if isinstance(name, str) else repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:60]}…"
-
-
 T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Any])
 log = logging.getLogger("penstock.worker")
-
-
-class CallOutcome(NamedTuple):
-    """How a function ended, of which nothing is recorded yet."""
-
-    at: int
-    value: Any = None
-    failure: Exception | None = None
+_EXAMPLE = 'ctx.run("charge", charge, 7)'
 
 
 class DurableCall(Generic[T]):
-    """A durable call that has not been awaited yet."""
+    """A durable call; nothing happens until it is awaited."""
 
     def __init__(self, calls: CallRecorder, name: str) -> None:
         self.name = name
@@ -92,139 +34,203 @@ class DurableCall(Generic[T]):
 
     def __del__(self) -> None:
         if not getattr(self, "awaited", True):
-            whose = self._calls.journal.about
-            log.warning("%s: %s was never awaited, so it did nothing: write `await` before it", whose, self.name)
+            about = self._calls.journal.about
+            log.warning("%s: %s was never awaited, so it did nothing: write `await` before it", about, self.name)
 
     def __await__(self) -> Generator[Any, None, T]:
-        return self._calls.one(self).__await__()
+        return self._calls.await_call(self).__await__()
 
-    async def begin(self) -> None:
-        """Does what there is to do; a gate only looks whether it is open."""
+    async def start(self) -> None:
+        """Do the work. A wait only checks whether it is over."""
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
+        """Return whether the result is known."""
         raise NotImplementedError
 
     def result(self) -> T:
-        """The value, or the recorded error raised, once it is done."""
+        """Return the value, or raise the recorded error, once the call is done."""
         raise NotImplementedError
 
 
 class WaitCall(DurableCall[T]):
-    """A call that waits for something outside; see waits."""
+    """A durable call that waits for something outside the handler."""
 
-    topic: str | None = None  # the kind of event that opens it
-    shared = False  # another gate that is held with it has the same topic
+    event_kind: str | None = None  # the kind of event that resolves it
+    shared = False  # another wait of the same suspension is for the same kind of event
 
     @property
     def due(self) -> int | None:
-        """When it opens by itself, or gives up."""
+        """When it resolves by itself or expires, in milliseconds; None for never."""
         raise NotImplementedError
 
     @property
     def resolved_at(self) -> int:
-        """When it was opened, once it is done; the first one wins."""
+        """When it was resolved, in milliseconds; `ctx.first` picks the earliest."""
         raise NotImplementedError
 
-    def hold(self) -> None:
-        """Keeps what must be written for the handler to sleep on it."""
+    def suspend(self) -> None:
+        """Add to the next commit what the store needs to resume the handler."""
         raise NotImplementedError
 
-    def watch(self) -> None:
-        """Keeps what must be written for it to be opened while functions run beside it."""
+    def register(self) -> None:
+        """Add to the next commit what the store needs to resolve it while functions of a `ctx.first` run."""
 
-    def let_go(self) -> None:
-        """Another gate won."""
+    def cancel(self) -> None:
+        """Cancel it: another call won the `ctx.first`."""
         raise NotImplementedError
 
-    def forgo(self) -> None:
-        """The same after it was watched: the unit is refused if it was opened meanwhile, so the earlier one wins."""
-        self.let_go()
+    def cancel_if_pending(self) -> None:
+        """Cancel it after `register`. The commit is refused if it was resolved meanwhile, so the earlier one wins."""
+        self.cancel()
+
+
+class CallOutcome(NamedTuple):
+    """The result of a function that is not recorded yet."""
+
+    at: int
+    value: Any = None
+    failure: Exception | None = None
 
 
 class RunCall(DurableCall[Any]):
-    """`ctx.run`: a function called once; its value is recorded before the handler goes on."""
+    """`ctx.run`: calls a function once and records its value before the handler continues."""
 
     def __init__(
-        self, calls: CallRecorder, call: JournalCall, fn: Callable[[], Any], retry: RetryPolicy, timeout: float | None
+        self, calls: CallRecorder, call: JournalCall, fn: Callable[[], Any], retry: RetryPolicy, timeout_s: float | None
     ) -> None:
         super().__init__(calls, call.key)
         self._call = call
         self._entry = call.entry
         self._fn = fn
         self._retry = retry
-        self._timeout = timeout
+        self._timeout_s = timeout_s
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self._entry is not None
 
     def result(self) -> Any:
         assert self._entry is not None
-        return value_of(self._entry)
+        return read_value(self._entry)
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         if self._entry is None:
             await self._calls.flush_urgent()
             try:
-                value = await self._tried()
+                value = await self._call_with_retries()
             except CallFailed as problem:
-                self._entry = self._calls.keep(self._call, None, str(problem))
+                self._entry = self._calls.record(self._call, None, str(problem))
                 await self._calls.flush()
                 raise
-            self._entry = self._calls.keep(self._call, value)
+            self._entry = self._calls.record(self._call, value)
             await self._calls.flush()
 
-    async def outcome(self) -> CallOutcome:
-        """Calls the function and records nothing: it may yet lose."""
+    async def run_unrecorded(self) -> CallOutcome:
+        """Call the function without recording its outcome: it may lose a `ctx.first`."""
         try:
-            value = await self._tried()
+            value = await self._call_with_retries()
         except Exception as problem:
             return CallOutcome(self._calls.now_ms, failure=problem)
         return CallOutcome(self._calls.now_ms, value)
 
-    def take(self, outcome: CallOutcome) -> None:
-        """Keeps how the function ended; a failure that is the step's own is raised."""
+    def accept(self, outcome: CallOutcome) -> None:
+        """Record the outcome of the function that won. A failure the step's own retry policy handles is raised."""
         if outcome.failure is not None and not isinstance(outcome.failure, CallFailed):
             raise outcome.failure
         error = str(outcome.failure) if outcome.failure is not None else None
-        self._entry = self._calls.keep(self._call, outcome.value, error)
+        self._entry = self._calls.record(self._call, outcome.value, error)
 
-    async def _tried(self) -> Any:
+    async def _call_with_retries(self) -> Any:
         failures = 0
         while True:
             try:
-                return await self._once()
+                return await self._call_once()
             except ReplayError:
                 raise
             except Exception as problem:
                 failures += 1
                 if self._retry.attempts == 1:
-                    raise  # the step's own policy decides, and the call is made again with it
+                    raise  # the step's own policy decides, and the step's next attempt calls the function again
                 delay = self._retry.next_delay_ms(problem, failures, self._calls.rng)
                 if delay is None:
-                    message = f"{self.name} failed for good after {failures} tries: {type(problem).__name__}: {problem}"
-                    raise CallFailed(message) from problem
-            await self._calls.pause(delay)
+                    raise call_failed(self.name, failures, problem) from problem
+            await self._calls.sleep(delay)
 
-    async def _once(self) -> Any:
+    async def _call_once(self) -> Any:
         try:
-            async with asyncio.timeout(self._timeout) as limit:
+            async with asyncio.timeout(self._timeout_s) as limit:
                 value = self._fn()
                 return await value if inspect.isawaitable(value) else value
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout:g} s") from None
+            raise AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout_s:g} s") from None
 
 
-def value_of(entry: JournalEntry) -> Any:
-    """The recorded value of a call, or its recorded failure."""
+def call_failed(name: str, failures: int, problem: Exception) -> CallFailed:
+    """Build the error of a `ctx.run` whose retries are used up."""
+    return CallFailed(f"{name} failed for good after {failures} tries: {type(problem).__name__}: {problem}")
+
+
+def read_value(entry: JournalEntry) -> Any:
+    """Return the recorded value of a call, or raise its recorded failure."""
     if entry.error is not None:
         raise CallFailed(entry.error)
     return unpack(bytes(entry.value))
 
 
-def tell_apart(gates: Sequence[WaitCall[Any]]) -> None:
-    """Gates for one kind of event must know of each other: one event is to open one of them."""
-    topics = Counter(gate.topic for gate in gates)
-    for gate in gates:
-        gate.shared = topics[gate.topic] > 1
+def mark_shared_kinds(waits: Sequence[WaitCall[Any]]) -> None:
+    """Mark waits for the same kind of event: one event must resolve only one of them."""
+    kinds = Counter(wait.event_kind for wait in waits)
+    for wait in waits:
+        wait.shared = kinds[wait.event_kind] > 1
+
+
+# The arguments of `ctx.run`: a name, then a function that has not been called yet.
+
+
+def require_name_and_function(method: Method) -> Method:
+    """Decorate a `run(self, name, fn, …)` to raise BadArgument for a missing one. Its type stays the same."""
+
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) < 3 and len(args) + ("name" in kwargs) + ("fn" in kwargs) < 3:
+            raise _missing_argument(args[1:])
+        return method(*args, **kwargs)
+
+    return cast(Method, call)
+
+
+def check_run_arguments(name: Any, fn: Any) -> None:
+    """Raise BadArgument unless these are a name and a function, in this order."""
+    if not isinstance(name, str):
+        raise BadArgument(f"ctx.run({_show(name)}, …): pass the name first, then the function: {_EXAMPLE}")
+    if callable(fn):
+        return
+    shown = _show(fn)
+    if inspect.iscoroutine(fn):
+        fn.close()  # nothing will await it, and Python would warn about that instead
+        raise BadArgument(
+            f"ctx.run({name!r}, {shown}): the function is already called, and a replay of the handler would call it "
+            f"again: pass the function itself, then its arguments: ctx.run({name!r}, {fn.__name__}, …)"
+        )
+    raise BadArgument(
+        f"ctx.run({name!r}, {shown}): pass the function itself, then its arguments, so that it is called once: "
+        f"ctx.run({name!r}, charge, 7)"
+    )
+
+
+def _missing_argument(args: tuple[object, ...]) -> BadArgument:
+    if not args:
+        return BadArgument(f"ctx.run(): pass a name, a function and its arguments: {_EXAMPLE}")
+    if isinstance(args[0], str):
+        return BadArgument(f"ctx.run({args[0]!r}): the function is missing, pass it after the name: {_EXAMPLE}")
+    return BadArgument(f"ctx.run({_show(args[0])}): the name is missing, pass it before the function: {_EXAMPLE}")
+
+
+def _show(value: object) -> str:
+    """Return a value as it is written in the code, as far as that is known."""
+    if inspect.iscoroutine(value):
+        return f"{value.__name__}(…)"
+    name = getattr(value, "__name__", None) if callable(value) else None
+    shown = name if isinstance(name, str) else repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"

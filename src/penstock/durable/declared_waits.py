@@ -1,4 +1,4 @@
-"""Declared waits as people write them: `wait=` of a step, or `await` in its config."""
+"""Declared waits: `wait=` of a step, or `await` in its config, and how an attempt runs them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from ..core.durations import Duration, from_ms, to_ms
+from ..core.durations import Duration, ms_to_duration, to_ms
 from ..core.errors import AwaitTimeout, BadDuration, DefinitionError
 from ..core.events import BadEmit, Event, check_kind
 from ..core.near_match import check_keys
@@ -25,9 +25,19 @@ _KEYS = {
 class Await:
     """A wait that is part of a step's definition, so that diagrams show it.
 
-    `match` is what the event must contain, or a function of the step's input that gives it; `where` is a function of
-    the event (and the input), asked when one has come. `delay` may be a function of the handler's result. `announce` is
-    called once with the trigger (its `id`, `token` and `url`) and the input, to tell whoever is to fire it.
+    Args:
+        type: `"event"` and `"trigger"` wait before the handler runs, `"time"` waits after it and holds its result.
+        event: The kind of event to wait for.
+        match: What the event's data must contain, or a function of the step's input that returns it.
+        where: A function of the event (and the input) that accepts or rejects the event.
+        trigger: Who fires the trigger: `"webhook"`, `"user"` or `"api"`.
+        name: Name of the durable call.
+        schema: JSON schema the data of a trigger must match.
+        signed: Environment variable with the secret that callers sign a trigger's data with.
+        announce: Called once with the trigger (its `id`, `token` and `url`) and the input, to send the URL to someone.
+        delay: How long to wait, or a function of the handler's result that returns it.
+        timeout: Fail with AwaitTimeout after this duration, or continue with `on_timeout`.
+        on_timeout: The step that runs instead when the wait expires.
     """
 
     type: AwaitType
@@ -54,11 +64,11 @@ class Await:
         if self.type == "time" and self.delay is None:
             raise DefinitionError("an await of type 'time' needs a delay: a duration, or a function of the result")
         if self.type == "time" and (self.timeout is not None or self.on_timeout is not None):
-            raise DefinitionError("an await of type 'time' has no timeout: its delay is all there is to wait for")
+            raise DefinitionError("an await of type 'time' has no timeout: its delay is the whole wait")
         if self.announce is not None and self.type != "trigger":
-            raise DefinitionError(f"announce tells of a trigger, and an await of type {self.type!r} has none")
+            raise DefinitionError(f"announce needs a trigger, and an await of type {self.type!r} has none")
         if self.on_timeout is not None and self.timeout is None:
-            raise DefinitionError(f"onTimeout={self.on_timeout!r} without a timeout would never be run: give both")
+            raise DefinitionError(f"onTimeout={self.on_timeout!r} without a timeout would never run: give both")
         for name, value in (("timeout", self.timeout), ("delay", None if callable(self.delay) else self.delay)):
             try:
                 to_ms(value if value is not None else 0)
@@ -66,7 +76,7 @@ class Await:
                 raise DefinitionError(f"the {name} of an await: {problem}") from None
 
     def describe(self) -> dict[str, Any]:
-        """What a diagram or a registry says of it."""
+        """Return the wait as diagrams and the registry show it."""
         shown: dict[str, Any] = {
             "type": self.type,
             "eventKind": self.event,
@@ -81,9 +91,9 @@ class Await:
 
 
 def read_await(value: Await | Mapping[str, Any] | None, option: str = "wait") -> Await | None:
-    """A wait as the specs write it: `{type, eventKind, where, match, delay, triggerType, timeout, onTimeout}`.
+    """Read a wait as the specs write it: `{type, eventKind, where, match, delay, triggerType, timeout, onTimeout}`.
 
-    Numbers are seconds, as everywhere; `delayMs` and `timeoutMs` are milliseconds. `option` is what it is called there.
+    Numbers are seconds, as everywhere; `delayMs` and `timeoutMs` are milliseconds. `option` is its name in errors.
     """
     if value is None or isinstance(value, Await):
         return value
@@ -113,11 +123,11 @@ def _span(value: Mapping[str, Any], key: str) -> Any:
     ms = value.get(f"{key}Ms")
     if ms is not None and (isinstance(ms, bool) or not isinstance(ms, int | float)):
         raise DefinitionError(f"{key}Ms={ms!r} of an await: give a number of milliseconds")
-    return from_ms(ms) if ms is not None else value.get(key)
+    return ms_to_duration(ms) if ms is not None else value.get(key)
 
 
 class TimeoutHandover(BaseException):
-    """The wait's time is up and another step takes over."""
+    """The wait expired, and another step takes over."""
 
     def __init__(self, step: str) -> None:
         super().__init__(step)
@@ -130,25 +140,26 @@ class EmittingAttempt(Protocol):
     @property
     def session(self) -> DurableSession: ...
 
-    def hold_emits(self) -> list[tuple[str, bytes, str | None]]:
-        """Takes back what the handler emitted."""
+    def take_emits(self) -> list[tuple[str, bytes, str | None]]:
+        """Take back what the handler emitted."""
         ...
 
-    def give_emits(self, emits: list[tuple[str, bytes, str | None]]) -> None:
-        """As if the handler had emitted it now."""
+    def restore_emits(self, emits: list[tuple[str, bytes, str | None]]) -> None:
+        """Emit again what was taken back."""
         ...
 
 
-async def before(wait: Await, value: Any, attempt: EmittingAttempt) -> Any:
-    """Stands at the gate; gives the event, or what the trigger was fired with."""
+async def wait_before(wait: Await, value: Any, attempt: EmittingAttempt) -> Any:
+    """Wait before the handler runs, and return the event, or the data the trigger was fired with."""
+    session = attempt.session
     try:
         if wait.type == "event":
-            return await _event(wait, value, attempt.session)
-        trigger = await attempt.session.waits.trigger(
+            return await _wait_for_event(wait, value, session)
+        trigger = await session.waits.trigger(
             wait.name or "await", type=wait.trigger, timeout=wait.timeout, schema=wait.schema, signed=wait.signed
         )
         if wait.announce is not None:
-            await attempt.session.calls.run("await announce", wait.announce, (trigger, value), {}, None, None)
+            await session.calls.run("await announce", wait.announce, (trigger, value), {}, None, None)
         return await trigger.wait()
     except AwaitTimeout:
         if wait.on_timeout is None:
@@ -156,37 +167,37 @@ async def before(wait: Await, value: Any, attempt: EmittingAttempt) -> Any:
         raise TimeoutHandover(wait.on_timeout) from None
 
 
-async def _event(wait: Await, value: Any, session: DurableSession) -> Event:
+async def _wait_for_event(wait: Await, value: Any, session: DurableSession) -> Event:
     assert wait.event is not None
     match = wait.match(value) if callable(wait.match) else wait.match
     deadline: int | None = None
     while True:
-        gate = session.waits.event(wait.event, match=match, timeout=wait.timeout, name=wait.name or "await")
-        gate.deadline = deadline
-        event: Event = await gate
-        if wait.where is None or _fits(wait.where, event, value):
+        call = session.waits.event(wait.event, match=match, timeout=wait.timeout, name=wait.name or "await")
+        call.deadline = deadline
+        event: Event = await call
+        if wait.where is None or _accepts(wait.where, event, value):
             return event
-        deadline = gate.due  # an event that was not the one does not give more time
+        deadline = call.due  # a rejected event does not extend the timeout
 
 
-def _fits(where: Callable[..., bool], event: Event, value: Any) -> bool:
+def _accepts(where: Callable[..., bool], event: Event, value: Any) -> bool:
     code = getattr(where, "__code__", None)
     return bool(where(event) if code is not None and code.co_argcount == 1 else where(event, value))
 
 
-async def after(wait: Await, attempt: EmittingAttempt, call: Callable[[], Awaitable[Any]]) -> Any:
-    """Runs the handler once, holds what it gave and emitted, and lets time pass."""
+async def wait_after(wait: Await, attempt: EmittingAttempt, run: Callable[[], Awaitable[Any]]) -> Any:
+    """Run the handler once, hold its result and its emits for the delay, then return the result."""
     session = attempt.session
-    slot = session.calls.call("await result", "result")
-    if slot.entry is None:
-        result = unpack(pack(await call(), "the result"))
-        held = [[kind, unpack(data), corr] for kind, data, corr in attempt.hold_emits()]
-        kept = {"result": result, "emits": held}
-        session.calls.keep(slot, kept)
+    call = session.calls.next_call("await result", "result")
+    if call.entry is None:
+        result = unpack(pack(await run(), "the result"))
+        emits = [[kind, unpack(data), correlation] for kind, data, correlation in attempt.take_emits()]
+        held = {"result": result, "emits": emits}
+        session.calls.record(call, held)
     else:
-        kept = unpack(bytes(slot.entry.value))
-    delay = wait.delay(kept["result"]) if callable(wait.delay) else wait.delay
+        held = unpack(bytes(call.entry.value))
+    delay = wait.delay(held["result"]) if callable(wait.delay) else wait.delay
     assert delay is not None
     await session.waits.time(delay, name="await")
-    attempt.give_emits([(kind, pack(data), corr) for kind, data, corr in kept["emits"]])
-    return kept["result"]
+    attempt.restore_emits([(kind, pack(data), correlation) for kind, data, correlation in held["emits"]])
+    return held["result"]

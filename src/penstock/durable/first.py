@@ -1,109 +1,92 @@
-"""`ctx.first`: which of several calls is there first, functions that run side by side among them."""
+"""`ctx.first`: finds which of several calls is done first. Functions run concurrently with the waits."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from ..core.errors import Suspension
 from .calls import CallOutcome, DurableCall, RunCall, WaitCall
-from .journal import Journal, JournalCall, JournalEntry
+from .journal import JournalCall
 
-Racer = Callable[[], Coroutine[Any, Any, CallOutcome]]
+if TYPE_CHECKING:
+    from .call_recorder import CallRecorder
 
-
-class Course(Protocol):
-    """The durable calls of an attempt, as a race sees them."""
-
-    @property
-    def journal(self) -> Journal: ...
-
-    def keep(self, call: JournalCall, value: Any, error: str | None = None) -> JournalEntry: ...
-
-    async def flush(self) -> None: ...
-
-    async def begin(self, calls: Sequence[DurableCall[Any]]) -> None: ...
-
-    async def watch(self, gates: Sequence[WaitCall[Any]]) -> None: ...
-
-    async def until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, CallOutcome]: ...
-
-    def sleep(self, waiting: Sequence[DurableCall[Any]]) -> Suspension: ...
+RunFunction = Callable[[], Coroutine[Any, Any, CallOutcome]]
 
 
 class FirstCall:
-    """One `ctx.first` of which no winner is recorded."""
+    """One `ctx.first` whose winner is not recorded yet."""
 
-    def __init__(self, course: Course, calls: Mapping[str, DurableCall[Any]], call: JournalCall) -> None:
-        self._course = course
+    def __init__(self, recorder: CallRecorder, calls: Mapping[str, DurableCall[Any]], call: JournalCall) -> None:
+        self._recorder = recorder
         self._calls = calls
         self._call = call
-        self._gates = {key: one for key, one in calls.items() if isinstance(one, WaitCall)}
+        self._waits = {key: one for key, one in calls.items() if isinstance(one, WaitCall)}
         self._runs = {key: one for key, one in calls.items() if isinstance(one, RunCall)}
 
-    async def winner(self) -> str:
-        """Which was there first. Once that is recorded nobody begins again: the others were let go."""
-        course = self._course
-        await course.begin(list(self._gates.values()))
-        won = self._there_already()
+    async def find_winner(self) -> str:
+        """Return the key of the call that is done first, record it and cancel the other waits."""
+        recorder = self._recorder
+        await recorder.start_calls(list(self._waits.values()))
+        won = self._first_done()
         if won is None and self._runs:
-            return await self._functions()
+            return await self._run_functions()
         if won is None:
-            raise course.sleep(list(self._calls.values()))
-        course.keep(self._call, won)
-        course.journal.urgent = True  # what is done next must not be done on another answer after a crash
-        for gate in self._losing_gates(won):
-            gate.let_go()
+            raise recorder.suspend(list(self._calls.values()))
+        recorder.record(self._call, won)
+        recorder.journal.is_urgent = True  # after a crash, the handler must not act on another winner
+        for wait in self._losing_waits(won):
+            wait.cancel()
         return won
 
-    def _there_already(self) -> str | None:
-        """Whichever was there first; of several at once, the one that stands first."""
-        done = {
-            key: one.resolved_at if isinstance(one, WaitCall) else 0 for key, one in self._calls.items() if one.done()
-        }
-        return min(done, key=lambda key: done[key], default=None)
+    def _first_done(self) -> str | None:
+        """Return the call that was done first; of several at the same time, the one listed first."""
+        done = {key: call for key, call in self._calls.items() if call.is_done()}
+        times = {key: call.resolved_at if isinstance(call, WaitCall) else 0 for key, call in done.items()}
+        return min(times, key=lambda key: times[key], default=None)
 
-    async def _functions(self) -> str:
-        """Runs functions until one has ended or the first gate is due. The value and who won are one write: it is
-        refused, and the handler run again, if an event or a trigger was there before."""
-        course, gates = self._course, list(self._gates.values())
-        await course.watch(gates)
-        due = min((gate.due for gate in gates if gate.due is not None), default=None)
-        ended = await course.until(due, self._runs)
+    async def _run_functions(self) -> str:
+        """Run functions until one ends or the first wait is due.
+
+        The value and the winner are one commit. The store refuses it, and the handler runs again, if an event or a
+        trigger came before."""
+        recorder, waits = self._recorder, list(self._waits.values())
+        await recorder.register_waits(waits)
+        due = min((wait.due for wait in waits if wait.due is not None), default=None)
+        ended = await recorder.run_until(due, self._runs)
         if due is not None and due <= min((outcome.at for outcome in ended.values()), default=due):
-            await course.begin(gates)
-        there = {key: outcome.at for key, outcome in ended.items()}
-        there |= {key: gate.resolved_at for key, gate in self._gates.items() if gate.done()}
-        won = min((key for key in self._calls if key in there), key=lambda key: there[key])
+            await recorder.start_calls(waits)
+        times = {key: outcome.at for key, outcome in ended.items()}
+        times |= {key: wait.resolved_at for key, wait in self._waits.items() if wait.is_done()}
+        won = min((key for key in self._calls if key in times), key=lambda key: times[key])
         if won in ended:
-            self._runs[won].take(ended[won])
-        course.keep(self._call, won)
-        for gate in self._losing_gates(won):
-            gate.forgo()
-        await course.flush()
+            self._runs[won].accept(ended[won])
+        recorder.record(self._call, won)
+        for wait in self._losing_waits(won):
+            wait.cancel_if_pending()
+        await recorder.flush()
         return won
 
-    def _losing_gates(self, won: str) -> list[WaitCall[Any]]:
-        return [gate for key, gate in self._gates.items() if key != won]
+    def _losing_waits(self, won: str) -> list[WaitCall[Any]]:
+        return [wait for key, wait in self._waits.items() if key != won]
 
 
-async def side_by_side(racers: Mapping[str, Racer], seconds: float | None) -> dict[str, CallOutcome]:
-    """Those that ended first, mostly one, or none if the time is over before. The others are stopped."""
-    tasks = {name: asyncio.create_task(race()) for name, race in racers.items()}
+async def run_until_first(functions: Mapping[str, RunFunction], timeout_s: float | None) -> dict[str, CallOutcome]:
+    """Return the outcomes of the functions that ended first, usually one; none after the timeout. Stop the others."""
+    tasks = {name: asyncio.create_task(run()) for name, run in functions.items()}
     try:
-        done, _ = await asyncio.wait(tasks.values(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks.values(), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await _stop(tasks.values())
+        await _cancel_tasks(tasks.values())
     return {name: task.result() for name, task in tasks.items() if task in done}
 
 
-async def _stop(tasks: Iterable[asyncio.Task[CallOutcome]]) -> None:
-    """Cancels what still runs and waits for its end: it may have something to tidy up. A thread cannot be cancelled,
-    it is left to itself."""
+async def _cancel_tasks(tasks: Iterable[asyncio.Task[CallOutcome]]) -> None:
+    """Cancel the tasks and wait for them: they may have something to clean up. A thread cannot be cancelled."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # asyncio complains of exceptions nobody looked at
+            task.exception()  # asyncio warns about exceptions that were never retrieved

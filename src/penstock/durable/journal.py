@@ -1,7 +1,8 @@
-"""The journal of a handler's durable calls: what was recorded of earlier attempts, what this one adds to it.
+"""The journal of a handler's durable calls: what earlier attempts recorded, and what this attempt adds.
 
-Each call is known by its name and how often that name was used before (`charge#1`, `charge#2` in a loop). Calls may be
-added and removed between deploys; those that remain keep their kind and their order, or the re-run is told so.
+A call is identified by its name and by how often that name was used before (`charge#1`, `charge#2` in a loop). A deploy
+may add and remove calls; the calls that remain must keep their kind and their order, or replay fails with an error that
+names the call.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from ..core.payload import pack
 from ..ports.unit import Memo, NewEvent, NewJob, WaitChange
 
 MAX_CALLS = 10_000
-MAX_BYTES = 10 * 1024 * 1024
-RESULT = "!"  # what became of a wait is recorded beside what was waited for
+MAX_JOURNAL_BYTES = 10 * 1024 * 1024
+RESULT = "!"  # suffix of the memo that holds a wait's result, next to the memo of the wait itself
 EFFECTS = "~effects#"
 FIRED = "fired"
-SLEEPS = ("time", "event", FIRED)  # kinds of calls that a handler sleeps on
+WAIT_KINDS = ("time", "event", FIRED)  # the kinds of calls a handler suspends on
 _NAME = re.compile(r"[A-Za-z0-9_./ -]{1,100}")
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class JournalEntry(msgspec.Struct, omit_defaults=True):
@@ -36,19 +37,19 @@ class JournalEntry(msgspec.Struct, omit_defaults=True):
     ord: float
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: str | None = None
-    code: str | None = None  # of a place where the handler slept: the code that slept there
+    code: str | None = None  # for a wait: the fingerprint of the code that suspended on it
 
 
 class EffectCounts(msgspec.Struct, omit_defaults=True):
-    """How much of what a handler says was recorded when it went to sleep: a re-run does not say it again."""
+    """How many emits and state writes were committed when the handler suspended: replay skips that many."""
 
     emits: int = 0
     sets: int = 0
-    kinds: list[str] = []  # of the emits, all of them
+    kinds: list[str] = []  # the kind of each emit
 
 
 class PendingWrites(msgspec.Struct):
-    """What is to be written with the next commit, whichever that is."""
+    """What to write with the next commit, whichever that is."""
 
     memos: list[Memo] = []
     waits: list[WaitChange] = []
@@ -60,7 +61,7 @@ class PendingWrites(msgspec.Struct):
 
 
 class JournalCall(msgspec.Struct, frozen=True):
-    """One durable call: where it stands in the journal, and what is recorded of it."""
+    """One durable call: its position in the journal, and its recorded entry if there is one."""
 
     key: str
     kind: str
@@ -68,148 +69,151 @@ class JournalCall(msgspec.Struct, frozen=True):
     entry: JournalEntry | None
 
 
-_entry = msgspec.json.Decoder(JournalEntry).decode
-_said = msgspec.json.Decoder(EffectCounts).decode
+_decode_entry = msgspec.json.Decoder(JournalEntry).decode
+_decode_effects = msgspec.json.Decoder(EffectCounts).decode
 encode = msgspec.json.Encoder().encode
 
 
 class Journal:
-    """The durable calls of one attempt. `about` says whose they are, for errors; `code` which code makes them."""
+    """The durable calls of one attempt. `about` names its owner in errors; `code` returns the handler's fingerprint."""
 
     def __init__(self, memos: dict[str, bytes], scope: str, about: str, code: Callable[[], str] = lambda: "") -> None:
         self.scope = scope
         self.about = about
-        self.problem: ReplayError | None = None  # the first rule broken: it counts though the handler caught it
-        self._code = code
-        self._passed: set[str] = set()
-        self._before = "its beginning"
-        self.kept = PendingWrites()
-        self.urgent = False  # what is kept must be durable before anything is done with it
-        self.recorded = EffectCounts()
-        self._memos = memos
+        self.problem: ReplayError | None = None  # the first broken rule: it counts even if the handler caught it
+        self.writes = PendingWrites()
+        self.is_urgent = False  # the writes must be committed before the handler acts on them
+        self.recorded_effects = EffectCounts()
         self.entries: dict[str, JournalEntry] = {}
+        self._code = code
+        self._memos = memos
         self._size = 0
         self._counts: dict[str, int] = {}
         self._sites: dict[str, tuple[str, int]] = {}
+        self.remote_site: tuple[str, int] | None = None  # the line of a handler in another process
+        self._reached: set[str] = set()
+        self._previous = "its beginning"  # the key of the last call made
         self._last = 0.0  # the order of the last call made
-        self._read(memos)
+        self._load(memos)
         self._ords = sorted(entry.ord for entry in self.entries.values())
 
-    def _read(self, memos: dict[str, bytes]) -> None:
+    def _load(self, memos: dict[str, bytes]) -> None:
         for name, value in memos.items():
             self._size += len(value)
             if name.startswith(EFFECTS):
-                said = _said(value)
-                if said.emits >= self.recorded.emits and said.sets >= self.recorded.sets:
-                    self.recorded = said
+                effects = _decode_effects(value)
+                if effects.emits >= self.recorded_effects.emits and effects.sets >= self.recorded_effects.sets:
+                    self.recorded_effects = effects
             elif "#" in name and not name.startswith(("patch:", "~")) and not name.endswith(RESULT):
-                self.entries[name] = _entry(value)
+                self.entries[name] = _decode_entry(value)
 
     @property
-    def replaying(self) -> bool:
-        """Whether the handler is still on the way to where an earlier attempt had come."""
+    def is_replaying(self) -> bool:
+        """Whether the handler has not yet reached the last call an earlier attempt recorded."""
         return bool(self._ords) and self._last < self._ords[-1]
 
-    def call(self, name: str, kind: str) -> JournalCall:
-        """The next call of a name; checks that it is the one that was recorded."""
+    def next_call(self, name: str, kind: str) -> JournalCall:
+        """Return the next call with this name, and check that it matches the recorded one."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise self.broken(
+            raise self.make_error(
                 NonDeterminism,
-                f"{name!r} cannot name a durable call: use letters, digits and . _ / -, at most 100",
+                f"{name!r} cannot name a durable call: use letters, digits and . _ / -, at most 100 characters",
             )
         self._check_site(name)
-        return self.call_anywhere(name, kind)
+        return self.next_call_by_order(name, kind)
 
-    def call_anywhere(self, name: str, kind: str) -> JournalCall:
-        """The same for calls that are told apart by their order alone."""
+    def next_call_by_order(self, name: str, kind: str) -> JournalCall:
+        """Return the next call with this name; several places in the code may use the name."""
         count = self._counts[name] = self._counts.get(name, 0) + 1
         key = f"{name}#{count}"
         entry = self.entries.get(key)
-        self._passed.add(key)
+        self._reached.add(key)
         if entry is None:
             self._check_limit(key)
-            self._before = key
-            return JournalCall(key, kind, self._between(), None)
+            self._previous = key
+            return JournalCall(key, kind, self._next_ord(), None)
         if entry.kind != kind:
-            raise self.broken(
+            raise self.make_error(
                 NonDeterminism,
-                f"{key} was recorded as a {entry.kind} and is a {kind} now: give the new call a name of its own, so "
-                "that runs that are under way keep what they have",
+                f"{key} was recorded as a {entry.kind} and is a {kind} now: give the new call its own name, so that "
+                "runs in progress keep what they recorded",
             )
         if entry.ord < self._last:
-            raise self.broken(
+            raise self.make_error(
                 NonDeterminism,
-                f"{key} was recorded before {self._before} and comes after it now: keep the order of durable calls, "
-                "and let nothing but recorded values decide it (ctx.now, ctx.random, ctx.run)",
+                f"{key} was recorded before {self._previous} and comes after it now: keep the order of durable calls, "
+                "and let only recorded values decide it (ctx.now, ctx.random, ctx.run)",
             )
-        self._last, self._before = entry.ord, key
+        self._last, self._previous = entry.ord, key
         return JournalCall(key, kind, entry.ord, entry)
 
-    def keep(self, call: JournalCall, value: Any = None, *, error: str | None = None) -> JournalEntry:
-        """Records a call's value with the next commit."""
+    def record(self, call: JournalCall, value: Any = None, *, error: str | None = None) -> JournalEntry:
+        """Record a call's value with the next commit."""
         raw = msgspec.Raw(pack(value, f"{self.about}: the value of {call.key}"))
-        code = self._code() if call.kind in SLEEPS else ""
+        code = self._code() if call.kind in WAIT_KINDS else ""
         entry = JournalEntry(call.kind, call.ord, raw, error, code or None)
-        self.memo(call.key, entry)
+        self.add_memo(call.key, entry)
         self.entries[call.key] = entry
         return entry
 
-    def memo(self, name: str, value: Any) -> None:
-        """Records anything under a name with the next commit; a name that is recorded keeps its value."""
+    def add_memo(self, name: str, value: Any) -> None:
+        """Write a memo with the next commit. The store keeps the first value of a name."""
         data = encode(value)
         self._size += len(data)
         self._memos[name] = data
-        self.kept.memos.append(Memo(self.scope, name, data))
+        self.writes.memos.append(Memo(self.scope, name, data))
 
-    def recall(self, name: str) -> bytes | None:
+    def read_memo(self, name: str) -> bytes | None:
+        """Return the value of a memo, or None."""
         return self._memos.get(name)
 
-    def recalled(self, prefix: str) -> dict[str, bytes]:
+    def list_memos(self, prefix: str = "") -> dict[str, bytes]:
+        """Return all memos whose name starts with a prefix."""
         return {name: value for name, value in self._memos.items() if name.startswith(prefix)}
 
-    def say(self, emits: int, sets: int, kinds: list[str]) -> None:
-        """Records how much has been said, if it is more than was."""
-        if (emits, sets) != (self.recorded.emits, self.recorded.sets):
-            self.memo(f"{EFFECTS}{emits}-{sets}", EffectCounts(emits, sets, kinds))
+    def record_effects(self, emits: int, sets: int, kinds: list[str]) -> None:
+        """Record how many emits and state writes were made, if there are more than before."""
+        if (emits, sets) != (self.recorded_effects.emits, self.recorded_effects.sets):
+            self.add_memo(f"{EFFECTS}{emits}-{sets}", EffectCounts(emits, sets, kinds))
 
     def check_emit(self, index: int, kind: str) -> bool:
-        """Whether the emit of this index was recorded by an earlier attempt."""
-        if index >= self.recorded.emits:
+        """Return whether an earlier attempt committed the emit at this index; raise if it was of another kind."""
+        if index >= self.recorded_effects.emits:
             return False
-        before = self.recorded.kinds[index]
-        if before != kind:
-            raise self.broken(
+        recorded = self.recorded_effects.kinds[index]
+        if recorded != kind:
+            raise self.make_error(
                 NonDeterminism,
-                f"emit {index + 1} was recorded as {before!r} and is {kind!r} now: emit in one order, and let nothing "
-                "but recorded values decide it (ctx.now, ctx.random, ctx.run)",
+                f"emit {index + 1} was recorded as {recorded!r} and is {kind!r} now: emit in one order, and let only "
+                "recorded values decide it (ctx.now, ctx.random, ctx.run)",
             )
         return True
 
-    def check_passed(self) -> None:
-        """Raises if this very code has slept at a place that it did not come to now. A deploy may remove places."""
+    def check_skipped_waits(self) -> None:
+        """Raise if the same code suspended on a wait before and did not reach it now. A deploy may remove waits."""
         for key, entry in self.entries.items():
-            if entry.code is not None and key not in self._passed and entry.code == self._code():
-                raise self.broken(
+            if entry.code is not None and key not in self._reached and entry.code == self._code():
+                raise self.make_error(
                     NonDeterminism,
-                    f"{key} was recorded, a wait ({entry.kind}) the step slept on, and the same code has come to "
-                    f"{self._before} now without it: let nothing but recorded values decide which way it goes "
+                    f"{key} was recorded as a wait ({entry.kind}) the step suspended on, and the same code reached "
+                    f"{self._previous} without it now: let only recorded values decide which branch it takes "
                     "(ctx.now, ctx.random, ctx.run)",
                 )
 
-    def broken(self, kind: type[ReplayError], what: str) -> ReplayError:
-        """The error for a rule that was broken."""
-        problem = kind(f"{self.about}: {what}")
+    def make_error(self, kind: type[ReplayError], message: str) -> ReplayError:
+        """Build the error for a broken replay rule, and remember the first one."""
+        problem = kind(f"{self.about}: {message}")
         self.problem = self.problem or problem
         return problem
 
-    def take(self) -> PendingWrites:
-        """What is to be written now; the next commit begins anew."""
-        kept, self.kept = self.kept, PendingWrites()
-        self.urgent = False
-        return kept
+    def take_writes(self) -> PendingWrites:
+        """Return what to commit now, and start collecting again."""
+        writes, self.writes = self.writes, PendingWrites()
+        self.is_urgent = False
+        return writes
 
-    def _between(self) -> float:
-        """The place of a new call: after the last one made, before the next one recorded."""
+    def _next_ord(self) -> float:
+        """Return the position of a new call: after the last call made, before the next recorded one."""
         index = bisect.bisect_right(self._ords, self._last)
         if index < len(self._ords):
             self._last = (self._last + self._ords[index]) / 2
@@ -219,28 +223,29 @@ class Journal:
 
     def _check_limit(self, key: str) -> None:
         calls = len(self.entries)
-        if calls >= MAX_CALLS or self._size > MAX_BYTES:
-            raise self.broken(
+        if calls >= MAX_CALLS or self._size > MAX_JOURNAL_BYTES:
+            raise self.make_error(
                 HistoryLimit,
-                f"{key} would be call {calls + 1:,} of one step, with {self._size:,} bytes recorded (limits "
-                f"{MAX_CALLS:,} and {MAX_BYTES:,}): split the work into steps, or start a run for each part",
+                f"{key} would be durable call {calls + 1:,} of one step, with {self._size:,} bytes recorded (limits: "
+                f"{MAX_CALLS:,} calls, {MAX_JOURNAL_BYTES:,} bytes): split the work into steps, or start a run for "
+                "each part",
             )
 
     def _check_site(self, name: str) -> None:
-        """One name belongs to one place in the code; only a loop goes past it twice."""
-        site = _site()
+        """Raise if a name is used at two places in the code. A loop may pass one place many times."""
+        site = self.remote_site or _find_call_site()
         known = self._sites.setdefault(name, site)
         if known != site:
-            raise self.broken(
+            raise self.make_error(
                 DuplicateName,
-                f"the name {name!r} stands at {known[0]}:{known[1]} and at {site[0]}:{site[1]}: give each durable call "
-                "a name of its own (waits take name=…)",
+                f"the name {name!r} is used at {known[0]}:{known[1]} and at {site[0]}:{site[1]}: give each durable "
+                "call its own name (waits take name=…)",
             )
 
 
-def _site() -> tuple[str, int]:
-    """The place in the handler's code that makes the call."""
+def _find_call_site() -> tuple[str, int]:
+    """Return the file and line of the handler's code that makes the call."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE_DIR):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno

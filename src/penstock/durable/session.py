@@ -1,4 +1,4 @@
-"""What an attempt remembers and what it sleeps on: its journal, its durable calls and its gates."""
+"""The durable session of an attempt: its journal, its durable calls, its waits, and the commits they make."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ from ..core.errors import AttemptCancelled, BadArgument, Suspension
 from ..core.payload import pack, unpack
 from ..ports.unit import DELIVERIES, Committed, Fenced, NewJob, Receipt, Refused, SettleWait, Unit, WaitChange
 from .call_recorder import CallRecorder
-from .calls import WaitCall, tell_apart
+from .calls import WaitCall, mark_shared_kinds
 from .journal import RESULT, Journal, PendingWrites
-from .wait_records import EVENT, TIME, TRIGGER, WaitBody, recorded_wait_id, step_event, trigger_event
+from .wait_records import (
+    EVENT,
+    TIME,
+    TRIGGER,
+    WaitBody,
+    build_step_event,
+    build_trigger_event,
+)
 from .waits import Waits
 
 if TYPE_CHECKING:
     from ..worker.outcomes import Work
 
-OUTDATED = "what it waited for came meanwhile"
+OUTDATED = "a wait was resolved meanwhile"
 LOOK_BACK = "look-back"
 
 Submit = Callable[[Unit], Awaitable[Receipt]]
@@ -44,7 +51,7 @@ class DurableSession:
         self.journal = Journal(dict(claim.memos), claim.scope, about, lambda: work.handler.code)
         self.rng = rng
         self.check = check
-        self.suspended = False
+        self.is_suspended = False
         self.due: int | None = None
         self._work = work
         self._clock = clock
@@ -54,7 +61,7 @@ class DurableSession:
         self._calls: CallRecorder | None = None
         self._waits: Waits | None = None
 
-    # Not cached_property: its lock costs more than what it guards.
+    # Not cached_property: its lock costs more than the object it would cache.
 
     @property
     def calls(self) -> CallRecorder:
@@ -67,37 +74,38 @@ class DurableSession:
         if self._waits is None:
             if self._work.run_id is None:
                 raise BadArgument(
-                    f"job {self._work.claim.job} belongs to no run and cannot wait: make it a step of a flow, or "
+                    f"job {self._work.claim.job} is not part of a run and cannot wait: make it a step of a flow, or "
                     "enqueue another job with a delay"
                 )
             self._waits = Waits(self.calls, self)
         return self._waits
 
-    def let_go(self) -> None:
+    def dispose(self) -> None:
+        """Drop the parts that refer to each other, so that no garbage collection is needed."""
         self._calls = self._waits = None
 
     @property
     def now_ms(self) -> int:
         return max(self._clock.now_ms(), self._work.claim.at)
 
-    # What is written
+    # Commits
 
-    async def record(self) -> None:
-        kept = self.journal.take()
-        if kept:
-            await self._write(kept, [])
+    async def flush(self) -> None:
+        writes = self.journal.take_writes()
+        if writes:
+            await self._commit(writes, [])
 
-    async def expire(self, gate: Sequence[WaitChange]) -> None:
-        await self._write(self.journal.take(), gate)
+    async def expire(self, changes: Sequence[WaitChange]) -> None:
+        await self._commit(self.journal.take_writes(), changes)
 
-    async def _write(self, kept: PendingWrites, gate: Sequence[WaitChange]) -> None:
+    async def _commit(self, writes: PendingWrites, changes: Sequence[WaitChange]) -> None:
         unit = Unit(
             self._unit_id(),
             claim=self._work.claim,
-            events=kept.events,
-            jobs=kept.jobs,
-            memos=kept.memos,
-            waits=[*kept.waits, *gate],
+            events=writes.events,
+            jobs=writes.jobs,
+            memos=writes.memos,
+            waits=[*writes.waits, *changes],
         )
         receipt = await self._submit(unit)
         if isinstance(receipt, Refused):
@@ -106,25 +114,25 @@ class DurableSession:
             raise AttemptCancelled("cancelled" if self._work.run_id is not None else "lease lost")
         assert isinstance(receipt, Committed)
 
-    def suspend(self, waiting: Sequence[WaitCall[Any]]) -> Suspension:
-        tell_apart(waiting)
-        for gate in waiting:
-            gate.hold()
-        self.due = min((gate.due for gate in waiting if gate.due is not None), default=None)
-        self.suspended = True
-        return Suspension(f"{self.journal.about} waits; this exception is not to be caught")
+    def suspend(self, waits: Sequence[WaitCall[Any]]) -> Suspension:
+        mark_shared_kinds(waits)
+        for wait in waits:
+            wait.suspend()
+        self.due = min((wait.due for wait in waits if wait.due is not None), default=None)
+        self.is_suspended = True
+        return Suspension(f"{self.journal.about} is suspended; do not catch this exception")
 
     def finish(self) -> PendingWrites:
-        """What is written with the attempt's end, the gates that nobody will stand before again closed."""
+        """Return the writes of the attempt's end, with all pending waits cancelled."""
         for key, entry in self.journal.entries.items():
-            if entry.kind in (TIME, EVENT, TRIGGER) and self.journal.recall(key + RESULT) is None:
-                id = recorded_wait_id(entry.kind, self.journal.scope, key, unpack(bytes(entry.value)))
-                self.journal.kept.waits.append(SettleWait(id, "cancelled", lenient=True))
+            if entry.kind in (TIME, EVENT, TRIGGER) and self.journal.read_memo(key + RESULT) is None:
+                id = unpack(bytes(entry.value))["id"]
+                self.journal.writes.waits.append(SettleWait(id, "cancelled", lenient=True))
                 if entry.kind == TRIGGER:
                     self.add_trigger_event("trigger.cancelled", id, {"reason": "the step has ended"})
-        return self.journal.take()
+        return self.journal.take_writes()
 
-    # What gates ask
+    # What waits need
 
     @property
     def run(self) -> str:
@@ -139,20 +147,20 @@ class DurableSession:
         work = self._work
         return WaitBody(key, self.now_ms, work.step, work.n, work.shown_correlation)
 
-    def say(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
+    def add_step_event(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
         work = self._work
         meta: dict[str, Any] = {"attempt": work.claim.attempt}
         if trigger is not None:
             meta["triggerId"] = trigger
-        event = step_event(work.recorder, kind, self.run, work.step, work.n, work.shown_correlation, data, meta)
-        self.journal.kept.events.append(event)
+        event = build_step_event(work.bodies, kind, self.run, work.step, work.n, work.shown_correlation, data, meta)
+        self.journal.writes.events.append(event)
 
     def add_trigger_event(self, kind: str, id: str, data: dict[str, Any]) -> None:
-        event = trigger_event(self._work.recorder, kind, id, self.run, self.new_wait_body(""), data)
-        self.journal.kept.events.append(event)
+        event = build_trigger_event(self._work.bodies, kind, id, self.run, self.new_wait_body(""), data)
+        self.journal.writes.events.append(event)
 
-    def look_back(self, gate: str) -> NewJob:
-        return NewJob(f"look.{self._unit_id()}", DELIVERIES, LOOK_BACK, pack({"wait": gate}))
+    def look_back_job(self, wait: str) -> NewJob:
+        return NewJob(f"look.{self._unit_id()}", DELIVERIES, LOOK_BACK, pack({"wait": wait}))
 
-    def url(self, token: str) -> str:
+    def trigger_url(self, token: str) -> str:
         return f"{self._public_url.rstrip('/')}/api/triggers/{token}"

@@ -1,4 +1,4 @@
-"""`ctx.wait`: gates that hold a step for a time, an event or a trigger. Nothing is kept in memory meanwhile."""
+"""`ctx.wait`: waits for a time, an event or a trigger. A waiting step uses no memory and no slot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ..core.clock import datetime_ms, iso
+from ..core.clock import datetime_to_ms, to_iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument
 from ..core.events import Event, check_kind
@@ -19,16 +19,27 @@ from .call_recorder import CallRecorder
 from .calls import WaitCall
 from .journal import RESULT, JournalCall, encode
 from .triggers import PendingTrigger, Trigger
-from .wait_records import EVENT, TIME, TRIGGER, WaitBody, WaitResult, decode_result, recorded_wait_id, sortable_wait_id
-from .wait_session import WaitSession, expire, late, timeout_of
+from .wait_records import (
+    EVENT,
+    TIME,
+    TRIGGER,
+    WaitBody,
+    WaitResult,
+    WaitSession,
+    decode_result,
+    expire_wait,
+    sortable_wait_id,
+    timeout_error,
+    timeout_field,
+)
 
 T = TypeVar("T")
 TriggerType = Literal["webhook", "user", "api"]
-_event = msgspec.json.Decoder(Event).decode
+_decode_event = msgspec.json.Decoder(Event).decode
 
 
-class _Recorded(WaitCall[T]):
-    """A gate whose opening is a call of its own in the journal."""
+class _RecordedWait(WaitCall[T]):
+    """A wait whose start is a call of its own in the journal."""
 
     kind = ""
 
@@ -38,49 +49,50 @@ class _Recorded(WaitCall[T]):
         self._call = call
         self._journal = session.journal
         recorded = unpack(bytes(call.entry.value)) if call.entry is not None else None
-        self._opened: dict[str, Any] | None = recorded
-        found = self._journal.recall(call.key + RESULT)
+        self._started: dict[str, Any] | None = recorded
+        found = self._journal.read_memo(call.key + RESULT)
         self._result: WaitResult | None = decode_result(found) if found is not None else None
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self._result is not None
 
     @property
-    def _id(self) -> str:
-        assert self._opened is not None
-        return recorded_wait_id(self.kind, self._journal.scope, self._call.key, self._opened)
-
-    @property
     def due(self) -> int | None:
-        return self._opened["due"] if self._opened is not None else None
+        return self._started["due"] if self._started is not None else None
 
     @property
     def resolved_at(self) -> int:
         assert self._result is not None
         return self._result.at
 
-    def let_go(self) -> None:
-        if self._opened is not None and self._result is None:
-            self._journal.kept.waits.append(SettleWait(self._id, "cancelled", lenient=True))
+    def cancel(self) -> None:
+        if self._started is not None and self._result is None:
+            self._journal.writes.waits.append(SettleWait(self._id, "cancelled", lenient=True))
 
-    def _settle(self, result: WaitResult) -> None:
+    def record_result(self, result: WaitResult) -> None:
+        """Record how the wait ended with the next commit."""
         self._result = result
-        self._journal.memo(self._call.key + RESULT, result)
+        self._journal.add_memo(self._call.key + RESULT, result)
 
-    def _body(self) -> WaitBody:
-        assert self._opened is not None
+    @property
+    def _id(self) -> str:
+        assert self._started is not None
+        return str(self._started["id"])
+
+    def _new_body(self) -> WaitBody:
+        assert self._started is not None
         body = self._session.new_wait_body(self._call.key)
-        body.at = self._opened["at"]
+        body.at = self._started["at"]
         return body
 
-    def _open(self, due: int | None) -> None:
+    def _record_start(self, due: int | None) -> None:
         id = sortable_wait_id(self.kind, self._journal.scope, self._call.key)
-        self._opened = {"at": self._calls.now_ms, "due": due, "id": id}
-        self._calls.keep(self._call, self._opened)
+        self._started = {"at": self._calls.now_ms, "due": due, "id": id}
+        self._calls.record(self._call, self._started)
 
 
-class TimeWait(_Recorded[None]):
-    """Opens by itself."""
+class TimeWait(_RecordedWait[None]):
+    """Resolves by itself when its time comes."""
 
     kind = TIME
 
@@ -88,33 +100,31 @@ class TimeWait(_Recorded[None]):
         super().__init__(calls, session, call)
         self._until = until
 
-    async def begin(self) -> None:
-        if self._opened is None:
-            self._open(self._until())
-        assert self._opened is not None
-        due, now = self._opened["due"], self._calls.now_ms
+    async def start(self) -> None:
+        if self._started is None:
+            self._record_start(self._until())
+        assert self._started is not None
+        due, now = self._started["due"], self._calls.now_ms
         if self._result is None and due <= now:
-            self._settle(WaitResult(due))
-            if self._call.entry is not None:  # it was slept on
-                self._journal.kept.waits.append(SettleWait(self._id, "resolved", lenient=True))
-                said = {"wait": self.name, "reason": "Time reached", "awaitDuration": now - self._opened["at"]}
-                self._session.say("step.resumed", said)
+            self.record_result(WaitResult(due))
+            if self._call.entry is not None:  # the handler suspended on it
+                self._journal.writes.waits.append(SettleWait(self._id, "resolved", lenient=True))
+                data = {"wait": self.name, "reason": "Time reached", "awaitDuration": now - self._started["at"]}
+                self._session.add_step_event("step.resumed", data)
 
     def result(self) -> None:
         return None
 
-    def hold(self) -> None:
+    def suspend(self) -> None:
         assert self.due is not None
-        body = self._body()
-        gate = NewWait(
-            self._id, self._session.run, self._journal.scope, TIME, encode(body), self.due, self._session.job
-        )
-        self._journal.kept.waits.append(gate)
-        self._session.say("step.await.time", {"wait": self.name, "resumeAt": iso(self.due)})
+        session, body = self._session, encode(self._new_body())
+        wait = NewWait(self._id, session.run, self._journal.scope, TIME, body, self.due, session.job)
+        self._journal.writes.waits.append(wait)
+        session.add_step_event("step.await.time", {"wait": self.name, "resumeAt": to_iso(self.due)})
 
 
-class EventWait(_Recorded[Event]):
-    """Opened by an event of a kind that holds what it asks for."""
+class EventWait(_RecordedWait[Event]):
+    """Resolved by an event of one kind whose data contains `match`."""
 
     kind = EVENT
 
@@ -129,77 +139,79 @@ class EventWait(_Recorded[Event]):
         past: bool,
     ) -> None:
         super().__init__(calls, session, call)
-        self._event = self.topic = event
+        self._event = self.event_kind = event
         self._match = match
-        self._timeout = timeout_ms
+        self._timeout_ms = timeout_ms
         self._past = past
-        self.deadline: int | None = None  # instead of the whole timeout, when it is not the first of its kind
+        self.deadline: int | None = None  # replaces the timeout when an earlier event was not accepted
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         now = self._calls.now_ms
-        if self._opened is None:
-            due = now + self._timeout if self._timeout is not None else None
-            self._open(due if self.deadline is None else self.deadline)
+        if self._started is None:
+            due = now + self._timeout_ms if self._timeout_ms is not None else None
+            self._record_start(due if self.deadline is None else self.deadline)
         elif self._result is None and self.due is not None and self.due <= now:
-            await expire(self._session, self, self._gate(), self._opened["at"])
-
-    def settle(self, result: WaitResult) -> None:
-        self._settle(result)
+            await expire_wait(self._session, self.record_result, self._new_wait(), self._started["at"])
 
     def result(self) -> Event:
         assert self._result is not None
         if self._result.timeout:
-            raise late(self.name, self._opened)
-        return _event(bytes(self._result.value))
+            raise timeout_error(self.name, self._started)
+        return _decode_event(bytes(self._result.value))
 
-    def hold(self) -> None:
-        self.watch()
-        said = {"wait": self.name, "eventKind": self._event, "match": self._match, **timeout_of(self._timeout)}
-        self._session.say("step.await.event", said)
+    def suspend(self) -> None:
+        self.register()
+        data = {"wait": self.name, "eventKind": self._event, "match": self._match, **timeout_field(self._timeout_ms)}
+        self._session.add_step_event("step.await.event", data)
 
-    def watch(self) -> None:
-        kept = self._journal.kept
-        kept.waits.append(self._gate())
+    def register(self) -> None:
+        writes = self._journal.writes
+        writes.waits.append(self._new_wait())
         if self._past:
-            kept.jobs.append(self._session.look_back(self._id))
+            writes.jobs.append(self._session.look_back_job(self._id))
 
-    def forgo(self) -> None:
+    def cancel_if_pending(self) -> None:
         if self._result is None:
-            self._journal.kept.waits.append(self._gate())  # refuses the unit if an event has opened it
-            self.let_go()
+            self._journal.writes.waits.append(self._new_wait())  # refused if an event has resolved it
+            self.cancel()
 
-    def _gate(self) -> NewWait:
+    def _new_wait(self) -> NewWait:
         session, scope = self._session, self._journal.scope
-        body = self._body()
+        body = self._new_body()
         body.match = self._match
-        body.taken = self._taken()
+        body.taken = self._taken_events()
         body.shared = self.shared
-        filed = index_key(self._match)
+        index = index_key(self._match)
         return NewWait(
-            self._id, session.run, scope, EVENT, encode(body), self.due, session.job, self._event, filed
+            self._id, session.run, scope, EVENT, encode(body), self.due, session.job, self._event, index
         )  # fmt: skip
 
-    def _taken(self) -> list[str]:
-        """The events this step has had: the next wait for their kind is for another."""
-        results = [decode_result(v) for k, v in self._journal.recalled("").items() if k.endswith(RESULT)]
+    def _taken_events(self) -> list[str]:
+        """Return the events this step has received: a later wait for their kind needs another event."""
+        results = [decode_result(v) for k, v in self._journal.list_memos().items() if k.endswith(RESULT)]
         return [found.ref for found in results if found.ref is not None]
 
 
 class Waits:
-    """The gates a handler can stand before."""
+    """`ctx.wait`: what a handler can wait for."""
 
     def __init__(self, calls: CallRecorder, session: WaitSession) -> None:
         self._calls = calls
         self._session = session
 
     def time(self, until: Duration | datetime, *, name: str = "time") -> TimeWait:
-        """Sleeps for a time (`"1h"`), or until a moment. Nothing is held meanwhile."""
-        call = self._calls.call(name, TIME)
+        """Wait for a duration (`"1h"`), or until a moment.
 
-        def when() -> int:
-            return datetime_ms(until) if isinstance(until, datetime) else self._calls.now_ms + to_ms(until)
+        Args:
+            until: A duration, or a datetime with a time zone.
+            name: Name of the durable call, unique in the handler.
+        """
+        call = self._calls.next_call(name, TIME)
 
-        return TimeWait(self._calls, self._session, call, when)
+        def due() -> int:
+            return datetime_to_ms(until) if isinstance(until, datetime) else self._calls.now_ms + to_ms(until)
+
+        return TimeWait(self._calls, self._session, call, due)
 
     def event(
         self,
@@ -210,18 +222,23 @@ class Waits:
         name: str | None = None,
         past: bool = True,
     ) -> EventWait:
-        """Sleeps until an event of a kind comes, from any run or from outside, whose data contains `match`.
+        """Wait for an event, from any run or from outside.
 
-        An event that came since the run began counts too, unless this step has had it already or `past` is False.
-        Raises AwaitTimeout when `timeout` is over."""
+        Args:
+            kind: The event's kind, such as `"order.paid"`.
+            match: What the event's data must contain.
+            timeout: Raise AwaitTimeout after this duration.
+            name: Name of the durable call; without one, waits for a kind are identified by their order.
+            past: Also accept an event that came since the run started, unless this step has already received it.
+        """
         check_kind(kind)
         if match is not None and not isinstance(match, Mapping):
-            raise BadArgument(f"match={match!r}: give names and the values the event must have, such as {{'order': 7}}")
+            raise BadArgument(f"match={match!r}: pass the fields the event's data must contain, such as {{'order': 7}}")
         pattern = to_plain(dict(match) if match is not None else {}, f"the match of {kind}")
         calls = self._calls
-        call = calls.call(name, EVENT) if name is not None else calls.call_anywhere(kind, EVENT)
-        limit = to_ms(timeout) if timeout is not None else None
-        return EventWait(self._calls, self._session, call, kind, pattern, limit, past)
+        call = calls.next_call(name, EVENT) if name is not None else calls.next_call_by_order(kind, EVENT)
+        timeout_ms = to_ms(timeout) if timeout is not None else None
+        return EventWait(calls, self._session, call, kind, pattern, timeout_ms, past)
 
     def trigger(
         self,
@@ -232,16 +249,21 @@ class Waits:
         schema: Mapping[str, Any] | None = None,
         signed: str | None = None,
     ) -> PendingTrigger:
-        """Makes a one-time trigger; its `url` or `token` is for whoever is to fire it, `wait()` sleeps until then.
+        """Create a one-time trigger. Send its `url` or `token` to the caller, then await its `wait()`.
 
-        What is sent must fit the JSON `schema`. `signed` names the environment variable that holds the secret by which
-        callers sign what they send."""
+        Args:
+            name: Name of the durable call, unique in the handler.
+            type: Who fires it: a `webhook`, a `user` or an `api` client.
+            timeout: `wait()` raises AwaitTimeout after this duration.
+            schema: JSON schema the sent data must match.
+            signed: Environment variable with the secret that callers sign with.
+        """
         if type not in ("webhook", "user", "api"):
-            raise BadArgument(f"type={type!r}: a trigger is a 'webhook', a 'user' or an 'api' one")
-        call = self._calls.call(name, TRIGGER)
+            raise BadArgument(f"type={type!r}: write 'webhook', 'user' or 'api'")
+        call = self._calls.next_call(name, TRIGGER)
         body = self._session.new_wait_body(call.key)
         body.name, body.type, body.signed = name, type, signed
         body.schema = to_plain(dict(schema), f"the schema of trigger {name!r}") if schema is not None else None
         pack(body.schema, f"the schema of trigger {name!r}")
-        limit = to_ms(timeout) if timeout is not None else None
-        return PendingTrigger(self._calls, Trigger(self._calls, self._session, call, body, limit))
+        timeout_ms = to_ms(timeout) if timeout is not None else None
+        return PendingTrigger(self._calls, Trigger(self._calls, self._session, call, body, timeout_ms))

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.sink import CommandSink
 from ..core.errors import PenstockError, RunError, UnknownRun
 from ..core.ids import check_id
 from ..core.payload import pack, unpack
-from ..durable.wait_records import TRIGGER, decode_body, trigger_event
+from ..durable.wait_records import TRIGGER, build_trigger_event, decode_body
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import encode as encode_table
 from ..jobs.dead_letters import DeadLetter
@@ -76,11 +76,11 @@ class Commands:
                 schedule=move,
             )
 
-        receipt = await self._sink.submit(Intent(build, run=run))
+        receipt = await self._sink.submit(CommitRequest(build, run=run))
         if isinstance(receipt, Conflict):
             if move is not None:
                 # The slot's run exists, from before the schedule was made anew: go on to the next slot.
-                await self._sink.submit(Intent(lambda _v, _r: Unit(unit_id, schedule=move)))
+                await self._sink.submit(CommitRequest(lambda _v, _r: Unit(unit_id, schedule=move)))
             self._check_same_flow(flow, run, receipt.record)
             return False
         if isinstance(receipt, Refused):
@@ -114,7 +114,7 @@ class Commands:
                 once_key=f"{run}/{key}" if key is not None else None,
             )
 
-        await self._sink.submit(Intent(build, run=run, version=row.version, record=row.record))
+        await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
 
     async def cancel(self, run: str, reason: str) -> bool:
         """Cancels a run for good, and the triggers it waits for; False when it had ended before."""
@@ -164,7 +164,7 @@ class Commands:
             said = [*events, *assembler.events(decision)]
             return Unit(unit_id, run=assembler.run_write(decision, version), events=said, waits=list(waits))
 
-        return await self._sink.submit(Intent(build, run=run, version=row.version, record=row.record))
+        return await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
 
     async def _open_triggers(self, run: str) -> list[WaitRow]:
         found: list[WaitRow] = []
@@ -175,8 +175,8 @@ class Commands:
         return found
 
     def _trigger_cancelled(self, row: WaitRow, reason: str) -> NewEvent:
-        recorder, body = self._engine.bodies, decode_body(row.body)
-        return trigger_event(recorder, "trigger.cancelled", row.id, row.run, body, {"reason": reason})
+        bodies, body = self._engine.bodies, decode_body(row.body)
+        return build_trigger_event(bodies, "trigger.cancelled", row.id, row.run, body, {"reason": reason})
 
     async def redrive(self, letter_job: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
         """Puts a dead step back to work; None when someone else took the letter first."""
@@ -220,7 +220,7 @@ class Commands:
                 removes=[taken],
             )
 
-        receipt = await self._sink.submit(Intent(build, run=run, version=row.version, record=row.record))
+        receipt = await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
         return None if isinstance(receipt, Refused) else new_id
 
     async def _row(self, run: str) -> RunRow:

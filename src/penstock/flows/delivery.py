@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..context.context import Context
 from ..core.errors import HandlerError, NotFound, PayloadError, PenstockError, Permanent, RunError
-from ..core.events import Event, event_of
+from ..core.events import Event, build_event
 from ..core.ids import digest
 from ..core.json_match import contains, index_keys
 from ..core.retry import Backoff, RetryPolicy
@@ -25,7 +25,7 @@ from ..handlers.handler import Handler
 from ..jobs.engine import JobWork, QuietWork
 from ..ports.store import WaitRow
 from ..ports.unit import DELIVER, DELIVERIES, EMIT, Claim, Completed, Receipt, Refused, Released, Unit
-from ..worker.outcomes import Failure, Stopped, Success
+from ..worker.outcomes import Failure, Interruption, Success
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -74,6 +74,8 @@ EmitTo = Callable[[str, str, Any, str], Awaitable[None]]  # run, kind, data, key
 
 class Deliveries:
     """Opens the jobs of the queue on which events are delivered."""
+
+    kind = "delivery"
 
     def __init__(
         self,
@@ -132,7 +134,7 @@ class Deliveries:
     async def _told(self, stream: str, id: str, cursor: str, body: dict[str, Any] | None = None) -> Told | None:
         """The event a delivery is about; some stores send it along."""
         if body is not None:
-            return Told(stream, cursor, event_of(stream, id, body))
+            return Told(stream, cursor, build_event(stream, id, body))
         found = await self._store.read(stream, after=_before(id), limit=1)
         return Told(stream, cursor, found[0]) if found and found[0].id == id else None
 
@@ -209,7 +211,7 @@ class Deliveries:
 
     async def _submit(self, unit: Unit) -> Receipt:
         """Refused when something else was first, or the run is over: then there is nothing to do."""
-        return await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
+        return await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
 
 
 class DeliveryWork(QuietWork):
@@ -231,17 +233,17 @@ class DeliveryWork(QuietWork):
     def _found(self) -> list[Unit]:
         return self._opening.pop((self.claim.job, self.claim.attempt), [])
 
-    def succeeded(self, success: Success) -> Intent:  # noqa: ARG002
+    def on_success(self, success: Success) -> CommitRequest:  # noqa: ARG002
         unit = _joined(Unit(self._unit_id(), claim=self.claim, outcome=Completed()), self._found())
-        return Intent(lambda _v, _r: unit, patient=True)
+        return CommitRequest(lambda _v, _r: unit, outlasts_outage=True)
 
-    def failed(self, failure: Failure) -> Intent:
+    def on_failure(self, failure: Failure) -> CommitRequest:
         self._found()
-        return super().failed(failure)
+        return super().on_failure(failure)
 
-    def stopped(self, stopped: Stopped) -> Intent:
+    def on_interruption(self, interruption: Interruption) -> CommitRequest:
         self._found()
-        return self._intent(stopped.spoken, Released(), [])
+        return self._request(interruption.output, Released(), [])
 
 
 def _joined(whole: Unit, units: list[Unit]) -> Unit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..commit.committer import Intent
+from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.events import Event
 from ..core.ids import digest
@@ -35,15 +35,15 @@ def _wanted(on: Subscription, event: Event) -> bool:
     return bool(on.when(event)) if callable(on.when) else contains(event.data, dict(on.when))
 
 
-class Starters:
-    """Keeps the gates by which events start flows: opened when a worker begins, closed when no code has them."""
+class StartOnWaits:
+    """Registers the waits by which events start flows, and cancels those that no code declares any more."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._store = runtime.store
         self._committer = runtime.committer
         self._unit_id = runtime.new_unit_id
 
-    async def keep(self, flows: Mapping[str, Flow]) -> None:
+    async def register(self, flows: Mapping[str, Flow]) -> None:
         wanted = {wait.id: wait for flow in flows.values() for wait in self._gates(flow)}
         there: dict[str, WaitRow] = {}
         after: str | None = None
@@ -56,7 +56,7 @@ class Starters:
         changes += [SettleWait(id, "cancelled", lenient=True) for id in gone]
         if changes:
             unit = Unit(self._unit_id(), waits=changes)
-            await self._committer.submit(Intent(lambda _v, _r: unit, patient=True))
+            await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
 
     def _gates(self, flow: Flow) -> list[NewWait]:
         gates = []

@@ -14,13 +14,13 @@ from uuid import UUID
 
 import msgspec
 
-from ..core.clock import iso
+from ..core.clock import to_iso
 from ..core.durations import Duration
 from ..core.errors import AwaitTimeout, BadArgument, Suspension
 from ..core.events import Event
 from ..core.json_match import contains
 from ..core.payload import pack, to_plain
-from ..core.retry import Retries
+from ..core.retry import RetryOption
 from ..core.schemas import make_validator
 from ..durable.call_recorder import CallRecorder
 from ..durable.calls import CallOutcome, DurableCall, RunCall, WaitCall
@@ -112,25 +112,25 @@ class FakeDurableSession:
     def check(self) -> None:
         """Do nothing: the attempt never loses its lease."""
 
-    async def record(self) -> None:
-        self.journal.take()
+    async def flush(self) -> None:
+        self.journal.take_writes()
 
     async def expire(self, changes: Sequence[WaitChange]) -> None:
-        self.journal.take()
+        self.journal.take_writes()
 
     def new_wait_body(self, key: str) -> WaitBody:
         return WaitBody(key, self.now_ms)
 
-    def say(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
+    def add_step_event(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
         """Do nothing: a step under test has no stream."""
 
     def add_trigger_event(self, kind: str, id: str, data: dict[str, Any]) -> None:
         """Do nothing: a step under test has no stream."""
 
-    def look_back(self, wait_id: str) -> NewJob:
+    def look_back_job(self, wait: str) -> NewJob:
         raise AssertionError("a handler under test does not suspend")
 
-    def url(self, token: str) -> str:
+    def trigger_url(self, token: str) -> str:
         return f"http://test/api/triggers/{token}"
 
     def suspend(self, waiting: Sequence[WaitCall[Any]]) -> Suspension:
@@ -159,13 +159,13 @@ class FakeDurableSession:
 
     def _resolve(self, wait: WaitCall[Any], answer: Any) -> None:
         if isinstance(wait, EventWait):
-            wait.settle(WaitResult(self.now_ms, msgspec.Raw(encode(self._event(wait, answer)))))
+            wait.record_result(WaitResult(self.now_ms, msgspec.Raw(encode(self._event(wait, answer)))))
         elif isinstance(wait, TriggerWait):
             trigger = wait._trigger
             data = pack(answer, f"the payload of trigger {trigger.name!r}")
             if trigger._body.schema is not None:
                 make_validator(trigger._body.schema, f"the payload of trigger {trigger.name!r}")(to_plain(answer, "it"))
-            trigger.settle(WaitResult(self.now_ms, msgspec.Raw(data)))
+            trigger.record_result(WaitResult(self.now_ms, msgspec.Raw(data)))
 
     def _event(self, wait: EventWait, answer: Any) -> Event:
         if isinstance(answer, Event):
@@ -176,7 +176,7 @@ class FakeDurableSession:
                 f"the step waits for {wait._event} with match={wait._match!r}, but the test answers {data!r}"
             )
         now = self.now_ms
-        return Event(id=f"{now}-1", ts=iso(now), kind=wait._event, subject="test", data=data)
+        return Event(id=f"{now}-1", ts=to_iso(now), kind=wait._event, subject="test", data=data)
 
     def _skip_time(self, waiting: Sequence[WaitCall[Any]], answers: Mapping[WaitCall[Any], Any]) -> None:
         """Move the clock to the next wait that ends by itself: a time wait, or one the test lets time out."""
@@ -207,9 +207,9 @@ def _describe_unanswered(wait: WaitCall[Any]) -> str:
 class _FakeRun(RunCall):
     """A `ctx.run` call that runs its function at once, with or without an event loop."""
 
-    async def _once(self) -> Any:
-        if self._timeout is not None:
-            return await super()._once()
+    async def _call_once(self) -> Any:
+        if self._timeout_s is not None:
+            return await super()._call_once()
         value = self._fn()
         return await value if isinstance(value, Coroutine) else value
 
@@ -219,12 +219,12 @@ class FakeCallRecorder(CallRecorder):
 
     def __init__(self, session: FakeDurableSession) -> None:
         super().__init__(session)
-        self._session = session
+        self._fake = session
 
-    def keep(self, call: JournalCall, value: Any, error: str | None = None) -> JournalEntry:
-        entry = super().keep(call, value, error)
+    def record(self, call: JournalCall, value: Any, error: str | None = None) -> JournalEntry:
+        entry = super().record(call, value, error)
         if call.kind == "run" and error is None:
-            self._session.ran.append(RecordedCall(call.key.rpartition("#")[0], to_plain(value, call.key)))
+            self._fake.ran.append(RecordedCall(call.key.rpartition("#")[0], to_plain(value, call.key)))
         return entry
 
     def run(
@@ -233,54 +233,54 @@ class FakeCallRecorder(CallRecorder):
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        retry: Retries | None,
+        retry: RetryOption | None,
         timeout: Duration | None,
     ) -> RunCall:
         real = super().run(name, fn, args, kwargs, retry, timeout)
-        return _FakeRun(self, real._call, real._fn, real._retry, real._timeout)
+        return _FakeRun(self, real._call, real._fn, real._retry, real._timeout_s)
 
-    async def pause(self, ms: int) -> None:
-        self._session.clock.advance(ms / 1000)
+    async def sleep(self, ms: int) -> None:
+        self._fake.clock.advance(ms / 1000)
 
-    def pause_thread(self, ms: int) -> None:
-        self._session.clock.advance(ms / 1000)
+    def sleep_thread(self, ms: int) -> None:
+        self._fake.clock.advance(ms / 1000)
 
     def uuid(self) -> str:
-        return str(self._value("uuid", lambda: str(UUID(int=self.rng.getrandbits(128), version=4))))
+        return str(self._record_value("uuid", lambda: str(UUID(int=self.rng.getrandbits(128), version=4))))
 
-    async def one(self, call: DurableCall[T]) -> T:
+    async def await_call(self, call: DurableCall[T]) -> T:
         while True:
             try:
-                return await super().one(call)
+                return await super().await_call(call)
             except _Answered:
                 continue
 
-    async def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
+    async def await_all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
         while True:
             try:
-                return await super().all(calls)
+                return await super().await_all(calls)
             except _Answered:
                 continue
 
-    async def first_of(self, calls: Mapping[str, DurableCall[Any]], call: JournalCall) -> tuple[str, Any]:
+    async def await_first(self, calls: Mapping[str, DurableCall[Any]], call: JournalCall) -> tuple[str, Any]:
         while True:
             try:
-                return await super().first_of(calls, call)
+                return await super().await_first(calls, call)
             except _Answered:
                 continue
 
-    async def begin(self, calls: Sequence[DurableCall[Any]]) -> None:
+    async def start_calls(self, calls: Sequence[DurableCall[Any]]) -> None:
         """Start the calls one after the other: a `def` step under test has no loop to run them concurrently."""
         for call in calls:
-            await call.begin()
+            await call.start()
 
-    async def watch(self, waits: Sequence[WaitCall[Any]]) -> None:
+    async def register_waits(self, waits: Sequence[WaitCall[Any]]) -> None:
         """Do nothing: no wait is resolved while a function runs."""
 
-    async def until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, CallOutcome]:
+    async def run_until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, CallOutcome]:
         """Run the first function: a function takes only the time by which it moves the clock."""
         key, run = next(iter(runs.items()))
-        return {key: await run.outcome()}
+        return {key: await run.run_unrecorded()}
 
 
 class FakeWaits(Waits):

@@ -1,1 +1,1 @@
-"""Commands inside the user's own database transaction, and the outbox with its relay."""
+"""Commands inside the caller's own database transaction, and the outbox with its relay."""

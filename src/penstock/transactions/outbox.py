@@ -1,4 +1,4 @@
-"""The table, as statements."""
+"""The outbox table: its statements and the encoding of its rows."""
 
 from __future__ import annotations
 
@@ -11,43 +11,42 @@ from ..stores.sql_files import Queries
 
 SQL = Queries(__package__, "outbox.sql")
 
-
-def creation(dialect: str) -> str:
-    """The statement that creates the table, if it is not there."""
-    return str(getattr(SQL, f"create_{dialect}"))
-
-
-def presence(dialect: str) -> str:
-    """The statement that gives a row if the table is there."""
-    return str(getattr(SQL, f"there_{dialect}"))
-
-
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Unit)
 
 
-class Row(NamedTuple):
-    """What is kept of a unit: by its id it is known again, `what` is for people."""
+def create_statement(dialect: str) -> str:
+    """Return the statement that creates the table if it does not exist."""
+    return str(getattr(SQL, f"create_{dialect}"))
+
+
+def exists_statement(dialect: str) -> str:
+    """Return the statement that selects a row if the table exists."""
+    return str(getattr(SQL, f"exists_{dialect}"))
+
+
+class OutboxRow(NamedTuple):
+    """A unit as it is stored. The store recognizes it by `id`; `summary` is for people."""
 
     id: str
-    what: str
+    summary: str
     unit: str
 
 
-def row_of(unit: Unit) -> Row:
-    """The row of a unit."""
-    return Row(unit.id, _what(unit), _encode(unit).decode())
+def encode_row(unit: Unit) -> OutboxRow:
+    """Return the row that stores a unit."""
+    return OutboxRow(unit.id, _summarize(unit), _encode(unit).decode())
 
 
-def unit_of(text: str) -> Unit:
-    """The unit of a row. However often it is handed over, it is applied once: by a key of its own, or by its id."""
+def decode_unit(text: str) -> Unit:
+    """Return the unit of a row, with a key: the store applies it once, however often it is delivered."""
     unit = _decoder.decode(text)
     if unit.once_key is None:
         unit.once_key = f"outbox/{unit.id}"
     return unit
 
 
-def _what(unit: Unit) -> str:
+def _summarize(unit: Unit) -> str:
     if unit.run is not None:
         return f"start {unit.run.flow} {unit.run.id}"
     if unit.jobs:

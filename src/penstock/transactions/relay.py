@@ -1,28 +1,28 @@
-"""The relay: hands what is in an outbox over to the store, in order, and takes it out.
+"""The relay: delivers the rows of an outbox to the store, in order, and then deletes them.
 
-It hands over first and takes out afterwards, so nothing is lost whenever it ends; what is handed over twice has its
-effect once. Each relay goes through the rows it sees from the oldest on, so several of them keep the order too: whoever
-is the first to hand over a row has seen every row before it handed over.
+A row is deleted only after the store has committed it, so a relay that dies loses nothing, and a row that is delivered
+twice takes effect once. Every relay reads the rows it sees from the oldest on. So several relays keep the order too:
+the one that delivers a row first has seen every earlier row delivered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import msgspec
 
-from ..commit.committer import Committer, Intent
+from ..commit.committer import Build, CommitRequest, Committer
 from ..core.errors import NoOutbox
 from ..ports.unit import Conflict, Receipt, Unit
-from .outbox import SQL, presence, unit_of
-from .relay_source import Connect, Place
+from .outbox import SQL, decode_unit, exists_statement
+from .relay_source import Connect, RelaySource
 
 log = logging.getLogger("penstock.outbox")
 
-PAGE = 200
-LONGEST_WAIT = 5.0  # seconds between two tries to reach the database
+PAGE_ROWS = 200
+RECONNECT_MIN_WAIT_S = 0.2
+RECONNECT_MAX_WAIT_S = 5.0
 
 
 class Relay:
@@ -31,85 +31,86 @@ class Relay:
     def __init__(self, committer: Committer, namespace: str, connect: Connect) -> None:
         self._committer = committer
         self._namespace = namespace
-        self._place = Place(connect)
-        self._there = False  # the table, on the present connection
-        self._set_aside = 0  # rows nobody could read
-        self.begun = asyncio.Event()  # once it has been through the outbox
+        self._source = RelaySource(connect)
+        self._has_table = False  # on the present connection
+        self._unreadable = 0  # rows of this relay that could not be decoded
+        self.started = asyncio.Event()  # set after the first page
 
     async def run(self, every: float) -> None:
-        """Goes on until it is cancelled; looks every so many seconds. What is wrong from the beginning is raised."""
+        """Deliver rows until cancelled, looking for new ones every `every` seconds. Raise if the first page fails."""
         try:
-            await self._turn()
-            self.begun.set()
-            await self._go_on(every)
+            await self._deliver_page()
+            self.started.set()
+            await self._poll(every)
         finally:
-            await self._place.close()
+            await self._source.close()
 
     async def drain(self) -> int:
-        """Hands over all there is and gives how many rows it was, those set aside not counted."""
+        """Deliver all rows and return how many there were, without the unreadable ones."""
         total = 0
         try:
-            while count := await self._turn():
+            while count := await self._deliver_page():
                 total += count
-            return total - self._set_aside
+            return total - self._unreadable
         finally:
-            await self._place.close()
+            await self._source.close()
 
-    async def _go_on(self, every: float) -> None:
+    async def _poll(self, every: float) -> None:
         wait = every
         while True:
             await asyncio.sleep(wait)
             try:
-                while await self._turn():
+                while await self._deliver_page():
                     pass
                 wait = every
             except Exception as problem:
-                log.warning("the outbox cannot be read or emptied, trying again: %s", problem)
-                await self._place.close()
-                self._there = False
-                wait = min(max(wait, 0.1) * 2, LONGEST_WAIT)
+                wait = min(max(wait * 2, RECONNECT_MIN_WAIT_S), RECONNECT_MAX_WAIT_S)
+                log.warning("cannot read or empty the outbox, trying again in %.1f s: %s", wait, problem)
+                await self._source.close()
+                self._has_table = False
 
-    async def _turn(self) -> int:
-        """One page: read, hand over, take out."""
-        place = self._place
-        await self._check_there()
-        rows = await place.run(SQL.waiting, self._namespace, PAGE)
-        await place.finish()  # no transaction stays open while the store is waited for
-        problems = await asyncio.gather(*(self._hand_over(id, text) for id, text in rows))
-        await self._take_out([id for (id, _), problem in zip(rows, problems, strict=True) if problem is None])
-        for (id, _), problem in zip(rows, problems, strict=True):
-            if problem is not None:
-                await place.run(SQL.set_aside, problem, id)
-                self._set_aside += 1
-        await place.finish()
+    async def _deliver_page(self) -> int:
+        source = self._source
+        await self._check_table()
+        rows = await source.execute(SQL.read_page, self._namespace, PAGE_ROWS)
+        await source.commit()  # keep no transaction open while waiting for the store
+        errors = await asyncio.gather(*(self._deliver(id, text) for id, text in rows))
+        await self._delete([id for (id, _), error in zip(rows, errors, strict=True) if error is None])
+        for (id, _), error in zip(rows, errors, strict=True):
+            if error is not None:
+                await source.execute(SQL.set_error, error, id)
+                self._unreadable += 1
+        await source.commit()
         return len(rows)
 
-    async def _check_there(self) -> None:
-        if not self._there:
-            line = await self._place.open()
-            self._there = bool(await self._place.run(presence(line.dialect)))
-        if not self._there:
-            raise NoOutbox("this database has no table penstock_outbox: `penstock outbox create --in URL` makes it")
+    async def _check_table(self) -> None:
+        if not self._has_table:
+            connection = await self._source.open()
+            self._has_table = bool(await self._source.execute(exists_statement(connection.dialect)))
+        if not self._has_table:
+            raise NoOutbox(
+                "this database has no table penstock_outbox: create it with `penstock outbox create --in URL`"
+            )
 
-    async def _take_out(self, ids: list[str]) -> None:
+    async def _delete(self, ids: list[str]) -> None:
         if ids:
-            marks = ", ".join(f"{{{n}}}" for n in range(len(ids)))
-            await self._place.run(SQL.gone.replace("(ids)", f"({marks})"), *ids)
+            placeholders = ", ".join(f"{{{n}}}" for n in range(len(ids)))
+            await self._source.execute(SQL.delete.replace("(ids)", f"({placeholders})"), *ids)
 
-    async def _hand_over(self, id: str, text: str) -> str | None:
-        """Gives what is wrong with a row that nobody can read: it is set aside, and those after it go on."""
+    async def _deliver(self, id: str, text: str) -> str | None:
+        """Commit a row's unit. Return the error of a row that cannot be decoded: it is skipped from then on."""
         try:
-            unit = unit_of(text)
+            unit = decode_unit(text)
         except msgspec.MsgspecError as problem:
-            log.error("row %s of the outbox cannot be read and is set aside: %s", id, problem)
+            log.error("cannot decode row %s of the outbox, skipping it: %s", id, problem)
             return f"{type(problem).__name__}: {problem}"
-        await self._committer.submit(Intent(_as_it_is(unit), patient=True))
+        await self._committer.submit(CommitRequest(_unless_run_exists(unit), outlasts_outage=True))
         return None
 
 
-def _as_it_is(unit: Unit) -> Any:
+def _unless_run_exists(unit: Unit) -> Build:
     def build(version: int, record: bytes | None) -> Unit | Receipt:
-        # A run that is there already was started by this row before, or by someone with the same key.
+        # The run was started by an earlier delivery of this row, or by a caller with the same key.
         return Conflict(version, record) if version else unit
 
     return build

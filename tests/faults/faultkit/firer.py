@@ -25,7 +25,7 @@ async def notify_all(url: str, tokens: list[str], times: int, name: str) -> dict
 
     async def fire(app: App, token: str, payload: str) -> None:
         try:
-            await app.fire(token, payload)
+            await app.waits.fire(token, payload)
         except PenstockError as problem:
             told[type(problem).__name__] += 1
         else:

@@ -11,7 +11,7 @@ from penstock.ports.unit import Claim
 
 
 class TaskKeeper:
-    """Does what `jobs.leases.LeaseKeeper` does, on the loop."""
+    """Does what `LeaseRenewer` does, on the loop."""
 
     def __init__(
         self, store: WorkQueue, lease_ms: int, held: Callable[[], Iterable[Claim]], lost: Callable[[list[Claim]], None]
@@ -27,7 +27,7 @@ class TaskKeeper:
     def start(self) -> None:
         self._task = self._loop.create_task(self._main())
 
-    def poke(self) -> None:
+    def renew_soon(self) -> None:
         self._wake.set()
 
     def stop(self) -> None:

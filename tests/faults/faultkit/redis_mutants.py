@@ -74,14 +74,14 @@ def repeats_unseen(patch: Patch) -> None:
     _rewrite(
         patch,
         ("if job[3] == unit then return REPEATED end", ""),
-        ("if before[5] == unit then return REPEATED end", ""),
-        ("if remember and call('ZSCORE', NS .. 'units', unit) then return REPEATED end", ""),
+        ("if current_run[5] == unit then return REPEATED end", ""),
+        ("if needs_record and call('ZSCORE', NS .. 'units', unit) then return REPEATED end", ""),
     )
 
 
 def memory_outlives_the_server(patch: Patch) -> None:
     """What is known of runs is relied on after the server has come back without its last writes."""
-    patch.setattr(store.RedisStore, "lives", 0)
+    patch.setattr(store.RedisStore, "rewind_epoch", 0)
 
 
 def dropped_when_full(patch: Patch) -> None:
@@ -92,8 +92,8 @@ def dropped_when_full(patch: Patch) -> None:
         pass
 
     async def told_at_once(self: Any, batch: Any, problem: Any) -> None:
-        for intent in batch:
-            intent.fail(problem)
+        for request in batch:
+            request.fail(problem)
 
     def translate(problem: Exception, place: str) -> StoreError:
         found = real(problem, place)

@@ -81,7 +81,7 @@ class Stage:
         raise AssertionError("the store never answered")
 
     async def start(self, flow: str, run: str, input: Any = None) -> None:
-        await self.insist(lambda: self.app.start(flow, input, idempotency_key=run))
+        await self.insist(lambda: self.app.start(flow, input, key=run))
         self.acknowledged.add(run)
 
     async def settle(self, seconds: float = 40) -> None:
@@ -146,12 +146,12 @@ async def _perform_virtually(
 
 @contextmanager
 def _keeper_as_task() -> Iterator[None]:
-    real = worker_module.LeaseKeeper
-    worker_module.LeaseKeeper = TaskKeeper  # type: ignore[misc,assignment]
+    real = worker_module.LeaseRenewer
+    worker_module.LeaseRenewer = TaskKeeper  # type: ignore[misc,assignment]
     try:
         yield
     finally:
-        worker_module.LeaseKeeper = real  # type: ignore[misc]
+        worker_module.LeaseRenewer = real  # type: ignore[misc]
 
 
 async def _perform(

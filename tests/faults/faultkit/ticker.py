@@ -29,7 +29,7 @@ HANDLERS = (tick, ticked)
 
 async def notify_all(app: App, say: Any) -> None:
     """Fires until nothing is due; other schedulers do the same."""
-    scheduling: Any = app._scheduling
+    scheduling: Any = app._schedule_service
     inner = scheduling.fire
 
     async def fire(row: Any, target: Any, decision: Any) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 import penstock.commit.committer as group_commit
-import penstock.durable.call_recorder as durable
-import penstock.durable.first as racing
+import penstock.durable.call_recorder as call_recorder
+import penstock.durable.first as first
 import penstock.durable.session as session
 import penstock.durable.triggers as triggers
 import penstock.durable.waits as waits
@@ -88,18 +88,18 @@ def taken_ignored() -> None:
 
 
 def close_unchecked() -> None:
-    original = committing.Committer._check_rest
+    original = committing.UnitWriter._check_rest
 
     def check(self: Any, unit: Unit) -> Any:
         opened = [wait for wait in unit.waits if not isinstance(wait, SettleWait)]
         return original(self, msgspec.structs.replace(unit, waits=opened))
 
-    committing.Committer._check_rest = check  # type: ignore[method-assign]
+    committing.UnitWriter._check_rest = check  # type: ignore[method-assign]
 
 
 def timeout_unrecorded() -> None:
-    async def expire(self: Any, gate: Sequence[Any]) -> None:
-        self.journal.kept.waits += gate
+    async def expire(self: Any, changes: Sequence[Any]) -> None:
+        self.journal.writes.waits += changes
 
     assert hasattr(session.DurableSession, "expire")
     session.DurableSession.expire = expire  # type: ignore[method-assign]
@@ -136,43 +136,43 @@ def timers_forgotten() -> None:
     claiming.Claimer.claim = claim  # type: ignore[method-assign]
 
 
-def losers_begun_again() -> None:
-    """Once `ctx.first` is decided, the wait that was let go still gives up when its own time comes."""
-    assert hasattr(waits, "expire")
+def losers_expire_later() -> None:
+    """Once `ctx.first` is decided, the cancelled wait still expires when its own time comes."""
+    assert hasattr(waits, "expire_wait")
 
-    async def expire(session: Any, call: Any, gate: NewWait, _opened: int) -> None:
-        call.settle(WaitResult(session.now_ms, timeout=True))
-        await session.expire([SettleWait(gate.id, "expired")])
+    async def expire_wait(session: Any, record_result: Any, wait: NewWait, _started: int) -> None:
+        record_result(WaitResult(session.now_ms, timeout=True))
+        await session.expire([SettleWait(wait.id, "expired")])
 
-    async def first_of(self: Any, calls: Any, call: Any) -> tuple[str, Any]:
+    async def await_first(self: Any, calls: Any, call: Any) -> tuple[str, Any]:
         with self.exclusive("ctx.first"):
-            await self.begin(list(calls.values()))
+            await self.start_calls(list(calls.values()))
             won = (
                 unpack(bytes(call.entry.value))
                 if call.entry is not None
-                else await racing.FirstCall(self, calls, call).winner()
+                else await first.FirstCall(self, calls, call).find_winner()
             )
             return won, calls[won].result()
 
-    waits.expire = triggers.expire = expire  # type: ignore[attr-defined]
-    durable.CallRecorder.first_of = first_of  # type: ignore[method-assign]
+    waits.expire_wait = triggers.expire_wait = expire_wait  # type: ignore[attr-defined]
+    call_recorder.CallRecorder.await_first = await_first  # type: ignore[method-assign]
 
 
-def winner_told_before_it_is_recorded() -> None:
-    """The handler goes on with the function that won, and what it won is written with whatever comes next."""
-    watch, functions = durable.CallRecorder.watch, racing.FirstCall._functions
+def winner_used_before_it_is_recorded() -> None:
+    """The handler continues with the function that won, and its value is written with the next commit."""
+    register_waits, run_functions = call_recorder.CallRecorder.register_waits, first.FirstCall._run_functions
 
     async def nothing() -> None:
         pass
 
-    async def watched(self: Any, gates: Any) -> None:
-        await watch(self, gates)
+    async def registered(self: Any, waits: Any) -> None:
+        await register_waits(self, waits)
         self.flush = nothing
 
     async def won(self: Any) -> str:
-        winner = await functions(self)
-        del self._course.flush
+        winner = await run_functions(self)
+        del self._recorder.flush
         return winner
 
-    durable.CallRecorder.watch = watched  # type: ignore[method-assign]
-    racing.FirstCall._functions = won  # type: ignore[method-assign]
+    call_recorder.CallRecorder.register_waits = registered  # type: ignore[method-assign]
+    first.FirstCall._run_functions = won  # type: ignore[method-assign]

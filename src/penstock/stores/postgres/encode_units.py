@@ -28,7 +28,7 @@ from ...ports.unit import (
     WaitChange,
     needs_receipt,
 )
-from ..child_keys import reason
+from ..child_keys import error_text
 from .migrate import lock_key
 from .statements import CANCELLED, COMPLETED, DELAYED, FAILED, SUSPENDED, WAITING
 from .unit_groups import group_ends, keep_limit
@@ -208,7 +208,7 @@ def _child_end(outcome: Outcome | None) -> Row | None:
         case Completed(result=result):
             return COMPLETED, b"null" if result is None else result, None
         case Dead(error=error):
-            return FAILED, None, reason(error)
+            return FAILED, None, error_text(error)
         case Cancelled():
             return CANCELLED, None, None
         case _:

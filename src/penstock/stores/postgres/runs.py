@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...ports.store import RunRow
-from ..run_search import Begun
+from ..run_search import RunStart
 from .connection import Connection
 from .events import LAST
 from .statements import Statements
@@ -56,14 +56,14 @@ async def find_by_index(
     until: int | None,
     before: str | None,
     limit: int,
-) -> list[Begun]:
+) -> list[RunStart]:
     """Return runs whose first event contains the pattern as jsonb, each with the body of that event."""
     end = await _newest_end(connection, sql, until, before)
     rows = await connection.fetch(sql.runs_by_first_event, pattern, prefix, flow, status, since or 0, *end, limit)
     return [(RunRow(*row[:8]), row[8]) for row in rows]
 
 
-async def scan_by_time(connection: Connection, sql: Statements, prefix: str, *filters: Any) -> list[Begun]:
+async def scan_by_time(connection: Connection, sql: Statements, prefix: str, *filters: Any) -> list[RunStart]:
     """Return the next runs by time, each with the body of its first event."""
     rows = await runs(connection, sql, *filters)
     bodies = dict(await connection.fetch(sql.first_events, [prefix + row.id for row in rows]))

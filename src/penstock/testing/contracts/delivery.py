@@ -1,4 +1,4 @@
-"""Events that others may wait for: found by their kind, and told of in the very write that appends them."""
+"""Deliveries: an event that a pending wait listens to is delivered by the write that appends it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Any
 
 import msgspec
 
-from ...core.events import event_of
+from ...core.events import build_event
 from ...ports.store import JobRow, Store
 from ...ports.unit import DELIVER, DELIVERIES, Committed, JobState, SettleWait
 from ..clock import FakeClock
-from .samples import STREAM, apply, claim, claim_one, event, run, told, unit, wait
-from .signals import BOUND
-from .subject import StoreUnderTest
+from .samples import STREAM, apply, claim, claim_one, event, run, unit, user_event, wait
+from .signals import SIGNAL_TIMEOUT_S
+from .store_under_test import StoreUnderTest
 
 
 class DeliveriesContract(StoreUnderTest):
-    """Each event of a topic that an open wait has is told of once, others never."""
+    """Each event with a pending wait on its topic is delivered once; other events are not."""
 
-    async def test_an_event_that_someone_waits_for_is_told_of(self, store: Store) -> None:
+    async def test_an_event_with_a_pending_wait_is_delivered(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]))
         with store.signals.listen(f"queue:{DELIVERIES}") as listener:
-            receipt = await apply(store, unit(events=[event(), told("order.paid")]))
-            assert await listener.wait(BOUND)
+            receipt = await apply(store, unit(events=[event(), user_event("order.paid")]))
+            assert await listener.wait(SIGNAL_TIMEOUT_S)
         assert isinstance(receipt, Committed)
         one = await claim_one(store, DELIVERIES)
         ms, seq = receipt.events[1]
@@ -30,72 +30,90 @@ class DeliveriesContract(StoreUnderTest):
         payload = msgspec.json.decode(one.payload)
         body = payload.pop("body", None)
         assert (one.name, payload) == (DELIVER, {"stream": STREAM, "id": f"{ms}-{seq}", "cursor": item.cursor})
-        assert body is None or event_of(STREAM, payload["id"], body) == item.event
+        assert body is None or build_event(STREAM, payload["id"], body) == item.event
         assert (one.run, one.scope) == (None, one.job)
         assert await claim(store, DELIVERIES) == []
 
-    async def test_nobody_is_told_when_nobody_waits(self, store: Store) -> None:
-        opened = [wait("gone", "r", topic="order.paid"), wait("other", "r", topic="order.sent"), wait("deaf", "r")]
-        await apply(store, unit(run=run("r"), waits=opened))
+    async def test_an_event_without_a_pending_wait_is_not_delivered(self, store: Store) -> None:
+        waits = [wait("gone", "r", topic="order.paid"), wait("other", "r", topic="order.sent"), wait("no-topic", "r")]
+        await apply(store, unit(run=run("r"), waits=waits))
         await apply(store, unit(waits=[SettleWait("gone", "cancelled")]))
-        await apply(store, unit(events=[told("order.paid"), event("order.sent")]))
-        assert await _told_jobs(store) == []
+        await apply(store, unit(events=[user_event("order.paid"), event("order.sent")]))
+        assert await _delivered_ids(store) == []
 
-    async def test_each_event_is_told_of_once(self, store: Store) -> None:
-        opened = [wait(f"w{n}", "r", topic="order.paid", key=str(n)) for n in range(5)]
-        await apply(store, unit(run=run("r"), waits=opened))
-        await store.commit([unit(events=[told(data=n)]) for n in range(3)] + [unit(events=[told(), told()])])
+    async def test_each_event_is_delivered_once(self, store: Store) -> None:
+        waits = [wait(f"w{n}", "r", topic="order.paid", key=str(n)) for n in range(5)]
+        await apply(store, unit(run=run("r"), waits=waits))
+        await store.commit(
+            [unit(events=[user_event(data=n)]) for n in range(3)] + [unit(events=[user_event(), user_event()])]
+        )
         ids = [e.id for e in await store.read(STREAM)]
-        assert await _told_jobs(store) == ids
+        assert await _delivered_ids(store) == ids
         assert len(set(ids)) == 5
 
     async def test_wait_and_event_of_one_call_find_each_other(self, store: Store) -> None:
-        opening, saying = unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]), unit(events=[told()])
-        await store.commit([opening, saying])
-        assert len(await _told_jobs(store)) == 1
+        add_wait, emit = (
+            unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]),
+            unit(events=[user_event()]),
+        )
+        await store.commit([add_wait, emit])
+        assert len(await _delivered_ids(store)) == 1
 
     async def test_event_and_wait_of_one_call_find_each_other(self, store: Store) -> None:
-        # The wait looks back for itself, so a job is allowed, and the event must be there to be found.
-        opening, saying = unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]), unit(events=[told()])
-        await store.commit([saying, opening])
-        assert len(await _told_jobs(store)) <= 1
+        # A new wait looks back for its event: the event must be found, and a delivery is allowed.
+        add_wait, emit = (
+            unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]),
+            unit(events=[user_event()]),
+        )
+        await store.commit([emit, add_wait])
+        assert len(await _delivered_ids(store)) <= 1
         assert len(await store.events_by_kind("order.paid")) == 1
 
     async def test_event_and_wait_of_one_unit_find_each_other(self, store: Store) -> None:
-        await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")], events=[told()]))
+        await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")], events=[user_event()]))
         assert len(await store.events_by_kind("order.paid")) == 1
-        assert len(await _told_jobs(store)) <= 1
+        assert len(await _delivered_ids(store)) <= 1
 
-    async def test_events_on_both_sides_of_a_wait_are_not_told_of_by_one_job(self, store: Store) -> None:
-        """Whoever delivers them asks once who was there before the first of them."""
+    async def test_events_before_and_after_a_wait_are_delivered_by_separate_jobs(self, store: Store) -> None:
+        """A delivery job reads the waits once, as of its first event."""
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]))
-        opening = unit(waits=[wait("later", "r", topic="order.paid")])
-        saying = [unit(events=[told(data=n), told(data=n)]) for n in range(2)]
-        await store.commit([saying[0], opening, saying[1]])
+        add_wait = unit(waits=[wait("later", "r", topic="order.paid")])
+        emits = [unit(events=[user_event(data=n), user_event(data=n)]) for n in range(2)]
+        await store.commit([emits[0], add_wait, emits[1]])
         items = {item.event.id: item for item in await store.events_by_kind("order.paid")}
         rows = await store.jobs(DELIVERIES, JobState.WAITING)
-        assert sorted(one["id"] for job in _told_by(rows) for one in job) == sorted(items)
-        for job in _told_by(rows):
+        assert sorted(one["id"] for job in _events_by_job(rows) for one in job) == sorted(items)
+        for job in _events_by_job(rows):
             assert [one["cursor"] for one in job] == [items[one["id"]].cursor for one in job]
             listeners = [await store.waits_for_topic("order.paid", None, before=one["cursor"]) for one in job]
             assert all(rows == listeners[0] for rows in listeners)
 
-    async def test_a_refused_unit_tells_nobody(self, store: Store) -> None:
+    async def test_a_refused_unit_delivers_nothing(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]))
-        await apply(store, unit(events=[told()], removes=["missing"]))
-        assert await _told_jobs(store) == []
+        await apply(store, unit(events=[user_event()], removes=["missing"]))
+        assert await _delivered_ids(store) == []
         assert await store.events_by_kind("order.paid") == []
 
-    async def test_a_repeated_unit_tells_once(self, store: Store) -> None:
+    async def test_a_repeated_unit_delivers_once(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]))
-        said = unit(events=[told()])
+        emit = unit(events=[user_event()])
         for _ in range(2):
-            await apply(store, said)
-        assert len(await _told_jobs(store)) == 1
+            await apply(store, emit)
+        assert len(await _delivered_ids(store)) == 1
 
     async def test_events_are_found_by_kind_in_the_order_of_commits(self, store: Store, clock: FakeClock) -> None:
         for n in range(3):
-            await apply(store, unit(events=[told("a", f"nq:entity:{n}", n), told("b"), event("a"), told("a", data=n)]))
+            await apply(
+                store,
+                unit(
+                    events=[
+                        user_event("a", f"nq:entity:{n}", n),
+                        user_event("b"),
+                        event("a"),
+                        user_event("a", data=n),
+                    ]
+                ),
+            )
             clock.advance("1s")
         found = await store.events_by_kind("a")
         assert [item.event.data for item in found] == [0, 0, 1, 1, 2, 2]
@@ -104,7 +122,7 @@ class DeliveriesContract(StoreUnderTest):
         assert await store.events_by_kind("c") == []
 
     async def test_events_found_in_pages(self, store: Store) -> None:
-        await apply(store, unit(events=[told("a", data=n) for n in range(7)]))
+        await apply(store, unit(events=[user_event("a", data=n) for n in range(7)]))
         found: list[int] = []
         after: str | None = None
         while page := await store.events_by_kind("a", after=after, limit=2):
@@ -114,18 +132,18 @@ class DeliveriesContract(StoreUnderTest):
         feed = {item.event.id: item.cursor for item in await store.feed("")}
         assert [item.cursor for item in await store.events_by_kind("a")] == list(feed.values())
 
-    async def test_events_found_since_a_stream_began(self, store: Store, clock: FakeClock) -> None:
-        await apply(store, unit(events=[told("a", data="before")]))
+    async def test_events_found_since_the_start_of_a_stream(self, store: Store, clock: FakeClock) -> None:
+        await apply(store, unit(events=[user_event("a", data="before")]))
         await apply(store, unit(events=[event("flow.started", "nq:flow:r")]))
-        clock.set_ms(clock.now_ms() - 3_600_000)  # the order is that of commits, whatever clocks say
-        await apply(store, unit(events=[told("a", data="after"), told("a", "nq:flow:r", "own")]))
+        clock.set_ms(clock.now_ms() - 3_600_000)  # commits define the order, not clocks
+        await apply(store, unit(events=[user_event("a", data="after"), user_event("a", "nq:flow:r", "own")]))
         assert [item.event.data for item in await store.events_by_kind("a", since="nq:flow:r")] == ["after", "own"]
         last = (await store.events_by_kind("a"))[1].cursor
         assert [item.event.data for item in await store.events_by_kind("a", since="nq:flow:r", after=last)] == ["own"]
 
-    async def test_who_listened_before_an_event_came(self, store: Store) -> None:
+    async def test_waits_registered_before_an_event(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("early", "r", topic="order.paid", key="k")]))
-        await apply(store, unit(events=[told()]))
+        await apply(store, unit(events=[user_event()]))
         (item,) = await store.events_by_kind("order.paid")
         await apply(store, unit(waits=[wait("late", "r", topic="order.paid", key="k")]))
         for keys in (["k"], None):
@@ -134,13 +152,13 @@ class DeliveriesContract(StoreUnderTest):
             assert len(await store.waits_for_topic("order.paid", keys)) == 2
 
 
-async def _told_jobs(store: Store) -> list[str]:
-    """The ids of the events that somebody is told of."""
+async def _delivered_ids(store: Store) -> list[str]:
+    """Return the ids of the events that waiting delivery jobs carry."""
     rows = await store.jobs(DELIVERIES, JobState.WAITING, limit=1000)
-    return [told["id"] for job in _told_by(rows) for told in job]
+    return [one["id"] for job in _events_by_job(rows) for one in job]
 
 
-def _told_by(rows: list[JobRow]) -> list[list[dict[str, Any]]]:
-    """What each of these jobs tells of."""
+def _events_by_job(rows: list[JobRow]) -> list[list[dict[str, Any]]]:
+    """Return the events that each delivery job carries."""
     payloads = [msgspec.json.decode(row.payload) for row in rows]
     return [payload.get("events", [payload]) for payload in payloads]

@@ -1,4 +1,4 @@
-"""Parents wait for their children: whatever becomes of those, the parent is told of it in the same write, once."""
+"""Job trees: a parent waits for its children, and the write that ends a child updates its parent, once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,22 @@ from ...ports.unit import (
     Unit,
 )
 from ..clock import FakeClock
-from .samples import ERROR, QUEUE, STREAM, add, apply, ask, claim, claim_one, event, job, names, state_of, unit
-from .subject import StoreUnderTest
+from .samples import (
+    ERROR,
+    QUEUE,
+    STREAM,
+    add,
+    apply,
+    claim,
+    claim_one,
+    claim_request,
+    event,
+    job,
+    names,
+    state_of,
+    unit,
+)
+from .store_under_test import StoreUnderTest
 
 KIDS = "letters"  # the queue of the children
 FAR = 4_000_000_000_000
@@ -44,15 +58,15 @@ def end(one: Claim, outcome: Outcome, parent: str | None = "p", **fields: Any) -
     return unit(claim=one, outcome=outcome, parent=parent, **fields)
 
 
-async def told(store: Store, id: str = "p") -> dict[str, tuple[str, object]]:
-    """What a parent knows of its children."""
+async def children_of(store: Store, id: str = "p") -> dict[str, tuple[str, object]]:
+    """Return what a parent sees of its children."""
     return {row.id: (row.state.value, row.value or row.reason) for row in await store.children(id)}
 
 
-class FamiliesContract(StoreUnderTest):
+class JobTreesContract(StoreUnderTest):
     """Trees of jobs."""
 
-    async def test_a_parent_is_handed_out_after_its_last_child(self, store: Store) -> None:
+    async def test_a_parent_is_claimed_after_its_last_child(self, store: Store) -> None:
         await add(store, *tree(child("a"), child("b", queue=QUEUE)))
         assert names(await claim(store)) == ["b"]
         assert await state_of(store, "p") == "waiting-children"
@@ -66,10 +80,10 @@ class FamiliesContract(StoreUnderTest):
     async def test_the_last_child_releases_it_with_all_values(self, store: Store) -> None:
         await add(store, *tree(child("a"), child("b"), child("c")))
         a, b, c = await claim(store, KIDS)
-        # Two of one parent in one call, then the last: nobody is left out.
+        # Two children of one parent in one commit, then the last one: all of them count.
         receipts = (await store.commit([end(a, Completed(b'{"n":1}')), end(b, Completed())])).receipts
         assert [type(one) for one in receipts] == [Committed, Committed]
-        assert await told(store) == {
+        assert await children_of(store) == {
             "a": ("processed", b'{"n":1}'),
             "b": ("processed", b"null"),
             "c": ("unprocessed", None),
@@ -80,14 +94,14 @@ class FamiliesContract(StoreUnderTest):
         keys = [row.key for row in await store.children("p")]
         assert keys == [f"bull:{KIDS}:{id}" for id in "abc"]
 
-    async def test_the_end_of_the_last_child_brings_its_parent_along(self, store: Store) -> None:
+    async def test_the_commit_of_the_last_child_claims_its_parent(self, store: Store) -> None:
         await add(store, *tree(child("a")))
         a = await claim_one(store, KIDS)
-        reply = await store.commit([end(a, Completed())], ask())
-        handed = names(reply.claimed) or names(await claim(store))
-        assert handed == ["p"]
+        reply = await store.commit([end(a, Completed())], claim_request())
+        claimed = names(reply.claimed) or names(await claim(store))
+        assert claimed == ["p"]
 
-    async def test_a_parent_is_woken_for(self, store: Store) -> None:
+    async def test_the_last_child_notifies_the_parents_queue(self, store: Store) -> None:
         await add(store, *tree(child("a")))
         a = await claim_one(store, KIDS)
         with store.signals.listen(f"queue:{QUEUE}") as listener:
@@ -104,13 +118,13 @@ class FamiliesContract(StoreUnderTest):
         m = await claim_one(store, KIDS)
         assert m.job == "m"
         await apply(store, end(m, Completed(b"2"), children_settled=False))
-        assert await told(store) == {"m": ("processed", b"2")}
+        assert await children_of(store) == {"m": ("processed", b"2")}
         assert names(await claim(store)) == ["p"]
 
-    async def test_a_failure_that_is_not_the_last_says_nothing(self, store: Store) -> None:
+    async def test_a_failure_with_a_retry_does_not_change_the_parent(self, store: Store) -> None:
         await add(store, *tree(child("a", "fail")))
         await apply(store, end(await claim_one(store, KIDS), RetryAt(0, ERROR)))
-        assert await told(store) == {"a": ("unprocessed", None)}
+        assert await children_of(store) == {"a": ("unprocessed", None)}
         await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
         assert names(await claim(store)) == ["p"]
 
@@ -124,14 +138,14 @@ class FamiliesContract(StoreUnderTest):
             ("remove", None, False, True),
         ],
     )
-    async def test_what_the_failure_of_a_child_means(
+    async def test_how_the_failure_of_a_child_affects_its_parent(
         self, store: Store, on_failure: str, known: tuple[str, object] | None, others: bool, released: bool
     ) -> None:
-        """`others`: the parent is handed out though another child is under way; `released`: once that has ended."""
+        """`others`: the parent is released while another child is active; `released`: after that child has ended."""
         await add(store, *tree(child("a", on_failure), child("b")))
         a, b = await claim(store, KIDS)
         await apply(store, end(a, Dead(ERROR)))
-        assert (await told(store)).get("a") == known
+        assert (await children_of(store)).get("a") == known
         assert (await state_of(store, "p") == "waiting") is others
         await apply(store, end(b, Completed(b"2")))
         assert (names(await claim(store)) == ["p"]) is released
@@ -148,7 +162,7 @@ class FamiliesContract(StoreUnderTest):
         assert isinstance(await apply(store, unit(claim=p, outcome=Completed(), children_settled=False)), Committed)
         assert await state_of(store, "p") == "completed"
 
-    async def test_a_parent_cannot_complete_over_a_child_that_failed_it(self, store: Store) -> None:
+    async def test_a_parent_cannot_complete_after_a_child_failed_it(self, store: Store) -> None:
         await add(store, *tree(child("a", "continue"), child("b", "fail")))
         a, b = await claim(store, KIDS)
         await apply(store, end(a, Dead(ERROR)))
@@ -158,17 +172,17 @@ class FamiliesContract(StoreUnderTest):
         assert await apply(store, done) == Refused("children", "p")
         assert isinstance(await apply(store, unit(claim=p, outcome=Dead(ERROR), children_settled=False)), Committed)
 
-    async def test_a_late_end_tells_nobody(self, store: Store, clock: FakeClock) -> None:
+    async def test_a_fenced_child_does_not_change_the_parent(self, store: Store, clock: FakeClock) -> None:
         await add(store, *tree(child("a")))
         late = await claim_one(store, KIDS)
         clock.advance("31s")
         again = await claim_one(store, KIDS)
         assert isinstance(await apply(store, end(late, Completed(b'"late"'))), Fenced)
-        assert await told(store) == {"a": ("unprocessed", None)}
+        assert await children_of(store) == {"a": ("unprocessed", None)}
         await apply(store, end(again, Completed(b'"again"')))
-        assert await told(store) == {"a": ("processed", b'"again"')}
+        assert await children_of(store) == {"a": ("processed", b'"again"')}
 
-    async def test_an_end_that_is_repeated_counts_once(self, store: Store) -> None:
+    async def test_a_repeated_commit_of_a_child_counts_once(self, store: Store) -> None:
         await add(store, *tree(child("a"), child("b")))
         a, b = await claim(store, KIDS)
         done = end(a, Completed(b"1"))
@@ -182,24 +196,24 @@ class FamiliesContract(StoreUnderTest):
         assert await claim(store) == []
         assert isinstance(await apply(store, unit(claim=p, outcome=Completed(), children_settled=False)), Committed)
 
-    async def test_children_that_end_at_once_release_it_once(self, store: Store) -> None:
+    async def test_children_that_end_concurrently_release_the_parent_once(self, store: Store) -> None:
         ids = [f"c{n}" for n in range(12)]
         await add(store, *tree(*map(child, ids)))
         claims = await claim(store, KIDS, limit=20)
         await asyncio.gather(*(store.commit([end(one, Completed(b"1"))]) for one in claims))
         assert names(await claim(store)) == ["p"]
-        assert set(await told(store)) == set(ids)
+        assert set(await children_of(store)) == set(ids)
 
     async def test_a_tree_is_added_once(self, store: Store) -> None:
         jobs = tree(child("a"), child("b"), added=event())
         assert await apply(store, unit(jobs=jobs)) == Committed([], [True] * 3)
         assert await apply(store, unit(jobs=jobs)) == Committed([], [False] * 3)
-        # Other children under the same parent are not added either: it may have ended long ago.
+        # Other children of the same parent are not added either: the parent may have ended long ago.
         assert await apply(store, unit(jobs=tree(child("x")))) == Committed([], [False] * 2)
         assert await store.job("x") is None
         assert len(await store.read(STREAM)) == 1
 
-    async def test_a_tree_with_an_id_that_is_taken_is_refused_whole(self, store: Store) -> None:
+    async def test_a_tree_with_an_existing_id_is_refused(self, store: Store) -> None:
         await add(store, job("b"))
         assert await apply(store, unit(jobs=tree(child("a"), child("b")), events=[event()])) == Refused("job", "b")
         assert await store.job("p") is None
@@ -207,7 +221,7 @@ class FamiliesContract(StoreUnderTest):
         assert await store.read(STREAM) == []
 
     @pytest.mark.parametrize("how", ["remove", "drain", "cancelled"])
-    async def test_a_child_that_goes_away_is_not_waited_for(self, store: Store, how: str) -> None:
+    async def test_a_parent_does_not_wait_for_a_removed_child(self, store: Store, how: str) -> None:
         await add(store, *tree(child("a"), child("b")))
         await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
         if how == "remove":
@@ -216,21 +230,21 @@ class FamiliesContract(StoreUnderTest):
             assert await store.drain(KIDS) == 1
         else:
             await apply(store, end(await claim_one(store, KIDS), Cancelled("stop")))
-        assert await told(store) == {"a": ("processed", b"1")}
+        assert await children_of(store) == {"a": ("processed", b"1")}
         assert names(await claim(store)) == ["p"]
 
-    async def test_a_failed_child_that_is_swept_is_not_waited_for(self, store: Store) -> None:
+    async def test_a_parent_does_not_wait_for_a_swept_child(self, store: Store) -> None:
         await add(store, *tree(child("a")))
         await apply(store, end(await claim_one(store, KIDS), Dead(ERROR)))
         await store.sweep(Retention(jobs_before=FAR))
         assert names(await claim(store)) == ["p"]
 
-    async def test_values_stay_when_the_child_is_forgotten(self, store: Store) -> None:
+    async def test_values_stay_when_the_child_is_swept(self, store: Store) -> None:
         await add(store, *tree(child("a"), child("b")))
         await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
         await store.sweep(Retention(jobs_before=FAR))
         assert await store.job("a") is None
-        assert await told(store) == {"a": ("processed", b"1"), "b": ("unprocessed", None)}
+        assert await children_of(store) == {"a": ("processed", b"1"), "b": ("unprocessed", None)}
 
     async def test_a_removed_parent_leaves_its_children_alone(self, store: Store) -> None:
         await add(store, *tree(child("a")))
@@ -242,15 +256,15 @@ class FamiliesContract(StoreUnderTest):
         assert await store.children("p") == []
 
     @pytest.mark.parametrize("on_failure", ["wait", "fail", "ignore"])
-    async def test_a_child_that_is_retried_is_waited_for_again(self, store: Store, on_failure: str) -> None:
+    async def test_a_parent_waits_for_a_retried_child_again(self, store: Store, on_failure: str) -> None:
         await add(store, *tree(child("a", on_failure), child("b")))
         a, b = await claim(store, KIDS)
         await apply(store, end(a, Dead(ERROR)))
         assert await store.retry("a")
-        assert (await told(store))["a"] == ("unprocessed", None)
+        assert (await children_of(store))["a"] == ("unprocessed", None)
         await apply(store, end(b, Completed(b"2")))
         await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
-        assert await told(store) == {"a": ("processed", b"1"), "b": ("processed", b"2")}
+        assert await children_of(store) == {"a": ("processed", b"1"), "b": ("processed", b"2")}
         assert names(await claim(store)) == ["p"]
 
     async def test_a_parent_that_is_retried_waits_for_the_child_that_failed_it(self, store: Store) -> None:
@@ -264,25 +278,25 @@ class FamiliesContract(StoreUnderTest):
         p = await claim_one(store)
         assert isinstance(await apply(store, unit(claim=p, outcome=Completed(), children_settled=False)), Committed)
 
-    async def test_another_takes_the_place_of_a_child_that_failed(self, store: Store) -> None:
+    async def test_a_redriven_job_replaces_a_failed_child(self, store: Store) -> None:
         await add(store, *tree(child("a")))
         await apply(store, end(await claim_one(store, KIDS), Dead(ERROR)))
         again = job("a.redrive-1", KIDS, parent=Parent("p", QUEUE, replaces="a"))
         await add(store, again)
-        assert await told(store) == {"a.redrive-1": ("unprocessed", None)}
+        assert await children_of(store) == {"a.redrive-1": ("unprocessed", None)}
         await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
-        assert await told(store) == {"a.redrive-1": ("processed", b"1")}
+        assert await children_of(store) == {"a.redrive-1": ("processed", b"1")}
         assert names(await claim(store)) == ["p"]
 
-    async def test_another_for_a_child_nobody_waits_for_is_a_job_like_any(self, store: Store) -> None:
+    async def test_a_redriven_job_of_an_ignored_child_is_a_plain_job(self, store: Store) -> None:
         await add(store, *tree(child("a", "ignore")))
         await apply(store, end(await claim_one(store, KIDS), Dead(ERROR)))
         await add(store, job("a.redrive-1", KIDS, parent=Parent("p", QUEUE, replaces="a")))
         await apply(store, end(await claim_one(store, KIDS), Completed(b"1")))
-        assert await told(store) == {"a": ("ignored", "no")}
+        assert await children_of(store) == {"a": ("ignored", "no")}
         assert names(await claim(store)) == ["p"]
 
-    async def test_the_delay_of_a_parent_begins_when_its_children_have_ended(
+    async def test_the_delay_of_a_parent_starts_when_its_children_have_ended(
         self, store: Store, clock: FakeClock
     ) -> None:
         await add(store, *tree(child("a"), due=clock.now_ms() + 5_000))

@@ -7,7 +7,7 @@ import asyncio
 from ...ports.store import Store
 from ...ports.unit import Committed, Completed
 from .samples import QUEUE, STREAM, add, apply, claim, event, job, seqs, unit
-from .subject import StoreUnderTest
+from .store_under_test import StoreUnderTest
 
 
 class ProfileContract(StoreUnderTest):

@@ -1,4 +1,4 @@
-"""Everything a store shows of itself, as one value: equal pictures mean that nothing happened in between."""
+"""A snapshot of everything a store shows: two equal snapshots mean that nothing changed in between."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ...ports.unit import JobState
 PAGE = 1000
 
 
-async def picture(store: Store) -> dict[str, Any]:
-    """Streams and their events, runs, queues and their jobs, open waits, schedules and state."""
+async def take_snapshot(store: Store) -> dict[str, Any]:
+    """Return streams with their events, runs, queues with their jobs, pending waits, schedules and state."""
     queues = await store.queues()
     streams = await store.streams(limit=PAGE)
     return {

@@ -1,19 +1,18 @@
-"""A connection of the user's, whatever its driver: `line_of` knows them.
+"""The caller's database connection behind one interface, whatever its driver: `wrap_connection` recognizes them.
 
-Drivers are never imported: whoever has such a connection has imported its driver.
+Drivers are never imported here: a caller who has such a connection has imported its driver.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Protocol, TypeVar
 
 from ...core.errors import NotInTransaction, UnknownConnection
-from . import frameworks as framework_lines
-from . import postgres as postgres_lines
-from . import sqlite as sqlite_lines
+from . import frameworks, postgres, sqlite
 
+T = TypeVar("T")
 POSTGRES, SQLITE = "postgresql", "sqlite"
 ACCEPTED = (
     "an asyncpg, psycopg 3 or psycopg2 connection, a SQLAlchemy Session, AsyncSession, Connection or AsyncConnection, "
@@ -23,66 +22,80 @@ ACCEPTED = (
 Rows = list[tuple[Any, ...]]
 
 
-class Line(Protocol):
-    """A connection by which statements go, in the mark of its driver."""
+class UserConnection(Protocol):
+    """Executes statements on a connection of the caller."""
 
     dialect: str  # postgresql or sqlite
-    waits: bool  # whether its driver is an async one, bound to an event loop
+    is_async: bool  # an async driver belongs to an event loop
 
-    async def begun(self) -> bool:
-        """Whether what is written now is part of a transaction that its owner ends."""
+    async def is_in_transaction(self) -> bool:
+        """Return whether what is written now belongs to a transaction that the caller commits."""
         ...
 
-    async def run(self, statement: str, *values: Any) -> Rows: ...
+    async def execute(self, statement: str, *values: Any) -> Rows:
+        """Execute a statement; `{0}` stands for the first value, in place of the driver's own placeholder."""
+        ...
 
-    async def finish(self) -> None:
-        """Commits, where a driver does not by itself."""
+    async def commit(self) -> None:
+        """Commit, where the driver does not do so after each statement."""
         ...
 
     async def close(self) -> None: ...
 
 
-# Module, names of the classes in it, and what makes a line of one.
-_KNOWN: tuple[tuple[str, tuple[str, ...], Callable[[Any], Line]], ...] = (
-    ("asyncpg", ("Connection",), postgres_lines.AsyncpgLine),
-    ("asyncpg.pool", ("PoolConnectionProxy",), postgres_lines.AsyncpgLine),
-    ("psycopg", ("Connection",), postgres_lines.PsycopgLine),
-    ("psycopg", ("AsyncConnection",), postgres_lines.AsyncPsycopgLine),
-    ("psycopg2.extensions", ("connection",), postgres_lines.Psycopg2Line),
-    ("sqlalchemy.engine", ("Connection",), framework_lines.SqlalchemyLine),
-    ("sqlalchemy.orm", ("Session", "scoped_session"), framework_lines.SessionLine),
-    ("sqlalchemy.ext.asyncio", ("AsyncConnection",), framework_lines.AsyncSqlalchemyLine),
-    ("sqlalchemy.ext.asyncio", ("AsyncSession", "async_scoped_session"), framework_lines.AsyncSessionLine),
-    ("django.db.backends.base.base", ("BaseDatabaseWrapper",), framework_lines.DjangoLine),
-    ("django.utils.connection", ("ConnectionProxy",), framework_lines.DjangoLine),
-    ("sqlite3", ("Connection",), sqlite_lines.SqliteLine),
-    ("apsw", ("Connection",), sqlite_lines.ApswLine),
-    ("aiosqlite", ("Connection",), sqlite_lines.AiosqliteLine),
+# Module, names of the classes in it, and the adapter for them.
+_ADAPTERS: tuple[tuple[str, tuple[str, ...], Callable[[Any], UserConnection]], ...] = (
+    ("asyncpg", ("Connection",), postgres.AsyncpgConnection),
+    ("asyncpg.pool", ("PoolConnectionProxy",), postgres.AsyncpgConnection),
+    ("psycopg", ("Connection",), postgres.PsycopgConnection),
+    ("psycopg", ("AsyncConnection",), postgres.AsyncPsycopgConnection),
+    ("psycopg2.extensions", ("connection",), postgres.Psycopg2Connection),
+    ("sqlalchemy.engine", ("Connection",), frameworks.SqlalchemyConnection),
+    ("sqlalchemy.orm", ("Session", "scoped_session"), frameworks.SqlalchemySession),
+    ("sqlalchemy.ext.asyncio", ("AsyncConnection",), frameworks.AsyncSqlalchemyConnection),
+    ("sqlalchemy.ext.asyncio", ("AsyncSession", "async_scoped_session"), frameworks.AsyncSqlalchemySession),
+    ("django.db.backends.base.base", ("BaseDatabaseWrapper",), frameworks.DjangoConnection),
+    ("django.utils.connection", ("ConnectionProxy",), frameworks.DjangoConnection),
+    ("sqlite3", ("Connection",), sqlite.Sqlite3Connection),
+    ("apsw", ("Connection",), sqlite.ApswConnection),
+    ("aiosqlite", ("Connection",), sqlite.AiosqliteConnection),
 )
 
 
-def line_of(connection: Any) -> Line:
-    """The line a connection is, or UnknownConnection."""
-    for module, names, make in _KNOWN:
-        if isinstance(connection, tuple(_classes(module, names))):
-            line = make(connection)
-            if line.dialect not in (POSTGRES, SQLITE):
-                raise UnknownConnection(f"a {line.dialect} database has no place for an outbox: use Postgres or SQLite")
-            return line
-    raise UnknownConnection(f"tx is a {type(connection).__name__}: give {ACCEPTED}")
+def wrap_connection(connection: Any) -> UserConnection:
+    """Return the adapter for a connection, or raise UnknownConnection."""
+    for module, names, adapter in _ADAPTERS:
+        if isinstance(connection, tuple(_loaded_classes(module, names))):
+            wrapped = adapter(connection)
+            if wrapped.dialect not in (POSTGRES, SQLITE):
+                raise UnknownConnection(
+                    f"tx is a connection to {wrapped.dialect}, which cannot hold an outbox: use Postgres or SQLite"
+                )
+            return wrapped
+    raise UnknownConnection(f"tx is of type {type(connection).__name__}: pass {ACCEPTED}")
 
 
-def _classes(module: str, names: tuple[str, ...]) -> Iterator[type]:
+def _loaded_classes(module: str, names: tuple[str, ...]) -> Iterator[type]:
     for name in names:
         found = getattr(sys.modules.get(module), name, None)
         if isinstance(found, type):
             yield found
 
 
-async def check_begun(line: Line) -> None:
-    """Raises unless there is a transaction to be part of."""
-    if not await line.begun():
+async def check_in_transaction(connection: UserConnection) -> None:
+    """Raise NotInTransaction unless the caller has a transaction open, or the driver opens one."""
+    if not await connection.is_in_transaction():
         raise NotInTransaction(
-            "the connection given as tx is in no transaction, so there is nothing to be part of: begin one, or leave "
-            "tx out"
+            "the connection passed as tx is not in a transaction and would commit each statement: begin a "
+            "transaction first, or leave out tx"
         )
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits, as those of blocking drivers do, without an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    work.close()
+    raise UnknownConnection("an async connection belongs to an event loop: use it with App, not with SyncApp")

@@ -92,7 +92,7 @@ async def test_waiting_jobs_are_imported_and_run(boss: Any, queue: str, url: str
         assert tried is not None
         assert json.loads(tried.opts)["retry"]["attempts"] == 2
         assert json.loads(tried.opts)["retry"]["backoff"]["delayMs"] == 2000
-        rows = {row.id: row for row in await app.schedules.list() if row.id.startswith(queue)}
+        rows = {row.id: row for row in await app.store.schedules() if row.id.startswith(queue)}
         assert (spec_of(rows[queue]).cron, spec_of(rows[queue]).tz) == ("0 12 * * *", "Europe/Paris")
         assert target_of(rows[queue]).payload == {"to": "all"}
         async with app.workers.background(concurrency=1):
@@ -182,7 +182,7 @@ async def test_the_command_previews_imports_and_reports_the_rest(
 
     code, out, err = await penstock()
     assert (code, out.splitlines()[0]) == (1, "Moved 1 job (0 delayed) and 0 schedules.")
-    assert f"left in {odd}" in err
+    assert f"not moved from {odd}" in err
     code, out, _ = await penstock("--rename", f"{odd}=odd", "--json")
     moved = json.loads(out)
     assert (code, moved["jobs"], moved["schedules"]) == (1, {odd: 1}, ["odd"])

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from faultkit import redis_mutants
-from faultkit.length import FULL
-from faultkit.lines import make_trouble, swallow
+from faultkit.config import FULL
+from faultkit.load import run_load
+from faultkit.network_faults import inject_network_faults
 from faultkit.proxy import Proxy
-from faultkit.trouble import under_way
 
 from penstock import App
 from penstock.stores.redis import blocking, connection, pubsub
@@ -39,18 +39,18 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pubsub, "PING_SECONDS", 0.2)
 
 
-async def test_lines_that_drop_delay_and_swallow(server: Server, tmp_path: Path, tell: Callable[[str], None]) -> None:
-    async with Proxy(server.port) as proxy, under_way(f"redis://127.0.0.1:{proxy.port}/0", tmp_path) as load:
-        await make_trouble(proxy, load, TROUBLES)
-    tell(f"{TROUBLES} troubles, {proxy.cut} lines cut, {proxy.swallowed} silenced, {load}")
+async def test_lines_that_drop_delay_and_swallow(server: Server, tmp_path: Path, show: Callable[[str], None]) -> None:
+    async with Proxy(server.port) as proxy, run_load(f"redis://127.0.0.1:{proxy.port}/0", tmp_path) as load:
+        await inject_network_faults(proxy, load, TROUBLES)
+    show(f"{TROUBLES} troubles, {proxy.connections_cut} lines cut, {proxy.replies_dropped} silenced, {load}")
     assert load.problems == []
-    assert proxy.swallowed >= TROUBLES // 4
+    assert proxy.replies_dropped >= TROUBLES // 4
 
 
 async def _said_while_a_reply_is_swallowed(server: Server) -> int:
     """How often something is written that was said once, and whose first answer never came."""
     async with Proxy(server.port) as proxy, App(f"redis://127.0.0.1:{proxy.port}/0", handlers=[]) as app:
-        swallowing = asyncio.create_task(swallow(proxy))
+        swallowing = asyncio.create_task(lose_replies(proxy))
         await asyncio.sleep(0)  # from here on
         await app.emit("said", 1)
         await swallowing
@@ -64,5 +64,5 @@ async def test_what_was_said_once_is_written_once(server: Server, monkeypatch: p
 
 async def test_a_unit_that_is_not_recognised_is_noticed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pubsub, "PING_SECONDS", 60)
-    redis_mutants.repeats_unseen(monkeypatch)
+    redis_mutants.repeats_not_recognised(monkeypatch)
     assert await _said_while_a_reply_is_swallowed(server) == 2

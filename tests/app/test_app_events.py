@@ -64,7 +64,7 @@ async def test_a_bad_stream_name_is_refused_with_the_form_that_is_understood(mem
 
 
 async def test_a_namespace_of_ones_own(memory: Any) -> None:
-    async with memory(shop, namespace="acme") as a, a.working():
+    async with memory(shop, namespace="acme") as a, a.workers.background():
         run, _ = await a.run_to_end("shop")
         assert (await a.events.read(f"acme:flow:{run}"))[0].kind == "flow.started"
         with pytest.raises(BadStream, match="acme:<type>:<id>"):
@@ -170,7 +170,7 @@ async def test_hearing_of_events_by_kind_and_by_subject(app: Any) -> None:
         run = await a.start("shop")
         await a.events.on_subject(run, slowly)
         other = await a.start("shop")
-        async with a.working():
+        async with a.workers.background():
             await a.wait_for_end(run)
             await a.wait_for_end(other)
             await until(lambda: len(by_kind) == 2)
@@ -198,9 +198,9 @@ async def test_hearing_of_events_of_another_app(shared: Any) -> None:
         await here.events.on_kind("job.completed", heard.append)
         await here.events.on_subject("global", heard.append)
         await there.emit("from.afar", 1)
-        async with there.working():
+        async with there.workers.background():
             id = await there.enqueue("q")
-            await there.job_result(id, timeout=20)
+            await there.jobs.result(id, timeout=20)
         await until(lambda: len(heard) == 2)
         assert [(e.kind, e.subject) for e in heard] == [("from.afar", "global"), ("job.completed", id)]
 

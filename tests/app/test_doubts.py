@@ -43,7 +43,7 @@ async def test_a_queue_nobody_works_on(
 ) -> None:
     async with App(":memory:", handlers=HANDLERS) as app:
         id = await app.enqueue(queue, {}, name=name)
-        assert (await app.queues.job(id)).queue == queue
+        assert (await app.jobs.get(id)).queue == queue
         assert says in warned.text
         warned.clear()
         await app.enqueue(queue, {}, name=name)
@@ -52,14 +52,14 @@ async def test_a_queue_nobody_works_on(
 
 async def test_a_schedule_for_nobody(warned: pytest.LogCaptureFixture) -> None:
     async with App(":memory:", handlers=HANDLERS) as app:
-        await app.schedule("x", queue="male", every="5m")
+        await app.schedules.add("x", queue="male", every="5m")
     assert "did you mean 'mail'?" in warned.text
 
 
 async def test_no_doubt_about_what_others_work_on(warned: pytest.LogCaptureFixture, tmp_path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
-    async with App(url, handlers=[send]) as app, app.working():
-        await app.job_result(await app.enqueue("mail", {}), timeout=20)
+    async with App(url, handlers=[send]) as app, app.workers.background():
+        await app.jobs.result(await app.enqueue("mail", {}), timeout=20)
     async with App(url, handlers=[resize]) as other:
         await other.enqueue("mail", {})
     async with App(url, handlers=()) as producer:
@@ -69,9 +69,9 @@ async def test_no_doubt_about_what_others_work_on(warned: pytest.LogCaptureFixtu
 
 async def test_a_key_with_another_input(warned: pytest.LogCaptureFixture) -> None:
     async with App(":memory:", handlers=HANDLERS) as app:
-        await app.start(shop, {"id": 7, "token": "secret-1"}, idempotency_key="o-7")
-        await app.start(shop, {"id": 7, "token": "secret-1"}, idempotency_key="o-7")
+        await app.start(shop, {"id": 7, "token": "secret-1"}, key="o-7")
+        await app.start(shop, {"id": 7, "token": "secret-1"}, key="o-7")
         assert warned.text == ""
-        await app.start(shop, {"id": 8}, idempotency_key="o-7")
+        await app.start(shop, {"id": 8}, key="o-7")
         assert "run 'o-7' exists and was started with another input: it goes on with that one" in warned.text
-        assert (await app.run("o-7")).input["id"] == 7
+        assert (await app.runs.get("o-7")).input["id"] == 7

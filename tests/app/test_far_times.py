@@ -33,24 +33,26 @@ SPANS: dict[str, Callable[[Any], Any]] = {
     "enqueue": lambda a: a.enqueue("mail", 1, delay=FAR),
     "a float": lambda a: a.enqueue("mail", 1, delay=1e20),
     "a large number": lambda a: a.enqueue("mail", 1, delay=10**400),
-    "enqueue_many": lambda a: a.enqueue_many("mail", [1], delay=FAR),
+    "enqueue_many": lambda a: a.jobs.enqueue_many("mail", [1], delay=FAR),
     "dedupe_ttl": lambda a: a.enqueue("mail", 1, dedupe="a", dedupe_ttl=FAR),
     "keep": lambda a: a.enqueue("mail", 1, keep_completed=FAR),
-    "a node": lambda a: a.add_flow(Node(send, 1, children=[Node(send, 2, delay=FAR)])),
-    "BullMQ's": lambda a: a.add_flow({"name": "send", "queue": "mail", "data": 1, "opts": {"delay": 10**17}}),
-    "BullMQ's, huge": lambda a: a.add_flow({"name": "send", "queue": "mail", "data": 1, "opts": {"delay": 10**400}}),
-    "every": lambda a: a.schedule("s", queue="mail", every=FAR),
+    "a node": lambda a: a.jobs.enqueue_tree(Node(send, 1, children=[Node(send, 2, delay=FAR)])),
+    "BullMQ's": lambda a: a.jobs.enqueue_tree({"name": "send", "queue": "mail", "data": 1, "opts": {"delay": 10**17}}),
+    "BullMQ's, huge": lambda a: a.jobs.enqueue_tree(
+        {"name": "send", "queue": "mail", "data": 1, "opts": {"delay": 10**400}}
+    ),
+    "every": lambda a: a.schedules.add("s", queue="mail", every=FAR),
     "state": lambda a: a.state.set("k", 1, ttl=FAR),
-    "result": lambda a: a.job_result("x", timeout=FAR),
-    "since": lambda a: a.runs(since=FAR),
+    "result": lambda a: a.jobs.result("x", timeout=FAR),
+    "since": lambda a: a.runs.list(since=FAR),
 }
 MOMENTS: dict[str, Callable[[Any], Any]] = {
     "start": lambda a: a.start("shop", 1, at=NEVER),
     "enqueue": lambda a: a.enqueue("mail", 1, at=NEVER),
-    "schedule": lambda a: a.schedule("s", queue="mail", at=NEVER),
-    "from": lambda a: a.schedule("s", queue="mail", every="1h", start=NEVER),
-    "to": lambda a: a.schedule("s", queue="mail", every="1h", end=NEVER),
-    "runs": lambda a: a.runs(until=NEVER),
+    "schedule": lambda a: a.schedules.add("s", queue="mail", at=NEVER),
+    "from": lambda a: a.schedules.add("s", queue="mail", every="1h", start=NEVER),
+    "to": lambda a: a.schedules.add("s", queue="mail", every="1h", end=NEVER),
+    "runs": lambda a: a.runs.list(until=NEVER),
 }
 
 
@@ -59,7 +61,7 @@ async def refused(call: Callable[[Any], Any], code: str, says: str) -> None:
         with pytest.raises(PenstockError) as problem:
             await call(app)
         assert (problem.value.code, says in str(problem.value)) == (code, True)
-        assert (await app.runs(), await app.schedules()) == ([], [])
+        assert (await app.runs.list(), await app.schedules.list()) == ([], [])
         assert sum((await app.queues.counts("mail")).values()) == 0
 
 
@@ -78,7 +80,7 @@ async def test_the_last_there_is(app: Any, last: dict[str, Any]) -> None:
     async with app(shop, send) as a:
         assert (await a.wait_for_state(await a.enqueue("mail", 1, **last), "delayed")).due > 4_000_000_000_000
         run = await a.start("shop", 1, **last)
-        assert (await a.run(run)).status == "running"
+        assert (await a.runs.get(run)).status == "running"
         assert (await a.wait_for_step(run, "shop", "delayed")).due > 4_000_000_000_000
 
 
@@ -129,11 +131,11 @@ async def test_waits_inside_a_handler(memory: Any, wait: Callable[[Any], Any]) -
     async def waits(ctx: Any) -> None:
         await wait(ctx)
 
-    async with memory(waits) as a, a.working():
+    async with memory(waits) as a, a.workers.background():
         run, status = await a.run_to_end("waits")
         (failed,) = await a.events_of(run, "step.failed")
         assert (status, failed.data["code"], LONGEST in failed.data["error"]) == ("failed", "bad_duration", True)
-        assert await a.waits(run=run) == []
+        assert await a.waits.list(run=run) == []
 
 
 async def test_a_moment_inside_a_handler(memory: Any) -> None:
@@ -141,7 +143,7 @@ async def test_a_moment_inside_a_handler(memory: Any) -> None:
     async def waits(ctx: Any) -> None:
         await ctx.wait.time(NEVER)
 
-    async with memory(waits) as a, a.working():
+    async with memory(waits) as a, a.workers.background():
         run, _ = await a.run_to_end("waits")
         (failed,) = await a.events_of(run, "step.failed")
         assert (failed.data["code"], LATEST in failed.data["error"]) == ("bad_argument", True)
@@ -152,7 +154,7 @@ async def test_waits_as_long_as_can_be(app: Any) -> None:
     async def waits(ctx: Any) -> None:
         await ctx.wait.event("paid", timeout="36525d")
 
-    async with app(waits) as a, a.working():
+    async with app(waits) as a, a.workers.background():
         run = await a.start("waits")
-        (wait,) = await until(lambda: a.waits(run=run))
+        (wait,) = await until(lambda: a.waits.list(run=run))
         assert wait.until[:2] == "21"

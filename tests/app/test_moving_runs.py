@@ -48,17 +48,17 @@ async def moved(app: Any, line: bytes, url: str, *handlers: Any) -> Any:
 
 async def test_a_run_that_waits_for_an_event_goes_on_elsewhere(app: Any, tmp_path: Path) -> None:
     shop = Shop()
-    async with app(shop.order) as a, a.working():
+    async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop", 1)
         await a.wait_for_step(run, "order", "suspended")
         line = await export_run(a, run)
     new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
     try:
-        assert [(wait.kind, wait.event) for wait in await new.waits(run=run)] == [("event", "paid")]
-        async with new.working():
+        assert [(wait.kind, wait.event) for wait in await new.waits.list(run=run)] == [("event", "paid")]
+        async with new.workers.background():
             await new.emit("paid", {"order": 7, "by": "ada"})
             await _until_trigger(new, run)
-            await new.fire(shop.tokens[-1], "yes")
+            await new.waits.fire(shop.tokens[-1], "yes")
             assert await new.result(run, timeout=20) == [1, "ada", "yes"]
         assert shop.charged == 1
     finally:
@@ -67,7 +67,7 @@ async def test_a_run_that_waits_for_an_event_goes_on_elsewhere(app: Any, tmp_pat
 
 async def test_a_token_works_in_the_store_its_run_was_moved_to(app: Any, tmp_path: Path) -> None:
     shop = Shop()
-    async with app(shop.order) as a, a.working():
+    async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop", 1)
         await a.wait_for_step(run, "order", "suspended")
         await a.emit("paid", {"order": 7, "by": "ada"})
@@ -76,8 +76,8 @@ async def test_a_token_works_in_the_store_its_run_was_moved_to(app: Any, tmp_pat
         line = await export_run(a, run)
     new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
     try:
-        await new.fire(token, "yes")
-        async with new.working():
+        await new.waits.fire(token, "yes")
+        async with new.workers.background():
             assert await new.result(run, timeout=20) == [1, "ada", "yes"]
     finally:
         await new.close()
@@ -85,17 +85,17 @@ async def test_a_token_works_in_the_store_its_run_was_moved_to(app: Any, tmp_pat
 
 async def test_a_paused_run_is_paused_elsewhere(app: Any, tmp_path: Path) -> None:
     shop = Shop()
-    async with app(shop.order) as a, a.working():
+    async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop", 1)
         await a.wait_for_step(run, "order", "suspended")
-        await a.pause(run, "for the move")
+        await a.runs.pause(run, "for the move")
         line = await export_run(a, run)
     new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
     try:
-        assert [row.id for row in await new.runs(status="paused")] == [run]
-        async with new.working():
+        assert [row.id for row in await new.runs.list(status="paused")] == [run]
+        async with new.workers.background():
             await new.wait_for_step(run, "order", "held")
-            await new.resume(run)
+            await new.runs.resume(run)
             await new.wait_for_step(run, "order", "suspended")
     finally:
         await new.close()
@@ -104,6 +104,6 @@ async def test_a_paused_run_is_paused_elsewhere(app: Any, tmp_path: Path) -> Non
 async def _until_trigger(a: Any, run: str) -> None:
     async def asleep() -> bool:
         job = await a.store.job(step_job_id(run, "order", 1))
-        return job.state == "suspended" and bool(await a.waits(run=run, kind="trigger"))
+        return job.state == "suspended" and bool(await a.waits.list(run=run, kind="trigger"))
 
     await until(asleep)

@@ -139,8 +139,10 @@ async def test_one_whose_subscribing_was_cancelled_does_not_keep_others_from_it(
 async def test_whoever_gives_up_waiting_is_told_that_the_store_was_away(frail: App, outage: Outage) -> None:
     async with frail as app:
         run, id = await app.start("shop"), await app.enqueue("mail")
-        waits = [asyncio.create_task(wait) for wait in (app.wait(run, timeout="1s"), app.result(run, timeout="1s"))]
-        waits.append(asyncio.create_task(app.job_result(id, timeout="1s")))
+        waits = [
+            asyncio.create_task(wait) for wait in (app.runs.wait(run, timeout="1s"), app.result(run, timeout="1s"))
+        ]
+        waits.append(asyncio.create_task(app.jobs.result(id, timeout="1s")))
         store: Any = app.store
         before = store.calls.copy()
         await until(lambda: store.calls["run"] >= before["run"] + 2 and store.calls["job"] >= before["job"] + 2)
@@ -158,9 +160,9 @@ async def test_readers_end_with_their_app(app: Any) -> None:
     a = app(shop, mail)
     await a.open()
     run, id = await a.start("shop"), await a.enqueue("mail")
-    tails = a.events.subscribe("nq:global"), a.follow(run), a.queues.events("mail")
+    tails = a.events.subscribe("nq:global"), a.runs.follow(run), a.queues.events("mail")
     readers = [asyncio.create_task(_all(tail)) for tail in tails]
-    readers += [asyncio.create_task(end) for end in (a.wait(run), a.result(run), a.job_result(id))]
+    readers += [asyncio.create_task(end) for end in (a.runs.wait(run), a.result(run), a.jobs.result(id))]
     await until(lambda: sum(map(len, a.store.signals._listeners.values())) == len(readers))
     await a.close()
     a.wake_all()
@@ -177,7 +179,7 @@ async def _all(events: Any) -> None:
 async def test_what_goes_on_beside_a_worker_is_begun_anew_when_it_fails(
     memory: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(background, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(background, "FIRST_RESTART_PAUSE_S", 0.0)
     tries: list[int] = []
 
     class Ferry:
@@ -189,7 +191,7 @@ async def test_what_goes_on_beside_a_worker_is_begun_anew_when_it_fails(
                 raise RuntimeError("the ferry sank")
             await asyncio.Event().wait()
 
-    async with App(":memory:", handlers=[mail], bridges=[Ferry()]) as a, a.working():
+    async with App(":memory:", handlers=[mail], bridges=[Ferry()]) as a, a.workers.background():
         await until(lambda: len(tries) == 3)
     said = [record for record in caplog.records if "bridge failed and is begun anew" in record.getMessage()]
     assert [record.levelno for record in said] == [logging.ERROR] * 2
@@ -211,11 +213,11 @@ async def test_leases_are_renewed_on_whatever_befell_a_renewal(caplog: pytest.Lo
         await release.wait()
 
     store: Any = FaultStore(SqliteStore(), Odd())
-    async with App(":memory:", handlers=[slow], store=store, lease="1s") as app, app.working():
+    async with App(":memory:", handlers=[slow], store=store, lease="1s") as app, app.workers.background():
         id = await app.enqueue("slow")
         await until(lambda: store.calls["renew"] >= 3)
         release.set()
-        await app.job_result(id, timeout=20)
+        await app.jobs.result(id, timeout=20)
     assert "a bug of ours" in caplog.text
 
 

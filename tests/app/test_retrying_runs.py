@@ -37,7 +37,7 @@ class Shop:
 @pytest.mark.parametrize("letters", [True, False])
 async def test_a_step_that_had_waited_goes_on_with_its_memos(app: Any, letters: bool) -> None:
     shop = Shop(letters=letters)
-    async with app(shop.order) as a, a.working():
+    async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop")
         await a.wait_for_step(run, "order", "suspended")
         await a.emit("confirmed", {"by": "ada"})
@@ -52,7 +52,7 @@ async def test_a_step_that_had_waited_goes_on_with_its_memos(app: Any, letters: 
 
 async def test_it_can_fail_and_be_sent_again_without_letters(app: Any) -> None:
     shop = Shop(letters=False)
-    async with app(shop.order) as a, a.working():
+    async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop")
         await a.wait_for_step(run, "order", "suspended")
         await a.emit("confirmed", 1)
@@ -79,7 +79,7 @@ async def test_a_discarded_letter_does_not_keep_a_run_from_being_retried(app: An
             raise ValueError("broken")
         return "whole"
 
-    async with app(plain) as a, a.working():
+    async with app(plain) as a, a.workers.background():
         run, _ = await a.run_to_end("plain")
         assert await a.dead_letters.discard(step_job_id(run, "plain", 1))
         broken = False
@@ -105,7 +105,7 @@ async def test_a_step_that_goes_on_is_not_sent_again(app: Any) -> None:
     async def waits(ctx: Any) -> None:
         await ctx.wait.event("done")
 
-    async with app(fork, fails, waits) as a, a.working():
+    async with app(fork, fails, waits) as a, a.workers.background():
         run = await a.start("fork")
         await a.wait_for_step(run, "fails", "failed")
         await a.wait_for_step(run, "waits", "suspended")
@@ -130,13 +130,13 @@ async def test_a_step_that_fails_while_it_waits_for_a_trigger_waits_again_when_i
             raise ValueError("broken")
         return await trigger.wait()
 
-    async with app(approve) as a, a.working():
+    async with app(approve) as a, a.workers.background():
         run, status = await a.run_to_end("approve")
         assert status == "failed"
         broken = False
         await retry_run(a, run)
         await a.wait_for_state(f"{step_job_id(run, 'approve', 1)}.redrive-1", "suspended")
-        await a.fire(tokens[-1], "yes")
+        await a.waits.fire(tokens[-1], "yes")
         assert await a.result(run, timeout=20) == "yes"
 
 
@@ -146,7 +146,7 @@ async def test_a_replay_of_a_run_that_had_waited_waits_for_itself(app: Any) -> N
         event = await ctx.wait.event("paid", match={"order": order})
         return event.data["by"]
 
-    async with app(waits) as a, a.working():
+    async with app(waits) as a, a.workers.background():
         run = await a.start("waits", 7)
         await a.wait_for_step(run, "waits", "suspended")
         await a.emit("paid", {"order": 7, "by": "ada"})

@@ -121,7 +121,7 @@ async def test_what_a_step_is_told(app: Any, style: Style) -> None:
 
     first = flow("only", emits=["go"])(style(begin))
     second = step(on="go", mode="each", queue="side")(style(told))
-    async with app(first, second) as a, a.working():
+    async with app(first, second) as a, a.workers.background():
         run = await a.start("only", correlation_id="c")
         one, two = await a.result(run, timeout=20)
         assert one == [run, "only", "told", 1, 1, "side", f"{run}.told.1", "c"]
@@ -133,11 +133,11 @@ async def test_what_a_job_is_told(app: Any, style: Style) -> None:
         yield None
         return [ctx.run_id, ctx.flow, ctx.step, ctx.n, ctx.attempt, ctx.queue, ctx.job_id, ctx.correlation_id()]
 
-    async with app(job(queue="plain")(style(told))) as a, a.working():
+    async with app(job(queue="plain")(style(told))) as a, a.workers.background():
         id = await a.enqueue("plain")
-        assert await a.job_result(id, timeout=20) == [None, None, None, 1, 1, "plain", id, id]
+        assert await a.jobs.result(id, timeout=20) == [None, None, None, 1, 1, "plain", id, id]
         other = await a.enqueue("plain", correlation_id="c")
-        assert (await a.job_result(other, timeout=20))[-1] == "c"
+        assert (await a.jobs.result(other, timeout=20))[-1] == "c"
 
 
 async def test_every_way_to_emit(app: Any, style: Style) -> None:
@@ -148,7 +148,7 @@ async def test_every_way_to_emit(app: Any, style: Style) -> None:
         yield ctx.emit({"kind": "with.id", "data": 2, "correlationId": "other"})
         yield ctx.emit({"kind": "own.id", "correlationId": ctx.correlation_id})
 
-    async with app(only(style, script)) as a, a.working():
+    async with app(only(style, script)) as a, a.workers.background():
         run, status = await a.run_to_end("only")
         assert status == "completed"
         told = [
@@ -173,10 +173,10 @@ async def test_emitting_what_the_specs_write_as_types(app: Any, style: Style) ->
         yield ctx.emit({"type": "progress", "data": 50})
         yield ctx.emit({"type": "partial", "data": {"row": 1}})
 
-    async with app(only(style, script)) as a, a.working():
+    async with app(only(style, script)) as a, a.workers.background():
         run, status = await a.run_to_end("only")
         assert status == "completed"
-        view = await a.run(run)
+        view = await a.runs.get(run)
         logs = [(entry["level"], entry["msg"]) for entry in view.logs]
         assert logs == [("info", "Starting resize"), ("warn", "careful"), ("error", "bad")]
         assert (view.steps["script"].progress, view.steps["script"].partials) == (50, [{"row": 1}])
@@ -208,7 +208,7 @@ async def test_a_kind_that_is_none_or_not_the_callers_is_refused(memory: Any, st
             return f"{form!r} was taken"
         return "refused"
 
-    async with memory(only(style, script)) as a, a.working():
+    async with memory(only(style, script)) as a, a.workers.background():
         run = await a.start("only")
         assert await a.result(run, timeout=20) == "refused"
         assert await a.kinds(run) == ["flow.started", "step.started", "step.completed", "flow.completed"]
@@ -222,7 +222,7 @@ async def test_a_mapping_that_is_no_event_is_refused(memory: Any, style: Style, 
         except BadEmit:
             return "refused"
 
-    async with memory(only(style, script)) as a, a.working():
+    async with memory(only(style, script)) as a, a.workers.background():
         assert await a.run_for_result("only") == "refused"
 
 
@@ -231,7 +231,7 @@ async def test_an_undeclared_kind_fails_the_step(app: Any, style: Style) -> None
         yield ctx.emit("declared")
         yield ctx.emit("undeclared")
 
-    async with app(only(style, script, emits=["declared"])) as a, a.working():
+    async with app(only(style, script, emits=["declared"])) as a, a.workers.background():
         run, status = await a.run_to_end("only")
         assert status == "failed"
         failed = (await a.events_of(run, "step.failed"))[0].data
@@ -244,7 +244,7 @@ async def test_a_step_that_declares_nothing_may_emit_nothing(memory: Any, style:
     def script(input: Any, ctx: Any) -> Any:
         yield ctx.emit("anything")
 
-    async with memory(only(style, script, emits=[])) as a, a.working():
+    async with memory(only(style, script, emits=[])) as a, a.workers.background():
         assert (await a.run_to_end("only"))[1] == "failed"
 
 
@@ -264,7 +264,7 @@ async def test_what_cannot_be_kept_is_refused_where_it_is_said(memory: Any, styl
                 refused.append(getattr(problem, "code", None))
         return refused
 
-    async with memory(only(style, script)) as a, a.working():
+    async with memory(only(style, script)) as a, a.workers.background():
         assert await a.run_for_result("only") == ["not_json", "payload_too_large", "not_json", "not_json", "not_json"]
 
 
@@ -283,7 +283,7 @@ async def test_levels_and_fields_of_logs(app: Any, style: Style) -> None:
         except ValueError:
             return "refused"
 
-    async with app(only(style, script)) as a, a.working():
+    async with app(only(style, script)) as a, a.workers.background():
         run = await a.start("only")
         assert await a.result(run, timeout=20) == "refused"
         logs = await a.events_of(run, "log", "script")
@@ -311,21 +311,21 @@ async def test_logs_progress_and_partials_are_seen_before_the_step_ends(app: Any
         yield gate.wait()
         yield ctx.progress(100)
 
-    async with app(only(style, script)) as a, a.working():
+    async with app(only(style, script)) as a, a.workers.background():
         run = await a.start("only")
 
         async def live() -> bool:
             return "step.partial" in await a.kinds(run)
 
         await until(live)
-        view = await a.run(run)
+        view = await a.runs.get(run)
         now = view.steps["script"]
         assert (now.status, now.progress, now.partials) == ("running", 10, ["first half"])
         assert view.logs[0]["msg"] == "begun"
         assert "only.at.the.end" not in await a.kinds(run)
         gate.open()
         await a.wait_for_end(run)
-        assert (await a.run(run)).steps["script"].progress == 100
+        assert (await a.runs.get(run)).steps["script"].progress == 100
         assert "only.at.the.end" in await a.kinds(run)
 
 
@@ -338,15 +338,15 @@ async def test_a_jobs_progress_is_on_its_row_and_on_its_queues_stream(app: Any, 
         yield ctx.log("half")
         yield gate.wait()
 
-    async with app(job(queue="plain")(style(script))) as a, a.working():
+    async with app(job(queue="plain")(style(script))) as a, a.workers.background():
         id = await a.enqueue("plain")
 
         async def live() -> Any:
-            return (await a.queues.job(id)).progress
+            return (await a.jobs.get(id)).progress
 
         assert await until(live) == b'{"done":3}'
         gate.open()
-        await a.job_result(id, timeout=20)
+        await a.jobs.result(id, timeout=20)
         kinds = [e.kind for e in await a.job_events("plain") if e.subject == id]
         assert kinds == ["job.added", "job.active", "job.progress", "job.partial", "log", "job.completed"]
 
@@ -363,7 +363,7 @@ async def test_too_many_frames_at_once_drop_the_oldest_and_say_so(app: Any, styl
         yield ctx.progress(100)
         return "done"
 
-    async with app(only(style, script)) as a, a.working():
+    async with app(only(style, script)) as a, a.workers.background():
         run = await a.start("only")
         await until(begun.is_set)
         gate.open()
@@ -377,7 +377,7 @@ async def test_too_many_frames_at_once_drop_the_oldest_and_say_so(app: Any, styl
         assert sum(dropped) > 0
         assert logs == sorted(logs)
         assert logs[-1] == 2499, "the newest are kept"
-        assert (await a.run(run)).steps["script"].progress == 100
+        assert (await a.runs.get(run)).steps["script"].progress == 100
 
 
 # State
@@ -397,7 +397,7 @@ async def test_state_is_shared_by_the_steps_of_a_run_and_by_nobody_else(app: Any
         default = yield ctx.state.get("nothing", "default")
         return [name, cart, nothing, default]
 
-    async with app(flow("only", emits=["go"])(style(begin)), step(on="go")(style(end))) as a, a.working():
+    async with app(flow("only", emits=["go"])(style(begin)), step(on="go")(style(end))) as a, a.workers.background():
         one, two = await a.start("only", "one"), await a.start("only", "two")
         assert await a.result(one, timeout=20) == ["one", {"n": 2}, None, "default"]
         assert await a.result(two, timeout=20) == ["two", {"n": 2}, None, "default"]
@@ -419,7 +419,7 @@ async def test_an_attempt_reads_what_it_wrote(app: Any, style: Style) -> None:
         seen += [(yield state.get("a/1")), (yield state.list("a/", limit=1))]
         return seen
 
-    async with app(only(style, script)) as a, a.working():
+    async with app(only(style, script)) as a, a.workers.background():
         assert await a.run_for_result("only") == [
             *(1, {"a/1": 1, "a/2": 2}),
             *("gone", {"a/2": 2}, {"a/2": 2, "b": 3}),
@@ -434,7 +434,7 @@ async def test_stored_state_is_deleted_and_listed_under_what_is_new(app: Any, st
         yield ctx.shared.set("k3", 3)
         return [before, (yield ctx.shared.list("k"))]
 
-    async with app(only(style, script)) as a, a.working():
+    async with app(only(style, script)) as a, a.workers.background():
         await a.state.set("k1", 1)
         await a.state.set("k2", 2)
         assert await a.run_for_result("only") == [{"k1": 1, "k2": 2}, {"k2": 2, "k3": 3}]
@@ -449,12 +449,12 @@ async def test_state_expires(app: Any, style: Style, clock: FakeClock) -> None:
             yield ctx.shared.set("kept", 1)
         return [(yield ctx.shared.get("set")), (yield ctx.shared.get("patched")), (yield ctx.shared.get("kept"))]
 
-    async with app(job(queue="plain")(style(script)), clock=clock) as a, a.working():
-        assert await a.job_result(await a.enqueue("plain", "write"), timeout=20) == [1, 1, 1]
+    async with app(job(queue="plain")(style(script)), clock=clock) as a, a.workers.background():
+        assert await a.jobs.result(await a.enqueue("plain", "write"), timeout=20) == [1, 1, 1]
         a.advance_clock("59s")
-        assert await a.job_result(await a.enqueue("plain"), timeout=20) == [1, 1, 1]
+        assert await a.jobs.result(await a.enqueue("plain"), timeout=20) == [1, 1, 1]
         a.advance_clock("1s")
-        assert await a.job_result(await a.enqueue("plain"), timeout=20) == [None, None, 1]
+        assert await a.jobs.result(await a.enqueue("plain"), timeout=20) == [None, None, 1]
         assert await a.state.list() == {"kept": 1}
 
 
@@ -467,7 +467,7 @@ async def test_writes_of_a_failed_attempt_leave_nothing(app: Any, style: Style) 
             raise ValueError("after writing")
         return seen
 
-    async with app(only(style, script, retry=AGAIN)) as a, a.working():
+    async with app(only(style, script, retry=AGAIN)) as a, a.workers.background():
         run = await a.start("only")
         assert await a.result(run, timeout=20) is None
         assert await a.state.of_run(run).list() == {"k": 3, "only-3": True}
@@ -482,7 +482,7 @@ async def test_a_patch_happens_once_however_often_the_handler_runs(app: Any, sty
             raise ValueError("after patching")
         return [first, second, other]
 
-    async with app(only(style, script, retry=AGAIN)) as a, a.working():
+    async with app(only(style, script, retry=AGAIN)) as a, a.workers.background():
         run = await a.start("only")
         assert await a.result(run, timeout=20) == [1, 11, 100]
         assert await a.state.get("n") == 11
@@ -496,7 +496,7 @@ async def test_a_patch_is_seen_at_once_by_everyone(app: Any, style: Style) -> No
         yield ctx.shared.patch("n", lambda n: 1)
         yield gate.wait()
 
-    async with app(only(style, script)) as a, a.working():
+    async with app(only(style, script)) as a, a.workers.background():
         run = await a.start("only")
 
         async def seen() -> Any:
@@ -513,7 +513,7 @@ async def test_a_key_set_in_this_attempt_cannot_be_patched(app: Any, style: Styl
         yield ctx.state.set("k", 10)
         return (yield ctx.state.patch("k", lambda n: n + 1))
 
-    async with app(only(style, script)) as a, a.working():
+    async with app(only(style, script)) as a, a.workers.background():
         run, status = await a.run_to_end("only")
         (failed,) = await a.events_of(run, "step.failed")
         assert (status, failed.data["code"]) == ("failed", "state_conflict")
@@ -527,7 +527,7 @@ async def test_patches_told_apart_by_name(app: Any, style: Style) -> None:
             raise ValueError("again")
         return (yield ctx.state.patch("k", lambda n: (n or 0) + 10, name="second"))
 
-    async with app(only(style, script, retry=AGAIN)) as a, a.working():
+    async with app(only(style, script, retry=AGAIN)) as a, a.workers.background():
         assert await a.run_for_result("only") == 11
 
 
@@ -535,9 +535,9 @@ async def test_fifty_patches_at_once_count_to_fifty(app: Any, style: Style) -> N
     def script(input: Any, ctx: Any) -> Any:
         return (yield ctx.shared.patch("count", lambda n: (n or 0) + 1))
 
-    async with app(job(queue="plain")(style(script)), concurrency=50, threads=50) as a, a.working():
-        ids = await a.enqueue_many("plain", range(50))
-        results = [await a.job_result(id, timeout=30) for id in ids]
+    async with app(job(queue="plain")(style(script)), concurrency=50, threads=50) as a, a.workers.background():
+        ids = await a.jobs.enqueue_many("plain", range(50))
+        results = [await a.jobs.result(id, timeout=30) for id in ids]
         assert await a.state.get("count") == 50
         assert sorted(results) == list(range(1, 51))
 
@@ -552,7 +552,7 @@ async def test_a_patch_that_raises_changes_nothing(app: Any, style: Style) -> No
         except KeyError:
             return (yield ctx.shared.get("n"))
 
-    async with app(only(style, script)) as a, a.working():
+    async with app(only(style, script)) as a, a.workers.background():
         assert await a.run_for_result("only") is None
 
 
@@ -561,8 +561,8 @@ async def test_outside_a_run_state_is_shared(app: Any, style: Style) -> None:
         yield ctx.state.set("k", 1)
         return (yield ctx.shared.get("k"))
 
-    async with app(job(queue="plain")(style(script))) as a, a.working():
-        assert await a.job_result(await a.enqueue("plain"), timeout=20) == 1
+    async with app(job(queue="plain")(style(script))) as a, a.workers.background():
+        assert await a.jobs.result(await a.enqueue("plain"), timeout=20) == 1
         assert await a.state.get("k") == 1
 
 
@@ -582,7 +582,7 @@ async def test_a_bad_state_key_is_refused(memory: Any, style: Style, key: str) -
                 refused += 1
         return refused
 
-    async with memory(only(style, script)) as a, a.working():
+    async with memory(only(style, script)) as a, a.workers.background():
         assert await a.run_for_result("only") == 4
 
 
@@ -598,7 +598,7 @@ async def test_the_idempotency_key_is_the_same_for_every_attempt(app: Any, style
         if ctx.attempt < 3:
             raise ValueError("again")
 
-    async with app(only(style, script, retry=AGAIN)) as a, a.working():
+    async with app(only(style, script, retry=AGAIN)) as a, a.workers.background():
         run = await a.start("only")
         await a.wait_for_end(run)
         assert keys == [(f"{run}.script.1", f"{run}.script.1.charge")] * 3
@@ -613,7 +613,7 @@ async def test_attempts_are_counted_from_one(app: Any, style: Style) -> None:
         if ctx.attempt < 3:
             raise ValueError("again")
 
-    async with app(only(style, script, retry=AGAIN)) as a, a.working():
+    async with app(only(style, script, retry=AGAIN)) as a, a.workers.background():
         run = await a.start("only")
         await a.wait_for_end(run)
         assert attempts == [1, 2, 3]
@@ -627,7 +627,7 @@ async def test_a_ctx_used_after_the_end_is_stale(app: Any, style: Style) -> None
         kept.append(ctx)
         yield None
 
-    async with app(only(style, script)) as a, a.working():
+    async with app(only(style, script)) as a, a.workers.background():
         run, _ = await a.run_to_end("only")
         before = await a.stream(run)
         (ctx,) = kept
@@ -662,7 +662,7 @@ async def test_logs_go_to_python_logging_with_who_said_them(
     def script(input: Any, ctx: Any) -> Any:
         yield ctx.log.warning("look")
 
-    async with memory(only(style, script)) as a, a.working():
+    async with memory(only(style, script)) as a, a.workers.background():
         run, _ = await a.run_to_end("only")
     (record,) = [r for r in caplog.records if r.name == "penstock.handler"]
     assert (record.getMessage(), record.levelname) == ("look", "WARNING")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.context import live_output as frames
-from penstock.context.live_output import MAX_FRAMES, Batch, Frames
+from penstock.context import live_output
+from penstock.context.live_output import MAX_BUFFERED_EVENTS, LiveOutput, OutputBatch
 
 
 class Stream:
@@ -18,19 +18,19 @@ class Stream:
         self.sent: list[list[bytes]] = []
         self.door = asyncio.Event()
 
-    async def __call__(self, said: Batch) -> None:
-        self.sent.append(said.frames)
+    async def __call__(self, said: OutputBatch) -> None:
+        self.sent.append(said.events)
         await self.door.wait()
 
 
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> Stream:
-    monkeypatch.setattr(frames, "PAUSE", 0)
+    monkeypatch.setattr(live_output, "FLUSH_INTERVAL_S", 0)
     return Stream()
 
 
-def buffer(stream: Stream) -> Frames:
-    return Frames(stream, lambda n: b"dropped %d" % n, asyncio.get_running_loop())
+def buffer(stream: Stream) -> LiveOutput:
+    return LiveOutput(stream, lambda n: b"dropped %d" % n, asyncio.get_running_loop())
 
 
 async def turns(n: int = 10) -> None:
@@ -54,7 +54,7 @@ async def test_what_was_not_sent_is_given_at_the_end_and_nothing_is_sent_after(s
     said.add(b"1")
     await turns()
     said.add(b"2", b"50", "line")
-    ending: Any = asyncio.create_task(said.rest())
+    ending: Any = asyncio.create_task(said.drain())
     await turns()
     assert not ending.done(), "what is on its way arrives first"
     stream.door.set()
@@ -65,11 +65,11 @@ async def test_what_was_not_sent_is_given_at_the_end_and_nothing_is_sent_after(s
 
 async def test_the_oldest_are_dropped_and_counted(stream: Stream) -> None:
     said = buffer(stream)
-    for i in range(MAX_FRAMES + 5):
+    for i in range(MAX_BUFFERED_EVENTS + 5):
         said.add(b"%d" % i)
-    bodies = (await said.rest()).frames
+    bodies = (await said.drain()).events
     assert bodies[0] == b"dropped 5"
-    assert bodies[1:] == [b"%d" % i for i in range(5, MAX_FRAMES + 5)]
+    assert bodies[1:] == [b"%d" % i for i in range(5, MAX_BUFFERED_EVENTS + 5)]
 
 
 async def test_frames_of_another_thread_are_sent(stream: Stream) -> None:

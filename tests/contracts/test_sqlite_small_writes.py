@@ -77,7 +77,7 @@ async def test_one_commit_in_a_turn_of_the_loop_is_done_here(store: SqliteStore)
     other = asyncio.create_task(others())
     for _ in range(50):
         await apply(store, unit(events=[event()]))
-    other.cancel()
+    other.runs.cancel()
     assert turns >= 25
 
 

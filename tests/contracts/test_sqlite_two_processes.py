@@ -66,10 +66,10 @@ async def test_signals_cross_connections(two: tuple[SqliteStore, SqliteStore], t
 
 async def test_signals_of_administrators_cross_connections(two: tuple[SqliteStore, SqliteStore]) -> None:
     here, there = two
-    await there.pause(QUEUE)
+    await there.runs.pause(QUEUE)
     await until(lambda: _quiet(here))
     with here.signals.listen(f"queue:{QUEUE}") as listener:
-        await there.resume(QUEUE)
+        await there.runs.resume(QUEUE)
         assert await listener.wait(BOUND)
 
 

@@ -47,7 +47,7 @@ def test_every_error_and_its_code() -> None:
 def test_every_error_can_be_imported_from_one_place() -> None:
     from penstock import errors as roof
 
-    commands_own = {"Unwell", "UsageMistake"}
+    commands_own = {"ChecksFailed", "UsageError"}
     assert set(errors()) - commands_own == set(roof.__all__)
 
 

@@ -24,7 +24,7 @@ async def test_all_of_them(kit: Any) -> None:
         await app.settle()
         await app.emit("sent", "s")
         await app.advance("2h")
-        assert (await app.run(run)).status == "running"
+        assert (await app.runs.get(run)).status == "running"
         await app.emit("paid", "p")
         assert (await app.finish(run)).result == ["p", "s", 5]
 

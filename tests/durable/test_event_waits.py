@@ -24,8 +24,8 @@ async def test_a_payment_for_one_resumes_only_that_one(kit: Any) -> None:
         await app.settle()
         await app.emit("payment.confirmed", {"orderId": 2, "by": "card"})
         await app.settle()
-        assert (await app.run(two)).result == {"orderId": 2, "by": "card"}
-        assert (await app.run(one)).steps["order"].status == "waiting"
+        assert (await app.runs.get(two)).result == {"orderId": 2, "by": "card"}
+        assert (await app.runs.get(one)).steps["order"].status == "waiting"
         await app.emit("payment.confirmed", {"orderId": 1})
         assert (await app.finish(one)).result == {"orderId": 1}
 
@@ -38,7 +38,7 @@ async def test_what_is_matched_by_is_any_scalar(kit: Any, id: Any) -> None:
         for other in (8, "8", 7.25, False, 0, 1, "a", {"id": id}):
             await app.emit("payment.confirmed", {"orderId": other})
         await app.settle()
-        assert (await app.run(run)).status == "running"
+        assert (await app.runs.get(run)).status == "running"
         await app.emit("payment.confirmed", {"orderId": id, "more": [1]})
         assert (await app.finish(run)).result == {"orderId": id, "more": [1]}
 
@@ -85,7 +85,7 @@ async def test_only_what_comes_after_the_wait(kit: Any) -> None:
         await app.settle()
         await app.emit("tick", "old")
         await app.advance("1h")
-        assert (await app.run(run)).status == "running"
+        assert (await app.runs.get(run)).status == "running"
         await app.emit("tick", "new")
         assert (await app.finish(run)).result == "new"
 

@@ -45,7 +45,7 @@ async def test_each_wait_has_one_event_that_fits(kit: Any) -> None:
         await app.settle()
         await together(app, *({"for": who, "n": n} for n, who in enumerate("abcabc")))
         await app.settle()
-        first, b, c, d = [await app.run(run) for run in runs]
+        first, b, c, d = [await app.runs.get(run) for run in runs]
         assert first.result in range(6)
         assert (b.result in (1, 4), c.result in (2, 5), d.status) == (True, True, "running")
         for run in runs[:3]:
@@ -58,7 +58,7 @@ async def test_a_step_before_several_gates_has_each_event_once(kit: Any) -> None
         await app.settle()
         await together(app, *({"for": who, "n": n} for n, who in enumerate("abaa")))
         await app.settle()
-        assert (await app.run(run)).result == [0, 2, 3]
+        assert (await app.runs.get(run)).result == [0, 2, 3]
 
 
 async def test_each_event_starts_a_run(kit: Any) -> None:
@@ -66,7 +66,7 @@ async def test_each_event_starts_a_run(kit: Any) -> None:
         await app.settle()
         await together(app, *({"for": who, "n": n} for n, who in enumerate("abaca")))
         await app.settle()
-        assert sorted([(await app.run(row.id)).result for row in await app.runs(flow="counted")]) == [0, 2, 4]
+        assert sorted([(await app.runs.get(row.id)).result for row in await app.runs.list(flow="counted")]) == [0, 2, 4]
 
 
 async def test_more_than_one_delivery_holds(kit: Any) -> None:
@@ -75,7 +75,7 @@ async def test_more_than_one_delivery_holds(kit: Any) -> None:
         await app.settle()
         await together(app, *({"for": n, "n": -n} for n in range(120)))
         await app.settle()
-        assert [(await app.run(run)).result for run in runs] == [-n for n in range(120)]
+        assert [(await app.runs.get(run)).result for run in runs] == [-n for n in range(120)]
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["narrow", "wide"])

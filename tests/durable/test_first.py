@@ -122,7 +122,7 @@ async def test_what_came_while_a_function_ran_wins(kit: Any, kind: str) -> None:
 
         async def work() -> str:
             calls.append(token)
-            await (app._triggers.fire(token, 7) if token else app.emit("stop", 7))
+            await (app.waits._triggers.fire(token, 7) if token else app.emit("stop", 7))
             await until(lambda: _no_gate(app, ctx.run_id))
             return "done"
 
@@ -258,7 +258,7 @@ async def test_a_handler_that_is_cancelled_cancels_its_functions() -> None:
     async with TestApp(handlers=[race]) as app:
         run = await app.start(race, None)
         await until(lambda: _called(endless))
-        await app.cancel(run)
+        await app.runs.cancel(run)
         assert (await app.finish(run)).status == "cancelled"
         await until(lambda: _called(endless, cancelled=1))
 

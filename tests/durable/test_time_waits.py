@@ -23,7 +23,7 @@ async def test_a_duration(kit: Any, span: Any) -> None:
         start = app.time.now_ms()
         run = await app.start(nap, None)
         await app.advance("59m")
-        assert (await app.run(run)).steps["nap"].status == "waiting"
+        assert (await app.runs.get(run)).steps["nap"].status == "waiting"
         assert (await app.finish(run)).result == "awake"
         assert app.time.now_ms() == start + HOUR
         kinds = [event["kind"] for event in await app.history(run)]
@@ -85,6 +85,6 @@ async def test_a_paused_queue_keeps_what_is_due(kit: Any) -> None:
         await app.settle()
         await app.queues.pause("beds")
         await app.advance("2h")
-        assert (await app.run(run)).steps["nap"].status == "waiting"
+        assert (await app.runs.get(run)).steps["nap"].status == "waiting"
         await app.queues.resume("beds")
         assert (await app.finish(run)).result == "awake"

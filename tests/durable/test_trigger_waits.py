@@ -85,8 +85,8 @@ async def test_unknown_tokens(kit: Any) -> None:
         id, _, secret = tokens[0].partition(".")
         for wrong in (f"{id}.{secret[:-1]}", f"{id}.", id, f"t-none.{secret}", "", ".", f"{id}.{secret}x"):
             with pytest.raises(UnknownTrigger):
-                await app._triggers.fire(wrong, 1)
-        assert (await app.run(run)).status == "running"
+                await app.waits._triggers.fire(wrong, 1)
+        assert (await app.runs.get(run)).status == "running"
 
 
 async def test_expired(kit: Any) -> None:
@@ -96,7 +96,7 @@ async def test_expired(kit: Any) -> None:
         await app.settle()
         app.time.advance("1h")  # nobody has noticed yet
         with pytest.raises(TriggerExpired):
-            await app._triggers.fire(tokens[0], 1)
+            await app.waits._triggers.fire(tokens[0], 1)
         assert (await app.finish(run)).status == "failed"
         with pytest.raises(TriggerExpired):
             await app.fire(tokens[0], 1)
@@ -135,7 +135,7 @@ async def test_over_with_its_run(kit: Any, how: str) -> None:
         run = await app.start(ask, None)
         await app.settle()
         if how == "cancel":
-            assert await app.cancel(run)
+            assert await app.runs.cancel(run)
         await app.finish(run)
         with pytest.raises(TriggerCancelled):
             await app.fire(tokens[0], 1)
@@ -204,7 +204,7 @@ async def test_a_token_is_stored_as_its_hash(tmp_path: Path) -> None:
     async with TestApp(f"sqlite:///{tmp_path}/penstock.db", handlers=[asking(tokens)]) as trial:
         run = await trial.start("ask")
         await trial.settle()
-        await trial.fire(tokens[0], 1)
+        await trial.waits.fire(tokens[0], 1)
         await trial.finish(run)
         secret = tokens[0].partition(".")[2].encode()
         found = [file for file in tmp_path.rglob("*") if file.is_file() and secret in file.read_bytes()]
@@ -241,7 +241,7 @@ async def test_another_token_works_beside_the_first(kit: Any) -> None:
     async with kit(asking(tokens)) as app:
         run = await app.start("ask", 1)
         [wait] = await app.pending_waits(run)
-        more = [await app.trigger_token(wait.id) for _ in range(2)]
+        more = [await app.waits.token(wait.id) for _ in range(2)]
         assert len({*tokens, *more}) == 3
         assert await app.fire(more[0], "yes") == run
         assert (await app.finish(run)).result == "yes"
@@ -249,9 +249,9 @@ async def test_another_token_works_beside_the_first(kit: Any) -> None:
             with pytest.raises(TriggerUsed):
                 await app.fire(token, "again")
         with pytest.raises(TriggerUsed):
-            await app.trigger_token(wait.id)
+            await app.waits.token(wait.id)
         with pytest.raises(UnknownTrigger, match="penstock waits"):
-            await app.trigger_token("t-nothing")
+            await app.waits.token("t-nothing")
 
 
 async def test_a_token_made_while_the_step_slept_outlives_its_next_run(kit: Any) -> None:
@@ -268,7 +268,7 @@ async def test_a_token_made_while_the_step_slept_outlives_its_next_run(kit: Any)
     async with kit(ask) as app:
         run = await app.start("ask")
         wait = next(wait for wait in await app.pending_waits(run) if wait.kind == "trigger")
-        token = await app.trigger_token(wait.id)
+        token = await app.waits.token(wait.id)
         await app.advance("3d")
         await app.fire(token, "at last")
         assert (await app.finish(run)).result == "at last"

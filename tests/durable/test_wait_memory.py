@@ -27,7 +27,7 @@ def held() -> Counter[str]:
 
 
 async def test_more_runs_that_wait_hold_nothing_more(app: Any) -> None:
-    async with app(patient) as a, a.working(concurrency=5):
+    async with app(patient) as a, a.workers.background(concurrency=5):
 
         async def asleep(first: int, last: int) -> Counter[str]:
             runs = [await a.start("patient", n) for n in range(first, last)]

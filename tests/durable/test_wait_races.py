@@ -113,7 +113,7 @@ async def test_many_fire_at_once(kit: Any) -> None:
     async with kit(ask) as app:
         run = await app.start(ask, None)
         await app.settle()
-        fires = [app._triggers.fire(TOKENS[0], n) for n in range(30)]
+        fires = [app.waits._triggers.fire(TOKENS[0], n) for n in range(30)]
         done = await asyncio.gather(*fires, return_exceptions=True)
         assert sum(one == run for one in done) == 1
         assert all(one == run or isinstance(one, TriggerError) for one in done)
@@ -126,7 +126,7 @@ async def test_fired_against_cancelled(kit: Any, first: str) -> None:
     async with kit(ask) as app:
         run = await app.start(ask, None)
         await app.settle()
-        moves = {"fire": app._triggers.fire(TOKENS[0], 1), "cancel": app.cancel(run)}
+        moves = {"fire": app.waits._triggers.fire(TOKENS[0], 1), "cancel": app.runs.cancel(run)}
         order = sorted(moves, key=lambda move: move != first)
         done = dict(zip(order, await asyncio.gather(*(moves[m] for m in order), return_exceptions=True), strict=True))
         view = await app.finish(run)
@@ -158,7 +158,7 @@ async def test_fired_against_its_timeout(kit: Any, late: bool) -> None:
         await app.settle()
         app.time.advance("59m59s999ms")
         row = await app.store.wait_row(tokens[0].partition(".")[0])
-        fire = app._triggers.resolve(row, decode_body(row.body), "fired")  # it has looked, and is about to commit
+        fire = app.waits._triggers.resolve(row, decode_body(row.body), "fired")  # it has looked, and is about to commit
         if late:
             await app.advance("1s")
         try:
@@ -185,13 +185,18 @@ async def test_a_gate_that_is_gone_when_the_event_arrives_keeps_it_from_nobody(k
             rows = await listening(*given, **more)
             looks.append(len(rows))
             if len(looks) == 1:
-                await app.cancel(runs[1])
+                await app.runs.cancel(runs[1])
             return rows
 
         app.store.waits_for_topic = and_then_one_is_cancelled
         await app.emit("bell", "ding")
         await app.settle()
-        assert [(await app.run(run)).status for run in runs] == ["completed", "cancelled", "completed", "completed"]
+        assert [(await app.runs.get(run)).status for run in runs] == [
+            "completed",
+            "cancelled",
+            "completed",
+            "completed",
+        ]
         assert looks == [4, 3], "the write of all four was refused, and it looked again"
         resumed = [e.kind for run in runs for e in await app.events.read(f"nq:flow:{run}")].count("step.resumed")
         assert resumed == 3

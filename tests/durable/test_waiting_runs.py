@@ -20,8 +20,8 @@ async def test_cancelled_while_it_waits(kit: Any) -> None:
     async with kit(nap) as app:
         run = await app.start(nap, None)
         await app.settle()
-        assert await app.cancel(run, "enough")
-        assert (await app.run(run)).status == "cancelled"
+        assert await app.runs.cancel(run, "enough")
+        assert (await app.runs.get(run)).status == "cancelled"
         before = await app.history(run)
         await app.emit("paid")
         await app.advance("2d")
@@ -117,7 +117,7 @@ async def test_a_compensation_may_wait(kit: Any) -> None:
     async with kit(book, pay, unbook) as app:
         run = await app.start("trip", None)
         await app.settle()
-        assert (await app.run(run)).status == "compensating"
+        assert (await app.runs.get(run)).status == "compensating"
         await app.emit("agreed", "fine")
         view = await app.finish(run)
         assert (view.status, view.steps["unbook"].result) == ("compensated", ["seat 7", "fine"])

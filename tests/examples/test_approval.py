@@ -131,12 +131,12 @@ async def test_its_worker_is_killed_while_it_waits(outbox: Path, tmp_path: Path)
             worker.send_signal(signal.SIGKILL)
             worker.wait()
         await app.fire(links(outbox)[0], YES)  # nobody works: it is kept
-        assert (await app.run(run)).status == "running"
-        async with app.working():
+        assert (await app.runs.get(run)).status == "running"
+        async with app.workers.background():
             assert await app.result(run, timeout=30) == "delivered o-1"
     assert len(letters(outbox)) == 2
 
 
 async def _waits(app: App, run: str) -> Any:
-    step = (await app.run(run)).steps.get("review")
+    step = (await app.runs.get(run)).steps.get("review")
     return step is not None and step.status == "waiting"

@@ -34,14 +34,14 @@ async def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     """The shop, open and working, without its pretended work."""
     monkeypatch.setenv("SHOP_PACE", "0.005")
     monkeypatch.delitem(sys.modules, "orders", raising=False)
-    async with App(f"sqlite:///{tmp_path}/shop.db", SHOP / "workers") as app, app.working():
+    async with App(f"sqlite:///{tmp_path}/shop.db", SHOP / "workers") as app, app.workers.background():
         yield app
 
 
 async def ended(app: App, **rest: Any) -> FlowView:
     id = await app.start("shop", order(**rest))
-    await app.wait(id, timeout=30)
-    return await app.run(id)
+    await app.runs.wait(id, timeout=30)
+    return await app.runs.get(id)
 
 
 async def test_every_file_is_understood(shop: App) -> None:

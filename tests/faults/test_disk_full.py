@@ -100,7 +100,7 @@ async def test_a_full_disk_loses_nothing_and_work_resumes(
     monkeypatch.setattr("faultkit.worker_flows.EFFECTS", effects)
     acknowledged: list[str] = []
     async with App(f"sqlite:///{disk.folder / 'penstock.db'}", handlers=HANDLERS, lease="30s") as app:
-        async with app.working(concurrency=10):
+        async with app.workers.background(concurrency=10):
             await _start_some(app, acknowledged, 30)
             await until(lambda: _completed(app, 3))
             await disk.fill(app)

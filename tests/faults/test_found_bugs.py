@@ -129,14 +129,14 @@ async def test_a_step_based_on_a_failed_cancellation_is_decided_again(tmp_path: 
 
     outage = Outage()
     store: Any = FaultStore(SQLITE_MEMORY.open(tmp_path, FakeClock()), outage)
-    async with App(":memory:", handlers=[only], store=store) as app, app.working():
-        await app.start("one", idempotency_key="r")
+    async with App(":memory:", handlers=[only], store=store) as app, app.workers.background():
+        await app.start("one", key="r")
         await until(lambda: _active(app))
         # While one commit is in flight, both wait for the next batch: the cancellation first.
         outage.release.clear()
         unrelated = asyncio.create_task(app.emit("world.turned"))
         await until(lambda: outage.waiting)
-        cancelling = asyncio.create_task(app.cancel("r"))
+        cancelling = asyncio.create_task(app.runs.cancel("r"))
         await until(lambda: app._committer._pending)
         release.set()
         await until(lambda: len(app._committer._pending) == 2)
@@ -167,7 +167,7 @@ async def test_an_app_closes_while_its_store_is_down(tmp_path: Path) -> None:
     outage = Outage()
     store: Any = FaultStore(SQLITE_MEMORY.open(tmp_path, FakeClock()), outage)
     async with asyncio.timeout(30):
-        async with App(":memory:", handlers=[chatty], store=store, grace="100ms") as app, app.working():
+        async with App(":memory:", handlers=[chatty], store=store, grace="100ms") as app, app.workers.background():
             await app.enqueue("chatty")
             await until(lambda: _has_logged(app))
             outage.is_down = True
@@ -241,6 +241,6 @@ async def test_a_run_whose_first_job_id_is_taken_is_not_acknowledged(tmp_path: P
 
     async with App(":memory:", handlers=[only, other]) as app:
         with suppress(PenstockError):  # refusing either of them is fine
-            await app.enqueue("others", id="order-7.only.1")
-            await app.start("one", idempotency_key="order-7")
+            await app.enqueue("others", key="order-7.only.1")
+            await app.start("one", key="order-7")
         assert await app.store.stuck_runs() == []

@@ -17,7 +17,7 @@ from penstock.stores import tail as tailing
 from penstock.stores.postgres.address import read_address
 from penstock.stores.postgres.connection import Connections
 from penstock.testing.until import until
-from penstock.worker import worker
+from penstock.worker import polling
 from pgbouncer_server import PgBouncer
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
@@ -36,7 +36,7 @@ def pooler() -> Iterator[PgBouncer]:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everyone looks more often than in earnest."""
-    monkeypatch.setattr(worker, "MAX_IDLE", 0.1)
+    monkeypatch.setattr(polling, "MAX_IDLE_S", 0.1)
     monkeypatch.setattr(tailing, "BACKSTOP", 0.1)
 
 
@@ -63,11 +63,11 @@ async def test_jobs_and_waits_of_another_process(pooler: PgBouncer) -> None:
     async with (
         App(pooler.url("looked"), handlers=[pay, double]) as asking,
         App(pooler.url("looked"), handlers=[pay, double]) as other,
-        other.working(),
+        other.workers.background(),
     ):
         run = await asking.start("pay", 7)
         sum = await asking.enqueue("sums", 21)
-        assert await asking.job_result(sum, timeout=TEST_TIMEOUT_S) == 42
+        assert await asking.jobs.result(sum, timeout=TEST_TIMEOUT_S) == 42
         await until(lambda: asking.waits(run=run), TEST_TIMEOUT_S)
         await asking.emit("payment.confirmed", {"order": 7, "by": "ann"})
         assert await asking.result(run, timeout=TEST_TIMEOUT_S) == "ann"

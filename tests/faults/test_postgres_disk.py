@@ -68,7 +68,7 @@ async def too_much(load: Load, kind: type[StoreUnavailable]) -> StoreUnavailable
     """Starts something large until it is refused."""
     for n in range(2000):
         try:
-            await load.app.start("line", {"filler": os.urandom(20_000).hex()}, idempotency_key=f"large-{n}")
+            await load.app.start("line", {"filler": os.urandom(20_000).hex()}, key=f"large-{n}")
         except kind as problem:
             return problem
         load.acknowledged.append(f"large-{n}")

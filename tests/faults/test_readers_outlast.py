@@ -127,19 +127,19 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
     def lit(count: int) -> bool:
         return all(_numbers(events) == list(range(count)) for events in lamps)
 
-    async with App(mortal.url, handlers=[patient, slow]) as app, app.working(), AsyncExitStack() as stack:
+    async with App(mortal.url, handlers=[patient, slow]) as app, app.workers.background(), AsyncExitStack() as stack:
         run, id = await app.start("patient"), await app.enqueue("slow")
         await app.events.on_kind("lamp.lit", by_kind.append)
         await app.events.on_subject("lamp", by_subject.append)
         readers = [
             asyncio.create_task(_collect(app.events.subscribe(LAMP), subscribed)),
-            asyncio.create_task(_collect(app.follow(run), followed)),
+            asyncio.create_task(_collect(app.runs.follow(run), followed)),
             asyncio.create_task(_collect(app.queues.events("slow"), of_queue)),
             asyncio.create_task(_collect(app.queues.events("slow", shared=True), shared)),
         ]
         ends = [
             asyncio.create_task(end)
-            for end in (app.result(run, timeout=120), app.wait(run), app.job_result(id, timeout=120))
+            for end in (app.result(run, timeout=120), app.runs.wait(run), app.jobs.result(id, timeout=120))
         ]
         command = _command("events", run, "--follow", "--json", "--url", mortal.url)
         printing = await stack.enter_async_context(command)
@@ -161,7 +161,7 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
         }
         await until(lambda: _away(caplog) == away, TEST_TIMEOUT_S)
         assert b"no answer from the store" in await printing.stderr.readline()
-        for late in (anext(app.events.subscribe("nq:global")), app.result(run), app.job_result(id)):
+        for late in (anext(app.events.subscribe("nq:global")), app.result(run), app.jobs.result(id)):
             with pytest.raises(StoreUnavailable):
                 await late
         await mortal.start()
@@ -224,7 +224,7 @@ async def test_a_worker_that_starts_while_the_server_is_away_waits_for_it(mortal
         stopped.terminate()
         assert b"Stopped." in (await stopped.communicate())[1]
         await mortal.start()
-        assert await _insist(lambda: app.job_result(id, timeout=TEST_TIMEOUT_S)) == "Dear Ann"
+        assert await _insist(lambda: app.jobs.result(id, timeout=TEST_TIMEOUT_S)) == "Dear Ann"
         working.terminate()
         said = (await working.communicate())[1]
         assert b"not open yet" not in said
@@ -245,11 +245,11 @@ async def test_an_app_that_has_a_worker_begin_while_the_server_is_away(mortal: M
             await App(mortal.url, handlers=[]).open(patience="100ms")
         other = App(mortal.url, handlers=[])
         opening = asyncio.create_task(other.open(patience=TEST_TIMEOUT_S))
-        async with app.working():
+        async with app.workers.background():
             await mortal.start()
-            assert await _insist(lambda: app.job_result(id, timeout=TEST_TIMEOUT_S)) == "Dear Ann"
+            assert await _insist(lambda: app.jobs.result(id, timeout=TEST_TIMEOUT_S)) == "Dear Ann"
         await opening
-        assert (await other.queues.job(id)).state.value == "completed"
+        assert (await other.jobs.get(id)).state.value == "completed"
         await other.close()
 
 

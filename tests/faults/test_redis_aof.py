@@ -28,7 +28,7 @@ async def _log_of_some_work(folder: Path) -> tuple[Path, str]:
     server = Server(folder, *KEEPS)
     url = server.url()
     try:
-        async with App(url, handlers=worker_flows.HANDLERS, lease=LEASE) as app, app.working(concurrency=20):
+        async with App(url, handlers=worker_flows.HANDLERS, lease=LEASE) as app, app.workers.background(concurrency=20):
             for n in range(36):
                 await app.start(worker_flows.FLOWS[n % 3], {"n": n})
             await until(lambda: _quiet(app), 60)
@@ -49,7 +49,7 @@ async def _problems(log: Path, at: int, db: str, folder: Path, work: bool) -> li
             found = [f"loose: {run}" for run in await app.store.stuck_runs()]
             found += map(str, check(await read_history(app.store, triggers=worker_flows.TRIGGERS, is_finished=False)))
             if work and not found:
-                async with app.working(concurrency=20):
+                async with app.workers.background(concurrency=20):
                     await until(lambda: _quiet(app), 60)
         if work and not found:
             server.kill()

@@ -158,19 +158,19 @@ class Patient:
 async def _out_of_memory_under_work(server: Server, lease: str) -> Patient:
     """Memory runs out while a handler is at work; it ends before there is room again."""
     patient = Patient()
-    async with App(server.url(), handlers=[patient.job()], lease=lease) as app, app.working():
+    async with App(server.url(), handlers=[patient.job()], lease=lease) as app, app.workers.background():
         first = await app.enqueue("parcels", 1)
         await until(lambda: patient.begun, TEST_TIMEOUT_S)
         await asyncio.to_thread(server.command, "CONFIG", "SET", "maxmemory", "1")
         with pytest.raises(StoreFull, match="maxmemory"):
-            await app.enqueue("parcels", 2, id="second")
+            await app.enqueue("parcels", 2, key="second")
         patient.go_on.set()
         with pytest.raises(StoreFull):
-            await app.enqueue("parcels", 2, id="second")
+            await app.enqueue("parcels", 2, key="second")
         await asyncio.to_thread(server.command, "CONFIG", "SET", "maxmemory", "0")
-        assert await app.job_result(first, timeout=TEST_TIMEOUT_S) == 1
-        await app.enqueue("parcels", 2, id="second")
-        assert await app.job_result("second", timeout=TEST_TIMEOUT_S) == 2
+        assert await app.jobs.result(first, timeout=TEST_TIMEOUT_S) == 1
+        await app.enqueue("parcels", 2, key="second")
+        assert await app.jobs.result("second", timeout=TEST_TIMEOUT_S) == 2
     return patient
 
 

@@ -10,11 +10,11 @@ import pytest
 from faultkit import redis_mutants
 from faultkit.config import FULL
 from faultkit.load import run_load
-from faultkit.network_faults import inject_network_faults
+from faultkit.network_faults import inject_network_faults, lose_replies
 from faultkit.proxy import Proxy
 
 from penstock import App
-from penstock.stores.redis import blocking, connection, pubsub
+from penstock.stores.redis import connection, lease_client, pubsub
 from redis_server import Server
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
@@ -33,10 +33,10 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is taken for an answer sooner than in earnest."""
-    monkeypatch.setattr(connection, "SILENCE_SECONDS", 0.3)
-    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.5)
-    monkeypatch.setattr(blocking, "SECONDS", 0.5)
-    monkeypatch.setattr(pubsub, "PING_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "REPLY_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(lease_client, "RENEW_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(pubsub, "PING_INTERVAL_S", 0.2)
 
 
 async def test_lines_that_drop_delay_and_swallow(server: Server, tmp_path: Path, show: Callable[[str], None]) -> None:
@@ -58,11 +58,11 @@ async def _said_while_a_reply_is_swallowed(server: Server) -> int:
 
 
 async def test_what_was_said_once_is_written_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pubsub, "PING_SECONDS", 60)  # so that it is the commit's reply that is swallowed
+    monkeypatch.setattr(pubsub, "PING_INTERVAL_S", 60)  # so that it is the commit's reply that is swallowed
     assert await _said_while_a_reply_is_swallowed(server) == 1
 
 
 async def test_a_unit_that_is_not_recognised_is_noticed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pubsub, "PING_SECONDS", 60)
+    monkeypatch.setattr(pubsub, "PING_INTERVAL_S", 60)
     redis_mutants.repeats_not_recognised(monkeypatch)
     assert await _said_while_a_reply_is_swallowed(server) == 2

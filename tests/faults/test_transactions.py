@@ -53,7 +53,7 @@ async def emitted(app: App) -> list[str]:
 
 async def runs(app: App) -> list[str]:
     found: list[str] = []
-    while page := await app.runs(before=found[-1] if found else None, limit=500):
+    while page := await app.runs.list(before=found[-1] if found else None, limit=500):
         found += [row.id for row in page]
     return found
 
@@ -73,7 +73,7 @@ async def test_orders_in_the_database_of_the_store(tmp_path: Path, show: Show) -
     async def count() -> int:
         return int(await connection.fetchval("SELECT count(*) FROM orders"))
 
-    async with App(url, handlers=[shop]) as app, app.working():
+    async with App(url, handlers=[shop]) as app, app.workers.background():
         for kill in range(KILLS):
             client, before = await Child.start(url, f"client-{kill}", "--orders", url.partition("?")[0]), await count()
             await until(lambda before=before: _has_more(count, before), TEST_TIMEOUT_S)
@@ -93,7 +93,7 @@ async def test_orders_and_relays(backend: Backend, tmp_path: Path, show: Show) -
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("CREATE TABLE orders (id text)")
 
-    async with App(url, handlers=[shop]) as app, app.working():
+    async with App(url, handlers=[shop]) as app, app.workers.background():
         await app.outbox.create(connection)
 
         async def arrived() -> int:

@@ -39,7 +39,7 @@ def shop(broken: dict[str, bool], *, retry: Any = None) -> list[Any]:
 
 
 async def test_three_attempts_make_exactly_one_letter_with_the_whole_story(app: Any, clock: FakeClock) -> None:
-    async with app(*shop({"yes": True}, retry=QUICK), clock=clock) as a, a.working():
+    async with app(*shop({"yes": True}, retry=QUICK), clock=clock) as a, a.workers.background():
         run = await a.start("shop", {"order": 7}, correlation_id="basket-1")
         for attempt in (1, 2):
             row = await a.wait_for_step(run, "charge", "delayed")
@@ -60,15 +60,15 @@ async def test_three_attempts_make_exactly_one_letter_with_the_whole_story(app: 
         assert (letter.run, letter.flow, letter.step, letter.queue) == (run, "shop", "charge", "pay")
         assert letter.correlation_id == "basket-1"
         assert await a.dead_letters.queues() == {"pay-dlq": 1}
-        assert await a.dead_letters.show(letter.original_job_id) == letter
+        assert await a.dead_letters.get(letter.original_job_id) == letter
         failed = await a.events_of(run, "step.failed", "charge")
         assert [e.data["willRetry"] for e in failed] == [True, True, False]
 
 
 async def test_the_letter_reads_in_json_as_the_spec_writes_it(app: Any) -> None:
-    async with app(*shop({"yes": True})) as a, a.working():
+    async with app(*shop({"yes": True})) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", 1)
-        (row,) = await a.queues.jobs("pay-dlq")
+        (row,) = await a.jobs.list("pay-dlq")
         assert row.id == f"{step_job_id(run, 'charge', 1)}.dlq"
         body = json.loads(row.payload)
         assert {"originalJobId", "originalJobName", "originalData", "error", "failedAt", "attemptsMade"} <= set(body)
@@ -80,7 +80,7 @@ async def test_a_permanent_failure_is_a_letter_at_once(app: Any) -> None:
     async def never() -> None:
         raise Permanent("bad address")
 
-    async with app(never) as a, a.working():
+    async with app(never) as a, a.workers.background():
         await a.run_to_end("never")
         (letter,) = await a.list_dead_letters()
         assert (letter.attempts_made, letter.error["code"]) == (1, "permanent")
@@ -99,7 +99,7 @@ async def test_dead_letters_can_be_switched_off_or_go_elsewhere(app: Any) -> Non
     async def loud(input: Any) -> None:
         raise ValueError("heard")
 
-    async with app(quiet, dropped, loud) as a, a.working():
+    async with app(quiet, dropped, loud) as a, a.workers.background():
         heard = await a.enqueue("loud", 1)
         for id in (await a.enqueue("quiet"), await a.enqueue("dropped"), heard):
             await a.wait_for_state(id, "failed")
@@ -116,7 +116,7 @@ async def test_dead_letters_can_be_switched_off_or_go_elsewhere(app: Any) -> Non
 
 async def test_a_redriven_step_completes_its_run(app: Any) -> None:
     broken = {"yes": True}
-    async with app(*shop(broken)) as a, a.working():
+    async with app(*shop(broken)) as a, a.workers.background():
         run, status = await a.run_to_end("shop", "x")
         assert status == "failed"
         broken["yes"] = False
@@ -134,13 +134,13 @@ async def test_a_redriven_step_completes_its_run(app: Any) -> None:
             "step.completed",
             "flow.completed",
         ]
-        view = await a.run(run)
+        view = await a.runs.get(run)
         assert (view.status, view.steps["charge"].status, view.error) == ("completed", "completed", None)
 
 
 async def test_a_letter_can_be_redriven_again_and_again(app: Any) -> None:
     broken = {"yes": True}
-    async with app(*shop(broken)) as a, a.working():
+    async with app(*shop(broken)) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", "x")
         base = step_job_id(run, "charge", 1)
         job = base
@@ -156,9 +156,9 @@ async def test_a_letter_can_be_redriven_again_and_again(app: Any) -> None:
 
 
 async def test_a_letter_can_be_sent_with_another_payload(app: Any) -> None:
-    async with app(*shop({"yes": True})) as a, a.working():
+    async with app(*shop({"yes": True})) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", "bad")
-        await a.dead_letters.redrive(step_job_id(run, "charge", 1), payload="good")
+        await a.dead_letters.redrive(step_job_id(run, "charge", 1), input="good")
         assert await a.result(run, timeout=20) == {"shipped": "good"}
 
 
@@ -171,8 +171,8 @@ async def test_many_letters_by_filter_and_with_edited_payloads(app: Any) -> None
             raise ValueError(f"no server for {input['to']}")
         return input
 
-    async with app(mail, concurrency=50) as a, a.working():
-        ids = await a.enqueue_many("mail", [{"to": "left" if i % 2 else "right", "i": i} for i in range(40)])
+    async with app(mail, concurrency=50) as a, a.workers.background():
+        ids = await a.jobs.enqueue_many("mail", [{"to": "left" if i % 2 else "right", "i": i} for i in range(40)])
         for id in ids:
             await a.wait_for_state(id, "failed")
         limited = await a.dead_letters.redrive_all("mail", limit=3)
@@ -185,7 +185,7 @@ async def test_many_letters_by_filter_and_with_edited_payloads(app: Any) -> None
             await a.wait_for_state(id, "failed")
         done = await a.dead_letters.redrive_all("mail-dlq", change=lambda data: {**data, "fixed": True})
         assert (len(done.sent), done.refused) == (40, {})
-        results = [await a.job_result(id, timeout=20) for id in done.sent.values()]
+        results = [await a.jobs.result(id, timeout=20) for id in done.sent.values()]
         assert sorted(r["i"] for r in results) == list(range(40))
         assert await a.dead_letters.queues() == {}
 
@@ -200,8 +200,8 @@ async def test_racing_redrives_send_each_letter_once(app: Any) -> None:
             raise ValueError("no")
         ran.append(input)
 
-    async with app(mail, concurrency=50) as a, a.working():
-        for id in await a.enqueue_many("mail", range(30)):
+    async with app(mail, concurrency=50) as a, a.workers.background():
+        for id in await a.jobs.enqueue_many("mail", range(30)):
             await a.wait_for_state(id, "failed")
         broken["yes"] = False
         results = await asyncio.gather(*(a.dead_letters.redrive_all("mail") for _ in range(4)))
@@ -218,12 +218,12 @@ async def test_racing_redrives_send_each_letter_once(app: Any) -> None:
 async def test_racing_redrives_of_a_step_over_two_apps(shared: Any) -> None:
     broken = {"yes": True}
     async with shared(*shop(broken)) as a, shared(*shop(broken)) as b:
-        async with a.working():
+        async with a.workers.background():
             runs = [(await a.run_to_end("shop", i))[0] for i in range(5)]
         broken["yes"] = False
         results = await asyncio.gather(*(x.dead_letters.redrive_all("pay") for x in (a, b, a, b)))
         assert sum(len(done.sent) for done in results) == 5
-        async with a.working(), b.working():
+        async with a.workers.background(), b.workers.background():
             for run in runs:
                 assert await a.wait_for_end(run) == "completed"
                 assert len(await a.events_of(run, "step.redriven")) == 1
@@ -245,16 +245,16 @@ async def test_a_letter_of_a_cancelled_run_stays_and_says_why(app: Any) -> None:
     async def slow() -> None:
         await gate.wait()
 
-    async with app(begin, breaks, slow) as a, a.working():
+    async with app(begin, breaks, slow) as a, a.workers.background():
         run = await a.start("two")
         await a.wait_for_step(run, "breaks", "failed")
-        assert await a.cancel(run)
+        assert await a.runs.cancel(run)
         done = await a.dead_letters.redrive(step_job_id(run, "breaks", 1))
         assert done.sent == {}
         ((letter, why),) = done.refused.items()
         assert "cancelled" in why
         assert "start a new run" in why
-        assert await a.dead_letters.show(letter), "nothing is lost"
+        assert await a.dead_letters.get(letter), "nothing is lost"
         assert (await a.kinds(run))[-1] == "flow.cancelled"
 
 
@@ -274,7 +274,7 @@ async def test_a_run_completes_once_its_last_failure_is_redriven(app: Any) -> No
 
         return work
 
-    async with app(begin, side("left"), side("right")) as a, a.working():
+    async with app(begin, side("left"), side("right")) as a, a.workers.background():
         run, status = await a.run_to_end("two")
         assert status == "failed"
         broken["left"] = False
@@ -297,7 +297,7 @@ async def test_a_redriven_step_remembers_its_patches(app: Any) -> None:
             raise ValueError("after counting")
         return total
 
-    async with app(count) as a, a.working():
+    async with app(count) as a, a.workers.background():
         run, _ = await a.run_to_end("counted")
         broken["yes"] = False
         await a.dead_letters.redrive(step_job_id(run, "count", 1))
@@ -305,14 +305,14 @@ async def test_a_redriven_step_remembers_its_patches(app: Any) -> None:
 
 
 async def test_discarding_and_asking_for_what_is_not_there(app: Any) -> None:
-    async with app(*shop({"yes": True})) as a, a.working():
+    async with app(*shop({"yes": True})) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", 1)
         letter = f"{step_job_id(run, 'charge', 1)}.dlq"
         assert await a.dead_letters.discard(letter)
         with pytest.raises(UnknownJob, match="dead letter"):
-            await a.dead_letters.show(letter)
+            await a.dead_letters.get(letter)
         with pytest.raises(UnknownJob):
             await a.dead_letters.redrive("nothing")
-        impostor = await a.enqueue("pay", {"not": "a letter"}, id="impostor.dlq", delay="1h")
+        impostor = await a.enqueue("pay", {"not": "a letter"}, key="impostor.dlq", delay="1h")
         with pytest.raises(PenstockError, match="not a dead letter"):
-            await a.dead_letters.show(impostor)
+            await a.dead_letters.get(impostor)

@@ -42,7 +42,7 @@ def failing(error: Any, *, retry: Any = 3, times: int = 99) -> Any:
 
 async def test_a_step_is_tried_again_and_says_so_as_the_spec_wants(app: Any, clock: FakeClock) -> None:
     policy = {"attempts": 3, "backoff": STEADY}
-    async with app(failing(NetworkError("no line"), retry=policy, times=2), clock=clock) as a, a.working():
+    async with app(failing(NetworkError("no line"), retry=policy, times=2), clock=clock) as a, a.workers.background():
         run = await a.start("retried")
         start = clock.now_ms()
         await a.wait_for_step(run, "work", "delayed")
@@ -142,7 +142,7 @@ async def retried_in(a: Any, run: str) -> int | None:
 async def test_whether_and_when_an_error_is_tried_again(
     memory: Any, clock: FakeClock, error: Any, policy: Any, wait: int | None
 ) -> None:
-    async with memory(failing(error, retry=policy), clock=clock) as a, a.working():
+    async with memory(failing(error, retry=policy), clock=clock) as a, a.workers.background():
         run = await a.start("retried")
         assert await retried_in(a, run) == wait
         if wait is None:
@@ -151,7 +151,7 @@ async def test_whether_and_when_an_error_is_tried_again(
 
 async def test_jitter_keeps_half_of_the_wait(memory: Any, clock: FakeClock) -> None:
     work = failing(ValueError("x"), retry={"attempts": 2, "backoff": {"type": "fixed", "delayMs": 10_000}})
-    async with memory(work, clock=clock) as a, a.working():
+    async with memory(work, clock=clock) as a, a.workers.background():
         runs = [await a.start("retried") for _ in range(20)]
         waits = [await retried_in(a, run) for run in runs]
         assert all(wait is not None and 5000 <= wait <= 10_000 for wait in waits)
@@ -160,7 +160,7 @@ async def test_jitter_keeps_half_of_the_wait(memory: Any, clock: FakeClock) -> N
 
 async def test_a_backoff_has_a_cap(memory: Any, clock: FakeClock) -> None:
     policy = {"attempts": 9, "backoff": {**STEADY, "maxDelayMs": 3000}}
-    async with memory(failing(ValueError("x"), retry=policy), clock=clock) as a, a.working():
+    async with memory(failing(ValueError("x"), retry=policy), clock=clock) as a, a.workers.background():
         run = await a.start("retried")
         waits = []
         for attempt in range(1, 6):
@@ -183,7 +183,7 @@ async def test_what_a_failed_attempt_emitted_never_happened(app: Any) -> None:
     async def hear(input: int) -> int:
         return input
 
-    async with app(begin, hear) as a, a.working():
+    async with app(begin, hear) as a, a.workers.background():
         run = await a.start("clean")
         await a.wait_for_end(run)
         assert [e.data for e in await a.events_of(run, "said")] == [2]
@@ -254,7 +254,7 @@ async def test_whatever_a_handler_raises_is_its_failure_and_nobody_elses(memory:
     async def fine() -> str:
         return "fine"
 
-    async with memory(work, fine) as a, a.working():
+    async with memory(work, fine) as a, a.workers.background():
         run, status = await a.run_to_end("odd")
         assert status == "failed"
         failed = (await a.events_of(run, "step.failed"))[0]
@@ -273,7 +273,7 @@ async def test_an_error_carries_the_callers_stack_only(memory: Any) -> None:
     async def work() -> None:
         deep()
 
-    async with memory(work) as a, a.working():
+    async with memory(work) as a, a.workers.background():
         run, _ = await a.run_to_end("stack")
         stack = (await a.events_of(run, "step.failed"))[0].data["stack"]
         assert "in deep" in stack
@@ -295,7 +295,7 @@ async def test_a_stack_is_kept_wherever_the_caller_keeps_their_code(memory: Any,
     async def work() -> None:
         scope["breaks"]()
 
-    async with memory(work) as a, a.working():
+    async with memory(work) as a, a.workers.background():
         run, _ = await a.run_to_end("placed")
         assert "in breaks" in (await a.events_of(run, "step.failed"))[0].data["stack"]
 
@@ -305,7 +305,7 @@ async def test_a_long_error_is_cut(memory: Any) -> None:
     async def work() -> None:
         raise ValueError("x" * 1_000_000)
 
-    async with memory(work) as a, a.working():
+    async with memory(work) as a, a.workers.background():
         run, status = await a.run_to_end("long")
         assert status == "failed"
         assert len((await a.events_of(run, "step.failed"))[0].data["error"]) == 2000
@@ -319,9 +319,9 @@ async def test_a_long_error_is_cut(memory: Any) -> None:
     ],
 )
 async def test_a_retry_that_is_asked_for_in_vain_says_why(attempts: int, says: str, app: Any, clock: FakeClock) -> None:
-    async with app(failing(Retry("later", after="0s"), retry=attempts), clock=clock) as a, a.working():
+    async with app(failing(Retry("later", after="0s"), retry=attempts), clock=clock) as a, a.workers.background():
         run = await a.start("retried")
-        await a.wait(run, timeout=20)
+        await a.runs.wait(run, timeout=20)
         told = [
             event.data["error"] for event in await a.events.read_all(f"nq:flow:{run}") if event.kind == "step.failed"
         ]

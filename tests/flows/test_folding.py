@@ -118,14 +118,14 @@ def test_any_run_folds(steps: list[Plan], said: list[str], cancel: bool, redrive
 
 async def run_and_fold(steps: list[Plan], said: list[str], cancel: bool, redrive: bool) -> None:
     handlers = [begin, undo, *(handler(number, plan) for number, plan in enumerate(steps))]
-    async with App(":memory:", handlers=handlers) as app, app.working():
+    async with App(":memory:", handlers=handlers) as app, app.workers.background():
         run = await app.start("any", said)
         if cancel:
-            await app.cancel(run)
-        await app.wait(run, timeout=20)
+            await app.runs.cancel(run)
+        await app.runs.wait(run, timeout=20)
         if redrive:
             await app.dead_letters.redrive_all("default")
-            await app.wait(run, timeout=20)
+            await app.runs.wait(run, timeout=20)
         events = await app.events.read_all(f"nq:flow:{run}")
         row = await app.store.run(run)
         assert row is not None

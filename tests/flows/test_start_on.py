@@ -23,7 +23,7 @@ def starting(start_on: Any, name: str = "big") -> Any:
 
 async def results(app: Any, name: str = "big") -> list[Any]:
     await app.settle()
-    return [(await app.run(row.id)).result for row in reversed(await app.runs(flow=name))]
+    return [(await app.runs.get(row.id)).result for row in reversed(await app.runs.list(flow=name))]
 
 
 async def test_one_run_for_each_event_that_fits(kit: Any) -> None:
@@ -86,7 +86,7 @@ async def test_a_broken_function_keeps_nobody_else_from_the_event(kit: Any) -> N
         await app.settle()
         await app.emit("bang", 1)
         await app.settle()
-        assert (await app.run(run)).result == 1
+        assert (await app.runs.get(run)).result == 1
         assert await results(app, "other") == [1]
         assert await results(app, "big") == []
 

@@ -50,8 +50,8 @@ DECORATED = {
     "an empty step": ('@flow("f", step="")', "'' cannot be used as name: use letters, digits"),
     "attempts": ('@job(retry=RetryPolicy(attempts="x"))', "Expected `int`, got `str` - at `$.attempts`"),
     "dead_letter_queue": ('@job(queue="dl", dead_letter_queue=7)', "7 cannot be used as dead_letter_queue: use let"),
-    "idempotency_key": ('@flow("f", idempotency_key=5)', 'idempotency_key is 5: write "auto"'),
-    "a key's path": ('@job(idempotency_key="order.id")', "idempotency_key is 'order.id': write \"auto\""),
+    "idempotency_key": ('@flow("f", key=5)', 'idempotency_key is 5: write "auto"'),
+    "a key's path": ('@job(key="order.id")', "idempotency_key is 'order.id': write \"auto\""),
     "rate_key": ('@job(rate_limit="5/1s", rate_key=5)', "rate_key is 5: write a path in the payload"),
     "max": ('@job(rate_limit={"max": "5", "duration": "1s"})', "'5' is not a whole number"),
     "durationMs": ('@job(rate_limit={"max": 5, "durationMs": "1s"})', "'1s' is not a whole number"),
@@ -123,11 +123,11 @@ def key(order: Any) -> str:
     return str(order["id"])
 
 
-@flow("keyed", idempotency_key=key)
+@flow("keyed", key=key)
 async def keyed(order: Any) -> None: ...
 
 
-@job(queue="mail", idempotency_key=key)
+@job(queue="mail", key=key)
 async def mail(order: Any) -> None: ...
 
 

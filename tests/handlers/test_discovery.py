@@ -90,7 +90,7 @@ def codes(app: Any) -> list[str]:
 
 async def test_the_flow_of_the_first_spec_runs_as_it_is_written(app: Any, write: Write) -> None:
     folder = write(image__resize=RESIZE, image__thumbnail=THUMBNAIL)
-    async with app(dir=folder) as a, a.working():
+    async with app(dir=folder) as a, a.workers.background():
         assert codes(a) == []
         run = await a.start("image-pipeline", {"url": "http://x"})
         assert await a.result(run, timeout=20) == {"ok": True}
@@ -108,10 +108,10 @@ async def test_the_flow_of_the_first_spec_runs_as_it_is_written(app: Any, write:
 
 
 async def test_a_plain_worker_of_the_first_spec_runs_as_it_is_written(app: Any, write: Write) -> None:
-    async with app(dir=write(image__convert=PLAIN)) as a, a.working():
+    async with app(dir=write(image__convert=PLAIN)) as a, a.workers.background():
         id = await a.enqueue("image-convert", {"url": "x", "width": 3})
-        assert await a.job_result(id, timeout=20) == {"ok": True, "result": {"url": "..."}}
-        row = await a.queues.job(id)
+        assert await a.jobs.result(id, timeout=20) == {"ok": True, "result": {"url": "..."}}
+        row = await a.jobs.get(id)
         assert row.progress == b"50"
         assert "log" in [e.kind for e in await a.job_events("image-convert")]
 
@@ -184,7 +184,7 @@ async def test_triggers_beside_the_flow_make_a_step_too(memory: Any, write: Writ
             second="config = {'triggers': ['go']}\ndef handle(): return 'second'",
         )
     )
-    async with app as a, a.working():
+    async with app as a, a.workers.background():
         assert codes(a) == []
         assert await a.run_for_result("f") == "second"
 
@@ -286,7 +286,7 @@ async def test_one_bad_file_does_not_stop_the_others(app: Any, write: Write) -> 
         raises="def handle(): ...\n\n\n1 / 0\n",
         exits="import sys\nsys.exit(3)\n",
     )
-    async with app(dir=folder) as a, a.working():
+    async with app(dir=folder) as a, a.workers.background():
         problems = {Path(p.file).stem: p for p in a.registry.problems}
         assert {name: (p.code, p.line) for name, p in problems.items()} == {
             "syntax": ("import_failed", 2),
@@ -297,7 +297,7 @@ async def test_one_bad_file_does_not_stop_the_others(app: Any, write: Write) -> 
         assert "SyntaxError" in problems["syntax"].message
         assert "no_such_module_anywhere" in problems["missing"].message
         assert str(problems["raises"]).startswith(f"{folder}/raises.py:4: ")
-        assert await a.job_result(await a.enqueue("good"), timeout=20) == "good"
+        assert await a.jobs.result(await a.enqueue("good"), timeout=20) == "good"
 
 
 def test_an_error_in_a_neighbour_names_the_line_that_imported_it(memory: Any, write: Write) -> None:
@@ -519,7 +519,7 @@ def test_the_registry_is_json_and_shaped_as_the_spec_has_it(memory: Any, write: 
 
 
 def test_the_registry_holds_no_functions_and_no_secrets(memory: Any) -> None:
-    @flow("f", emits=["x"], idempotency_key=lambda i: "secret", input_schema={"type": "object"})
+    @flow("f", emits=["x"], key=lambda i: "secret", input_schema={"type": "object"})
     async def begin() -> None: ...
 
     @step(on="x", when=lambda e: True, map=lambda e: e.data)

@@ -54,7 +54,7 @@ async def test_a_good_input_arrives_as_what_was_declared(app: Any, schema: Any) 
     async def typed(input: Any) -> list[Any]:
         return [type(input).__name__, id_of(input)]
 
-    async with app(typed) as a, a.working():
+    async with app(typed) as a, a.workers.background():
         name = "dict" if isinstance(schema, dict) or schema is DictOrder else schema.__name__
         assert await a.run_for_result("typed", {"id": 7}) == [name, 7]
 
@@ -68,7 +68,7 @@ async def test_a_bad_input_is_refused_at_the_door(memory: Any, schema: Any, bad:
     async with memory(typed) as a:
         with pytest.raises(SchemaViolation, match="the input of typed"):
             await a.start("typed", bad)
-        assert await a.runs() == []
+        assert await a.runs.list() == []
 
 
 @every_schema
@@ -83,7 +83,7 @@ async def test_a_bad_input_from_an_event_fails_the_step_for_good(app: Any, schem
     async def typed(input: Any) -> None:
         ran.append(input)
 
-    async with app(begin, typed) as a, a.working():
+    async with app(begin, typed) as a, a.workers.background():
         run, status = await a.run_to_end("typed", {"id": "seven"})
         assert (status, ran) == ("failed", [])
         told = [(e.kind, e.step) for e in await a.stream(run) if e.step == "typed"]
@@ -104,7 +104,7 @@ async def test_a_bad_result_is_a_permanent_failure(app: Any, schema: Any) -> Non
         ctx.emit("after")
         return input
 
-    async with app(typed) as a, a.working():
+    async with app(typed) as a, a.workers.background():
         assert await a.run_for_result("typed", {"id": 1}) == {"id": 1}
         run, status = await a.run_to_end("typed", {"id": None})
         assert status == "failed"
@@ -119,7 +119,7 @@ async def test_a_bad_event_is_a_permanent_failure(app: Any, schema: Any) -> None
         ctx.emit("free", "anything")
         ctx.emit("order.made", input)
 
-    async with app(typed) as a, a.working():
+    async with app(typed) as a, a.workers.background():
         run, status = await a.run_to_end("typed", {"id": 7})
         assert status == "completed"
         assert (await a.events_of(run, "order.made"))[0].data == {"id": 7}
@@ -154,7 +154,7 @@ async def test_whatever_an_event_is_made_of_its_json_is_checked(memory: Any, sch
         ctx.emit("order.made", value)
         return value
 
-    async with memory(typed) as a, a.working():
+    async with memory(typed) as a, a.workers.background():
         run = await a.start("typed")
         assert await a.result(run, timeout=20) == {"id": 7, "name": "?"}
         assert (await a.events_of(run, "order.made"))[0].data == {"id": 7, "name": "?"}
@@ -177,7 +177,7 @@ async def test_an_annotation_is_a_schema(app: Any) -> None:
     async def end(order: ModelOrder) -> ModelOrder:
         return order
 
-    async with app(begin, middle, typed_dict, end) as a, a.working():
+    async with app(begin, middle, typed_dict, end) as a, a.workers.background():
         assert await a.run_for_result("struct", {"id": 3}) == {"id": 3, "name": "?"}
         with pytest.raises(SchemaViolation):
             await a.start("struct", {"id": "x"})
@@ -188,15 +188,15 @@ async def test_plain_annotations_are_not_schemas(memory: Any) -> None:
     async def plain(input: int) -> Any:
         return input
 
-    async with memory(plain) as a, a.working():
-        assert await a.job_result(await a.enqueue("plain", "not a number"), timeout=20) == "not a number"
+    async with memory(plain) as a, a.workers.background():
+        assert await a.jobs.result(await a.enqueue("plain", "not a number"), timeout=20) == "not a number"
 
 
 async def test_a_bad_payload_of_a_job_the_producer_did_not_know(shared: Any) -> None:
     @job(queue="typed", input_schema=JSON_ORDER, retry=5)
     async def typed() -> None: ...
 
-    async with shared() as producer, shared(typed) as worker, worker.working():
+    async with shared() as producer, shared(typed) as worker, worker.workers.background():
         id = await producer.enqueue("typed", {"id": "x"})
         row = await worker.wait_for_state(id, "failed")
         assert row.attempt == 1
@@ -225,7 +225,7 @@ async def test_a_result_that_cannot_be_kept_is_a_permanent_failure(memory: Any, 
     def fine() -> str:
         return "fine"
 
-    async with memory(odd, fine) as a, a.working():
+    async with memory(odd, fine) as a, a.workers.background():
         run, status = await a.run_to_end("odd")
         assert status == "failed"
         failed = (await a.events_of(run, "step.failed"))[0].data

@@ -60,7 +60,7 @@ async def test_node_keeps_of_our_jobs_what_we_said(node: Any, place: str) -> Non
 
 
 async def test_we_keep_of_nodes_jobs_what_it_said(node: Any, place: str) -> None:
-    async with App(place, handlers=[talk]) as app, app.working():
+    async with App(place, handlers=[talk]) as app, app.workers.background():
         await node.ask("events", queue=QUEUE)
         for opts, left in (({"removeOnComplete": True}, 0), ({"removeOnComplete": {"count": 1}}, 1), ({}, 2)):
             id = await node.ask("add", queue=QUEUE, name="send", data=1, opts=opts)
@@ -93,12 +93,12 @@ async def test_a_key_that_node_holds_is_held_here(node: Any, place: str) -> None
         held = {"deduplication": {"id": "ada"}}
         first = await node.ask("add", queue=QUEUE, name="send", data=1, opts=held)
         assert await app.enqueue(QUEUE, 2, dedupe="ada") == first
-        async with app.working():
+        async with app.workers.background():
             await node.job_in(QUEUE, first, "completed")
         assert await node.ask("dedupe", queue=QUEUE, key="ada") is None
         timed = {"deduplication": {"id": "bob", "ttl": 60_000}}
         second = await node.ask("add", queue=QUEUE, name="send", data=1, opts=timed)
-        async with app.working():
+        async with app.workers.background():
             await node.job_in(QUEUE, second, "completed")
         assert await app.enqueue(QUEUE, 2, dedupe="bob", dedupe_ttl="1m") == second
 
@@ -112,7 +112,7 @@ async def test_a_queue_that_we_hold_is_held_in_node(node: Any, place: str) -> No
         raise RateLimited("1m")
 
     async with App(place, handlers=[call]) as app:
-        async with app.working():
+        async with app.workers.background():
             id = await app.enqueue(QUEUE, 1)
             await until(lambda: node.ask("held", queue=QUEUE), 30)
             found = await node.job_in(QUEUE, id, "waiting")
@@ -123,7 +123,7 @@ async def test_a_queue_that_we_hold_is_held_in_node(node: Any, place: str) -> No
 async def test_a_queue_that_node_holds_is_held_here(node: Any, place: str) -> None:
     async with App(place, handlers=[talk]) as app:
         await node.ask("hold", queue=QUEUE, ms=60_000)
-        async with app.working():
+        async with app.workers.background():
             id = await app.enqueue(QUEUE, 1)
             await app.store.claim(_ask())
             assert (await app.store.job(id)).state is JobState.WAITING  # type: ignore[union-attr]
@@ -140,9 +140,9 @@ async def test_a_limit_is_shared_with_a_worker_in_node(node: Any, place: str) ->
         return "ours"
 
     async with App(place, handlers=[ours]) as app:
-        await app.enqueue_many(QUEUE, range(30))
+        await app.jobs.enqueue_many(QUEUE, range(30))
         await node.ask("work", queue=QUEUE, limiter={"max": 5, "duration": 60_000})
-        async with app.working():
+        async with app.workers.background():
 
             async def spent() -> bool:
                 return bool((await node.ask("counts", queue=QUEUE))["completed"] >= 5)
@@ -167,7 +167,7 @@ async def test_node_shows_how_our_jobs_are_tried_and_how_they_failed(node: Any, 
         id = await app.enqueue(QUEUE, "nobody")
         opts = (await node.ask("job", queue=QUEUE, id=id))["opts"]
         assert (opts["attempts"], opts["backoff"]) == (2, {"type": "fixed", "delay": 10})
-        async with app.working():
+        async with app.workers.background():
             failed = await node.job_in(QUEUE, id, "failed")
         assert (failed["attemptsMade"], failed["failedReason"]) == (2, "no such address")
         assert len(failed["stacktrace"]) == 2
@@ -187,9 +187,9 @@ async def test_node_tries_our_job_as_often_as_we_would(node: Any, place: str) ->
 
 
 async def test_metrics_count_what_we_did(node: Any, place: str) -> None:
-    async with App(place, handlers=[talk]) as app, app.working():
+    async with App(place, handlers=[talk]) as app, app.workers.background():
         for n in range(3):
-            await app.job_result(await app.enqueue(QUEUE, n))
+            await app.jobs.result(await app.enqueue(QUEUE, n))
         bad = await app.enqueue(QUEUE, "nobody")
         await _done(app, bad, JobState.FAILED)
         assert [await node.ask("metrics", queue=QUEUE, of=of) for of in ("completed", "failed")] == [3, 1]

@@ -35,7 +35,7 @@ async def _state(app: App, id: str, state: JobState) -> Any:
 async def test_a_worker_in_node_does_our_jobs(node: Any, place: str) -> None:
     async with App(place, handlers=[send]) as app:
         await node.ask("work", queue="mail")
-        id = await app.enqueue("mail", PAYLOAD, id="letter-1")
+        id = await app.enqueue("mail", PAYLOAD, key="letter-1")
         row = await _state(app, id, JobState.COMPLETED)
         found = await node.ask("job", queue="mail", id=id)
         assert found["returnvalue"]["by"] == "node"
@@ -46,8 +46,8 @@ async def test_a_worker_in_node_does_our_jobs(node: Any, place: str) -> None:
 async def test_a_delayed_and_a_prioritized_job_reach_a_worker_in_node(node: Any, place: str) -> None:
     async with App(place, handlers=[send]) as app:
         await node.ask("work", queue="mail")
-        await app.enqueue("mail", 1, id="later", delay="300ms")
-        await app.enqueue("mail", 2, id="second", priority=7)
+        await app.enqueue("mail", 1, key="later", delay="300ms")
+        await app.enqueue("mail", 2, key="second", priority=7)
         for id in ("later", "second"):
             await _state(app, id, JobState.COMPLETED)
 
@@ -55,7 +55,7 @@ async def test_a_delayed_and_a_prioritized_job_reach_a_worker_in_node(node: Any,
 async def test_we_do_the_jobs_of_a_producer_in_node(node: Any, place: str) -> None:
     async with App(place, handlers=[send]) as app:
         await node.ask("events", queue="mail")
-        async with app.working():
+        async with app.workers.background():
             for opts in ({}, {"jobId": "mine"}, {"priority": 3}, {"delay": 200}):
                 id = await node.ask("add", queue="mail", name="send", data=PAYLOAD, opts=opts)
                 done = await node.job_in("mail", id, "completed")
@@ -67,7 +67,7 @@ async def test_we_do_the_jobs_of_a_producer_in_node(node: Any, place: str) -> No
 async def test_a_failure_is_seen_in_node(node: Any, place: str) -> None:
     async with App(place, handlers=[send]) as app:
         await node.ask("events", queue="mail")
-        async with app.working():
+        async with app.workers.background():
             id = await node.ask("add", queue="mail", name="send", data="fail")
             failed = await node.job_in("mail", id, "failed")
             assert "no such letter" in failed["failedReason"]
@@ -77,10 +77,10 @@ async def test_a_failure_is_seen_in_node(node: Any, place: str) -> None:
 async def test_node_sees_our_jobs_come_and_go(node: Any, place: str) -> None:
     async with App(place, handlers=[send]) as app:
         await node.ask("events", queue="mail")
-        id = await app.enqueue("mail", 1, id="letter-1")
+        id = await app.enqueue("mail", 1, key="letter-1")
         assert (await node.ask("job", queue="mail", id=id))["state"] == "waiting"
         assert (await node.ask("counts", queue="mail"))["waiting"] == 1
-        async with app.working():
+        async with app.workers.background():
             await _state(app, id, JobState.COMPLETED)
         for event in ("added", "waiting", "active", "completed"):
             await node.hears(event, id)
@@ -89,7 +89,7 @@ async def test_node_sees_our_jobs_come_and_go(node: Any, place: str) -> None:
 async def test_pausing_goes_both_ways(node: Any, place: str) -> None:
     async with App(place, handlers=[send]) as app:
         await node.ask("pause", queue="mail")
-        id = await app.enqueue("mail", 1, id="letter-1")
+        id = await app.enqueue("mail", 1, key="letter-1")
         store = app.store
         ask = ClaimRequest((QueueDemand("mail", 1),), 30_000, "w1")
         assert (await store.claim(ask)).claims == []
@@ -111,7 +111,7 @@ async def test_a_parent_in_node_with_children_done_by_us(node: Any, place: str) 
         tree = {"name": "all", "queueName": "parents", "data": {}, "children": children}
         parent = await node.ask("flow", tree=tree)
         assert (await node.ask("job", queue="parents", id=parent))["state"] == "waiting-children"
-        async with app.working():
+        async with app.workers.background():
             await node.job_in("parents", parent, "completed")
         values = (await node.ask("children", queue="parents", id=parent)).values()
         assert sorted(value["sent"] for value in values) == [1, 2]
@@ -122,7 +122,7 @@ async def test_a_parent_done_by_us_with_children_in_node(node: Any, place: str) 
         children = [{"name": "any", "queueName": "others", "data": n} for n in (1, 2)]
         tree = {"name": "send", "queueName": "mail", "data": "all", "children": children}
         parent = await node.ask("flow", tree=tree)
-        async with app.working():
+        async with app.workers.background():
             await node.ask("work", queue="others")
             assert (await node.job_in("mail", parent, "completed"))["returnvalue"] == {"sent": "all"}
 
@@ -131,7 +131,7 @@ async def test_a_parent_done_by_us_with_children_in_node(node: Any, place: str) 
 async def test_a_scheduler_in_node_goes_on_when_we_do_its_jobs(node: Any, place: str, when: dict[str, Any]) -> None:
     async with App(place, handlers=[send]) as app:
         await node.ask("events", queue="mail")
-        async with app.working():
+        async with app.workers.background():
             first = await node.ask("schedule", queue="mail", id="often", when=when, name="send", data="tick")
             assert (await node.job_in("mail", first, "completed"))["returnvalue"] == {"sent": "tick"}
             done = lambda: [one["jobId"] for one in node.heard if one["event"] == "completed"]  # noqa: E731

@@ -77,12 +77,12 @@ async def _created(boss: Any, queue: str, **options: Any) -> str:
 async def test_a_job_of_node_starts_a_run_once(boss: Any, queue: str, url: str) -> None:
     await _created(boss, queue)
     bridge = PgBoss(boss_url(), consume={queue: order}, **QUICK)
-    async with App(url, handlers=[order], bridges=[bridge]) as app, app.working():
+    async with App(url, handlers=[order], bridges=[bridge]) as app, app.workers.background():
         id = await boss.ask("send", queue=queue, data=PAYLOAD)
         done = await _job_in(boss, queue, id, "completed")
         assert done["retryCount"] == 0
         assert await app.result(id, timeout=20) == PAYLOAD
-        assert [row.id for row in await app.runs()] == [id]
+        assert [row.id for row in await app.runs.list()] == [id]
 
 
 async def test_a_job_of_node_tells_of_an_event_or_becomes_a_job(boss: Any, queue: str, url: str) -> None:
@@ -90,13 +90,13 @@ async def test_a_job_of_node_tells_of_an_event_or_becomes_a_job(boss: Any, queue
     await _created(boss, queue)
     await _created(boss, other)
     bridge = PgBoss(boss_url(), consume={queue: EmitEvent("order.paid"), other: AddJob("mail")}, **QUICK)
-    async with App(url, handlers=[mail], bridges=[bridge]) as app, app.working():
+    async with App(url, handlers=[mail], bridges=[bridge]) as app, app.workers.background():
         told = await boss.ask("send", queue=queue, data={"order": 7})
         added = await boss.ask("send", queue=other, data=None)
         await _job_in(boss, queue, told, "completed")
         await _job_in(boss, other, added, "completed")
         assert [e.data for e in await app.events.read("nq:global") if e.kind == "order.paid"] == [{"order": 7}]
-        assert await app.job_result(added, timeout=20) == {"sent": None}
+        assert await app.jobs.result(added, timeout=20) == {"sent": None}
 
 
 async def test_a_function_is_called_and_its_result_is_kept(boss: Any, queue: str) -> None:
@@ -107,7 +107,7 @@ async def test_a_function_is_called_and_its_result_is_kept(boss: Any, queue: str
         seen.append(message)
         return ["done"]
 
-    async with calling(handle, queue) as app, app.working():
+    async with calling(handle, queue) as app, app.workers.background():
         id = await boss.ask("send", queue=queue, data=PAYLOAD, options={"priority": 5})
         assert (await _job_in(boss, queue, id, "completed"))["output"] == {"value": ["done"]}
     assert seen == [Message(id, queue, PAYLOAD, 1)]
@@ -119,7 +119,7 @@ async def test_who_takes_too_long_is_told_so(boss: Any, queue: str) -> None:
     async def handle(_: Message) -> None:
         await asyncio.Event().wait()
 
-    async with calling(handle, queue) as app, app.working():
+    async with calling(handle, queue) as app, app.workers.background():
         id = await boss.ask("send", queue=queue)
         output = (await _job_in(boss, queue, id, "failed"))["output"]
     assert output == {"name": "AttemptTimeout", "message": "it took longer than its queue's expireInSeconds, 1 s"}
@@ -133,7 +133,7 @@ async def test_a_failure_is_tried_again_and_then_a_dead_letter(boss: Any, queue:
         attempts.append(message.attempt)
         raise OSError(f"no luck {message.attempt}")
 
-    async with calling(handle, queue) as app, app.working():
+    async with calling(handle, queue) as app, app.workers.background():
         id = await boss.ask("send", queue=queue, data={"order": 7})
         failed = await _job_in(boss, queue, id, "failed")
     assert attempts == [1, 2, 3]
@@ -152,12 +152,12 @@ async def test_a_failure_is_tried_again_and_then_a_dead_letter(boss: Any, queue:
 async def test_what_will_never_do_is_not_tried_again(boss: Any, queue: str, url: str) -> None:
     dead = await _created(boss, queue, retryLimit=5)
     bridge = PgBoss(boss_url(), consume={queue: StartFlow("order")}, **QUICK)
-    async with App(url, handlers=[order], bridges=[bridge]) as app, app.working():
+    async with App(url, handlers=[order], bridges=[bridge]) as app, app.workers.background():
         id = await boss.ask("send", queue=queue, data={"n": 2.0**60})  # no integer of ours
         failed = await _job_in(boss, queue, id, "failed")
         assert "2^53" in failed["output"]["message"] or "integer" in failed["output"]["message"]
         assert len(await boss.ask("jobs", queue=dead)) == 1
-        assert await app.runs() == []
+        assert await app.runs.list() == []
 
 
 async def test_node_does_what_we_send(boss: Any, queue: str) -> None:
@@ -215,14 +215,14 @@ async def test_events_of_ours_become_jobs_once(boss: Any, queue: str, url: str) 
         url, handlers=[order], bridges=[PgBoss(boss_url(), produce={"order.done": queue}, **QUICK)]
     )
     async with make() as app:
-        async with app.working():
+        async with app.workers.background():
             await app.start(order, {"n": 1})
             await until(lambda: boss.ask("jobs", queue=queue), 30)
         await app.start(order, {"n": 2})
     async with make() as app:
         # As after a crash before the place was remembered: all of it is read, and sent, again.
         await app.state.set("pgboss/pgboss/relayed", "")
-        async with app.working():
+        async with app.workers.background():
             await until(lambda: _at_least(boss, queue, 2), 30)
             await until(lambda: _caught_up(app), 30)
             found = await boss.ask("jobs", queue=queue)
@@ -256,11 +256,17 @@ async def test_a_crash_between_the_run_and_the_completion_leaves_neither(
     monkeypatch.setattr(Queues, "complete", crash)
     monkeypatch.setattr(consuming, "AFTER_TROUBLE", 3600)
     url = postgres_server.url()
-    async with App(url, handlers=[order], bridges=[PgBoss(consume={queue: order}, **QUICK)]) as app, app.working():
+    async with (
+        App(url, handlers=[order], bridges=[PgBoss(consume={queue: order}, **QUICK)]) as app,
+        app.workers.background(),
+    ):
         await crashed.wait()
         assert (await boss.ask("job", queue=queue, id=id))["state"] == "created"
-        assert await app.runs() == []
-    async with App(url, handlers=[order], bridges=[PgBoss(consume={queue: order}, **QUICK)]) as app, app.working():
+        assert await app.runs.list() == []
+    async with (
+        App(url, handlers=[order], bridges=[PgBoss(consume={queue: order}, **QUICK)]) as app,
+        app.workers.background(),
+    ):
         assert (await _job_in(boss, queue, id, "completed"))["retryCount"] == 0
         assert await app.result(id, timeout=20) == {"n": 1}
 
@@ -276,7 +282,7 @@ async def test_a_job_that_was_given_to_another_is_not_ended_by_us(boss: Any, que
 
     async with calling(handle, queue) as app:
         id = await boss.ask("send", queue=queue, data=1)
-        async with app.working():
+        async with app.workers.background():
             await begun.wait()
             # Its time was up, and a worker of pg-boss has it now.
             postgres_server.server().do(
@@ -298,7 +304,7 @@ async def test_a_worker_that_stops_gives_its_job_back(boss: Any, queue: str) -> 
 
     async with calling(handle, queue) as app:
         id = await boss.ask("send", queue=queue, data=1)
-        async with app.working():
+        async with app.workers.background():
             await begun.wait()
         found = await boss.ask("job", queue=queue, id=id)
     assert (found["state"], found["retryCount"]) == ("created", 0)
@@ -314,7 +320,7 @@ async def test_what_a_dead_worker_left_is_taken_again(boss: Any, queue: str) -> 
     async def handle(message: Message) -> int:
         return message.attempt
 
-    async with calling(handle, queue) as app, app.working():
+    async with calling(handle, queue) as app, app.workers.background():
         assert (await _job_in(boss, queue, id, "completed"))["output"] == {"value": 2}
 
 
@@ -326,7 +332,7 @@ async def test_permanent_goes_to_the_dead_letters_at_once(boss: Any, queue: str)
 
     async with calling(handle, queue) as app:
         id = await boss.ask("send", queue=queue, data=1)
-        async with app.working():
+        async with app.workers.background():
             assert (await _job_in(boss, queue, id, "failed"))["retryCount"] == 0
     assert len(await boss.ask("jobs", queue=dead)) == 1
 
@@ -343,7 +349,7 @@ async def test_a_policy_with_one_of_a_key_is_kept(boss: Any, queue: str) -> None
 
     async with calling(handle, queue) as app:
         first = await boss.ask("send", queue=queue, data=1, options={"singletonKey": "k"})
-        async with app.working():
+        async with app.workers.background():
             await begun.wait()
             postgres_server.server().do(
                 "INSERT INTO pgboss.job (name, data, state, policy, singleton_key, start_after) "
@@ -412,7 +418,7 @@ async def test_cut_connections_lose_no_job_and_start_no_run_twice(
     named = "application_name=bridge"
     bridge = PgBoss(f"{boss_url()}?{named}", consume={queue: order}, concurrency=2, **QUICK)
     ours = f"{url}&{named}" if url.startswith("postgresql") else url
-    async with App(ours, handlers=[order], bridges=[bridge]) as app, app.working():
+    async with App(ours, handlers=[order], bridges=[bridge]) as app, app.workers.background():
         sent = set()
         for n in range(CUTS * 4):
             sent.add(await boss.ask("send", queue=queue, data={"n": n}))
@@ -423,7 +429,7 @@ async def test_cut_connections_lose_no_job_and_start_no_run_twice(
         await until(lambda: _all_done(boss, queue), 60)
         for id in sent:
             await app.result(id, timeout=30)
-        assert {row.id for row in await app.runs(limit=1000)} == sent
+        assert {row.id for row in await app.runs.list(limit=1000)} == sent
         kinds = [[e.kind for e in await app.events.read(f"nq:flow:{id}")].count("flow.started") for id in sent]
         assert kinds == [1] * len(sent)
     assert await boss.ask("jobs", queue=f"{queue}-dead") == []

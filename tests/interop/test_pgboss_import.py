@@ -85,16 +85,16 @@ async def test_what_waits_is_moved_and_done_here(boss: Any, queue: str, url: str
         assert sorted(one["data"] for one in await boss.ask("jobs", queue=queue)) == ["active", "done"]
         assert [one for one in await boss.ask("schedules") if one["name"] == queue] == []
 
-        later = await app.queues.job(ids["later"])
+        later = await app.jobs.get(ids["later"])
         assert 3500_000 < later.due - later.created <= 3600_000
         tried = await app.store.job(ids["tried"])
         assert tried is not None
         assert json.loads(tried.opts)["retry"]["attempts"] == 2
         assert json.loads(tried.opts)["retry"]["backoff"]["delayMs"] == 2000
-        rows = {row.id: row for row in await app.schedules() if row.id.startswith(queue)}
+        rows = {row.id: row for row in await app.schedules.list() if row.id.startswith(queue)}
         assert (spec_of(rows[queue]).cron, spec_of(rows[queue]).tz) == ("0 12 * * *", "Europe/Paris")
         assert target_of(rows[queue]).payload == {"to": "all"}
-        async with app.working(concurrency=1):
+        async with app.workers.background(concurrency=1):
             await until(lambda: len(done) == 4, 30)
         assert done == [(what, ids[what]) for what in ("urgent", "plain", "tried", "low")]
         again = await PgBossImport(app, boss_url(), queues=[queue]).move()
@@ -129,7 +129,7 @@ async def test_an_import_that_was_cut_off_goes_on(
         moved = await PgBossImport(app, boss_url(), queues=[queue]).move()
         assert moved.jobs == {queue: 3}
         assert await boss.ask("jobs", queue=queue) == []
-        async with app.working():
+        async with app.workers.background():
             await until(lambda: len(done) >= 3, 30)
         assert sorted(done) == sorted(sent)
         assert (await app.queues.counts(queue))["completed"] == 3

@@ -43,7 +43,7 @@ def _kinds(events: list[Event], job: str) -> list[str]:
 async def test_what_a_worker_in_node_does_is_heard(node: Any, place: str) -> None:
     async with App(place, handlers=[send]) as app:
         await node.ask("work", queue=QUEUE)
-        ours = await app.enqueue(QUEUE, 1, id="wait")  # an id that the queue has another use for
+        ours = await app.enqueue(QUEUE, 1, key="wait")  # an id that the queue has another use for
         theirs = await node.ask("add", queue=QUEUE, name="send", data=2, opts={"delay": 50})
         events = await _until_over(app, ours, theirs)
         assert _kinds(events, ours) == ["job.added", "job.active", "job.completed"]
@@ -67,14 +67,14 @@ async def test_it_goes_on_after_a_cursor(node: Any, place: str) -> None:
 
 
 async def test_what_we_do_is_heard_the_same_way(place: str) -> None:
-    async with App(place, handlers=[send]) as app, app.working():
+    async with App(place, handlers=[send]) as app, app.workers.background():
         id = await app.enqueue(QUEUE, 1)
         events = await _until_over(app, id)
         assert _kinds(events, id) == ["job.added", "job.active", "job.completed"]
 
 
 async def test_a_lost_connection_loses_no_event(place: str) -> None:
-    async with App(place, handlers=[send]) as app, app.working():
+    async with App(place, handlers=[send]) as app, app.workers.background():
         heard = app.queues.events(QUEUE, shared=True)
         first = await app.enqueue(QUEUE, 1)
         seen = [await anext(heard)]
@@ -89,12 +89,12 @@ async def test_a_lost_connection_loses_no_event(place: str) -> None:
 
 async def test_bull_board_shows_our_jobs(node: Any, place: str) -> None:
     async with App(place, handlers=[send]) as app:
-        async with app.working():
-            good = await app.enqueue(QUEUE, {"to": "ada"}, id="letter-1")
-            bad = await app.enqueue(QUEUE, "nobody", id="letter-2")
+        async with app.workers.background():
+            good = await app.enqueue(QUEUE, {"to": "ada"}, key="letter-1")
+            bad = await app.enqueue(QUEUE, "nobody", key="letter-2")
             for id, state in ((good, JobState.COMPLETED), (bad, JobState.FAILED)):
                 await until(lambda id=id, state=state: _in(app, id, state), 30)  # type: ignore[misc]
-        await app.enqueue(QUEUE, 3, id="letter-3", delay="1h", priority=2)
+        await app.enqueue(QUEUE, 3, key="letter-3", delay="1h", priority=2)
         query = {"activeQueue": QUEUE, "status": "latest", "page": "1", "jobsPerPage": "10"}
         (shown,) = (await node.ask("board", queue=QUEUE, method="get", path="/api/queues", query=query))["queues"]
         assert {state: n for state, n in shown["counts"].items() if n} == {"completed": 1, "failed": 1, "delayed": 1}

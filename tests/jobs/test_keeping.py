@@ -37,22 +37,22 @@ async def _ends(a: Any, id: str, kind: str = "job.completed") -> None:
 
 
 async def test_a_handler_says_what_is_kept(app: Any) -> None:
-    async with app(work) as a, a.working():
+    async with app(work) as a, a.workers.background():
         for n in range(4):
-            await a.enqueue("q", n, id=f"job-{n}")
+            await a.enqueue("q", n, key=f"job-{n}")
             await _ends(a, f"job-{n}")
         assert await _left(a, JobState.COMPLETED) == ["job-2", "job-3"]
-        await a.enqueue("q", "fail", id="bad")
+        await a.enqueue("q", "fail", key="bad")
         await _ends(a, "bad", "job.failed")
         assert await _left(a, JobState.FAILED) == []
         assert [letter.original_job_id for letter in await a.list_dead_letters("q")] == ["bad"]
 
 
 async def test_enqueue_says_otherwise(app: Any) -> None:
-    async with app(work) as a, a.working():
-        await a.enqueue("q", 1, id="gone", keep_completed=0)
+    async with app(work) as a, a.workers.background():
+        await a.enqueue("q", 1, key="gone", keep_completed=0)
         await _ends(a, "gone")
-        await a.enqueue("q", "fail", id="seen", keep_failed=True)
+        await a.enqueue("q", "fail", key="seen", keep_failed=True)
         await a.wait_for_state("seen", "failed")
         assert await _left(a, JobState.COMPLETED) == []
 
@@ -61,13 +61,13 @@ async def test_a_job_that_goes_at_once_still_gives_its_result(app: Any) -> None:
     async with app(work) as a:
         id = await a.enqueue("q", {"n": 7}, keep_completed=0)
         bad = await a.enqueue("q", "fail")
-        async with a.working():
+        async with a.workers.background():
             await _ends(a, id)
             await _ends(a, bad, "job.failed")
         assert await a.store.job(id) is None
-        assert await a._enqueuing.result(id, "q") == {"n": 7}
+        assert await a._transactions.direct.jobs.result(id, "q") == {"n": 7}
         with pytest.raises(RunFailed, match="failed: no"):
-            await a._enqueuing.result(bad, "q")
+            await a._transactions.direct.jobs.result(bad, "q")
 
 
 async def test_a_redriven_job_is_kept_as_the_one_that_died(app: Any) -> None:
@@ -79,8 +79,8 @@ async def test_a_redriven_job_is_kept_as_the_one_that_died(app: Any) -> None:
             raise ValueError("no")
         return "done"
 
-    async with app(mended) as a, a.working():
-        await a.enqueue("q", id="bad", keep_failed=0, keep_completed=0)
+    async with app(mended) as a, a.workers.background():
+        await a.enqueue("q", key="bad", keep_failed=0, keep_completed=0)
         await _ends(a, "bad", "job.failed")
         failing.clear()
         await a.dead_letters.redrive("bad.dlq")
@@ -129,9 +129,9 @@ def test_what_cannot_be_read_is_named(given: Any) -> None:
 
 async def test_a_worker_file_says_it_as_bullmq_does(app: Any, tmp_path: Path) -> None:
     (tmp_path / "q.py").write_text("config = {'removeOnComplete': 1, 'removeOnFail': True}\ndef handle(input): pass\n")
-    async with app(dir=tmp_path) as a, a.working():
+    async with app(dir=tmp_path) as a, a.workers.background():
         for n in range(2):
-            await a.enqueue("q", id=f"job-{n}")
+            await a.enqueue("q", key=f"job-{n}")
             await _ends(a, f"job-{n}")
         assert await _left(a, JobState.COMPLETED) == ["job-1"]
 
@@ -152,16 +152,16 @@ async def test_one_job_for_a_key(app: Any) -> None:
         assert await a.enqueue("q", 2, dedupe="bob") != first
         assert await a.count_waiting("q") == 2
         assert len(await a.job_events("q", "job.added")) == 2
-        async with a.working():
-            await a.job_result(first)
+        async with a.workers.background():
+            await a.jobs.result(first)
         assert await a.enqueue("q", 3, dedupe="ada") != first
 
 
 async def test_a_key_for_a_time(app: Any, clock: Any) -> None:
     async with app(work, clock=clock) as a:
         first = await a.enqueue("q", 1, dedupe="ada", dedupe_ttl="1m")
-        async with a.working():
-            await a.job_result(first)
+        async with a.workers.background():
+            await a.jobs.result(first)
         clock.advance("59s")
         assert await a.enqueue("q", 2, dedupe="ada", dedupe_ttl="1m") == first
         clock.advance("1s")
@@ -189,14 +189,14 @@ async def test_a_limit_gives_the_job_back_and_holds_the_queue(app: Any, clock: A
 
     async with app(call, clock=clock) as a:
         first, second = await a.enqueue("q", "a"), await a.enqueue("q", "b")
-        async with a.working():
+        async with a.workers.background():
             (told,) = await until(lambda: a.job_events("q", "job.returned"), 20)
             assert told.data["reason"] == "429 from the bank"
             assert reduce_job(await a.job_events("q"), first).status == "waiting"
             a.advance_clock("9s")
             assert await a.count_waiting("q") == 2
             a.advance_clock("1s")
-            assert [await a.job_result(id) for id in (first, second)] == ["a", "b"]
+            assert [await a.jobs.result(id) for id in (first, second)] == ["a", "b"]
         assert tries == [("a", 1), ("a", 2), ("b", 1)]
         assert (await a.store.job(first)).failures == 0
         assert await a.list_dead_letters("q") == []
@@ -215,7 +215,7 @@ async def test_a_step_that_meets_a_limit_keeps_what_it_has_recorded(app: Any, cl
             raise RateLimited(5)
         return input
 
-    async with app(pay, clock=clock) as a, a.working():
+    async with app(pay, clock=clock) as a, a.workers.background():
         run = await a.start("pay", 7)
         await until(lambda: a.events_of(run, "step.returned"), 20)
         a.advance_clock("5s")

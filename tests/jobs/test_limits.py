@@ -39,8 +39,8 @@ async def test_a_worker_takes_no_more_than_its_concurrency(app: Any) -> None:
     async def visit() -> None:
         await crowd.visit()
 
-    async with app(visit, concurrency=4) as a, a.working():
-        ids = await a.enqueue_many("q", range(20))
+    async with app(visit, concurrency=4) as a, a.workers.background():
+        ids = await a.jobs.enqueue_many("q", range(20))
         await until(lambda: crowd.inside == 4)
         assert (await a.queues.counts("q"))["waiting"] == 16
         crowd.doors.set()
@@ -60,8 +60,8 @@ async def test_a_queue_has_a_concurrency_of_its_own(app: Any) -> None:
     async def large() -> None:
         await wide.visit()
 
-    async with app(small, large, concurrency=10) as a, a.working():
-        ids = [*await a.enqueue_many("narrow", range(10)), *await a.enqueue_many("wide", range(20))]
+    async with app(small, large, concurrency=10) as a, a.workers.background():
+        ids = [*await a.jobs.enqueue_many("narrow", range(10)), *await a.jobs.enqueue_many("wide", range(20))]
         await until(lambda: narrow.inside == 2 and wide.inside == 8)
         narrow.doors.set()
         wide.doors.set()
@@ -83,9 +83,9 @@ async def test_one_busy_queue_does_not_starve_another(app: Any) -> None:
         done.append("calm")
 
     async with app(busy, calm, concurrency=1) as a:
-        await a.enqueue_many("busy", range(100))
-        ids = await a.enqueue_many("calm", range(5))
-        async with a.working():
+        await a.jobs.enqueue_many("busy", range(100))
+        ids = await a.jobs.enqueue_many("calm", range(5))
+        async with a.workers.background():
             for id in ids:
                 await a.wait_for_state(id, "completed")
             assert done.count("busy") < 100
@@ -99,8 +99,8 @@ async def test_max_active_holds_over_two_apps(shared: Any) -> None:
         await crowd.visit()
 
     async with shared(visit) as a, shared(visit) as b:
-        ids = await a.enqueue_many("q", range(20))
-        async with a.working(), b.working():
+        ids = await a.jobs.enqueue_many("q", range(20))
+        async with a.workers.background(), b.workers.background():
             await until(lambda: crowd.inside == 3)
             crowd.doors.set()
             for id in ids:
@@ -112,8 +112,8 @@ async def test_a_rate_limit_per_queue(app: Any, clock: FakeClock) -> None:
     @job(queue="q", rate_limit="3/1m")
     async def work() -> None: ...
 
-    async with app(work, clock=clock) as a, a.working():
-        await a.enqueue_many("q", range(8))
+    async with app(work, clock=clock) as a, a.workers.background():
+        await a.jobs.enqueue_many("q", range(8))
         for total in (3, 6):
             await until(lambda total=total: _done(a, total))
             a.advance_clock("59s")
@@ -133,8 +133,8 @@ async def test_a_rate_limit_holds_over_two_apps(shared: Any, clock: FakeClock) -
     async def work() -> None: ...
 
     async with shared(work, clock=clock) as a, shared(work, clock=clock) as b:
-        await a.enqueue_many("q", range(10))
-        async with a.working(), b.working():
+        await a.jobs.enqueue_many("q", range(10))
+        async with a.workers.background(), b.workers.background():
             await until(lambda: _done(a, 4))
             a.wake_all()
             b.wake_all()
@@ -151,8 +151,8 @@ async def test_a_rate_limit_per_key(app: Any, clock: FakeClock, key: Any) -> Non
     async def work(input: Any) -> None:
         ran[input["tenant"]] += 1
 
-    async with app(work, clock=clock) as a, a.working():
-        await a.enqueue_many("q", [{"tenant": "greedy"}] * 5 + [{"tenant": "modest"}] * 2)
+    async with app(work, clock=clock) as a, a.workers.background():
+        await a.jobs.enqueue_many("q", [{"tenant": "greedy"}] * 5 + [{"tenant": "modest"}] * 2)
         await until(lambda: _done(a, 4))
         assert ran == {"greedy": 2, "modest": 2}
         assert (await a.queues.counts("q"))["delayed"] == 3, "the others wait for their key's next span"
@@ -176,7 +176,7 @@ async def test_a_rate_limit_of_a_step(app: Any, clock: FakeClock) -> None:
     async def work(input: Any) -> int:
         return input["user"]["id"]
 
-    async with app(begin, work, clock=clock) as a, a.working():
+    async with app(begin, work, clock=clock) as a, a.workers.background():
         run = await a.start("limited")
 
         async def completed(n: int) -> bool:

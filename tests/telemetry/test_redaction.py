@@ -69,9 +69,12 @@ class Scene:
 
     async def play(self) -> None:
         payload = [canary.payload for canary in CANARIES]
-        async with App(self.url, handlers=[leaky, deliver, honest, last], redact=REDACT) as app, app.working():
+        async with (
+            App(self.url, handlers=[leaky, deliver, honest, last], redact=REDACT) as app,
+            app.workers.background(),
+        ):
             self.run = await app.start("leaky", payload, tags={"note": "Bearer tags-are-seen-too"})
-            await app.wait(self.run, timeout=60)
+            await app.runs.wait(self.run, timeout=60)
             self.honest = await app.start("honest", payload)
             self.result = await app.result(self.honest, timeout=60)
             with pytest.raises(RunFailed) as problem:
@@ -87,7 +90,7 @@ class Scene:
         letters = [letter for _, letter in await app.dead_letters.list("deliver", limit=1000)]
         self.letters = len(letters)
         self.seen["dead letters"] = "\n".join(json.dumps(letter.error) for letter in letters)
-        rows = await app.queues.jobs("deliver", "failed", limit=1000)
+        rows = await app.jobs.list("deliver", "failed", limit=1000)
         self.seen["failed jobs"] = "\n".join((row.error or b"").decode() for row in rows)
 
 
@@ -262,9 +265,9 @@ def test_a_key_is_hidden_before_a_long_error_is_cut(tmp_path: Path) -> None:
         raise Permanent("x" * 1900 + key + "y" * 6000)
 
     async def play() -> str:
-        async with App(":memory:", handlers=[long], redact=REDACT) as app, app.working():
+        async with App(":memory:", handlers=[long], redact=REDACT) as app, app.workers.background():
             run = await app.start(long)
-            await app.wait(run, timeout=60)
+            await app.runs.wait(run, timeout=60)
             return json.dumps([event.data for event in await app.events.read_all(f"nq:flow:{run}")])
 
     assert "MIIEvQIBADANBgkq" not in asyncio.run(play())

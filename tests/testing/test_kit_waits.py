@@ -42,10 +42,10 @@ async def test_a_day_is_skipped_and_wakes_a_sleeping_step() -> None:
     async with TestApp(handlers=[nap]) as app:
         run = await app.start(nap, None)
         await app.advance("23h")
-        assert (await app.run(run)).steps["nap"].status == "waiting"
+        assert (await app.runs.get(run)).steps["nap"].status == "waiting"
         assert [(wait.step, wait.kind, wait.name) for wait in await app.pending_waits(run)] == [("nap", "time", "time")]
         await app.advance("1h")
-        view = await app.run(run)
+        view = await app.runs.get(run)
         assert (view.status, view.result) == ("completed", "2023-11-15T22:13:20+00:00")
 
 
@@ -64,7 +64,7 @@ async def test_a_timeout_comes_at_its_time() -> None:
         assert (wait.step, wait.kind, wait.event, wait.match) == ("pay", "event", "payment.confirmed", {"id": 7})
         assert wait.until == "2023-11-15T22:13:20.000Z"
         await app.advance("1h")
-        assert (await app.run(run)).result == "too late"
+        assert (await app.runs.get(run)).result == "too late"
         assert await app.pending_waits(run) == []
 
 
@@ -85,7 +85,7 @@ async def test_settle_waits_for_deliveries() -> None:
         for n in range(20):
             await app.emit("payment.confirmed", {"id": n})
         await app.settle()
-        assert {(await app.run(run)).status for run in runs} == {"completed"}
+        assert {(await app.runs.get(run)).status for run in runs} == {"completed"}
         # Which of the two is faster is chance: that their queue is looked at is not.
         assert DELIVERIES in {row.name for row in await app._auto_clock._rows()}
 
@@ -136,7 +136,7 @@ async def test_the_first_event_starts_a_flow() -> None:
         await app.emit("user.joined", {"name": "Ada", "plan": "paid"})
         await app.emit("user.joined", {"name": "Bob", "plan": "free"})
         await app.settle()
-        [row] = await app.runs(flow="greet")
+        [row] = await app.runs.list(flow="greet")
         assert await app.result(row.id) == "welcome Ada"
 
 
@@ -148,7 +148,7 @@ async def test_schedules_fire_between_waits() -> None:
         ticks.append(app.time.now_ms())
 
     async with TestApp(handlers=[nap, tick]) as app:
-        await app.schedule("hourly", flow=tick, every="12h")
+        await app.schedules.add("hourly", flow=tick, every="12h")
         await app.run_flow(nap, None)
         await app.settle()
         assert len(ticks) >= 2

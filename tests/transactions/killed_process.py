@@ -27,8 +27,8 @@ async def order_in_postgres(moment: str, app: App, location: str) -> None:
     transaction = connection.transaction()
     await transaction.start()
     await connection.execute(ADD)
-    await app.start("shop", {"id": 7}, idempotency_key=f"killed-{moment}", tx=connection)
-    await app.enqueue("mail", {"id": 8}, id=f"mail-{moment}", tx=connection)
+    await app.start("shop", {"id": 7}, key=f"killed-{moment}", tx=connection)
+    await app.enqueue("mail", {"id": 8}, key=f"mail-{moment}", tx=connection)
     if moment == "after":
         await transaction.commit()
     die()
@@ -37,8 +37,8 @@ async def order_in_postgres(moment: str, app: App, location: str) -> None:
 async def order_in_sqlite(moment: str, app: App, location: str) -> None:
     connection = sqlite3.connect(location)
     connection.execute(ADD)
-    await app.start("shop", {"id": 7}, idempotency_key=f"killed-{moment}", tx=connection)
-    await app.enqueue("mail", {"id": 8}, id=f"mail-{moment}", tx=connection)
+    await app.start("shop", {"id": 7}, key=f"killed-{moment}", tx=connection)
+    await app.enqueue("mail", {"id": 8}, key=f"mail-{moment}", tx=connection)
     if moment == "after":
         connection.commit()
     die()

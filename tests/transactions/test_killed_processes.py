@@ -29,8 +29,8 @@ async def order_and_die(moment: str, store: str, customer: str) -> None:
 async def check_ordered_once(app: Any) -> None:
     """Check one order and one mail of the process that committed, and none of the other."""
     assert await app.result("killed-after", timeout=TEST_TIMEOUT_S) == 7
-    assert await app.job_result("mail-after", timeout=TEST_TIMEOUT_S) == 8
-    assert [row.id for row in await app.runs()] == ["killed-after"]
+    assert await app.jobs.result("mail-after", timeout=TEST_TIMEOUT_S) == 8
+    assert [row.id for row in await app.runs.list()] == ["killed-after"]
     assert await app.store.job("mail-before") is None
     assert len(await app.events_of("killed-after", "flow.completed")) == 1
     assert len(await app.job_events("mail", "job.completed")) == 1
@@ -44,7 +44,7 @@ class TestSameDatabase:
         return postgres_server.url()
 
     async def test_before_and_after_the_commit(self, url: str, apps: Apps) -> None:
-        async with apps(*HANDLERS) as app, app.working():  # without polling: the commit wakes the worker
+        async with apps(*HANDLERS) as app, app.workers.background():  # without polling: the commit wakes the worker
             for moment in ("before", "after"):
                 await order_and_die(moment, url, f"postgresql://{postgres()}")
             await check_ordered_once(app)
@@ -58,7 +58,7 @@ class TestThroughAnOutbox:
 
     async def test_before_and_after_the_commit_and_before_deleting(self, url: str, apps: Apps, tmp_path: Path) -> None:
         location = file_in(tmp_path)
-        async with apps(*HANDLERS) as app, app.working():
+        async with apps(*HANDLERS) as app, app.workers.background():
             connection = sqlite3.connect(location)
             connection.execute(TABLE)
             await app.outbox.create(connection)

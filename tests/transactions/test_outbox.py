@@ -67,7 +67,7 @@ async def prepare(app: App, customer: Customer) -> None:
     ],
 )
 async def test_committed_or_rolled_back(kind: str, driver: type[Customer], tmp_path: Path, connect: Any) -> None:
-    async with App(store(kind, tmp_path), handlers=HANDLERS) as app, app.working():
+    async with App(store(kind, tmp_path), handlers=HANDLERS) as app, app.workers.background():
         customer = await connect(driver, location_of(driver, tmp_path))
         await prepare(app, customer)
         async with app.outbox.background(customer.outbox, every=EVERY):
@@ -75,17 +75,17 @@ async def test_committed_or_rolled_back(kind: str, driver: type[Customer], tmp_p
                 await customer.begin()
                 run = await app.start("shop", {"id": 7}, tx=customer.tx)
                 await customer.do(ADD)
-                jobs = await app.enqueue_many("mail", [{"id": n} for n in range(3)], tx=customer.tx)
+                jobs = await app.jobs.enqueue_many("mail", [{"id": n} for n in range(3)], tx=customer.tx)
                 await app.emit("shop.opened", {"commits": commits}, tx=customer.tx)
                 await (customer.commit() if commits else customer.rollback())
             await until(lambda: app.store.run(run), TEST_TIMEOUT_S)
             assert await app.result(run, timeout=TEST_TIMEOUT_S) == 7
             await until(lambda: app.store.job(jobs[2]), TEST_TIMEOUT_S)
-            assert [await app.job_result(job, timeout=TEST_TIMEOUT_S) for job in jobs] == [0, 1, 2]
+            assert [await app.jobs.result(job, timeout=TEST_TIMEOUT_S) for job in jobs] == [0, 1, 2]
         await app.outbox.drain(customer.outbox)  # rows the relay delivered and had not deleted yet
         assert await app.outbox.drain(customer.outbox) == 0
         assert [e.data for e in await app.events.read("nq:global")] == [{"commits": True}]
-        assert [row.id for row in await app.runs()] == [run]
+        assert [row.id for row in await app.runs.list()] == [run]
         kinds = [e.kind for e in await app.events.read_all("nq:queue:mail")]
         assert kinds.count("job.added") == 3
 
@@ -93,7 +93,7 @@ async def test_committed_or_rolled_back(kind: str, driver: type[Customer], tmp_p
 @pytest.mark.parametrize("driver", [Psycopg, *BLOCKING_SQLITE])
 def test_committed_or_rolled_back_without_an_event_loop(driver: type[Customer], tmp_path: Path) -> None:
     location = location_of(driver, tmp_path)
-    with SyncApp(f"sqlite:///{tmp_path}/store.db", handlers=HANDLERS) as app, app.working():
+    with SyncApp(f"sqlite:///{tmp_path}/store.db", handlers=HANDLERS) as app, app.workers.background():
         customer = driver(location)
         run_blocking(customer.open())
         run_blocking(customer.begin())
@@ -105,10 +105,10 @@ def test_committed_or_rolled_back_without_an_event_loop(driver: type[Customer], 
             job = app.enqueue("mail", {"id": 8}, tx=customer.tx)
             app.emit("shop.opened", {"commits": commits}, tx=customer.tx)
             run_blocking(customer.commit() if commits else customer.rollback())
-        assert app.runs() == []
+        assert app.runs.list() == []
         assert app.outbox.drain(customer.outbox) == 3
         assert app.result(run, timeout=TEST_TIMEOUT_S) == 7
-        assert app.job_result(job, timeout=TEST_TIMEOUT_S) == 8
+        assert app.jobs.result(job, timeout=TEST_TIMEOUT_S) == 8
         assert [e.data for e in app.events.read("nq:global")] == [{"commits": True}]
         run_blocking(customer.close())
 
@@ -138,7 +138,7 @@ async def test_commits_while_the_store_is_down(tmp_path: Path, connect: Any) -> 
 
 
 async def test_an_event_for_a_run(tmp_path: Path, connect: Any, memory: Apps) -> None:
-    async with memory(*HANDLERS) as app, app.working():
+    async with memory(*HANDLERS) as app, app.workers.background():
         customer = await connect(Sqlite, file_in(tmp_path))
         await prepare(app, customer)
         run = await app.start("shop", {"id": 1}, delay="1h", tx=customer.tx)
@@ -169,13 +169,13 @@ async def test_two_namespaces_share_a_table(tmp_path: Path, connect: Any) -> Non
         other = await theirs.start("shop", {"id": 1}, tx=customer.tx)
         await customer.commit()
         assert await ours.outbox.drain(customer.outbox) == 1
-        assert [row.id for row in await ours.runs()] == [run]
+        assert [row.id for row in await ours.runs.list()] == [run]
         assert await theirs.outbox.drain(customer.outbox) == 1
-        assert [row.id for row in await theirs.runs()] == [other]
+        assert [row.id for row in await theirs.runs.list()] == [other]
 
 
 async def test_a_repeatable_read_transaction_uses_the_outbox(connect: Any, no_polling: None) -> None:
-    async with App(postgres_server.url(), handlers=HANDLERS) as app, app.working():
+    async with App(postgres_server.url(), handlers=HANDLERS) as app, app.workers.background():
         customer = await connect(Asyncpg, postgres())
         await customer.do("DROP TABLE IF EXISTS penstock_outbox")
         async with customer.tx.transaction(isolation="repeatable_read"):

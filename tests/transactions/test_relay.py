@@ -110,16 +110,16 @@ async def test_rows_delivered_and_not_deleted(apps: Apps, customer: Customer, mo
             for _ in range(2):
                 with pytest.raises(ConnectionError):
                     await app.outbox.drain(customer.outbox)
-        async with app.working():
-            assert await app.job_result(job, timeout=TEST_TIMEOUT_S) == 2
+        async with app.workers.background():
+            assert await app.jobs.result(job, timeout=TEST_TIMEOUT_S) == 2
             await app.wait_for_step(run, "ship", "completed")
-            assert await app.queues.remove(job)  # the queue has forgotten the job, and it is still not added again
+            assert await app.jobs.remove(job)  # the queue has forgotten the job, and it is still not added again
             assert await app.outbox.drain(customer.outbox) == 5
             assert await app.outbox.drain(customer.outbox) == 0
         assert await orders(app) == [3, 4]
         assert len(await app.job_events("mail", "job.added")) == 1
         assert len(await app.events_of(run, "paid")) == 1
-        assert [row.id for row in await app.runs()] == [run]
+        assert [row.id for row in await app.runs.list()] == [run]
 
 
 async def test_an_unreadable_row_is_skipped(apps: Apps, customer: Customer, caplog: pytest.LogCaptureFixture) -> None:

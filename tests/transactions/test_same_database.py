@@ -34,28 +34,28 @@ def orders() -> int:
 
 @pytest.mark.parametrize("driver", ASYNC_POSTGRES)
 async def test_committed_or_rolled_back(driver: type[Customer], apps: Apps, connect: Any) -> None:
-    async with apps(*HANDLERS) as app, app.working():
+    async with apps(*HANDLERS) as app, app.workers.background():
         customer = await connect(driver, postgres())
         for commits in (False, True):
             await customer.begin()
             run = await app.start("shop", {"id": 7}, tx=customer.tx)
             await customer.do(ADD)
-            jobs = await app.enqueue_many("mail", [{"id": n} for n in range(3)], tx=customer.tx)
+            jobs = await app.jobs.enqueue_many("mail", [{"id": n} for n in range(3)], tx=customer.tx)
             await app.emit("shop.opened", {"commits": commits}, tx=customer.tx)
             assert await app.store.run(run) is None
             assert [await app.store.job(job) for job in jobs] == [None] * 3
             await (customer.commit() if commits else customer.rollback())
             assert (await app.store.run(run) is not None) is commits  # at once, before a worker saw it
         assert await app.result(run, timeout=TEST_TIMEOUT_S) == 7
-        assert [await app.job_result(job, timeout=TEST_TIMEOUT_S) for job in jobs] == [0, 1, 2]
+        assert [await app.jobs.result(job, timeout=TEST_TIMEOUT_S) for job in jobs] == [0, 1, 2]
         assert [e.data for e in await app.events.read("nq:global")] == [{"commits": True}]
-        assert [row.id for row in await app.runs()] == [run]
+        assert [row.id for row in await app.runs.list()] == [run]
         assert orders() == 1
 
 
 @pytest.mark.parametrize("driver", BLOCKING_POSTGRES)
 def test_committed_or_rolled_back_without_an_event_loop(driver: type[Customer], url: str) -> None:
-    with SyncApp(url, handlers=HANDLERS) as app, app.working():
+    with SyncApp(url, handlers=HANDLERS) as app, app.workers.background():
         customer = driver(postgres())
         run_blocking(customer.open())
         for commits in (False, True):
@@ -64,18 +64,18 @@ def test_committed_or_rolled_back_without_an_event_loop(driver: type[Customer], 
             run_blocking(customer.do(ADD))
             job = app.enqueue("mail", {"id": 8}, tx=customer.tx)
             app.emit("shop.opened", {"commits": commits}, tx=customer.tx)
-            assert app.runs() == []
+            assert app.runs.list() == []
             run_blocking(customer.commit() if commits else customer.rollback())
         assert app.result(run, timeout=TEST_TIMEOUT_S) == 7
-        assert app.job_result(job, timeout=TEST_TIMEOUT_S) == 8
+        assert app.jobs.result(job, timeout=TEST_TIMEOUT_S) == 8
         assert [e.data for e in app.events.read("nq:global")] == [{"commits": True}]
-        assert [row.id for row in app.runs()] == [run]
+        assert [row.id for row in app.runs.list()] == [run]
         assert orders() == 1
         run_blocking(customer.close())
 
 
 async def test_rolling_back_a_savepoint(apps: Apps, connect: Any) -> None:
-    async with apps(*HANDLERS) as app, app.working():
+    async with apps(*HANDLERS) as app, app.workers.background():
         customer = await connect(Asyncpg, postgres())
         await customer.begin()
         kept = await app.start("shop", {"id": 1}, tx=customer.tx)
@@ -90,7 +90,7 @@ async def test_rolling_back_a_savepoint(apps: Apps, connect: Any) -> None:
 
 async def test_an_open_transaction_blocks_nobody(apps: Apps, connect: Any) -> None:
     """Streams, queues and runs of the store stay unlocked until the commit."""
-    async with apps(*HANDLERS) as app, app.working():
+    async with apps(*HANDLERS) as app, app.workers.background():
         customer = await connect(Asyncpg, postgres())
         run = await app.start("shop", {"id": 1})
         await app.result(run, timeout=TEST_TIMEOUT_S)
@@ -100,12 +100,12 @@ async def test_an_open_transaction_blocks_nobody(apps: Apps, connect: Any) -> No
         await app.emit("shop.opened", tx=customer.tx)
         await app.emit("paid", {"id": 5}, run=open_run, tx=customer.tx)
         # Others use the same queue, the same streams and the same run.
-        assert await app.job_result(await app.enqueue("mail", {"id": 2}), timeout=TEST_TIMEOUT_S) == 2
+        assert await app.jobs.result(await app.enqueue("mail", {"id": 2}), timeout=TEST_TIMEOUT_S) == 2
         await app.emit("shop.opened")
         await app.emit("paid", {"id": 6}, run=open_run)
         await app.wait_for_step(open_run, "ship", "completed")
         await customer.commit()
-        assert await app.job_result(mine, timeout=TEST_TIMEOUT_S) == 1
+        assert await app.jobs.result(mine, timeout=TEST_TIMEOUT_S) == 1
         await app.wait_for_step(open_run, "ship", "completed", n=2)
 
 
@@ -121,7 +121,7 @@ async def test_concurrent_commits_in_any_order(apps: Apps, connect: Any) -> None
         await connection.close()
         return made
 
-    async with apps(*HANDLERS) as app, app.working():
+    async with apps(*HANDLERS) as app, app.workers.background():
         made = await asyncio.gather(*(order(app, n) for n in range(12)))
         assert [await app.result(run, timeout=TEST_TIMEOUT_S) for _, _, run in made] == list(range(12))
         assert (await app.queues.counts("parcels"))["waiting"] == 12
@@ -130,22 +130,22 @@ async def test_concurrent_commits_in_any_order(apps: Apps, connect: Any) -> None
 
 
 async def test_a_key_starts_one_run_with_and_without_tx(apps: Apps, connect: Any) -> None:
-    async with apps(*HANDLERS) as app, app.working():
+    async with apps(*HANDLERS) as app, app.workers.background():
         customer = await connect(Asyncpg, postgres())
-        await app.start("shop", {"id": 1}, idempotency_key="order-1")
+        await app.start("shop", {"id": 1}, key="order-1")
         await customer.begin()
         for _ in range(2):
-            assert await app.start("shop", {"id": 1}, idempotency_key="order-1", tx=customer.tx) == "order-1"
-            assert await app.start("shop", {"id": 2}, idempotency_key="order-2", tx=customer.tx) == "order-2"
+            assert await app.start("shop", {"id": 1}, key="order-1", tx=customer.tx) == "order-1"
+            assert await app.start("shop", {"id": 2}, key="order-2", tx=customer.tx) == "order-2"
             await app.emit("shop.opened", key="monday", tx=customer.tx)
         await customer.commit()
         assert await app.result("order-2", timeout=TEST_TIMEOUT_S) == 2
-        assert len(await app.runs()) == 2
+        assert len(await app.runs.list()) == 2
         assert len(await app.events.read("nq:global")) == 1
 
 
 async def test_an_event_for_a_run_of_the_same_transaction(apps: Apps, connect: Any) -> None:
-    async with apps(*HANDLERS) as app, app.working():
+    async with apps(*HANDLERS) as app, app.workers.background():
         customer = await connect(Asyncpg, postgres())
         await customer.begin()
         run = await app.start("shop", {"id": 1}, delay="1h", tx=customer.tx)
@@ -160,9 +160,9 @@ async def test_an_event_for_a_cancelled_run_is_a_dead_letter(apps: Apps, connect
         run = await app.start("shop", {"id": 1}, delay="1h")
         await customer.begin()
         await app.emit("paid", {"id": 9}, run=run, tx=customer.tx)
-        await app.cancel(run)
+        await app.runs.cancel(run)
         await customer.commit()
-        async with app.working():
+        async with app.workers.background():
             [letter] = await until(lambda: app.list_dead_letters("penstock-events"), TEST_TIMEOUT_S)
         assert f"'paid' cannot be told to run '{run}'" in letter.error["message"]
         with pytest.raises(RunClosed, match="is cancelled and cannot receive 'paid'"):
@@ -178,15 +178,15 @@ async def test_an_event_wakes_a_run_and_starts_a_flow(apps: Apps, connect: Any) 
     async def woken(payment: dict[str, Any]) -> int:
         return payment["id"]
 
-    async with apps(patient, woken) as app, app.working():
+    async with apps(patient, woken) as app, app.workers.background():
         customer = await connect(Asyncpg, postgres())
         run = await app.start("patient")
-        await until(lambda: app.waits(run=run), TEST_TIMEOUT_S)
+        await until(lambda: app.waits.list(run=run), TEST_TIMEOUT_S)
         await customer.begin()
         await app.emit("payment.came", {"id": 7}, tx=customer.tx)
         await customer.commit()
         assert await app.result(run, timeout=TEST_TIMEOUT_S) == {"id": 7}
-        [other] = await until(lambda: app.runs(flow="woken"), TEST_TIMEOUT_S)
+        [other] = await until(lambda: app.runs.list(flow="woken"), TEST_TIMEOUT_S)
         assert await app.result(other.id, timeout=TEST_TIMEOUT_S) == 7
 
 
@@ -195,7 +195,7 @@ async def test_a_pinned_version(apps: Apps, connect: Any) -> None:
     async def versioned(input: int) -> int:
         return input
 
-    async with apps(versioned) as app, app.working():
+    async with apps(versioned) as app, app.workers.background():
         customer = await connect(Asyncpg, postgres())
         for commits in (False, True):
             await customer.begin()
@@ -211,7 +211,7 @@ async def test_odd_texts(apps: Apps, connect: Any) -> None:
     async def echo(input: Any) -> Any:
         return input
 
-    async with apps(echo) as app, app.working():
+    async with apps(echo) as app, app.workers.background():
         customer = await connect(Psycopg, postgres())  # a blocking driver, on the event loop
         run = await app.start("echo", odd, tx=customer.tx)
         await customer.commit()
@@ -220,11 +220,11 @@ async def test_odd_texts(apps: Apps, connect: Any) -> None:
 
 async def test_two_transactions_with_the_same_key(apps: Apps, connect: Any) -> None:
     """The second transaction finds the run while it commits, looks again and has nothing to do."""
-    async with apps(*HANDLERS) as app, app.working():
+    async with apps(*HANDLERS) as app, app.workers.background():
         first, second = await connect(Asyncpg, postgres()), await connect(Asyncpg, postgres())
         for customer in (first, second):
             await customer.begin()
-            await app.start("shop", {"id": 7}, idempotency_key="order-7", tx=customer.tx)
+            await app.start("shop", {"id": 7}, key="order-7", tx=customer.tx)
         await first.do("SET CONSTRAINTS ALL IMMEDIATE")  # applied, and not committed
         committing = asyncio.create_task(second.commit())
         waits = "SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'"
@@ -237,7 +237,7 @@ async def test_two_transactions_with_the_same_key(apps: Apps, connect: Any) -> N
 
 async def test_the_grants_of_the_documentation_suffice(apps: Apps, url: str, connect: Any) -> None:
     server, schema = postgres_server.server(), url.rpartition("schema=")[2]
-    async with apps(*HANDLERS) as app, app.working():
+    async with apps(*HANDLERS) as app, app.workers.background():
         if not server.do("SELECT 1 FROM pg_roles WHERE rolname = 'clerk'"):
             server.do("CREATE ROLE clerk LOGIN")
         customer = await connect(Asyncpg, postgres().replace("postgres@", "clerk@"))

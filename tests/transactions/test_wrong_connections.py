@@ -54,7 +54,7 @@ async def test_autocommit_connections(app: Any, tmp_path: Path) -> None:
             await app.start("shop", {"id": 1}, tx=connection)
         if asyncio.iscoroutine(closing := connection.close()):
             await closing
-    assert await app.runs() == []
+    assert await app.runs.list() == []
 
 
 def test_autocommit_in_frameworks(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is done as it was asked and is most likely a mistake: it is warned about, once."""
+"""Warnings about calls that succeed but are most likely mistakes. Each is logged once."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from ..core.near_match import did_you_mean
 from ..ports.unit import JobState
 
 log = logging.getLogger("penstock")
-_WORKED = (JobState.ACTIVE, JobState.COMPLETED, JobState.FAILED)
+_WORKED_ON = (JobState.ACTIVE, JobState.COMPLETED, JobState.FAILED)
 
 
-class Doubts:
-    """Warnings of one App."""
+class Advice:
+    """The warnings of one App."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._store = runtime.store
-        self._bodies = runtime.bodies
-        self._registry = runtime.registry
-        self._looked: set[tuple[str, str | None]] = set()
+        self._runtime = runtime
+        self._checked: set[tuple[str, str | None]] = set()
 
-    async def unworked(self, queue: str, name: str | None) -> None:
-        """A job that none of the handlers here takes. A program without handlers only adds for others, and so may
-        this one if someone has worked on that queue before."""
-        registry = self._registry()
-        if (queue, name) in self._looked or not registry.handlers() or registry.job(queue, name or "*") is not None:
-            return
-        self._looked.add((queue, name))
-        mine = queue in registry.queues()
-        if not mine and await self._is_worked_on(queue):
-            return
-        what = f"queue {queue!r}" if name is None else f"jobs {name!r} of queue {queue!r}"
-        known = {of for of, _ in registry.jobs}
-        takes = sorted(one for of, one in registry.jobs if of == queue) if queue in known else sorted(known)
-        hint = (
-            did_you_mean(name if queue in known and name else queue, takes) or f"there are {', '.join(takes) or 'none'}"
-        )
-        log.warning("%s: no handler here takes such a job%s: %s", what, "" if mine else ", and nobody has yet", hint)
+    async def warn_about_queue(self, queue: str, name: str | None = None) -> None:
+        """Warn about a job that no handler takes.
 
-    async def other_input(self, run: str, input: Any) -> None:
-        """A key that names a run which was started with something else."""
+        A program without handlers enqueues for others, so it is not warned. Neither is one whose queue had work done
+        before.
+        """
+        registry = self._runtime.registry()
+        if (queue, name) in self._checked or not registry.handlers() or registry.job(queue, name or "*") is not None:
+            return
+        self._checked.add((queue, name))
+        is_ours = queue in registry.queues()
+        if not is_ours and await self._is_worked_on(queue):
+            return
+        jobs = f"queue {queue!r}" if name is None else f"job {name!r} in queue {queue!r}"
+        queues = {queue for queue, _ in registry.jobs}
+        known = sorted(job for of, job in registry.jobs if of == queue) if queue in queues else sorted(queues)
+        hint = did_you_mean(name if queue in queues and name else queue, known)
+        log.warning("%s has no handler here: %s", jobs, hint or f"known are {', '.join(known) or 'none'}")
+
+    async def warn_about_other_input(self, run: str, input: Any) -> None:
+        """Warn about an idempotency key whose run was started with another input."""
+        bodies = self._runtime.bodies
         try:
-            first = await self._store.read(self._bodies.flow(run), limit=1)
+            first = await self._runtime.store.read(bodies.flow(run), limit=1)
         except StoreError:
             return
-        began = first[0].data if first else None
-        if isinstance(began, dict) and "input" in began and began["input"] != self._bodies.value(input):
-            log.warning("run %r exists and was started with another input: it goes on with that one, not this", run)
+        started = first[0].data if first else None
+        if isinstance(started, dict) and "input" in started and started["input"] != bodies.value(input):
+            log.warning("run %r exists and was started with another input; the new input is ignored", run)
 
     async def _is_worked_on(self, queue: str) -> bool:
         try:
-            rows = [row for row in await self._store.queues() if row.name == queue]
-        except StoreError:  # the job is added, and that is what was asked for
+            rows = [row for row in await self._runtime.store.queues() if row.name == queue]
+        except StoreError:  # the job is added, and that is what the caller wants
             return True
-        return any(row.counts[state] for row in rows for state in _WORKED)
+        return any(row.counts[state] for row in rows for state in _WORKED_ON)

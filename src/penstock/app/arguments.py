@@ -1,17 +1,28 @@
-"""What callers give besides payloads, checked at the door: one bad word makes a whole record unreadable."""
+"""Validation of the arguments of App's methods, before anything is written."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
+from ..core.clock import Clock, datetime_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, PayloadError
 from ..core.near_match import did_you_mean
 from ..ports.unit import Dedupe
 
 MAX_KEY = 200
+
+
+def delay_ms(delay: Duration | None, at: datetime | None, clock: Clock) -> int:
+    """Return the delay until something is due, from `delay=` or `at=`."""
+    if at is not None and delay is not None:
+        raise BadArgument(f"delay={delay!r} and at={at!r}: give one of them")
+    if at is not None:
+        return max(datetime_ms(at) - clock.now_ms(), 0)
+    return to_ms(delay) if delay is not None else 0
 
 
 def text(value: Any, what: str) -> str | None:

@@ -12,23 +12,25 @@ from ..commit.sink import BridgeSink
 from ..handlers.decorators import FlowDefinition, definitions_in
 from ..ports.bridge import Bridge, BridgeHost, WriteUnits
 from ..ports.store import Store
-from .connect_retry import opened
-from .workers import in_background
+from .connect_retry import open_with_retry
+from .workers import start_service
 
 if TYPE_CHECKING:
     from .app import App
 
-PATIENCE = "30s"  # with what bridges lead to, when a worker begins
+BRIDGE_CONNECT_TIMEOUT = "30s"  # when a worker starts
 
 
 @asynccontextmanager
-async def moving(app: App, bridges: Sequence[Bridge]) -> AsyncIterator[None]:
-    """Bridges that worker files name are open as long as a worker runs, and move messages meanwhile."""
+async def run_bridges(app: App, bridges: Sequence[Bridge]) -> AsyncIterator[None]:
+    """Open the bridges that worker files declare and move their messages while a worker runs."""
     async with AsyncExitStack() as stack:
         for bridge in bridges:
-            await opened("a bridge is not open yet", partial(bridge.open, AppBridgeHost(app)), PATIENCE)
+            await open_with_retry(
+                "a bridge is not open yet", partial(bridge.open, AppBridgeHost(app)), BRIDGE_CONNECT_TIMEOUT
+            )
             stack.push_async_callback(bridge.close)
-        tasks = [in_background(bridge.run, "penstock-bridge") for bridge in bridges]
+        tasks = [start_service(bridge.run, "penstock-bridge") for bridge in bridges]
         try:
             yield
         finally:
@@ -60,21 +62,13 @@ class AppBridgeHost:
         self._app.registry.flow(name)
 
     async def start(self, flow: str, input: Any, key: str) -> None:
-        await self._writers.runs.start(
-            self._app.registry.flow(flow),
-            input,
-            idempotency_key=key,
-            correlation_id=None,
-            priority=None,
-            delay_ms=0,
-            tags=None,
-        )
+        await self._writers.runs.start(flow, input, key=key)
 
     async def emit(self, kind: str, data: Any, key: str) -> None:
         await self._writers.emit(kind, data, None, key)
 
     async def enqueue(self, queue: str, name: str | None, payload: Any, key: str) -> None:
-        await self._writers.enqueuing.add(queue, [payload], name=name, id=key)
+        await self._writers.jobs.enqueue(queue, [payload], name=name, key=key)
 
     async def load_value(self, key: str) -> Any:
         return await self._app.state.get(key)

@@ -1,4 +1,4 @@
-"""Opening what may not be there yet: a server that is being started, perhaps together with whoever needs it."""
+"""Retrying a first connection: to a server that is starting, perhaps together with this process."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ..core.errors import StoreUnavailable
 from ..core.outage_retry import OutageRetry
 
 
-async def opened(what: str, open: Callable[[], Awaitable[None]], patience: Duration | None) -> None:
-    """Opens it, and tries again for as long as there is patience; without any, what is wrong is raised at once."""
-    if patience is None:
+async def open_with_retry(subject: str, open: Callable[[], Awaitable[None]], timeout: Duration | None) -> None:
+    """Open a connection, retrying for as long as `timeout`. Without one, raise the first error."""
+    if timeout is None:
         await open()
         return
-    asking = OutageRetry(what, begun=True)
+    outage_retry = OutageRetry(subject, begun=True)
     try:
-        async with asyncio.timeout(to_ms(patience) / 1000):
-            await asking.call(open)
+        async with asyncio.timeout(to_ms(timeout) / 1000):
+            await outage_retry.call(open)
     except TimeoutError:
-        late = StoreUnavailable(f"{what}: no answer within {show_ms(to_ms(patience))}")
-        raise asking.problem or late from None
+        late = StoreUnavailable(f"{subject}: no answer within {show_ms(to_ms(timeout))}")
+        raise outage_retry.problem or late from None

@@ -6,7 +6,7 @@ import platform
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,17 +16,17 @@ from ..core.durations import show_ms
 from ..core.errors import PenstockError
 from ..core.payload import unpack
 from ..flows.reducer import FlowView
-from ..flows.run_record import PAUSED, RunRecord
-from ..flows.run_record import decode as decode_record
-from ..flows.units import decode_options
+from ..flows.run_record import PAUSED
 from ..handlers.registry import Registry
 from ..ports.store import JobRow, QueueRow
 from ..ports.unit import JobState
 from ..settings import Settings
-from .app import App
 from .run_actions import jobs_of
 from .store_urls import mask, sqlite_path
 from .waits import WaitView
+
+if TYPE_CHECKING:
+    from .app import App
 
 MIN_FREE_DISK_BYTES = 200 * 2**20
 MAX_CLOCK_SKEW_MS = 5_000
@@ -154,24 +154,25 @@ def _count(things: Any, noun: str) -> str:
 
 async def why(app: App, run: str) -> list[str]:
     """Explain why a run is not moving: one sentence for each of its open steps."""
-    view = await app.run(run)
+    view = await app.runs.get(run)
     row = await app.store.run(run)
     assert row is not None
+    engine = app._engines.of_run(row)
     if row.closed:
         return [_explain_end(view)]
     queues = {queue.name: queue for queue in await app.store.queues()}
     workers = await _workers(app, run)
-    waits = await app.waits(run=run, limit=1000)
+    waits = await app.waits.list(run=run, limit=1000)
     reasons = [_explain_pause(view)] if row.status == PAUSED else []
     for id in await jobs_of(app, run):
         job = await app.store.job(id)
         if job is not None and job.state in _OPEN:
             sleeps = job.state in (JobState.SUSPENDED, JobState.DELAYED)
-            own = [wait for wait in waits if (wait.step, wait.n) == _instance(job)] if sleeps else []
+            own = [wait for wait in waits if (wait.step, wait.n) == engine.instance(job)] if sleeps else []
             reasons += [_explain_wait(app, wait) for wait in own] or [
                 _explain_job(app, job, queues[job.queue], workers.get(id, "a worker"))
             ]
-    reasons += _explain_joins(app, decode_record(row.record))
+    reasons += engine.explain(row.record)
     return reasons or ["nothing of it is queued, running or waiting: this is a bug, please report it"]
 
 
@@ -180,11 +181,6 @@ async def _workers(app: App, run: str) -> dict[str, str]:
     events = await app.events.read_all(f"{app.settings.namespace}:flow:{run}")
     started: list[dict[str, Any]] = [event.meta or {} for event in events if event.kind == "step.started"]
     return {meta["jobId"]: f"worker {meta.get('worker')}" for meta in started if "jobId" in meta}
-
-
-def _instance(job: JobRow) -> tuple[str, int]:
-    options = decode_options(job.opts)
-    return options.step, options.n
 
 
 def _explain_end(view: FlowView) -> str:
@@ -260,13 +256,3 @@ def _explain_lease(app: App, job: JobRow, worker: str) -> str:
         f"was claimed by {worker}, attempt {job.attempt}, whose lease expired at {iso(job.lease)}; "
         f"the next worker on queue {job.queue!r} takes it over"
     )
-
-
-def _explain_joins(app: App, record: RunRecord) -> list[str]:
-    flow = app.registry.flows.get(record.flow)
-    reasons = []
-    for step, arrived in record.arrived.items():
-        kinds = flow.steps[step].kinds if flow is not None and step in flow.steps else ()
-        missing = ", ".join(kind for kind in kinds if kind not in arrived)
-        reasons.append(f"step {step!r} has received {', '.join(arrived)} and is waiting for {missing or 'more events'}")
-    return reasons

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -36,8 +36,10 @@ from ..ports.unit import (
     Unit,
     WaitChange,
 )
-from .app import App
 from .run_actions import jobs_of
+
+if TYPE_CHECKING:
+    from .app import App
 
 FORMAT = 2
 OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
@@ -96,10 +98,38 @@ def read_line(line: bytes, number: int) -> SavedRun:
     return saved
 
 
+def read_runs(data: bytes) -> Iterator[SavedRun]:
+    """Read the lines of an export; raise BadExport for a line that is not a run or a run that appears twice."""
+    seen: set[str] = set()
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        saved = read_line(line, number)
+        if saved.run in seen:
+            raise BadExport(f"line {number}: run {saved.run!r} is in the file twice")
+        seen.add(saved.run)
+        yield saved
+
+
+async def import_runs(app: App, clock: PlayedClock, data: bytes, on_run: Callable[[], object] = int) -> int:
+    """Import every run of an export, or none if the store already has one of them; return how many.
+
+    `app` must have been opened with `clock`; `on_run` is called after each run."""
+    importer = Importer(app, clock)
+    for saved in read_runs(data):
+        await importer.check(saved)
+    count = 0
+    for saved in read_runs(data):
+        await importer.add(saved)
+        count += 1
+        on_run()
+    return count
+
+
 async def all_runs(app: App) -> AsyncIterator[str]:
     """The ids of every run, newest first."""
     before: str | None = None
-    while page := await app.runs(before=before, limit=500):
+    while page := await app.runs.list(before=before, limit=500):
         for row in page:
             yield row.id
         before = page[-1].id

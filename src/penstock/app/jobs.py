@@ -1,138 +1,225 @@
-"""Adding plain jobs and waiting for them."""
+"""`app.jobs`: enqueue plain jobs, look at them, wait for them, act on them."""
 
 from __future__ import annotations
 
-import inspect
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from ..commit.committer import CommitRequest
-from ..commit.runtime import Runtime
-from ..commit.sink import CommandSink
-from ..core.durations import to_ms
-from ..core.errors import BadArgument, ConfigError, PenstockError, RunFailed, UnknownJob
-from ..core.ids import check_job_id, check_name, uuid7
+from ..core.durations import Duration
+from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
+from ..core.ids import dead_letter_id
 from ..core.outage_retry import OutageRetry
-from ..core.payload import pack, unpack
-from ..core.priority import check_priority
-from ..core.retry import Retries, RetryPolicy
-from ..handlers.decorators import definitions_in
-from ..handlers.handler import Handler, JobDefinition
-from ..handlers.options import KeepOption, read_keep, terms
-from ..jobs.engine import JobOptions, new_job
-from ..jobs.job_trees import JobTree, Node, read_tree
-from ..ports.store import JobRow
-from ..ports.unit import Committed, Dedupe, JobState, NewJob, OnFailure, Parent, PublishedOptions, Refused, Unit
-from .advice import Doubts
-from .arguments import several, text
+from ..core.payload import unpack
+from ..core.retry import Retries
+from ..handlers.options import KeepOption
+from ..jobs.job_trees import JobTree, Node
+from ..ports.store import ChildRow, ChildState, JobRow
+from ..ports.unit import JobState
+from ..stores.child_keys import reason
+from .arguments import count, dedupe_key, delay_ms, one_of
+from .deadline import deadline
+from .views import ChildView, JobView, job_view
 
-JOBS_A_COMMIT = 200
-LOOK_BACK = 1000  # events of a queue among which the end of a job that is gone is looked for
+if TYPE_CHECKING:
+    from .app import App
+
+MAX_EVENTS_SEARCHED = 1000  # of a queue, for the end of a job that was removed
 
 
-class Enqueuing:
-    """Makes jobs as their handler's definition asks, if the handler is known here."""
+class Jobs:
+    """Plain jobs: queued work that belongs to no run. Steps of runs can be read here too."""
 
-    def __init__(self, runtime: Runtime, sink: CommandSink, doubts: Doubts) -> None:
-        self._store = runtime.store
-        self._sink = sink
-        self._bodies = runtime.bodies
-        self._clock = runtime.clock
-        self._unit_id = runtime.new_unit_id
-        self._registry = runtime.registry
-        self._doubts = doubts
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._store = app.store
 
-    async def add(
+    async def enqueue(
         self,
-        queue: str,
-        payloads: Sequence[Any],
+        queue: str | Callable[..., Any],
+        input: Any = None,
         *,
+        key: str | None = None,
         name: str | None = None,
-        id: str | None = None,
-        delay_ms: int = 0,
+        delay: Duration | None = None,
+        at: datetime | None = None,
         priority: int | None = None,
         retry: Retries | None = None,
         correlation_id: str | None = None,
+        dedupe: str | None = None,
+        dedupe_ttl: Duration | None = None,
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
-        dedupe: Dedupe | None = None,
-    ) -> list[str]:
-        """Adds a job for each payload; an id that exists is not added again. Gives the ids in order, and for a job
-        whose key another one holds the id of that one."""
-        policy = RetryPolicy.of(retry) if retry is not None else None
-        options = JobOptions(
-            text(correlation_id, "the correlation id"),
-            policy,
-            keep_completed=read_keep(keep_completed, "keep_completed"),
-            keep_failed=read_keep(keep_failed, "keep_failed"),
-        )
-        make = partial(self.job, name=name, id=id, delay_ms=delay_ms, priority=priority, dedupe=dedupe)
-        jobs = _each(several(payloads, "payloads"), lambda payload: make(queue, payload, options))
-        ids = [job.id for job in jobs]
-        for start in range(0, len(jobs), JOBS_A_COMMIT):
-            unit = Unit(self._unit_id(), jobs=jobs[start : start + JOBS_A_COMMIT])
-            receipt = await self._sink.submit(CommitRequest(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
-            if isinstance(receipt, Committed):
-                for place, holder in receipt.deduplicated.items():
-                    ids[start + place] = holder
-        await self.doubt(queue, name)
-        return ids
+        tx: Any = None,
+    ) -> str:
+        """Enqueue a job and return its id.
 
-    async def doubt(self, queue: str, name: str | None = None) -> None:
-        """Warns of a queue nobody works on."""
-        await self._doubts.unworked(queue, name)
+        Args:
+            queue: A queue's name, or a function marked with `@job`.
+            input: What the handler receives: any JSON value, dataclass, msgspec or pydantic model.
+            key: Idempotency key. It becomes the job's id; a key that exists adds nothing.
+            name: Name of the job, if several handlers share the queue.
+            delay: How long to wait before the job is due, such as "10m".
+            at: When the job is due, a datetime with a time zone. Instead of `delay`.
+            priority: Lower runs first. Default 0, or what the handler declares.
+            retry: Retry policy of this job instead of the handler's: a number of attempts, a mapping or a RetryPolicy.
+            correlation_id: Stored with the job and its events, to find what belongs together.
+            dedupe: A key within the queue. While another job holds it, nothing is added and that job's id is returned.
+            dedupe_ttl: How long the dedupe key is held. Default: until the job has ended.
+            keep_completed: What stays of the job when it completes: True, False, a number of jobs or an age.
+            keep_failed: The same for a job that failed.
+            tx: A connection or session of your own; the job is added when its transaction commits.
+        """
+        if tx is not None and dedupe is not None:
+            raise BadArgument(
+                "dedupe= cannot be used with tx=: the key's holder is only known at commit. Use key= instead."
+            )
+        async with self._app._transactions.writers(tx) as writers:
+            ids = await writers.jobs.enqueue(
+                queue,
+                [input],
+                name=name,
+                key=key,
+                delay_ms=delay_ms(delay, at, self._app.clock),
+                priority=priority,
+                retry=retry,
+                correlation_id=correlation_id,
+                keep_completed=keep_completed,
+                keep_failed=keep_failed,
+                dedupe=dedupe_key(dedupe, dedupe_ttl),
+            )
+        return ids[0]
 
-    def job(
+    async def enqueue_many(
         self,
-        queue: str,
-        payload: Any,
-        options: JobOptions,
+        queue: str | Callable[..., Any],
+        inputs: Sequence[Any],
         *,
         name: str | None = None,
-        id: str | None = None,
-        delay_ms: int = 0,
+        delay: Duration | None = None,
         priority: int | None = None,
-        dedupe: Dedupe | None = None,
-    ) -> NewJob:
-        """One job, validated, with the key, delay, priority and rate key its handler's definition gives."""
-        data = pack(payload, f"the payload of a job of queue {check_name(queue, 'queue name')!r}")
-        handler = self._registry().job(queue, name or "*")
-        rate_key, told = None, _terms(handler, options)
-        if handler is not None:
-            plain = unpack(data)
-            handler.check_input(plain)
-            id = id if id is not None else handler.key_of(plain)
-            rate_key = handler.rate_key_of(plain)
-            delay_ms = delay_ms or handler.delay_ms
-            priority = handler.priority if priority is None else priority
-        now = self._clock.now_ms()
-        return new_job(
-            id=check_job_id(id) if id is not None else uuid7(now),
-            queue=queue,
-            name=name or (handler.name if handler is not None else queue),
-            payload=data,
-            bodies=self._bodies,
-            options=options,
-            priority=check_priority(0 if priority is None else priority),
-            due=now + delay_ms if delay_ms else 0,
-            rate_key=rate_key,
-            dedupe=dedupe,
-            published=told,
-        )
+        retry: Retries | None = None,
+        keep_completed: KeepOption | None = None,
+        keep_failed: KeepOption | None = None,
+        tx: Any = None,
+    ) -> list[str]:
+        """Enqueue many jobs, a few hundred per commit, and return their ids in order.
 
-    async def result(self, id: str, queue: str | None = None, patience: OutageRetry | None = None) -> Any:
-        """Waits for a job's end. One that went when it ended is found by its last event, if its queue is known."""
-        patient = patience or OutageRetry(f"the end of job {id!r}")
-        stream = self._bodies.queue(queue or (await patient.call(self._row, id)).queue)
+        Args:
+            queue: A queue's name, or a function marked with `@job`.
+            inputs: One input per job.
+            name: Name of the jobs, if several handlers share the queue.
+            delay: How long to wait before the jobs are due.
+            priority: Lower runs first.
+            retry: Retry policy of these jobs instead of the handler's.
+            keep_completed: What stays of each job when it completes.
+            keep_failed: The same for jobs that failed.
+            tx: A connection or session of your own; all or none of the jobs are added when its transaction commits.
+        """
+        async with self._app._transactions.writers(tx) as writers:
+            return await writers.jobs.enqueue(
+                queue,
+                inputs,
+                name=name,
+                delay_ms=delay_ms(delay, None, self._app.clock),
+                priority=priority,
+                retry=retry,
+                keep_completed=keep_completed,
+                keep_failed=keep_failed,
+            )
+
+    async def enqueue_tree(self, tree: Node | Mapping[str, Any], *, correlation_id: str | None = None) -> JobTree:
+        """Enqueue a job with its children, and theirs, in one commit, and return their ids.
+
+        A parent runs when all its children have ended, and can read their results. A tree whose root has an id is
+        added once.
+
+        Args:
+            tree: A `Node`, or the dict that BullMQ's FlowProducer takes.
+            correlation_id: Stored with every job of the tree.
+        """
+        return await self._app._transactions.direct.jobs.enqueue_tree(tree, correlation_id)
+
+    async def get(self, id: str) -> JobView:
+        """Return a job. Raise UnknownJob if there is none."""
+        return job_view(await self._row(id))
+
+    async def list(
+        self, queue: str, state: JobState | str = JobState.WAITING, *, after: str | None = None, limit: int = 50
+    ) -> list[JobView]:
+        """Return a page of a queue's jobs in one state.
+
+        Args:
+            queue: The queue's name.
+            state: waiting, delayed, active, suspended, completed, failed, cancelled, waiting-children or held.
+            after: Id of the last job of the page before.
+            limit: Maximum number of jobs.
+        """
+        state = JobState(one_of(state, [one.value for one in JobState], "state"))
+        return [job_view(row) for row in await self._store.jobs(queue, state, after=after, limit=count(limit))]
+
+    async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
+        """Wait for a job to end and return its result. Raise RunFailed if it failed or was cancelled.
+
+        Args:
+            id: The job's id.
+            timeout: Raise WaitTimeout after this long.
+        """
+        async with deadline(f"job {id!r}", timeout, "its queue") as outage_retry:
+            return await self._result(id, None, outage_retry)
+
+    async def retry(self, id: str) -> bool:
+        """Put a failed or cancelled job back into its queue and remove its dead letter. Return False if it is neither.
+
+        Steps of runs are retried with `app.runs.retry`.
+        """
+        row = await self._row(id)
+        if row.state is JobState.FAILED and row.run is None:
+            await self._store.remove(dead_letter_id(id))  # first: the job may leave another one at once
+        return await self._store.retry(id)
+
+    async def promote(self, id: str) -> bool:
+        """Make a delayed job due now. Return False if it is not delayed."""
+        if await self._store.promote(id):
+            return True
+        await self._row(id)  # raises for an unknown id
+        return False
+
+    async def remove(self, id: str) -> bool:
+        """Delete a plain job that no worker holds. A step belongs to its run: cancel the run instead."""
+        row = await self._row(id)
+        if row.run is not None and row.state in (JobState.WAITING, JobState.DELAYED, JobState.SUSPENDED):
+            raise RunError(f"job {id!r} belongs to run {row.run!r}: cancel the run instead")
+        return await self._store.remove(id)
+
+    async def children(self, id: str) -> Sequence[ChildView]:
+        """Return the children of a job with their results or failures; none if it was not added as a parent."""
+        await self._row(id)
+        return [await self._child(row) for row in await self._store.children(id)]
+
+    async def count_children(self, id: str) -> dict[str, int]:
+        """Return how many children of a job are processed, unprocessed, ignored and failed."""
+        await self._row(id)
+        rows = await self._store.children(id)
+        return {state.value: sum(row.state is state for row in rows) for state in ChildState}
+
+    async def _child(self, row: ChildRow) -> ChildView:
+        value = unpack(row.value) if row.value is not None else None
+        why = row.reason
+        if row.state is ChildState.FAILED and why is None:
+            # Not every store keeps the reason with the parent: it is in the child itself, as long as that is kept.
+            job = await self._store.job(row.id)
+            why = reason(job.error) if job is not None and job.error is not None else None
+        return ChildView(row.key, row.queue, row.id, row.state, value, why)
+
+    async def _result(self, id: str, queue: str | None, outage_retry: OutageRetry) -> Any:
+        """Wait for the job. One that was removed when it ended is found by its last event, if its queue is known."""
+        stream = self._app._bodies.queue(queue or (await outage_retry.call(self._row, id)).queue)
         with self._store.signals.listen(f"stream:{stream}") as listener:
             while True:
-                row = await patient.call(self._store.job, id)
+                row = await outage_retry.call(self._store.job, id)
                 if row is None:
-                    return await patient.call(self._told, stream, id)
+                    return await outage_retry.call(self._result_from_events, stream, id)
                 if row.state == JobState.COMPLETED:
                     return unpack(row.result) if row.result is not None else None
                 if row.state in (JobState.FAILED, JobState.CANCELLED):
@@ -140,115 +227,20 @@ class Enqueuing:
                     raise RunFailed(f"job {id!r} {row.state.value}: {error.get('error', '')}")
                 await listener.wait(1.0)
 
-    async def _told(self, stream: str, id: str) -> Any:
-        """What the events of a job that is gone say of its end."""
-        for event in await self._store.read(stream, limit=LOOK_BACK, backward=True):
+    async def _result_from_events(self, stream: str, id: str) -> Any:
+        for event in await self._store.read(stream, limit=MAX_EVENTS_SEARCHED, backward=True):
             if event.subject == id and event.kind == "job.completed":
                 return event.data["result"]
             if event.subject == id and event.kind in ("job.failed", "job.cancelled"):
                 raise RunFailed(f"job {id!r} {event.kind.removeprefix('job.')}: {event.data.get('error', '')}")
-        raise _unknown(id)
+        raise _unknown_job(id)
 
     async def _row(self, id: str) -> JobRow:
         row = await self._store.job(id)
         if row is None:
-            raise _unknown(id)
+            raise _unknown_job(id)
         return row
 
 
-def _each(payloads: list[Any], make: Callable[[Any], NewJob]) -> list[NewJob]:
-    """A job for each payload; an error says which of many it is about."""
-    jobs: list[NewJob] = []
-    for n, payload in enumerate(payloads):
-        try:
-            jobs.append(make(payload))
-        except PenstockError as problem:
-            if len(payloads) > 1:
-                problem.args = (f"item {n} of {len(payloads)} (none was added): {problem}", *problem.args[1:])
-            raise
-    return jobs
-
-
-def _unknown(id: str) -> UnknownJob:
+def _unknown_job(id: str) -> UnknownJob:
     return UnknownJob(f"there is no job {id!r}: it may have been removed, or be in another store")
-
-
-def _terms(handler: Handler | None, options: JobOptions) -> PublishedOptions | None:
-    """What is known here of how the job will be tried and kept."""
-    policy = options.retry or (handler.retry if handler is not None else None)
-    keeps = (options.keep_completed, options.keep_failed)
-    if handler is not None:
-        keeps = (keeps[0] or handler.keep_completed, keeps[1] or handler.keep_failed)
-    return terms(policy or RetryPolicy(), *keeps) if policy is not None or keeps != (None, None) else None
-
-
-class Families:
-    """Adds parents with their children."""
-
-    def __init__(self, runtime: Runtime, enqueuing: Enqueuing) -> None:
-        self._enqueuing = enqueuing
-        self._sink = runtime.committer
-        self._unit_id = runtime.new_unit_id
-        self._registry = runtime.registry
-
-    async def add(self, given: Node | Mapping[str, Any], correlation_id: str | None) -> JobTree:
-        """Adds the whole tree; nothing of it if a job of the root's id is there already."""
-        jobs: list[NewJob] = []
-        tree = self._plan(read_tree(given), None, None, text(correlation_id, "the correlation id"), jobs)
-        _check_ids(jobs)
-        unit = Unit(self._unit_id(), jobs=jobs)
-        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
-        if isinstance(receipt, Refused):
-            raise BadArgument(
-                f"there is a job {receipt.key!r} already, so the tree was not added: give that child another id or none"
-            )
-        for queue in dict.fromkeys(job.queue for job in jobs):
-            await self._enqueuing.doubt(queue)
-        return tree
-
-    def _plan(
-        self, node: Node, id: str | None, parent: Parent | None, correlation: str | None, jobs: list[NewJob]
-    ) -> JobTree:
-        """Parents come before their children. Ids of children follow from their parent's, so that a tree with an id is
-        the same tree when it is added again."""
-        queue, name = self.place(node.job, node.name)
-        policy = RetryPolicy.of(node.retry) if node.retry is not None else None
-        options = JobOptions(correlation, policy, waits=bool(node.children), parent=parent)
-        job = self._enqueuing.job(
-            queue,
-            node.input,
-            options,
-            name=name,
-            id=node.id if node.id is not None else id,
-            delay_ms=to_ms(node.delay) if node.delay is not None else 0,
-            priority=node.priority,
-        )
-        jobs.append(msgspec.structs.replace(job, waits_for_children=bool(node.children), parent=parent))
-        children = [
-            self._plan(child, f"{job.id}-c{n}", Parent(job.id, queue, OnFailure(child.on_failure)), correlation, jobs)
-            for n, child in enumerate(node.children, 1)
-        ]
-        return JobTree(job.id, queue, job.name, children)
-
-    def place(self, job: str | Callable[..., Any], name: str | None) -> tuple[str, str | None]:
-        """The queue and the name of a job, given its queue or the function that handles it."""
-        if not callable(job):
-            return job, name
-        fn = inspect.unwrap(job)
-        given = [one.handler for one in definitions_in(job) if isinstance(one, JobDefinition)]
-        known = [
-            handler
-            for handler in [one.handler for one in self._registry().jobs.values()]
-            if handler.fn is fn or handler.fn is job
-        ]
-        for handler in [*known, *given]:
-            return handler.home, name or handler.name
-        shown = getattr(job, "__name__", job)
-        raise ConfigError(f"{shown!r} is not marked with @job, so no job can be made of it: mark it, or name a queue")
-
-
-def _check_ids(jobs: Sequence[NewJob]) -> None:
-    counts = Counter(job.id for job in jobs)
-    for id, count in counts.items():
-        if count > 1:
-            raise BadArgument(f"the tree has {count} jobs with the id {id!r}: give each an id of its own, or none")

@@ -129,7 +129,7 @@ class PgBossImport:
     async def _page(self, connection: Connection, but: list[str], sink: CommandSink) -> Page:
         jobs, made, left = self._sorted(await self._leaving.lock(connection, but, PAGE))
         if made:
-            unit = Unit(self._app._unit_id(), jobs=made)
+            unit = Unit(self._app._runtime.new_unit_id(), jobs=made)
             await sink.submit(CommitRequest(lambda _v, _r: unit))
             await self._leaving.forget(connection, jobs)
         return Page(jobs, left)
@@ -151,11 +151,11 @@ class PgBossImport:
         """Among those that are due, priorities above 0 are kept by the order they are moved in: ours has none before
         the default."""
         data = parse(job.data, "its data") if job.data is not None else None
-        return self._app._enqueuing.job(
+        return self._app._transactions.direct.jobs.build(
             self._rename.get(job.queue, job.queue),
             data,
             JobOptions(retry=job.retry),
-            id=job.id,
+            key=job.id,
             delay_ms=max(job.due - self._app.clock.now_ms(), 0) if job.later else 0,
             priority=min(max(-job.priority, 0), MAX_PRIORITY),
         )
@@ -170,7 +170,7 @@ class PgBossImport:
             spec = make_spec(cron=schedule.cron, tz=schedule.tz)
             payload = parse(schedule.data, "its data") if schedule.data is not None else None
             if not keep:
-                await self._app._scheduling.upsert(id, spec, Target(queue=queue, payload=payload))
+                await self._app._schedule_service.upsert(id, spec, Target(queue=queue, input=payload))
                 await self._connections.run(lambda c: self._leaving.forget_schedule(c, schedule))
             moved.schedules.append(id)
         except StoreError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,14 +15,16 @@ from ..flows.run_record import COMPENSATING, PAUSED, RUNNING
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim, JobState
 from ..runners.inprocess import InProcessRunner
-from .app import App
 from .run_actions import jobs_of
+
+if TYPE_CHECKING:
+    from .app import App
 
 OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
 
 
-class Checked(msgspec.Struct):
-    """What a check has looked at, and what it found."""
+class PreflightReport(msgspec.Struct):
+    """What a preflight check looked at, and what it found."""
 
     runs: int = 0
     steps: int = 0
@@ -32,9 +35,9 @@ class Checked(msgspec.Struct):
         return [trouble for trouble in self.troubles if trouble.breaks]
 
 
-async def check_runs(app: App, flow: str | None = None) -> Checked:
+async def check_runs(app: App, flow: str | None = None) -> PreflightReport:
     """Rehearses every open step of a store, or of one flow. Nothing is written; code outside `ctx.run` is executed."""
-    done = Checked()
+    done = PreflightReport()
     async with checker(app) as check:
         for status in (RUNNING, PAUSED, COMPENSATING):
             async for row in _rows(app, flow, status):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..context.state import Key, join_key, patched
+from ..context.state import Key, join_key, patch_state
 from ..core.durations import Duration, to_ms
 from ..core.payload import pack, unpack
 from ..ports.unit import Committed, StateWrite, Unit
@@ -48,7 +48,7 @@ class AppState:
         """Applies `change` to the stored value atomically and gives the new value."""
         a_function(change, "change", "that makes the new value of the old one")
         full = self._prefix + join_key(key)
-        return await patched(self._store, full, change, self._expiry(ttl), self._write)
+        return await patch_state(self._store, full, change, self._expiry(ttl), self._write)
 
     def _expiry(self, ttl: Duration | None) -> int | None:
         return None if ttl is None else self._clock.now_ms() + to_ms(ttl)

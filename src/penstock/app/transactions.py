@@ -15,28 +15,27 @@ from ..core.ids import check_id
 from ..core.payload import pack, unpack
 from ..flows.commands import Commands, check_open
 from ..flows.engine import FlowEngine
-from ..flows.fork import Forks
 from ..flows.run_record import decode
 from ..ports.store import DatabaseIdentity, Enlists, RunRow
 from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit
 from ..transactions.enlist import TransactionWriter
 from ..worker.outcomes import pack_record
-from .advice import Doubts
+from .advice import Advice
 from .arguments import text
-from .events import Events
-from .jobs import Enqueuing
-from .runs import Runs
+from .enqueuer import JobEnqueuer
+from .events import EventAppender
+from .run_starter import RunStarter
 
 
 class Writers:
     """Starts runs, enqueues jobs and emits events, all into one sink."""
 
-    def __init__(self, engine: FlowEngine, sink: CommandSink, doubts: Doubts, where: str) -> None:
+    def __init__(self, engine: FlowEngine, sink: CommandSink, advice: Advice) -> None:
         runtime = engine.runtime
         self.commands = Commands(engine, sink)
-        self.events = Events(runtime, sink)
-        self.runs = Runs(runtime, self.commands, Forks(engine), self.events, doubts, where)
-        self.enqueuing = Enqueuing(runtime, sink, doubts)
+        self.events = EventAppender(runtime, sink)
+        self.runs = RunStarter(runtime, self.commands, advice)
+        self.jobs = JobEnqueuer(runtime, sink, advice)
         self._store = runtime.store
         self._sink = sink
         self._engine = engine

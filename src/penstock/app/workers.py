@@ -1,16 +1,21 @@
-"""What goes on beside a worker. Nobody looks at these tasks: if one failed, what it does would just not happen."""
+"""`app.workers`: the worker of this process and the services that run beside it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import random
+import re
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 from ..commit.runtime import Runtime
 from ..core.errors import ConfigError, StoreError, UnknownQueue
-from ..flows.start_on import Starters
+from ..core.ids import check_name
+from ..flows.start_on import StartOnWaits
 from ..handlers.registry import Registry
 from ..ports.bridge import Bridge
 from ..ports.store import Retention
@@ -22,110 +27,118 @@ from ..worker.outcomes import Work
 from ..worker.worker import Worker
 from .arguments import count, several
 from .gc_tuning import fewer_collections
-from .schedules import Scheduling
+from .schedule_service import ScheduleService
 from .store_urls import reads_only
 
 log = logging.getLogger("penstock.worker")
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds; what fails for good is not to fill the log
+FIRST_RESTART_PAUSE_S, MAX_RESTART_PAUSE_S = 1.0, 60.0
 
 
-async def kept_up(run: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
-    """Runs until it is cancelled or done, and again if it fails."""
-    pause = FIRST_PAUSE
+async def run_restarting(run: Callable[[], Coroutine[Any, Any, None]], service: str) -> None:
+    """Run a service until it is cancelled or done, and restart it if it fails."""
+    pause = FIRST_RESTART_PAUSE_S
     while True:
         try:
             return await run()
         except Exception:
-            log.exception("%s failed and is begun anew", what)
+            log.exception("%s failed, restarting in %.0f s", service, pause)
             await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, MAX_RESTART_PAUSE_S)
 
 
-def in_background(run: Callable[[], Coroutine[Any, Any, None]], name: str) -> asyncio.Task[None]:
-    """A task that is kept up, by its name."""
-    return asyncio.create_task(kept_up(run, name.removeprefix("penstock-")), name=name)
+def start_service(run: Callable[[], Coroutine[Any, Any, None]], name: str) -> asyncio.Task[None]:
+    """Start a service as a task that restarts it. No caller awaits it, so it must not end silently."""
+    return asyncio.create_task(run_restarting(run, name.removeprefix("penstock-")), name=name)
 
 
-SWEEP_EVERY = 60.0  # seconds
-KEEP_DELIVERIES = 100  # enough to see what the last ones were; every event that is waited for makes one
+SWEEP_INTERVAL_S = 60.0
+KEEP_DELIVERIES = 100  # finished delivery jobs; every event that a step waits for makes one
 
 
-class _Dispatch:
-    """The worker's engine: whatever the App says of a claim."""
-
-    def __init__(self, open_claim: Callable[[Claim], Coroutine[Any, Any, Work]]) -> None:
-        self._open = open_claim
-
-    def open(self, claim: Claim) -> Coroutine[Any, Any, Work]:
-        return self._open(claim)
+ClaimOpener = Callable[[Claim], Coroutine[Any, Any, Work]]
 
 
-class Working:
-    """At most one worker of an App at a time."""
+class _ClaimEngine:
+    """The worker's engine: the App opens its claims."""
+
+    def __init__(self, open_claim: ClaimOpener) -> None:
+        self.open = open_claim
+
+
+class Workers:
+    """The worker inside this process. An App runs one at a time; more need more processes, or more Apps."""
 
     def __init__(
         self,
         runtime: Runtime,
-        open_claim: Callable[[Claim], Coroutine[Any, Any, Work]],
-        scheduling: Scheduling,
-        starters: Starters,
+        open_claim: ClaimOpener,
+        schedules: ScheduleService,
+        start_on: StartOnWaits,
         settings: Settings,
         bridges: Sequence[Bridge] = (),
-        moving: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        file_bridges: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
+        self._runtime = runtime
         self._store = runtime.store
-        self._committer = runtime.committer
-        self._engine = _Dispatch(open_claim)
-        self._scheduling = scheduling
-        self._starters = starters
+        self._engine = _ClaimEngine(open_claim)
+        self._schedules = schedules
+        self._start_on = start_on
         self._clock = runtime.clock
-        self._unit_id = runtime.new_unit_id
         self._settings = settings
         self._registry = runtime.registry
         self._bridges = bridges
-        self._moving = moving  # what else goes on as long as a worker runs
+        self._file_bridges = file_bridges
         self._worker: Worker | None = None
-        self._asked: tuple[Sequence[str], int] = ((), 1)
+        self._requested: tuple[Sequence[str], int] = ((), 1)
         self._ended = asyncio.Event()
         self._ended.set()
         self._closed = False
 
-    async def run(self, queues: Sequence[str] | None, concurrency: int | None, name: str) -> None:
-        if self._closed:  # before its task came to run: on a closed store it would wait for ever
+    async def run(
+        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+    ) -> None:
+        """Run a worker until it is cancelled or `stop` is called. Work in hand is finished or released first.
+
+        Args:
+            queues: Queues to work on. Default: those of the loaded handlers.
+            concurrency: Maximum number of handlers at once.
+            name: Name of the worker in events and logs.
+        """
+        await self._run(queues, concurrency, _worker_name(name))
+
+    async def _run(self, queues: Sequence[str] | None, concurrency: int | None, name: str) -> None:
+        if self._closed:  # closed before its task ran: on a closed store it would wait for ever
             return
         if self._worker is not None:
-            raise ConfigError("this App runs a worker already: make another App for another worker")
+            raise ConfigError("this App runs a worker already: create another App for another worker")
         settings = self._settings
         if reads_only(settings.url):
-            raise ConfigError(f"a worker writes, and {settings.url} is only read: take ?mode=ro off the URL")
+            raise ConfigError(f"a worker needs to write, and {settings.url} is read-only: remove ?mode=ro from the URL")
         queues = several(queues, "queues") if queues is not None else None
         concurrency = count(concurrency, "concurrency") if concurrency is not None else None
-        self._asked = queues or settings.queues, concurrency or settings.concurrency
+        self._requested = queues or settings.queues, concurrency or settings.concurrency
         runner = InProcessRunner(max(settings.threads, concurrency or settings.concurrency))
         worker = Worker(
             name=name,
-            store=self._store,
-            committer=self._committer,
+            runtime=self._runtime,
             engine=self._engine,
             runner=runner,
-            clock=self._clock,
-            queues=self._limits(*self._asked),
+            queues=self._limits(*self._requested),
             concurrency=concurrency or settings.concurrency,
             lease_ms=settings.lease,
             grace=settings.grace / 1000,
             max_crashes=settings.max_crashes,
-            unit_id=self._unit_id,
         )
         self._worker = worker
         self._ended.clear()
         background = [
-            in_background(self._scheduling.scheduler.run, "penstock-scheduler"),
-            in_background(self._sweep, "penstock-sweep"),
-            in_background(self._keep_starters, "penstock-starters"),
-            *(in_background(bridge.run, "penstock-bridge") for bridge in self._bridges),
+            start_service(self._schedules.scheduler.run, "penstock-scheduler"),
+            start_service(self._sweep, "penstock-sweep"),
+            start_service(self._register_start_on, "penstock-start-on"),
+            *(start_service(bridge.run, "penstock-bridge") for bridge in self._bridges),
         ]
         try:
-            async with self._moving():
+            async with self._file_bridges():
                 with fewer_collections():
                     await self._until_stopped(worker)
         finally:
@@ -137,33 +150,34 @@ class Working:
             self._ended.set()
 
     @property
-    def in_hand(self) -> int:
-        """How many attempts are under way."""
+    def active(self) -> int:
+        """Number of attempts that are running."""
         return self._worker.active if self._worker is not None else 0
 
     @property
-    def asked_for(self) -> int:
-        """How many more there may be soon: their claim is not answered yet."""
-        return self._worker.asked_for if self._worker is not None else 0
+    def requested(self) -> int:
+        """Number of jobs that may arrive: their claim is not answered yet."""
+        return self._worker.reserved if self._worker is not None else 0
 
     @property
     def next_due(self) -> int | None:
-        """When there is more to work on, as far as is known."""
+        """When more work is due, in milliseconds, as far as the worker knows."""
         return self._worker.next_due if self._worker is not None else None
 
     def stop(self) -> None:
+        """Stop the worker: it takes no more work, and `run` returns when work in hand is finished or released."""
         if self._worker is not None:
             self._worker.stop()
 
     def refresh(self) -> None:
-        """The running worker takes the queues and limits of the registry as it is now."""
+        """Give the running worker the queues and limits of the present registry."""
         if self._worker is None:
             return
-        queues, concurrency = self._asked
+        queues, concurrency = self._requested
         known = self._registry().queues()
         wanted = [queue for queue in queues or known if queue in known]
-        self._worker.work_on(self._limits(wanted, concurrency) if wanted else {})
-        self._store.signals.notify_all()  # whoever keeps what the code asks for (schedules, starters) looks again
+        self._worker.change_queues(self._limits(wanted, concurrency) if wanted else {})
+        self._store.signals.notify_all()  # the services for declared schedules and start_on read the registry again
 
     async def close(self) -> None:
         self._closed = True
@@ -172,12 +186,20 @@ class Working:
 
     @asynccontextmanager
     async def background(
-        self, name: str, queues: Sequence[str] | None = None, concurrency: int | None = None
+        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
     ) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.run(queues, concurrency, name), name="penstock-worker")
+        """Run a worker in the background: `async with app.workers.background():`.
+
+        Args:
+            queues: Queues to work on. Default: those of the loaded handlers.
+            concurrency: Maximum number of handlers at once.
+            name: Name of the worker in events and logs.
+        """
+        running = self._run(queues, concurrency, _worker_name(name))
+        task = asyncio.create_task(running, name="penstock-worker")
         try:
             await asyncio.sleep(0)
-            if not task.done():  # else it could not begin, and `await task` says why
+            if not task.done():  # else it could not start, and `await task` raises why
                 yield
         finally:
             if not task.done():
@@ -185,7 +207,7 @@ class Working:
             await task
 
     async def _until_stopped(self, worker: Worker) -> None:
-        """A cancelled worker stops in good order, and only then is cancelled."""
+        """Run the worker; when cancelled, stop it properly first."""
         work = asyncio.create_task(worker.run(), name="penstock-work")
         try:
             await asyncio.shield(work)
@@ -202,7 +224,9 @@ class Working:
         known = sorted({handler.home for handler in handlers})
         for queue in queues:
             if queue not in known:
-                raise UnknownQueue(f"no handler here works on queue {queue!r}: known are {', '.join(known) or 'none'}")
+                raise UnknownQueue(
+                    f"no handler here takes jobs of queue {queue!r}: known are {', '.join(known) or 'none'}"
+                )
         limits: dict[str, QueueLimits] = {}
         for queue in queues or known:
             mine = [handler for handler in handlers if handler.home == queue]
@@ -210,36 +234,36 @@ class Working:
             most = [handler.max_active for handler in mine if handler.max_active is not None]
             rate = next((handler.rate for handler in mine if handler.rate is not None), None)
             limits[queue] = QueueLimits(min(own, default=concurrency), rate, min(most, default=None))
-        # Events are delivered by whoever works, whatever it works on.
+        # Every worker delivers events, whatever queues it works on.
         limits[DELIVERIES] = QueueLimits(concurrency)
         return limits
 
-    async def _keep_starters(self) -> None:
-        """Opens the gates by which events start the flows of this code; again when it was reloaded."""
+    async def _register_start_on(self) -> None:
+        """Register the waits by which events start flows, again after each reload."""
         kept: Registry | None = None
         with self._store.signals.listen("registry") as listener:
             while True:
                 try:
                     if kept is not (registry := self._registry()):
-                        await self._starters.keep(registry.flows)
+                        await self._start_on.register(registry.flows)
                         kept = registry
                 except StoreError as problem:
-                    log.warning("cannot say which events start flows, trying again: %s", problem)
+                    log.warning("cannot register which events start flows, retrying: %s", problem)
                 await listener.wait(5.0 if kept is None else None)
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_EVERY)
+            await asyncio.sleep(SWEEP_INTERVAL_S)
             try:
                 await self._sweep_all()
             except StoreError as problem:
-                log.warning("cannot remove what is old, trying again later: %s", problem)
+                log.warning("cannot apply retention, retrying later: %s", problem)
 
     async def _sweep_all(self) -> None:
-        """Small batches with room between them: work goes first."""
-        gone = {"runs": 1}
-        while any(gone.values()):
-            gone = await self._store.sweep(self._retention())
+        """Sweep in small batches with pauses between them: work goes first."""
+        removed = {"runs": 1}
+        while any(removed.values()):
+            removed = await self._store.sweep(self._retention())
             await asyncio.sleep(0.1)
 
     def _retention(self) -> Retention:
@@ -257,3 +281,10 @@ class Working:
             keep_events=settings.keep_events,
             keep_deliveries=KEEP_DELIVERIES,
         )
+
+
+def _worker_name(name: str | None) -> str:
+    if name is not None:
+        return check_name(name, "worker name")
+    host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname())
+    return f"{host[:50]}-{os.getpid()}-{random.randrange(16**4):04x}"

@@ -1,7 +1,7 @@
-"""A call as it was typed, put as the parser wants it.
+"""Arguments as typed, arranged the way the parser expects them.
 
-Options that every command takes may stand before the command's words, and what a command is given has three names that
-people use for one another; only the command's own is in its help.
+Common options may come before the command. `--input`, `--payload` and `--data` are accepted for one another; the help
+of a command lists only its own.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from typing import NamedTuple
 from cyclopts import App
 
 _FLAGS = ("--json", "--debug")
-_VALUED = ("--url", "--dir")
-_GIVEN = ("--input", "--payload", "--data")
+_OPTIONS_WITH_VALUE = ("--url", "--dir")
+_INPUT_NAMES = ("--input", "--payload", "--data")
 
 
-def asked(args: Sequence[str], flag: str) -> bool:
-    """Whether a flag was typed, wherever it stands: asked before the call is understood, if it can be."""
-    return flag in _options(args) or f"{flag}=true" in _options(args)
-
-
-class Call(NamedTuple):
-    """What was typed, in its parts."""
+class CommandLine(NamedTuple):
+    """The parts of a command line."""
 
     words: list[str]  # of the command
-    before: list[str]  # common options that stood before or between them
+    before: list[str]  # common options before or between them
     rest: list[str]
 
     @property
     def args(self) -> list[str]:
-        """As the parser wants it."""
+        """Return the arguments in the order the parser expects."""
         return [*self.words, *self.before, *self.rest] if self.words else [*self.rest, *self.before]
 
 
-def arranged(args: Sequence[str], parser: App) -> Call:
-    """Finds the command's words; what follows them has the names that the command knows."""
+def has_flag(args: Sequence[str], flag: str) -> bool:
+    """Return whether a flag is present anywhere; works before the command line is parsed."""
+    return flag in _before_dashes(args) or f"{flag}=true" in _before_dashes(args)
+
+
+def split_command_line(args: Sequence[str], parser: App) -> CommandLine:
+    """Find the words of the command and rename its input option to the command's own name for it."""
     words: list[str] = []
     before: list[str] = []
     rest = list(args)
     while rest:
-        if count := _common(rest[0]):
+        if count := _common_length(rest[0]):
             before += rest[:count]
             del rest[:count]
         elif not rest[0].startswith("-") and rest[0] in parser:
@@ -48,34 +48,40 @@ def arranged(args: Sequence[str], parser: App) -> Call:
             words.append(rest.pop(0))
         else:
             break
-    return Call(words, before, _own_names(rest, parser))
+    return CommandLine(words, before, _rename_input(rest, parser))
 
 
-def _common(word: str) -> int:
-    """How many words a common option takes up; 0 if it is none."""
-    name, equals, _ = word.partition("=")
-    if name not in _FLAGS + _VALUED:
-        return 0
-    return 2 if name in _VALUED and not equals else 1
-
-
-def _own_names(rest: list[str], command: App) -> list[str]:
-    """`--payload` is `--input` to a command that has this one, and so on."""
-    options = _options(rest)
-    if command.default_command is None or not any(word.partition("=")[0] in _GIVEN for word in options):
-        return rest
+def input_option(command: App) -> str | None:
+    """Return the option by which a command takes an input or data, if it takes one."""
+    if command.default_command is None:
+        return None
     known = {name for argument in command.assemble_argument_collection() for name in argument.names}
-    own = next((name for name in _GIVEN if name in known), None)
+    return next((name for name in _INPUT_NAMES if name in known), None)
+
+
+def _common_length(word: str) -> int:
+    """Return how many arguments a common option takes up; 0 if the word is not one."""
+    name, equals, _ = word.partition("=")
+    if name not in _FLAGS + _OPTIONS_WITH_VALUE:
+        return 0
+    return 2 if name in _OPTIONS_WITH_VALUE and not equals else 1
+
+
+def _rename_input(rest: list[str], command: App) -> list[str]:
+    options = _before_dashes(rest)
+    if not any(word.partition("=")[0] in _INPUT_NAMES for word in options):
+        return rest
+    own = input_option(command)
     if own is None:
         return rest
-    return [*(_renamed(word, own) for word in options), *rest[len(options) :]]
+    return [*(_rename(word, own) for word in options), *rest[len(options) :]]
 
 
-def _renamed(word: str, own: str) -> str:
+def _rename(word: str, own: str) -> str:
     name, equals, value = word.partition("=")
-    return f"{own}{equals}{value}" if name in _GIVEN else word
+    return f"{own}{equals}{value}" if name in _INPUT_NAMES else word
 
 
-def _options(args: Sequence[str]) -> Sequence[str]:
-    """What stands before `--`, after which nothing is an option."""
+def _before_dashes(args: Sequence[str]) -> Sequence[str]:
+    """Return the arguments before `--`, after which nothing is an option."""
     return args[: list(args).index("--")] if "--" in args else args

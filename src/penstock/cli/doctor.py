@@ -10,16 +10,16 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 
 from ..app import App
-from ..app.diagnosis import Check, check_versions, diagnose, failed_check, why
+from ..app.diagnosis import Check, check_versions, diagnose, failed_check
 from ..app.store_urls import looking_url, sqlite_path
 from ..core.errors import PenstockError
 from ..handlers.discovery import Problem
 from ..settings import Settings
 from ..telemetry.logging import LOGGER
-from .errors import shown_as
-from .options import USUAL_PLACE, Common
-from .output import print_json, unicode_out
-from .session import acting_app, working_app
+from .errors import colour_text
+from .options import COMMON_DEFAULTS, CommonOptions
+from .output import has_unicode_output, print_json
+from .session import build_admin_app, build_worker_app
 
 
 class ChecksFailed(PenstockError):
@@ -28,7 +28,7 @@ class ChecksFailed(PenstockError):
     code = "checks_failed"
 
 
-def doctor(run: str | None = None, /, *, common: Common = USUAL_PLACE) -> int:
+def doctor(run: str | None = None, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     """Check settings, store, versions, clock, disk, worker files, queues and stuck runs.
 
     With a run's id, explain why that run is not moving.
@@ -50,12 +50,12 @@ def doctor(run: str | None = None, /, *, common: Common = USUAL_PLACE) -> int:
     return 0
 
 
-async def _why(common: Common, run: str) -> list[str]:
-    async with acting_app(common) as app:
-        return await why(app, run)
+async def _why(common: CommonOptions, run: str) -> list[str]:
+    async with build_admin_app(common) as app:
+        return list(await app.runs.why(run))
 
 
-async def _diagnose(common: Common) -> list[Check]:
+async def _diagnose(common: CommonOptions) -> list[Check]:
     try:
         settings = Settings.load({"url": common.url, "dir": common.dir})
     except PenstockError as problem:
@@ -63,7 +63,7 @@ async def _diagnose(common: Common) -> list[Check]:
     url = looking_url(settings.url)
     try:
         with _without_problem_warnings():
-            app = working_app(common if url == settings.url else replace(common, url=url))
+            app = build_worker_app(common if url == settings.url else replace(common, url=url))
     except PenstockError as problem:
         failed = failed_check("worker files", problem)
         checks = [failed if one.name == failed.name else one for one in await diagnose(App(url, handlers=()))]
@@ -105,9 +105,8 @@ def _show_checks(checks: list[Check], json: bool) -> None:
     if json:
         print_json({"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]})
         return
-    good, bad = ("✓", "✗") if unicode_out() else ("+", "x")
+    good, bad = ("✓", "✗") if has_unicode_output() else ("+", "x")
     width = max(len(check.name) for check in checks)
     for check in checks:
-        print(
-            shown_as(f"{good if check.ok else bad} {check.name:<{width}}  {check.detail}", "32" if check.ok else "31")
-        )
+        line = f"{good if check.ok else bad} {check.name:<{width}}  {check.detail}"
+        print(colour_text(line, "32" if check.ok else "31"))

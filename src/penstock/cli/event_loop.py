@@ -1,4 +1,4 @@
-"""The event loop that a worker runs on: uvloop where it is installed, asyncio's own otherwise."""
+"""The event loop of a worker: uvloop if it is installed, otherwise asyncio's own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs until the work is done, as asyncio.run does."""
+def run_event_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, as asyncio.run does."""
     try:
         import uvloop
-    except ImportError:  # an extra, and not to be had on every system
-        return asyncio.run(work)
-    return uvloop.run(work)
+    except ImportError:  # an optional extra, not available on every system
+        return asyncio.run(main)
+    return uvloop.run(main)

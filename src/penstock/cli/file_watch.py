@@ -1,4 +1,4 @@
-"""Noticing that files changed: told by the system if `watchfiles` is installed, else by looking twice a second."""
+"""Detect changed Python files: by `watchfiles` if it is installed, otherwise by polling twice a second."""
 
 from __future__ import annotations
 
@@ -10,82 +10,85 @@ from pathlib import Path
 
 from ..handlers.reload import beside
 
-EVERY = 0.5  # seconds between two looks
-Stamps = dict[str, tuple[int, int]]
+POLL_INTERVAL_S = 0.5
+Stamps = dict[str, tuple[int, int]]  # by path: time of the last change in ns, size
 
 
 @dataclass(frozen=True)
-class Look:
-    """The Python files as they are at one moment: when each was changed last, and its size."""
+class Snapshot:
+    """The Python files as they are at one moment."""
 
-    own: Stamps  # of the folder
-    imported: Stamps  # of the modules beside it that are loaded
-    near: frozenset[str]  # all that lie right beside it: one that is missing may be made
+    own: Stamps  # in the folder
+    imported: Stamps  # loaded modules next to the folder
+    siblings: frozenset[str]  # every file next to the folder: a missing import may appear there
 
 
-def changes(folder: Path) -> AsyncIterator[list[str]]:
-    """The Python files that were added, changed or removed under a folder since this was called, whenever some were.
+def watch_files(folder: Path) -> AsyncIterator[list[str]]:
+    """Yield the Python files added, changed or removed under a folder since this call.
 
-    Also those beside it that worker files import, or may want to."""
-    before = look(folder)
+    Includes files next to the folder that worker files import or fail to import."""
+    before = take_snapshot(folder)
     try:
         import watchfiles  # noqa: F401
     except ImportError:
-        return polled(folder, before)
-    return _told(folder, before)
+        return poll_files(folder, before)
+    return _watch_notified(folder, before)
 
 
-async def _told(folder: Path, before: Look) -> AsyncIterator[list[str]]:
+async def poll_files(folder: Path, before: Snapshot, interval_s: float = POLL_INTERVAL_S) -> AsyncIterator[list[str]]:
+    """Yield changed files by comparing the time and size of every file."""
+    while True:
+        await asyncio.sleep(interval_s)
+        now = await asyncio.to_thread(take_snapshot, folder)
+        changed = diff_snapshots(before, now)
+        if changed:
+            yield changed
+            now = await asyncio.to_thread(_add_loaded, now, folder)
+        before = now
+
+
+async def _watch_notified(folder: Path, before: Snapshot) -> AsyncIterator[list[str]]:
     from watchfiles import PythonFilter, awatch
 
-    logging.getLogger("watchfiles").setLevel("WARNING")  # it counts every change aloud
-    # It says when to look. What changed before it was ready, or beside the folder, is seen at its next pause.
-    told = awatch(folder, watch_filter=PythonFilter(), step=20, debounce=200, rust_timeout=1000, yield_on_timeout=True)
-    async for _ in told:
-        now = await asyncio.to_thread(look, folder)
-        changed = differing(before, now)
+    logging.getLogger("watchfiles").setLevel("WARNING")  # it logs every change
+    # A notification only says when to compare. Changes made before it was ready, or next to the folder, are found at
+    # its next timeout.
+    notifications = awatch(
+        folder, watch_filter=PythonFilter(), step=20, debounce=200, rust_timeout=1000, yield_on_timeout=True
+    )
+    async for _ in notifications:
+        now = await asyncio.to_thread(take_snapshot, folder)
+        changed = diff_snapshots(before, now)
         if changed:
             yield changed
-            now = await asyncio.to_thread(_with_loaded, now, folder)
+            now = await asyncio.to_thread(_add_loaded, now, folder)
         before = now
 
 
-async def polled(folder: Path, before: Look, every: float = EVERY) -> AsyncIterator[list[str]]:
-    """The same by looking at the time and size of every file."""
-    while True:
-        await asyncio.sleep(every)
-        now = await asyncio.to_thread(look, folder)
-        changed = differing(before, now)
-        if changed:
-            yield changed
-            now = await asyncio.to_thread(_with_loaded, now, folder)
-        before = now
+def take_snapshot(folder: Path) -> Snapshot:
+    siblings = frozenset(str(path) for path in folder.parent.glob("*.py"))
+    return Snapshot(_stamps(folder.rglob("*.py")), _stamps(beside(folder).values()), siblings)
 
 
-def differing(before: Look, now: Look) -> list[str]:
-    """The files that are not as they were. A module that was loaded meanwhile is as it was when it was loaded."""
+def diff_snapshots(before: Snapshot, now: Snapshot) -> list[str]:
+    """Return the files that changed. A module loaded in between counts as unchanged since it was loaded."""
     own = {path for path in before.own.keys() | now.own.keys() if before.own.get(path) != now.own.get(path)}
     both = before.imported.keys() & now.imported.keys()
-    return sorted(own | {path for path in both if before.imported[path] != now.imported[path]} | now.near - before.near)
+    imported = {path for path in both if before.imported[path] != now.imported[path]}
+    return sorted(own | imported | now.siblings - before.siblings)
 
 
-def look(folder: Path) -> Look:
-    """The files as they are now."""
-    near = frozenset(str(path) for path in folder.parent.glob("*.py"))
-    return Look(_stamps(folder.rglob("*.py")), _stamps(beside(folder).values()), near)
-
-
-def _with_loaded(seen: Look, folder: Path) -> Look:
-    """What was seen, and the modules that a reload since then has loaded for the first time."""
-    return replace(seen, imported={**_stamps(beside(folder).values()), **seen.imported})
+def _add_loaded(snapshot: Snapshot, folder: Path) -> Snapshot:
+    """Add the modules that a reload has imported for the first time since the snapshot."""
+    return replace(snapshot, imported={**_stamps(beside(folder).values()), **snapshot.imported})
 
 
 def _stamps(paths: Iterable[Path]) -> Stamps:
-    found: Stamps = {}
+    stamps: Stamps = {}
     for path in paths:
         try:
-            about = path.stat()
-        except OSError:  # it went away meanwhile
+            stat = path.stat()
+        except OSError:  # removed in the meantime
             continue
-        found[str(path)] = about.st_mtime_ns, about.st_size
-    return found
+        stamps[str(path)] = stat.st_mtime_ns, stat.st_size
+    return stamps

@@ -1,4 +1,4 @@
-"""A run as one JSON object, and the answer of a command on stdout."""
+"""JSON on stdout, a run as one JSON object, and the exit code of a run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 
 import msgspec
 
-from ..flows.reducer import FlowView
+from ..flows.reducer import FlowView, StepView
+from .errors import EXIT_FAILED, EXIT_OK
 
-OK, FAILED = 0, 1
 
-
-def run_object(view: FlowView) -> dict[str, Any]:
-    """The object `run --json` and `runs show --json` print. Every key is always there; times are ISO, durations ms."""
+def run_to_dict(view: FlowView) -> dict[str, Any]:
+    """Return what `run --json` and `runs show --json` print. Every key is present; times are ISO, durations ms."""
     return {
         "id": view.id,
         "flow": view.name,
@@ -30,28 +29,28 @@ def run_object(view: FlowView) -> dict[str, Any]:
         "error": view.error,
         "reason": view.reason,
         "unmet": view.unmet,
-        "steps": {key: _step_object(step) for key, step in view.steps.items()},
+        "steps": {key: _step_to_dict(step) for key, step in view.steps.items()},
         "emitted": view.emitted,
         "logs": view.logs,
         "lastEvent": view.last_event,
     }
 
 
-def _step_object(step: Any) -> dict[str, Any]:
+def _step_to_dict(step: StepView) -> dict[str, Any]:
     fields = {field.encode_name: getattr(step, field.name) for field in msgspec.structs.fields(step)}
     return {key: value for key, value in fields.items() if value or key not in ("awaitType", "awaitData", "alsoAwaits")}
 
 
-def print_json(value: Any) -> None:
-    """One line of JSON; plain ASCII where the terminal knows no more."""
-    print(json.dumps(value, ensure_ascii=not unicode_out(), separators=(", ", ": ")), flush=True)
-
-
-def unicode_out() -> bool:
-    """Whether stdout can show more than ASCII."""
-    return (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
-
-
 def exit_code(view: FlowView) -> int:
-    """0 for a completed run; failed, compensated and cancelled ones did not do what was asked."""
-    return OK if view.status in ("completed", "running", "paused", "compensating") else FAILED
+    """Return 0 unless the run failed, was compensated or cancelled."""
+    return EXIT_OK if view.status in ("completed", "running", "paused", "compensating") else EXIT_FAILED
+
+
+def print_json(value: Any) -> None:
+    """Print one line of JSON, in ASCII where the terminal has no Unicode."""
+    print(json.dumps(value, ensure_ascii=not has_unicode_output(), separators=(", ", ": ")), flush=True)
+
+
+def has_unicode_output() -> bool:
+    """Return whether stdout can show more than ASCII."""
+    return (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")

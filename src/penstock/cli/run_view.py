@@ -1,4 +1,4 @@
-"""A run as rows of text: what a picture of it shows, however it is drawn."""
+"""A run as text: rows of steps, drawn live by rich (`RunPanel`) or printed as plain lines (`render_text`)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,95 @@ from ..core.clock import Clock, from_iso
 from ..core.durations import show_ms
 from ..flows.reducer import FlowView, StepView
 
-FOLD = 6  # instances of one step shown one by one; more become one row
-SHOWN = 70  # characters of an error or of partial output
+MAX_INSTANCES = 6  # of one step on rows of their own; more are folded into one row
+MAX_DETAIL_CHARS = 70  # of an error or of partial output
+MAX_RESULT_CHARS = 200  # of a result in a panel
+MAX_TEXT_CHARS = 10_000  # of a result in plain lines
+BAR_CHARS = 16
 MARKS = {
     "completed": "✓", "failed": "✗", "running": "●", "retrying": "↻", "pending": "·", "waiting": "…", "timeout": "✗",
     "cancelled": "–",
 }  # fmt: skip
+ASCII = {"✓": "+", "✗": "x", "●": "*", "↻": "~", "·": ".", "…": "_", "–": "-"}
+COLOURS = {
+    "running": "cyan", "completed": "green", "failed": "red", "retrying": "yellow", "pending": "dim", "waiting": "blue",
+    "timeout": "red", "cancelled": "magenta", "compensating": "yellow", "compensated": "yellow",
+    "paused": "magenta",
+}  # fmt: skip
+
+
+class RunPanel:
+    """A rich renderable of a run, as of the moment it is drawn."""
+
+    def __init__(self, view: FlowView, clock: Clock) -> None:
+        self.view = view
+        self._clock = clock
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        now = self._clock.now_ms()
+        rows = build_rows(self.view, now)
+        # Rows that do not fit the screen would scroll away on every redraw.
+        room = max((options.height or console.height) - 4, 5)
+        hidden = len(rows) - room if options.is_terminal and len(rows) > room else 0
+        yield self._header(now)
+        if hidden:
+            yield Text(f"  {hidden} more above", style="dim")
+        for line in _render_rows(rows[hidden:], options.encoding.startswith("utf")):
+            line.truncate(options.max_width, overflow="ellipsis")
+            yield line
+        for label, style, text in end_lines(self.view, MAX_RESULT_CHARS):
+            yield Text.assemble((f"{label} ", style), text)
+
+    def _header(self, now: int) -> Text:
+        view = self.view
+        status = (view.status, COLOURS.get(view.status, ""))
+        spent = (format_elapsed(view, now), "dim")
+        return Text.assemble((view.name or "run", "bold"), " ", (view.id, "dim"), "  ", status, "  ", spent)
+
+
+def render_text(view: FlowView, now_ms: int, unicode: bool = True) -> str:
+    """Return a run as plain lines of text, for a pipe."""
+    rows = build_rows(view, now_ms)
+    lines = [" ".join(part for part in (view.name, view.id, view.status, format_elapsed(view, now_ms)) if part)]
+    name = max((len(row.name) for row in rows), default=0)
+    took = max((len(row.took) for row in rows), default=0)
+    for row in rows:
+        percent = f"{row.progress:.0f} %" if row.progress is not None else ""
+        rest = "  ".join(part for part in (row.note, percent, row.detail) if part)
+        lines.append(f"  {_mark(row.status, unicode)} {row.name:<{name}}  {row.took:>{took}}  {rest}".rstrip())
+    lines += [f"{label} {text}" for label, _, text in end_lines(view, MAX_TEXT_CHARS)]
+    return "\n".join(lines)
+
+
+def end_lines(view: FlowView, max_chars: int) -> Iterator[tuple[str, str, str]]:
+    """Yield the last lines of a run: label, style and text."""
+    for step, kinds in (view.unmet or {}).items():
+        yield "unmet", "yellow", f"{step} never started: {', '.join(kinds)} did not arrive"
+    if view.status == "completed":
+        yield "result", "dim", one_line(view.result, max_chars)
+    elif view.error is not None:
+        yield "error", "red", one_line(view.error, max_chars)
+    elif view.reason:
+        yield "reason", "dim", one_line(view.reason, max_chars)
+
+
+def format_elapsed(view: FlowView, now_ms: int) -> str:
+    """Return how long the run took, or has taken so far."""
+    if view.duration is not None:
+        return show_ms(view.duration)
+    return show_ms(max(now_ms - from_iso(view.started_at), 0)) if view.started_at else ""
+
+
+def one_line(value: Any, max_chars: int = MAX_DETAIL_CHARS) -> str:
+    """Return a value on one line, cut at the end: text as it is, anything else as JSON."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
 @dataclass(frozen=True)
-class Row:
-    """One step instance, or many of one step folded together."""
+class StepRow:
+    """One instance of a step, or many folded into one."""
 
     status: str
     name: str
@@ -35,42 +113,28 @@ class Row:
     detail: str = ""
 
 
-def rows_of(view: FlowView, now_ms: int) -> list[Row]:
-    """The steps in the order they began; a step with many instances is one row and its failures."""
+def build_rows(view: FlowView, now_ms: int) -> list[StepRow]:
+    """Return the steps in the order they started. Many instances of a step become one row, plus their failures."""
     by_step: dict[str, list[StepView]] = {}
     for step in view.steps.values():
         by_step.setdefault(step.step, []).append(step)
-    rows: list[Row] = [] if by_step or view.status != "running" else [Row("pending", "waiting for a worker")]
+    rows: list[StepRow] = [] if by_step or view.status != "running" else [StepRow("pending", "waiting for a worker")]
     for name, steps in by_step.items():
-        if len(steps) <= FOLD:
-            rows += [_row(step, now_ms) for step in steps]
+        if len(steps) <= MAX_INSTANCES:
+            rows += [_build_row(step, now_ms) for step in steps]
         else:
-            rows.append(_folded(name, steps))
-            rows += [_row(step, now_ms) for step in steps if step.status == "failed"][:FOLD]
+            rows.append(_fold_rows(name, steps))
+            rows += [_build_row(step, now_ms) for step in steps if step.status == "failed"][:MAX_INSTANCES]
     return rows
 
 
-def elapsed(view: FlowView, now_ms: int) -> str:
-    """How long the run took, or has taken so far."""
-    if view.duration is not None:
-        return show_ms(view.duration)
-    return show_ms(max(now_ms - from_iso(view.started_at), 0)) if view.started_at else ""
-
-
-def one_line(value: Any, limit: int = SHOWN) -> str:
-    """A value on one line, shortened in the middle of nothing: text as it is, the rest as JSON."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _row(step: StepView, now_ms: int) -> Row:
+def _build_row(step: StepView, now_ms: int) -> StepRow:
     name = step.step if step.n == 1 else f"{step.step}#{step.n}"
     note = f"attempt {step.attempt}" if step.attempt > 1 else ""
-    return Row(step.status, name, note, _took(step, now_ms), _percent(step), _detail(step, now_ms))
+    return StepRow(step.status, name, note, _took(step, now_ms), _percent(step), _detail(step, now_ms))
 
 
-def _folded(name: str, steps: list[StepView]) -> Row:
+def _fold_rows(name: str, steps: list[StepView]) -> StepRow:
     counts: dict[str, int] = {}
     for step in steps:
         counts[step.status] = counts.get(step.status, 0) + 1
@@ -78,7 +142,7 @@ def _folded(name: str, steps: list[StepView]) -> Row:
     worst = next((s for s in ("failed", "running", "retrying", "waiting", "pending") if s in counts), order[0])
     done = 100 * sum(step.completed_at is not None for step in steps) / len(steps)
     note = ", ".join(f"{counts[status]} {status}" for status in order)
-    return Row(worst, f"{name} ×{len(steps)}", note, progress=done if worst in ("running", "pending") else None)
+    return StepRow(worst, f"{name} ×{len(steps)}", note, progress=done if worst in ("running", "pending") else None)
 
 
 def _took(step: StepView, now_ms: int) -> str:
@@ -99,105 +163,60 @@ def _percent(step: StepView) -> float | None:
 def _detail(step: StepView, now_ms: int) -> str:
     if step.status == "retrying" and step.next_retry_at is not None:
         wait = max(from_iso(step.next_retry_at) - now_ms, 0)
-        return one_line(f"again in {show_ms(wait)}: {step.error or ''}")
+        return one_line(f"retry in {show_ms(wait)}: {step.error or ''}")
     if step.status in ("failed", "timeout", "retrying"):
         return one_line(step.error or "")
     if step.status == "waiting":
-        return one_line(_awaited(step, now_ms), SHOWN * (1 + len(step.also_awaits)))
+        return one_line(_describe_waits(step, now_ms), MAX_DETAIL_CHARS * (1 + len(step.also_awaits)))
     if step.partials:
-        return _tail(step.partials)
+        return _last_partial(step.partials)
     if step.progress is not None and step.status == "running" and _percent(step) is None:
         return one_line(step.progress)
     return ""
 
 
-def _awaited(step: StepView, now_ms: int) -> str:
-    """All that a step waits for."""
+def _describe_waits(step: StepView, now_ms: int) -> str:
     waits = [(one["type"], one["data"]) for one in step.also_awaits] + [(step.await_type, step.await_data)]
-    return ", ".join(_one_awaited(type_, data if isinstance(data, dict) else {}, now_ms) for type_, data in waits)
+    return ", ".join(_describe_wait(type_, data if isinstance(data, dict) else {}, now_ms) for type_, data in waits)
 
 
-def _one_awaited(type_: str | None, data: dict[str, Any], now_ms: int) -> str:
+def _describe_wait(type_: str | None, data: dict[str, Any], now_ms: int) -> str:
     match type_:
         case "time":
             until = data.get("resumeAt")
             left = f" (in {show_ms(max(from_iso(until) - now_ms, 0))})" if until else ""
             return f"until {until}{left}"
         case "event":
-            held = f" {one_line(data['match'])}" if data.get("match") else ""
-            return f"for {data.get('eventKind')}{held}"
+            match = f" {one_line(data['match'])}" if data.get("match") else ""
+            return f"for {data.get('eventKind')}{match}"
         case _:
             return f"for trigger {data.get('name') or data.get('triggerId')}"
 
 
-def _tail(partials: list[Any]) -> str:
-    """The line being written, if the pieces are text; else the last piece."""
+def _last_partial(partials: list[Any]) -> str:
+    """Return the line being written if the chunks are text, otherwise the last chunk."""
     if not isinstance(partials[-1], str):
         return one_line(partials[-1])
     text = "".join(chunk for chunk in partials[-200:] if isinstance(chunk, str))
-    line = one_line(text.strip().rpartition("\n")[2], 10_000)
-    return line if len(line) <= SHOWN else "…" + line[1 - SHOWN :]
+    line = one_line(text.strip().rpartition("\n")[2], MAX_TEXT_CHARS)
+    return line if len(line) <= MAX_DETAIL_CHARS else "…" + line[1 - MAX_DETAIL_CHARS :]
 
 
-COLOURS = {
-    "running": "cyan", "completed": "green", "failed": "red", "retrying": "yellow", "pending": "dim", "waiting": "blue",
-    "timeout": "red", "cancelled": "magenta", "compensating": "yellow", "compensated": "yellow",
-    "paused": "magenta",
-}  # fmt: skip
-ASCII = {"✓": "+", "✗": "x", "●": "*", "↻": "~", "·": ".", "…": "_", "–": "-"}
-BAR = 16  # characters
-RESULT = 200  # characters of a result shown in a picture
-
-
-class Picture:
-    """A run as it is at the moment it is drawn; give it to rich."""
-
-    def __init__(self, view: FlowView, clock: Clock) -> None:
-        self.view = view
-        self._clock = clock
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        now = self._clock.now_ms()
-        rows = rows_of(self.view, now)
-        # What does not fit the screen would scroll away while it is redrawn.
-        room = max((options.height or console.height) - 4, 5)
-        hidden = len(rows) - room if options.is_terminal and len(rows) > room else 0
-        yield self._head(now)
-        if hidden:
-            yield Text(f"  {hidden} more above", style="dim")
-        for line in _lines(rows[hidden:], options.encoding.startswith("utf")):
-            line.truncate(options.max_width, overflow="ellipsis")
-            yield line
-        yield from self._end()
-
-    def _head(self, now: int) -> Text:
-        view = self.view
-        colour = COLOURS.get(view.status, "")
-        spent = (elapsed(view, now), "dim")
-        return Text.assemble(
-            (view.name or "run", "bold"), " ", (view.id, "dim"), "  ", (view.status, colour), "  ", spent
-        )
-
-    def _end(self) -> list[Text]:
-        return [Text.assemble((f"{what} ", style), text) for what, style, text in end_of(self.view, RESULT)]
-
-
-def _lines(rows: list[Row], unicode: bool) -> list[Text]:
-    """A line for each row, its columns under each other; only the last one is cut when the screen is narrow."""
+def _render_rows(rows: list[StepRow], unicode: bool) -> list[Text]:
+    """Return a line per row with aligned columns; a narrow screen cuts only the last column."""
     name, note, took = (
         max((cell_len(getattr(row, part)) for row in rows), default=0) for part in ("name", "note", "took")
     )
     lines = []
     for row in rows:
-        mark = MARKS.get(row.status, "?")
-        line = Text(f"  {mark if unicode else ASCII.get(mark, mark)} ", COLOURS.get(row.status, ""), no_wrap=True)
+        line = Text(f"  {_mark(row.status, unicode)} ", COLOURS.get(row.status, ""), no_wrap=True)
         line.append(set_cell_size(row.name, name), "default not dim")
         line.append("  " + set_cell_size(row.note, note) if note else "", "not dim yellow")
         line.append(f"  {row.took:>{took}}", "dim default")
         if row.progress is not None:
-            done = round(BAR * row.progress / 100)
+            done = round(BAR_CHARS * row.progress / 100)
             line.append("  " + ("━" if unicode else "=") * done, "not dim cyan")
-            line.append(("━" if unicode else "-") * (BAR - done), "bright_black")
+            line.append(("━" if unicode else "-") * (BAR_CHARS - done), "bright_black")
         colour = "not dim red" if row.status in ("failed", "retrying", "timeout") else "dim default"
         line.append(f"  {row.detail}" if row.detail else "", colour)
         line.rstrip()
@@ -205,29 +224,6 @@ def _lines(rows: list[Row], unicode: bool) -> list[Text]:
     return lines
 
 
-def plain(view: FlowView, now_ms: int, unicode: bool = True) -> str:
-    """The same as lines of text, each as long as it needs to be."""
-    rows = rows_of(view, now_ms)
-    lines = [" ".join(part for part in (view.name, view.id, view.status, elapsed(view, now_ms)) if part)]
-    name = max((len(row.name) for row in rows), default=0)
-    took = max((len(row.took) for row in rows), default=0)
-    for row in rows:
-        mark = MARKS.get(row.status, "?")
-        mark = mark if unicode else ASCII.get(mark, mark)
-        percent = f"{row.progress:.0f} %" if row.progress is not None else ""
-        rest = "  ".join(part for part in (row.note, percent, row.detail) if part)
-        lines.append(f"  {mark} {row.name:<{name}}  {row.took:>{took}}  {rest}".rstrip())
-    lines += [f"{what} {text}" for what, _, text in end_of(view, 10_000)]
-    return "\n".join(lines)
-
-
-def end_of(view: FlowView, most: int) -> Iterator[tuple[str, str, str]]:
-    """What the last lines of a picture say: what it is, its style, and the text, of so many characters at most."""
-    for step, kinds in (view.unmet or {}).items():
-        yield "unmet", "yellow", f"{step} never started: {', '.join(kinds)} did not come"
-    if view.status == "completed":
-        yield "result", "dim", one_line(view.result, most)
-    elif view.error is not None:
-        yield "error", "red", one_line(view.error, most)
-    elif view.reason:
-        yield "reason", "dim", one_line(view.reason, most)
+def _mark(status: str, unicode: bool) -> str:
+    mark = MARKS.get(status, "?")
+    return mark if unicode else ASCII.get(mark, mark)

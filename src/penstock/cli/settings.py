@@ -7,15 +7,15 @@ from typing import Any
 from ..app.store_urls import mask
 from ..core.durations import show_ms
 from ..settings import Settings, names
-from .options import USUAL_PLACE, Common
-from .tables import show_list
+from .options import COMMON_DEFAULTS, CommonOptions
+from .tables import print_rows
 
 
-def settings(*, common: Common = USUAL_PLACE) -> int:
-    """Print every setting, and where its value came from. Passwords are not shown."""
+def settings(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Print every setting and where its value comes from. Passwords are hidden."""
     found = Settings.load({"url": common.url, "dir": common.dir})
     rows = [_row(found, name, common.json) for name in names()]
-    show_list(rows, ("setting", "value", "source"), json=common.json, none="")
+    print_rows(rows, ("setting", "value", "source"), json=common.json, empty="")
     return 0
 
 

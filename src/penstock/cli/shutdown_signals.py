@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one stops in good order, the second one at once."""
+"""Ctrl-C and SIGTERM: the first one stops gracefully, the second one at once."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from contextlib import contextmanager
 
 from ..app import App
 from ..core.durations import show_ms
-from .errors import INTERRUPTED, warn
+from .errors import EXIT_INTERRUPTED, warn
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def stopping(app: App) -> str:
-    """What a person is told after the first signal."""
-    return f"Stopping: what runs may finish, {show_ms(app.settings.grace)} at most. Ctrl-C again stops at once."
+def stop_message(app: App) -> str:
+    """Return what to print after the first signal."""
+    return f"Stopping: running handlers have {show_ms(app.settings.grace)} to finish. Ctrl-C again stops at once."
 
 
 @contextmanager
-def on_stop(
-    stop: Callable[[], object], last_words: str = "Stopped at once.", kill: Callable[[], object] | None = None
+def handle_stop_signals(
+    stop: Callable[[], object], final_message: str = "Stopped at once.", kill: Callable[[], object] | None = None
 ) -> Iterator[None]:
-    """Calls `stop` at the first signal. A second one ends the process: what is not recorded runs again elsewhere."""
+    """Call `stop` at the first signal. A second one ends the process; unrecorded work runs again elsewhere."""
     loop = asyncio.get_running_loop()
-    asked = False
+    is_stopping = False
 
-    def hear() -> None:
-        nonlocal asked
-        if asked:
+    def handle_signal() -> None:
+        nonlocal is_stopping
+        if is_stopping:
             sys.stdout.flush()
-            warn(last_words)
+            warn(final_message)
             if kill is not None:
                 kill()
-            os._exit(INTERRUPTED)
-        asked = True
+            os._exit(EXIT_INTERRUPTED)
+        is_stopping = True
         stop()
 
     try:
         for number in _SIGNALS:
-            loop.add_signal_handler(number, hear)
-    except (NotImplementedError, RuntimeError):  # Windows, or not the main thread: Ctrl-C raises as usual
+            loop.add_signal_handler(number, handle_signal)
+    except (NotImplementedError, RuntimeError):  # Windows, or not the main thread: Ctrl-C raises KeyboardInterrupt
         pass
     try:
         yield

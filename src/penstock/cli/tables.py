@@ -1,4 +1,4 @@
-"""Lists: a table for a person at a terminal, plain lines under a header for a pipe, JSON lines for a program."""
+"""Lists of rows: a table on a terminal, aligned columns in a pipe, JSON lines with --json."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from .errors import warn
 from .output import print_json
 from .run_view import one_line
 
-WIDE = 10_000  # characters of a value on a line
+MAX_CELL_CHARS = 10_000
 
 
-def show_list(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, json: bool, none: str) -> None:
-    """Prints rows; `columns` are the keys that people are shown, a program is given all of them."""
+def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, json: bool, empty: str) -> None:
+    """Print rows. People see `columns`, a program gets every key; `empty` is the message for no rows."""
     if json:
         for row in rows:
             print_json(row)
     elif not rows:
-        warn(none)
+        warn(empty)
     elif sys.stdout.isatty():
         _table(rows, columns)
     else:
-        cells = [list(columns), *([cell(row.get(column)) or "-" for column in columns] for row in rows)]
+        cells = [list(columns), *([format_cell(row.get(column)) or "-" for column in columns] for row in rows)]
         widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
         for line in cells:
             print("  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
-def show_object(value: Mapping[str, Any], *, json: bool) -> None:
-    """Prints one thing: a line for each of its keys, or one JSON object."""
+def print_object(value: Mapping[str, Any], *, json: bool) -> None:
+    """Print one object: a line per key, or JSON."""
     if json:
         print_json(value)
         return
     width = max(map(len, value), default=0)
     for key, item in value.items():
-        print(f"{key:<{width}}  {cell(item)}".rstrip())
+        print(f"{key:<{width}}  {format_cell(item)}".rstrip())
 
 
-def counted(count: int, thing: str) -> str:
-    """`1 flow`, `2 flows`."""
-    return f"{count} {thing}{'s' * (count != 1)}"
+def pluralize(count: int, noun: str) -> str:
+    """Return `1 flow`, `2 flows`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def done(message: str, answer: Mapping[str, Any], *, json: bool) -> None:
-    """What an action has done: a sentence for people, an object for programs."""
+def print_result(message: str, data: Mapping[str, Any], *, json: bool) -> None:
+    """Print the result of an action: a sentence for people, an object for programs."""
     if json:
-        print_json(answer)
+        print_json(data)
     else:
         print(message)
 
 
-def cell(value: Any) -> str:
-    """A value as text on one line; nothing for None and for what is not so."""
+def format_cell(value: Any) -> str:
+    """Return a value as one line of text; empty for None and False."""
     if value is None or value is False:
         return ""
-    return "yes" if value is True else one_line(value, WIDE)
+    return "yes" if value is True else one_line(value, MAX_CELL_CHARS)
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -72,6 +72,6 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
         numbers = all(isinstance(row.get(column), int) for row in rows)
         table.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        texts = [cell(row.get(column)) for column in columns]
+        texts = [format_cell(row.get(column)) for column in columns]
         table.add_row(*(Text(text, COLOURS.get(text, "")) for text in texts))
     Console().print(table)

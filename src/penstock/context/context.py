@@ -1,4 +1,4 @@
-"""`ctx`: what a handler can ask and say while it runs."""
+"""`ctx` of an `async def` handler: identity, events, state, live output, durable calls and waits."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class AttemptChannel(Protocol):
-    """The attempt behind a handle: what it does with what its handler says."""
+    """The attempt behind a `ctx`."""
 
     @property
-    def stopped(self) -> bool:
-        """Whether the attempt is to stop."""
+    def is_stopped(self) -> bool:
+        """Whether the attempt must stop."""
         ...
 
     def check(self) -> None:
-        """Raises StaleAttempt once the attempt is over."""
+        """Raise ContextClosed once the attempt is over."""
         ...
 
-    def view(self, prefix: str) -> StateView:
-        """The state under a prefix, with the attempt's own writes laid over it."""
+    def state_view(self, prefix: str) -> StateView:
+        """Return the state under a prefix, with the attempt's own writes on top."""
         ...
 
     @property
     def session(self) -> DurableSession:
-        """The journal, the durable calls and the gates of the attempt."""
+        """The journal, the durable calls and the waits of the attempt."""
         ...
 
-    async def children(self) -> list[ChildRow]:
-        """What is known of the children of the attempt's job."""
+    async def list_children(self) -> list[ChildRow]:
+        """Return the children of the attempt's job."""
         ...
 
     async def remove_job(self, id: str) -> bool:
-        """Deletes a job that no worker holds."""
+        """Delete a job that no worker holds."""
         ...
 
     def emit(self, kind: str, data: Any, correlation_id: str | None) -> None: ...
@@ -63,7 +63,7 @@ class AttemptChannel(Protocol):
 
 
 class CorrelationId(str):
-    """A string that may also be called, as the first spec's `ctx.correlation_id()` does."""
+    """A string that can also be called, as `ctx.correlation_id()` in the first spec."""
 
     __slots__ = ()
 
@@ -72,7 +72,7 @@ class CorrelationId(str):
 
 
 class Log:
-    """`ctx.log("…")`, `ctx.log.warning("…", order=7)`: to the run's stream, with run, step and attempt known."""
+    """`ctx.log("…")`, `ctx.log.warning("…", order=7)`: a line in the run's stream, with run, step and attempt."""
 
     def __init__(self, channel: AttemptChannel) -> None:
         self._channel = channel
@@ -81,7 +81,7 @@ class Log:
         if level == "warn":
             level = "warning"
         if level not in LEVELS:
-            raise ValueError(f"{level!r} is not a log level: use {', '.join(LEVELS)}")
+            raise ValueError(f"{level!r} is not a log level: write {', '.join(LEVELS)}")
         self._channel.check()
         self._channel.log(level, str(message), fields)
         return DONE
@@ -102,7 +102,19 @@ class Log:
 
 
 class Context:
-    """The handle of one attempt. In an `async def` handler, `ctx.state` is awaited; the rest may be."""
+    """The handle of one attempt. Await `ctx.state` and durable calls; other calls may be awaited or not.
+
+    Attributes:
+        job_id: The id of the job.
+        queue: The queue the job was claimed from.
+        attempt: The number of this attempt, from 1.
+        run_id: The id of the run; None for a plain job.
+        flow: The name of the flow; None for a plain job.
+        step: The name of the step; None for a plain job.
+        n: Which instance of the step this is, from 1: a step with `mode="each"` has several.
+        correlation_id: The correlation id of the run or job.
+        awaited: The event, or the data of the trigger, that a declared wait waited for.
+    """
 
     def __init__(
         self,
@@ -118,7 +130,7 @@ class Context:
         n: int = 1,
         correlation_id: str = "",
     ) -> None:
-        # The attempt does not know its handle: a cycle would keep both until the collector comes round.
+        # The attempt does not know its handle: a cycle would keep both in memory until a garbage collection.
         self._channel = channel
         self._scope = scope
         self.job_id = job_id
@@ -129,23 +141,23 @@ class Context:
         self.step = step
         self.n = n
         self.correlation_id = CorrelationId(correlation_id)
-        self.awaited: Any = None  # the event, or what the trigger was fired with, that a declared wait was for
+        self.awaited: Any = None
 
-    # Most handlers use few of these: each is made when it is first asked for.
+    # Most handlers use few of these: each is built on first use.
 
     @cached_property
     def state(self) -> StateView:
-        """Keys this run's steps share; outside a run, the same as `shared`."""
-        return self.shared if self.run_id is None else self._channel.view(f"run/{self.run_id}/")
+        """Keys the steps of this run share; for a plain job, the same as `shared`."""
+        return self.shared if self.run_id is None else self._channel.state_view(f"run/{self.run_id}/")
 
     @cached_property
     def shared(self) -> StateView:
         """Keys the whole application shares."""
-        return self._channel.view("shared/")
+        return self._channel.state_view("shared/")
 
     @cached_property
     def log(self) -> Log:
-        """Writes to the run's stream, and to Python's logging."""
+        """Write to the run's stream and to Python's logging."""
         return Log(self._channel)
 
     @property
@@ -153,9 +165,9 @@ class Context:
         return self.log
 
     def emit(self, kind: str | Mapping[str, Any], data: Any = None) -> Done:
-        """Says that something happened. It appears, and starts what listens to it, when this attempt commits, once.
+        """Emit an event. It appears, and starts the steps that listen to it, once, when this attempt commits.
 
-        Also takes the specs' dicts: `{"kind": …, "data": …}` and `{"type": "log"|"progress"|"partial", "data": …}`.
+        Also accepts the specs' dicts: `{"kind": …, "data": …}` and `{"type": "log"|"progress"|"partial", "data": …}`.
         """
         self._channel.check()
         if isinstance(kind, str):
@@ -165,48 +177,51 @@ class Context:
         return DONE
 
     def progress(self, value: Any) -> Done:
-        """How far it is, a number up to 100 or anything JSON; seen live."""
+        """Report progress, a number up to 100 or any JSON value; shown live."""
         self._channel.check()
         self._channel.progress(value)
         return DONE
 
     def partial(self, chunk: Any) -> Done:
-        """A piece of output before the end; seen live."""
+        """Send a piece of output before the end; shown live."""
         self._channel.check()
         self._channel.partial(chunk)
         return DONE
 
     def idempotency_key(self, name: str = "") -> str:
-        """The same for every attempt of this step: hand it to the outside world to make effects happen once."""
+        """Return a key that is the same for every attempt of this step: pass it to other services so that their effects
+        happen once."""
         return f"{self._scope}.{name}" if name else self._scope
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt is to stop: its run was cancelled, its lease lost or its time is up."""
-        return self._channel.stopped
+        """Whether this attempt must stop: its run was cancelled, its lease was lost or its time is up."""
+        return self._channel.is_stopped
 
-    # Children of a job that was added with `app.add_flow`
+    # Children of a job in a tree of jobs
 
     async def children_values(self) -> dict[str, Any]:
-        """What the children returned, each under its key, `bull:<queue>:<id>`."""
+        """Return what the children returned, each under its key, `bull:<queue>:<id>`."""
         self._channel.check()
-        rows = await self._channel.children()
+        rows = await self._channel.list_children()
         return {row.key: unpack(row.value) for row in rows if row.value is not None}
 
     async def failed_children(self) -> dict[str, str]:
-        """Why children failed whose failure this job goes on without, each under its key."""
+        """Return the errors of children whose failure this job ignores, each under its key."""
         self._channel.check()
-        rows = await self._channel.children()
+        rows = await self._channel.list_children()
         return {row.key: row.reason or "" for row in rows if row.state is ChildState.IGNORED}
 
     async def remove_children(self) -> int:
-        """Deletes the children that have not begun, and says how many: a job that was run early for one that failed
-        ("continue") cannot complete while others are waited for."""
+        """Delete the children that have not started, and return how many.
+
+        A job that runs early because a child failed ("continue") cannot complete while other children are pending.
+        """
         self._channel.check()
-        rows = [row for row in await self._channel.children() if row.state is ChildState.UNPROCESSED]
+        rows = [row for row in await self._channel.list_children() if row.state is ChildState.UNPROCESSED]
         return sum([await self._channel.remove_job(row.id) for row in rows])
 
-    # Durable calls: done once, however often the handler is run
+    # Durable calls: made once; a replay of the handler gets the recorded results
 
     @require_name_and_function
     def run(
@@ -218,42 +233,49 @@ class Context:
         timeout: Duration | None = None,
         **kwargs: Any,
     ) -> RunCall:
-        """Calls a function once and records what it gives; a re-run of the handler is given the same.
+        """Call a function once and record its value; a replay of the handler gets the recorded value.
 
-        With `retry` it is tried again here and now, and its final failure is recorded too, as CallFailed."""
-        return self._channel.session.calls.run(name, fn, args, kwargs, retry, timeout)
+        Args:
+            name: Name of the durable call, unique in the handler.
+            fn: The function, async or not, followed by its arguments.
+            retry: Retry the function here; its final failure is recorded and raised as CallFailed. Without it, a
+                failure fails the attempt, and the step's own retry policy decides.
+            timeout: Fail the call with AttemptTimeout after this duration.
+        """
+        return self.calls.run(name, fn, args, kwargs, retry, timeout)
 
     @property
     def wait(self) -> Waits:
-        """Waits for a time, an event or a trigger, with nothing held meanwhile: `await ctx.wait.time("1h")`."""
+        """Wait for a time, an event or a trigger; the step uses no slot meanwhile: `await ctx.wait.time("1h")`."""
         return self._channel.session.waits
 
     async def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
-        """The values of several durable calls, once all are there."""
-        return await self._channel.session.calls.await_all(calls)
+        """Return the values of several durable calls once all are done."""
+        return await self.calls.await_all(calls)
 
     def first(
         self, calls: Mapping[str, DurableCall[Any]], *, name: str = "first"
     ) -> Coroutine[Any, Any, tuple[str, Any]]:
-        """The name and the value of whichever durable call is there first; the other waits are given up."""
+        """Return the name and the value of the durable call that is done first; cancel the other waits."""
         recorder = self.calls
         return recorder.await_first(calls, recorder.next_call(name, "first"))
 
     @property
     def calls(self) -> CallRecorder:
+        """The durable calls of the attempt."""
         return self._channel.session.calls
 
     def now(self) -> datetime:
-        """The time; the same for every run of the handler."""
-        return self._channel.session.calls.now()
+        """Return the current time; a replay of the handler gets the same."""
+        return self.calls.now()
 
     def uuid(self) -> str:
-        """A new id; the same for every run of the handler."""
-        return self._channel.session.calls.uuid()
+        """Return a new UUID; a replay of the handler gets the same."""
+        return self.calls.uuid()
 
     def random(self) -> float:
-        """A random number from 0 up to 1; the same for every run of the handler."""
-        return self._channel.session.calls.random()
+        """Return a random number from 0 up to 1; a replay of the handler gets the same."""
+        return self.calls.random()
 
     def _emit_mapping(self, event: Mapping[str, Any]) -> None:
         if "kind" in event:
@@ -270,6 +292,6 @@ class Context:
                 self.partial(event.get("data"))
             case other:
                 raise BadEmit(
-                    f"emit got {dict(event)!r}: give a kind and data, a dict with 'kind', "
+                    f"emit got {dict(event)!r}: pass a kind and data, a dict with 'kind', "
                     f"or one with 'type' log, progress or partial (not {other!r})"
                 )

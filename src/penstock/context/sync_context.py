@@ -1,4 +1,4 @@
-"""`ctx` for `def` handlers, which run on a thread: nothing is awaited, every call waits for its answer there."""
+"""`ctx` of a `def` handler, which runs on a thread: every call blocks that thread until its answer is there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class SyncContext:
-    """The handle of one attempt, for `def` handlers."""
+    """The handle of one attempt, for `def` handlers. It has the attributes of `Context`."""
 
     def __init__(self, inner: Context, loop: asyncio.AbstractEventLoop) -> None:
         self._inner = inner
@@ -49,32 +49,37 @@ class SyncContext:
         self.awaited: Any = None
 
     def emit(self, kind: str | Mapping[str, Any], data: Any = None) -> None:
+        """Emit an event. It appears, and starts the steps that listen to it, once, when this attempt commits."""
         self._inner.emit(kind, data)
 
     def progress(self, value: Any) -> None:
+        """Report progress, a number up to 100 or any JSON value; shown live."""
         self._inner.progress(value)
 
     def partial(self, chunk: Any) -> None:
+        """Send a piece of output before the end; shown live."""
         self._inner.partial(chunk)
 
     def idempotency_key(self, name: str = "") -> str:
+        """Return a key that is the same for every attempt of this step."""
         return self._inner.idempotency_key(name)
 
     @property
     def cancelled(self) -> bool:
+        """Whether this attempt must stop: its run was cancelled, its lease was lost or its time is up."""
         return self._inner.cancelled
 
     def children_values(self) -> dict[str, Any]:
-        """What the children returned, each under its key, `bull:<queue>:<id>`."""
-        return self._answer(self._inner.children_values())
+        """Return what the children returned, each under its key, `bull:<queue>:<id>`."""
+        return self._block_on(self._inner.children_values())
 
     def failed_children(self) -> dict[str, str]:
-        """Why children failed whose failure this job goes on without, each under its key."""
-        return self._answer(self._inner.failed_children())
+        """Return the errors of children whose failure this job ignores, each under its key."""
+        return self._block_on(self._inner.failed_children())
 
     def remove_children(self) -> int:
-        """Deletes the children that have not begun, and says how many."""
-        return self._answer(self._inner.remove_children())
+        """Delete the children that have not started, and return how many."""
+        return self._block_on(self._inner.remove_children())
 
     # Durable calls
 
@@ -88,11 +93,11 @@ class SyncContext:
         timeout: None = None,
         **kwargs: Any,
     ) -> Any:
-        """Calls a function once, on this thread, and records what it gives. A thread cannot be stopped: no timeout."""
+        """Call a function once, on this thread, and record its value. No timeout: a thread cannot be stopped."""
         if timeout is not None:
             raise BadArgument(
-                f"ctx.run({name!r}, timeout={timeout!r}) of a `def` handler: a thread cannot be stopped; give the "
-                "function a timeout of its own, or make the handler async"
+                f"ctx.run({name!r}, timeout={timeout!r}) in a `def` handler: a thread cannot be stopped; give the "
+                "function its own timeout, or make the handler async"
             )
         check_run_arguments(name, fn)
         calls = self._calls
@@ -100,50 +105,53 @@ class SyncContext:
         if call.entry is not None:
             return read_value(call.entry)
         with calls.exclusive(call.key):
-            self._answer(calls.flush_urgent())
+            self._block_on(calls.flush_urgent())
             try:
                 value = _call_with_retries(call.key, lambda: fn(*args, **kwargs), RetryPolicy.of(retry), calls)
             except CallFailed as problem:
                 calls.record(call, None, str(problem))
-                self._answer(calls.flush())
+                self._block_on(calls.flush())
                 raise
             entry = calls.record(call, value)
-            self._answer(calls.flush())
+            self._block_on(calls.flush())
         return read_value(entry)
 
     @property
     def wait(self) -> SyncWaits:
-        """Waits for a time, an event or a trigger: `ctx.wait.time("1h")`."""
-        return SyncWaits(self._inner.wait, self._calls, self._answer)
+        """Wait for a time, an event or a trigger: `ctx.wait.time("1h")`."""
+        return SyncWaits(self._inner.wait, self._calls, self._block_on)
 
     @property
     def branch(self) -> Branches:
-        """Durable calls for `ctx.all` and `ctx.first`, which make them: `ctx.branch.event("order.paid")`."""
+        """Build durable calls for `ctx.all` and `ctx.first`: `ctx.branch.event("order.paid")`."""
         return Branches(self._inner)
 
     def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
-        """The values of several branches, once all are there."""
-        return self._answer(self._calls.await_all(calls))
+        """Return the values of several branches once all are done."""
+        return self._block_on(self._calls.await_all(calls))
 
     def first(self, calls: Mapping[str, DurableCall[Any]], *, name: str = "first") -> tuple[str, Any]:
-        """The name and the value of whichever branch is there first."""
+        """Return the name and the value of the branch that is done first; cancel the other waits."""
         call = self._calls.next_call(name, "first")
-        return self._answer(self._calls.await_first(calls, call))
+        return self._block_on(self._calls.await_first(calls, call))
 
     def now(self) -> datetime:
+        """Return the current time; a replay of the handler gets the same."""
         return self._inner.now()
 
     def uuid(self) -> str:
+        """Return a new UUID; a replay of the handler gets the same."""
         return self._inner.uuid()
 
     def random(self) -> float:
+        """Return a random number from 0 up to 1; a replay of the handler gets the same."""
         return self._inner.random()
 
     @property
     def _calls(self) -> CallRecorder:
         return self._inner.calls
 
-    def _answer(self, call: Coroutine[Any, Any, T]) -> T:
+    def _block_on(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
@@ -165,21 +173,21 @@ def _call_with_retries(name: str, fn: Callable[[], Any], retry: RetryPolicy, cal
             continue
         if inspect.iscoroutine(value):
             value.close()
-            raise TypeError(f"{name} is given an async function by a `def` handler: make the handler async, too")
+            raise TypeError(f"{name} got an async function in a `def` handler: make the handler async too")
         return value
 
 
 class SyncWaits:
     """`ctx.wait` of a `def` handler."""
 
-    def __init__(self, waits: Waits, calls: CallRecorder, answer: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, waits: Waits, calls: CallRecorder, block_on: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._waits = waits
         self._calls = calls
-        self._answer = answer
+        self._block_on = block_on
 
     def time(self, until: Duration | datetime, *, name: str = "time") -> None:
-        """Sleeps for a time, or until a moment."""
-        self._answer(self._calls.await_call(self._waits.time(until, name=name)))
+        """Wait for a duration, or until a moment."""
+        self._block_on(self._calls.await_call(self._waits.time(until, name=name)))
 
     def event(
         self,
@@ -190,9 +198,9 @@ class SyncWaits:
         name: str | None = None,
         past: bool = True,
     ) -> Event:
-        """Sleeps until an event of a kind comes whose data contains `match`."""
-        gate = self._waits.event(kind, match=match, timeout=timeout, name=name, past=past)
-        event: Event = self._answer(self._calls.await_call(gate))
+        """Wait for an event of a kind whose data contains `match`."""
+        wait = self._waits.event(kind, match=match, timeout=timeout, name=name, past=past)
+        event: Event = self._block_on(self._calls.await_call(wait))
         return event
 
     def trigger(
@@ -204,20 +212,20 @@ class SyncWaits:
         schema: Mapping[str, Any] | None = None,
         signed: str | None = None,
     ) -> SyncTrigger:
-        """Makes a one-time trigger."""
+        """Create a one-time trigger."""
         pending = self._waits.trigger(name, type=type, timeout=timeout, schema=schema, signed=signed)
-        return SyncTrigger(self._answer(pending.register()), self._calls, self._answer)
+        return SyncTrigger(self._block_on(pending.register()), self._calls, self._block_on)
 
 
 class SyncTrigger:
     """A one-time way to resume this step from outside."""
 
     def __init__(
-        self, trigger: Trigger, calls: CallRecorder, answer: Callable[[Coroutine[Any, Any, Any]], Any]
+        self, trigger: Trigger, calls: CallRecorder, block_on: Callable[[Coroutine[Any, Any, Any]], Any]
     ) -> None:
         self._trigger = trigger
         self._calls = calls
-        self._answer = answer
+        self._block_on = block_on
         self.id = trigger.id
         self.name = trigger.name
 
@@ -230,8 +238,8 @@ class SyncTrigger:
         return self._trigger.url
 
     def wait(self) -> Any:
-        """Sleeps until the trigger is fired and gives what was sent with it."""
-        return self._answer(self._calls.await_call(self._trigger.wait()))
+        """Suspend until the trigger is fired and return the data sent with it."""
+        return self._block_on(self._calls.await_call(self._trigger.wait()))
 
     @property
     def branch(self) -> TriggerWait:
@@ -240,7 +248,7 @@ class SyncTrigger:
 
 
 class Branches:
-    """Durable calls that are not made yet."""
+    """Builds durable calls that are not made yet."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -249,6 +257,6 @@ class Branches:
 
     @require_name_and_function
     def run(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunCall:
-        """The function is called on a thread of its own."""
+        """Build a call of a function on its own thread."""
         check_run_arguments(name, fn)
         return self._ctx.run(name, asyncio.to_thread, fn, *args, **kwargs)

@@ -8,7 +8,7 @@
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt
     ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·
     │   │                        StaleAttempt · ContextClosed · AwaitTimeout · CallFailed · VersionMismatch ·
-    │   │                        ChildFailed · ChildrenPending
+    │   │                        ChildFailed · ChildrenPending · RunnerLost
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
     │                            HistoryLimit
     ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature
@@ -211,6 +211,12 @@ class WorkerLost(HandlerError):
     """The worker died or lost its lease too often while running this job."""
 
     code = "worker_lost"
+
+
+class RunnerLost(HandlerError):
+    """The process that ran the handler ended, or sent nonsense, before the handler was done."""
+
+    code = "runner_lost"
 
 
 class ChildFailed(HandlerError):

@@ -75,6 +75,8 @@ EmitTo = Callable[[str, str, Any, str], Awaitable[None]]  # run, kind, data, key
 class Deliveries:
     """Opens the jobs of the queue on which events are delivered."""
 
+    kind = "delivery"
+
     def __init__(
         self,
         runtime: Runtime,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,7 +12,8 @@ from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.clock import iso
 from ..core.errors import UndeclaredEvent, UnknownStep
-from ..core.events import Body
+from ..core.events import Body, Event
+from ..core.ids import step_job_id
 from ..core.payload import unpack
 from ..handlers.handler import Handler
 from ..handlers.registry import Flow
@@ -19,6 +21,7 @@ from ..handlers.trigger_table import TriggerTable
 from ..handlers.trigger_table import decode as decode_table
 from ..jobs.dead_letters import build_dead_letter
 from ..jobs.engine import unknown_handler
+from ..ports.store import JobRow
 from ..ports.unit import (
     Cancelled,
     Claim,
@@ -32,14 +35,18 @@ from ..ports.unit import (
     Suspended,
     Unit,
 )
-from ..worker.attempt import SHUTDOWN
+from ..worker.channel import SHUTDOWN
 from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit, Success, WaitSuspension, pack_record
 from . import run_record as records
 from .conditions import CodeRouting
 from .decide import Decider, Decision, Emission, Ended
+from .reducer import FlowView, reduce_flow
 from .run_record import RunRecord
 from .units import Assembler, decode_options
 from .version_policy import OTHER_VERSION, Versions
+
+if TYPE_CHECKING:
+    from .commands import Commands
 
 MAX_STEPS = 100_000
 
@@ -47,11 +54,9 @@ MAX_STEPS = 100_000
 class FlowEngine:
     """Knows the code of this process and the pinned tables of runs begun under older code."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        public_url: str = "",
-    ) -> None:
+    kind = "flow"
+
+    def __init__(self, runtime: Runtime, public_url: str = "") -> None:
         self.runtime = runtime
         self._registry = runtime.registry
         self._tables: dict[str, TriggerTable] = {}
@@ -102,6 +107,42 @@ class FlowEngine:
         check = known.event_checks.get(kind) if known is not None else None
         if check is not None:
             check(unpack(data))
+
+    @cached_property
+    def commands(self) -> Commands:
+        """Commands that write straight to the store."""
+        from .commands import Commands  # it builds on this module
+
+        return Commands(self, self.runtime.committer)
+
+    def view(self, events: Sequence[Event]) -> FlowView:
+        """Fold the events of a run."""
+        return reduce_flow(events)
+
+    def result(self, record: bytes) -> bytes | None:
+        """Return the result of a completed run as JSON; None if it is too large to keep."""
+        return records.decode(record).result()
+
+    def job_ids(self, run: str, record: bytes) -> list[str]:
+        """Return the ids of the jobs of every step instance that was started."""
+        steps = records.decode(record).steps
+        return [step_job_id(run, step, n) for step, tally in steps.items() for n in range(1, tally.started + 1)]
+
+    def instance(self, job: JobRow) -> tuple[str, int]:
+        """Return the step of a job and which instance of it the job is."""
+        options = decode_options(job.opts)
+        return options.step, options.n
+
+    def explain(self, record: bytes) -> list[str]:
+        """Return a sentence for each join that still waits for events."""
+        known = records.decode(record)
+        flow = self._registry().flows.get(known.flow)
+        sentences = []
+        for step, arrived in known.arrived.items():
+            kinds = flow.steps[step].kinds if flow is not None and step in flow.steps else ()
+            missing = ", ".join(kind for kind in kinds if kind not in arrived) or "more events"
+            sentences.append(f"step {step!r} has received {', '.join(arrived)} and is waiting for {missing}")
+        return sentences
 
     def decider(self, run: str, record: RunRecord, table: TriggerTable) -> Decider:
         flow = self._registry().flows.get(record.flow)
@@ -165,7 +206,7 @@ class StepWork:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in success.emitted]
 
         def decide(decider: Decider) -> Decision:
-            return decider.completed(self._ended(success.output), success.result, emitted, success.divert)
+            return decider.completed(self._ended(success.output), success.result, emitted, success.timeout_step)
 
         return self._request(success.output, decide, Completed(success.result), success)
 

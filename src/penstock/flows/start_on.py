@@ -35,15 +35,15 @@ def _wanted(on: Subscription, event: Event) -> bool:
     return bool(on.when(event)) if callable(on.when) else contains(event.data, dict(on.when))
 
 
-class Starters:
-    """Keeps the gates by which events start flows: opened when a worker begins, closed when no code has them."""
+class StartOnWaits:
+    """Registers the waits by which events start flows, and cancels those that no code declares any more."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._store = runtime.store
         self._committer = runtime.committer
         self._unit_id = runtime.new_unit_id
 
-    async def keep(self, flows: Mapping[str, Flow]) -> None:
+    async def register(self, flows: Mapping[str, Flow]) -> None:
         wanted = {wait.id: wait for flow in flows.values() for wait in self._gates(flow)}
         there: dict[str, WaitRow] = {}
         after: str | None = None

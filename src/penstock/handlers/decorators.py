@@ -118,7 +118,7 @@ def flow(
     rate_key: RateKey | None = None,
     dead_letters: bool = True,
     dead_letter_queue: str | None = None,
-    idempotency_key: IdempotencyKey | None = None,
+    key: IdempotencyKey | None = None,
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
 ) -> Callable[[F], F]:
@@ -273,7 +273,7 @@ def job(
     dead_letter_queue: str | None = None,
     keep_completed: KeepOption | None = None,
     keep_failed: KeepOption | None = None,
-    idempotency_key: IdempotencyKey | None = None,
+    key: IdempotencyKey | None = None,
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
 ) -> Callable[[F], F]:

@@ -20,6 +20,7 @@ from ..core.priority import BadPriority, check_priority
 from ..core.retry import RetryPolicy
 from ..core.schemas import Validator, make_validator, needs_validation
 from ..durable.declared_waits import Await, read_await
+from ..ports.runner import HandlerRef
 from ..ports.unit import KeepJobs, RateLimit
 from .fingerprint import fingerprint
 from .options import (
@@ -100,6 +101,13 @@ class Handler:
     def code(self) -> str:
         """Which code it is: the same in every process, another after a change."""
         return fingerprint(self.fn)
+
+    @cached_property
+    def ref(self) -> HandlerRef:
+        """Return what another process needs to find the function."""
+        name = getattr(self.fn, "__qualname__", None)
+        is_importable = bool(self.file) and name is not None and "<" not in name
+        return HandlerRef(self.name, self.home, self.file, name if is_importable else None, self.is_async)
 
     @property
     def where(self) -> str:
@@ -214,7 +222,7 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
             dead_letter_queue=options.get("dead_letter_queue"),
             keep_completed=read_keep(options.get("keep_completed"), "keep_completed"),
             keep_failed=read_keep(options.get("keep_failed"), "keep_failed"),
-            idempotency_key=read_idempotency_key(options.get("idempotency_key")),
+            idempotency_key=read_idempotency_key(options.get("key")),
             input_schema=options.get("input_schema"),
             output_schema=options.get("output_schema"),
             wait=read_await(options.get("wait")),

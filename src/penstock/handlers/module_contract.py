@@ -141,7 +141,7 @@ def _options(config: Mapping[str, Any], queue: str | None, file: str) -> dict[st
         "dead_letter_queue": dlq.get("queue"),
         "keep_completed": _keep(config, "keepCompleted", "removeOnComplete"),
         "keep_failed": _keep(config, "keepFailed", "removeOnFail"),
-        "idempotency_key": config.get("idempotencyKey"),
+        "key": config.get("idempotencyKey"),
         "input_schema": config.get("inputSchema"),
         "output_schema": config.get("outputSchema"),
         "wait": _await(config, file),

@@ -57,8 +57,7 @@ def read_idempotency_key(value: Any) -> IdempotencyKey | None:
         return value  # type: ignore[no-any-return]
     shown = "an async function" if callable(value) else repr(value)
     raise DefinitionError(
-        f'idempotency_key is {shown}: write "auto" (a hash of the input) or a plain function of the input that gives '
-        "a text"
+        f'key is {shown}: write "auto" (a hash of the input) or a plain function of the input that gives a text'
     )
 
 

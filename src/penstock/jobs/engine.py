@@ -34,7 +34,7 @@ from ..ports.unit import (
     Started,
     Unit,
 )
-from ..worker.attempt import SHUTDOWN
+from ..worker.channel import SHUTDOWN
 from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit, Success, WaitSuspension, pack_record
 from .dead_letters import build_dead_letter
 
@@ -61,10 +61,9 @@ encode_options = msgspec.json.Encoder().encode
 class JobEngine:
     """Opens claims of plain jobs."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-    ) -> None:
+    kind = "job"
+
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     async def open(self, claim: Claim) -> JobWork:

@@ -153,6 +153,7 @@ class RunRow(msgspec.Struct, frozen=True):
     created: int
     updated: int
     record: bytes
+    kind: str = "flow"  # of its engine
 
 
 class Runs(Protocol):

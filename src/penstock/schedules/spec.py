@@ -57,7 +57,7 @@ class Target(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     flow: str | None = None
     queue: str | None = None
     name: str | None = None
-    payload: Any = None
+    input: Any = None
     priority: int | None = None
 
 

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from ..app.schedules import Scheduling
-from ..app.workers import Working
+from ..app.schedule_service import ScheduleService
+from ..app.waits import Waits
+from ..app.workers import Workers
 from ..core.durations import show_ms
 from ..handlers.registry import Registry
 from ..ports.store import QueueRow, Store
@@ -29,8 +30,9 @@ class ClockedApp(Protocol):
     registry: Registry
     settings: Settings
     time: FakeClock
-    _working: Working
-    _scheduling: Scheduling
+    waits: Waits
+    workers: Workers
+    _schedule_service: ScheduleService
 
 
 class AutoClock:
@@ -82,12 +84,12 @@ class AutoClock:
         if not await self._looks_settled():
             return False
         await self._wait_for_claims()
-        return newest == await self._newest_cursors() and not self._app._working.in_hand
+        return newest == await self._newest_cursors() and not self._app.workers.active
 
     async def _wait_for_claims(self) -> None:
         """Wait until no claim is in flight: it may have taken a job. When the next job is due within a moment, a
         claim is nearly always in flight, because the worker keeps polling while the clock stands still."""
-        while self._app._working.asked_for:  # noqa: ASYNC110 - an answer sets no event
+        while self._app.workers.requested:  # noqa: ASYNC110 - an answer sets no event
             await asyncio.sleep(0)
 
     async def _newest_cursors(self) -> list[str]:
@@ -95,24 +97,24 @@ class AutoClock:
 
     async def _looks_settled(self) -> bool:
         app = self._app
-        if app._working.in_hand or await self._is_late():
+        if app.workers.active or await self._is_late():
             self._idle_polls = 0
             return False
         rows = [row for row in await self._rows() if row.counts[JobState.WAITING] and not row.paused]
-        if not rows or app._working.in_hand:
+        if not rows or app.workers.active:
             self._idle_polls = 0
             return not rows
         # A job waits and no worker takes it: a limit holds it back, or the worker has not polled yet.
         self._idle_polls += 1
         if self._idle_polls % 5 == 0:
             self._wake()
-        return self._idle_polls > HELD_BACK_AFTER_POLLS and (app._working.next_due or 0) > app.time.now_ms()
+        return self._idle_polls > HELD_BACK_AFTER_POLLS and (app.workers.next_due or 0) > app.time.now_ms()
 
     async def _is_late(self) -> bool:
         """Return whether something is overdue."""
         app, now = self._app, self._app.time.now_ms()
         due = (await app.store.due_schedules()).rows
-        is_late = any([not await app._scheduling.is_held(row, now) for row in due])
+        is_late = any([not await app._schedule_service.is_held(row, now) for row in due])
         if not is_late and not any(moment is not None and moment <= now for moment in await self._delayed_due()):
             return False
         self._wake()
@@ -129,8 +131,8 @@ class AutoClock:
         """Return the next moment at which something happens."""
         app, now = self._app, self._app.time.now_ms()
         moments = [await app.store.next_schedule(now) if schedules else None, *await self._delayed_due()]
-        if app._working.next_due is not None and app._working.next_due > now:
-            moments.append(app._working.next_due)
+        if app.workers.next_due is not None and app.workers.next_due > now:
+            moments.append(app.workers.next_due)
         elif any(row.counts[JobState.ACTIVE] for row in await self._rows()):
             moments.append(now + app.settings.lease)  # a crash left an active job behind
         return min((moment for moment in moments if moment is not None), default=None)
@@ -161,11 +163,11 @@ class AutoClock:
             if row.paused:
                 note = f", and it is paused: resume it with await app.queues.resume({row.name!r})"
             parts.append(f"queue {row.name!r} has {', '.join(f'{n} {state}' for state, n in live.items())}{note}")
-        waits = await list_pending_waits(self._app.store)
+        waits = await list_pending_waits(self._app.waits)
         parts += [f"{describe_wait(wait)}: {suggest_answer(wait)}" for wait in waits if wait.until is None]
         parts += [
             f"schedule {row.id!r} fired {row.fired} times meanwhile: pause it with "
-            f"await app.pause_schedule({row.id!r}) to skip time without it"
+            f"await app.schedules.pause({row.id!r}) to skip time without it"
             for row in await self._app.store.schedules()
             if row.fired >= MENTION_SCHEDULE_AFTER_FIRINGS and not row.paused
         ]

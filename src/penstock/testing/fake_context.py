@@ -134,16 +134,16 @@ class _FakeChannel:
         return cast(DurableSession, self._durable)
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return self._ctx.cancelled
 
     def check(self) -> None:
         """Do nothing: the attempt never loses its lease."""
 
-    def view(self, prefix: str) -> StateView:
+    def state_view(self, prefix: str) -> StateView:
         return _FakeState(prefix, self._memory, None)
 
-    async def children(self) -> list[ChildRow]:
+    async def list_children(self) -> list[ChildRow]:
         return self._ctx.children
 
     async def remove_job(self, id: str) -> bool:
@@ -194,13 +194,13 @@ class _Memory:
     def check(self) -> None:
         """Do nothing: the attempt never loses its lease."""
 
-    def written_before(self) -> bool:
+    def count_write(self) -> bool:
         return False
 
     def read_memo(self, name: str) -> bytes | None:
         return None
 
-    async def apply(self, write: StateWrite, name: str) -> bool:
+    async def commit_patch(self, write: StateWrite, memo: str) -> bool:
         self.write(write)
         return True
 
@@ -252,7 +252,7 @@ class _FakeSyncContext(SyncContext):
     def branch(self) -> Branches:
         return _FakeBranches(self._inner)
 
-    def _answer(self, call: Coroutine[Any, Any, T]) -> T:
+    def _block_on(self, call: Coroutine[Any, Any, T]) -> T:
         return _run_now(call)
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from ..app.waits import Waiting, WaitView
+from ..app.waits import Waits, WaitView
 from ..durable.wait_records import EVENT
-from ..ports.store import Store
 
 PAGE = 200
 
 
-async def list_pending_waits(store: Store, run: str | None = None) -> list[WaitView]:
+async def list_pending_waits(waits: Waits, run: str | None = None) -> list[WaitView]:
     """Return every pending wait, or those of one run."""
     found: list[WaitView] = []
     after: str | None = None
-    while page := await Waiting(store).list(run=run, kind=None, after=after, limit=PAGE):
+    while page := await waits.list(run=run, after=after, limit=PAGE):
         after = page[-1].id
         found += page
     return sorted(found, key=lambda wait: (wait.run, wait.step or "", wait.n, wait.kind, wait.name, wait.id))

@@ -10,13 +10,13 @@ from typing import Any
 
 from ..app import App
 from ..app.export import SavedRun, read_line, saved_claims
-from ..app.preflight import Checked, checker
+from ..app.preflight import PreflightReport, checker
 from ..ports.unit import StateWrite, Unit
 
 
 def replay(
     path: str | Path, handlers: Iterable[Callable[..., Any]] | None = None, *, dir: str | Path | None = None
-) -> Checked:
+) -> PreflightReport:
     """Re-run handlers on runs saved by `penstock export`; raise AssertionError if a step could not continue.
 
     Nothing is written and functions passed to `ctx.run` are not called. Code outside `ctx.run` runs again.
@@ -25,7 +25,7 @@ def replay(
     saved = [
         read_line(line, number) for number, line in enumerate(Path(path).read_bytes().splitlines(), 1) if line.strip()
     ]
-    checked: Checked = _run_in_thread(lambda: _check(saved, handlers, dir))
+    checked: PreflightReport = _run_in_thread(lambda: _check(saved, handlers, dir))
     if checked.broken:
         lines = "\n".join(f"  run {t.run}, step {t.step}: {t.reason} [{t.code}]" for t in checked.broken)
         raise AssertionError(f"{len(checked.broken)} of {checked.steps} steps cannot continue with this code:\n{lines}")
@@ -34,8 +34,8 @@ def replay(
 
 async def _check(
     saved: list[SavedRun], handlers: Iterable[Callable[..., Any]] | None, dir: str | Path | None
-) -> Checked:
-    done = Checked()
+) -> PreflightReport:
+    done = PreflightReport()
     async with App(":memory:", dir, handlers=handlers) as app, checker(app) as check:
         for number, run in enumerate(saved):
             done.runs += 1

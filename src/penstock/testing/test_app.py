@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from ..app import App
-from ..app.options import EnqueueOptions, NoInput, StartOptions
+from ..app.options import NoInput, StartOptions
 from ..app.waits import WaitView
 from ..core.durations import Duration, to_ms
+from ..core.outage_retry import OutageRetry
 from ..durable.trigger_commands import Signature
 from ..durable.wait_records import TRIGGER, decode_body
 from ..flows.reducer import FlowView
@@ -65,9 +66,9 @@ class TestApp(App):
 
     async def __aenter__(self) -> Self:
         await self.open()
-        await self._starters.keep(self.registry.flows)  # what a test emits first starts flows already
+        await self._start_on.register(self.registry.flows)  # what a test emits first starts flows already
         self._crash_log_filter.install()
-        self._task = asyncio.create_task(self.run_worker(), name="penstock-test-worker")
+        self._task = asyncio.create_task(self.workers.run(), name="penstock-test-worker")
         await asyncio.sleep(0)
         if self._task.done():  # the worker could not start: close() raises the reason
             await self.close()
@@ -101,22 +102,26 @@ class TestApp(App):
         """Start a run, skip time until it has ended, and return its view."""
         return await self.finish(await self.start(flow, input, **options))
 
-    async def run_job(self, queue: str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> Any:
-        """Enqueue a job, skip time until it has ended, and return its result; raise RunFailed if it failed."""
-        id = await self.enqueue(queue, payload, **options)
+    async def run_job(self, queue: str | Callable[..., Any], input: Any = None, **options: Any) -> Any:
+        """Enqueue a job, skip time until it has ended, and return its result; raise RunFailed if it failed.
+
+        Takes the arguments of `app.jobs.enqueue`.
+        """
+        name, _ = self._transactions.direct.jobs.resolve(queue, None)
+        id = await self.jobs.enqueue(queue, input, **options)
         await self._auto_clock.skip_until(lambda: self._job_ended(id), f"job {id}")
-        return await self._enqueuing.result(id, queue)
+        return await self.jobs._result(id, name, OutageRetry(f"the end of job {id!r}"))
 
     async def run_tree(self, tree: Node | Mapping[str, Any]) -> Any:
         """Enqueue a tree of jobs, skip time until its root has ended, and return the root's result."""
-        added = await self.add_flow(tree)
+        added = await self.jobs.enqueue_tree(tree)
         await self._auto_clock.skip_until(lambda: self._job_ended(added.id), f"job {added.id}")
-        return await self.job_result(added.id)
+        return await self.jobs.result(added.id)
 
     async def finish(self, run: str) -> FlowView:
         """Skip time until a run has ended, and return its view."""
         await self._auto_clock.skip_until(lambda: self._run_ended(run), f"run {run}")
-        return await self.run(run)
+        return await self.runs.get(run)
 
     async def advance(self, by: Duration) -> None:
         """Advance the clock; everything due on the way happens at its own time."""
@@ -127,19 +132,19 @@ class TestApp(App):
         await self._auto_clock.settle()
 
     async def fire(
-        self, trigger: str, payload: Any = None, *, run: str | None = None, signature: Signature | None = None
+        self, trigger: str, data: Any = None, *, run: str | None = None, signature: Signature | None = None
     ) -> str:
-        """Fire a trigger by its name; pass `run` if several runs wait for it. A token or a URL works as in App.fire."""
+        """Fire a trigger by its name; pass `run` if several runs wait for it. A token or a URL works too."""
         await self.settle()
-        waits = await list_pending_waits(self.store, run)
+        waits = await list_pending_waits(self.waits, run)
         found = [wait for wait in waits if (wait.kind, wait.name) == (TRIGGER, trigger)]
         if not found and _TOKEN.search(trigger):
-            return await super().fire(trigger, payload, signature=signature)
+            return await self.waits.fire(trigger, data, signature=signature)
         if len(found) != 1:
             raise AssertionError(_not_one(trigger, found, waits))
         row = await self.store.wait_row(found[0].id)
         assert row is not None
-        return await self._triggers.resolve(row, decode_body(row.body), payload)
+        return await self.waits._triggers.resolve(row, decode_body(row.body), data)
 
     def crash(self, step: str, *, attempt: int = 1, after: bool = False) -> None:
         """Crash an attempt of a step (or of a job of that name) before its handler, or after it with everything it
@@ -150,14 +155,14 @@ class TestApp(App):
 
     async def emitted(self, run: str, kind: str | None = None) -> list[Any]:
         """Return the data of a run's emitted events in order: of one kind, or (kind, data) pairs of all kinds."""
-        view = await self.run(run)
+        view = await self.runs.get(run)
         if kind is None:
             return [(event["kind"], event["data"]) for event in view.emitted]
         return [event["data"] for event in view.emitted if event["kind"] == kind]
 
     async def step_result(self, run: str, step: str, *, n: int = 1) -> Any:
         """Return the result of a step; raise AssertionError with its status if it has not completed."""
-        view = (await self.run(run)).steps.get(step if n == 1 else f"{step}#{n}")
+        view = (await self.runs.get(run)).steps.get(step if n == 1 else f"{step}#{n}")
         if view is None or view.status != "completed":
             state = "never started" if view is None else f"is {view.status}: {view.error or ''}"
             raise AssertionError(f"step {step!r} of run {run} {state}")
@@ -166,7 +171,7 @@ class TestApp(App):
     async def pending_waits(self, run: str | None = None) -> list[WaitView]:
         """Return the pending waits of a run, or of all runs, once nothing is left to do now."""
         await self.settle()
-        return await list_pending_waits(self.store, run)
+        return await list_pending_waits(self.waits, run)
 
     async def history(self, run: str) -> list[dict[str, Any]]:
         """Return a run's events without ids, times, workers and durations, ready to compare."""
@@ -180,7 +185,7 @@ class TestApp(App):
         compare(await self.history(run), Path(file), f"the history of run {run}")
 
     async def _run_ended(self, run: str) -> bool:
-        return (await self._row(run)).closed
+        return (await self.runs._row(run)).closed
 
     async def _job_ended(self, id: str) -> bool:
         row = await self.store.job(id)  # None if retention removed it when it ended

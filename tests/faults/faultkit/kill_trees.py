@@ -55,7 +55,7 @@ async def kill_tree_workers(backend: Backend, folder: Path, *, trees: int, kills
             for n in range(kills):
                 wanted = len(fleet.effects.read()) + rng.randint(2, 12)
                 for k in range(trees * n // kills, trees * (n + 1) // kills):
-                    await app.add_flow(_tree(k))
+                    await app.jobs.enqueue_tree(_tree(k))
                     report.trees += 1
                 await until(lambda wanted=wanted: len(fleet.effects.read()) > wanted, TEST_TIMEOUT_S)
                 await asyncio.to_thread(fleet.kill, fleet.working[0])  # the one that has worked longest
@@ -70,10 +70,10 @@ async def kill_tree_workers(backend: Backend, folder: Path, *, trees: int, kills
 
 async def _check_result(app: App, id: str) -> list[str]:
     try:
-        result = await app.job_result(id, timeout="30s")
+        result = await app.jobs.result(id, timeout="30s")
     except WaitTimeout as problem:
-        row = await app.queues.job(id)
-        return [f"{problem} (it is {row.state}, {await app.queues.dependencies(id)})"]
+        row = await app.jobs.get(id)
+        return [f"{problem} (it is {row.state}, {await app.jobs.count_children(id)})"]
     return [] if result == EXPECTED else [f"the result of {id} is {result}"]
 
 

@@ -90,7 +90,7 @@ class _Client:
         for n in range(len(self.started), runs):
             name, now = FLOWS[n % len(FLOWS)], self._app.clock.now_ms()
             input = {"order": n, "until": now + self._rng.randrange(200, 3000), "timeout": self._rng.random() * 2}
-            self.started.append(await self._app.start(name, input, idempotency_key=f"{name}-{n}"))
+            self.started.append(await self._app.start(name, input, key=f"{name}-{n}"))
             if name == "order":  # one payment before its step waits, one some time later
                 await self._pay(n, 0)
                 asyncio.get_running_loop().call_later(self._rng.random() * 2, self._pay_soon, n)
@@ -182,7 +182,7 @@ async def kill_all_workers(backend: Backend, folder: Path, *, timers: int) -> Wa
             for _ in range(2):
                 fleet.start_worker()
             probe = await app.start("nap", {"until": 0})
-            await app.wait(probe, timeout=60)  # the workers run; the timers are set from here on
+            await app.runs.wait(probe, timeout=60)  # the workers run; the timers are set from here on
             until = app.clock.now_ms() + 2000 + timers * 12
             runs = await asyncio.gather(*(app.start("nap", {"until": until + n % 500}) for n in range(timers)))
             while await _count_suspended(app) < timers and app.clock.now_ms() < until:

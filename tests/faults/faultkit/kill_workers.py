@@ -99,7 +99,7 @@ async def _start_and_kill(
 ) -> None:
     for n in range(kills):
         for k in range(flows * n // kills, flows * (n + 1) // kills):
-            acknowledged.add(await app.start(FLOWS[k % 3], {"n": k}, idempotency_key=f"flow-{k}"))
+            acknowledged.add(await app.start(FLOWS[k % 3], {"n": k}, key=f"flow-{k}"))
         await asyncio.sleep(rng.random() * 0.35)
         victim = rng.choice(fleet.working)
         await asyncio.to_thread(fleet.kill, victim)

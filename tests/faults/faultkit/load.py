@@ -83,7 +83,7 @@ class Load:
 
     async def _start(self, number: int) -> bool:
         try:
-            run = await self.app.start(worker_flows.FLOWS[number % 3], {"n": number}, idempotency_key=f"flow-{number}")
+            run = await self.app.start(worker_flows.FLOWS[number % 3], {"n": number}, key=f"flow-{number}")
         except StoreUnavailable:
             return False
         self.acknowledged.append(run)
@@ -165,7 +165,7 @@ async def run_load(
     try:
         async with App(url, handlers=worker_flows.HANDLERS, lease=lease, namespace=namespace) as app:
             load = Load(app, effects, pace)
-            async with app.working(concurrency=20):
+            async with app.workers.background(concurrency=20):
                 producing = [asyncio.create_task(load.produce()) for _ in range(producers)]
                 producing.append(asyncio.create_task(load.emit()))
                 watching = asyncio.create_task(load.watch())

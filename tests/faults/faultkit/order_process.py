@@ -22,7 +22,7 @@ async def shop(order: str) -> str:
 
 async def place_order(app: App, id: str, tx: Any) -> None:
     """Start a run with a key, and emit an event without one: only the transaction prevents a second event."""
-    await app.start("shop", id, idempotency_key=id, tx=tx)
+    await app.start("shop", id, key=id, tx=tx)
     await app.emit("order.made", id, tx=tx)
 
 

@@ -50,9 +50,9 @@ async def poison_workers(
     report = PoisonReport(goods)
     arguments = ("--mutant", mutant) if mutant else ()
     async with App(backend.url(folder), handlers=HANDLERS) as app:
-        ids = [await app.enqueue("poison", {"n": 0}, id="bad")]
-        ids += await app.enqueue_many("slow", [{"n": n} for n in range(SLOW_JOBS)])
-        ids += await app.enqueue_many("good", [{"n": n} for n in range(goods - SLOW_JOBS)])
+        ids = [await app.enqueue("poison", {"n": 0}, key="bad")]
+        ids += await app.jobs.enqueue_many("slow", [{"n": n} for n in range(SLOW_JOBS)])
+        ids += await app.jobs.enqueue_many("good", [{"n": n} for n in range(goods - SLOW_JOBS)])
         started = time.monotonic()
         with Fleet(
             backend.url(folder),

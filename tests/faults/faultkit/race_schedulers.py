@@ -44,7 +44,7 @@ async def race_schedulers(
     clock = FakeClock(START_MS)
     url = backend.url(folder)
     async with App(url, handlers=HANDLERS, clock=clock) as app:
-        await app.schedule("s", every="1s", catch_up="all", **target)
+        await app.schedules.add("s", every="1s", catch_up="all", **target)
         clock.advance(slots)
         command = [sys.executable, "-m", "faultkit.scheduler_process", url, "--now", str(clock.now_ms())]
         command += ["--mutant", mutant] if mutant else []

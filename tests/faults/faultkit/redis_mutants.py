@@ -75,14 +75,14 @@ def repeats_not_recognised(patch: Patch) -> None:
     _rewrite(
         patch,
         ("if job[3] == unit then return REPEATED end", ""),
-        ("if before[5] == unit then return REPEATED end", ""),
-        ("if remember and call('ZSCORE', NS .. 'units', unit) then return REPEATED end", ""),
+        ("if current_run[5] == unit then return REPEATED end", ""),
+        ("if needs_record and call('ZSCORE', NS .. 'units', unit) then return REPEATED end", ""),
     )
 
 
 def run_cache_outlives_the_server(patch: Patch) -> None:
     """Keep cached run versions after the server came back without its last writes."""
-    patch.setattr(store.RedisStore, "lives", 0)
+    patch.setattr(store.RedisStore, "rewind_epoch", 0)
 
 
 def dropped_when_full(patch: Patch) -> None:

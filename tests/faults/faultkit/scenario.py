@@ -19,7 +19,7 @@ from penstock.testing.history import Effect, History, Trigger, check, read_histo
 
 from . import virtual_time
 from .backends import Backend
-from .lease_keeper_task import LeaseKeeperTask
+from .lease_renewer_task import LeaseRenewerTask
 
 T = TypeVar("T")
 LIVE_STATES = ("waiting", "delayed", "active", "suspended")
@@ -81,7 +81,7 @@ class Sandbox:
         raise AssertionError("the store stayed unavailable")
 
     async def start(self, flow: str, run: str, input: Any = None) -> None:
-        await self.retry(lambda: self.app.start(flow, input, idempotency_key=run))
+        await self.retry(lambda: self.app.start(flow, input, key=run))
         self.acknowledged.add(run)
 
     async def settle(self, seconds: float = 40) -> None:
@@ -133,7 +133,7 @@ def run_scenario(scenario: Scenario, backend: Backend, folder: Path, fault: Call
     """Run a scenario with a fault on a new store."""
     if not backend.has_virtual_time:
         return asyncio.run(_run(scenario, backend, folder, fault, SystemClock(), "500ms"))
-    with _lease_keeper_as_task():
+    with _lease_renewer_as_task():
         return virtual_time.run(lambda: _run_virtually(scenario, backend, folder, fault))
 
 
@@ -145,13 +145,13 @@ async def _run_virtually(
 
 
 @contextmanager
-def _lease_keeper_as_task() -> Iterator[None]:
-    real = worker_module.LeaseKeeper
-    worker_module.LeaseKeeper = LeaseKeeperTask  # type: ignore[misc,assignment]
+def _lease_renewer_as_task() -> Iterator[None]:
+    real = worker_module.LeaseRenewer
+    worker_module.LeaseRenewer = LeaseRenewerTask  # type: ignore[misc,assignment]
     try:
         yield
     finally:
-        worker_module.LeaseKeeper = real  # type: ignore[misc]
+        worker_module.LeaseRenewer = real  # type: ignore[misc]
 
 
 async def _run(

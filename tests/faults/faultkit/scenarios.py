@@ -50,7 +50,7 @@ class LinearFlowScenario(Scenario):
         return [one, two, three]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("line", "line-1", {"order": 7})
             await sandbox.settle()
             assert await sandbox.retry(lambda: sandbox.app.result("line-1")) == {"order": 7}
@@ -100,7 +100,7 @@ class FanOutScenario(Scenario):
         return [split, part, left, right, join]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("fan", "fan-1")
             await sandbox.settle()
 
@@ -129,7 +129,7 @@ class RetryScenario(Scenario):
         return [shaky, steady]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("flaky", "flaky-1")
             await sandbox.settle()
 
@@ -157,7 +157,7 @@ class DeadLetterScenario(Scenario):
         return [first, dies]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("doomed", "doomed-1")
             await sandbox.settle()
             await sandbox.retry(lambda: self._redrive(sandbox))
@@ -197,15 +197,15 @@ class CancelScenario(Scenario):
         return [slow, never]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("long", "runs", "runs")
             await sandbox.start("long", "waits", "waits")
             await asyncio.sleep(1.0)
-            await sandbox.retry(lambda: sandbox.app.cancel("waits"))
+            await sandbox.retry(lambda: sandbox.app.runs.cancel("waits"))
             job = await sandbox.store.job("waits.slow.1")
             assert job is not None
             assert job.state.value in ("cancelled", "active"), f"cancelled, but its job is {job.state}"
-            await sandbox.retry(lambda: sandbox.app.cancel("runs"))
+            await sandbox.retry(lambda: sandbox.app.runs.cancel("runs"))
             await sandbox.settle()
 
     async def check(self, sandbox: Sandbox, history: History) -> None:
@@ -235,7 +235,7 @@ class CompensationScenario(Scenario):
         return [reserve, charge, release]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("saga", "saga-1")
             await sandbox.settle()
 
@@ -260,11 +260,11 @@ class PlainJobScenario(Scenario):
         return [mail]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
-            await sandbox.retry(lambda: sandbox.app.enqueue("mail", {"to": 7}, id="letter"))
+        async with sandbox.app.workers.background():
+            await sandbox.retry(lambda: sandbox.app.enqueue("mail", {"to": 7}, key="letter"))
             sandbox.acknowledged.add("letter")
             await sandbox.settle()
-            assert await sandbox.retry(lambda: sandbox.app.job_result("letter")) == "sent"
+            assert await sandbox.retry(lambda: sandbox.app.jobs.result("letter")) == "sent"
 
     async def check(self, sandbox: Sandbox, history: History) -> None:
         events = history.queues["nq:queue:mail"]
@@ -292,19 +292,19 @@ class ScheduleScenario(Scenario):
 
     async def drive(self, sandbox: Sandbox) -> None:
         soon = sandbox.counts.setdefault("soon", sandbox.clock.now_ms() // 1000 + 2)
-        async with sandbox.app.working():
-            known = {row.id for row in await sandbox.retry(sandbox.app.schedules)}
+        async with sandbox.app.workers.background():
+            known = {row.id for row in await sandbox.retry(sandbox.app.schedules.list)}
             if "ticks" not in known:
-                await sandbox.retry(lambda: sandbox.app.schedule("ticks", queue="tick", every="1s"))
+                await sandbox.retry(lambda: sandbox.app.schedules.add("ticks", queue="tick", every="1s"))
             if "reports" not in known:
-                await sandbox.retry(lambda: sandbox.app.schedule("reports", flow="report", every="2s"))
+                await sandbox.retry(lambda: sandbox.app.schedules.add("reports", flow="report", every="2s"))
             if "once" not in known:
                 at = datetime.fromtimestamp(soon, UTC)
-                await sandbox.retry(lambda: sandbox.app.schedule("once", queue="tick", at=at))
+                await sandbox.retry(lambda: sandbox.app.schedules.add("once", queue="tick", at=at))
             await asyncio.sleep(4.5)
             rows = {row.id: row for row in await sandbox.store.schedules()}
             for id in rows:
-                await sandbox.retry(lambda id=id: sandbox.app.unschedule(id))  # type: ignore[misc]
+                await sandbox.retry(lambda id=id: sandbox.app.schedules.remove(id))  # type: ignore[misc]
             await sandbox.settle()
 
     async def check(self, sandbox: Sandbox, history: History) -> None:
@@ -328,7 +328,7 @@ class IdempotentStartScenario(Scenario):
         return [only]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await asyncio.gather(*(sandbox.start("single", "same", {"n": 1}) for _ in range(3)))
             await sandbox.start("single", "same", {"n": 1})
             await sandbox.settle()
@@ -366,7 +366,7 @@ class StatePatchScenario(Scenario):
         await ctx.shared.patch("total", lambda n: (n or 0) + 1)
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("count", "count-1")
             await sandbox.settle()
 
@@ -395,7 +395,7 @@ class ExternalEmitScenario(Scenario):
         return [opens, greets]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("door", "door-1")
             for n in range(2):
                 await sandbox.retry(lambda n=n: self._emit(sandbox, n))  # type: ignore[misc]
@@ -435,11 +435,11 @@ class GracefulStopScenario(Scenario):
         return [works, ends]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             for n, seconds in enumerate((0.0, 0.8, 5.0)):  # ends before the stop, within the grace, after it
                 await sandbox.start("slow", f"slow-{n}", seconds)
             await asyncio.sleep(0.5)
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.settle()
 
     async def check(self, sandbox: Sandbox, history: History) -> None:

@@ -29,7 +29,7 @@ HANDLERS = (tick, ticked)
 
 async def fire_due_slots(app: App, on_fired: Any) -> None:
     """Fire until nothing is due, while other schedulers do the same."""
-    scheduling: Any = app._scheduling
+    scheduling: Any = app._schedule_service
     inner = scheduling.fire
 
     async def fire(row: Any, target: Any, decision: Any) -> bool:

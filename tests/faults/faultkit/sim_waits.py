@@ -134,7 +134,7 @@ async def fire(sim: Any, app: App, run: str, payload: str) -> bool:
     tokens = sim.observations.tokens.get(run, ())
     for token in sim.rng.sample(tokens, len(tokens)):
         try:
-            await app.fire(token, payload)
+            await app.waits.fire(token, payload)
         except TriggerError:
             continue
         sim.observations.fired.setdefault(run, []).append(payload)

@@ -34,7 +34,8 @@ from penstock.testing.history import Effect, Violation, check, read_history
 from penstock.testing.inline_store import InlineDatabase, InlineStore
 
 from . import sim_flows, sim_waits
-from .lease_keeper_task import LeaseKeeperTask
+from .lease_renewer_task import LeaseRenewerTask
+from .patches import replace
 from .sim_loop import Deadlock, Party, SimLoop
 
 LEASE_S = 1.0
@@ -190,7 +191,7 @@ class Simulation:
             name = rng.choice(sorted(self._workers))
             if name in self._apps:
                 self.counts["restarts"] += 1
-                self._apps[name].stop_worker()
+                self._apps[name].workers.stop()
 
     def kill(self, party: Party) -> None:
         """Kill a party; a new one takes over a little later."""
@@ -223,7 +224,7 @@ class Simulation:
         app = self._app(name)
         self._apps[name] = app
         async with app:
-            await app.run_worker(name=name, concurrency=self.dice(name).choice((1, 2, 5)))
+            await app.workers.run(name=name, concurrency=self.dice(name).choice((1, 2, 5)))
         self._apps.pop(name, None)
         self._workers.pop(name, None)
         if not self.is_recovering:
@@ -290,7 +291,7 @@ class Simulation:
                 task.add_done_callback(self._record_exception)
             if not self.profile.is_undisturbed and self.dice(name).random() < 0.5:
                 self._apps[name] = app
-                async with app.working(name=name, concurrency=4):
+                async with app.workers.background(name=name, concurrency=4):
                     await asyncio.gather(*tasks)
                 self._apps.pop(name, None)
             await asyncio.gather(*tasks)
@@ -338,12 +339,12 @@ class Simulation:
 
     async def _start(self, app: App, about: Any) -> None:
         flow, run, input = about
-        await app.start(flow, input, idempotency_key=run)
+        await app.start(flow, input, key=run)
         self.acknowledged.add(run)
 
     async def _cancel(self, app: App, run: str) -> None:
         try:
-            if await app.cancel(run, "by the plan"):
+            if await app.runs.cancel(run, "by the plan"):
                 self.counts["cancelled"] += 1
         except UnknownRun:
             self.violations.append(Violation("lost", run, "its start was acknowledged, but the run is unknown"))
@@ -375,9 +376,9 @@ class Simulation:
         """Pause a run and resume it before the client's plan ends."""
         run, seconds = about
         try:
-            await app.pause(run, "by the plan")
+            await app.runs.pause(run, "by the plan")
             await asyncio.sleep(seconds)
-            await app.resume(run, "by the plan")
+            await app.runs.resume(run, "by the plan")
         except RunError:
             return  # the run has ended
 
@@ -391,12 +392,12 @@ class Simulation:
                 raise
 
     async def _mail(self, app: App, id: str) -> None:
-        await app.enqueue("mail", {"to": id}, id=id)
+        await app.enqueue("mail", {"to": id}, key=id)
         self.acknowledged.add(id)
 
     async def _schedule(self, app: App, id: str) -> None:
-        if not any(row.id == id for row in await app.schedules()):
-            await app.schedule(id, queue="mail", every="2s", payload={"to": "tick"})
+        if not any(row.id == id for row in await app.schedules.list()):
+            await app.schedules.add(id, queue="mail", every="2s", input={"to": "tick"})
 
     # End and checks
 
@@ -422,7 +423,7 @@ class Simulation:
         self._is_closing = True
         await asyncio.sleep(1.0)  # the workers that started last are running
         for app in list(self._apps.values()):
-            app.stop_worker()
+            app.workers.stop()
         deadline = self.loop.time() + 60
         while self._apps and self.loop.time() < deadline:
             await asyncio.sleep(0.1)
@@ -490,7 +491,7 @@ class Simulation:
 def prepare() -> None:
     """Make this process deterministic: no threads, no real time, no randomness of its own."""
     logging.disable(logging.CRITICAL)
-    worker_module.LeaseKeeper = LeaseKeeperTask  # type: ignore[misc,assignment]
+    replace(worker_module, "LeaseRenewer", LeaseRenewerTask)
     warnings.simplefilter("ignore")
     sys.unraisablehook = lambda _: None  # the garbage collector closes coroutines of killed parties
     gc.disable()

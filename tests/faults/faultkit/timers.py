@@ -84,14 +84,14 @@ async def fire_after_downtime(backend: Backend, folder: Path, *, timers: int, ti
     rng = random.Random(5)
     dues = [START_MS + rng.randrange(60_000, HOUR_MS) for _ in range(timers)]
     async with App(backend.url(folder), handlers=flows.handlers, clock=clock) as app:
-        async with app.working(concurrency=100):
+        async with app.workers.background(concurrency=100):
             runs = [await app.start("nap", {"until": due}) for due in dues]
             await until(lambda: _are_suspended(app, timers), timeout=timeout)
             clock.advance(HOUR_MS // 4000)
             await _wait_until_idle(app, timeout)
             _compare(report, flows, {run: due <= clock.now_ms() for run, due in zip(runs, dues, strict=True)})
         clock.advance(HOUR_MS // 1000)
-        async with app.working(concurrency=100):
+        async with app.workers.background(concurrency=100):
             await until(lambda: _has_ended(app), timeout=timeout)
         await _check_timers(report, flows, app, runs)
     return report
@@ -105,8 +105,8 @@ async def jump_clock(
     flows = _TimerFlows(clock)
     rng = random.Random(seed)
     async with App(backend.url(folder), handlers=flows.handlers, clock=clock) as app:
-        async with app.working(concurrency=100):
-            await app.schedule("slots", queue="slots", every=SLOT_INTERVAL_S, catch_up="all")
+        async with app.workers.background(concurrency=100):
+            await app.schedules.add("slots", queue="slots", every=SLOT_INTERVAL_S, catch_up="all")
             runs = []
             for n in range(timers):
                 span = rng.randrange(60, 3 * 3600)

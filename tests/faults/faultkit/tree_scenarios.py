@@ -35,13 +35,13 @@ class TreeScenario(Scenario):
     async def drive(self, sandbox: Sandbox) -> None:
         chapter = Node("books", "chapter", children=[Node("pages", 1), Node("pages", -1, on_failure="ignore")])
         tree = Node("books", "book", id="book", children=[chapter, Node("pages", 2)])
-        async with sandbox.app.working():
-            await sandbox.retry(lambda: sandbox.app.add_flow(tree))
+        async with sandbox.app.workers.background():
+            await sandbox.retry(lambda: sandbox.app.jobs.enqueue_tree(tree))
             sandbox.acknowledged.add("book")
             await sandbox.settle()
             inner = {"title": "chapter", "parts": [1], "torn": ["bull:pages:book-c1-c2"]}
             expected = {"title": "book", "parts": [inner, 2], "torn": []}
-            assert await sandbox.retry(lambda: sandbox.app.job_result("book", timeout="30s")) == expected
+            assert await sandbox.retry(lambda: sandbox.app.jobs.result("book", timeout="30s")) == expected
 
     async def check(self, sandbox: Sandbox, history: History) -> None:
         ended = [e.subject for e in history.queues["nq:queue:books"] if e.kind == "job.completed"]

@@ -26,7 +26,7 @@ async def fire_all(url: str, tokens: list[str], times: int, name: str) -> dict[s
 
     async def fire(app: App, token: str, payload: str) -> None:
         try:
-            await app.fire(token, payload)
+            await app.waits.fire(token, payload)
         except PenstockError as problem:
             errors[type(problem).__name__] += 1
         else:

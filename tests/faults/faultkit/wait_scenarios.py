@@ -43,7 +43,7 @@ class TimeWaitScenario(Scenario):
         return [sleeper, after]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("nap", "nap-1")
             await sandbox.settle()
 
@@ -71,7 +71,7 @@ class EventWaitScenario(Scenario):
         return [waits]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("order", "order-1", 7)
             await asyncio.sleep(self._delay)
             for n, order in enumerate((6, 7, 7)):
@@ -109,7 +109,7 @@ class TriggerWaitScenario(Scenario):
         return [asks]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("ask", "fired")
             await sandbox.start("ask", "late")
             for _ in range(40):
@@ -122,7 +122,7 @@ class TriggerWaitScenario(Scenario):
         if "fired" not in self._tokens:
             return False
         try:
-            await sandbox.app.fire(self._tokens["fired"], {"ok": True})
+            await sandbox.app.waits.fire(self._tokens["fired"], {"ok": True})
         except TriggerError:
             sandbox.counts["refused"] += 1
             row = await sandbox.store.waits(run="fired")
@@ -154,7 +154,7 @@ class FirstScenario(Scenario):
         return [picks]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("pick", "paid", 1)
             await sandbox.start("pick", "slow", 2)
             await sandbox.retry(lambda: sandbox.app.emit("paid", {"order": 1}, key="pays"))
@@ -195,7 +195,7 @@ class FunctionsRaceScenario(Scenario):
         return [races]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("race", "late", 30)
             await sandbox.start("race", "paid", 2)
             await sandbox.retry(lambda: sandbox.app.emit("paid", {"order": 2}, key="pays"))
@@ -222,7 +222,7 @@ class StartOnEventScenario(Scenario):
         return [receipt]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             while not await sandbox.store.waits(kind="flow"):
                 await asyncio.sleep(0.1)
             for n in range(3):
@@ -249,10 +249,10 @@ class CancelWaitScenario(Scenario):
         return [waits]
 
     async def drive(self, sandbox: Sandbox) -> None:
-        async with sandbox.app.working():
+        async with sandbox.app.workers.background():
             await sandbox.start("order", "order-1")
             await asyncio.sleep(1.0)
-            await sandbox.retry(lambda: sandbox.app.cancel("order-1"))
+            await sandbox.retry(lambda: sandbox.app.runs.cancel("order-1"))
             await sandbox.retry(lambda: sandbox.app.emit("paid", None, key="pays"))
             await sandbox.settle()
 

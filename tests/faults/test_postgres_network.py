@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from faultkit.config import FULL
 from faultkit.load import run_load
-from faultkit.network_faults import inject_network_faults
+from faultkit.network_faults import inject_network_faults, lose_replies
 from faultkit.proxy import Proxy
 
 import postgres_server

@@ -112,7 +112,7 @@ class _Client:
 
     async def _fire(self, run: str, token: str, by: str) -> None:
         try:
-            await self._app.fire(token, f"{run} {by}")
+            await self._app.waits.fire(token, f"{run} {by}")
         except TriggerError:
             return
         self.fired.setdefault(run, []).append(f"{run} {by}")

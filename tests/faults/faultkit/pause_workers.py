@@ -96,7 +96,7 @@ class _JobFeeder:
             return [(job, attempt) for pid, job, attempt in self.started()[before:] if pid == worker.pid]
 
         for _ in range(60):
-            self.ids += await self._app.enqueue_many("held", [len(self.ids) + n for n in range(self._jobs)])
+            self.ids += await self._app.jobs.enqueue_many("held", [len(self.ids) + n for n in range(self._jobs)])
             with suppress(AssertionError):  # the other worker took all of them
                 found: list[tuple[str, int]] = await until(seen, 1)
                 return found[-1]

@@ -18,7 +18,7 @@ from faultkit.backends import SQLITE_FILE, SQLITE_MEMORY, Backend
 from penstock import App, flow, job
 from penstock.commit.committer import CommitRequest, Committer
 from penstock.core.errors import PenstockError, StoreUnavailable
-from penstock.core.events import Body, encode_body
+from penstock.core.events import EventBody, encode_body
 from penstock.ports.store import Store
 from penstock.ports.unit import (
     Claim,
@@ -52,7 +52,7 @@ def write(expect: int, record: str = "{}", after: str | None = None, **more: Any
 
 
 def log_event(text: str) -> NewEvent:
-    return NewEvent("nq:flow:r", encode_body(Body("log", data=msgspec.Raw(msgspec.json.encode(text)))))
+    return NewEvent("nq:flow:r", encode_body(EventBody("log", data=msgspec.Raw(msgspec.json.encode(text)))))
 
 
 async def start_and_claim(store: Store, *jobs: str) -> list[Claim]:
@@ -210,7 +210,7 @@ async def test_a_locked_file_fails_all_waiting_commits_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process is stopped during a write. Twenty commits wait once, not twenty times in a row."""
-    monkeypatch.setattr("penstock.stores.sqlite.connection._BUSY_SECONDS", 0.5)
+    monkeypatch.setattr("penstock.stores.sqlite.connection.BUSY_TIMEOUT_S", 0.5)
     store = SQLITE_FILE.open(tmp_path, FakeClock())
     await store.open()
     holder = apsw.Connection(str(tmp_path / "penstock.db"))

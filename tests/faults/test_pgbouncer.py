@@ -37,7 +37,7 @@ def pooler() -> Iterator[PgBouncer]:
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everyone looks more often than in earnest."""
     monkeypatch.setattr(polling, "MAX_IDLE_S", 0.1)
-    monkeypatch.setattr(tailing, "BACKSTOP", 0.1)
+    monkeypatch.setattr(tailing, "POLL_INTERVAL_S", 0.1)
 
 
 async def test_flows_through_a_pooler(pooler: PgBouncer, tmp_path: Path, show: Callable[[str], None]) -> None:

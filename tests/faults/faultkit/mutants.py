@@ -20,7 +20,7 @@ from penstock.ports.unit import ClaimRequest, CommitReply, Committed, Conflict, 
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing
 from penstock.stores.sqlite import writer as writing
-from penstock.stores.sqlite.append import SQL
+from penstock.stores.sqlite.statements import COMMIT as SQL
 
 from . import wait_mutants
 from .patches import replace, rewrite
@@ -109,38 +109,38 @@ def no_fence() -> None:
     def check(self: Any, unit: Unit, claim: Any, row: Any) -> Any:
         return Committed(repeated=True) if row is not None and row[3] == unit.id else None
 
-    replace(committing.Committer, "_check_fence", check)
+    replace(committing.UnitWriter, "_check_fence", check)
 
 
 @mutant("a run record is overwritten whatever its version", "simulation")
 def no_version_check() -> None:
-    original = committing.Committer._check_version
+    original = committing.UnitWriter._check_version
 
     def check(self: Any, unit: Unit, run: Any, row: Any) -> Any:
         answer = original(self, unit, run, row)
         return None if isinstance(answer, Conflict) and run.expect else answer
 
-    replace(committing.Committer, "_check_version", check)
+    replace(committing.UnitWriter, "_check_version", check)
 
 
 @mutant("a unit based on a refused unit is accepted if the version number matches", "simulation")
 def versions_by_number() -> None:
-    original = committing.Committer._check_version
+    original = committing.UnitWriter._check_version
 
     def check(self: Any, unit: Unit, run: Any, row: Any) -> Any:
         return original(self, unit, msgspec.structs.replace(run, after=None), row)
 
-    replace(committing.Committer, "_check_version", check)
+    replace(committing.UnitWriter, "_check_version", check)
 
 
 @mutant("a unit repeated after a lost reply is not recognised", "simulation", "sweep:plain job")
 def repeats_not_recognised() -> None:
     _rewrite_sql("fence", "token, unit", "token, NULL")
-    _rewrite_sql("run_head", "paused, unit", "paused, ''")
-    _rewrite_sql("fence_and_head", "j.token, j.unit", "j.token, NULL")
-    _rewrite_sql("fence_and_head", "r.paused, r.unit", "r.paused, ''")
-    _rewrite_sql("unit_applied", "WHERE id = ?", "WHERE id = ? AND 0")
-    _rewrite_sql("remember_unit", "INSERT INTO", "INSERT OR IGNORE INTO")
+    _rewrite_sql("run_version", "paused, unit", "paused, ''")
+    _rewrite_sql("fence_and_run", "j.token, j.unit", "j.token, NULL")
+    _rewrite_sql("fence_and_run", "r.paused, r.unit", "r.paused, ''")
+    _rewrite_sql("applied_unit", "WHERE id = ?", "WHERE id = ? AND 0")
+    _rewrite_sql("insert_unit", "INSERT INTO", "INSERT OR IGNORE INTO")
 
 
 @mutant("a unit repeated after a lost reply gets a new id", "simulation", "sweep:plain job")
@@ -173,23 +173,23 @@ def finished_job_id_reused() -> None:
 
 @mutant("a running attempt of a cancelled run continues to write logs and progress", "simulation", "sweep:cancel")
 def live_output_after_the_end() -> None:
-    replace(committing.Committer, "_is_closed", lambda self, run: False)
+    replace(committing.UnitWriter, "_is_closed", lambda self, run: False)
 
 
 @mutant("an idempotency key is accepted more than once", "simulation", "sweep:external")
 def idempotency_keys_ignored() -> None:
-    _rewrite_sql("seen", "WHERE key = ?", "WHERE key = ? AND 0")
-    _rewrite_sql("see", "INSERT INTO", "INSERT OR IGNORE INTO")
+    _rewrite_sql("once_key", "WHERE key = ?", "WHERE key = ? AND 0")
+    _rewrite_sql("insert_once_key", "INSERT INTO", "INSERT OR IGNORE INTO")
 
 
 @mutant("two redrives both redrive the same dead letter", "simulation")
 def dead_letters_redriven_twice() -> None:
     _rewrite_sql(
-        "takeable",
+        "removable_job",
         "SELECT 1 FROM jobs WHERE id = ?",
         "SELECT 1 WHERE ? IS NOT NULL OR EXISTS (SELECT 1 FROM jobs WHERE id = ''",
     )
-    SQL.takeable = SQL.takeable + ")"  # type: ignore[attr-defined]
+    SQL.removable_job = SQL.removable_job + ")"  # type: ignore[attr-defined]
 
 
 # Claim
@@ -211,30 +211,30 @@ def attempts_not_recorded() -> None:
 
 @mutant("a claim takes jobs whose lease has not expired", "simulation")
 def leases_ignored() -> None:
-    _rewrite_sql("expired", "lease <= ?", "? > 0")
-    _rewrite_sql("peek", "min(lease)", "0 * min(lease)")
+    _rewrite_sql("requeue_expired_leases", "lease <= ?", "? > 0")
+    _rewrite_sql("peek_queue", "min(lease)", "0 * min(lease)")
 
 
 @mutant("a lease never expires", "simulation", "kill")
 def leases_never_expire() -> None:
-    _rewrite_sql("expired", "lease <= ?", "? < 0")
+    _rewrite_sql("requeue_expired_leases", "lease <= ?", "? < 0")
 
 
 @mutant("cancelling a run leaves its queued jobs, and they are claimed", "simulation", "sweep:cancel")
 def cancel_keeps_jobs() -> None:
     _rewrite_sql("cancel_jobs", "state IN (-1, 0, 1, 3)", "state IN (-2)")
-    original = claiming.Claimer._is_to_be_worked_on
+    original = claiming.Claimer._is_runnable
 
-    def is_to_be_worked_on(self: Any, row: Any) -> bool:
+    def is_runnable(self: Any, row: Any) -> bool:
         _, _, closed, *_ = row
         return bool(closed) or original(self, row)
 
-    replace(claiming.Claimer, "_is_to_be_worked_on", is_to_be_worked_on)
+    replace(claiming.Claimer, "_is_runnable", is_runnable)
 
 
 @mutant("the next attempt does not see what an attempt recorded with `patch`", "simulation", "sweep:state")
 def memos_ignored() -> None:
-    _rewrite_sql("memos_of", "ON m.scope = s.value", "ON m.scope = s.value AND 0")
+    _rewrite_sql("memos_of_scopes", "ON m.scope = s.value", "ON m.scope = s.value AND 0")
 
 
 # Scheduler
@@ -303,13 +303,13 @@ def bystanders_blamed() -> None:
 
 @mutant("transactions begin deferred", "processes")
 def deferred_begin() -> None:
-    rewrite(writing.Writer, "_attempt", '"BEGIN IMMEDIATE"', '"BEGIN"')
+    rewrite(writing.Writer, "_run_transaction", '"BEGIN IMMEDIATE"', '"BEGIN"')
 
 
 @mutant("a commit is acknowledged before it is on disk", "kill")
 def acknowledged_before_commit() -> None:
     rewrite(
-        writing.Writer, "_attempt", 'cursor.execute("COMMIT")', 'deliver(batch), time.sleep(0.01), cursor.execute("COMMIT")'
+        writing.Writer, "_run_transaction", 'cursor.execute("COMMIT")', 'resolve(batch), time.sleep(0.01), cursor.execute("COMMIT")'
     )  # fmt: skip
 
 

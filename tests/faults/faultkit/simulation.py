@@ -247,7 +247,7 @@ class Simulation:
             if store is not by and store not in self._notified and not party.is_dead:
                 self._notified.add(store)
                 self.loop.call_later(self.rng.uniform(0, 0.05), self._notify, store, context=party.context)
-        stuck = run_rows.loose(self.database.connection.cursor(), 5)
+        stuck = run_rows.stuck_runs(self.database.connection.cursor(), 5)
         if stuck:
             self.violations.append(Violation("stuck", stuck[0], "an open run with no job and no wait"))
 

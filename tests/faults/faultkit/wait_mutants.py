@@ -89,13 +89,13 @@ def consumed_events_ignored() -> None:
 
 
 def settle_unchecked() -> None:
-    original = committing.Committer._check_rest
+    original = committing.UnitWriter._check_rest
 
     def check(self: Any, unit: Unit) -> Any:
         new = [wait for wait in unit.waits if not isinstance(wait, SettleWait)]
         return original(self, msgspec.structs.replace(unit, waits=new))
 
-    replace(committing.Committer, "_check_rest", check)
+    replace(committing.UnitWriter, "_check_rest", check)
 
 
 def timeout_not_recorded() -> None:

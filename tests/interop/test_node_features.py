@@ -1,4 +1,4 @@
-"""Features of BullMQ's queues that both sides have: each honours what the other has asked for."""
+"""Features that we share with BullMQ: each side honours the options of the other."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ async def talk(input: Any, ctx: Context) -> Any:
     return input
 
 
-async def _gone(app: App, id: str) -> None:
-    async def gone() -> bool:
+async def _is_removed(app: App, id: str) -> None:
+    async def removed() -> bool:
         return await app.store.job(id) is None
 
-    await until(gone, 30)
+    await until(removed, 30)
 
 
 async def _done(app: App, id: str, state: JobState = JobState.COMPLETED) -> Any:
@@ -43,24 +43,24 @@ async def _done(app: App, id: str, state: JobState = JobState.COMPLETED) -> Any:
     return await until(there, 30)
 
 
-# What stays
+# Retention
 
 
-async def test_node_keeps_of_our_jobs_what_we_said(node: Any, place: str) -> None:
-    async with App(place, handlers=[kept]) as app:
+async def test_node_applies_our_retention(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[kept]) as app:
         waiting = await app.enqueue(QUEUE, 0)
         opts = (await node.ask("job", queue=QUEUE, id=waiting))["opts"]
         assert (opts["removeOnComplete"], opts["removeOnFail"]) == ({"age": 3600, "count": 2}, True)
         ids = [waiting, *[await app.enqueue(QUEUE, n) for n in (1, 2)]]
         gone = await app.enqueue(QUEUE, 3, keep_completed=0)
         await node.ask("work", queue=QUEUE)
-        await _gone(app, gone)
-        await _gone(app, ids[0])
+        await _is_removed(app, gone)
+        await _is_removed(app, ids[0])
         assert (await node.ask("counts", queue=QUEUE))["completed"] == 2
 
 
-async def test_we_keep_of_nodes_jobs_what_it_said(node: Any, place: str) -> None:
-    async with App(place, handlers=[talk]) as app, app.workers.background():
+async def test_we_apply_the_retention_of_node(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[talk]) as app, app.workers.background():
         await node.ask("events", queue=QUEUE)
         for opts, left in (({"removeOnComplete": True}, 0), ({"removeOnComplete": {"count": 1}}, 1), ({}, 2)):
             id = await node.ask("add", queue=QUEUE, name="send", data=1, opts=opts)
@@ -68,15 +68,15 @@ async def test_we_keep_of_nodes_jobs_what_it_said(node: Any, place: str) -> None
             assert (await node.ask("counts", queue=QUEUE))["completed"] == left
         bad = await node.ask("add", queue=QUEUE, name="send", data="nobody", opts={"removeOnFail": True})
         await node.hears("failed", bad)
-        await _gone(app, bad)
+        await _is_removed(app, bad)
         assert (await node.ask("counts", queue=QUEUE))["failed"] == 0
 
 
-# One job for a key
+# Deduplication
 
 
-async def test_a_key_that_we_hold_is_held_in_node(node: Any, place: str) -> None:
-    async with App(place, handlers=[kept]) as app:
+async def test_our_deduplication_key_applies_in_node(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[kept]) as app:
         await node.ask("events", queue=QUEUE)
         first = await app.enqueue(QUEUE, 1, dedupe="ada")
         assert await node.ask("add", queue=QUEUE, name="send", data=2, opts={"deduplication": {"id": "ada"}}) == first
@@ -88,8 +88,8 @@ async def test_a_key_that_we_hold_is_held_in_node(node: Any, place: str) -> None
         assert await app.enqueue(QUEUE, 3, dedupe="ada") != first
 
 
-async def test_a_key_that_node_holds_is_held_here(node: Any, place: str) -> None:
-    async with App(place, handlers=[talk]) as app:
+async def test_a_deduplication_key_of_node_applies_here(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[talk]) as app:
         held = {"deduplication": {"id": "ada"}}
         first = await node.ask("add", queue=QUEUE, name="send", data=1, opts=held)
         assert await app.enqueue(QUEUE, 2, dedupe="ada") == first
@@ -106,12 +106,12 @@ async def test_a_key_that_node_holds_is_held_here(node: Any, place: str) -> None
 # Limits
 
 
-async def test_a_queue_that_we_hold_is_held_in_node(node: Any, place: str) -> None:
+async def test_our_rate_limit_stops_node(node: Any, redis_url: str) -> None:
     @job(queue=QUEUE, retry=1)
     async def call() -> None:
         raise RateLimited("1m")
 
-    async with App(place, handlers=[call]) as app:
+    async with App(redis_url, handlers=[call]) as app:
         async with app.workers.background():
             id = await app.enqueue(QUEUE, 1)
             await until(lambda: node.ask("held", queue=QUEUE), 30)
@@ -120,8 +120,8 @@ async def test_a_queue_that_we_hold_is_held_in_node(node: Any, place: str) -> No
         assert 50_000 < await node.ask("held", queue=QUEUE) <= 60_000
 
 
-async def test_a_queue_that_node_holds_is_held_here(node: Any, place: str) -> None:
-    async with App(place, handlers=[talk]) as app:
+async def test_a_rate_limit_of_node_stops_us(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[talk]) as app:
         await node.ask("hold", queue=QUEUE, ms=60_000)
         async with app.workers.background():
             id = await app.enqueue(QUEUE, 1)
@@ -132,14 +132,14 @@ async def test_a_queue_that_node_holds_is_held_here(node: Any, place: str) -> No
             await _done(app, id)
 
 
-async def test_a_limit_is_shared_with_a_worker_in_node(node: Any, place: str) -> None:
-    """A window of a minute, so that no second one begins: what both begin in it is no more than the limit."""
+async def test_a_limit_is_shared_with_a_worker_in_node(node: Any, redis_url: str) -> None:
+    """The window is a minute, so there is only one: both sides together start no more jobs than the limit."""
 
     @job(queue=QUEUE, rate_limit="5/1m")
     async def ours(input: Any) -> str:
         return "ours"
 
-    async with App(place, handlers=[ours]) as app:
+    async with App(redis_url, handlers=[ours]) as app:
         await app.jobs.enqueue_many(QUEUE, range(30))
         await node.ask("work", queue=QUEUE, limiter={"max": 5, "duration": 60_000})
         async with app.workers.background():
@@ -159,11 +159,11 @@ def _ask(rate: int | None = None) -> Any:
     return ClaimRequest((QueueDemand(QUEUE, 10, RateLimit(rate, 60_000) if rate else None),), 30_000, "w1")
 
 
-# What is shown
+# Attempts, failures and metrics
 
 
-async def test_node_shows_how_our_jobs_are_tried_and_how_they_failed(node: Any, place: str) -> None:
-    async with App(place, handlers=[talk]) as app:
+async def test_node_shows_attempts_and_failures_of_our_jobs(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[talk]) as app:
         id = await app.enqueue(QUEUE, "nobody")
         opts = (await node.ask("job", queue=QUEUE, id=id))["opts"]
         assert (opts["attempts"], opts["backoff"]) == (2, {"type": "fixed", "delay": 10})
@@ -178,16 +178,16 @@ async def test_node_shows_how_our_jobs_are_tried_and_how_they_failed(node: Any, 
         assert logs == {"logs": ['[info] letter to nobody {"stamps":2}'] * 2, "count": 2}
 
 
-async def test_node_tries_our_job_as_often_as_we_would(node: Any, place: str) -> None:
-    async with App(place, handlers=[talk]) as app:
+async def test_node_retries_our_job_as_often_as_we_do(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[talk]) as app:
         await node.ask("work", queue=QUEUE, fail=True)
         id = await app.enqueue(QUEUE, 1)
         failed = await node.job_in(QUEUE, id, "failed")
         assert failed["attemptsMade"] == 2
 
 
-async def test_metrics_count_what_we_did(node: Any, place: str) -> None:
-    async with App(place, handlers=[talk]) as app, app.workers.background():
+async def test_metrics_count_our_jobs(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[talk]) as app, app.workers.background():
         for n in range(3):
             await app.jobs.result(await app.enqueue(QUEUE, n))
         bad = await app.enqueue(QUEUE, "nobody")

@@ -32,10 +32,10 @@ def warned(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 @pytest.mark.parametrize(
     ("queue", "name", "says"),
     [
-        ("male", None, "queue 'male': no handler here takes such a job, and nobody has yet: did you mean 'mail'?"),
-        ("zzz", None, "queue 'zzz': no handler here takes such a job, and nobody has yet: there are mail, pictures"),
-        ("orders", None, "queue 'orders': no handler here takes such a job: there are mail, pictures"),
-        ("pictures", "rezise", "jobs 'rezise' of queue 'pictures': no handler here takes such a job: did you mean"),
+        ("male", None, "queue 'male' has no handler here: did you mean 'mail'?"),
+        ("zzz", None, "queue 'zzz' has no handler here: known are mail, pictures"),
+        ("orders", None, "queue 'orders' has no handler here: known are mail, pictures"),
+        ("pictures", "rezise", "job 'rezise' in queue 'pictures' has no handler here: did you mean"),
     ],
 )
 async def test_a_queue_nobody_works_on(
@@ -73,5 +73,5 @@ async def test_a_key_with_another_input(warned: pytest.LogCaptureFixture) -> Non
         await app.start(shop, {"id": 7, "token": "secret-1"}, key="o-7")
         assert warned.text == ""
         await app.start(shop, {"id": 8}, key="o-7")
-        assert "run 'o-7' exists and was started with another input: it goes on with that one" in warned.text
+        assert "run 'o-7' exists and was started with another input; the new input is ignored" in warned.text
         assert (await app.runs.get("o-7")).input["id"] == 7

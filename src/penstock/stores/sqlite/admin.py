@@ -1,4 +1,4 @@
-"""Queue administration."""
+"""Administer queues: list, pause, promote, retry, remove and drain."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import apsw
 
 from ...ports.store import JobRow, QueueRow
 from ...ports.unit import JobState
-from . import children
-from .events import SQL
+from . import children, dedupe
+from .retention import delete_belongings
+from .statements import ADMIN as SQL
 
 STATES = (
     JobState.WAITING,
@@ -41,8 +42,8 @@ def queues(cursor: apsw.Cursor) -> list[QueueRow]:
 
 
 def jobs(cursor: apsw.Cursor, queue: str, state: JobState, after: str | None, limit: int) -> list[JobRow]:
-    place = cursor.execute(SQL.job_place, (after,)).fetchone() if after else None
-    pk, priority, due, finished = place or (0, -(2**62), -1, None)
+    position = cursor.execute(SQL.job_position, (after,)).fetchone() if after else None
+    pk, priority, due, finished = position or (0, -(2**62), -1, None)
     match state:
         case JobState.WAITING:
             rows = cursor.execute(SQL.jobs_waiting, (queue, priority, pk, limit))
@@ -57,9 +58,9 @@ def jobs(cursor: apsw.Cursor, queue: str, state: JobState, after: str | None, li
         case JobState.WAITING_CHILDREN:
             rows = cursor.execute(SQL.jobs_waiting_children, (queue, pk, limit))
         case _:
-            # A job sent back to work since it was seen has no place here: what is left comes from the start.
-            place = (-1, 0) if finished is None else (finished, pk)
-            rows = cursor.execute(SQL.jobs_finished, (queue, STATES.index(state), *place, limit))
+            # A job that was retried since the last page has no position here: start from the first job.
+            position = (-1, 0) if finished is None else (finished, pk)
+            rows = cursor.execute(SQL.jobs_finished, (queue, STATES.index(state), *position, limit))
     return [_row(row) for row in rows]
 
 
@@ -73,65 +74,40 @@ def set_paused(cursor: apsw.Cursor, queue: str, paused: bool) -> None:
 
 
 def promote(cursor: apsw.Cursor, id: str) -> set[str]:
-    """Makes a delayed job due; gives the topics to signal, none if there was no such job."""
+    """Make a delayed job due. Return the topics to signal, none if there is no such job."""
     return {f"queue:{row[0]}" for row in cursor.execute(SQL.promote, (id,)).fetchall()}
 
 
 def retry(cursor: apsw.Cursor, id: str) -> set[str]:
-    """Puts a failed or cancelled job back; gives the topics to signal, none if there was no such job."""
+    """Retry a failed or cancelled job. Return the topics to signal, none if there is no such job."""
     rows = cursor.execute(SQL.retry, (id,)).fetchall()
     if rows:
-        cursor.execute(SQL.free_ended_key, (id,))  # it had ended, and its key with it
-        children.retried(cursor, id)
+        dedupe.release_key_without_ttl(cursor, id)
+        children.reset(cursor, id)
     return {f"queue:{row[0]}" for row in rows}
 
 
 def remove(cursor: apsw.Cursor, id: str, now: int) -> set[str]:
-    """Deletes a job that no worker holds; gives the topics to signal, none if there was no such job."""
+    """Delete a job that no worker holds. Return the topics to signal, none if there is no such job."""
     rows = cursor.execute(SQL.remove, (id,)).fetchall()
     touched = {f"queue:{row[0]}" for row in rows}
-    _forget(cursor, [row[1:] for row in rows], now, touched)
-    _free_keys(cursor, rows)
+    delete_belongings(cursor, [row[1:] for row in rows], now, touched)
+    dedupe.release_keys(cursor, [str(row[-1]) for row in rows])
     return touched
 
 
 def drain(cursor: apsw.Cursor, queue: str, delayed: bool, now: int, touched: set[str]) -> int:
+    """Delete the waiting jobs of a queue, and with `delayed` the delayed ones. Return how many."""
     rows = cursor.execute(SQL.drain, (queue,)).fetchall()
     if delayed:
         rows += cursor.execute(SQL.drain_delayed, (queue,)).fetchall()
-    _forget(cursor, rows, now, touched)
-    _free_keys(cursor, rows)
+    delete_belongings(cursor, rows, now, touched)
+    dedupe.release_keys(cursor, [str(row[-1]) for row in rows])
     return len(rows)
-
-
-def _free_keys(cursor: apsw.Cursor, rows: list[tuple[Any, ...]]) -> None:
-    """Jobs that somebody removed stand for no other any more."""
-    for *_, id in rows:
-        cursor.execute(SQL.free_key, (id,))
-
-
-def delete(cursor: apsw.Cursor, sql: str, bindings: tuple[object, ...], now: int, touched: set[str]) -> int:
-    """Runs a DELETE that gives the scope and the id of each job it took; what belongs to them goes along."""
-    rows = cursor.execute(sql, bindings).fetchall()
-    _forget(cursor, rows, now, touched)
-    return len(rows)
-
-
-def _forget(cursor: apsw.Cursor, rows: list[tuple[Any, ...]], now: int, touched: set[str]) -> None:
-    scopes = [str(scope) for scope, _ in rows]
-    forget_memos(cursor, scopes)
-    children.forget(cursor, scopes)
-    touched |= children.gone(cursor, [str(id) for _, id in rows], now)
-
-
-def forget_memos(cursor: apsw.Cursor, scopes: list[str]) -> None:
-    """Memos go with the last job that could read them: a redriven one reads those of the job it continues."""
-    for scope in scopes:
-        cursor.execute(SQL.forget_job_memos, (scope,))
 
 
 def _row(row: tuple[Any, ...]) -> JobRow:
     fields = list(row)
     fields[3] = STATES[row[3]]
-    fields[12] = row[12] or row[0]  # a job reads its own memos unless it continues another
+    fields[12] = row[12] or row[0]  # a job reads its own memos unless it continues another job
     return JobRow(*fields)

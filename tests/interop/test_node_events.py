@@ -1,4 +1,4 @@
-"""Watching a queue that two programs share: its events here, and a dashboard there."""
+"""Events and dashboards of a queue that two programs share."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ async def send(input: Any, ctx: Context) -> Any:
     return {"sent": input}
 
 
-async def _until_over(app: App, *jobs: str, after: str | None = None) -> list[Event]:
-    """The events of a queue up to the end of some jobs."""
+async def _events_until_end(app: App, *jobs: str, after: str | None = None) -> list[Event]:
+    """Return the events of the queue up to the end of these jobs."""
     left, seen = set(jobs), []
     async for event in app.queues.events(QUEUE, shared=True, after=after):
         seen.append(event)
@@ -40,55 +40,55 @@ def _kinds(events: list[Event], job: str) -> list[str]:
     return [event.kind for event in events if event.subject == job]
 
 
-async def test_what_a_worker_in_node_does_is_heard(node: Any, place: str) -> None:
-    async with App(place, handlers=[send]) as app:
+async def test_events_of_a_node_worker(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app:
         await node.ask("work", queue=QUEUE)
-        ours = await app.enqueue(QUEUE, 1, key="wait")  # an id that the queue has another use for
+        ours = await app.enqueue(QUEUE, 1, key="wait")  # the name of a BullMQ key
         theirs = await node.ask("add", queue=QUEUE, name="send", data=2, opts={"delay": 50})
-        events = await _until_over(app, ours, theirs)
+        events = await _events_until_end(app, ours, theirs)
         assert _kinds(events, ours) == ["job.added", "job.active", "job.completed"]
         assert _kinds(events, theirs) == ["job.added", "job.delayed", "job.active", "job.completed"]
         assert [event for event in events if event.subject == ours][-1].data == {"result": {"seen": 1, "by": "node"}}
         view = reduce_job(events, theirs)
         assert (view.status, view.name, view.result) == ("completed", "send", {"seen": 2, "by": "node"})
         stored = [event.kind for event in await app.events.read_all(f"nq:queue:{QUEUE}")]
-        assert stored == ["job.added"], "heard, and not stored again"
+        assert stored == ["job.added"], "read, and not stored again"
 
 
-async def test_it_goes_on_after_a_cursor(node: Any, place: str) -> None:
-    async with App(place, handlers=[send]) as app:
+async def test_events_after_a_cursor(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app:
         await node.ask("work", queue=QUEUE, fail=True)
         first = await app.enqueue(QUEUE, 1)
-        cursor = (await _until_over(app, first))[-1].id
+        cursor = (await _events_until_end(app, first))[-1].id
         second = await app.enqueue(QUEUE, 2)
-        events = await _until_over(app, second, after=cursor)
+        events = await _events_until_end(app, second, after=cursor)
         assert {event.subject for event in events} == {second}
         assert events[-1].data == {"error": "no", "willRetry": False}
 
 
-async def test_what_we_do_is_heard_the_same_way(place: str) -> None:
-    async with App(place, handlers=[send]) as app, app.workers.background():
+async def test_events_of_our_worker(redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app, app.workers.background():
         id = await app.enqueue(QUEUE, 1)
-        events = await _until_over(app, id)
+        events = await _events_until_end(app, id)
         assert _kinds(events, id) == ["job.added", "job.active", "job.completed"]
 
 
-async def test_a_lost_connection_loses_no_event(place: str) -> None:
-    async with App(place, handlers=[send]) as app, app.workers.background():
-        heard = app.queues.events(QUEUE, shared=True)
+async def test_a_lost_connection_loses_no_event(redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app, app.workers.background():
+        events = app.queues.events(QUEUE, shared=True)
         first = await app.enqueue(QUEUE, 1)
-        seen = [await anext(heard)]
+        seen = [await anext(events)]
         await app.store._client.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[attr-defined]
         second = await app.enqueue(QUEUE, 2)
         while sum(event.kind == "job.completed" for event in seen) < 2:
-            seen.append(await anext(heard))
-        await heard.aclose()  # type: ignore[attr-defined]
+            seen.append(await anext(events))
+        await events.aclose()  # type: ignore[attr-defined]
         assert [event.id for event in seen] == sorted({event.id for event in seen}, key=lambda id: (len(id), id))
         assert [_kinds(seen, id) for id in (first, second)] == [["job.added", "job.active", "job.completed"]] * 2
 
 
-async def test_bull_board_shows_our_jobs(node: Any, place: str) -> None:
-    async with App(place, handlers=[send]) as app:
+async def test_bull_board_shows_our_jobs(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app:
         async with app.workers.background():
             good = await app.enqueue(QUEUE, {"to": "ada"}, key="letter-1")
             bad = await app.enqueue(QUEUE, "nobody", key="letter-2")

@@ -1,4 +1,4 @@
-"""A file that is only read: nothing in it or beside it is changed, and what is read is of one moment."""
+"""A file opened read-only: nothing in it or beside it changes, and each read sees one state."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 from penstock.core.errors import StoreCorrupt, StoreError, StoreUnavailable
 from penstock.ports.store import Retention
 from penstock.ports.unit import JobState
-from penstock.stores.sqlite import SqliteStore
+from penstock.stores.sqlite import SqliteStore, schema
 from penstock.testing.contracts.samples import apply, event, job, unit
 
 
 @asynccontextmanager
-async def opened(path: Path, *, read_only: bool = False) -> AsyncIterator[SqliteStore]:
+async def open_store(path: Path, *, read_only: bool = False) -> AsyncIterator[SqliteStore]:
     store = SqliteStore(str(path), read_only=read_only)
     try:
         await store.open()
@@ -31,15 +31,15 @@ async def opened(path: Path, *, read_only: bool = False) -> AsyncIterator[Sqlite
 
 @pytest.fixture
 async def path(tmp_path: Path) -> Path:
-    """A store with one job, closed."""
+    """Return the path of a closed store with one job."""
     path = tmp_path / "a store?.db"
-    async with opened(path) as store:
+    async with open_store(path) as store:
         await apply(store, unit(jobs=[job("first")], events=[event()]))
     return path
 
 
-def seen(path: Path) -> dict[str, bytes]:
-    """Every file of the folder, but for the log's index, where readers of a live file leave their marks."""
+def files(path: Path) -> dict[str, bytes]:
+    """Return every file of the folder except the log's index, which readers of a live file change."""
     return {file.name: file.read_bytes() for file in path.parent.iterdir() if not file.name.endswith("-shm")}
 
 
@@ -48,8 +48,8 @@ async def jobs(store: SqliteStore) -> list[str]:
 
 
 async def test_everything_can_be_read(path: Path) -> None:
-    before = seen(path)
-    async with opened(path, read_only=True) as store:
+    before = files(path)
+    async with open_store(path, read_only=True) as store:
         assert await jobs(store) == ["first"]
         assert [row.name for row in await store.queues()] == ["orders"]
         assert await store.job("first") is not None
@@ -65,74 +65,74 @@ async def test_everything_can_be_read(path: Path) -> None:
         ):
             assert not await nothing
         assert (await store.describe())["bytes"] > 0
-    assert seen(path) == before
+    assert files(path) == before
     assert list(path.parent.iterdir()) == [path]
 
 
 async def test_nothing_can_be_written(path: Path) -> None:
-    before = seen(path)
-    async with opened(path, read_only=True) as store:
+    before = files(path)
+    async with open_store(path, read_only=True) as store:
         for change in (apply(store, unit(jobs=[job("second")])), store.pause("orders"), store.sweep(Retention())):
-            with pytest.raises(StoreError, match=r"opened to be read only.*take \?mode=ro off"):
+            with pytest.raises(StoreError, match=r"opened read-only.*remove \?mode=ro"):
                 await change
-        with pytest.raises(StoreError, match="opened to be read only"):
+        with pytest.raises(StoreError, match="opened read-only"):
             store.renew([], 1000)
-    assert seen(path) == before
+    assert files(path) == before
 
 
-async def test_beside_one_that_writes(path: Path) -> None:
-    async with opened(path) as writing, opened(path, read_only=True) as looking:
+async def test_next_to_a_writer(path: Path) -> None:
+    async with open_store(path) as writing, open_store(path, read_only=True) as reading:
         await apply(writing, unit(jobs=[job("second")]))
-        assert await jobs(looking) == ["first", "second"]
+        assert await jobs(reading) == ["first", "second"]
         await apply(writing, unit(jobs=[job("third")]))
-        assert await jobs(looking) == ["first", "second", "third"]
+        assert await jobs(reading) == ["first", "second", "third"]
     assert await _jobs_of(path) == ["first", "second", "third"]
 
 
-async def test_one_that_writes_comes_and_goes(path: Path) -> None:
-    async with opened(path, read_only=True) as looking:
-        assert await jobs(looking) == ["first"]
-        async with opened(path) as writing:
+async def test_a_writer_comes_and_goes(path: Path) -> None:
+    async with open_store(path, read_only=True) as reading:
+        assert await jobs(reading) == ["first"]
+        async with open_store(path) as writing:
             await apply(writing, unit(jobs=[job("second")]))
-            assert await jobs(looking) == ["first", "second"]
-        async with opened(path) as writing:
+            assert await jobs(reading) == ["first", "second"]
+        async with open_store(path) as writing:
             await apply(writing, unit(jobs=[job("third")]))
-        assert await jobs(looking) == ["first", "second", "third"]
+        assert await jobs(reading) == ["first", "second", "third"]
 
 
-async def test_a_read_that_is_overtaken_is_no_answer(path: Path) -> None:
-    def overtaken(cursor: apsw.Cursor) -> Any:
-        """Reads, while another program changes the file and is done with it."""
+async def test_a_read_during_a_write_is_refused(path: Path) -> None:
+    def read_during_write(cursor: apsw.Cursor) -> Any:
+        """Read while another program changes the file and closes it."""
         rows = cursor.execute("SELECT id FROM jobs").fetchall()
         other = apsw.Connection(str(path))
         other.execute("UPDATE jobs SET priority = 7")
         other.close()
         return rows
 
-    async with opened(path, read_only=True) as looking:
-        with pytest.raises(StoreUnavailable, match="was written while it was read: ask again"):
-            await looking._reader.run(overtaken)
-        assert await jobs(looking) == ["first"]
+    async with open_store(path, read_only=True) as reading:
+        with pytest.raises(StoreUnavailable, match="was written while it was read: read again"):
+            await reading._reader.run(read_during_write)
+        assert await jobs(reading) == ["first"]
 
 
-async def test_a_log_that_nobody_has_brought_in(path: Path, tmp_path: Path) -> None:
-    """As a copy of a running store has it: to read it, SQLite would create a file."""
+async def test_a_log_without_its_index(path: Path, tmp_path: Path) -> None:
+    """A copy of a running store has one: to read it, SQLite would create a file."""
     elsewhere = tmp_path / "elsewhere" / "store.db"
     elsewhere.parent.mkdir()
-    async with opened(path) as writing:
+    async with open_store(path) as writing:
         await apply(writing, unit(jobs=[job("second")]))
         shutil.copy(path, elsewhere)
         shutil.copy(f"{path}-wal", f"{elsewhere}-wal")
-    before = seen(elsewhere)
+    before = files(elsewhere)
     with pytest.raises(StoreUnavailable, match=r"Copy .*store\.db and .*store\.db-wal to a folder of your own"):
         await _jobs_of(elsewhere)
-    assert seen(elsewhere) == before
+    assert files(elsewhere) == before
     assert not Path(f"{elsewhere}-shm").exists()
-    async with opened(elsewhere) as store:
+    async with open_store(elsewhere) as store:
         assert await jobs(store) == ["first", "second"]
 
 
-async def test_what_is_wrong_with_the_file(tmp_path: Path, path: Path) -> None:
+async def test_files_that_cannot_be_read(tmp_path: Path, path: Path) -> None:
     with pytest.raises(StoreUnavailable, match=r"there is no file .*nope\.db"):
         await _jobs_of(tmp_path / "nope.db")
     assert not (tmp_path / "nope.db").exists()
@@ -142,11 +142,30 @@ async def test_what_is_wrong_with_the_file(tmp_path: Path, path: Path) -> None:
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with pytest.raises(StoreError, match=r"has format 1, this Penstock reads \d: open it once where it may be written"):
+    with pytest.raises(StoreError, match=r"older Penstock \(schema version 1.*use a new file"):
         await _jobs_of(path)
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreError, match=r"newer Penstock \(schema version 99.*upgrade Penstock"):
+        await _jobs_of(path)
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(StoreError, match=r"empty.db has no schema yet: open it once without \?mode=ro"):
+        await _jobs_of(tmp_path / "empty.db")
 
 
-async def test_without_the_right_to_write(path: Path) -> None:
+async def test_a_file_to_migrate(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read-only open does not migrate a file, and refuses it with what to do."""
+    before = files(path)
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
+    with pytest.raises(
+        StoreError, match=r"schema version \d+, this Penstock reads \d+: open it once without \?mode=ro"
+    ):
+        await _jobs_of(path)
+    assert files(path) == before
+
+
+async def test_without_write_permission(path: Path) -> None:
     path.chmod(0o400)
     path.parent.chmod(0o500)
     try:
@@ -158,5 +177,5 @@ async def test_without_the_right_to_write(path: Path) -> None:
 
 
 async def _jobs_of(path: Path) -> list[str]:
-    async with opened(path, read_only=True) as store:
+    async with open_store(path, read_only=True) as store:
         return await jobs(store)

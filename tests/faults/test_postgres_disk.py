@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from faultkit.trouble import Load, under_way
+from faultkit.load import Load, run_load
 
 import postgres_server
 from penstock.core.errors import StoreFull, StoreUnavailable
@@ -75,12 +75,12 @@ async def start_until_refused(load: Load, kind: type[StoreUnavailable]) -> Store
     raise AssertionError("the disk never filled up")
 
 
-async def test_no_space_for_tables(own: postgres_server.Server, tmp_path: Path, tell: Callable[[str], None]) -> None:
+async def test_no_space_for_tables(own: postgres_server.Server, tmp_path: Path, show: Callable[[str], None]) -> None:
     with small_disk(own, 48) as folder:
         own.do(f"CREATE TABLESPACE small LOCATION '{folder}'")
         own.do("CREATE DATABASE shop TABLESPACE small")
-        async with under_way(own.url("brim").replace("/postgres?", "/shop?"), tmp_path, pace=0.05) as load:
-            await load.more(10, TEST_TIMEOUT_S)
+        async with run_load(own.url("brim").replace("/postgres?", "/shop?"), tmp_path, pace=0.05) as load:
+            await load.wait_for_starts(10, TEST_TIMEOUT_S)
             fill(folder)
             problem = await start_until_refused(load, StoreFull)
             assert problem.code == "store_full"
@@ -88,13 +88,13 @@ async def test_no_space_for_tables(own: postgres_server.Server, tmp_path: Path, 
             refused = load.refused
             await until(lambda: load.refused > refused, TEST_TIMEOUT_S)
             free(folder)
-            back = await load.back(TEST_TIMEOUT_S)
-    tell(f"no space for tables, {load}; work continued after {back:.1f} s")
+            back = await load.wait_for_recovery(TEST_TIMEOUT_S)
+    show(f"no space for tables, {load}; work continued after {back:.1f} s")
     assert load.problems == []
 
 
 async def test_no_space_for_the_write_ahead_log(
-    own: postgres_server.Server, tmp_path: Path, tell: Callable[[str], None]
+    own: postgres_server.Server, tmp_path: Path, show: Callable[[str], None]
 ) -> None:
     """Postgres stops then; an administrator makes space and starts it again."""
     with small_disk(own, 24) as folder:
@@ -105,14 +105,14 @@ async def test_no_space_for_the_write_ahead_log(
             own.own(path)
         log.symlink_to(folder / "log")
         own.start()
-        async with under_way(own.url("brim"), tmp_path, pace=0.05) as load:
-            await load.more(10, TEST_TIMEOUT_S)
+        async with run_load(own.url("brim"), tmp_path, pace=0.05) as load:
+            await load.wait_for_starts(10, TEST_TIMEOUT_S)
             fill(folder)
             await start_until_refused(load, StoreUnavailable)
             await until(lambda: own.process.poll() is not None, TEST_TIMEOUT_S)
             free(folder)
             await asyncio.to_thread(own.start)
-            back = await load.back(TEST_TIMEOUT_S)
+            back = await load.wait_for_recovery(TEST_TIMEOUT_S)
     assert "No space left on device" in (own.folder / "postgres.log").read_text()
-    tell(f"no space for the log, {load}; work continued after {back:.1f} s")
+    show(f"no space for the log, {load}; work continued after {back:.1f} s")
     assert load.problems == []

@@ -12,8 +12,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from faultkit.length import FULL
-from faultkit.trouble import Load, under_way
+from faultkit.config import FULL
+from faultkit.load import Load, run_load
 
 import postgres_server
 from penstock.ports.unit import Committed, Completed
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
 TIMES = 100 if FULL else 5
 TEST_TIMEOUT_S = 60
-Tell = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +67,17 @@ async def lock_repeatedly(own: postgres_server.Server, load: Load, schema: str) 
     )
     async with other_session(own) as session:
         for n in range(TIMES):
-            await load.more(5, TEST_TIMEOUT_S)
+            await load.wait_for_starts(5, TEST_TIMEOUT_S)
             async with session.transaction():
                 await session.execute(held[n % len(held)])
                 await asyncio.sleep(0.15)  # seven times the lock timeout
 
 
-async def test_locks_held_by_other_sessions(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
-    async with under_way(role(own, "hurried", lock_timeout="20ms"), tmp_path) as load:
+async def test_locks_held_by_other_sessions(own: postgres_server.Server, tmp_path: Path, show: Show) -> None:
+    async with run_load(role(own, "hurried", lock_timeout="20ms"), tmp_path) as load:
         await lock_repeatedly(own, load, "hurried")
     refused = (own.folder / "postgres.log").read_text().count("lock timeout")
-    tell(f"{TIMES} times locked, {refused} lock timeouts, {load}")
+    show(f"{TIMES} times locked, {refused} lock timeouts, {load}")
     assert load.problems == []
     assert refused >= TIMES
 
@@ -104,16 +104,16 @@ async def cause_deadlocks(own: postgres_server.Server, load: Load, schema: str) 
 
     async with other_session(own) as session:
         for _ in range(TIMES):
-            await load.more(5, TEST_TIMEOUT_S)
+            await load.wait_for_starts(5, TEST_TIMEOUT_S)
             with suppress(asyncpg.DeadlockDetectedError):
                 await lock(session)
 
 
-async def test_deadlocks(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
-    async with under_way(role(own, "entangled", deadlock_timeout="200ms"), tmp_path) as load:
+async def test_deadlocks(own: postgres_server.Server, tmp_path: Path, show: Show) -> None:
+    async with run_load(role(own, "entangled", deadlock_timeout="200ms"), tmp_path) as load:
         await cause_deadlocks(own, load, "entangled")
     deadlocks = (own.folder / "postgres.log").read_text().count("deadlock detected")
-    tell(f"{TIMES} times, {deadlocks} deadlocks, {load}")
+    show(f"{TIMES} times, {deadlocks} deadlocks, {load}")
     assert load.problems == []
     assert deadlocks >= TIMES // 2
 
@@ -150,21 +150,21 @@ CREATE TRIGGER fail_every_third AFTER INSERT ON {schema}.events FOR EACH STATEME
 """
 
 
-async def test_serialization_failures(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
+async def test_serialization_failures(own: postgres_server.Server, tmp_path: Path, show: Show) -> None:
     """Our isolation level has none, but a user's trigger or a proxy may raise one: every third write here."""
-    async with under_way(own.url("failing"), tmp_path) as load:
+    async with run_load(own.url("failing"), tmp_path) as load:
         await asyncio.to_thread(own.run, FAIL_EVERY_THIRD.format(schema="failing"))
-        await load.more(10 * TIMES, TEST_TIMEOUT_S)
+        await load.wait_for_starts(10 * TIMES, TEST_TIMEOUT_S)
     failures = own.do("SELECT last_value / 3 FROM failing.failures")[0][0]
-    tell(f"{failures} serialization failures, {load}")
+    show(f"{failures} serialization failures, {load}")
     assert load.problems == []
     assert failures >= TIMES
 
 
-async def test_a_read_only_server(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
+async def test_a_read_only_server(own: postgres_server.Server, tmp_path: Path, show: Show) -> None:
     """As after a failover, until the connection leads to the new primary, or when an administrator protects a full disk."""
-    async with under_way(role(own, "reader"), tmp_path) as load:
-        await load.more(5, TEST_TIMEOUT_S)
+    async with run_load(role(own, "reader"), tmp_path) as load:
+        await load.wait_for_starts(5, TEST_TIMEOUT_S)
         refused = load.refused
         await asyncio.to_thread(own.do, "ALTER ROLE reader SET default_transaction_read_only = on")
         await asyncio.to_thread(
@@ -172,8 +172,8 @@ async def test_a_read_only_server(own: postgres_server.Server, tmp_path: Path, t
         )
         await until(lambda: load.refused > refused, TEST_TIMEOUT_S)
         await asyncio.to_thread(own.do, "ALTER ROLE reader RESET ALL")
-        await load.more(5, TEST_TIMEOUT_S)
-    tell(f"read-only for a while, {load}")
+        await load.wait_for_starts(5, TEST_TIMEOUT_S)
+    show(f"read-only for a while, {load}")
     assert load.problems == []
 
 

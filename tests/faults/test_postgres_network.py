@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from faultkit.length import FULL
-from faultkit.lines import make_trouble, swallow
+from faultkit.config import FULL
+from faultkit.load import run_load
+from faultkit.network_faults import inject_network_faults, lose_replies
 from faultkit.proxy import Proxy
-from faultkit.trouble import under_way
 
 import postgres_server
 from penstock import App
@@ -21,7 +21,7 @@ from penstock.stores.postgres import PostgresStore, connection
 from penstock.stores.postgres.notify import Notifier
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
-TROUBLES = 200 if FULL else 4
+FAULTS = 200 if FULL else 4
 
 
 @pytest.fixture(autouse=True)
@@ -35,16 +35,16 @@ def through(proxy: Proxy, url: str) -> str:
     return url.replace(f":{postgres_server.server().port}/", f":{proxy.port}/")
 
 
-async def test_connections_that_are_cut_delayed_and_dropped(tmp_path: Path, tell: Callable[[str], None]) -> None:
+async def test_connections_that_are_cut_delayed_and_dropped(tmp_path: Path, show: Callable[[str], None]) -> None:
     url = postgres_server.url()
     async with (
         Proxy(postgres_server.server().port) as proxy,
-        under_way(through(proxy, url), tmp_path) as load,
+        run_load(through(proxy, url), tmp_path) as load,
     ):
-        await make_trouble(proxy, load, TROUBLES)
-    tell(f"{TROUBLES} faults, {proxy.cut} connections cut, {proxy.swallowed} replies dropped, {load}")
+        await inject_network_faults(proxy, load, FAULTS)
+    show(f"{FAULTS} faults, {proxy.connections_cut} connections cut, {proxy.replies_dropped} replies dropped, {load}")
     assert load.problems == []
-    assert proxy.swallowed >= TROUBLES // 4
+    assert proxy.replies_dropped >= FAULTS // 4
 
 
 @pytest.fixture
@@ -61,10 +61,10 @@ async def _emit_while_a_reply_is_dropped() -> int:
         App(through(proxy, url), handlers=[]) as app,
     ):
         await app.emit("first", 0)  # connects and prepares the statements
-        swallowing = asyncio.create_task(swallow(proxy))
+        dropping = asyncio.create_task(lose_replies(proxy))
         await asyncio.sleep(0)  # start dropping
         await app.emit("second", 1)
-        await swallowing
+        await dropping
         return [event.kind for event in await app.events.read_all("nq:global")].count("second")
 
 

@@ -36,7 +36,7 @@ def through(proxy: Proxy) -> str:
 async def _emit_after_packets_are_dropped(proxy: Proxy, timeout: float = TEST_TIMEOUT_S) -> list[str]:
     async with App(through(proxy), handlers=[]) as app:
         await app.emit("first", 0)  # connects
-        proxy.deafen()
+        proxy.drop_packets()
         emitting = asyncio.create_task(app.emit("second", 1))
         try:
             await until(emitting.done, timeout)
@@ -54,7 +54,7 @@ async def test_an_idle_listening_connection_is_replaced_too(proxy: Proxy) -> Non
         assert isinstance(app.store, PostgresStore)
         notifier = app.store._notifier
         before = await until(lambda: notifier._connection, TEST_TIMEOUT_S)
-        proxy.deafen()
+        proxy.drop_packets()
         after = await until(lambda: notifier._connection is not before and notifier._connection, TEST_TIMEOUT_S)
         assert not after.is_closed()
 

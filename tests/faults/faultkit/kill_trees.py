@@ -1,4 +1,4 @@
-"""Trees of jobs whose workers are killed: no child's end is lost, and each parent ends once."""
+"""Job trees whose workers are killed: no end of a child is lost, and each parent ends once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from penstock.testing.until import until
 from .backends import Backend
 from .fleet import Fleet
 
-TEST_TIMEOUT_S = 60  # seconds
+TEST_TIMEOUT_S = 60
 
 
-class Report(msgspec.Struct):
-    """What happened, and what should not have."""
+class TreeReport(msgspec.Struct):
+    """What happened, and the problems found."""
 
     kills: int = 0
     trees: int = 0
@@ -42,50 +42,50 @@ def _tree(n: int) -> Node:
     return Node("books", "book", id=f"book-{n}", children=[chapter, Node("pages", 2), Node("pages", 3)])
 
 
-WHOLE = {"title": "book", "parts": [{"title": "chapter", "parts": [1], "torn": 1}, 2, 3], "torn": 0}
+EXPECTED = {"title": "book", "parts": [{"title": "chapter", "parts": [1], "torn": 1}, 2, 3], "torn": 0}
 
 
-async def fell(backend: Backend, folder: Path, *, trees: int, kills: int, seed: int) -> Report:
-    """Two workers on one store, one killed at a time, after it has had some of the jobs that came since the last kill."""
-    rng, report = random.Random(seed), Report()
+async def kill_tree_workers(backend: Backend, folder: Path, *, trees: int, kills: int, seed: int) -> TreeReport:
+    """Run two workers and kill one at a time, each after some jobs were executed since the last kill."""
+    rng, report = random.Random(seed), TreeReport()
     async with App(backend.url(folder), handlers=[]) as app:
         with Fleet(backend.url(folder), folder, spares=2, step_ms=200) as fleet:
             for _ in range(2):
-                fleet.hire()
+                fleet.start_worker()
             for n in range(kills):
                 wanted = len(fleet.effects.read()) + rng.randint(2, 12)
                 for k in range(trees * n // kills, trees * (n + 1) // kills):
                     await app.jobs.enqueue_tree(_tree(k))
                     report.trees += 1
                 await until(lambda wanted=wanted: len(fleet.effects.read()) > wanted, TEST_TIMEOUT_S)
-                await asyncio.to_thread(fleet.kill, fleet.working[0])  # the one that has been there longest
+                await asyncio.to_thread(fleet.kill, fleet.working[0])  # the one that has worked longest
                 report.kills += 1
-                fleet.hire()
+                fleet.start_worker()
             for n in range(trees):
-                report.problems += await _missing(app, f"book-{n}")
+                report.problems += await _check_result(app, f"book-{n}")
         report.executions = len(fleet.effects.read())
-        await _judge(app, report)
+        await _check_jobs(app, report)
     return report
 
 
-async def _missing(app: App, id: str) -> list[str]:
+async def _check_result(app: App, id: str) -> list[str]:
     try:
         result = await app.jobs.result(id, timeout="30s")
     except WaitTimeout as problem:
         row = await app.jobs.get(id)
         return [f"{problem} (it is {row.state}, {await app.jobs.count_children(id)})"]
-    return [] if result == WHOLE else [f"{id} has {result}"]
+    return [] if result == EXPECTED else [f"the result of {id} is {result}"]
 
 
-async def _judge(app: App, report: Report) -> None:
-    """Each job ended once, and every execution has an attempt on record."""
+async def _check_jobs(app: App, report: TreeReport) -> None:
+    """Check that each job ended once."""
     ended: Counter[str | None] = Counter()
     events: list[Any] = []
     for queue in ("books", "pages"):
         events += await app.events.read_all(f"nq:queue:{queue}")
     for event in events:
-        final = event.kind == "job.completed" or (event.kind == "job.failed" and not event.data["willRetry"])
-        ended[event.subject] += final
+        is_final = event.kind == "job.completed" or (event.kind == "job.failed" and not event.data["willRetry"])
+        ended[event.subject] += is_final
     report.attempts = sum(event.kind == "job.active" for event in events)
     report.orphaned = report.attempts - sum(ended.values())
     report.problems += [f"{id} ended {times} times" for id, times in ended.items() if times != 1]

@@ -1,50 +1,40 @@
-"""The flows that wait in suites with real processes: for a time, for two events, for a trigger, for whichever comes."""
+"""The flows of worker processes that wait: for a time, for two events, for a trigger, for a timeout."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from penstock import flow
 from penstock.core.errors import AwaitTimeout
 from penstock.testing.history import Trigger
 
-from .trades import EFFECTS, MOST_MS, QUICK
+from .line_log import LineLog
+from .worker_flows import EFFECTS, MAX_STEP_MS, QUICK
 
-TOKENS = Path(f"{EFFECTS.path}.tokens")
-
-
-def tell(path: Path, *words: object) -> None:
-    """Appends a line that no other process can tear."""
-    fd = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
-    try:
-        os.write(fd, (" ".join(map(str, words)) + "\n").encode())
-    finally:
-        os.close(fd)
+TOKENS = LineLog("/dev/null" if str(EFFECTS.path) == "/dev/null" else f"{EFFECTS.path}.tokens")
 
 
-async def _while() -> None:
-    await asyncio.sleep(random.random() * MOST_MS / 1000)
+async def _work() -> None:
+    await asyncio.sleep(random.random() * MAX_STEP_MS / 1000)
 
 
 @flow("nap", queue="a", emits=[], retry=QUICK)
 async def nap(x: Any, ctx: Any) -> str:
     EFFECTS.record(ctx)
     await ctx.wait.time(datetime.fromtimestamp(x["until"] / 1000, UTC))
-    await _while()
+    await _work()
     return "rested"
 
 
 @flow("order", queue="b", emits=[], retry=QUICK)
 async def order(x: Any, ctx: Any) -> list[str]:
     EFFECTS.record(ctx)
-    await _while()
+    await _work()
     one = await ctx.wait.event("paid", match={"order": x["order"]}, name="one")
-    await _while()
+    await _work()
     other = await ctx.wait.event("paid", match={"order": x["order"]}, name="other")
     return [one.data["key"], other.data["key"]]
 
@@ -53,12 +43,10 @@ async def order(x: Any, ctx: Any) -> list[str]:
 async def ask(x: Any, ctx: Any) -> Any:
     EFFECTS.record(ctx)
     trigger = await ctx.wait.trigger("approval", type="api")
-    if str(TOKENS) != "/dev/null.tokens":
-        token = trigger.token
-        await ctx.run("told", lambda: tell(TOKENS, ctx.run_id, token))
-    await _while()
+    await ctx.run("publish", lambda: TOKENS.append(ctx.run_id, trigger.token))
+    await _work()
     answer = await trigger.wait()
-    await _while()
+    await _work()
     return answer
 
 
@@ -66,9 +54,9 @@ async def ask(x: Any, ctx: Any) -> Any:
 async def late(x: Any, ctx: Any) -> str:
     EFFECTS.record(ctx)
     try:
-        await ctx.wait.event("never", timeout=x["patience"])
+        await ctx.wait.event("never", timeout=x["timeout"])
     except AwaitTimeout:
-        await _while()
+        await _work()
         return "late"
     return "impossible"
 

@@ -1,4 +1,4 @@
-"""Two processes on one file, nobody killed: nobody may be told that the file is locked."""
+"""Two worker processes on one store, none killed: no call may fail because the store is locked."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from penstock.testing.history import check, read_history
 
 from .backends import Backend
 from .fleet import Fleet
-from .trades import FLOWS, HANDLERS, TRIGGERS
+from .worker_flows import FLOWS, HANDLERS, TRIGGERS
 
 
-class Report(msgspec.Struct):
+class RaceReport(msgspec.Struct):
+    """What happened, and the violations found."""
+
     flows: int
-    refusals: int  # times a worker was told that the store does not answer
+    refusals: int  # store calls of workers that failed
     seconds: float
     violations: list[str]
 
@@ -26,13 +28,14 @@ class Report(msgspec.Struct):
         return f"{self.flows} flows by two processes, {self.refusals} refusals, {self.seconds:.1f} s"
 
 
-async def race_workers(backend: Backend, folder: Path, *, flows: int, mutant: str | None = None) -> Report:
-    began = time.monotonic()
+async def race_workers(backend: Backend, folder: Path, *, flows: int, mutant: str | None = None) -> RaceReport:
+    """Run flows with two worker processes and read the history."""
+    started = time.monotonic()
     arguments = ("--mutant", mutant) if mutant else ()
     async with App(backend.url(folder), handlers=HANDLERS) as app:
         with Fleet(backend.url(folder), folder, lease="30s", arguments=arguments, step_ms=4) as fleet:
             for _ in range(2):
-                fleet.hire()
+                fleet.start_worker()
             ids = await asyncio.gather(*(app.start(FLOWS[n % 3], {"n": n}) for n in range(flows)))
             deadline = time.monotonic() + 60
             while await app.store.runs(status="running", limit=1) and time.monotonic() < deadline:
@@ -40,5 +43,5 @@ async def race_workers(backend: Backend, folder: Path, *, flows: int, mutant: st
         history = await read_history(
             app.store, effects=fleet.effects.read(), acknowledged=ids, triggers=TRIGGERS, is_undisturbed=True
         )
-    refusals = fleet.logged("the store is unavailable") + fleet.logged("cannot claim") + fleet.logged("could not renew")
-    return Report(len(ids), refusals, time.monotonic() - began, [str(violation) for violation in check(history)])
+    refusals = sum(map(fleet.count_logged, ("the store is unavailable", "cannot claim", "could not renew")))
+    return RaceReport(len(ids), refusals, time.monotonic() - started, [str(violation) for violation in check(history)])

@@ -1,7 +1,7 @@
-"""A process of schedulers that is made to be killed: `python -m faultkit.ticker <url> --now <ms> [options]`.
+"""A process with schedulers, for the kill suites: `python -m faultkit.scheduler_process <url> --now <ms> [options]`.
 
-It loads everything, waits for a line on its standard input, then fires what is due until nothing is, and says a line for
-each slot it fired.
+It imports everything, waits for a line on standard input, then fires until nothing is due, and prints a line for each
+slot that it fired.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ async def ticked() -> None: ...
 HANDLERS = (tick, ticked)
 
 
-async def notify_all(app: App, say: Any) -> None:
-    """Fires until nothing is due; other schedulers do the same."""
+async def fire_due_slots(app: App, on_fired: Any) -> None:
+    """Fire until nothing is due, while other schedulers do the same."""
     scheduling: Any = app._schedule_service
     inner = scheduling.fire
 
     async def fire(row: Any, target: Any, decision: Any) -> bool:
-        mine = bool(await inner(row, target, decision))
-        if mine:
-            say(decision.move.slot)
-        return mine
+        has_fired = bool(await inner(row, target, decision))
+        if has_fired:
+            on_fired(decision.move.slot)
+        return has_fired
 
     scheduling.fire = fire
     while (await app.store.due_schedules()).rows:
         await scheduling.scheduler.fire_due()
 
 
-async def tick_on(options: argparse.Namespace) -> None:
+async def run_schedulers(options: argparse.Namespace) -> None:
     async with AsyncExitStack() as stack:
         apps = [App(options.url, handlers=HANDLERS, clock=FakeClock(options.now)) for _ in range(options.schedulers)]
         for app in apps:
             await stack.enter_async_context(app)
-        await asyncio.gather(*(notify_all(app, lambda slot: print(slot, flush=True)) for app in apps))
+        await asyncio.gather(*(fire_due_slots(app, lambda slot: print(slot, flush=True)) for app in apps))
 
 
 def main() -> None:
@@ -64,8 +64,8 @@ def main() -> None:
         mutants.apply(options.mutant)
     print("loaded", flush=True)
     if not sys.stdin.readline():
-        return  # nobody needs us
-    asyncio.run(tick_on(options))
+        return  # the test ended without needing this process
+    asyncio.run(run_schedulers(options))
 
 
 if __name__ == "__main__":

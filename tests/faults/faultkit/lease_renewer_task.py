@@ -1,4 +1,4 @@
-"""The lease keeper as a task: under virtual time a thread that sleeps real seconds would never renew."""
+"""The lease renewer as a task: under virtual time, a thread that sleeps real seconds would never renew."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock.ports.store import WorkQueue
 from penstock.ports.unit import Claim
 
 
-class TaskKeeper:
-    """Does what `LeaseRenewer` does, on the loop."""
+class LeaseRenewerTask:
+    """Does what `worker.leases.LeaseRenewer` does, as a task on the loop."""
 
     def __init__(
         self, store: WorkQueue, lease_ms: int, held: Callable[[], Iterable[Claim]], lost: Callable[[list[Claim]], None]

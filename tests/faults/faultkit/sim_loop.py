@@ -1,7 +1,7 @@
 """A deterministic event loop: virtual time, no threads, several parties that take turns by a seeded choice.
 
-A party stands for a process. Within one, callbacks run in the order asyncio promises; between parties any order may
-happen, so the next to move is drawn by lot. A party can be paused, or killed: it then simply never moves again.
+A party stands for a process. Within a party, callbacks run in the order that asyncio promises; between parties any
+order is possible, so the next party is chosen at random. A party can be paused, or killed: it then never runs again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Party:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.dead = False
+        self.is_dead = False
         self.paused_until = 0.0
         self.ready: deque[asyncio.Handle] = deque()
         self.tasks: list[asyncio.Task[Any]] = []
@@ -31,15 +31,15 @@ class Party:
         self.context.run(_PARTY.set, self)
 
 
-MOST_STEPS = 60_000  # an ordinary story has some four thousand
+MAX_STEPS = 60_000  # an ordinary simulation takes about four thousand
 
 
 class Deadlock(Exception):
-    """Nobody can move and no timer is set; or all move and come to no end."""
+    """No party can run and no timer is set, or the parties run without end."""
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """Runs parties under virtual time. `rng` decides who moves; `lateness` is how late a timer may fire."""
+    """Runs parties under virtual time. `rng` decides which one runs next; `lateness` is how late a timer may fire."""
 
     def __init__(self, rng: random.Random, lateness: float = 0.002) -> None:
         self._rng = rng
@@ -62,8 +62,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         return party
 
     def kill(self, party: Party) -> None:
-        """The process is gone: nothing of it runs again, not even its `finally`."""
-        party.dead = True
+        """Kill a party: nothing of it runs again, not even its `finally` blocks."""
+        party.is_dead = True
         party.ready.clear()
         self.parties.remove(party)
 
@@ -74,10 +74,10 @@ class SimLoop(asyncio.AbstractEventLoop):
     def current(self) -> Party:
         return _PARTY.get(self.root)
 
-    # Running
+    # Run
 
     def run(self, work: Coroutine[Any, Any, Any], limit: float) -> Any:
-        """Runs the root's work to its end; at most `limit` virtual seconds."""
+        """Run the root's work to its end, for at most `limit` virtual seconds."""
         asyncio._set_running_loop(self)
         try:
             task = self.create_task(work, context=self.root.context)
@@ -92,33 +92,33 @@ class SimLoop(asyncio.AbstractEventLoop):
         now, timers = self._now, self._timers
         while timers and timers[0][0] <= now:
             _, _, handle, party = heapq.heappop(timers)
-            if not party.dead and not handle._cancelled:
+            if not party.is_dead and not handle._cancelled:
                 party.ready.append(handle)
-        movers = [party for party in self.parties if party.ready and party.paused_until <= now]
-        if not movers:
+        runnable = [party for party in self.parties if party.ready and party.paused_until <= now]
+        if not runnable:
             self._skip()
             return
-        party = movers[0] if len(movers) == 1 else self._rng.choice(movers)
+        party = runnable[0] if len(runnable) == 1 else self._rng.choice(runnable)
         handle = party.ready.popleft()
         self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise Deadlock(f"not over after {MOST_STEPS:,} steps")
+        if self.steps > MAX_STEPS:
+            raise Deadlock(f"not finished after {MAX_STEPS:,} steps")
         if not handle._cancelled:
             handle._run()
 
     def _skip(self) -> None:
         while self._timers:
             when, _, handle, party = self._timers[0]
-            if party.dead or handle._cancelled:
+            if party.is_dead or handle._cancelled:
                 heapq.heappop(self._timers)
                 continue
             self._now = max(self._now, when)
             if self._now > self._limit:
-                raise Deadlock(f"not over after {self._limit} virtual seconds")
+                raise Deadlock(f"not finished after {self._limit} virtual seconds")
             return
-        raise Deadlock("nobody can move and no timer is set")
+        raise Deadlock("no party can run and no timer is set")
 
-    # What asyncio asks of a loop
+    # The interface of an asyncio loop
 
     def time(self) -> float:
         return self._now
@@ -129,7 +129,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         context = context if context is not None else contextvars.copy_context()
         handle = asyncio.Handle(callback, args, self, context)
         party = context.get(_PARTY, self.root)
-        if not party.dead:
+        if not party.is_dead:
             party.ready.append(handle)
         return handle
 
@@ -147,7 +147,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         when += self._rng.random() * self._lateness
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         party = context.get(_PARTY, self.root)
-        if not party.dead:
+        if not party.is_dead:
             heapq.heappush(self._timers, (when, next(self._count), handle, party))
         return handle
 
@@ -162,7 +162,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[Any]:
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         party = context.get(_PARTY, self.root) if context is not None else self.current()
-        party.tasks.append(task)  # kept: a killed party's coroutines must not be closed by the collector
+        party.tasks.append(task)  # the garbage collector must not close coroutines of a killed party
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:

@@ -1,7 +1,7 @@
-"""A worker process that is made to be killed: `python -m faultkit.worker <url> [options]`.
+"""A worker process for the kill suites: `python -m faultkit.worker_process <url> [options]`.
 
-It loads everything, waits for a line on its standard input, then works. With `--starts` it also starts flows and notes
-which of them were acknowledged, since the process of a caller can die as well.
+It imports everything, waits for a line on standard input, then works. With `--starts` it also starts flows and records
+which of them were acknowledged, because the process of a caller can die as well.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from typing import Any
 from penstock import App
 from penstock.ports.unit import Committed, Fenced
 
-from . import tree_trades, waiting_trades
-from .notes import Line
-from .trades import FLOWS, HANDLERS
+from . import worker_waits
+from .line_log import LineLog
+from .worker_flows import FLOWS, HANDLERS, TREE_HANDLERS
 
 
 async def work(options: argparse.Namespace) -> None:
-    app = App(options.url, handlers=[*HANDLERS, *waiting_trades.HANDLERS, *tree_trades.HANDLERS])
+    app = App(options.url, handlers=[*HANDLERS, *TREE_HANDLERS, *worker_waits.HANDLERS])
     async with app:
         if options.receipts:
-            _note_receipts(app, Line(options.receipts))
+            _record_receipts(app, LineLog(options.receipts))
         if options.starts:
-            keep = asyncio.create_task(_start(app, options.starts, Line(options.acks)))
-            keep.add_done_callback(lambda task: task.cancelled() or task.exception())
+            starting = asyncio.create_task(_start_flows(app, options.starts, LineLog(options.acks)))
+            starting.add_done_callback(lambda task: task.cancelled() or task.exception())
         await app.workers.run(options.queues.split(",") if options.queues else None, concurrency=options.concurrency)
 
 
-async def _start(app: App, count: int, acks: Line) -> None:
+async def _start_flows(app: App, count: int, acks: LineLog) -> None:
     for n in range(count):
         run = await app.start(FLOWS[n % 3], {"by": os.getpid()}, key=f"own-{os.getpid()}-{os.urandom(4).hex()}")
-        acks(run)
+        acks.append(run)
         await asyncio.sleep(0.05)
 
 
-def _note_receipts(app: App, note: Line) -> None:
-    """Writes down what became of every attempt's end, and when it was sent."""
+def _record_receipts(app: App, log: LineLog) -> None:
+    """Record the receipt of every commit that ends an attempt."""
     committer: Any = app._committer
     store = committer._store
     commit = store.commit
 
-    async def noted(units: Any, ask: Any = None) -> Any:
+    async def recording_commit(units: Any, ask: Any = None) -> Any:
         reply = await commit(units, ask)
         for unit, receipt in zip(units, reply.receipts, strict=True):
             if unit.claim is not None and unit.outcome is not None:
@@ -56,13 +56,13 @@ def _note_receipts(app: App, note: Line) -> None:
                     if isinstance(receipt, Committed)
                     else "other"
                 )
-                note(os.getpid(), unit.claim.job, unit.claim.attempt, kind)
+                log.append(os.getpid(), unit.claim.job, unit.claim.attempt, kind)
         return reply
 
-    store.commit = noted
+    store.commit = recording_commit
 
 
-def _put_back(mutant: str) -> None:
+def _apply_mutant(mutant: str) -> None:
     kind, _, name = mutant.rpartition(":")
     if kind == "redis":
         from . import redis_mutants
@@ -86,10 +86,10 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(name)s %(message)s")
     if options.mutant:
-        _put_back(options.mutant)
+        _apply_mutant(options.mutant)
     print("loaded", flush=True)
     if not sys.stdin.readline():
-        return  # nobody needs us
+        return  # the test ended without needing this process
     asyncio.run(work(options))
 
 

@@ -1,7 +1,7 @@
-"""A process that fires triggers: `python -m faultkit.firer <url> <file of tokens> --times 10 --name one`.
+"""A process that fires triggers: `python -m faultkit.trigger_process <url> <file of tokens> --times 10 --name one`.
 
-It loads everything, waits for a line on its standard input, fires each token several times at once, and says what came
-of it.
+It imports everything, waits for a line on standard input, fires each token several times at once, and prints the
+answers.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from pathlib import Path
 from penstock import App
 from penstock.core.errors import PenstockError
 
-AT_ONCE = 20  # triggers
+CONCURRENT_TRIGGERS = 20
 
 
-async def notify_all(url: str, tokens: list[str], times: int, name: str) -> dict[str, object]:
-    told: Counter[str] = Counter()
+async def fire_all(url: str, tokens: list[str], times: int, name: str) -> dict[str, object]:
+    """Fire every token `times` times; return the accepted payloads and the number of each error."""
+    errors: Counter[str] = Counter()
     fired: list[str] = []
 
     async def fire(app: App, token: str, payload: str) -> None:
         try:
             await app.waits.fire(token, payload)
         except PenstockError as problem:
-            told[type(problem).__name__] += 1
+            errors[type(problem).__name__] += 1
         else:
             fired.append(payload)
 
     async with App(url, handlers=[]) as app:
-        for start in range(0, len(tokens), AT_ONCE):
-            several = list(enumerate(tokens))[start : start + AT_ONCE]
-            await asyncio.gather(*(fire(app, t, f"{n} {name}-{k}") for n, t in several for k in range(times)))
-    return {"fired": fired, "told": dict(told)}
+        for start in range(0, len(tokens), CONCURRENT_TRIGGERS):
+            batch = list(enumerate(tokens))[start : start + CONCURRENT_TRIGGERS]
+            await asyncio.gather(*(fire(app, t, f"{n} {name}-{k}") for n, t in batch for k in range(times)))
+    return {"fired": fired, "errors": dict(errors)}
 
 
 def main() -> None:
@@ -52,9 +53,9 @@ def main() -> None:
         mutants.apply(options.mutant)
     print("loaded", flush=True)
     if not sys.stdin.readline():
-        return  # nobody needs us
+        return  # the test ended without needing this process
     tokens = options.tokens.read_text().split()
-    print(json.dumps(asyncio.run(notify_all(options.url, tokens, options.times, options.name))), flush=True)
+    print(json.dumps(asyncio.run(fire_all(options.url, tokens, options.times, options.name))), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The flows that worker processes run in the kill suites: three steps each, some with retries, a fan-out, a sync step."""
+"""The flows and jobs of worker processes: three steps each, some with retries, a fan-out, a sync step; job trees."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import signal
 import time
 from typing import Any
 
-from penstock import Retry, flow, job, step
+from penstock import Permanent, Retry, flow, job, step
 from penstock.testing.faults import EffectLog
 from penstock.testing.history import Trigger
 
-from .notes import Line
+from .line_log import LineLog
 
 EFFECTS = EffectLog(os.environ.get("FAULTKIT_EFFECTS", "/dev/null"))
-BEGUN = Line(os.environ.get("FAULTKIT_BEGUN", "/dev/null"))
-MOST_MS = int(os.environ.get("FAULTKIT_STEP_MS", "60"))
+STARTED = LineLog(os.environ.get("FAULTKIT_STARTED", "/dev/null"))
+MAX_STEP_MS = int(os.environ.get("FAULTKIT_STEP_MS", "60"))
 QUICK = {"attempts": 1000, "backoff": {"type": "fixed", "delayMs": 50, "jitter": True}}
 
 
 async def _work(ctx: Any) -> None:
     EFFECTS.record(ctx)
-    await asyncio.sleep(random.random() * MOST_MS / 1000)
+    await asyncio.sleep(random.random() * MAX_STEP_MS / 1000)
 
 
 @flow("line", queue="a", emits="line.one", retry=QUICK)
@@ -35,7 +35,7 @@ async def line_1(x: Any, ctx: Any) -> None:
 @step(on="line.one", queue="b", emits="line.two", retry=QUICK)
 def line_2(x: Any, ctx: Any) -> None:
     EFFECTS.record(ctx)
-    time.sleep(random.random() * MOST_MS / 4000)
+    time.sleep(random.random() * MAX_STEP_MS / 4000)
     ctx.emit("line.two", x)
 
 
@@ -57,7 +57,7 @@ async def flaky_2(x: Any, ctx: Any) -> None:
     await _work(ctx)
     ctx.progress(50)
     if random.random() < 0.4:
-        raise Retry("stumbled")
+        raise Retry("random failure")
     await ctx.shared.patch("total", lambda n: (n or 0) + 1)
     ctx.emit("flaky.two", x)
 
@@ -93,9 +93,9 @@ async def good(x: Any, ctx: Any) -> str:
     return "good"
 
 
-@job(queue="patient", retry=QUICK)
-async def patient(x: Any, ctx: Any) -> str:
-    """Takes longer than it takes a poison to come round again."""
+@job(queue="slow", retry=QUICK)
+async def slow(x: Any, ctx: Any) -> str:
+    """Take longer than the poison job needs to run again."""
     EFFECTS.record(ctx)
     await asyncio.sleep(1.2)
     return "good"
@@ -109,14 +109,32 @@ async def poison(x: Any, ctx: Any) -> None:
 
 @job(queue="held", retry=QUICK)
 async def held(x: Any, ctx: Any) -> str:
-    """Takes long enough to be stopped in the middle of."""
+    """Take long enough for its process to be stopped meanwhile."""
     EFFECTS.record(ctx)
-    BEGUN(os.getpid(), ctx.job_id, ctx.attempt)
+    STARTED.append(os.getpid(), ctx.job_id, ctx.attempt)
     await asyncio.sleep(0.4)
     return "done"
 
 
-HANDLERS = [line_1, line_2, line_3, flaky_1, flaky_2, flaky_3, fan_1, fan_2, fan_3, good, patient, poison, held]
+@job(queue="pages", retry=QUICK, dead_letters=False)
+async def page(n: int, ctx: Any) -> int:
+    EFFECTS.record(ctx)
+    await asyncio.sleep(random.random() * MAX_STEP_MS / 1000)
+    if n < 0:
+        raise Permanent("torn")
+    return n
+
+
+@job(queue="books", retry=QUICK)
+async def book(title: str, ctx: Any) -> Any:
+    EFFECTS.record(ctx)
+    values, torn = await ctx.children_values(), await ctx.failed_children()
+    await asyncio.sleep(random.random() * MAX_STEP_MS / 1000)
+    return {"title": title, "parts": [values[key] for key in sorted(values)], "torn": len(torn)}
+
+
+HANDLERS = [line_1, line_2, line_3, flaky_1, flaky_2, flaky_3, fan_1, fan_2, fan_3, good, slow, poison, held]
+TREE_HANDLERS = [page, book]
 FLOWS = ("line", "flaky", "fan")
 
 TRIGGERS = {

@@ -1,7 +1,7 @@
-"""Virtual time for real stores: when nothing is under way but waiting, time moves on at once.
+"""Virtual time for real stores: when everything waits, time moves on at once.
 
-Unlike `simloop` this is asyncio's own loop with real sockets and threads; only its clock is ours. A call that is inside
-the store holds time still, so a reply is never late because the machine was.
+Unlike `sim_loop`, this is asyncio's own loop with real sockets and threads; only the clock is virtual. Time stands
+still during a store call, so a reply is never late because the machine is slow.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Any, TypeVar
 from penstock.testing.clock import START_MS
 
 T = TypeVar("T")
-REAL_LIMIT = 60.0  # seconds
+REAL_LIMIT_S = 60.0
 
 
-class _Skipping:
-    """A selector that skips what it would have slept, unless something real is being waited for."""
+class _SkippingSelector:
+    """A selector that skips time instead of sleeping, unless something real is in progress."""
 
     def __init__(self) -> None:
         self._inner = selectors.DefaultSelector()
         self.skipped = 0.0
-        self.busy: Callable[[], bool] = lambda: False
-        self._deadline: float | None = time.monotonic() + REAL_LIMIT
+        self.is_busy: Callable[[], bool] = lambda: False
+        self._deadline: float | None = time.monotonic() + REAL_LIMIT_S
 
     def select(self, timeout: float | None = None) -> Any:
         if self._deadline is not None and time.monotonic() > self._deadline:
-            self._deadline = None  # once: ending the loop takes a few more turns
-            raise TimeoutError(f"not over after {REAL_LIMIT:.0f} real seconds, {self.skipped:.1f} virtual ones")
+            self._deadline = None  # raise once: closing the loop takes a few more iterations
+            raise TimeoutError(f"not finished after {REAL_LIMIT_S:.0f} real seconds, {self.skipped:.1f} virtual ones")
         if timeout is None or timeout <= 0:
             return self._inner.select(timeout)
-        if self.busy():
+        if self.is_busy():
             return self._inner.select(0.05)
         ready = self._inner.select(0)
         if not ready:
@@ -45,15 +45,15 @@ class _Skipping:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """asyncio's loop on a clock of its own."""
+    """asyncio's loop on a virtual clock."""
 
     def __init__(self) -> None:
-        self.skipping = _Skipping()
+        self.selector = _SkippingSelector()
         self._executing = 0
-        super().__init__(self.skipping)  # type: ignore[arg-type]
+        super().__init__(self.selector)  # type: ignore[arg-type]
 
     def time(self) -> float:
-        return self.skipping.skipped
+        return self.selector.skipped
 
     @property
     def executing(self) -> int:
@@ -70,7 +70,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """The engine's clock: the loop's own time."""
+    """The engine's clock: the time of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -80,6 +80,6 @@ class VirtualClock:
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs work on a virtual loop."""
+    """Run a coroutine on a virtual loop."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work())

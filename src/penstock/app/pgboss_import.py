@@ -108,7 +108,9 @@ class PgBossImport:
         while True:
             skip = [one.id for one in moved.left]
             if shared is not None:
-                page = await shared.together(lambda c, write, skip=skip: self._move_in_transaction(c, write, skip))  # type: ignore[misc]
+                page = await shared.in_transaction(
+                    lambda c, write, skip=skip: self._move_in_transaction(c, write, skip)
+                )  # type: ignore[misc]
             else:
                 page = await self._connections.run(lambda c, skip=skip: self._move_between_databases(c, skip))  # type: ignore[misc]
             if not page.jobs and not page.left:

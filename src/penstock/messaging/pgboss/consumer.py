@@ -65,7 +65,7 @@ class Consumer:
     async def consume_one(self) -> bool:
         """Claim and deliver the next job. Return False if none is due."""
         if self._shared is not None and isinstance(self._target, CommandTarget):
-            return await self._shared.together(self._consume_in_transaction)
+            return await self._shared.in_transaction(self._consume_in_transaction)
         job = await self._connections.run(lambda c: self._queues.claim(c, self._queue))
         if job is None:
             return False

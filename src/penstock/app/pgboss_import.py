@@ -8,6 +8,7 @@ adds no id twice, and deletes them in pg-boss.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -108,11 +109,9 @@ class PgBossImport:
         while True:
             skip = [one.id for one in moved.left]
             if shared is not None:
-                page = await shared.in_transaction(
-                    lambda c, write, skip=skip: self._move_in_transaction(c, write, skip)
-                )  # type: ignore[misc]
+                page = await shared.in_transaction(partial(self._move_in_transaction, skip))
             else:
-                page = await self._connections.run(lambda c, skip=skip: self._move_between_databases(c, skip))  # type: ignore[misc]
+                page = await self._connections.run(partial(self._move_between_databases, skip))
             if not page.jobs and not page.left:
                 break
             moved.add(page)
@@ -121,10 +120,10 @@ class PgBossImport:
             await self._schedule(schedule, moved)
         return moved
 
-    async def _move_in_transaction(self, connection: Connection, write: WriteUnits, skip: list[str]) -> Page:
+    async def _move_in_transaction(self, skip: list[str], connection: Connection, write: WriteUnits) -> Page:
         return await self._move_page(connection, skip, BridgeSink(write))
 
-    async def _move_between_databases(self, connection: Connection, skip: list[str]) -> Page:
+    async def _move_between_databases(self, skip: list[str], connection: Connection) -> Page:
         async with connection.transaction():
             return await self._move_page(connection, skip, self._app._committer)
 

@@ -40,7 +40,7 @@ def _runs(penstock: Callable, project: Path) -> None:
         (["state", "set", "a", "zzz"], "text needs double quotes of its own: '\"zzz\"'", "not_json"),
         (["dlq", "list", "fals"], "there is no queue 'fals': did you mean 'fails", "unknown_queue"),
         (["dlq", "redrive", "--all", "fals"], "there is no queue 'fals': did you mean 'fails", "unknown_queue"),
-        (["dlq", "show", "nope"], "there is no dead letter 'nope': `penstock dlq` shows where", "unknown_job"),
+        (["dlq", "show", "nope"], "there is no dead letter 'nope': `penstock dlq` lists the queues", "unknown_job"),
         (["queues", "pause", "gret"], "there is no queue 'gret': did you mean 'greet'?", "unknown_queue"),
     ],
 )

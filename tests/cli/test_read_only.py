@@ -42,7 +42,7 @@ def test_writing_is_refused(penstock: Callable, args: list[str]) -> None:
 
 
 def test_a_worker_is_refused(penstock: Callable) -> None:
-    assert "a worker writes, and" in penstock("worker", "--url", f"{URL}?mode=ro").err
+    assert "a worker needs to write, and" in penstock("worker", "--url", f"{URL}?mode=ro").err
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,8 @@ def test_it_runs_on_asyncio_without_uvloop(
     (project / "workers" / "loop.py").write_text(LOOP)
     (project / "hidden").mkdir()
     (project / "hidden" / "uvloop.py").write_text("raise ImportError('not installed')\n")
-    monkeypatch.setenv("PYTHONPATH", str(project / "hidden"))
+    path = [str(project / "hidden"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
     assert _loop_of(child("worker"), penstock).startswith("asyncio")
 
 
@@ -120,7 +122,7 @@ def test_the_password_of_a_url_is_not_shown(penstock: Callable) -> None:
 def test_an_unknown_queue(penstock: Callable) -> None:
     answer = penstock("worker", "--queues", "nope")
     assert answer.code == 2
-    assert "no handler here works on queue 'nope'" in answer.err
+    assert "no handler here takes jobs of queue 'nope'" in answer.err
     assert "[unknown_queue]" in answer.err
 
 

@@ -181,7 +181,7 @@ async def test_the_command_looks_moves_and_says_what_stays(
 
     code, out, err = await penstock()
     assert (code, out.splitlines()[0]) == (1, "Moved 1 job (0 delayed) and 0 schedules.")
-    assert f"left in {odd}" in err
+    assert f"not moved from {odd}" in err
     code, out, _ = await penstock("--rename", f"{odd}=odd", "--json")
     moved = json.loads(out)
     assert (code, moved["jobs"], moved["schedules"]) == (1, {odd: 1}, ["odd"])

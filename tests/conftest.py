@@ -25,7 +25,7 @@ from penstock.stores import tail as tailing
 from penstock.testing import TestApp
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
-from penstock.worker import worker
+from penstock.worker import polling
 
 # Build the URL of an empty store of each kind.
 STORE_URLS: dict[str, Callable[[Path], str]] = {
@@ -135,9 +135,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable polling: a lost wake-up then fails a test instead of slowing it down."""
-    monkeypatch.setattr(worker, "MAX_IDLE", 3600.0)
+    monkeypatch.setattr(polling, "MAX_IDLE_S", 3600.0)
     monkeypatch.setattr(scheduler, "MAX_IDLE", 3600.0)
-    monkeypatch.setattr(tailing, "BACKSTOP", 3600.0)
+    monkeypatch.setattr(tailing, "POLL_INTERVAL_S", 3600.0)
 
 
 @pytest.fixture

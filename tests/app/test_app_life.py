@@ -128,14 +128,24 @@ async def test_closing_twice_and_opening_twice(memory: Any) -> None:
 async def test_a_closed_app_says_so(app: Any) -> None:
     async with app(order) as a:
         await a.start("shop")
-    for ask in (lambda: a.start("shop"), a.runs, lambda: a.enqueue("sums", [1]), lambda: a.events.read("nq:global")):
+    for ask in (
+        lambda: a.start("shop"),
+        lambda: a.runs.list(),
+        lambda: a.enqueue("sums", [1]),
+        lambda: a.events.read("nq:global"),
+    ):
         with pytest.raises(StoreUnavailable, match="closed"):
             await ask()
 
 
 async def test_an_app_that_was_never_opened_says_so(memory: Any) -> None:
     a = memory(order)
-    for ask in (lambda: a.start("shop"), a.runs, lambda: a.enqueue("sums", [1]), lambda: a.runs.cancel("x")):
+    for ask in (
+        lambda: a.start("shop"),
+        lambda: a.runs.list(),
+        lambda: a.enqueue("sums", [1]),
+        lambda: a.runs.cancel("x"),
+    ):
         with pytest.raises(ConfigError, match="async with"):
             await ask()
 

@@ -117,7 +117,7 @@ async def test_a_durable_call_that_is_not_awaited_is_told_of(memory: Any, caplog
     assert f"step 'hasty' of run {row.id}: charge#1 was never awaited" in caplog.text
 
 
-@pytest.mark.parametrize(("name", "message"), [("listed", "give the calls names"), ("worded", "match='x'")])
+@pytest.mark.parametrize(("name", "message"), [("listed", "name the calls"), ("worded", "match='x'")])
 async def test_what_a_wait_is_given(memory: Any, name: str, message: str) -> None:
     async with memory(listed, worded) as app, app.workers.background():
         run, status = await app.run_to_end(name)
@@ -153,12 +153,12 @@ def wrong_branch(which: str, ctx: SyncContext) -> None:
 
 
 SLIPS = {
-    "value": "ctx.run('a', 5): give the function itself, then its arguments, so that it is called once",
-    "swapped": "ctx.run(render, …): give its name first, then the function",
-    "nameless": 'ctx.run(charge): the name is missing, give it before the function: ctx.run("charge", charge, 7)',
-    "alone": "ctx.run('a'): the function is missing, give it after the name",
-    "called": "ctx.run('a', charge(…)): this is called already, and would be called again",
-    "none": "ctx.run(): give a name, a function and its arguments",
+    "value": "ctx.run('a', 5): pass the function itself, then its arguments, so that it is called once",
+    "swapped": "ctx.run(render, …): pass the name first, then the function",
+    "nameless": 'ctx.run(charge): the name is missing, pass it before the function: ctx.run("charge", charge, 7)',
+    "alone": "ctx.run('a'): the function is missing, pass it after the name",
+    "called": "ctx.run('a', charge(…)): the function is already called, and a replay of the handler would call it again",
+    "none": "ctx.run(): pass a name, a function and its arguments",
 }
 
 
@@ -174,7 +174,7 @@ async def wrong_patch(_: Any, ctx: Context) -> None:
         *(("wrong-sync-call", which, says) for which, says in SLIPS.items()),
         *(("wrong-branch", which, says) for which, says in SLIPS.items()),
         ("wrong-sync-call", "all", "in a `def` handler, such as ctx.branch.event(…)"),
-        ("wrong-patch", "", "change=5: give a function that makes the new value"),
+        ("wrong-patch", "", "change=5: pass a function that makes the new value"),
     ],
 )
 async def test_what_a_durable_call_is_given(memory: Any, name: str, which: str, says: str) -> None:
@@ -196,10 +196,10 @@ async def test_a_job_is_added_for_its_function_too(memory: Any) -> None:
 async def test_of_many_payloads_the_bad_one_is_named(memory: Any) -> None:
     async with memory(render) as app:
         with pytest.raises(
-            NotJSON, match=r"^item 1 of 3 \(none was added\): the payload of a job of queue 'pages'"
+            NotJSON, match=r"^item 1 of 3 \(none was added\): the input of a job of queue 'pages'"
         ) as it:
             await app.jobs.enqueue_many("pages", [1, object(), 3])
-        assert "has no JSON form: give dicts, lists" in str(it.value)
+        assert "has no JSON form: pass dicts, lists" in str(it.value)
         assert sum((await app.queues.counts("pages")).values()) == 0
 
 

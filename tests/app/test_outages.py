@@ -150,9 +150,7 @@ async def test_whoever_gives_up_waiting_is_told_that_the_store_was_away(frail: A
         outage.of |= {"run": down("unplugged"), "job": down("unplugged")}
         app.store.signals.notify_all()
         for wait in waits:
-            with pytest.raises(
-                WaitTimeout, match="not been seen to end after 1s, the store does not answer: unplugged"
-            ):
+            with pytest.raises(WaitTimeout, match="did not end within 1s; the store does not answer: unplugged"):
                 await wait
 
 
@@ -176,7 +174,7 @@ async def _all(events: Any) -> None:
         pass
 
 
-async def test_what_goes_on_beside_a_worker_is_begun_anew_when_it_fails(
+async def test_a_service_beside_the_worker_is_restarted_when_it_fails(
     memory: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(background, "FIRST_RESTART_PAUSE_S", 0.0)
@@ -193,7 +191,7 @@ async def test_what_goes_on_beside_a_worker_is_begun_anew_when_it_fails(
 
     async with App(":memory:", handlers=[mail], bridges=[Ferry()]) as a, a.workers.background():
         await until(lambda: len(tries) == 3)
-    said = [record for record in caplog.records if "bridge failed and is begun anew" in record.getMessage()]
+    said = [record for record in caplog.records if "bridge failed, restarting in" in record.getMessage()]
     assert [record.levelno for record in said] == [logging.ERROR] * 2
 
 

@@ -151,7 +151,7 @@ async def test_a_replay_of_a_run_that_had_waited_waits_for_itself(app: Any) -> N
         await a.wait_for_step(run, "waits", "suspended")
         await a.emit("paid", {"order": 7, "by": "ada"})
         assert await a.result(run, timeout=20) == "ada"
-        new = await replay_run(a, run, [8])
+        new = await replay_run(a, run, 8)
         await a.wait_for_step(new, "waits", "suspended")
         await a.emit("paid", {"order": 8, "by": "bob"})
         assert await a.result(new, timeout=20) == "bob"

@@ -1,4 +1,4 @@
-"""Which Redis is opened, how, and what is said when it cannot be."""
+"""Redis URLs, opening a store, and the errors when it cannot be opened."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from penstock.stores.redis.address import Address, parse
         ("redis://host?prefix=jobs", Address((("host", 6379),), queue_prefix="jobs")),
     ],
 )
-def test_addresses(url: str, address: Address) -> None:
+def test_parse_url(url: str, address: Address) -> None:
     assert parse(url) == address
 
 
 @pytest.mark.parametrize("url", ["redis://host:x", "redis://host/x", "redis+sentinel://host", "redis://"])
-def test_urls_that_cannot_be_read(url: str) -> None:
+def test_invalid_urls_are_refused(url: str) -> None:
     with pytest.raises(SettingError, match="write redis://"):
         parse(url)
 
 
-async def test_nobody_there() -> None:
+async def test_no_server_on_the_port() -> None:
     with pytest.raises(StoreUnavailable, match="is it running"):
         await RedisStore(f"redis://127.0.0.1:{redis_server.free_port()}").open()
 
 
-async def test_a_password_that_is_asked_for(tmp_path: Path) -> None:
+async def test_user_and_password(tmp_path: Path) -> None:
     server = redis_server.Server(tmp_path)
     server.command("ACL", "SETUSER", "ann", "on", ">right", "~*", "&*", "+@all")
     server.command("ACL", "SETUSER", "default", "off")
@@ -59,7 +59,7 @@ async def test_a_password_that_is_asked_for(tmp_path: Path) -> None:
         server.stop()
 
 
-async def test_what_a_doctor_doubts(tmp_path: Path) -> None:
+async def test_describe_warns_about_eviction_and_missing_aof(tmp_path: Path) -> None:
     server = redis_server.Server(tmp_path, "--maxmemory-policy", "allkeys-lru")
     store = RedisStore(server.url())
     try:
@@ -72,21 +72,21 @@ async def test_what_a_doctor_doubts(tmp_path: Path) -> None:
         server.stop()
 
 
-@pytest.mark.parametrize(("truncated", "doubts"), [("yes", 1), ("no", 0)])
-async def test_a_doctor_knows_what_a_log_may_end_in(tmp_path: Path, truncated: str, doubts: int) -> None:
+@pytest.mark.parametrize(("truncated", "warnings"), [("yes", 1), ("no", 0)])
+async def test_describe_warns_about_aof_load_truncated(tmp_path: Path, truncated: str, warnings: int) -> None:
     server = redis_server.Server(tmp_path, "--appendonly", "yes", "--aof-load-truncated", truncated)
     store = RedisStore(server.url())
     try:
         await store.open()
         found = (await store.describe())["doubts"]
-        assert len(found) == doubts
-        assert all("redis-check-aof --fix" in doubt for doubt in found)
+        assert len(found) == warnings
+        assert all("redis-check-aof --fix" in text for text in found)
     finally:
         await store.close()
         server.stop()
 
 
-def test_an_option_that_a_url_has_not() -> None:
+def test_unknown_url_options_are_refused() -> None:
     with pytest.raises(SettingError, match="no option 'prefx'; the options are ca, db, prefix"):
         parse("redis://host/0?prefx=jobs")
     with pytest.raises(SettingError, match="no option 'prefx'"):
@@ -94,13 +94,13 @@ def test_an_option_that_a_url_has_not() -> None:
     assert parse("redis://host/0?prefix=").queue_prefix is None
 
 
-def test_files_that_are_not_the_tested_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_untested_bullmq_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(scripts.FILES, "pause-7", "0" * 16)
     with pytest.raises(ConfigError, match=r"pause-7.lua of bullmq 3\.4\.4 is not the one"):
         scripts._bullmq_file("pause-7")
 
 
-async def test_ids_that_are_words_of_bullmq() -> None:
+async def test_job_ids_that_are_bullmq_keys() -> None:
     store = RedisStore(redis_server.url())
     await store.open()
     try:

@@ -130,7 +130,7 @@ async def test_its_worker_is_killed_while_it_waits(outbox: Path, tmp_path: Path)
         finally:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-        await app.fire(links(outbox)[0], YES)  # nobody works: it is kept
+        await app.waits.fire(links(outbox)[0], YES)  # nobody works: it is kept
         assert (await app.runs.get(run)).status == "running"
         async with app.workers.background():
             assert await app.result(run, timeout=30) == "delivered o-1"

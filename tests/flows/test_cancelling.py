@@ -260,7 +260,7 @@ async def test_cancel_at_the_moment_of_completion(app: Any) -> None:
         cancels.append(asyncio.create_task(cancel(ctx.run_id)))
 
     async with app(brink, concurrency=50) as a, a.workers.background():
-        cancel = a.cancel
+        cancel = a.runs.cancel
         runs = [await a.start("brink") for _ in range(100)]
         statuses = [await a.wait_for_end(run) for run in runs]
         answers = await asyncio.gather(*cancels)

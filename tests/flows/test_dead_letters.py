@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
 
 from penstock import Permanent, flow, job, step
-from penstock.core.clock import iso
+from penstock.core.clock import to_iso
 from penstock.core.errors import PenstockError, UnknownJob
 from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
@@ -55,7 +54,7 @@ async def test_three_attempts_make_exactly_one_letter_with_the_whole_story(app: 
         assert letter.error["message"] == "bank is closed"
         assert "in charge" in letter.error["stack"]
         assert letter.error["name"] == "ConnectionError"
-        assert letter.failed_at == iso(clock.now_ms())
+        assert letter.failed_at == to_iso(clock.now_ms())
         assert letter.attempts_made == 3
         assert (letter.run, letter.flow, letter.step, letter.queue) == (run, "shop", "charge", "pay")
         assert letter.correlation_id == "basket-1"
@@ -70,7 +69,7 @@ async def test_the_letter_reads_in_json_as_the_spec_writes_it(app: Any) -> None:
         run, _ = await a.run_to_end("shop", 1)
         (row,) = await a.jobs.list("pay-dlq")
         assert row.id == f"{step_job_id(run, 'charge', 1)}.dlq"
-        body = json.loads(row.payload)
+        body = row.input
         assert {"originalJobId", "originalJobName", "originalData", "error", "failedAt", "attemptsMade"} <= set(body)
         assert {"message", "stack"} <= set(body["error"])
 
@@ -208,7 +207,7 @@ async def test_racing_redrives_send_each_letter_once(app: Any) -> None:
         sent = [id for done in results for id in done.sent]
         assert sorted(sent) == sorted(set(sent))
         assert len(sent) == 30
-        assert {why for done in results for why in done.refused.values()} <= {"someone else took it first"}
+        assert {why for done in results for why in done.refused.values()} <= {"another call took it first"}
         for done in results:
             for id in done.sent.values():
                 await a.wait_for_state(id, "completed")

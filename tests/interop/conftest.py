@@ -104,14 +104,14 @@ class Peer:
 
 
 @pytest.fixture
-def place() -> str:
+def redis_url() -> str:
     """The URL of an empty database."""
     return redis_server.url()
 
 
 @pytest_asyncio.fixture
-async def node(node_program: Path, place: str) -> AsyncIterator[Peer]:
-    port, db = place.rpartition(":")[2].split("/")
+async def node(node_program: Path, redis_url: str) -> AsyncIterator[Peer]:
+    port, db = redis_url.rpartition(":")[2].split("/")
     async with _started(node_program, port, db) as peer:
         yield peer
 

@@ -1,4 +1,4 @@
-"""Moving what waits in pg-boss over to us."""
+"""Importing the waiting jobs of pg-boss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.xdist_group("interop"), pytest.mark.asyncio(loop_scope
 
 
 class Cut(Exception):
-    """The program ends here."""
+    """Stands for a crash of the program."""
 
 
 def boss_url() -> str:
@@ -32,18 +32,18 @@ def boss_url() -> str:
 
 @pytest.fixture
 def queue() -> str:
-    """A name of its own for each test: they share a schema."""
+    """Return a new name: all tests share a schema."""
     return f"q-{uuid4().hex[:12]}"
 
 
 @pytest.fixture(params=["one database", "two databases"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where our store is: beside pg-boss' tables, or elsewhere."""
+    """Return the URL of our store: in pg-boss' database, or elsewhere."""
     return postgres_server.url() if request.param == "one database" else f"sqlite:///{tmp_path}/penstock.db"
 
 
 async def _filled(boss: Any, queue: str) -> dict[str, str]:
-    """A queue with one of each; their ids by what they are."""
+    """Fill a queue with one job of each kind; return their ids by kind."""
     await boss.ask("create", queue=queue, options={"retryLimit": 3, "retryDelay": 2, "retryBackoff": True})
     ids = {
         "low": await boss.ask("send", queue=queue, data="low", options={"priority": -3}),
@@ -67,7 +67,7 @@ async def _filled(boss: Any, queue: str) -> dict[str, str]:
     return ids
 
 
-async def test_what_waits_is_moved_and_done_here(boss: Any, queue: str, url: str) -> None:
+async def test_waiting_jobs_are_imported_and_run(boss: Any, queue: str, url: str) -> None:
     ids = await _filled(boss, queue)
     done: list[Any] = []
 
@@ -85,13 +85,14 @@ async def test_what_waits_is_moved_and_done_here(boss: Any, queue: str, url: str
         assert sorted(one["data"] for one in await boss.ask("jobs", queue=queue)) == ["active", "done"]
         assert [one for one in await boss.ask("schedules") if one["name"] == queue] == []
 
-        later = await app.jobs.get(ids["later"])
+        later = await app.store.job(ids["later"])
+        assert later is not None
         assert 3500_000 < later.due - later.created <= 3600_000
         tried = await app.store.job(ids["tried"])
         assert tried is not None
         assert json.loads(tried.opts)["retry"]["attempts"] == 2
         assert json.loads(tried.opts)["retry"]["backoff"]["delayMs"] == 2000
-        rows = {row.id: row for row in await app.schedules.list() if row.id.startswith(queue)}
+        rows = {row.id: row for row in await app.store.schedules() if row.id.startswith(queue)}
         assert (spec_of(rows[queue]).cron, spec_of(rows[queue]).tz) == ("0 12 * * *", "Europe/Paris")
         assert target_of(rows[queue]).payload == {"to": "all"}
         async with app.workers.background(concurrency=1):
@@ -101,10 +102,10 @@ async def test_what_waits_is_moved_and_done_here(boss: Any, queue: str, url: str
         assert (again.jobs, again.schedules, again.left) == ({}, [], [])
 
 
-async def test_an_import_that_was_cut_off_goes_on(
+async def test_an_interrupted_import_continues(
     boss: Any, queue: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut between adding here and removing there: in one database neither has happened, in two no job is there twice."""
+    """Crash between adding here and removing there: with one database neither happened, with two no job is doubled."""
     await boss.ask("create", queue=queue)
     sent = {await boss.ask("send", queue=queue, data=n) for n in range(3)}
     real = Leaving.forget
@@ -135,7 +136,7 @@ async def test_an_import_that_was_cut_off_goes_on(
         assert (await app.queues.counts(queue))["completed"] == 3
 
 
-async def test_a_job_a_worker_of_pgboss_has_locked_is_left_to_it(boss: Any, queue: str, tmp_path: Path) -> None:
+async def test_a_job_that_pgboss_has_locked_is_not_imported(boss: Any, queue: str, tmp_path: Path) -> None:
     await boss.ask("create", queue=queue)
     taken = await boss.ask("send", queue=queue, data=1)
     await boss.ask("send", queue=queue, data=2)
@@ -151,7 +152,7 @@ async def test_a_job_a_worker_of_pgboss_has_locked_is_left_to_it(boss: Any, queu
     assert [one["id"] for one in await boss.ask("jobs", queue=queue)] == [taken]
 
 
-async def test_the_command_looks_moves_and_says_what_stays(
+async def test_the_command_previews_imports_and_reports_the_rest(
     boss: Any, queue: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     odd = f"odd/{queue}"
@@ -161,12 +162,12 @@ async def test_the_command_looks_moves_and_says_what_stays(
     big = await boss.ask("send", queue=queue, data={"n": 2.0**60})
     await boss.ask("send", queue=odd, data=2)
     await boss.ask("schedule", queue=odd, cron="0 9 * * *", data=None, options={})
-    place = f"sqlite:///{tmp_path}/penstock.db"
-    given = ("--from", boss_url(), "--queue", queue, "--queue", odd, "--url", place)
+    store_url = f"sqlite:///{tmp_path}/penstock.db"
+    options = ("--from", boss_url(), "--queue", queue, "--queue", odd, "--url", store_url)
 
     async def penstock(*words: str) -> tuple[int, str, str]:
         capsys.readouterr()
-        code = await asyncio.to_thread(main, ["import", "pgboss", *given, *words])
+        code = await asyncio.to_thread(main, ["import", "pgboss", *options, *words])
         return code, *capsys.readouterr()
 
     code, out, _ = await penstock("--dry-run", "--json")
@@ -186,7 +187,7 @@ async def test_the_command_looks_moves_and_says_what_stays(
     moved = json.loads(out)
     assert (code, moved["jobs"], moved["schedules"]) == (1, {odd: 1}, ["odd"])
     assert [one["id"] for one in moved["left"]] == [big]
-    async with App(place, handlers=()) as app:
+    async with App(store_url, handlers=()) as app:
         assert {row.name for row in await app.queues.list()} >= {queue, "odd"}
     code, _, err = await penstock("--schema", "nowhere")
     assert code == 2

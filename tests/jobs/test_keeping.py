@@ -11,6 +11,7 @@ import pytest
 from penstock import Context, RateLimited, flow, job
 from penstock.app.arguments import dedupe_key
 from penstock.core.errors import BadArgument, DefinitionError, RunFailed
+from penstock.core.outage_retry import OutageRetry
 from penstock.handlers.module_contract import read_module
 from penstock.handlers.options import read_keep, read_removal
 from penstock.jobs.reducer import reduce_job
@@ -65,9 +66,9 @@ async def test_a_job_that_goes_at_once_still_gives_its_result(app: Any) -> None:
             await _ends(a, id)
             await _ends(a, bad, "job.failed")
         assert await a.store.job(id) is None
-        assert await a._transactions.direct.jobs.result(id, "q") == {"n": 7}
+        assert await a.jobs._result(id, "q", OutageRetry("its end")) == {"n": 7}
         with pytest.raises(RunFailed, match="failed: no"):
-            await a._transactions.direct.jobs.result(bad, "q")
+            await a.jobs._result(bad, "q", OutageRetry("its end"))
 
 
 async def test_a_redriven_job_is_kept_as_the_one_that_died(app: Any) -> None:

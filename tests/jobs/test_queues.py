@@ -85,7 +85,7 @@ async def test_a_failed_job_can_be_retried(app: Any) -> None:
 
 async def test_a_job_that_does_not_exist_is_a_mistake_whatever_is_done_with_it(app: Any) -> None:
     async with app(echo) as a:
-        for act in (a.queues.promote, a.queues.retry, a.queues.remove, a.queues.job):
+        for act in (a.jobs.promote, a.jobs.retry, a.jobs.remove, a.jobs.get):
             with pytest.raises(UnknownJob, match="there is no job 'nobody'"):
                 await act("nobody")
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import flow, job
+from penstock.core.clock import to_iso
 from penstock.core.errors import SchemaViolation, UnknownSchedule
 from penstock.schedules.spec import MOST_MISSED, BadSchedule
 from penstock.testing import TestApp
@@ -250,7 +251,7 @@ async def test_a_limit_and_an_end(app: Any, clock: FakeClock) -> None:
         for _ in range(6):
             clock.advance("10s")
             await a._schedule_service.scheduler.fire_due()
-        assert {r.id: (r.fired, r.next) for r in await a.schedules.list()} == {"s": (3, None), "ends": (2, None)}
+        assert {r.id: (r.fired, r.next_at) for r in await a.schedules.list()} == {"s": (3, None), "ends": (2, None)}
         await a.schedules.add("s", every="10s", limit=3, queue="chores")  # a deploy does not begin to count anew
         assert (await row(a)).next is None
         await a.schedules.add("s", every="10s", limit=4, queue="chores")
@@ -268,12 +269,12 @@ async def test_pause_and_resume(app: Any, clock: FakeClock) -> None:
         assert await a._schedule_service.scheduler.fire_due() == 0
         assert (await a.schedules.add("s", every="10s", queue="chores", priority=2)).paused
         back = await a.schedules.resume("s")
-        assert (back.paused, back.next) == (False, START_MS + 40 * S)
-        assert (await a.schedules.resume("s")).next == START_MS + 40 * S
+        assert (back.paused, back.next_at) == (False, to_iso(START_MS + 40 * S))
+        assert (await a.schedules.resume("s")).next_at == to_iso(START_MS + 40 * S)
         assert await a._schedule_service.scheduler.fire_due() == 0  # what passed meanwhile stays unfired
         clock.advance("5s")
         assert await a._schedule_service.scheduler.fire_due() == 1
-        for call in (a.pause_schedule, a.resume_schedule, a.run_schedule):
+        for call in (a.schedules.pause, a.schedules.resume, a.schedules.run_now):
             with pytest.raises(UnknownSchedule, match="'other'"):
                 await call("other")
 
@@ -299,7 +300,7 @@ async def test_run_now_is_besides_the_slots(app: Any, clock: FakeClock, target: 
         assert all(id.startswith("s.") for id in ids)
         assert await started(a) == 2
         await a.schedules.resume("s")
-        assert await row(a) == before
+        assert await a.schedules.get("s") == before
 
 
 async def test_the_clock_jumps_an_hour_and_back(app: Any, clock: FakeClock) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import flow, job, step
 from penstock.core.errors import DefinitionError
-from penstock.schedules.spec import spec_of, target_of
+from penstock.schedules.spec import spec_of
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
@@ -49,9 +49,9 @@ async def test_a_schedule_of_each_kind(app: Any, clock: FakeClock) -> None:
         await until(lambda: a._schedule_service._prepared is a.registry)
         rows = {row.id: row for row in await a.schedules.list()}
         assert sorted(rows) == ["digest", "morning", "report", "sweep"]
-        assert (spec_of(rows["sweep"]).overlap, spec_of(rows["morning"]).catch_up) == ("skip", "none")
-        assert (target_of(rows["digest"]).name, target_of(rows["sweep"]).payload) == ("digest", 7)
-        assert {spec_of(row).origin for row in rows.values()} == {"code"}
+        assert (rows["sweep"].overlap, rows["morning"].catch_up) == ("skip", "none")
+        assert (rows["digest"].name, rows["sweep"].input) == ("digest", 7)
+        assert {row.origin for row in rows.values()} == {"code"}
         run = await a.schedules.run_now("morning")
         assert await a.result(run, timeout=20) == "hello"
         a.advance_clock("10s")
@@ -134,7 +134,7 @@ def test_the_module_contract(tmp_path: Path, memory: Any) -> None:
     registry = memory(dir=tmp_path).registry
     assert registry.problems == ()
     spec, target = registry.schedules["night"]
-    assert (spec.cron, spec.tz, spec.catch_up, target.flow, target.payload) == (
+    assert (spec.cron, spec.tz, spec.catch_up, target.flow, target.input) == (
         *("0 3 * * *", "Europe/Paris", "all", "night", {"a": 1}),
     )
     assert spec.start_ms == 1_893_456_000_000

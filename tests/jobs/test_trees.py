@@ -160,7 +160,7 @@ async def test_a_tree_with_an_id_is_added_once(app: Make) -> None:
         tree = Node(bind, "Emma", id="emma", children=[Node(render, 1)])
         assert await one.jobs.enqueue_tree(tree) == await one.jobs.enqueue_tree(tree)
         assert await one.count_waiting("pages") == 1
-        with pytest.raises(BadArgument, match="there is a job 'emma-c1' already"):
+        with pytest.raises(BadArgument, match="job 'emma-c1' exists already"):
             await one.jobs.enqueue_tree(Node(bind, "Persuasion", children=[Node(render, 1, id="emma-c1")]))
         assert (await one.queues.counts("books"))["waiting-children"] == 1
 

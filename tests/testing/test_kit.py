@@ -16,7 +16,7 @@ from penstock import Backoff, Context, Node, Permanent, RetryPolicy, flow, job, 
 from penstock.core.errors import RunFailed, SchemaViolation, UnknownFlow, UnknownQueue
 from penstock.testing import FakeClock, TestApp, auto_clock
 from penstock.testing.snapshots import update_snapshots
-from penstock.worker import worker
+from penstock.worker import polling
 
 DAY_MS = 86_400_000
 DAILY = RetryPolicy(3, Backoff("fixed", DAY_MS, jitter=False))
@@ -152,7 +152,7 @@ async def test_an_input_that_does_not_fit_is_refused_at_the_start() -> None:
     take.__annotations__["order"] = Order
     take = flow("typed")(take)
     async with TestApp(handlers=[take]) as app:
-        with pytest.raises(SchemaViolation, match=r"does not fit Order"):
+        with pytest.raises(SchemaViolation, match=r"does not match Order"):
             await app.run_flow("typed", {"id": "seven"})
         assert await app.runs.list() == []
 
@@ -261,7 +261,7 @@ async def test_a_worker_that_looks_all_the_time_is_not_waited_for(monkeypatch: p
             return found
 
         monkeypatch.setattr(app.store, "claim", slow)
-        monkeypatch.setattr(worker.Worker, "_patience", lambda _self: 0.0)
+        monkeypatch.setattr(polling.ClaimPoller, "_idle_s", lambda _self: 0.0)
         ids = await app.jobs.enqueue_many("mail", range(5))
         start = app.time.now_ms()
         await app.advance("1h")
@@ -291,7 +291,7 @@ async def test_the_timeout_names_a_schedule_that_keeps_firing(monkeypatch: pytes
         monkeypatch.setattr(auto_clock, "MENTION_SCHEDULE_AFTER_FIRINGS", 1)
         monkeypatch.setattr(auto_clock, "TIMEOUT_S", 1)
         with pytest.raises(
-            AssertionError, match=r"schedule 'often' fired \d+ times meanwhile.*pause_schedule\('often'\)"
+            AssertionError, match=r"schedule 'often' fired \d+ times meanwhile.*schedules.pause\('often'\)"
         ):
             await app.run_flow("patient")
 
@@ -352,7 +352,7 @@ async def test_a_test_that_fails_at_once_ends_at_once() -> None:
         with pytest.raises(UnknownFlow):
             async with TestApp(handlers=[charge, ship]) as app:
                 await app.run_flow("shpo")
-        with pytest.raises(UnknownQueue, match="no handler here works on queue 'nope'"):
+        with pytest.raises(UnknownQueue, match="no handler here takes jobs of queue 'nope'"):
             async with TestApp(handlers=[charge, ship], queues=["nope"]):
                 pass
 

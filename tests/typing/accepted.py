@@ -25,7 +25,7 @@ from penstock import (
     job,
     step,
 )
-from penstock.ports.store import RunRow
+from penstock.app.views import RunSummary
 from penstock.testing import FakeClock, FakeContext, TestApp
 
 
@@ -152,7 +152,7 @@ def waits() -> None:
         assert_type(app.dead_letters.discard("m-1"), bool)
         assert_type(app.state.list("a"), dict[str, Any])
         assert_type(app.events.read("nq:global"), list[Event])
-        assert_type(app.runs.list(status="failed"), list[RunRow])
+        assert_type(app.runs.list(status="failed"), list[RunSummary])
         with app.workers.background(queues=["mail"]):
             app.workers.stop()
 

@@ -84,7 +84,7 @@ async def timed(order: Order) -> None: ...
 async def unknown(order: Order) -> None: ...
 
 
-@job(queue="mail", key="always")  # E: "idempotency_key" | expected "Literal['auto']
+@job(queue="mail", key="always")  # E: "key" | expected "Literal['auto']
 async def send(order: Order) -> bool:
     return True
 

@@ -18,6 +18,7 @@ from ..core.ids import check_name
 from ..flows.start_on import StartOnWaits
 from ..handlers.registry import Registry
 from ..ports.bridge import Bridge
+from ..ports.runner import Runner
 from ..ports.store import Retention
 from ..ports.unit import DELIVERIES, Claim
 from ..runners.inprocess import InProcessRunner
@@ -55,6 +56,8 @@ SWEEP_INTERVAL_S = 60.0
 KEEP_DELIVERIES = 100  # finished delivery jobs; every event that a step waits for makes one
 
 
+RunnerFactory = Callable[[int], Runner]
+"""Makes a runner from the number of handlers it may run at once. Called on the event loop."""
 ClaimOpener = Callable[[Claim], Coroutine[Any, Any, Work]]
 
 
@@ -77,18 +80,19 @@ class Workers:
         settings: Settings,
         bridges: Sequence[Bridge] = (),
         file_bridges: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        make_runner: RunnerFactory | None = None,
     ) -> None:
+        self._runtime = runtime
         self._store = runtime.store
-        self._committer = runtime.committer
         self._engine = _ClaimEngine(open_claim)
         self._schedules = schedules
         self._start_on = start_on
         self._clock = runtime.clock
-        self._unit_id = runtime.new_unit_id
         self._settings = settings
         self._registry = runtime.registry
         self._bridges = bridges
         self._file_bridges = file_bridges
+        self._make_runner = make_runner or InProcessRunner
         self._worker: Worker | None = None
         self._requested: tuple[Sequence[str], int] = ((), 1)
         self._ended = asyncio.Event()
@@ -118,20 +122,17 @@ class Workers:
         queues = several(queues, "queues") if queues is not None else None
         concurrency = count(concurrency, "concurrency") if concurrency is not None else None
         self._requested = queues or settings.queues, concurrency or settings.concurrency
-        runner = InProcessRunner(max(settings.threads, concurrency or settings.concurrency))
+        runner = self._make_runner(max(settings.threads, concurrency or settings.concurrency))
         worker = Worker(
             name=name,
-            store=self._store,
-            committer=self._committer,
+            runtime=self._runtime,
             engine=self._engine,
             runner=runner,
-            clock=self._clock,
             queues=self._limits(*self._requested),
             concurrency=concurrency or settings.concurrency,
             lease_ms=settings.lease,
             grace=settings.grace / 1000,
             max_crashes=settings.max_crashes,
-            unit_id=self._unit_id,
         )
         self._worker = worker
         self._ended.clear()
@@ -161,7 +162,7 @@ class Workers:
     @property
     def requested(self) -> int:
         """Number of jobs that may arrive: their claim is not answered yet."""
-        return self._worker.asked_for if self._worker is not None else 0
+        return self._worker.reserved if self._worker is not None else 0
 
     @property
     def next_due(self) -> int | None:
@@ -180,7 +181,7 @@ class Workers:
         queues, concurrency = self._requested
         known = self._registry().queues()
         wanted = [queue for queue in queues or known if queue in known]
-        self._worker.work_on(self._limits(wanted, concurrency) if wanted else {})
+        self._worker.change_queues(self._limits(wanted, concurrency) if wanted else {})
         self._store.signals.notify_all()  # the services for declared schedules and start_on read the registry again
 
     async def close(self) -> None:
@@ -225,7 +226,7 @@ class Workers:
 
     def _limits(self, queues: Sequence[str], concurrency: int) -> dict[str, QueueLimits]:
         handlers = self._registry().handlers()
-        known = sorted({handler.home for handler in handlers})
+        known = sorted({handler.queue_name for handler in handlers})
         for queue in queues:
             if queue not in known:
                 raise UnknownQueue(
@@ -233,7 +234,7 @@ class Workers:
                 )
         limits: dict[str, QueueLimits] = {}
         for queue in queues or known:
-            mine = [handler for handler in handlers if handler.home == queue]
+            mine = [handler for handler in handlers if handler.queue_name == queue]
             own = [handler.concurrency for handler in mine if handler.concurrency is not None]
             most = [handler.max_active for handler in mine if handler.max_active is not None]
             rate = next((handler.rate for handler in mine if handler.rate is not None), None)

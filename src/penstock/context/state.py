@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -213,7 +214,10 @@ async def patch_state(
     async with _key_lock(store, key):
         for tries in range(MAX_PATCH_TRIES):
             row = await store.state(key)
-            value = pack(change(None if row is None else unpack(row.value)), f"state {key}")
+            changed = change(None if row is None else unpack(row.value))
+            if inspect.isawaitable(changed):  # the function is in another process
+                changed = await changed
+            value = pack(changed, f"state {key}")
             if await write(StateWrite(key, value, row.version if row else 0, expires)):
                 return unpack(value)
             await asyncio.sleep(PATCH_PAUSE_S * tries)

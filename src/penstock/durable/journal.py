@@ -90,6 +90,7 @@ class Journal:
         self._size = 0
         self._counts: dict[str, int] = {}
         self._sites: dict[str, tuple[str, int]] = {}
+        self.remote_site: tuple[str, int] | None = None  # the line of a handler in another process
         self._reached: set[str] = set()
         self._previous = "its beginning"  # the key of the last call made
         self._last = 0.0  # the order of the last call made
@@ -232,7 +233,7 @@ class Journal:
 
     def _check_site(self, name: str) -> None:
         """Raise if a name is used at two places in the code. A loop may pass one place many times."""
-        site = _find_call_site()
+        site = self.remote_site or _find_call_site()
         known = self._sites.setdefault(name, site)
         if known != site:
             raise self.make_error(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import cast
 
 import msgspec
 
-from ..commit.committer import Committer
 from ..core.errors import PayloadError, UnknownFlow, UnknownStep, VersionMismatch
 from ..core.payload import unpack
 from ..ports.runner import Runner
 from ..ports.unit import Claim
 from ..worker.outcomes import Failure
-from ..worker.replay_check import Rehearsal
+from ..worker.replay_check import ReplayCheck
+from ..worker.services import AttemptServices
 from .engine import FlowEngine
 from .run_record import RunRecord
 from .run_record import decode as decode_record
@@ -76,18 +75,18 @@ class Checker:
     async def _rehearsed(self, claim: Claim) -> tuple[str, str] | None:
         if not claim.memos:
             return None  # nothing of it is recorded that new code could disagree with
-        rehearsal = Rehearsal(
-            await self._engine.open(claim),
-            committer=cast(Committer, None),  # it commits nothing
-            state=self._state,
+        runtime = self._engine.runtime
+        services = AttemptServices(
+            store=runtime.store,
+            committer=runtime.committer,
+            clock=runtime.clock,
+            new_unit_id=runtime.new_unit_id,
             runner=self._runner,
-            clock=self._clock,
             rng=random.Random(),
-            unit_id=self._engine.new_unit_id,
             max_crashes=claim.crashes,
             loop=asyncio.get_running_loop(),
         )
-        ending = await rehearsal.run()
-        if not isinstance(ending, Failure):
+        result = await ReplayCheck(await self._engine.open(claim), services).run()
+        if not isinstance(result, Failure):
             return None
-        return ending.error.code or ending.error.name, ending.error.error
+        return result.error.code or result.error.name, result.error.error

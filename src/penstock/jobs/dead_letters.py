@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from ..core.clock import iso
+from ..core.clock import to_iso
 from ..core.ids import dead_letter_id
 from ..core.payload import unpack
 from ..ports.unit import NewJob
-from ..worker.outcomes import ErrorInfo, Work, pack_record
+from ..worker.failures import ErrorInfo
+from ..worker.outcomes import Work, pack_record
 
 
 class DeadLetter(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -40,7 +41,7 @@ def build_dead_letter(work: Work, error: ErrorInfo, now: int) -> NewJob:
         unpack(claim.payload),
         claim.queue,
         {"message": error.error, "name": error.name, "code": error.code, "stack": error.stack},
-        iso(now),
+        to_iso(now),
         claim.failures + 1,
         work.run_id,
         work.flow,

@@ -1,4 +1,4 @@
-"""Keeping leases alive from a thread of its own, so that a busy event loop cannot lose them."""
+"""Renewing leases on a thread of its own, so that a busy event loop cannot lose them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable
 from ..core.errors import StoreError
 from ..ports.store import WorkQueue
 from ..ports.unit import Claim
-from .blocked_loop import LONG, LoopWatch
+from .blocked_loop import BLOCKED_AFTER_S, BlockedLoopDetector
 
 log = logging.getLogger("penstock.leases")
 
-MIN_PAUSE = 0.25  # seconds between renewals that were asked for
+MIN_RENEWAL_PAUSE_S = 0.25  # between renewals, however often `renew_soon` is called
 
 
-class LeaseKeeper:
-    """Renews what the worker holds every third of a lease, and says which claims are lost or cancelled."""
+class LeaseRenewer:
+    """Renews the worker's leases every third of a lease, and reports the claims that are lost or cancelled."""
 
     def __init__(
         self, store: WorkQueue, lease_ms: int, held: Callable[[], Iterable[Claim]], lost: Callable[[list[Claim]], None]
@@ -29,38 +29,39 @@ class LeaseKeeper:
         self._lost = lost
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._main, name="penstock-leases", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="penstock-leases", daemon=True)
 
     def start(self) -> None:
-        """Called on the loop that the handlers share."""
-        self._watch = LoopWatch(asyncio.get_running_loop())
+        """Start the thread. Call it on the event loop that runs the handlers."""
+        self._detector = BlockedLoopDetector(asyncio.get_running_loop())
         self._thread.start()
 
-    def poke(self) -> None:
-        """Looks soon: a run may have been cancelled."""
+    def renew_soon(self) -> None:
+        """Renew now: the answer says which runs were cancelled."""
         self._wake.set()
 
     def stop(self) -> None:
+        """Stop the thread and wait for it."""
         self._stop.set()
         self._wake.set()
         self._thread.join()
 
-    def _main(self) -> None:
-        third = self._lease_ms / 3000
-        looks = max(round(third / LONG), 1)  # from one renewal to the next
+    def _run(self) -> None:
+        interval = self._lease_ms / 3000
+        checks = max(round(interval / BLOCKED_AFTER_S), 1)  # of the event loop, from one renewal to the next
         count = 0
         while not self._stop.is_set():
-            poked = self._wake.wait(third / looks)
+            is_urgent = self._wake.wait(interval / checks)
             self._wake.clear()
             count += 1
             if self._stop.is_set():
                 return
             if self._held():
-                self._watch.look()
-            if poked or count >= looks:
+                self._detector.check()
+            if is_urgent or count >= checks:
                 count = 0
                 self._renew()
-                self._stop.wait(min(MIN_PAUSE, third / 2))
+                self._stop.wait(min(MIN_RENEWAL_PAUSE_S, interval / 2))
 
     def _renew(self) -> None:
         claims = list(self._held())
@@ -69,10 +70,10 @@ class LeaseKeeper:
         try:
             lost = self._store.renew(claims, self._lease_ms)
         except StoreError as problem:
-            # The lease may run out meanwhile; the fence then refuses whatever this worker still tries to record.
+            # If the leases expire meanwhile, the fence refuses what this worker still tries to record.
             log.warning("could not renew %d leases: %s", len(claims), problem)
             return
-        except Exception:  # this thread is not to end with it: no lease would be renewed any more
+        except Exception:  # the thread must survive: without it no lease is renewed
             log.exception("could not renew %d leases", len(claims))
             return
         if lost:

@@ -1,106 +1,34 @@
-"""What an engine says of a claim, and what an attempt says back: the seam between the worker and its engines."""
+"""The seam between the worker and its engines: what a claim means, and how its attempt ended."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import traceback
 from typing import Any, Protocol
 
 import msgspec
 
 from ..commit.committer import CommitRequest
-from ..core.errors import PenstockError
 from ..core.event_bodies import EventBodies
 from ..core.payload import pack
-from ..core.retry import error_attribute
 from ..durable.journal import PendingWrites
 from ..handlers.handler import Handler
 from ..ports.unit import Claim, StateWrite
+from .failures import ErrorInfo
 
-MAX_STACK = 8_000
-MAX_MESSAGE = 2_000
-# Secrets are hidden first and the text is cut after: half a key would not be recognised.
-MARGIN = 8_000
+MAX_RECORD_BYTES = 256 * 1024
 
 
 class EmittedEvent(msgspec.Struct, frozen=True):
-    """An event a handler emitted, not yet recorded."""
+    """An event that a handler emitted, not committed yet."""
 
     kind: str
     data: bytes
     correlation_id: str | None = None
 
 
-class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error as events, dead letters and people see it."""
-
-    error: str
-    name: str
-    code: str | None = None
-    stack: str | None = None
-
-    @classmethod
-    def of(cls, problem: BaseException, bodies: EventBodies) -> ErrorInfo:
-        """The error with its stack in the user's own code, its secrets hidden."""
-        code = error_attribute(problem, "code")
-        stack = None
-        if not isinstance(problem, PenstockError) or problem.__traceback__ is not None:
-            frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not _ours(frame.filename)]
-            if frames:
-                lines = [*traceback.format_list(frames), *_last_lines(problem)]
-                stack = bodies.text(_clean("".join(lines)[-MAX_STACK - MARGIN :]))[-MAX_STACK:]
-        return cls(
-            bodies.text(_text(problem))[:MAX_MESSAGE],
-            type(problem).__name__,
-            bodies.text(_clean(_str(code))) or None if code is not None else None,
-            stack,
-        )
-
-
-_OURS = tuple(os.path.dirname(file) + os.sep for file in (os.path.dirname(__file__), asyncio.__file__))
-
-
-def unrecorded(error: ErrorInfo, problem: BaseException, bodies: EventBodies) -> ErrorInfo:
-    """The same error, and that something went wrong while it was recorded; its stack is left out."""
-    why = bodies.text(f"{type(problem).__name__}: {_text(problem)}")[:MAX_MESSAGE]
-    return ErrorInfo(f"{error.error} (what else it left could not be recorded: {why})", error.name, error.code)
-
-
-def _ours(file: str) -> bool:
-    return file.startswith(_OURS)
-
-
-def _text(problem: BaseException) -> str:
-    text = _str(problem)
-    if text and isinstance(problem, KeyError):
-        text = f"KeyError: {text}"  # the bare key says nothing
-    return _clean((text or type(problem).__name__)[: MAX_MESSAGE + MARGIN])
-
-
-def _str(value: object) -> str:
-    try:
-        return str(value)
-    except Exception:  # an error that cannot even say what it is still has to be recorded
-        return ""
-
-
-def _last_lines(problem: BaseException) -> list[str]:
-    try:
-        return traceback.format_exception_only(problem)
-    except Exception:  # a SyntaxError made by hand, its parts of any type
-        return [f"{type(problem).__name__}\n"]
-
-
-def _clean(text: str) -> str:
-    """An error can hold anything; what is recorded is text every language reads."""
-    return text.encode("utf-8", "replace").decode()
-
-
 class AttemptOutput(msgspec.Struct):
-    """What the handler did and said up to the attempt's end."""
+    """What the attempt logged and reported and is not written yet, and when it ran."""
 
-    live_events: list[bytes]
+    live_events: list[bytes]  # bodies of log, progress and partial events
     progress: bytes | None
     started_ms: int
     ended_ms: int
@@ -115,22 +43,22 @@ class Success(msgspec.Struct):
     emitted: list[EmittedEvent]
     state: list[StateWrite]
     writes: PendingWrites = msgspec.field(default_factory=PendingWrites)
-    divert: str | None = None  # the step that takes over, its wait having been in vain
+    timeout_step: str | None = None  # its declared wait timed out, and this step takes over
 
 
 class Failure(msgspec.Struct):
-    """The handler raised, or was not run for a reason of its own."""
+    """The handler raised, or could not be called."""
 
     output: AttemptOutput
     error: ErrorInfo
     retry_in_ms: int | None  # None: this failure is final
     schema_error: dict[str, Any] | None = None
     writes: PendingWrites = msgspec.field(default_factory=PendingWrites)
-    bare: bool = False  # all that could be left out of it is
+    is_bare: bool = False  # only the error is left: the rest could not be recorded
 
 
 class WaitSuspension(msgspec.Struct):
-    """The handler waits: it is run again when one of its gates opens, or at `due`."""
+    """The handler waits: it runs again when one of its waits is settled, or at `due`."""
 
     output: AttemptOutput
     emitted: list[EmittedEvent]
@@ -140,14 +68,14 @@ class WaitSuspension(msgspec.Struct):
 
 
 class Interruption(msgspec.Struct):
-    """The attempt was interrupted: its run was cancelled, or its worker is shutting down."""
+    """The attempt was stopped: its run was cancelled, its lease was lost, or its worker shuts down."""
 
     output: AttemptOutput
     reason: str
 
 
 class RateLimitHit(msgspec.Struct):
-    """The handler met a limit of the outside world: its job goes back, and its queue is held for a while."""
+    """The handler raised RateLimited: its job is released, and its queue is held for `hold_ms`."""
 
     output: AttemptOutput
     hold_ms: int
@@ -159,13 +87,13 @@ AttemptResult = Success | Failure | WaitSuspension | Interruption | RateLimitHit
 
 
 class Work(Protocol):
-    """One claim as its engine understands it."""
+    """A claim as its engine understands it, and how each result of its attempt is committed."""
 
     claim: Claim
     handler: Handler
     bodies: EventBodies
     stream: str
-    subject: str | None  # of its events; None where the stream's name says it
+    subject: str | None  # of its events; None where the stream's name implies it
     shown_correlation: str | None  # likewise
     run_id: str | None
     flow: str | None
@@ -175,7 +103,7 @@ class Work(Protocol):
     public_url: str
 
     def check_emit(self, kind: str, data: bytes) -> None:
-        """Raises if the handler may not emit this."""
+        """Raise if the handler may not emit this."""
         ...
 
     def on_success(self, success: Success) -> CommitRequest: ...
@@ -190,11 +118,13 @@ class Work(Protocol):
 
 
 class Engine(Protocol):
-    """Understands the claims of some queues."""
+    """Opens the claims of one kind of work."""
 
-    async def open(self, claim: Claim) -> Work: ...
+    async def open(self, claim: Claim) -> Work:
+        """Return what the claim means: its handler, and how its results are committed."""
+        ...
 
 
 def pack_record(value: Any) -> bytes:
-    """Internal records: the same rules as payloads, with room for a payload inside."""
-    return pack(value, "record", 256 * 1024)
+    """Pack an internal record: the rules of payloads, with room for a whole payload inside."""
+    return pack(value, "record", MAX_RECORD_BYTES)

@@ -1,9 +1,9 @@
-"""A job that may be killing its workers is given its last chance alone.
+"""Quarantine: a job that may be crashing its workers gets its last attempt alone.
 
-Every job that was running when a worker died has a crash counted against it, and they all come back together: a job
-that kills its worker each time would take the same neighbours with it until they are all called dead. So before the
-crash that would be one too many, a job runs with no neighbour: if the worker dies then, there is no doubt whose fault
-it is, and if it does not, the job was a bystander and is done.
+When a worker dies, a crash is counted against every job it was running, and all of them are claimed again together. A
+job that crashes its worker each time would take the same neighbours down with it until all of them are dead-lettered.
+So before the crash that would be one too many, a job runs without neighbours. If the worker dies then, the job is the
+cause. If it does not, the job was a bystander and is done.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from ..ports.unit import Claim
 
 
 class Quarantine:
-    """Holds at most one suspect at a time; while it does, the worker takes no other work."""
+    """Holds at most one suspect; while it does, the worker claims nothing else."""
 
-    def __init__(self, max_crashes: int, patience: float) -> None:
+    def __init__(self, max_crashes: int, timeout_s: float) -> None:
         self._max_crashes = max_crashes
-        self._patience = patience
+        self._timeout_s = timeout_s
         self._suspect: str | None = None
         self._changed = asyncio.Event()
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         return self._suspect is not None
 
     def concerns(self, claim: Claim) -> bool:
-        """Whether one more crash would be the job's last."""
+        """Return whether one more crash would be the job's last."""
         return 0 < claim.crashes == self._max_crashes
 
-    async def enter(self, claim: Claim, in_hand: Callable[[], int], stopping: Callable[[], bool]) -> bool:
-        """Waits until the suspect is alone, though not for ever; False when it had better go back to its queue."""
+    async def enter(self, claim: Claim, active: Callable[[], int], is_stopping: Callable[[], bool]) -> bool:
+        """Wait until the suspect is alone, at most for the timeout. Return False if it should be released instead."""
         if self._suspect is not None:
-            return False  # one after the other: the next would share the first one's fate
+            return False  # one suspect at a time: a second one would share its crash
         self._suspect = claim.token
         try:
-            async with asyncio.timeout(self._patience):
-                while in_hand() > 1 and not stopping():
+            async with asyncio.timeout(self._timeout_s):
+                while active() > 1 and not is_stopping():
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             pass
-        return not stopping()
+        return not is_stopping()
 
-    def left(self, claim: Claim) -> None:
-        """An attempt is over, whichever it was."""
+    def leave(self, claim: Claim) -> None:
+        """Note that an attempt ended, the suspect's or a neighbour's."""
         if self._suspect is None:
             return
         if self._suspect == claim.token:
@@ -54,5 +54,5 @@ class Quarantine:
         self._changed.set()
 
     def wake(self) -> None:
-        """Looks again: the worker is to stop."""
+        """Check again: the worker is stopping."""
         self._changed.set()

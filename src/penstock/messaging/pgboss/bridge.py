@@ -56,9 +56,9 @@ class PgBoss:
         self._consumers: list[Consumer] = []
         self._relay: Relay | None = None
 
-    async def open(self, hands: BridgeHost) -> None:
+    async def open(self, host: BridgeHost) -> None:
         """Checks the schema and its queues; called by the App."""
-        address = self._address(hands)
+        address = self._address(host)
         self._connections = connections = Connections(address)
         try:
             version = await connections.run(lambda c: check(c, self._sql, place_of(address)))
@@ -67,14 +67,14 @@ class PgBoss:
             await self.close()
             raise
         self._queues = queues = Queues(self._sql, version)
-        shared = shared_store(hands.store, address)
+        shared = shared_store(host.store, address)
         self._consumers = [
-            Consumer(queue, resolve(target, hands), hands, queues, connections, shared, self._poll)
+            Consumer(queue, resolve(target, host), host, queues, connections, shared, self._poll)
             for queue, target in self._consume.items()
             for _ in range(self._concurrency)
         ]
         if self._produce:
-            self._relay = Relay(self._produce, hands, queues, connections, self._sql.schema)
+            self._relay = Relay(self._produce, host, queues, connections, self._sql.schema)
             await self._relay.begin()
 
     async def run(self) -> None:
@@ -146,14 +146,14 @@ class PgBoss:
                     f"queue {queue!r} has the policy {STRICT}, which only pg-boss itself can keep: consume it in Node"
                 )
 
-    def _address(self, hands: BridgeHost) -> Address:
+    def _address(self, host: BridgeHost) -> Address:
         if self._url is not None:
             return read_address(self._url)
-        if not isinstance(hands.store, PostgresStore):
+        if not isinstance(host.store, PostgresStore):
             raise ConfigError(
                 "PgBoss() without a URL is for an App on Postgres, in the same database: give it the URL of pg-boss'"
             )
-        return hands.store.address
+        return host.store.address
 
 
 def shared_store(store: Store, address: Address) -> PostgresStore | None:

@@ -32,7 +32,7 @@ class Consumer:
         self,
         queue: str,
         target: Handover | Handler,
-        hands: BridgeHost,
+        host: BridgeHost,
         queues: Queues,
         connections: Connections,
         shared: PostgresStore | None,
@@ -40,7 +40,7 @@ class Consumer:
     ) -> None:
         self._queue = queue
         self._target = target
-        self._hands = hands
+        self._host = host
         self._queues = queues
         self._connections = connections
         self._shared = shared  # our store, if it is in the same database
@@ -76,7 +76,7 @@ class Consumer:
             return False
         try:
             async with connection.transaction():
-                await self._taken(held, self._hands.with_writer(write))
+                await self._taken(held, self._host.with_writer(write))
         except PenstockError as problem:
             if isinstance(problem, StoreError):
                 raise
@@ -104,18 +104,18 @@ class Consumer:
     async def _in_time(self, held: Held) -> Any:
         try:
             async with self._kept(held), asyncio.timeout(held.expires) as limit:
-                return await self._taken(held, self._hands)
+                return await self._taken(held, self._host)
         except TimeoutError:
             if not limit.expired():
                 raise
             raise AttemptTimeout(f"it took longer than its queue's expireInSeconds, {held.expires:g} s") from None
 
-    async def _taken(self, held: Held, hands: BridgeHost) -> Any:
+    async def _taken(self, held: Held, host: BridgeHost) -> Any:
         data = parse_json(held.data, f"the data of pg-boss job {held.id}") if held.data is not None else None
         message = Message(held.id, self._queue, data, held.retries + 1)
         if not isinstance(self._target, Handover):
             return await self._target(message)
-        await self._target.take(hands, message)
+        await self._target.take(host, message)
         return None
 
     async def _failed(self, connection: Connection, held: Held, problem: Exception) -> None:

@@ -26,22 +26,22 @@ class Relay:
     """Sends events of some kinds to queues."""
 
     def __init__(
-        self, kinds: Mapping[str, str], hands: BridgeHost, queues: Queues, connections: Connections, place: str
+        self, kinds: Mapping[str, str], host: BridgeHost, queues: Queues, connections: Connections, place: str
     ) -> None:
         self._kinds = kinds
-        self._hands = hands
+        self._host = host
         self._queues = queues
         self._connections = connections
         self._key = f"pgboss/{place}/relayed"
 
     async def begin(self) -> None:
         """From now on, the first time; later from where it was left."""
-        if await self._hands.load_value(self._key) is None:
-            newest = await self._hands.store.feed(None)
-            await self._hands.save_value(self._key, newest[-1].cursor if newest else "")
+        if await self._host.load_value(self._key) is None:
+            newest = await self._host.store.feed(None)
+            await self._host.save_value(self._key, newest[-1].cursor if newest else "")
 
     async def run(self) -> None:
-        with self._hands.store.signals.listen("events") as listener:
+        with self._host.store.signals.listen("events") as listener:
             while True:
                 try:
                     if not await self.relay_page():
@@ -55,12 +55,12 @@ class Relay:
 
     async def relay_page(self) -> int:
         """Sends what is in the next page of the feed; gives how long the page was."""
-        items = await self._hands.store.feed(await self._hands.load_value(self._key), PAGE)
+        items = await self._host.store.feed(await self._host.load_value(self._key), PAGE)
         for item in items:
             if item.event.kind in self._kinds:
                 await self._send(item)
         if items:
-            await self._hands.save_value(self._key, items[-1].cursor)
+            await self._host.save_value(self._key, items[-1].cursor)
         return len(items)
 
     async def _send(self, item: FeedItem) -> None:

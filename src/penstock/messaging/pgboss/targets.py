@@ -15,8 +15,8 @@ class StartFlow(msgspec.Struct, frozen=True):
 
     flow: str
 
-    async def take(self, hands: BridgeHost, message: Message) -> None:
-        await hands.start(self.flow, message.data, message.id)
+    async def take(self, host: BridgeHost, message: Message) -> None:
+        await host.start(self.flow, message.data, message.id)
 
 
 class EmitEvent(msgspec.Struct, frozen=True):
@@ -24,8 +24,8 @@ class EmitEvent(msgspec.Struct, frozen=True):
 
     kind: str
 
-    async def take(self, hands: BridgeHost, message: Message) -> None:
-        await hands.emit(self.kind, message.data, f"pgboss/{message.id}")
+    async def take(self, host: BridgeHost, message: Message) -> None:
+        await host.emit(self.kind, message.data, f"pgboss/{message.id}")
 
 
 class AddJob(msgspec.Struct, frozen=True):
@@ -34,8 +34,8 @@ class AddJob(msgspec.Struct, frozen=True):
     queue: str
     name: str | None = None
 
-    async def take(self, hands: BridgeHost, message: Message) -> None:
-        await hands.enqueue(self.queue, self.name, message.data, message.id)
+    async def take(self, host: BridgeHost, message: Message) -> None:
+        await host.enqueue(self.queue, self.name, message.data, message.id)
 
 
 Handover = StartFlow | EmitEvent | AddJob
@@ -43,10 +43,10 @@ Handler = Callable[[Message], Awaitable[Any]]
 Target = Handover | Handler | Callable[..., Any]
 
 
-def resolve(target: Target, hands: BridgeHost) -> Handover | Handler:
+def resolve(target: Target, host: BridgeHost) -> Handover | Handler:
     """A function marked with @flow starts it; others are called with the message. An unknown flow is said now."""
     if isinstance(target, StartFlow):
-        hands.check_flow(target.flow)
-    if isinstance(target, Handover) or (flow := hands.flow_of(target)) is None:
+        host.check_flow(target.flow)
+    if isinstance(target, Handover) or (flow := host.flow_of(target)) is None:
         return target
     return StartFlow(flow)

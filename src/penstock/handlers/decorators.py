@@ -15,7 +15,7 @@ from ..core.near_match import check_keys
 from ..core.retry import Retries
 from ..core.schemas import Schema
 from ..durable.declared_waits import Await
-from ..schedules.declared import CodeSchedule, ScheduleConfig, read_schedule
+from ..schedules.declared import DeclaredSchedule, ScheduleConfig, read_schedule
 from .handler import MARK, Handler, JobDefinition, make_handler
 from .options import IdempotencyKey, KeepOption, Rate, RateKey, names_options, read_kinds
 from .subscriptions import Subscription, When, listed, read_start_on, read_subscription, several
@@ -69,7 +69,7 @@ class FlowDefinition:
     version: str | None = None
     accepts: tuple[str, ...] = ()  # kinds that come from outside
     events: Mapping[str, Any] = field(default_factory=dict)  # schemas of kinds
-    schedule: CodeSchedule | None = None
+    schedule: DeclaredSchedule | None = None
     start_on: tuple[Subscription, ...] = ()  # events, from any run or from outside, that start it
     on_change: OnChange = "continue"  # what becomes of runs begun under another version
 
@@ -202,7 +202,7 @@ def step(
     return mark
 
 
-def scheduled_step(step: StepDefinition, schedule: CodeSchedule | None) -> StepDefinition | FlowDefinition:
+def scheduled_step(step: StepDefinition, schedule: DeclaredSchedule | None) -> StepDefinition | FlowDefinition:
     """A step that a schedule starts begins a flow; one that events start as well would begin in the middle."""
     if schedule is None:
         return step

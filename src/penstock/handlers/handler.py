@@ -37,7 +37,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..schedules.declared import CodeSchedule
+    from ..schedules.declared import DeclaredSchedule
 
 MARK = "__penstock__"
 
@@ -248,4 +248,4 @@ class JobDefinition:
 
     handler: Handler
     any_name: bool = False
-    schedule: CodeSchedule | None = None
+    schedule: DeclaredSchedule | None = None

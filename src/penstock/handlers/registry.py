@@ -116,7 +116,7 @@ def _schedules(
             message = f"schedule {id!r} is defined twice, the first at {owners[id].where}: give one an id of its own"
             problems.append(Problem("duplicate_schedule", message, handler.file, handler.line))
             continue
-        found[id] = (declared.spec, replace(target, input=declared.payload, priority=declared.priority))
+        found[id] = (declared.spec, replace(target, input=declared.input, priority=declared.priority))
     return found
 
 

@@ -161,12 +161,12 @@ def job_id_reused() -> None:
 
 @mutant("a dead letter is sent again under the id of the job that died", "simulation", "sweep:dead letter")
 def finished_id_reused() -> None:
-    original = assemble.Assembler.job
+    original = assemble.UnitBuilder.job
 
     def job(self: Any, id: str, *rest: Any, **more: Any) -> Any:
         return original(self, id.partition(".redrive-")[0], *rest, **more)
 
-    assemble.Assembler.job = job  # type: ignore[method-assign]
+    assemble.UnitBuilder.job = job  # type: ignore[method-assign]
 
 
 @mutant("a running attempt of a cancelled run goes on writing logs and progress", "simulation", "sweep:cancel")

@@ -73,18 +73,18 @@ def gates_unnamed() -> None:
 def look_back_left_out() -> None:
     async def look_back(self: Any, payload: dict[str, str]) -> None: ...
 
-    assert hasattr(deliveries.Deliveries, "look_back")
-    deliveries.Deliveries.look_back = look_back  # type: ignore[method-assign]
+    assert hasattr(deliveries.DeliveryEngine, "look_back")
+    deliveries.DeliveryEngine.look_back = look_back  # type: ignore[method-assign]
 
 
 def taken_ignored() -> None:
-    original = deliveries.Deliveries._fits
+    original = deliveries.DeliveryEngine._matches
 
     def fits(self: Any, body: Any, event: Any, stream: str) -> bool:
         body.taken = []
         return original(self, body, event, stream)
 
-    deliveries.Deliveries._fits = fits  # type: ignore[method-assign]
+    deliveries.DeliveryEngine._matches = fits  # type: ignore[method-assign]
 
 
 def close_unchecked() -> None:

@@ -17,7 +17,7 @@ from penstock import App
 from penstock.cli.run_view import RunPanel
 from penstock.core.clock import from_iso
 from penstock.core.events import Event
-from penstock.core.payload import parse
+from penstock.core.payload import parse_json
 from penstock.flows.reducer import reduce_flow
 
 HERE = Path(__file__).resolve().parent
@@ -35,7 +35,7 @@ class Moment:
 
 
 async def run() -> list[Event]:
-    order = parse((SHOP / "order.json").read_text("utf-8"))
+    order = parse_json((SHOP / "order.json").read_text("utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         async with App(f"sqlite:///{folder}/shop.db", SHOP / "workers") as app, app.workers.background():
             id = await app.start("shop", order, key=order["id"])

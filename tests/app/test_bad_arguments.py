@@ -24,7 +24,7 @@ async def send(mail: Any) -> None: ...
 CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "delay": (lambda a: a.start("shop", 1, delay="soon"), "bad_duration", "'soon' is not a duration: write"),
     "a negative delay": (lambda a: a.enqueue("mail", 1, delay=-1), "bad_duration", "cannot be negative: -1"),
-    "at": (lambda a: a.start("shop", 1, at="2030-01-01"), "bad_argument", "'2030-01-01' is not a moment: give a dat"),
+    "at": (lambda a: a.start("shop", 1, at="2030-01-01"), "bad_argument", "'2030-01-01' is not a datetime: pass one"),
     "both": (lambda a: a.enqueue("mail", 1, at=NOW, delay=3), "bad_argument", "give one of them"),
     "tags": (lambda a: a.start("shop", 1, tags=["ada"]), "bad_argument", "tags=['ada']: give names and their values"),
     "text as tags": (lambda a: a.start("shop", 1, tags="ada"), "bad_argument", "tags='ada'"),
@@ -49,7 +49,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "a schedule's at": (
         lambda a: a.schedules.add("s", flow="shop", at="2030"),
         "bad_argument",
-        "'2030' is not a moment",
+        "'2030' is not a datetime",
     ),
     "queues as text": (lambda a: a.workers.run("mail"), "bad_argument", "queues is 'mail', one value"),
     "no concurrency": (lambda a: a.workers.run(concurrency=0), "bad_argument", "concurrency=0: give a whole number"),

@@ -16,8 +16,8 @@ from penstock.testing.until import until
 
 FAR = "99999999d"
 NEVER = datetime.max.replace(tzinfo=UTC)
-LONGEST = "too long: the longest duration is 36525d (100 years)"
-LATEST = "is out of range: moments lie between 0001-01-01T00:00:00.000Z and 9999-12-31T23:59:59.999Z"
+MAX_DURATION_TEXT = "too long: the maximum duration is 36525d (100 years)"
+LATEST = "is out of range: use a time from 0001-01-01T00:00:00.000Z to 9999-12-31T23:59:59.999Z"
 
 
 @flow("shop")
@@ -67,7 +67,7 @@ async def refused(call: Callable[[Any], Any], code: str, says: str) -> None:
 
 @pytest.mark.parametrize("door", SPANS)
 async def test_spans_that_are_too_long(door: str) -> None:
-    await refused(SPANS[door], "bad_duration", LONGEST)
+    await refused(SPANS[door], "bad_duration", MAX_DURATION_TEXT)
 
 
 @pytest.mark.parametrize("door", MOMENTS)
@@ -104,15 +104,15 @@ WAITS: dict[str, Any] = {
 @pytest.mark.parametrize("what", [*OPTIONS, "keep"])
 def test_options_of_jobs(what: str) -> None:
     options = OPTIONS.get(what, {"keep_completed": FAR})
-    with pytest.raises(DefinitionError, match=r"test_far_times\.py:\d+: .*the longest duration is 36525d"):
+    with pytest.raises(DefinitionError, match=r"test_far_times\.py:\d+: .*the maximum duration is 36525d"):
         job(queue="mail", **options)(shop)
 
 
 @pytest.mark.parametrize("what", WAITS)
 def test_options_of_steps(what: str) -> None:
-    with pytest.raises(DefinitionError, match="the longest duration is 36525d"):
+    with pytest.raises(DefinitionError, match="the maximum duration is 36525d"):
         step(on="paid", wait=WAITS[what])(shop)
-    with pytest.raises(DefinitionError, match="the longest duration is 36525d"):
+    with pytest.raises(DefinitionError, match="the maximum duration is 36525d"):
         Await("time", delay=FAR)
 
 
@@ -134,7 +134,11 @@ async def test_waits_inside_a_handler(memory: Any, wait: Callable[[Any], Any]) -
     async with memory(waits) as a, a.workers.background():
         run, status = await a.run_to_end("waits")
         (failed,) = await a.events_of(run, "step.failed")
-        assert (status, failed.data["code"], LONGEST in failed.data["error"]) == ("failed", "bad_duration", True)
+        assert (status, failed.data["code"], MAX_DURATION_TEXT in failed.data["error"]) == (
+            "failed",
+            "bad_duration",
+            True,
+        )
         assert await a.waits.list(run=run) == []
 
 

@@ -199,7 +199,7 @@ async def test_of_many_payloads_the_bad_one_is_named(memory: Any) -> None:
             NotJSON, match=r"^item 1 of 3 \(none was added\): the input of a job of queue 'pages'"
         ) as it:
             await app.jobs.enqueue_many("pages", [1, object(), 3])
-        assert "has no JSON form: give dicts, lists" in str(it.value)
+        assert "has no JSON form: pass dicts, lists" in str(it.value)
         assert sum((await app.queues.counts("pages")).values()) == 0
 
 

@@ -60,7 +60,7 @@ def test_the_same_key_is_added_once(penstock: Callable) -> None:
         (["pictures", "--delay", "-5s"], "'-5s' is not a duration", "usage"),
         (["pictures", "--key", "a b"], "'a b' cannot be used as job id", "bad_id"),
         (["pictures", "--priority", "-1"], "priority=-1", "bad_priority"),
-        (["mail", "--name", "check", "--input", "7"], "the input of check does not fit", "schema_violation"),
+        (["mail", "--name", "check", "--input", "7"], "the input of check does not match", "schema_violation"),
         (["pictures", "--url", ":memory:"], "is in memory and ends with this command: use a file", "config_error"),
     ],
 )

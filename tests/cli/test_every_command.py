@@ -148,7 +148,7 @@ def test_a_locked_database(
     refused: Callable, penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     penstock("start", "greet", "--key", "some-id")
-    monkeypatch.setattr(connection, "_BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "BUSY_TIMEOUT_S", 0.05)
     with _locked(project / ".penstock" / "penstock.db"):
         assert refused(*call_of(name)) in ("store_unavailable", "checks_failed")
 

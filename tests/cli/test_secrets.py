@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.redaction import HIDDEN
+from penstock.core.redaction import REDACTED
 
 SECRET = "hunter2-canary"
 LOGIN = """
@@ -44,7 +44,7 @@ def test_inputs(penstock: Callable, failed: str, args: list[str]) -> None:
     for options in ([], ["--json"]):
         hidden = penstock(*args, *options)
         assert (hidden.code, SECRET in hidden.out + hidden.err) == (0, False)
-    assert HIDDEN in hidden.out
+    assert REDACTED in hidden.out
     shown = penstock(*args, "--json", "--reveal")
     assert SECRET in shown.out
 
@@ -69,4 +69,4 @@ def test_state_and_schedules(penstock: Callable) -> None:
 def test_the_setting_redact_names_the_keys(penstock: Callable, failed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_REDACT", "name")
     input = penstock("jobs", "show", failed, "--json").json["input"]
-    assert input == {"name": HIDDEN, "password": SECRET}
+    assert input == {"name": REDACTED, "password": SECRET}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.ids import (
-    MAX_ID,
+    MAX_ID_CHARS,
     BadId,
     check_id,
     check_name,
@@ -27,7 +27,7 @@ from penstock.core.ids import (
 ALLOWED = "abcXYZ019._-"
 
 
-@pytest.mark.parametrize("value", ["a", "A.b_c-9", "1a", "1.5", "-", ".", "_", "0190a-7", "x" * MAX_ID])
+@pytest.mark.parametrize("value", ["a", "A.b_c-9", "1a", "1.5", "-", ".", "_", "0190a-7", "x" * MAX_ID_CHARS])
 def test_good_ids(value: str) -> None:
     assert check_id(value) == value
 
@@ -46,7 +46,7 @@ def test_good_ids(value: str) -> None:
         "\na",
         "a\x00",
         "a*",
-        "x" * (MAX_ID + 1),
+        "x" * (MAX_ID_CHARS + 1),
         "٣",
         "²a",
         None,
@@ -72,7 +72,7 @@ def test_bad_names(value: Any) -> None:
         check_name(value, "queue")
 
 
-@given(st.text(ALLOWED, min_size=1, max_size=MAX_ID))
+@given(st.text(ALLOWED, min_size=1, max_size=MAX_ID_CHARS))
 def test_the_alphabet_is_enough_unless_digits_alone(value: str) -> None:
     if value.isdigit():
         with pytest.raises(BadId):

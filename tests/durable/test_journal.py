@@ -9,7 +9,7 @@ import pytest
 from penstock.core.errors import DuplicateName, HistoryLimit, NonDeterminism, NotJSON
 from penstock.durable import journal
 from penstock.durable.journal import FIRED, Journal
-from penstock.handlers.fingerprint import fingerprint
+from penstock.handlers.fingerprint import compute_fingerprint
 
 
 def fresh(before: Journal | None = None, code: str = "") -> Journal:
@@ -146,8 +146,8 @@ def _outer() -> int:
 
 
 def test_code_is_the_function_and_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = fingerprint(_outer)
-    assert before == fingerprint(_outer) != fingerprint(_inner) != ""
+    before = compute_fingerprint(_outer)
+    assert before == compute_fingerprint(_outer) != compute_fingerprint(_inner) != ""
     monkeypatch.setitem(globals(), "_inner", lambda: 2)
-    assert fingerprint(_outer) != before
-    assert fingerprint(len) == ""
+    assert compute_fingerprint(_outer) != before
+    assert compute_fingerprint(len) == ""

@@ -97,7 +97,7 @@ async def test_an_order_without_lines_fails_before_anything_is_done(shop: App) -
 
 
 async def test_an_order_that_is_none_is_refused_at_the_door(shop: App) -> None:
-    with pytest.raises(SchemaViolation, match="does not fit Order"):
+    with pytest.raises(SchemaViolation, match="does not match Order"):
         await shop.start("shop", {"id": "order-7"})
 
 

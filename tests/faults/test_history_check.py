@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.clock import iso
+from penstock.core.clock import to_iso
 from penstock.core.events import Event
 from penstock.testing.history import Effect, History, RunHistory, Trigger, check
 
@@ -16,7 +16,7 @@ TRIGGERS = {"shop": {"order": Trigger(()), "charge": Trigger(("order.made",)), "
 
 
 def event(seq: int, kind: str, step: str | None = None, data: Any = None, *, ms: int = MS, **meta: Any) -> Event:
-    return Event(f"{ms}-{seq}", iso(ms), kind, "r1", "r1", step, data=data, meta=meta or None)
+    return Event(f"{ms}-{seq}", to_iso(ms), kind, "r1", "r1", step, data=data, meta=meta or None)
 
 
 def good() -> list[Event]:
@@ -145,7 +145,7 @@ def test_only_a_redrive_does() -> None:
 
 
 def job_event(seq: int, kind: str, job: str = "j1", data: Any = None, **meta: Any) -> Event:
-    return Event(f"{MS}-{seq}", iso(MS), kind, job, data=data, meta=meta or None)
+    return Event(f"{MS}-{seq}", to_iso(MS), kind, job, data=data, meta=meta or None)
 
 
 def job_events() -> list[Event]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faultkit.trouble import under_way
+from faultkit.load import run_load
 
 import postgres_server
 from penstock import App, Context, flow, job
@@ -37,13 +37,13 @@ def pooler() -> Iterator[PgBouncer]:
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everyone looks more often than in earnest."""
     monkeypatch.setattr(polling, "MAX_IDLE_S", 0.1)
-    monkeypatch.setattr(tailing, "BACKSTOP", 0.1)
+    monkeypatch.setattr(tailing, "POLL_INTERVAL_S", 0.1)
 
 
-async def test_flows_through_a_pooler(pooler: PgBouncer, tmp_path: Path, tell: Callable[[str], None]) -> None:
-    async with under_way(pooler.url("pooled"), tmp_path) as load:
-        await load.more(60, TEST_TIMEOUT_S)
-    tell(f"through PgBouncer: {load}")
+async def test_flows_through_a_pooler(pooler: PgBouncer, tmp_path: Path, show: Callable[[str], None]) -> None:
+    async with run_load(pooler.url("pooled"), tmp_path) as load:
+        await load.wait_for_starts(60, TEST_TIMEOUT_S)
+    show(f"through PgBouncer: {load}")
     assert load.problems == []
 
 

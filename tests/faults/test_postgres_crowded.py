@@ -10,8 +10,8 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from faultkit.length import FULL
-from faultkit.trouble import under_way
+from faultkit.config import FULL
+from faultkit.load import run_load
 
 import postgres_server
 from penstock.core.errors import StoreUnavailable
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 TIMES = 20 if FULL else 2
 MAX_CONNECTIONS = 12  # three of them are the administrators'
 TEST_TIMEOUT_S = 60
-Tell = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +68,12 @@ async def test_no_place_at_the_start_is_said(own: postgres_server.Server) -> Non
 
 
 async def test_what_runs_goes_on_when_there_is_room_again(
-    own: postgres_server.Server, tmp_path: Path, tell: Tell
+    own: postgres_server.Server, tmp_path: Path, show: Show
 ) -> None:
     longest = 0.0
-    async with under_way(role(own, "worker"), tmp_path) as load:
+    async with run_load(role(own, "worker"), tmp_path) as load:
         for _ in range(TIMES):
-            await load.more(5, TEST_TIMEOUT_S)
+            await load.wait_for_starts(5, TEST_TIMEOUT_S)
             refused = load.refused
             await asyncio.to_thread(own.do, "ALTER ROLE worker CONNECTION LIMIT 0")
             await asyncio.to_thread(
@@ -81,20 +81,20 @@ async def test_what_runs_goes_on_when_there_is_room_again(
             )
             await until(lambda refused=refused: load.refused > refused, TEST_TIMEOUT_S)  # type: ignore[misc]
             await asyncio.to_thread(own.do, "ALTER ROLE worker CONNECTION LIMIT -1")
-            longest = max(longest, await load.back(TEST_TIMEOUT_S))
-    tell(f"{TIMES} times no place, {load}; at the latest work went on after {longest:.1f} s")
+            longest = max(longest, await load.wait_for_recovery(TEST_TIMEOUT_S))
+    show(f"{TIMES} times no place, {load}; at the latest work went on after {longest:.1f} s")
     assert load.problems == []
 
 
 async def test_fewer_places_than_we_would_use_are_shared(
-    own: postgres_server.Server, tmp_path: Path, tell: Tell
+    own: postgres_server.Server, tmp_path: Path, show: Show
 ) -> None:
     """One to commit, one to listen, one for the leases: the others of the pool are done without."""
-    async with under_way(role(own, "modest", 3), tmp_path) as load:
-        await load.more(20, TEST_TIMEOUT_S)
+    async with run_load(role(own, "modest", 3), tmp_path) as load:
+        await load.wait_for_starts(20, TEST_TIMEOUT_S)
         await asyncio.gather(*(load.app.store.runs() for _ in range(30)))  # one after the other
     turned_away = (own.folder / "postgres.log").read_text().count('too many connections for role "modest"')
-    tell(f"turned away {turned_away} times, {load}")
+    show(f"turned away {turned_away} times, {load}")
     assert load.problems == []
     assert turned_away
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from faultkit.trouble import Load, under_way
+from faultkit.load import Load, run_load
 
 import postgres_server
 from penstock.core.errors import StoreFull, StoreUnavailable
@@ -75,12 +75,12 @@ async def too_much(load: Load, kind: type[StoreUnavailable]) -> StoreUnavailable
     raise AssertionError("the disk never was full")
 
 
-async def test_no_room_for_tables(own: postgres_server.Server, tmp_path: Path, tell: Callable[[str], None]) -> None:
+async def test_no_room_for_tables(own: postgres_server.Server, tmp_path: Path, show: Callable[[str], None]) -> None:
     with small_disk(own, 48) as place:
         own.do(f"CREATE TABLESPACE small LOCATION '{place}'")
         own.do("CREATE DATABASE shop TABLESPACE small")
-        async with under_way(own.url("brim").replace("/postgres?", "/shop?"), tmp_path, pace=0.05) as load:
-            await load.more(10, TEST_TIMEOUT_S)
+        async with run_load(own.url("brim").replace("/postgres?", "/shop?"), tmp_path, pace=0.05) as load:
+            await load.wait_for_starts(10, TEST_TIMEOUT_S)
             fill(place)
             problem = await too_much(load, StoreFull)
             assert problem.code == "store_full"
@@ -88,12 +88,12 @@ async def test_no_room_for_tables(own: postgres_server.Server, tmp_path: Path, t
             refused = load.refused
             await until(lambda: load.refused > refused, TEST_TIMEOUT_S)
             free(place)
-            back = await load.back(TEST_TIMEOUT_S)
-    tell(f"no room for tables, {load}; work went on after {back:.1f} s")
+            back = await load.wait_for_recovery(TEST_TIMEOUT_S)
+    show(f"no room for tables, {load}; work went on after {back:.1f} s")
     assert load.problems == []
 
 
-async def test_no_room_for_the_log(own: postgres_server.Server, tmp_path: Path, tell: Callable[[str], None]) -> None:
+async def test_no_room_for_the_log(own: postgres_server.Server, tmp_path: Path, show: Callable[[str], None]) -> None:
     """Postgres cannot go on then: it stops, and somebody makes room and starts it again."""
     with small_disk(own, 24) as place:
         own.stop()
@@ -103,14 +103,14 @@ async def test_no_room_for_the_log(own: postgres_server.Server, tmp_path: Path, 
             own.own(path)
         log.symlink_to(place / "log")
         own.start()
-        async with under_way(own.url("brim"), tmp_path, pace=0.05) as load:
-            await load.more(10, TEST_TIMEOUT_S)
+        async with run_load(own.url("brim"), tmp_path, pace=0.05) as load:
+            await load.wait_for_starts(10, TEST_TIMEOUT_S)
             fill(place)
             await too_much(load, StoreUnavailable)
             await until(lambda: own.process.poll() is not None, TEST_TIMEOUT_S)
             free(place)
             await asyncio.to_thread(own.start)
-            back = await load.back(TEST_TIMEOUT_S)
+            back = await load.wait_for_recovery(TEST_TIMEOUT_S)
     assert "No space left on device" in (own.folder / "postgres.log").read_text()
-    tell(f"no room for the log, {load}; work went on after {back:.1f} s")
+    show(f"no room for the log, {load}; work went on after {back:.1f} s")
     assert load.problems == []

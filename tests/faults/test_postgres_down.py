@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faultkit.length import FULL
-from faultkit.trouble import under_way
+from faultkit.config import FULL
+from faultkit.load import run_load
 
 import postgres_server
 from penstock.core.errors import StoreError, StoreUnavailable
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 
 CUTS, CRASHES = (500, 60) if FULL else (60, 20)
 TEST_TIMEOUT_S = 60
-Tell = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 def _quick_place() -> str | None:
@@ -41,9 +41,9 @@ def own() -> Iterator[postgres_server.Server]:
         server.stop()
 
 
-async def test_connections_that_are_cut(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
+async def test_connections_that_are_cut(own: postgres_server.Server, tmp_path: Path, show: Show) -> None:
     rng, longest = random.Random(7), 0.0
-    async with under_way(own.url("cuts"), tmp_path) as load:
+    async with run_load(own.url("cuts"), tmp_path) as load:
         for _ in range(CUTS):
             await asyncio.sleep(rng.random() * 0.05)  # anywhere in a commit
             await asyncio.to_thread(
@@ -51,20 +51,20 @@ async def test_connections_that_are_cut(own: postgres_server.Server, tmp_path: P
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' ORDER BY random() LIMIT 2",
             )
-            longest = max(longest, await load.back(TEST_TIMEOUT_S))
-    tell(f"{CUTS} times two connections cut, {load}; at the latest work went on after {longest:.1f} s")
+            longest = max(longest, await load.wait_for_recovery(TEST_TIMEOUT_S))
+    show(f"{CUTS} times two connections cut, {load}; at the latest work went on after {longest:.1f} s")
     assert load.problems == []
 
 
-async def test_a_server_that_dies_and_comes_back(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
+async def test_a_server_that_dies_and_comes_back(own: postgres_server.Server, tmp_path: Path, show: Show) -> None:
     rng, longest = random.Random(8), 0.0
-    async with under_way(own.url("crashes"), tmp_path) as load:
+    async with run_load(own.url("crashes"), tmp_path) as load:
         for _ in range(CRASHES):
-            await load.more(rng.randrange(2, 12), TEST_TIMEOUT_S)
+            await load.wait_for_starts(rng.randrange(2, 12), TEST_TIMEOUT_S)
             await asyncio.to_thread(own.crash)
             await asyncio.to_thread(own.start)
-            longest = max(longest, await load.back(TEST_TIMEOUT_S))
-    tell(f"{CRASHES} crashes, {load}; at the latest work went on after {longest:.1f} s")
+            longest = max(longest, await load.wait_for_recovery(TEST_TIMEOUT_S))
+    show(f"{CRASHES} crashes, {load}; at the latest work went on after {longest:.1f} s")
     assert load.problems == []
 
 

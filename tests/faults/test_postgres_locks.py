@@ -12,8 +12,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from faultkit.length import FULL
-from faultkit.trouble import Load, under_way
+from faultkit.config import FULL
+from faultkit.load import Load, run_load
 
 import postgres_server
 from penstock.ports.unit import Committed, Completed
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
 TIMES = 100 if FULL else 5
 TEST_TIMEOUT_S = 60
-Tell = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +67,17 @@ async def lock_again_and_again(own: postgres_server.Server, load: Load, schema: 
     )
     async with intruder(own) as line:
         for n in range(TIMES):
-            await load.more(5, TEST_TIMEOUT_S)
+            await load.wait_for_starts(5, TEST_TIMEOUT_S)
             async with line.transaction():
                 await line.execute(held[n % len(held)])
                 await asyncio.sleep(0.15)  # seven times as long as they wait
 
 
-async def test_locks_that_others_hold(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
-    async with under_way(role(own, "hurried", lock_timeout="20ms"), tmp_path) as load:
+async def test_locks_that_others_hold(own: postgres_server.Server, tmp_path: Path, show: Show) -> None:
+    async with run_load(role(own, "hurried", lock_timeout="20ms"), tmp_path) as load:
         await lock_again_and_again(own, load, "hurried")
     refused = (own.folder / "postgres.log").read_text().count("lock timeout")
-    tell(f"{TIMES} times locked out, {refused} statements given up, {load}")
+    show(f"{TIMES} times locked out, {refused} statements given up, {load}")
     assert load.problems == []
     assert refused >= TIMES
 
@@ -102,16 +102,16 @@ async def meet_in_a_ring(own: postgres_server.Server, load: Load, schema: str) -
 
     async with intruder(own) as line:
         for _ in range(TIMES):
-            await load.more(5, TEST_TIMEOUT_S)
+            await load.wait_for_starts(5, TEST_TIMEOUT_S)
             with suppress(asyncpg.DeadlockDetectedError):
                 await meet(line)
 
 
-async def test_deadlocks(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
-    async with under_way(role(own, "entangled", deadlock_timeout="200ms"), tmp_path) as load:
+async def test_deadlocks(own: postgres_server.Server, tmp_path: Path, show: Show) -> None:
+    async with run_load(role(own, "entangled", deadlock_timeout="200ms"), tmp_path) as load:
         await meet_in_a_ring(own, load, "entangled")
     deadlocks = (own.folder / "postgres.log").read_text().count("deadlock detected")
-    tell(f"{TIMES} rings, {deadlocks} deadlocks, {load}")
+    show(f"{TIMES} rings, {deadlocks} deadlocks, {load}")
     assert load.problems == []
     assert deadlocks >= TIMES // 2
 
@@ -148,21 +148,21 @@ CREATE TRIGGER stumble AFTER INSERT ON {schema}.events FOR EACH STATEMENT EXECUT
 """
 
 
-async def test_serialization_failures(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
+async def test_serialization_failures(own: postgres_server.Server, tmp_path: Path, show: Show) -> None:
     """At our level there are none, but a trigger of others, or a proxy, may answer so: every third write here."""
-    async with under_way(own.url("stumbling"), tmp_path) as load:
+    async with run_load(own.url("stumbling"), tmp_path) as load:
         await asyncio.to_thread(own.run, STUMBLE.format(schema="stumbling"))
-        await load.more(10 * TIMES, TEST_TIMEOUT_S)
+        await load.wait_for_starts(10 * TIMES, TEST_TIMEOUT_S)
     stumbles = own.do("SELECT last_value / 3 FROM stumbling.stumbles")[0][0]
-    tell(f"{stumbles} serialization failures, {load}")
+    show(f"{stumbles} serialization failures, {load}")
     assert load.problems == []
     assert stumbles >= TIMES
 
 
-async def test_a_server_that_only_lets_us_read(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
+async def test_a_server_that_only_lets_us_read(own: postgres_server.Server, tmp_path: Path, show: Show) -> None:
     """As after a failover, until the connection leads to the new one, or when somebody guards a disk that fills up."""
-    async with under_way(role(own, "reader"), tmp_path) as load:
-        await load.more(5, TEST_TIMEOUT_S)
+    async with run_load(role(own, "reader"), tmp_path) as load:
+        await load.wait_for_starts(5, TEST_TIMEOUT_S)
         refused = load.refused
         await asyncio.to_thread(own.do, "ALTER ROLE reader SET default_transaction_read_only = on")
         await asyncio.to_thread(
@@ -170,8 +170,8 @@ async def test_a_server_that_only_lets_us_read(own: postgres_server.Server, tmp_
         )
         await until(lambda: load.refused > refused, TEST_TIMEOUT_S)
         await asyncio.to_thread(own.do, "ALTER ROLE reader RESET ALL")
-        await load.more(5, TEST_TIMEOUT_S)
-    tell(f"read only for a while, {load}")
+        await load.wait_for_starts(5, TEST_TIMEOUT_S)
+    show(f"read only for a while, {load}")
     assert load.problems == []
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from faultkit.length import FULL
-from faultkit.lines import make_trouble, swallow
+from faultkit.config import FULL
+from faultkit.load import run_load
+from faultkit.network_faults import inject_network_faults, lose_replies
 from faultkit.proxy import Proxy
-from faultkit.trouble import under_way
 
 import postgres_server
 from penstock import App
@@ -37,16 +37,16 @@ def through(proxy: Proxy, url: str) -> str:
     return url.replace(f":{postgres_server.server().port}/", f":{proxy.port}/")
 
 
-async def test_lines_that_drop_delay_and_swallow(tmp_path: Path, tell: Callable[[str], None]) -> None:
+async def test_lines_that_drop_delay_and_swallow(tmp_path: Path, show: Callable[[str], None]) -> None:
     url = postgres_server.url()
     async with (
         Proxy(postgres_server.server().port) as proxy,
-        under_way(through(proxy, url), tmp_path) as load,
+        run_load(through(proxy, url), tmp_path) as load,
     ):
-        await make_trouble(proxy, load, TROUBLES)
-    tell(f"{TROUBLES} troubles, {proxy.cut} lines cut, {proxy.swallowed} silenced, {load}")
+        await inject_network_faults(proxy, load, TROUBLES)
+    show(f"{TROUBLES} troubles, {proxy.connections_cut} lines cut, {proxy.replies_dropped} silenced, {load}")
     assert load.problems == []
-    assert proxy.swallowed >= TROUBLES // 4
+    assert proxy.replies_dropped >= TROUBLES // 4
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ async def _said_while_a_reply_is_swallowed() -> int:
         App(through(proxy, url), handlers=[]) as app,
     ):
         await app.emit("first", 0)  # the lines are there, and what they carry is known
-        swallowing = asyncio.create_task(swallow(proxy))
+        swallowing = asyncio.create_task(lose_replies(proxy))
         await asyncio.sleep(0)  # from here on
         await app.emit("said", 1)
         await swallowing

@@ -37,7 +37,7 @@ def through(proxy: Proxy) -> str:
 async def _said_after_silence(proxy: Proxy, patience: float = TEST_TIMEOUT_S) -> list[str]:
     async with App(through(proxy), handlers=[]) as app:
         await app.emit("first", 0)  # the lines are there
-        proxy.deafen()
+        proxy.drop_packets()
         said = asyncio.create_task(app.emit("said", 1))
         try:
             await until(said.done, patience)
@@ -55,7 +55,7 @@ async def test_a_line_that_only_listens_is_found_silent_too(proxy: Proxy) -> Non
         assert isinstance(app.store, PostgresStore)
         wakeups = app.store._wakeups
         before = await until(lambda: wakeups._connection, TEST_TIMEOUT_S)
-        proxy.deafen()
+        proxy.drop_packets()
         after = await until(lambda: wakeups._connection is not before and wakeups._connection, TEST_TIMEOUT_S)
         assert not after.is_closed()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Permanent, flow, job, step
-from penstock.core.clock import iso
+from penstock.core.clock import to_iso
 from penstock.core.errors import PenstockError, UnknownJob
 from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
@@ -54,7 +54,7 @@ async def test_three_attempts_make_exactly_one_letter_with_the_whole_story(app: 
         assert letter.error["message"] == "bank is closed"
         assert "in charge" in letter.error["stack"]
         assert letter.error["name"] == "ConnectionError"
-        assert letter.failed_at == iso(clock.now_ms())
+        assert letter.failed_at == to_iso(clock.now_ms())
         assert letter.attempts_made == 3
         assert (letter.run, letter.flow, letter.step, letter.queue) == (run, "shop", "charge", "pay")
         assert letter.correlation_id == "basket-1"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import Backoff, Permanent, Retry, RetryPolicy, flow, step
-from penstock.core.clock import iso
+from penstock.core.clock import to_iso
 from penstock.testing.clock import FakeClock
 
 STEADY = {"type": "exponential", "delayMs": 1000, "jitter": False}
@@ -72,12 +72,12 @@ async def test_a_step_is_tried_again_and_says_so_as_the_spec_wants(app: Any, clo
             "error": "no line",
             "name": "NetworkError",
             "willRetry": True,
-            "nextRetryAt": iso(start + 1000),
+            "nextRetryAt": to_iso(start + 1000),
         }
         assert failed.meta["maxAttempts"] == 3
         retry = (await a.events_of(run, "step.retry"))[1]
         assert retry.data == {"reason": "no line", "delayMs": 2000}
-        assert retry.meta["scheduledAt"] == iso(start + 3000)
+        assert retry.meta["scheduledAt"] == to_iso(start + 3000)
         assert await a.list_dead_letters() == []
 
 

@@ -20,7 +20,7 @@ DECORATED = {
     "when without on": ('@step(subscriptions=[Subscription("a")], when={"x": 1})', "when goes with on=, and there is"),
     "map without on": ("@step(map=str)", "map goes with on=, and there is none"),
     "subscriptions": ('@step(subscriptions="a")', "subscriptions='a': give a list, such as [Subscription("),
-    "one subscription": ("@step(subscriptions=[5])", "a subscription is 5: give a mapping of event"),
+    "one subscription": ("@step(subscriptions=[5])", "a subscription is 5: pass a mapping of event"),
     "on": ("@step(on=5)", "on=5: give the kind of an event"),
     "one of on": ("@step(on=[5])", "on holds 5, which is not an event kind"),
     "emits": ("@step(emits=5)", "emits=5: give the kind of an event"),
@@ -67,7 +67,10 @@ DECORATED = {
     "no name": ("@flow()", '@flow is given no name: write @flow("name")'),
     "an unnamed value": ('@job("mail")', "@job is given 'mail' without its name: write @job()"),
     "an unknown option": ("@job(retries=3)", "@job has the unknown key 'retries': did you mean 'retry'?"),
-    "one of a step": ("@step(nothing_like_it=3)", "@step has the unknown key 'nothing_like_it': known are compensat"),
+    "one of a step": (
+        "@step(nothing_like_it=3)",
+        "@step has the unknown key 'nothing_like_it': known keys are compensat",
+    ),
     "one of a flow": ('@flow("f", timout=3)', "did you mean 'timeout'?"),
 }
 
@@ -87,14 +90,14 @@ CONFIGS = {
     "triggers": ("{'triggers': 5}", "triggers=5: give the kind of an event"),
     "emits": ("{'step': 's', 'emits': [5]}", "emits holds 5, which is not an event kind"),
     "subscriptions": ("{'subscriptions': {'eventKind': 'a'}}", "subscriptions={'eventKind': 'a'}: give a list"),
-    "flow": ("{'flow': 'shop'}", "config['flow'] is 'shop': give a mapping of accepts"),
-    "dlq": ("{'dlq': 'q'}", "config['dlq'] is 'q': give a mapping of enabled, queue"),
+    "flow": ("{'flow': 'shop'}", "config['flow'] is 'shop': pass a mapping of accepts"),
+    "dlq": ("{'dlq': 'q'}", "config['dlq'] is 'q': pass a mapping of enabled, queue"),
     "timeoutMs": ("{'timeoutMs': '5s'}", "timeoutMs='5s': give a number of milliseconds"),
     "await": ("{'await': '1h'}", "await is '1h': give a mapping with a type of time, event or trigger"),
     "a flow's id": ("{'flow': {'id': 3, 'triggers': 'a'}}", "3 cannot be used as flow name: use letters, digits"),
     "a main flow's id": ("{'flow': {'id': 3, 'role': 'main'}}", "3 cannot be used as flow name: use letters, digits"),
-    "timeoutMs without end": ("{'timeoutMs': 10**400}", "too long: the longest duration is 36525d"),
-    "a list": ("['queue']", "config is ['queue']: give a mapping of await"),
+    "timeoutMs without end": ("{'timeoutMs': 10**400}", "too long: the maximum duration is 36525d"),
+    "a list": ("['queue']", "config is ['queue']: pass a mapping of await"),
 }
 
 

@@ -166,7 +166,7 @@ async def test_every_key_of_a_config(memory: Any, write: Write) -> None:
         ("NetworkError",),
     )
     assert (first.timeout_ms, first.dlq, first.idempotency_key) == (2500, "graves", "auto")
-    assert (found.definition.version, found.definition.accepts, list(found.event_checks)) == ("3", ("b",), ["a"])
+    assert (found.definition.version, found.definition.accepts, list(found.event_validators)) == ("3", ("b",), ["a"])
     second = found.steps["second"]
     assert (second.kinds, second.mode, second.compensation, second.compensate_on) == (
         ("a", "b"),
@@ -205,7 +205,7 @@ def test_a_queue_is_named_after_the_file_or_its_folder(
     body = "def handle(input, ctx): ..."
     folder = write(mailOut__sendEmail=body, images__Resize=body, top_level=body)
     app = memory(dir=folder, queue_names=strategy)
-    found = {Path(item.file).stem: item.definition.handler.home for item in app.registry.found}
+    found = {Path(item.file).stem: item.definition.handler.queue_name for item in app.registry.found}
     assert found == expected
 
 
@@ -215,7 +215,7 @@ def test_a_named_queue_wins_over_the_files(memory: Any, write: Write) -> None:
         b="config = {'queue': 'configured'}\ndef handle(): ...",
         c="from penstock import job\n@job(queue='decorated')\ndef work(): ...\n@job(name='free')\ndef free(): ...",
     )
-    homes = [item.definition.handler.home for item in memory(dir=folder).registry.found]
+    homes = [item.definition.handler.queue_name for item in memory(dir=folder).registry.found]
     assert homes == ["mine", "configured", "decorated", "c"]
 
 

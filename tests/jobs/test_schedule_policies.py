@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import flow, job
-from penstock.core.clock import iso
+from penstock.core.clock import to_iso
 from penstock.core.errors import SchemaViolation, UnknownSchedule
 from penstock.schedules.spec import MAX_CATCH_UP_SLOTS, BadSchedule
 from penstock.testing import TestApp
@@ -269,8 +269,8 @@ async def test_pause_and_resume(app: Any, clock: FakeClock) -> None:
         assert await a._schedule_service.scheduler.fire_due() == 0
         assert (await a.schedules.add("s", every="10s", queue="chores", priority=2)).paused
         back = await a.schedules.resume("s")
-        assert (back.paused, back.next_at) == (False, iso(START_MS + 40 * S))
-        assert (await a.schedules.resume("s")).next_at == iso(START_MS + 40 * S)
+        assert (back.paused, back.next_at) == (False, to_iso(START_MS + 40 * S))
+        assert (await a.schedules.resume("s")).next_at == to_iso(START_MS + 40 * S)
         assert await a._schedule_service.scheduler.fire_due() == 0  # what passed meanwhile stays unfired
         clock.advance("5s")
         assert await a._schedule_service.scheduler.fire_due() == 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import flow, job
-from penstock.core.clock import from_iso, iso
+from penstock.core.clock import from_iso, to_iso
 from penstock.core.errors import ConfigError, NotJSON, UnknownFlow
 from penstock.core.ids import BadId
 from penstock.schedules import service as scheduler
@@ -51,7 +51,7 @@ async def reached(app: Any, id: str, times: int) -> None:
 async def test_every_hour_starts_a_flow_at_each_slot(app: Any, clock: FakeClock) -> None:
     async with app(report, clock=clock) as a, a.workers.background():
         row = await a.schedules.add("hourly", flow="report", input={"x": 1}, every="1h")
-        assert row.next_at == iso(NEXT_HOUR)
+        assert row.next_at == to_iso(NEXT_HOUR)
         for n in range(1, 4):
             clock.set_ms(NEXT_HOUR + (n - 1) * HOUR)
             a.wake_all()
@@ -61,7 +61,7 @@ async def test_every_hour_starts_a_flow_at_each_slot(app: Any, clock: FakeClock)
         assert await a.result(runs[0].id, timeout=20) == {"x": 1}
         assert (await a.events_of(runs[0].id, "step.started"))[0].meta["causationId"] == "schedule-hourly"
         (kept,) = await a.schedules.list()
-        assert (kept.last_at, kept.next_at) == (iso(NEXT_HOUR + 2 * HOUR), iso(NEXT_HOUR + 3 * HOUR))
+        assert (kept.last_at, kept.next_at) == (to_iso(NEXT_HOUR + 2 * HOUR), to_iso(NEXT_HOUR + 3 * HOUR))
 
 
 async def test_every_adds_a_job(app: Any, clock: FakeClock) -> None:
@@ -80,7 +80,7 @@ async def test_slots_missed_while_nothing_ran_are_made_up_for_by_one(app: Any, c
         async with a.workers.background():
             await reached(a, "hourly", 1)
         (row,) = await a.schedules.list()
-        assert (row.fired, row.next_at) == (1, iso(NEXT_HOUR + 5 * HOUR))
+        assert (row.fired, row.next_at) == (1, to_iso(NEXT_HOUR + 5 * HOUR))
         assert [run.id for run in await a.runs.list()] == [f"hourly.{NEXT_HOUR}"]
 
 
@@ -88,14 +88,14 @@ async def test_cron_in_its_time_zone(app: Any, clock: FakeClock) -> None:
     async with app(report, clock=clock) as a, a.workers.background():
         row = await a.schedules.add("daily", flow="report", cron="30 9 * * 1-5", tz="Europe/Berlin")
         first = int(datetime(2023, 11, 15, 8, 30, tzinfo=UTC).timestamp() * 1000)
-        assert row.next_at == iso(first)
+        assert row.next_at == to_iso(first)
         clock.set_ms(first - 1)
         a.wake_all()
         assert await fired(a, "daily") == 0
         clock.set_ms(first)
         a.wake_all()
         await reached(a, "daily", 1)
-        assert (await a.schedules.list())[0].next_at == iso(first + 24 * HOUR)
+        assert (await a.schedules.list())[0].next_at == to_iso(first + 24 * HOUR)
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,14 @@ async def test_cron_in_its_time_zone(app: Any, clock: FakeClock) -> None:
 def test_the_next_slot_of_a_cron(cron: str, tz: str, after: str, slot: str) -> None:
     found = next_slot(ScheduleSpec(cron=cron, tz=tz), from_iso(after))
     assert found is not None
-    assert iso(found)[:19] == slot[:19]
+    assert to_iso(found)[:19] == slot[:19]
 
 
 async def test_once_at_a_moment(app: Any, clock: FakeClock) -> None:
     async with app(report, clock=clock) as a, a.workers.background():
         moment = at(START_MS + 60_000)
         row = await a.schedules.add("once", flow=report, at=moment)
-        assert row.next_at == iso(START_MS + 60_000)
+        assert row.next_at == to_iso(START_MS + 60_000)
         a.advance_clock("59s")
         assert await a.runs.list() == []
         a.advance_clock("1s")
@@ -189,7 +189,9 @@ async def test_many_schedulers_racing_for_one_slot(shared: Any, clock: FakeClock
 async def test_a_schedule_this_worker_cannot_fire_waits_for_one_that_can(
     shared: Any, clock: FakeClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "STUCK_RETRY_S", 3600.0)  # however slow this machine, it is not over while the test looks
+    monkeypatch.setattr(
+        scheduler, "STUCK_RETRY_S", 3600.0
+    )  # however slow this machine, it is not over while the test looks
 
     @flow("other", queue="elsewhere")
     async def other() -> None: ...

@@ -152,7 +152,7 @@ async def test_an_input_that_does_not_fit_is_refused_at_the_start() -> None:
     take.__annotations__["order"] = Order
     take = flow("typed")(take)
     async with TestApp(handlers=[take]) as app:
-        with pytest.raises(SchemaViolation, match=r"does not fit Order"):
+        with pytest.raises(SchemaViolation, match=r"does not match Order"):
             await app.run_flow("typed", {"id": "seven"})
         assert await app.runs.list() == []
 

@@ -105,11 +105,11 @@ async def test_priorities_are_whole_numbers_in_range(memory: Any, priority: Any)
     async def f() -> None: ...
 
     async with memory(f) as a:
-        with pytest.raises(BadPriority, match="give a whole number"):
+        with pytest.raises(BadPriority, match="a whole number from 0"):
             await a.start("f", priority=priority)
-        with pytest.raises(BadPriority, match="give a whole number"):
+        with pytest.raises(BadPriority, match="a whole number from 0"):
             await a.enqueue("q", priority=priority)
-    with pytest.raises(DefinitionError, match="give a whole number"):
+    with pytest.raises(DefinitionError, match="a whole number from 0"):
         job(queue="q", priority=priority)(f)
 
 

@@ -56,10 +56,19 @@ def crooked() -> SyntaxError:
 
 
 ERRORS: dict[str, tuple[Callable[[], Exception], str]] = {
-    "beyond the calendar": (lambda: Throttled("429"), "429 (`retry_after` is left out, the retry policy says when: 18"),
-    "a property that raises": (lambda: Mute("429"), "429 (`retry_after` is left out, the retry policy says when: no h"),
-    "Retry": (lambda: Retry("busy", after="99999999d"), "busy (`after` is left out, the retry policy says when: '999"),
-    "RateLimited": (lambda: RateLimited("99999999d"), "'99999999d' is too long: the longest duration is 36525d"),
+    "beyond the calendar": (
+        lambda: Throttled("429"),
+        "429 (`retry_after` is ignored, the retry policy sets the delay: 18",
+    ),
+    "a property that raises": (
+        lambda: Mute("429"),
+        "429 (`retry_after` is ignored, the retry policy sets the delay: no h",
+    ),
+    "Retry": (
+        lambda: Retry("busy", after="99999999d"),
+        "busy (`after` is ignored, the retry policy sets the delay: '999",
+    ),
+    "RateLimited": (lambda: RateLimited("99999999d"), "'99999999d' is too long: the maximum duration is 36525d"),
     "retriable": (lambda: Undecided("hm"), "hm"),
     "code": (lambda: Nameless("hm"), "hm"),
     "no text": (Unspeakable, "Unspeakable"),

@@ -258,7 +258,7 @@ def test_what_cannot_be_kept_is_refused(given: dict[str, Any], error: str) -> No
 def test_other_values_that_are_refused() -> None:
     with pytest.raises(BadDuration):
         make_spec(every="often")
-    with pytest.raises(BadArgument, match="is not a moment"):
+    with pytest.raises(BadArgument, match="is not a datetime"):
         make_spec(at="tomorrow")  # type: ignore[arg-type]
 
 

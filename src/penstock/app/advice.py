@@ -48,7 +48,7 @@ class Advice:
         except StoreError:
             return
         started = first[0].data if first else None
-        if isinstance(started, dict) and "input" in started and started["input"] != bodies.value(input):
+        if isinstance(started, dict) and "input" in started and started["input"] != bodies.redact_value(input):
             log.warning("run %r exists and was started with another input; the new input is ignored", run)
 
     async def _is_worked_on(self, queue: str) -> bool:

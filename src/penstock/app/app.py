@@ -14,26 +14,27 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 from ..commit.committer import Committer
 from ..commit.runtime import Runtime
-from ..core.clock import Clock, SystemClock, iso
+from ..core.clock import Clock, SystemClock, to_iso
 from ..core.durations import Duration
 from ..core.errors import ConfigError
 from ..core.event_bodies import EventBodies
 from ..core.events import Event
 from ..core.redaction import Redactor
-from ..core.retry import Retries
+from ..core.retry import RetryOption
 from ..flows.delivery import DeliveryEngine
 from ..flows.engine import FlowEngine
 from ..flows.start_on import StartOnWaits, start_inputs
-from ..handlers.discovery import Found, Problem, bridges_of, discover, from_functions
+from ..handlers.discovery import DiscoveredHandler, LoadProblem, discover, find_bridges, read_functions
 from ..handlers.manifest import describe
 from ..handlers.options import KeepOption
-from ..handlers.registry import Registry, build
+from ..handlers.registry import Registry, build_registry
 from ..handlers.reload import rediscover
 from ..jobs.engine import JobEngine
 from ..ports.bridge import Bridge
 from ..ports.store import Store
 from ..ports.unit import DELIVERIES, Claim
 from ..settings import SettingOptions, Settings
+from ..telemetry.instrumentation import Instrumentation, InstrumentationListener
 from ..telemetry.logging import configure
 from ..worker.engines import Engine, Engines
 from ..worker.outcomes import Work
@@ -55,7 +56,7 @@ from .state import AppState
 from .store_urls import open_store
 from .transactions import Transactions, Writers
 from .waits import Waits
-from .workers import Workers
+from .workers import RunnerFactory, Workers
 
 log = logging.getLogger("penstock")
 I = TypeVar("I")  # noqa: E741
@@ -94,6 +95,9 @@ class App:
         clock: Where time comes from; tests pass a FakeClock.
         store: A store to use instead of opening `url`.
         bridges: Connections to the queues of other systems, such as pg-boss.
+        listeners: Functions that get instrumentation events, for metrics and traces.
+        runner: A function that makes the worker's runner from the number of handlers at once. Default: handlers run
+            in this process.
         engines: Functions that make engines for further kinds of runs.
         settings: Any setting by name; see the settings reference.
     """
@@ -107,6 +111,8 @@ class App:
         clock: Clock | None = None,
         store: Store | None = None,
         bridges: Iterable[Bridge] = (),
+        listeners: Iterable[InstrumentationListener] = (),
+        runner: RunnerFactory | None = None,
         engines: Iterable[EngineFactory] = (),
         **settings: Unpack[SettingOptions],
     ) -> None:
@@ -120,6 +126,8 @@ class App:
         self._bodies = EventBodies(self.settings.namespace, redactor)
         self._store = store
         self._bridges = tuple(several(bridges, "bridges"))
+        self._instrumentation = Instrumentation.of(several(listeners, "listeners"))
+        self._make_runner = runner
         self._engine_factories = tuple(engines)
         self._unit_ids = map(f"{os.urandom(6).hex()}-{{}}".format, itertools.count(1))
         self._is_open = False
@@ -158,9 +166,15 @@ class App:
 
     def _build(self, store: Store) -> None:
         self.store = store
-        self._committer = Committer(store)
+        self._committer = Committer(store, self._instrumentation)
         runtime = Runtime(
-            store, self._committer, self._bodies, self.clock, lambda: next(self._unit_ids), lambda: self.registry
+            store,
+            self._committer,
+            self._bodies,
+            self.clock,
+            lambda: next(self._unit_ids),
+            lambda: self.registry,
+            self._instrumentation,
         )
         self._runtime = runtime
         self._engine = FlowEngine(runtime, self.settings.public_url)
@@ -189,6 +203,7 @@ class App:
             self.settings,
             self._bridges,
             lambda: run_bridges(self, self._file_bridges),
+            self._make_runner,
         )
 
     async def close(self) -> None:
@@ -288,7 +303,7 @@ class App:
         delay: Duration | None = None,
         at: datetime | None = None,
         priority: int | None = None,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         correlation_id: str | None = None,
         dedupe: str | None = None,
         dedupe_ttl: Duration | None = None,
@@ -358,7 +373,7 @@ class App:
         return describe(
             self.registry,
             version=1,
-            compiled_at=iso(self.clock.now_ms()),
+            compiled_at=to_iso(self.clock.now_ms()),
             store=self.settings.url.partition(":")[0] or "memory",
             namespace=self.settings.namespace,
         )
@@ -383,17 +398,17 @@ class App:
         await self._transactions.direct.commands.emit(run, kind, data, key=key)
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, has_dir: bool) -> Registry:
-        self._functions = from_functions(several(handlers, "handlers")) if handlers is not None else []
+        self._functions = read_functions(several(handlers, "handlers")) if handlers is not None else []
         self._has_dir = has_dir or (handlers is None and Path(self.settings.dir).is_dir())
         self._file_bridges: list[Bridge] = []
         if not self._has_dir:
             return self._register([], [])
         registry = self._register(*discover(self.settings.dir, self.settings.queue_names))
-        self._file_bridges = bridges_of(self.settings.dir)
+        self._file_bridges = find_bridges(self.settings.dir)
         return registry
 
-    def _register(self, found: list[Found], problems: list[Problem]) -> Registry:
-        registry = build([*self._functions, *found], problems)
+    def _register(self, found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
+        registry = build_registry([*self._functions, *found], problems)
         for problem in registry.problems:
             log.warning("%s [%s]", problem, problem.code)
         return registry

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from ..core.clock import Clock, datetime_ms
+from ..core.clock import Clock, datetime_to_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, PayloadError
 from ..core.near_match import did_you_mean
@@ -21,7 +21,7 @@ def delay_ms(delay: Duration | None, at: datetime | None, clock: Clock) -> int:
     if at is not None and delay is not None:
         raise BadArgument(f"delay={delay!r} and at={at!r}: give one of them")
     if at is not None:
-        return max(datetime_ms(at) - clock.now_ms(), 0)
+        return max(datetime_to_ms(at) - clock.now_ms(), 0)
     return to_ms(delay) if delay is not None else 0
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..commit.sink import BridgeSink
-from ..handlers.decorators import FlowDefinition, definitions_in
+from ..handlers.decorators import FlowDefinition, read_definitions
 from ..ports.bridge import Bridge, BridgeHost, WriteUnits
 from ..ports.store import Store
 from .connect_retry import open_with_retry
@@ -55,7 +55,7 @@ class AppBridgeHost:
         return AppBridgeHost(self._app, write)
 
     def flow_of(self, target: Callable[..., Any]) -> str | None:
-        found = (one.name for one in definitions_in(target) if isinstance(one, FlowDefinition))
+        found = (one.name for one in read_definitions(target) if isinstance(one, FlowDefinition))
         return next(found, None)
 
     def check_flow(self, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ..core.durations import Duration, show_ms, to_ms
+from ..core.durations import Duration, format_ms, to_ms
 from ..core.errors import StoreUnavailable
 from ..core.outage_retry import OutageRetry
 
@@ -15,10 +15,10 @@ async def open_with_retry(subject: str, open: Callable[[], Awaitable[None]], tim
     if timeout is None:
         await open()
         return
-    outage_retry = OutageRetry(subject, begun=True)
+    outage_retry = OutageRetry(subject, has_answered=True)
     try:
         async with asyncio.timeout(to_ms(timeout) / 1000):
             await outage_retry.call(open)
     except TimeoutError:
-        late = StoreUnavailable(f"{subject}: no answer within {show_ms(to_ms(timeout))}")
+        late = StoreUnavailable(f"{subject}: no answer within {format_ms(to_ms(timeout))}")
         raise outage_retry.problem or late from None

@@ -207,7 +207,7 @@ class DeadLetters:
         handlers = self._registry().handlers()
         if queue.endswith("-dlq") or any(handler.dlq == queue for handler in handlers):
             return queue
-        return next((handler.dlq for handler in handlers if handler.home == queue), f"{queue}-dlq")
+        return next((handler.dlq for handler in handlers if handler.queue_name == queue), f"{queue}-dlq")
 
 
 def _letter_id(id: str) -> str:

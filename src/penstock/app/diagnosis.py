@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .. import __version__
-from ..core.clock import from_iso, iso
-from ..core.durations import show_ms
+from ..core.clock import from_iso, to_iso
+from ..core.durations import format_ms
 from ..core.errors import PenstockError
 from ..core.payload import unpack
 from ..flows.reducer import RunView
@@ -102,8 +102,8 @@ async def _check_clock(app: App) -> Check:
     now = app.clock.now_ms()
     ahead = int(newest[-1].event.id.partition("-")[0]) - now if newest else 0
     if ahead > MAX_CLOCK_SKEW_MS:
-        return Check("clock", False, f"the newest event is {show_ms(ahead)} ahead of this machine: correct its clock")
-    return Check("clock", True, f"it is {iso(now)}")
+        return Check("clock", False, f"the newest event is {format_ms(ahead)} ahead of this machine: correct its clock")
+    return Check("clock", True, f"it is {to_iso(now)}")
 
 
 def _check_disk(path: str) -> Check:
@@ -198,7 +198,7 @@ def _explain_wait(app: App, wait: WaitView) -> str:
     step = f"step {wait.step!r}" if wait.n == 1 else f"step {wait.step!r} (instance {wait.n})"
     if wait.kind == "time":
         left = max(from_iso(wait.until) - app.clock.now_ms(), 0) if wait.until is not None else 0
-        return f"{step} has been sleeping since {wait.since}, until {wait.until} (another {show_ms(left)})"
+        return f"{step} has been sleeping since {wait.since}, until {wait.until} (another {format_ms(left)})"
     waiting = f"{step} has been waiting since {wait.since}" + (f", until {wait.until}," if wait.until else "")
     if wait.kind == "event":
         match = msgspec.json.encode(wait.match).decode() if wait.match else ""
@@ -240,7 +240,7 @@ def _explain_queue(app: App, queue: QueueRow) -> str:
 
 def _explain_delay(app: App, job: JobRow) -> str:
     left = job.due - app.clock.now_ms()
-    due = f"at {iso(job.due)}, in {show_ms(left)}" if left > 0 else f"now (since {iso(job.due)})"
+    due = f"at {to_iso(job.due)}, in {format_ms(left)}" if left > 0 else f"now (since {to_iso(job.due)})"
     if not job.failures:
         return f"is due {due}"
     error = unpack(job.error).get("error", "") if job.error is not None else ""
@@ -251,8 +251,8 @@ def _explain_lease(app: App, job: JobRow, worker: str) -> str:
     if job.lease is None:
         return f"is running on {worker}, attempt {job.attempt}"
     if job.lease > app.clock.now_ms():
-        return f"is running on {worker}, attempt {job.attempt}, with a lease until {iso(job.lease)}"
+        return f"is running on {worker}, attempt {job.attempt}, with a lease until {to_iso(job.lease)}"
     return (
-        f"was claimed by {worker}, attempt {job.attempt}, whose lease expired at {iso(job.lease)}; "
+        f"was claimed by {worker}, attempt {job.attempt}, whose lease expired at {to_iso(job.lease)}; "
         f"the next worker on queue {job.queue!r} takes it over"
     )

@@ -18,10 +18,10 @@ from ..core.errors import BadArgument, ConfigError, PenstockError
 from ..core.ids import check_job_id, check_name, uuid7
 from ..core.payload import pack, unpack
 from ..core.priority import check_priority
-from ..core.retry import Retries, RetryPolicy
-from ..handlers.decorators import definitions_in
+from ..core.retry import RetryOption, RetryPolicy
+from ..handlers.decorators import read_definitions
 from ..handlers.handler import Handler, JobDefinition
-from ..handlers.options import KeepOption, read_keep, terms
+from ..handlers.options import KeepOption, build_published_options, read_keep
 from ..jobs.engine import JobOptions, new_job
 from ..jobs.job_trees import JobTree, Node, read_tree
 from ..ports.unit import Committed, Dedupe, NewJob, OnFailure, Parent, PublishedOptions, Refused, Unit
@@ -48,7 +48,7 @@ class JobEnqueuer:
         key: str | None = None,
         delay_ms: int = 0,
         priority: int | None = None,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         correlation_id: str | None = None,
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
@@ -61,7 +61,7 @@ class JobEnqueuer:
         queue, name = self.resolve(queue, name)
         options = JobOptions(
             text(correlation_id, "the correlation id"),
-            RetryPolicy.of(retry) if retry is not None else None,
+            RetryPolicy.parse(retry) if retry is not None else None,
             keep_completed=read_keep(keep_completed, "keep_completed"),
             keep_failed=read_keep(keep_failed, "keep_failed"),
         )
@@ -96,8 +96,8 @@ class JobEnqueuer:
         if handler is not None:
             value = unpack(data)
             handler.check_input(value)
-            key = key if key is not None else handler.key_of(value)
-            rate_key = handler.rate_key_of(value)
+            key = key if key is not None else handler.make_key(value)
+            rate_key = handler.make_rate_key(value)
             delay_ms = delay_ms or handler.delay_ms
             priority = handler.priority if priority is None else priority
         now = self._runtime.clock.now_ms()
@@ -122,9 +122,9 @@ class JobEnqueuer:
         fn = inspect.unwrap(job)
         registered = [one.handler for one in self._runtime.registry().jobs.values()]
         known = [handler for handler in registered if handler.fn is fn or handler.fn is job]
-        declared = [one.handler for one in definitions_in(job) if isinstance(one, JobDefinition)]
+        declared = [one.handler for one in read_definitions(job) if isinstance(one, JobDefinition)]
         for handler in [*known, *declared]:
-            return handler.home, name or handler.name
+            return handler.queue_name, name or handler.name
         shown = getattr(job, "__name__", job)
         raise ConfigError(f"{shown!r} is not marked with @job, so no job can be made of it: mark it, or name a queue")
 
@@ -152,7 +152,7 @@ class JobEnqueuer:
         again.
         """
         queue, name = self.resolve(node.job, node.name)
-        policy = RetryPolicy.of(node.retry) if node.retry is not None else None
+        policy = RetryPolicy.parse(node.retry) if node.retry is not None else None
         options = JobOptions(correlation, policy, has_children=bool(node.children), parent=parent)
         job = self.build(
             queue,
@@ -190,7 +190,11 @@ def _published_options(handler: Handler | None, options: JobOptions) -> Publishe
     keeps = (options.keep_completed, options.keep_failed)
     if handler is not None:
         keeps = (keeps[0] or handler.keep_completed, keeps[1] or handler.keep_failed)
-    return terms(policy or RetryPolicy(), *keeps) if policy is not None or keeps != (None, None) else None
+    return (
+        build_published_options(policy or RetryPolicy(), *keeps)
+        if policy is not None or keeps != (None, None)
+        else None
+    )
 
 
 def _check_ids(jobs: Sequence[NewJob]) -> None:

@@ -14,7 +14,7 @@ from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..commit.sink import CommandSink
 from ..core.errors import BadArgument
-from ..core.events import Body, Event, check_kind, decode_event
+from ..core.events import Event, EventBody, check_kind, decode_event
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
 from ..ports.unit import Committed, NewEvent, Unit
@@ -58,7 +58,7 @@ class EventAppender:
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None
-        body = Body(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
+        body = EventBody(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
         encoded = bodies.encode(body)
         unit = Unit(self._runtime.new_unit_id(), events=[NewEvent(name, encoded, kind)], once_key=key)
         receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
@@ -195,7 +195,7 @@ class Events:
 
     async def _listen(self, cursor: str) -> None:
         # No caller awaits this task. If it ended, subscribers would silently receive nothing.
-        outage_retry = OutageRetry("subscribers by kind and subject", begun=True, bears=Exception)
+        outage_retry = OutageRetry("subscribers by kind and subject", has_answered=True, retry_on=Exception)
         with self._store.signals.listen("events") as listener:
             while True:
                 items = await outage_retry.call(self._store.feed, cursor)

@@ -16,7 +16,7 @@ import msgspec
 from ..core.clock import SystemClock
 from ..core.errors import PenstockError, RunError
 from ..core.event_bodies import EventBodies
-from ..core.events import Body, Event, encode_body
+from ..core.events import Event, EventBody, encode_body
 from ..core.ids import check_id, dead_letter_id
 from ..flows.engine import table_key
 from ..flows.run_record import decode as decode_record
@@ -305,4 +305,4 @@ def _body(run: str, event: Event) -> bytes:
     flow = event.flow if event.flow != run else None
     corr = event.correlation_id if event.correlation_id != event.subject else None
     data = msgspec.Raw(msgspec.json.encode(event.data)) if event.data is not None else None
-    return encode_body(Body(event.kind, subject, flow, event.step, event.trigger, corr, data, event.meta))
+    return encode_body(EventBody(event.kind, subject, flow, event.step, event.trigger, corr, data, event.meta))

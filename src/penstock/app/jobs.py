@@ -11,12 +11,12 @@ from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
 from ..core.ids import dead_letter_id
 from ..core.outage_retry import OutageRetry
 from ..core.payload import unpack
-from ..core.retry import Retries
+from ..core.retry import RetryOption
 from ..handlers.options import KeepOption
 from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState
-from ..stores.child_keys import reason
+from ..stores.child_keys import error_text
 from .arguments import count, dedupe_key, delay_ms, one_of
 from .deadline import deadline
 from .views import ChildView, JobView, job_view
@@ -44,7 +44,7 @@ class Jobs:
         delay: Duration | None = None,
         at: datetime | None = None,
         priority: int | None = None,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         correlation_id: str | None = None,
         dedupe: str | None = None,
         dedupe_ttl: Duration | None = None,
@@ -98,7 +98,7 @@ class Jobs:
         name: str | None = None,
         delay: Duration | None = None,
         priority: int | None = None,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
         tx: Any = None,
@@ -209,7 +209,7 @@ class Jobs:
         if row.state is ChildState.FAILED and why is None:
             # Not every store keeps the reason with the parent: it is in the child itself, as long as that is kept.
             job = await self._store.job(row.id)
-            why = reason(job.error) if job is not None and job.error is not None else None
+            why = error_text(job.error) if job is not None and job.error is not None else None
         return ChildView(row.key, row.queue, row.id, row.state, value, why)
 
     async def _result(self, id: str, queue: str | None, outage_retry: OutageRetry) -> Any:

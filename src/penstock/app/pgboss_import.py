@@ -15,7 +15,7 @@ from ..commit.committer import CommitRequest
 from ..commit.sink import BridgeSink, CommandSink
 from ..core.errors import PenstockError, StoreError
 from ..core.ids import check_schedule_id
-from ..core.payload import parse
+from ..core.payload import parse_json
 from ..core.priority import MAX_PRIORITY
 from ..jobs.engine import JobOptions
 from ..messaging.pgboss.backlog import CronSchedule, Leaving, WaitingJob
@@ -150,7 +150,7 @@ class PgBossImport:
     def _made(self, job: WaitingJob) -> NewJob:
         """Among those that are due, priorities above 0 are kept by the order they are moved in: ours has none before
         the default."""
-        data = parse(job.data, "its data") if job.data is not None else None
+        data = parse_json(job.data, "its data") if job.data is not None else None
         return self._app._transactions.direct.jobs.build(
             self._rename.get(job.queue, job.queue),
             data,
@@ -168,7 +168,7 @@ class PgBossImport:
             if schedule.kind != "cron":
                 raise BadSchedule(f"its kind is {schedule.kind!r}, and only cron expressions can be moved: add it anew")
             spec = make_spec(cron=schedule.cron, tz=schedule.tz)
-            payload = parse(schedule.data, "its data") if schedule.data is not None else None
+            payload = parse_json(schedule.data, "its data") if schedule.data is not None else None
             if not keep:
                 await self._app._schedule_service.upsert(id, spec, Target(queue=queue, input=payload))
                 await self._connections.run(lambda c: self._leaving.forget_schedule(c, schedule))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import RunError
 from ..core.events import Event
 from ..core.ids import dead_letter_id
-from ..core.redaction import HIDDEN
+from ..core.redaction import REDACTED
 from ..flows.run_record import FAILED, RUNNING
 from ..flows.run_record import decode as decode_record
 from ..ports.store import JobRow
@@ -81,4 +81,4 @@ def _is_redacted(value: Any) -> bool:
         return any(map(_is_redacted, value.values()))
     if isinstance(value, list):
         return any(map(_is_redacted, value))
-    return isinstance(value, str) and HIDDEN in value
+    return isinstance(value, str) and REDACTED in value

@@ -11,7 +11,7 @@ from ..core.ids import check_id, uuid7
 from ..core.payload import pack, unpack
 from ..core.priority import check_priority
 from ..flows.commands import FlowCommands
-from ..handlers.decorators import FlowDefinition, definitions_in
+from ..handlers.decorators import FlowDefinition, read_definitions
 from ..handlers.registry import Flow
 from .advice import Advice
 from .arguments import text, texts
@@ -30,7 +30,7 @@ class RunStarter:
         registry = self._runtime.registry()
         if isinstance(flow, str):
             return registry.flow(flow)
-        for definition in definitions_in(flow):
+        for definition in read_definitions(flow):
             if isinstance(definition, FlowDefinition):
                 return registry.flow(definition.name)
         raise ConfigError(f"{getattr(flow, '__name__', flow)!r} is not marked with @flow, so it cannot be started")
@@ -52,7 +52,7 @@ class RunStarter:
         entry = known.definition.entry.handler
         value = unpack(data)
         entry.check_input(value)
-        run = self.new_id(key if key is not None else entry.key_of(value, known.name))
+        run = self.new_id(key if key is not None else entry.make_key(value, known.name))
         started = await self._commands.start(
             known,
             run,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from ..core.clock import datetime_ms
+from ..core.clock import datetime_to_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun
 from ..core.events import Event
@@ -309,5 +309,5 @@ class Runs:
 
     def _time_ms(self, time: datetime | Duration | None) -> int | None:
         if time is None or isinstance(time, datetime):
-            return None if time is None else datetime_ms(time)
+            return None if time is None else datetime_to_ms(time)
         return self._app.clock.now_ms() - to_ms(time)

@@ -10,9 +10,9 @@ import msgspec
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.clock import iso
+from ..core.clock import to_iso
 from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule
-from ..core.events import Body
+from ..core.events import EventBody
 from ..core.ids import check_schedule_id, uuid7
 from ..core.payload import pack, unpack
 from ..flows.commands import FlowCommands
@@ -36,6 +36,7 @@ from ..schedules.spec import (
     renew_schedule,
     resume_schedule,
 )
+from ..telemetry.instrumentation import ScheduleSlot
 from .enqueuer import JobEnqueuer
 
 log = logging.getLogger("penstock.scheduler")
@@ -54,6 +55,7 @@ class ScheduleService:
         self._clock = runtime.clock
         self._unit_id = runtime.new_unit_id
         self._registry = runtime.registry
+        self._instrumentation = runtime.instrumentation
         self._prepared: Registry | None = None
         self.scheduler = Scheduler(runtime.store, self)
 
@@ -163,7 +165,7 @@ class ScheduleService:
             # A separate commit before the slot fires: after a crash in between, the slot is still due and the next
             # scheduler finds the run ended. The run of the slot that fires now is never the one cancelled.
             try:
-                await self._commands.cancel(replaces, f"replaced by the slot {iso(move.slot)} of schedule {row.id}")
+                await self._commands.cancel(replaces, f"replaced by the slot {to_iso(move.slot)} of schedule {row.id}")
             except UnknownRun:
                 pass  # removed since
         return await self._commands.start(
@@ -173,14 +175,17 @@ class ScheduleService:
     async def skip(self, row: ScheduleRow, decision: SkipSlot) -> bool:
         assert row.next is not None
         data = {
-            "slot": iso(row.next),
-            "next": iso(decision.next) if decision.next is not None else None,
+            "slot": to_iso(row.next),
+            "next": to_iso(decision.next) if decision.next is not None else None,
             "reason": decision.reason,
         }
         event = self._event(self._bodies.global_stream, "schedule.skipped", row.id, data)
         log.info("schedule %s skipped its slot %s: %s", row.id, data["slot"], decision.reason)
         passed = msgspec.structs.replace(row, next=decision.next)
-        return await self._store.put_schedule(passed, row, Unit(self._unit_id(), events=[event]))
+        is_passed = await self._store.put_schedule(passed, row, Unit(self._unit_id(), events=[event]))
+        if is_passed and self._instrumentation is not None:
+            self._instrumentation.report(ScheduleSlot(row.id, row.next, decision.next, is_skipped=True))
+        return is_passed
 
     async def run_now(self, id: str) -> str:
         """Start the work of a schedule now, besides its slots, and return the id of the run or the job."""
@@ -209,4 +214,4 @@ class ScheduleService:
         return self._event(stream, "job.cancelled", job, {"reason": "replaced by the next slot of its schedule"})
 
     def _event(self, stream: str, kind: str, subject: str, data: Any) -> NewEvent:
-        return NewEvent(stream, self._bodies.encode(Body(kind, subject, data=msgspec.Raw(pack(data)))))
+        return NewEvent(stream, self._bodies.encode(EventBody(kind, subject, data=msgspec.Raw(pack(data)))))

@@ -9,7 +9,7 @@ from typing import Any, Unpack, cast, overload
 from ..context.state import Key
 from ..core.durations import Duration
 from ..core.events import Event
-from ..core.retry import Retries
+from ..core.retry import RetryOption
 from ..durable.trigger_commands import Signature
 from ..flows.reducer import RunView
 from ..handlers.options import KeepOption
@@ -257,7 +257,7 @@ class SyncJobs:
         delay: Duration | None = None,
         at: datetime | None = None,
         priority: int | None = None,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         correlation_id: str | None = None,
         dedupe: str | None = None,
         dedupe_ttl: Duration | None = None,
@@ -311,7 +311,7 @@ class SyncJobs:
         name: str | None = None,
         delay: Duration | None = None,
         priority: int | None = None,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         keep_completed: KeepOption | None = None,
         keep_failed: KeepOption | None = None,
         tx: Any = None,
@@ -852,7 +852,7 @@ class SyncShortcuts:
         delay: Duration | None = None,
         at: datetime | None = None,
         priority: int | None = None,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         correlation_id: str | None = None,
         dedupe: str | None = None,
         dedupe_ttl: Duration | None = None,

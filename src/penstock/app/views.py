@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..core.clock import iso
+from ..core.clock import to_iso
 from ..core.payload import unpack
 from ..ports.store import ChildState, JobRow, RunRow, ScheduleRow
 from ..ports.unit import JobState
@@ -94,7 +94,7 @@ class QueueView(msgspec.Struct, frozen=True):
 
 def run_summary(row: RunRow) -> RunSummary:
     """Return the list entry of a run."""
-    return RunSummary(row.id, row.flow, row.status, row.closed, iso(row.created), iso(row.updated), row.kind)
+    return RunSummary(row.id, row.flow, row.status, row.closed, to_iso(row.created), to_iso(row.updated), row.kind)
 
 
 def job_view(row: JobRow) -> JobView:
@@ -109,7 +109,7 @@ def job_view(row: JobRow) -> JobView:
         attempt=row.attempt,
         failures=row.failures,
         crashes=row.crashes,
-        created_at=iso(row.created),
+        created_at=to_iso(row.created),
         due_at=_time(row.due),
         finished_at=_time(row.finished),
         lease_expires_at=_time(row.lease),
@@ -149,7 +149,7 @@ def schedule_view(row: ScheduleRow) -> ScheduleView:
 
 
 def _time(ms: int | None) -> str | None:
-    return iso(ms) if ms else None
+    return to_iso(ms) if ms else None
 
 
 def _value(data: bytes | None) -> Any:

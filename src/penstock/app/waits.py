@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ..commit.runtime import Runtime
-from ..core.clock import iso
+from ..core.clock import to_iso
 from ..core.errors import BadArgument
 from ..durable.trigger_commands import Signature, TriggerCommands
 from ..durable.wait_records import EVENT, TIME, TRIGGER, decode_body
@@ -89,8 +89,8 @@ def wait_view(row: WaitRow) -> WaitView:
         step=body.step,
         kind=row.kind,
         name=body.name or body.key.partition("#")[0],
-        since=iso(body.at),
-        until=iso(row.due) if row.due is not None else None,
+        since=to_iso(body.at),
+        until=to_iso(row.due) if row.due is not None else None,
         n=body.n,
         event=row.topic,
         match=body.match or None,

@@ -13,7 +13,7 @@ from ..app import App
 from ..app.diagnosis import Check, check_versions, diagnose, failed_check
 from ..app.store_urls import looking_url, sqlite_path
 from ..core.errors import PenstockError
-from ..handlers.discovery import Problem
+from ..handlers.discovery import LoadProblem
 from ..settings import Settings
 from ..telemetry.logging import LOGGER
 from .errors import colour_text
@@ -91,7 +91,7 @@ def _without_problem_warnings() -> Iterator[None]:
 
 
 def _is_other_message(record: logging.LogRecord) -> bool:
-    return not (isinstance(record.args, tuple) and any(isinstance(value, Problem) for value in record.args))
+    return not (isinstance(record.args, tuple) and any(isinstance(value, LoadProblem) for value in record.args))
 
 
 def _show_reasons(run: str, reasons: list[str], json: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..handlers.reload import beside
+from ..handlers.reload import find_shared_modules
 
 POLL_INTERVAL_S = 0.5
 Stamps = dict[str, tuple[int, int]]  # by path: time of the last change in ns, size
@@ -67,7 +67,7 @@ async def _watch_notified(folder: Path, before: Snapshot) -> AsyncIterator[list[
 
 def take_snapshot(folder: Path) -> Snapshot:
     siblings = frozenset(str(path) for path in folder.parent.glob("*.py"))
-    return Snapshot(_stamps(folder.rglob("*.py")), _stamps(beside(folder).values()), siblings)
+    return Snapshot(_stamps(folder.rglob("*.py")), _stamps(find_shared_modules(folder).values()), siblings)
 
 
 def diff_snapshots(before: Snapshot, now: Snapshot) -> list[str]:
@@ -80,7 +80,7 @@ def diff_snapshots(before: Snapshot, now: Snapshot) -> list[str]:
 
 def _add_loaded(snapshot: Snapshot, folder: Path) -> Snapshot:
     """Add the modules that a reload has imported for the first time since the snapshot."""
-    return replace(snapshot, imported={**_stamps(beside(folder).values()), **snapshot.imported})
+    return replace(snapshot, imported={**_stamps(find_shared_modules(folder).values()), **snapshot.imported})
 
 
 def _stamps(paths: Iterable[Path]) -> Stamps:

@@ -59,7 +59,7 @@ def flow_to_dict(flow: Flow) -> dict[str, Any]:
     """Return what `flows --json` prints."""
     steps = {
         name: {
-            "queue": step.handler.home,
+            "queue": step.handler.queue_name,
             "on": list(step.kinds),
             "mode": step.mode if step.kinds else None,
             "emits": list(step.emits) if step.emits is not None else None,

@@ -28,7 +28,7 @@ async def work_and_watch(
     """Work on a flow's queues and draw the run until it ends or a stop signal comes; return the run's last state."""
     if (await app.runs.get(id)).completed_at is not None:
         return await watch(app, id, console, keep=keep)
-    queues = sorted({step.handler.home for step in app.registry.flow(flow).steps.values()})
+    queues = sorted({step.handler.queue_name for step in app.registry.flow(flow).steps.values()})
     working = asyncio.create_task(app.workers.run(queues))
     watching = asyncio.create_task(watch(app, id, console, keep=keep))
     with handle_stop_signals(lambda: watching.cancel(), resume_hint(flow, id, flags)):

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..core.durations import LONGEST, to_ms
+from ..core.durations import MAX_DURATION_TEXT, to_ms
 from ..core.errors import NotJSON
-from ..core.payload import parse
+from ..core.payload import parse_json
 from .errors import UsageError
 
 
@@ -18,13 +18,13 @@ def read_input(text: str | None, option: str = "--input") -> Any:
     if text is None:
         return None
     if text == "-":
-        return parse(sys.stdin.buffer.read(), "the input on stdin")
+        return parse_json(sys.stdin.buffer.read(), "the input on stdin")
     if text.startswith("@"):
-        return parse(_read_file(text[1:]), f"the input in {text[1:]}")
+        return parse_json(_read_file(text[1:]), f"the input in {text[1:]}")
     is_option = option.startswith("-")
     before = f"{option} " if is_option else ""
     try:
-        return parse(text, f"the value of {option}" if is_option else f"the {option}")
+        return parse_json(text, f"the value of {option}" if is_option else f"the {option}")
     except NotJSON as problem:
         if _is_file(text):
             raise NotJSON(f"{problem}; to read the file of that name, write {before}@{text}") from None
@@ -78,7 +78,8 @@ def read_ago(text: str | None, option: str) -> datetime | str | None:
         return _with_zone(datetime.fromisoformat(text))
     except ValueError:
         raise UsageError(
-            f"{option} {text}: expected a duration such as 2h, at most {LONGEST}, or a time such as 2030-01-31T09:00"
+            f"{option} {text}: expected a duration such as 2h, at most {MAX_DURATION_TEXT}, "
+            "or a time such as 2030-01-31T09:00"
         ) from None
 
 

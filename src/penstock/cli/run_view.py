@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from ..core.clock import Clock, from_iso
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 from ..flows.reducer import RunView, StepView
 
 MAX_INSTANCES = 6  # of one step on rows of their own; more are folded into one row
@@ -90,8 +90,8 @@ def end_lines(view: RunView, max_chars: int) -> Iterator[tuple[str, str, str]]:
 def format_elapsed(view: RunView, now_ms: int) -> str:
     """Return how long the run took, or has taken so far."""
     if view.duration is not None:
-        return show_ms(view.duration)
-    return show_ms(max(now_ms - from_iso(view.started_at), 0)) if view.started_at else ""
+        return format_ms(view.duration)
+    return format_ms(max(now_ms - from_iso(view.started_at), 0)) if view.started_at else ""
 
 
 def one_line(value: Any, max_chars: int = MAX_DETAIL_CHARS) -> str:
@@ -147,9 +147,9 @@ def _fold_rows(name: str, steps: list[StepView]) -> StepRow:
 
 def _took(step: StepView, now_ms: int) -> str:
     if step.duration is not None:
-        return show_ms(step.duration)
+        return format_ms(step.duration)
     if step.status == "running" and step.started_at is not None:
-        return show_ms(max(now_ms - from_iso(step.started_at), 0))
+        return format_ms(max(now_ms - from_iso(step.started_at), 0))
     return ""
 
 
@@ -163,7 +163,7 @@ def _percent(step: StepView) -> float | None:
 def _detail(step: StepView, now_ms: int) -> str:
     if step.status == "retrying" and step.next_retry_at is not None:
         wait = max(from_iso(step.next_retry_at) - now_ms, 0)
-        return one_line(f"retry in {show_ms(wait)}: {step.error or ''}")
+        return one_line(f"retry in {format_ms(wait)}: {step.error or ''}")
     if step.status in ("failed", "timeout", "retrying"):
         return one_line(step.error or "")
     if step.status == "waiting":
@@ -184,7 +184,7 @@ def _describe_wait(type_: str | None, data: dict[str, Any], now_ms: int) -> str:
     match type_:
         case "time":
             until = data.get("resumeAt")
-            left = f" (in {show_ms(max(from_iso(until) - now_ms, 0))})" if until else ""
+            left = f" (in {format_ms(max(from_iso(until) - now_ms, 0))})" if until else ""
             return f"until {until}{left}"
         case "event":
             match = f" {one_line(data['match'])}" if data.get("match") else ""

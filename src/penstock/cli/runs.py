@@ -16,7 +16,7 @@ from ..app.dead_letters import Redriven
 from ..app.options import UNSET
 from ..app.views import RunSummary
 from ..core.clock import from_iso
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 from ..core.errors import RunError, UnknownFlow
 from ..core.near_match import did_you_mean
 from ..flows.reducer import RunView
@@ -290,7 +290,7 @@ def _run_row_to_dict(row: RunSummary) -> dict[str, Any]:
 
 
 def _took(row: RunSummary) -> str:
-    return show_ms(from_iso(row.updated_at) - from_iso(row.started_at)) if row.closed else ""
+    return format_ms(from_iso(row.updated_at) - from_iso(row.started_at)) if row.closed else ""
 
 
 class _FrozenClock:

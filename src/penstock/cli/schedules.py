@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from ..app.views import ScheduleView
 from ..core.clock import SystemClock, from_iso
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 from ..core.errors import UnknownSchedule
 from ..schedules.spec import CatchUp, Overlap
 from .confirm import Yes, confirm
@@ -168,7 +168,7 @@ def schedule_to_dict(row: ScheduleView) -> dict[str, Any]:
 
 def _describe_times(row: ScheduleView) -> str:
     if row.every_ms is not None:
-        return f"every {show_ms(row.every_ms)}"
+        return f"every {format_ms(row.every_ms)}"
     if row.at is not None:
         return f"once at {row.at}"
     return f"{row.cron} {row.tz}"

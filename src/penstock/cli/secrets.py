@@ -22,8 +22,8 @@ class SecretFilter:
 
     def redact_fields(self, row: dict[str, Any], *keys: str) -> dict[str, Any]:
         """Return the row with secrets hidden in the values of these keys."""
-        return {key: self._redactor.value(value) if key in keys else value for key, value in row.items()}
+        return {key: self._redactor.redact_value(value) if key in keys else value for key, value in row.items()}
 
     def redact_value(self, key: str, value: Any) -> Any:
         """Return the value of a key that may itself name a secret."""
-        return self._redactor.value({key: value})[key]
+        return self._redactor.redact_value({key: value})[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..app.store_urls import mask
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 from ..settings import Settings, names
 from .options import COMMON_DEFAULTS, CommonOptions
 from .tables import print_rows
@@ -26,5 +26,5 @@ def _row(found: Settings, name: str, json: bool) -> dict[str, Any]:
     elif isinstance(value, tuple):
         value = list(value) if json else ", ".join(value)
     elif name.startswith(("lease", "grace", "retain_")) and not json:
-        value = "never" if value is None else show_ms(value)
+        value = "never" if value is None else format_ms(value)
     return {"setting": name, "value": value, "source": found.source(name)}

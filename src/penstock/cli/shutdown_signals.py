@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..app import App
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 from .errors import EXIT_INTERRUPTED, warn
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -18,7 +18,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def stop_message(app: App) -> str:
     """Return what to print after the first signal."""
-    return f"Stopping: running handlers have {show_ms(app.settings.grace)} to finish. Ctrl-C again stops at once."
+    return f"Stopping: running handlers have {format_ms(app.settings.grace)} to finish. Ctrl-C again stops at once."
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from ..core.clock import Clock, from_iso
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 from ..flows.reducer import RunView, StepView
 from .run_view import ASCII, COLOURS, MARKS, MAX_RESULT_CHARS, end_lines, format_elapsed
 
@@ -65,7 +65,7 @@ def _line(step: StepView, name: str, span: tuple[int, int], now: int, width: int
     line.append(" " * (width - end))
     if step.started_at is not None:
         until = from_iso(step.completed_at) if step.completed_at else now
-        line.append(f"  {show_ms(max(until - from_iso(step.started_at), 0)):>9}", "dim default")
+        line.append(f"  {format_ms(max(until - from_iso(step.started_at), 0)):>9}", "dim default")
     line.append(f" ×{step.attempt}" if step.attempt > 1 else "", "yellow")
     line.append(" waiting" if step.status == "waiting" else "", "blue")
     return line

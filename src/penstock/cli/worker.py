@@ -118,7 +118,7 @@ def summarize(app: App) -> dict[str, Any]:
         "queues": list(settings.queues) or registry.queues(),
         "concurrency": settings.concurrency,
         "flows": {name: list(flow.steps) for name, flow in registry.flows.items()},
-        "jobs": sorted({job.handler.home for job in registry.jobs.values()}),
+        "jobs": sorted({job.handler.queue_name for job in registry.jobs.values()}),
         "problems": [{"code": p.code, "message": str(p)} for p in registry.problems],
     }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..core.durations import Duration
 from ..core.events import BadEmit
 from ..core.payload import unpack
-from ..core.retry import Retries
+from ..core.retry import RetryOption
 from ..durable.calls import require_name_and_function
 from ..ports.store import ChildRow, ChildState
 from .state import DONE, Done, StateView
@@ -229,7 +229,7 @@ class Context:
         name: str,
         fn: Callable[..., Any],
         *args: Any,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         timeout: Duration | None = None,
         **kwargs: Any,
     ) -> RunCall:

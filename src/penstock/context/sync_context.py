@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ..core.durations import Duration
 from ..core.errors import BadArgument, CallFailed, ReplayError
 from ..core.events import Event
-from ..core.retry import Retries, RetryPolicy
+from ..core.retry import RetryOption, RetryPolicy
 from ..durable.call_recorder import CallRecorder
 from ..durable.calls import (
     DurableCall,
@@ -89,7 +89,7 @@ class SyncContext:
         name: str,
         fn: Callable[..., Any],
         *args: Any,
-        retry: Retries | None = None,
+        retry: RetryOption | None = None,
         timeout: None = None,
         **kwargs: Any,
     ) -> Any:
@@ -107,7 +107,7 @@ class SyncContext:
         with calls.exclusive(call.key):
             self._block_on(calls.flush_urgent())
             try:
-                value = _call_with_retries(call.key, lambda: fn(*args, **kwargs), RetryPolicy.of(retry), calls)
+                value = _call_with_retries(call.key, lambda: fn(*args, **kwargs), RetryPolicy.parse(retry), calls)
             except CallFailed as problem:
                 calls.record(call, None, str(problem))
                 self._block_on(calls.flush())

@@ -1,7 +1,7 @@
-"""JSON containment: whether a value holds everything a pattern asks for.
+"""JSON containment: whether a value contains a pattern, and the index keys that find waits by pattern.
 
-Many may wait for one kind of event, each for its own order. So that an event need not be held against all of them, a
-pattern is filed under one of the scalars it asks for, and an event is looked up under each of those it has.
+Many steps may wait for one kind of event, each for its own order. To avoid comparing an event with all of them, a wait
+is indexed under one scalar of its pattern, and an event is looked up under each of its scalars.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def contains(value: Any, pattern: Any) -> bool:
-    """Objects contain their sub-objects, arrays contain each of the pattern's items, scalars are equal."""
+    """Return whether a value contains a pattern: objects by key, arrays by item, scalars by equality."""
     if isinstance(pattern, dict):
         return isinstance(value, dict) and all(
             key in value and contains(value[key], item) for key, item in pattern.items()
@@ -38,12 +38,12 @@ def _equal_numbers(value: Any, pattern: Any) -> bool:
 
 
 def index_key(pattern: Any) -> str:
-    """The key a pattern is filed under: one of its scalars, or ANY if it has none."""
+    """Return the key a pattern is indexed under: one of its scalars, or ANY if it has none."""
     return min((_key(path, leaf) for path, leaf in _leaves(pattern, ())), default=ANY)
 
 
 def index_keys(value: Any) -> list[str] | None:
-    """Every key under which a pattern that the value contains may be filed; None, meaning all, if they are too many."""
+    """Return every key that a pattern the value contains may have; None, meaning all, if there are too many."""
     keys = {ANY}
     for path, leaf in _leaves(value, ()):
         keys.add(_key(path, leaf))

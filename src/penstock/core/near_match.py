@@ -20,11 +20,11 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else ""
 
 
-def check_keys(given: Mapping[str, Any], known: set[str], what: str, where: str | None = None) -> None:
+def check_keys(options: Mapping[str, Any], known: set[str], what: str, where: str | None = None) -> None:
     """Raise DefinitionError for an unknown key, with the nearest known one."""
-    if not isinstance(given, Mapping):
-        raise DefinitionError(f"{what} is {given!r}: give a mapping of {', '.join(sorted(known))}", where=where)
-    for key in given:
+    if not isinstance(options, Mapping):
+        raise DefinitionError(f"{what} is {options!r}: pass a mapping of {', '.join(sorted(known))}", where=where)
+    for key in options:
         if key not in known:
-            hint = did_you_mean(key, known) or f"known are {', '.join(sorted(known))}"
+            hint = did_you_mean(key, known) or f"known keys are {', '.join(sorted(known))}"
             raise DefinitionError(f"{what} has the unknown key {key!r}: {hint}", where=where)

@@ -1,4 +1,4 @@
-"""Waiting for news from a store that may be away for a while: its server is started anew, or cannot be reached."""
+"""Retries reads while a store is unavailable: its server restarts, or cannot be reached."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ log = logging.getLogger("penstock.store")
 
 T = TypeVar("T")
 P = ParamSpec("P")
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two tries
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
 
 
 class OutageRetry:
-    """Asks until there is an answer, once there has been one: a store that is not there from the beginning may never
-    be, so that is raised. It is said once each time the store goes away."""
+    """Repeats a read until the store answers, and logs each outage once.
 
-    def __init__(self, what: str, *, begun: bool = False, bears: type[Exception] = StoreUnavailable) -> None:
+    The first read is not repeated: a store that has never answered may not exist, so its error is raised."""
+
+    def __init__(self, what: str, *, has_answered: bool = False, retry_on: type[Exception] = StoreUnavailable) -> None:
         self._what = what
-        self._begun = begun  # there has been an answer
-        self._bears = bears
-        self.problem: Exception | None = None  # why there is none now
+        self._has_answered = has_answered
+        self._retry_on = retry_on
+        self.problem: Exception | None = None  # why there is no answer now
 
-    async def call(self, ask: Callable[P, Awaitable[T]], *given: P.args, **named: P.kwargs) -> T:
-        """What is answered to a question, as soon as there is an answer."""
-        pause = FIRST_PAUSE
+    async def call(self, read: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `read` until the store answers, and return the answer."""
+        pause = FIRST_PAUSE_S
         while True:
             try:
-                answer = await ask(*given, **named)
-            except self._bears as problem:
-                if not self._begun or isinstance(problem, StoreClosed):
+                answer = await read(*args, **kwargs)
+            except self._retry_on as problem:
+                if not self._has_answered or isinstance(problem, StoreClosed):
                     raise
-                self._note(problem)
+                self._log_once(problem)
             else:
-                self._begun, self.problem = True, None
+                self._has_answered, self.problem = True, None
                 return answer
             await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, MAX_PAUSE_S)
 
-    def _note(self, problem: Exception) -> None:
+    def _log_once(self, problem: Exception) -> None:
         if self.problem is None:
             unexpected = problem if not isinstance(problem, StoreError) else None
             log.warning("%s: no answer from the store, trying again: %s", self._what, problem, exc_info=unexpected)

@@ -1,6 +1,6 @@
-"""Validation: from a declared model or JSON schema to a function that checks a value and gives the typed one.
+"""Schemas: turns a declared model or JSON schema into a validator.
 
-Understood: a JSON schema (dict), a pydantic model or anything with `model_validate`, a msgspec Struct, a dataclass, a
+Accepted: a JSON schema (dict), a pydantic model or anything with `model_validate`, a msgspec Struct, a dataclass, a
 TypedDict, or any type msgspec can convert to.
 """
 
@@ -23,7 +23,7 @@ Schema = type[Any] | UnionType | dict[str, Any]
 
 
 def make_validator(schema: Any, what: str) -> Validator:
-    """A function that returns the (converted) value or raises SchemaViolation naming `what`."""
+    """Return a function that returns the converted value, or raises SchemaViolation naming `what`."""
     if isinstance(schema, dict):
         return _json_schema(schema, what)
     if hasattr(schema, "model_validate"):
@@ -31,13 +31,13 @@ def make_validator(schema: Any, what: str) -> Validator:
     if isinstance(schema, type) or typing.get_origin(schema) is not None:
         return _msgspec(schema, what)
     raise DefinitionError(
-        f"{schema!r} is not a schema: give a JSON schema (dict), a pydantic model, a msgspec Struct, a dataclass "
+        f"{schema!r} is not a schema: pass a JSON schema (dict), a pydantic model, a msgspec Struct, a dataclass "
         "or a TypedDict"
     )
 
 
 def needs_validation(annotation: Any) -> bool:
-    """Whether an input annotation asks for validation; `dict`, `Any` and plain types do not."""
+    """Return whether an input annotation is validated; `dict`, `Any` and builtin types are not."""
     if not isinstance(annotation, type):
         return False
     return (
@@ -48,8 +48,8 @@ def needs_validation(annotation: Any) -> bool:
     )
 
 
-def json_schema_of(schema: Any) -> dict[str, Any] | None:
-    """The JSON form of a declared schema, for the registry."""
+def to_json_schema(schema: Any) -> dict[str, Any] | None:
+    """Return a declared schema as JSON schema, for the registry."""
     if isinstance(schema, dict):
         return schema
     if hasattr(schema, "model_json_schema"):
@@ -61,7 +61,7 @@ def json_schema_of(schema: Any) -> dict[str, Any] | None:
 
 
 def _json_schema(schema: dict[str, Any], what: str) -> Validator:
-    import fastjsonschema  # loading it costs 30 ms: only for those who use it
+    import fastjsonschema  # importing it takes 30 ms: only when it is used
 
     try:
         validate = fastjsonschema.compile(schema, use_default=False)
@@ -73,7 +73,7 @@ def _json_schema(schema: dict[str, Any], what: str) -> Validator:
             validate(value)
         except fastjsonschema.JsonSchemaValueException as problem:
             path = ".".join(str(part) for part in problem.path)
-            raise SchemaViolation(f"{what} does not fit its schema at {path}: {problem.message}") from None
+            raise SchemaViolation(f"{what} does not match its schema at {path}: {problem.message}") from None
         return value
 
     return check
@@ -88,7 +88,7 @@ def _pydantic(model: Any, what: str) -> Validator:
             detail = str(problem)
             if errors is not None:
                 detail = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'value'}: {e['msg']}" for e in errors())
-            raise SchemaViolation(f"{what} does not fit {model.__name__}: {detail}") from None
+            raise SchemaViolation(f"{what} does not match {model.__name__}: {detail}") from None
 
     return check
 
@@ -104,6 +104,6 @@ def _msgspec(type_: Any, what: str) -> Validator:
         try:
             return msgspec.convert(value, type_, strict=True)
         except msgspec.ValidationError as problem:
-            raise SchemaViolation(f"{what} does not fit {name}: {problem}") from None
+            raise SchemaViolation(f"{what} does not match {name}: {problem}") from None
 
     return check

@@ -23,7 +23,7 @@ from ..core.errors import (
 )
 from ..core.ids import uuid7
 from ..core.payload import unpack
-from ..core.retry import Retries, RetryPolicy
+from ..core.retry import RetryOption, RetryPolicy
 from .calls import CallOutcome, DurableCall, RunCall, WaitCall, check_run_arguments, mark_shared_kinds
 from .first import FirstCall, run_until_first
 from .journal import Journal, JournalCall, JournalEntry
@@ -121,14 +121,14 @@ class CallRecorder:
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        retry: Retries | None,
+        retry: RetryOption | None,
         timeout: Duration | None,
     ) -> RunCall:
         """Build the call of a `ctx.run`."""
         limit_s = to_ms(timeout) / 1000 if timeout is not None else None
         check_run_arguments(name, fn)
         call = self.next_call(name, "run")
-        return RunCall(self, call, lambda: fn(*args, **kwargs), RetryPolicy.of(retry), limit_s)
+        return RunCall(self, call, lambda: fn(*args, **kwargs), RetryPolicy.parse(retry), limit_s)
 
     def now(self) -> datetime:
         """Return the recorded time."""

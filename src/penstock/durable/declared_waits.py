@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from ..core.durations import Duration, from_ms, to_ms
+from ..core.durations import Duration, ms_to_duration, to_ms
 from ..core.errors import AwaitTimeout, BadDuration, DefinitionError
 from ..core.events import BadEmit, Event, check_kind
 from ..core.near_match import check_keys
@@ -123,7 +123,7 @@ def _span(value: Mapping[str, Any], key: str) -> Any:
     ms = value.get(f"{key}Ms")
     if ms is not None and (isinstance(ms, bool) or not isinstance(ms, int | float)):
         raise DefinitionError(f"{key}Ms={ms!r} of an await: give a number of milliseconds")
-    return from_ms(ms) if ms is not None else value.get(key)
+    return ms_to_duration(ms) if ms is not None else value.get(key)
 
 
 class TimeoutHandover(BaseException):

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 from ..core.errors import AwaitTimeout
 from ..core.event_bodies import EventBodies
-from ..core.events import Body
+from ..core.events import EventBody
 from ..core.ids import digest
 from ..ports.store import WaitRow
 from ..ports.unit import Memo, NewEvent, NewJob, NewWait, SettleWait, Unit, WaitChange
@@ -139,7 +139,7 @@ async def expire_wait(
 def timeout_error(name: str, started: Mapping[str, Any] | None) -> AwaitTimeout:
     """Build the error of a wait that expired."""
     waited = started["due"] - started["at"] if started is not None else 0
-    return AwaitTimeout(f"{name} did not come within {show_ms(waited)}")
+    return AwaitTimeout(f"{name} did not come within {format_ms(waited)}")
 
 
 def timeout_field(timeout_ms: int | None) -> dict[str, int]:
@@ -160,7 +160,7 @@ def build_step_event(
     """Build an event of the waiting step for its run's stream."""
     if n > 1:
         meta = {**meta, "n": n}
-    body = Body(kind, None, None, step, None, correlation_id, msgspec.Raw(encode(data)), meta)
+    body = EventBody(kind, None, None, step, None, correlation_id, msgspec.Raw(encode(data)), meta)
     return NewEvent(bodies.flow(run), bodies.encode(body))
 
 
@@ -169,5 +169,5 @@ def build_trigger_event(
 ) -> NewEvent:
     """Build an event for a trigger's own stream."""
     raw = msgspec.Raw(encode(data))
-    body = Body(kind, None, run, wait.step, id, wait.correlation_id or run, raw)
-    return NewEvent(bodies.named("trigger", id), bodies.encode(body))
+    body = EventBody(kind, None, run, wait.step, id, wait.correlation_id or run, raw)
+    return NewEvent(bodies.stream_name("trigger", id), bodies.encode(body))

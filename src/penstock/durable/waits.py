@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ..core.clock import datetime_ms, iso
+from ..core.clock import datetime_to_ms, to_iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument
 from ..core.events import Event, check_kind
@@ -120,7 +120,7 @@ class TimeWait(_RecordedWait[None]):
         session, body = self._session, encode(self._new_body())
         wait = NewWait(self._id, session.run, self._journal.scope, TIME, body, self.due, session.job)
         self._journal.writes.waits.append(wait)
-        session.add_step_event("step.await.time", {"wait": self.name, "resumeAt": iso(self.due)})
+        session.add_step_event("step.await.time", {"wait": self.name, "resumeAt": to_iso(self.due)})
 
 
 class EventWait(_RecordedWait[Event]):
@@ -209,7 +209,7 @@ class Waits:
         call = self._calls.next_call(name, TIME)
 
         def due() -> int:
-            return datetime_ms(until) if isinstance(until, datetime) else self._calls.now_ms + to_ms(until)
+            return datetime_to_ms(until) if isinstance(until, datetime) else self._calls.now_ms + to_ms(until)
 
         return TimeWait(self._calls, self._session, call, due)
 

@@ -14,7 +14,7 @@ from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..context.context import Context
 from ..core.errors import HandlerError, NotFound, PayloadError, PenstockError, Permanent, RunError
-from ..core.events import Event, event_of
+from ..core.events import Event, build_event
 from ..core.ids import digest
 from ..core.json_match import contains, index_keys
 from ..core.retry import Backoff, RetryPolicy
@@ -136,7 +136,7 @@ class DeliveryEngine:
     ) -> DeliveredEvent | None:
         """The event a delivery is about; some stores send it along."""
         if body is not None:
-            return DeliveredEvent(stream, cursor, event_of(stream, id, body))
+            return DeliveredEvent(stream, cursor, build_event(stream, id, body))
         found = await self._store.read(stream, after=_event_before(id), limit=1)
         return DeliveredEvent(stream, cursor, found[0]) if found and found[0].id == id else None
 

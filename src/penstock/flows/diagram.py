@@ -104,7 +104,7 @@ def diagram_of(flow: Flow) -> Diagram:
     nodes = {
         name: Node(
             name,
-            step.handler.home,
+            step.handler.queue_name,
             name == entry,
             step.mode if step.kinds else "",
             name in undoers,

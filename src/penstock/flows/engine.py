@@ -10,9 +10,9 @@ import msgspec
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.clock import iso
+from ..core.clock import to_iso
 from ..core.errors import UndeclaredEvent, UnknownStep
-from ..core.events import Body, Event
+from ..core.events import Event, EventBody
 from ..core.ids import step_job_id
 from ..core.payload import unpack
 from ..handlers.handler import Handler
@@ -104,7 +104,7 @@ class FlowEngine:
     def check_event(self, flow: str, kind: str, data: bytes) -> None:
         """Raises if an event does not fit the schema its flow declares, whoever emits it."""
         known = self._registry().flows.get(flow)
-        check = known.event_checks.get(kind) if known is not None else None
+        check = known.event_validators.get(kind) if known is not None else None
         if check is not None:
             check(unpack(data))
 
@@ -249,7 +249,7 @@ class StepWork:
     def on_rate_limit(self, hit: RateLimitHit) -> CommitRequest:
         until = self._engine.clock.now_ms() + hit.hold_ms
         events = [NewEvent(self.stream, body) for body in hit.output.live_events]
-        events += [*hit.writes.events, self._returned({"reason": hit.reason, "until": iso(until)})]
+        events += [*hit.writes.events, self._returned({"reason": hit.reason, "until": to_iso(until)})]
         writes = hit.writes
 
         def build(_version: int, data: bytes | None) -> Unit:
@@ -271,7 +271,7 @@ class StepWork:
     def _returned(self, said: dict[str, Any]) -> NewEvent:
         meta = {"attempt": self.claim.attempt, **({"n": self.n} if self.n > 1 else {})}
         raw = msgspec.Raw(pack_record(said))
-        body = Body("step.returned", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
+        body = EventBody("step.returned", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
         return NewEvent(self.stream, self.bodies.encode(body))
 
     def _ended(self, output: AttemptOutput) -> EndedStep:
@@ -335,7 +335,7 @@ class StepWork:
     def _schema_error(self, error: dict[str, Any]) -> NewEvent:
         meta = {"attempt": self.claim.attempt}
         raw = msgspec.Raw(pack_record(error))
-        body = Body("schema.error", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
+        body = EventBody("schema.error", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
         return NewEvent(self.stream, self.bodies.encode(body))
 
 
@@ -346,7 +346,7 @@ class OtherVersionWork(StepWork):
         if interruption.reason != OTHER_VERSION:
             return super().on_interruption(interruption)
         due = self._engine.clock.now_ms() + self._engine.version_policy.release_delay_ms(self.claim.job)
-        returned = self._returned({"reason": interruption.reason, "version": self._begun_under, "until": iso(due)})
+        returned = self._returned({"reason": interruption.reason, "version": self._begun_under, "until": to_iso(due)})
 
         def build(_version: int, data: bytes | None) -> Unit:
             if data is None or records.decode(data).closed:

@@ -13,9 +13,9 @@ import msgspec
 
 from ..commit.committer import CommitRequest
 from ..core.errors import CannotFork
-from ..core.events import RESERVED, Body, Event
+from ..core.events import RESERVED_PREFIXES, Event, EventBody
 from ..core.ids import event_seq
-from ..core.redaction import HIDDEN
+from ..core.redaction import REDACTED
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import encode as encode_table
 from ..ports.store import RunRow
@@ -54,7 +54,7 @@ class ReplayedPast:
             "step.redriven": self._redriven,
             "flow.cancelled": self._cancelled,
         }
-        if not event.kind.startswith(RESERVED):
+        if not event.kind.startswith(RESERVED_PREFIXES):
             self._emitted(event)
             if event.step is not None:
                 return
@@ -136,7 +136,7 @@ class ReplayedPast:
 
     def _emission(self, event: Event) -> Emission:
         data = _packed(event.data)
-        if HIDDEN.encode() in data and self._flow.table.listeners(event.kind):
+        if REDACTED.encode() in data and self._flow.table.listeners(event.kind):
             raise CannotFork(hidden(self._old, f"the data of {event.kind} ({event.id})"))
         corr = event.correlation_id if event.correlation_id != self._old else None
         return Emission(event.kind, data, corr)
@@ -211,9 +211,9 @@ class RunForker:
             hint = f": fork it at {past.last_open}, or before" if past.last_open is not None else ""
             raise CannotFork(f"after event {events[-1].id} of run {row.id!r} nothing was left to do{hint}")
         for start in past.open.values():
-            if HIDDEN.encode() in start.input:
+            if REDACTED.encode() in start.input:
                 raise CannotFork(hidden(row.id, f"the input of step {start.step!r}"))
-        if HIDDEN.encode() in encode(past.record):
+        if REDACTED.encode() in encode(past.record):
             raise CannotFork(hidden(row.id, "the result of a step"))
         return past
 
@@ -235,7 +235,7 @@ class RunForker:
         data: dict[str, Any] = {"from": old, "at": at, "status": record.status}
         if record.version is not None:
             data["version"] = record.version
-        forked = Body("flow.forked", correlation_id=record.event_correlation(new), data=msgspec.Raw(encode(data)))
+        forked = EventBody("flow.forked", correlation_id=record.event_correlation(new), data=msgspec.Raw(encode(data)))
         decision = Decision(record, [forked], list(past.open.values()))
         assembler = self._engine.unit_builder(new, record, flow.table)
         # The copies are told to nobody: whoever waited for those events has had them.
@@ -265,12 +265,12 @@ def hidden(run: str, what: str) -> str:
     )
 
 
-def _copy(event: Event, old: str) -> Body:
+def _copy(event: Event, old: str) -> EventBody:
     meta = {key: value for key, value in (event.meta or {}).items() if key != "jobId"}  # the job is the other run's
     corr = event.correlation_id if event.correlation_id != event.subject else None
     subject = event.subject if event.subject != old else None
     data = msgspec.Raw(encode(event.data)) if event.data is not None else None
-    return Body(event.kind, subject, None, event.step, event.trigger, corr, data, {**meta, "copied": event.id})
+    return EventBody(event.kind, subject, None, event.step, event.trigger, corr, data, {**meta, "copied": event.id})
 
 
 def _instance(event: Event) -> _Instance:

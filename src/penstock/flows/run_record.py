@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..core.payload import MAX_BYTES, NULL
+from ..core.payload import MAX_PAYLOAD_BYTES, NULL
 
 RUNNING, COMPENSATING, COMPLETED, FAILED, COMPENSATED, CANCELLED = (
     "running",
@@ -98,7 +98,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     def keep_result(self, step: str, n: int, result: bytes, each: bool = False) -> None:
         if result == NULL or step in self.followed or step in self.dropped_results:
             return  # a step that gives nothing adds nothing to what the run gives
-        if self.results_bytes + len(result) > MAX_BYTES:
+        if self.results_bytes + len(result) > MAX_PAYLOAD_BYTES:
             self._drop_results(step)  # they will not be given, and the record is not to grow with them
             self.dropped_results.append(step)
             return
@@ -127,7 +127,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
             return None
         ends = {step: self._merge_results(step, found) for step, found in self.results.items()}
         result = encode(next(iter(ends.values())) if len(ends) == 1 else ends or None)
-        return result if len(result) <= MAX_BYTES else None
+        return result if len(result) <= MAX_PAYLOAD_BYTES else None
 
     def _merge_results(self, step: str, found: dict[str, msgspec.Raw]) -> msgspec.Raw:
         if step in self.lists:  # in the order of their events; null where an instance gave nothing

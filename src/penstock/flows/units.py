@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ..core.event_bodies import EventBodies
-from ..core.events import RESERVED, Body
+from ..core.events import RESERVED_PREFIXES, EventBody
 from ..core.ids import step_job_id
 from ..core.payload import unpack
 from ..handlers.registry import Flow
@@ -30,7 +30,7 @@ decode_options = msgspec.json.Decoder(StepOptions).decode
 
 def public_kind(kind: str) -> str | None:
     """The kind of an event that others may wait for: not of those the engine writes about its own doings."""
-    return None if kind.startswith(RESERVED) else kind
+    return None if kind.startswith(RESERVED_PREFIXES) else kind
 
 
 class UnitBuilder:
@@ -101,7 +101,7 @@ class UnitBuilder:
             meta["n"] = options.n
         data = msgspec.Raw(b'{"input":' + shown + b"}") if shown is not None else None
         corr = record.event_correlation(self._run)
-        head = self._encode(Body("step.started", step=step, correlation_id=corr, data=data, meta=meta))
+        head = self._encode(EventBody("step.started", step=step, correlation_id=corr, data=data, meta=meta))
         return NewJob(
             id,
             queue,
@@ -120,4 +120,4 @@ class UnitBuilder:
         definition = self._flow.steps.get(step) if self._flow is not None else None
         if definition is None or definition.handler.rate_key is None:
             return None
-        return definition.handler.rate_key_of(unpack(input))
+        return definition.handler.make_rate_key(unpack(input))

@@ -12,13 +12,13 @@ from ..core.errors import DefinitionError
 from ..core.events import BadEmit, check_kind
 from ..core.ids import BadId, check_name
 from ..core.near_match import check_keys
-from ..core.retry import Retries
+from ..core.retry import RetryOption
 from ..core.schemas import Schema
 from ..durable.declared_waits import Await
 from ..schedules.declared import DeclaredSchedule, ScheduleConfig, read_schedule
-from .handler import MARK, Handler, JobDefinition, make_handler
-from .options import IdempotencyKey, KeepOption, Rate, RateKey, names_options, read_kinds
-from .subscriptions import Subscription, When, listed, read_start_on, read_subscription, several
+from .handler import DEFINITIONS_ATTRIBUTE, Handler, JobDefinition, make_handler
+from .options import IdempotencyKey, KeepOption, RateKeyOption, RateOption, check_options, read_kinds
+from .subscriptions import Subscription, When, check_subscription_list, expand_on, read_start_on, read_subscription
 from .trigger_table import Mode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,7 +93,7 @@ class FlowDefinition:
             )
 
 
-@names_options
+@check_options
 def flow(
     name: str,
     *,
@@ -107,15 +107,15 @@ def flow(
     schedule: ScheduleConfig | None = None,
     compensation: str | Mapping[str, Any] | None = None,
     queue: str | None = None,
-    retry: Retries | None = None,
+    retry: RetryOption | None = None,
     timeout: Duration | None = None,
     wait: Await | Mapping[str, Any] | None = None,
     priority: int = 0,
     delay: Duration | None = None,
     concurrency: int | None = None,
     max_active: int | None = None,
-    rate_limit: Rate | None = None,
-    rate_key: RateKey | None = None,
+    rate_limit: RateOption | None = None,
+    rate_key: RateKeyOption | None = None,
     dead_letters: bool = True,
     dead_letter_queue: str | None = None,
     key: IdempotencyKey | None = None,
@@ -150,7 +150,7 @@ def flow(
     return mark
 
 
-@names_options
+@check_options
 def step(
     *,
     on: Sequence[str] | str | None = None,
@@ -164,15 +164,15 @@ def step(
     schedule: ScheduleConfig | None = None,
     compensation: str | Mapping[str, Any] | None = None,
     queue: str | None = None,
-    retry: Retries | None = None,
+    retry: RetryOption | None = None,
     timeout: Duration | None = None,
     wait: Await | Mapping[str, Any] | None = None,
     priority: int = 0,
     delay: Duration | None = None,
     concurrency: int | None = None,
     max_active: int | None = None,
-    rate_limit: Rate | None = None,
-    rate_key: RateKey | None = None,
+    rate_limit: RateOption | None = None,
+    rate_key: RateKeyOption | None = None,
     dead_letters: bool = True,
     dead_letter_queue: str | None = None,
     input_schema: Schema | None = None,
@@ -187,8 +187,10 @@ def step(
 
     def mark(fn: F) -> F:
         handler = make_handler(fn, name, options)
-        listens = [read_subscription(item, handler.where) for item in listed(on, when, map, handler.where)]
-        listens += [read_subscription(item, handler.where) for item in several(subscriptions, handler.where)]
+        listens = [read_subscription(item, handler.where) for item in expand_on(on, when, map, handler.where)]
+        listens += [
+            read_subscription(item, handler.where) for item in check_subscription_list(subscriptions, handler.where)
+        ]
         definition = StepDefinition(
             handler,
             tuple(listens),
@@ -223,7 +225,7 @@ def _check_flow_name(name: str, where: str) -> None:
 
 
 def _mark(fn: F, definition: Any) -> F:
-    setattr(fn, MARK, [*getattr(fn, MARK, []), definition])
+    setattr(fn, DEFINITIONS_ATTRIBUTE, [*getattr(fn, DEFINITIONS_ATTRIBUTE, []), definition])
     return fn
 
 
@@ -250,25 +252,25 @@ def _compensation(value: str | Mapping[str, Any] | None, where: str) -> dict[str
     return {"compensation": value["step"], "compensate_on": kinds or ()}
 
 
-def definitions_in(fn: Callable[..., Any]) -> list[Any]:
+def read_definitions(fn: Callable[..., Any]) -> list[Any]:
     """What the decorators left on a function."""
-    return list(getattr(inspect.unwrap(fn), MARK, None) or getattr(fn, MARK, []))
+    return list(getattr(inspect.unwrap(fn), DEFINITIONS_ATTRIBUTE, None) or getattr(fn, DEFINITIONS_ATTRIBUTE, []))
 
 
-@names_options
+@check_options
 def job(
     *,
     queue: str | None = None,
     name: str | None = None,
     schedule: ScheduleConfig | None = None,
-    retry: Retries | None = None,
+    retry: RetryOption | None = None,
     timeout: Duration | None = None,
     priority: int = 0,
     delay: Duration | None = None,
     concurrency: int | None = None,
     max_active: int | None = None,
-    rate_limit: Rate | None = None,
-    rate_key: RateKey | None = None,
+    rate_limit: RateOption | None = None,
+    rate_key: RateKeyOption | None = None,
     dead_letters: bool = True,
     dead_letter_queue: str | None = None,
     keep_completed: KeepOption | None = None,
@@ -286,7 +288,7 @@ def job(
     def mark(fn: F) -> F:
         handler = make_handler(fn, name, options)
         definition = JobDefinition(handler, any_name=name is None, schedule=read_schedule(schedule, handler))
-        setattr(fn, MARK, [*getattr(fn, MARK, []), definition])
+        setattr(fn, DEFINITIONS_ATTRIBUTE, [*getattr(fn, DEFINITIONS_ATTRIBUTE, []), definition])
         return fn
 
     return mark

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from ..core.errors import ConfigError, DefinitionError, PenstockError
 from ..ports.bridge import Bridge
-from .decorators import FlowDefinition, StepDefinition, definitions_in
-from .handler import MARK, JobDefinition
+from .decorators import FlowDefinition, StepDefinition, read_definitions
+from .handler import DEFINITIONS_ATTRIBUTE, JobDefinition
 from .module_contract import read_module
 
 QueueNames = Literal["filename", "directory"]
@@ -26,7 +26,7 @@ Definition = FlowDefinition | StepDefinition | JobDefinition
 
 
 @dataclass(frozen=True)
-class Found:
+class DiscoveredHandler:
     """What one function of one file defines."""
 
     worker_id: str
@@ -36,7 +36,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Problem:
+class LoadProblem:
     """Something that could not be loaded, and the way out."""
 
     code: str
@@ -49,20 +49,22 @@ class Problem:
         return self.message if self.file and self.message.startswith(self.file) else f"{place}{self.message}"
 
 
-def discover(directory: str | Path, queue_names: QueueNames = "filename") -> tuple[list[Found], list[Problem]]:
+def discover(
+    directory: str | Path, queue_names: QueueNames = "filename"
+) -> tuple[list[DiscoveredHandler], list[LoadProblem]]:
     """Everything defined under a directory; files and folders whose name begins with `_` or `.` are left alone."""
     root = Path(directory).resolve()
     if not root.is_dir():
         raise ConfigError(f"{directory} is not a directory: give the folder your worker files are in (setting 'dir')")
-    found: list[Found] = []
-    problems: list[Problem] = []
+    found: list[DiscoveredHandler] = []
+    problems: list[LoadProblem] = []
     for path in _files(root):
         try:
             found += _read(path, root, queue_names)
         except DefinitionError as problem:
-            problems.append(Problem(problem.kind, str(problem), str(path), _line(path, problem)))
+            problems.append(LoadProblem(problem.kind, str(problem), str(path), _line(path, problem)))
         except PenstockError as problem:
-            problems.append(Problem(problem.code, f"{path}: {problem}", str(path)))
+            problems.append(LoadProblem(problem.code, f"{path}: {problem}", str(path)))
         except BaseException as problem:
             if isinstance(problem, KeyboardInterrupt):
                 raise
@@ -70,7 +72,7 @@ def discover(directory: str | Path, queue_names: QueueNames = "filename") -> tup
     return found, problems
 
 
-def bridges_of(directory: str | Path) -> list[Bridge]:
+def find_bridges(directory: str | Path) -> list[Bridge]:
     """What the files that were just discovered name in a list `bridges`."""
     root = Path(directory).resolve()
     found: list[Bridge] = []
@@ -98,22 +100,27 @@ def _files(root: Path) -> Iterator[Path]:
             yield path
 
 
-def _read(path: Path, root: Path, queue_names: QueueNames) -> list[Found]:
+def _read(path: Path, root: Path, queue_names: QueueNames) -> list[DiscoveredHandler]:
     module = _load(path, root)
     worker_id = path.relative_to(root).with_suffix("").as_posix()
     _bridges(module)  # a wrong one is this file's problem
     queue = default_queue(path, root, queue_names)
-    found: list[Found] = []
+    found: list[DiscoveredHandler] = []
     for export, fn in list(vars(module).items()):
-        if callable(fn) and getattr(fn, MARK, None) and getattr(fn, "__module__", None) == module.__name__:
+        if (
+            callable(fn)
+            and getattr(fn, DEFINITIONS_ATTRIBUTE, None)
+            and getattr(fn, "__module__", None) == module.__name__
+        ):
             found += [
-                Found(worker_id, str(path), export, _placed(definition, queue)) for definition in definitions_in(fn)
+                DiscoveredHandler(worker_id, str(path), export, _placed(definition, queue))
+                for definition in read_definitions(fn)
             ]
     handle = getattr(module, "handle", None)
-    if callable(handle) and not getattr(handle, MARK, None):
+    if callable(handle) and not getattr(handle, DEFINITIONS_ATTRIBUTE, None):
         config = getattr(module, "config", None) or {}
-        definition = read_module(handle, getattr(module, "queue", None), config, kebab(path.stem), str(path))
-        found.append(Found(worker_id, str(path), "handle", _placed(definition, queue)))
+        definition = read_module(handle, getattr(module, "queue", None), config, to_kebab_case(path.stem), str(path))
+        found.append(DiscoveredHandler(worker_id, str(path), "handle", _placed(definition, queue)))
     elif hasattr(module, "config") and not found:
         raise DefinitionError("there is a config but no function named 'handle'", where=str(path))
     return found
@@ -131,11 +138,11 @@ def _placed(definition: Definition, queue: str) -> Definition:
 def default_queue(path: Path, root: Path, queue_names: QueueNames) -> str:
     """The queue of a file that names none: after the file, or after the folder it lies in."""
     if queue_names == "directory" and path.parent != root:
-        return kebab(path.parent.name)
-    return kebab(path.stem)
+        return to_kebab_case(path.parent.name)
+    return to_kebab_case(path.stem)
 
 
-def kebab(name: str) -> str:
+def to_kebab_case(name: str) -> str:
     """`sendEmail`, `send_email` and `Send Email` become `send-email`."""
     words = re.sub(r"([a-z0-9])([A-Z])", r"\1-\2", name)
     return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-").lower() or "default"
@@ -179,20 +186,22 @@ def _line(path: Path, problem: BaseException) -> int:
     return line
 
 
-def _import_problem(path: Path, problem: BaseException) -> Problem:
+def _import_problem(path: Path, problem: BaseException) -> LoadProblem:
     line = _line(path, problem)
     text = f"{type(problem).__name__}: {problem.msg if isinstance(problem, SyntaxError) else problem}"
-    return Problem("import_failed", f"the file does not import: {text}; the other files are loaded", str(path), line)
+    return LoadProblem(
+        "import_failed", f"the file does not import: {text}; the other files are loaded", str(path), line
+    )
 
 
-def from_functions(functions: list[Any]) -> list[Found]:
+def read_functions(functions: list[Any]) -> list[DiscoveredHandler]:
     """The definitions of decorated functions given by hand, without a directory."""
-    found: list[Found] = []
+    found: list[DiscoveredHandler] = []
     for fn in functions:
-        definitions = definitions_in(fn)
+        definitions = read_definitions(fn)
         if not definitions:
             name = getattr(fn, "__name__", repr(fn))
             raise DefinitionError(f"{name} is not marked with @flow, @step or @job, so it cannot be a handler")
         file = inspect.getsourcefile(fn) or ""
-        found += [Found(fn.__name__, file, fn.__name__, definition) for definition in definitions]
+        found += [DiscoveredHandler(fn.__name__, file, fn.__name__, definition) for definition in definitions]
     return found

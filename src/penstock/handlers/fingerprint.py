@@ -13,7 +13,7 @@ from ..core.ids import digest
 MAX_FUNCTIONS = 200
 
 
-def fingerprint(fn: Callable[..., Any]) -> str:
+def compute_fingerprint(fn: Callable[..., Any]) -> str:
     """A hash of a function's code and of what it calls of the same project; empty if it has no code to look at."""
     first = inspect.unwrap(fn)
     if not isinstance(first, FunctionType):

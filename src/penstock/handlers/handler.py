@@ -22,10 +22,10 @@ from ..core.schemas import Validator, make_validator, needs_validation
 from ..durable.declared_waits import Await, read_await
 from ..ports.runner import HandlerRef
 from ..ports.unit import KeepJobs, RateLimit
-from .fingerprint import fingerprint
+from .fingerprint import compute_fingerprint
 from .options import (
     IdempotencyKey,
-    RateKey,
+    RateKeyOption,
     read_flag,
     read_idempotency_key,
     read_keep,
@@ -39,7 +39,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..schedules.declared import DeclaredSchedule
 
-MARK = "__penstock__"
+DEFINITIONS_ATTRIBUTE = "__penstock__"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Handler:
     concurrency: int | None = None
     max_active: int | None = None
     rate: RateLimit | None = None
-    rate_key: RateKey | None = None
+    rate_key: RateKeyOption | None = None
     dead_letters: bool = True
     dead_letter_queue: str | None = None
     keep_completed: KeepJobs | None = None
@@ -93,41 +93,41 @@ class Handler:
         object.__setattr__(self, "input_schema", schema)
 
     is_async: bool = field(init=False, default=False)
-    wants_ctx: bool = field(init=False, default=True)
+    takes_ctx: bool = field(init=False, default=True)
     _passes: tuple[bool, bool] = field(init=False, default=(True, True), repr=False)
     _checks: tuple[Validator | None, Validator | None] = field(init=False, default=(None, None), repr=False)
 
     @cached_property
     def code(self) -> str:
         """Which code it is: the same in every process, another after a change."""
-        return fingerprint(self.fn)
+        return compute_fingerprint(self.fn)
 
     @cached_property
     def ref(self) -> HandlerRef:
         """Return what another process needs to find the function."""
         name = getattr(self.fn, "__qualname__", None)
         is_importable = bool(self.file) and name is not None and "<" not in name
-        return HandlerRef(self.name, self.home, self.file, name if is_importable else None, self.is_async)
+        return HandlerRef(self.name, self.queue_name, self.file, name if is_importable else None, self.is_async)
 
     @property
     def where(self) -> str:
         return f"{self.file}:{self.line}" if self.file else getattr(self.fn, "__qualname__", self.name)
 
     @property
-    def home(self) -> str:
+    def queue_name(self) -> str:
         """The queue it is claimed from."""
         return self.queue or "default"
 
     @property
     def dlq(self) -> str:
-        return self.dead_letter_queue or f"{self.home}-dlq"
+        return self.dead_letter_queue or f"{self.queue_name}-dlq"
 
     def check_input(self, value: Any) -> Any:
         check = self._checks[0]
         return value if check is None else check(value)
 
     @property
-    def checks_output(self) -> bool:
+    def has_output_schema(self) -> bool:
         return self._checks[1] is not None
 
     def check_output(self, value: Any) -> Any:
@@ -138,18 +138,18 @@ class Handler:
 
     def call(self, value: Any, ctx: Context | SyncContext | None) -> Any:
         """Calls the function with what its signature asks for."""
-        wants_input, wants_ctx = self._passes
+        wants_input, takes_ctx = self._passes
         if wants_input:
-            return self.fn(value, ctx) if wants_ctx else self.fn(value)
-        return self.fn(ctx) if wants_ctx else self.fn()
+            return self.fn(value, ctx) if takes_ctx else self.fn(value)
+        return self.fn(ctx) if takes_ctx else self.fn()
 
-    def key_of(self, payload: Any, owner: str | None = None) -> str | None:
+    def make_key(self, payload: Any, owner: str | None = None) -> str | None:
         """The idempotency key the definition asks for, if any; `owner` is the flow, else the queue it is unique in."""
         if self.idempotency_key is None:
             return None
         if self.idempotency_key == "auto":
             # The order of an object's keys says nothing: the same input has the same key.
-            content = msgspec.json.encode([owner or self.home, self.name, to_plain(payload)], order="sorted")
+            content = msgspec.json.encode([owner or self.queue_name, self.name, to_plain(payload)], order="sorted")
             return f"{self.name}-{digest(content)}"
         try:
             return self.idempotency_key(payload)
@@ -159,7 +159,7 @@ class Handler:
                 f"{type(problem).__name__}: {problem}"
             ) from problem
 
-    def rate_key_of(self, payload: Any) -> str | None:
+    def make_rate_key(self, payload: Any) -> str | None:
         """Whose budget a job draws on: a dotted path into the payload, or a function of it."""
         if self.rate_key is None:
             return None
@@ -181,13 +181,13 @@ def _shape(fn: Callable[..., Any], parameters: list[inspect.Parameter], where: s
         hints = typing.get_type_hints(fn)
     except Exception:  # a name only known to a type checker
         hints = {}
-    wants_input = wants_ctx = False
+    wants_input = takes_ctx = False
     annotation: Any = None
     for parameter in parameters:
         hint = hints.get(parameter.name)
         if parameter.name in ("ctx", "context") or hint in (Context, SyncContext):
-            wants_ctx = True
-        elif not wants_input and not wants_ctx:
+            takes_ctx = True
+        elif not wants_input and not takes_ctx:
             wants_input = True
             annotation = hint if needs_validation(hint) else None
         elif parameter.default is inspect.Parameter.empty:
@@ -196,7 +196,7 @@ def _shape(fn: Callable[..., Any], parameters: list[inspect.Parameter], where: s
                 "write (input, ctx), (input), (ctx) or ()",
                 where=where,
             )
-    return annotation, (wants_input, wants_ctx)
+    return annotation, (wants_input, takes_ctx)
 
 
 def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str, Any]) -> Handler:
@@ -205,7 +205,7 @@ def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str,
     file, line = (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
     where = f"{file}:{line}"
     try:
-        retry = RetryPolicy.of(options.get("retry"))
+        retry = RetryPolicy.parse(options.get("retry"))
         return Handler(
             name=_name_of(fn) if name is None else name,
             fn=fn,

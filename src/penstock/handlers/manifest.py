@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.schemas import json_schema_of
+from ..core.schemas import to_json_schema
 from .decorators import FlowDefinition, StepDefinition
-from .discovery import Found
+from .discovery import DiscoveredHandler
 from .registry import Registry
 from .subscriptions import Subscription
 
@@ -21,12 +21,12 @@ def describe(registry: Registry, *, version: int, compiled_at: str, store: str, 
         entry = flow.definition.entry
         steps: dict[str, Any] = {}
         for step_name, step in flow.steps.items():
-            place = {"queue": step.handler.home, "workerId": worker_of.get(id(step.handler), "")}
+            place = {"queue": step.handler.queue_name, "workerId": worker_of.get(id(step.handler), "")}
             if step is not entry:
                 steps[step_name] = {**place, "triggers": list(step.kinds), "mode": step.mode, **_await(step)}
             for kind in step.kinds:
                 index.setdefault(kind, []).append({"flowId": name, "step": step_name, **place})
-        main = {"step": entry.name, "queue": entry.handler.home, "workerId": worker_of.get(id(entry.handler), "")}
+        main = {"step": entry.name, "queue": entry.handler.queue_name, "workerId": worker_of.get(id(entry.handler), "")}
         flows[name] = {"main": {**main, **_await(entry)}, "steps": steps}
         if flow.definition.start_on:
             flows[name]["startOn"] = [_subscription(on) for on in flow.definition.start_on]
@@ -68,7 +68,7 @@ def _worker_ids(registry: Registry) -> dict[int, str]:
     return out
 
 
-def _worker(item: Found) -> dict[str, Any]:
+def _worker(item: DiscoveredHandler) -> dict[str, Any]:
     definition = item.definition
     step = definition.entry if isinstance(definition, FlowDefinition) else definition
     out: dict[str, Any] = {
@@ -76,10 +76,10 @@ def _worker(item: Found) -> dict[str, Any]:
         "kind": "py",
         "filePath": item.file,
         "exportName": item.export,
-        "queue": step.handler.home,
+        "queue": step.handler.queue_name,
     }
     if step.handler.input_schema is not None:
-        out["inputSchema"] = json_schema_of(step.handler.input_schema)
+        out["inputSchema"] = to_json_schema(step.handler.input_schema)
     if isinstance(step, StepDefinition):
         flow: dict[str, Any] = {
             "id": step.flow,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..core.durations import from_ms
+from ..core.durations import ms_to_duration
 from ..core.errors import DefinitionError
 from ..core.near_match import check_keys
 from ..durable.declared_waits import Await, read_await
@@ -13,7 +13,7 @@ from ..schedules.declared import ScheduleConfig, read_schedule
 from .decorators import FlowDefinition, StepDefinition, _compensation, _mode, scheduled_step
 from .handler import JobDefinition, make_handler
 from .options import read_kinds, read_removal
-from .subscriptions import read_start_on, read_subscription, several
+from .subscriptions import check_subscription_list, read_start_on, read_subscription
 
 _CONFIG = {
     "queue",
@@ -113,7 +113,10 @@ def _step(handler: Any, shape: Mapping[str, Any], config: Mapping[str, Any], fil
         read_subscription({"kind": kind}, file)
         for kind in read_kinds("triggers", shape.get("triggers", config.get("triggers")), file) or ()
     ]
-    for item in (*several(shape.get("subscriptions"), file), *several(config.get("subscriptions"), file)):
+    for item in (
+        *check_subscription_list(shape.get("subscriptions"), file),
+        *check_subscription_list(config.get("subscriptions"), file),
+    ):
         listens.append(read_subscription(item, file))
     emits = read_kinds("emits", shape.get("emits", config.get("emits")), file)
     mode = _mode(shape.get("mode", config.get("mode", "once")), file)
@@ -131,7 +134,7 @@ def _options(config: Mapping[str, Any], queue: str | None, file: str) -> dict[st
     return {
         "queue": queue or config.get("queue"),
         "retry": config.get("retryPolicy"),
-        "timeout": from_ms(timeout_ms) if timeout_ms is not None else config.get("timeout"),
+        "timeout": ms_to_duration(timeout_ms) if timeout_ms is not None else config.get("timeout"),
         "priority": config.get("priority"),
         "concurrency": config.get("concurrency"),
         "max_active": config.get("maxActive"),

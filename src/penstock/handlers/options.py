@@ -11,15 +11,15 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ..core.durations import LONGEST, LONGEST_MS, to_ms
+from ..core.durations import MAX_DURATION_MS, MAX_DURATION_TEXT, to_ms
 from ..core.errors import BadArgument, BadDuration, DefinitionError
 from ..core.near_match import check_keys
 from ..core.retry import RetryPolicy
 from ..ports.unit import KeepJobs, PublishedOptions, RateLimit
 
 IdempotencyKey = Literal["auto"] | Callable[[Any], str]
-Rate = RateLimit | str | Mapping[str, Any]
-RateKey = str | Callable[[Any], str]
+RateOption = RateLimit | str | Mapping[str, Any]
+RateKeyOption = str | Callable[[Any], str]
 
 
 def read_span(name: str, value: Any) -> int | None:
@@ -61,7 +61,7 @@ def read_idempotency_key(value: Any) -> IdempotencyKey | None:
     )
 
 
-def read_rate_key(value: Any) -> RateKey | None:
+def read_rate_key(value: Any) -> RateKeyOption | None:
     if value is None or isinstance(value, str) or (callable(value) and not inspect.iscoroutinefunction(value)):
         return value  # type: ignore[no-any-return]
     shown = "an async function" if callable(value) else repr(value)
@@ -98,8 +98,10 @@ def read_limit(limit: Any, key: Any) -> RateLimit | None:
             raise DefinitionError(f"rate_limit={limit!r}: {number!r} is not a whole number")
     if rate.max < 1 or rate.duration_ms < 1:
         raise DefinitionError(f"rate_limit={limit!r}: nothing could ever begin; give at least 1, and a span of time")
-    if rate.duration_ms > LONGEST_MS:
-        raise DefinitionError(f"rate_limit={limit!r}: the span is too long: the longest duration is {LONGEST}")
+    if rate.duration_ms > MAX_DURATION_MS:
+        raise DefinitionError(
+            f"rate_limit={limit!r}: the span is too long: the maximum duration is {MAX_DURATION_TEXT}"
+        )
     if rate.per_key and key is None:
         raise DefinitionError("rate_limit is per key, but there is no rate_key: give the key's path in the payload")
     return msgspec.structs.replace(rate, per_key=key is not None)
@@ -133,7 +135,7 @@ def _is_positive(value: Any) -> bool:
 D = TypeVar("D", bound=Callable[..., Any])
 
 
-def names_options(decorator: D) -> D:
+def check_options(decorator: D) -> D:
     """The same decorator, whose DefinitionError has the line it stands at where Python would raise a TypeError."""
     parameters = inspect.signature(decorator).parameters.values()
     known = {parameter.name for parameter in parameters}
@@ -204,7 +206,9 @@ def _count(count: Any, name: str, value: Any) -> int:
     return count
 
 
-def terms(retry: RetryPolicy, keep_completed: KeepJobs | None, keep_failed: KeepJobs | None) -> PublishedOptions:
+def build_published_options(
+    retry: RetryPolicy, keep_completed: KeepJobs | None, keep_failed: KeepJobs | None
+) -> PublishedOptions:
     """What other programs are told of a job."""
     backoff = retry.backoff
     return PublishedOptions(retry.attempts, backoff.type, backoff.delay_ms, backoff.jitter, keep_completed, keep_failed)

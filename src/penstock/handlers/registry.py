@@ -13,7 +13,7 @@ from ..core.near_match import near_matches
 from ..core.schemas import Validator, make_validator
 from ..schedules.spec import ScheduleSpec, Target
 from .decorators import FlowDefinition, StepDefinition
-from .discovery import Found, Problem
+from .discovery import DiscoveredHandler, LoadProblem
 from .handler import Handler, JobDefinition
 from .trigger_table import TableStep, TriggerTable
 
@@ -25,7 +25,7 @@ class Flow:
     definition: FlowDefinition
     table: TriggerTable
     steps: Mapping[str, StepDefinition]
-    event_checks: Mapping[str, Validator]
+    event_validators: Mapping[str, Validator]
 
     @property
     def name(self) -> str:
@@ -38,8 +38,8 @@ class Registry:
 
     flows: Mapping[str, Flow] = field(default_factory=dict)
     jobs: Mapping[tuple[str, str], JobDefinition] = field(default_factory=dict)
-    found: tuple[Found, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    found: tuple[DiscoveredHandler, ...] = ()
+    problems: tuple[LoadProblem, ...] = ()
     schedules: Mapping[str, tuple[ScheduleSpec, Target]] = field(default_factory=dict)
 
     def flow(self, name: str) -> Flow:
@@ -64,7 +64,7 @@ class Registry:
         return [*steps.values(), *jobs.values()]
 
     def queues(self) -> list[str]:
-        return sorted({handler.home for handler in self.handlers()})
+        return sorted({handler.queue_name for handler in self.handlers()})
 
     def _hint(self) -> str:
         found = len(self.problems)
@@ -79,7 +79,7 @@ def _nearest(name: str, known: Iterable[str], what: str) -> str:
     return f"known {what} are {', '.join(names)}" if names else f"no {what} are defined"
 
 
-def build(found: list[Found], problems: list[Problem]) -> Registry:
+def build_registry(found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
     """Checks definitions against each other. What is wrong is left out and reported; the rest works."""
     problems = list(problems)
     flows, steps, jobs = _sorted(found, problems)
@@ -98,13 +98,13 @@ def build(found: list[Found], problems: list[Problem]) -> Registry:
 
 
 def _schedules(
-    flows: Mapping[str, Flow], jobs: Mapping[tuple[str, str], JobDefinition], problems: list[Problem]
+    flows: Mapping[str, Flow], jobs: Mapping[tuple[str, str], JobDefinition], problems: list[LoadProblem]
 ) -> dict[str, tuple[ScheduleSpec, Target]]:
     """The schedules the definitions ask for, each called like what it starts unless it has an id."""
     starts = [flow.definition for flow in flows.values()]
     asked = [(flow.schedule, flow.entry.handler, Target(flow=flow.name)) for flow in starts]
     for job in jobs.values():
-        target = Target(queue=job.handler.home, name=None if job.any_name else job.handler.name)
+        target = Target(queue=job.handler.queue_name, name=None if job.any_name else job.handler.name)
         asked.append((job.schedule, job.handler, target))
     found: dict[str, tuple[ScheduleSpec, Target]] = {}
     owners: dict[str, Handler] = {}
@@ -114,14 +114,14 @@ def _schedules(
         id = declared.id or target.flow or handler.name
         if owners.setdefault(id, handler) is not handler:
             message = f"schedule {id!r} is defined twice, the first at {owners[id].where}: give one an id of its own"
-            problems.append(Problem("duplicate_schedule", message, handler.file, handler.line))
+            problems.append(LoadProblem("duplicate_schedule", message, handler.file, handler.line))
             continue
         found[id] = (declared.spec, replace(target, input=declared.input, priority=declared.priority))
     return found
 
 
 def _sorted(
-    found: list[Found], problems: list[Problem]
+    found: list[DiscoveredHandler], problems: list[LoadProblem]
 ) -> tuple[dict[str, FlowDefinition], list[StepDefinition], dict[tuple[str, str], JobDefinition]]:
     flows: dict[str, FlowDefinition] = {}
     steps: list[StepDefinition] = []
@@ -135,14 +135,14 @@ def _sorted(
             case StepDefinition() as definition:
                 steps.append(definition)
             case JobDefinition() as definition:
-                key = (definition.handler.home, "*" if definition.any_name else definition.handler.name)
+                key = (definition.handler.queue_name, "*" if definition.any_name else definition.handler.name)
                 other = jobs.setdefault(key, definition)
                 if other is not definition:
                     problems.append(_twice("job", "/".join(key), definition.handler, other.handler))
     return flows, steps, jobs
 
 
-def _assemble(definition: FlowDefinition, steps: list[StepDefinition], problems: list[Problem]) -> Flow:
+def _assemble(definition: FlowDefinition, steps: list[StepDefinition], problems: list[LoadProblem]) -> Flow:
     members = _members(definition, steps, problems)
     _drop_unmet_joins(definition, members, problems)
     _check_named_steps(definition, members)
@@ -155,12 +155,18 @@ def _assemble(definition: FlowDefinition, steps: list[StepDefinition], problems:
 def _table_step(step: StepDefinition) -> TableStep:
     handler = step.handler
     return TableStep(
-        handler.home, step.kinds, step.mode, handler.priority, handler.delay_ms, step.compensation, step.compensate_on
+        handler.queue_name,
+        step.kinds,
+        step.mode,
+        handler.priority,
+        handler.delay_ms,
+        step.compensation,
+        step.compensate_on,
     )
 
 
 def _members(
-    definition: FlowDefinition, steps: list[StepDefinition], problems: list[Problem]
+    definition: FlowDefinition, steps: list[StepDefinition], problems: list[LoadProblem]
 ) -> dict[str, StepDefinition]:
     """The entry, the steps that name this flow, and those reachable from them through emits and subscriptions."""
     members = {definition.entry.name: definition.entry}
@@ -184,7 +190,9 @@ def _members(
     return members
 
 
-def _drop_unmet_joins(definition: FlowDefinition, members: dict[str, StepDefinition], problems: list[Problem]) -> None:
+def _drop_unmet_joins(
+    definition: FlowDefinition, members: dict[str, StepDefinition], problems: list[LoadProblem]
+) -> None:
     if any(step.emits is None for step in members.values()):
         return  # a step that declares no emits may emit anything
     emitted = {*definition.accepts}.union(*(step.emits or () for step in members.values()))
@@ -196,7 +204,7 @@ def _drop_unmet_joins(definition: FlowDefinition, members: dict[str, StepDefinit
                 f"emits {', '.join(missing)}: add it to the emits of a step, or to accepts=[…] of the flow if it comes "
                 "from outside"
             )
-            problems.append(Problem("unmet_join", message, step.handler.file, step.handler.line))
+            problems.append(LoadProblem("unmet_join", message, step.handler.file, step.handler.line))
             del members[name]
 
 
@@ -212,7 +220,7 @@ def _check_named_steps(definition: FlowDefinition, members: dict[str, StepDefini
                 )
 
 
-def _check_strays(steps: list[StepDefinition], flows: Mapping[str, Flow], problems: list[Problem]) -> None:
+def _check_strays(steps: list[StepDefinition], flows: Mapping[str, Flow], problems: list[LoadProblem]) -> None:
     used = {id(step) for flow in flows.values() for step in flow.steps.values()}
     known = {(p.file, p.line) for p in problems}
     for step in steps:
@@ -222,37 +230,39 @@ def _check_strays(steps: list[StepDefinition], flows: Mapping[str, Flow], proble
         if step.flow is not None and step.flow not in flows:
             near = _nearest(step.flow, flows, "flows")
             message = f"step {step.name!r} belongs to flow {step.flow!r}, which has no first step: {near}"
-            problems.append(Problem("unknown_flow", message, handler.file, handler.line))
+            problems.append(LoadProblem("unknown_flow", message, handler.file, handler.line))
         else:
             kinds = ", ".join(step.kinds) or "nothing"
             message = (
                 f"step {step.name!r} listens to {kinds}, which no flow emits: it will never start; declare it in emits"
             )
-            problems.append(Problem("unreachable_step", message, handler.file, handler.line))
+            problems.append(LoadProblem("unreachable_step", message, handler.file, handler.line))
 
 
 def _all_handlers(flows: Mapping[str, Flow]) -> list[Handler]:
     return [step.handler for flow in flows.values() for step in flow.steps.values()]
 
 
-def _check_limits(handlers: list[Handler], problems: list[Problem]) -> None:
+def _check_limits(handlers: list[Handler], problems: list[LoadProblem]) -> None:
     """A rate limit belongs to a queue: two handlers of one queue cannot disagree about it."""
     seen: dict[str, Handler] = {}
     for handler in handlers:
         if handler.rate is None:
             continue
-        first = seen.setdefault(handler.home, handler)
+        first = seen.setdefault(handler.queue_name, handler)
         if first.rate != handler.rate:
-            message = f"queue {handler.home!r} is given two different rate limits ({first.where} gives another one)"
-            problems.append(Problem("rate_conflict", message, handler.file, handler.line))
+            message = (
+                f"queue {handler.queue_name!r} is given two different rate limits ({first.where} gives another one)"
+            )
+            problems.append(LoadProblem("rate_conflict", message, handler.file, handler.line))
 
 
-def _twice(what: str, name: str, one: Handler, other: Handler) -> Problem:
+def _twice(what: str, name: str, one: Handler, other: Handler) -> LoadProblem:
     code = "duplicate_step" if what.startswith("step") else f"duplicate_{what.split()[0]}"
     message = f"{what} {name!r} is defined twice, the first at {other.where}: rename one; the first is used"
-    return Problem(code, message, one.file, one.line)
+    return LoadProblem(code, message, one.file, one.line)
 
 
-def _problem(problem: PenstockError, handler: Handler) -> Problem:
+def _problem(problem: PenstockError, handler: Handler) -> LoadProblem:
     code = problem.kind if isinstance(problem, DefinitionError) else problem.code
-    return Problem(code, str(problem), handler.file, handler.line)
+    return LoadProblem(code, str(problem), handler.file, handler.line)

@@ -10,11 +10,13 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from types import ModuleType
 
-from .discovery import Found, Problem, QueueNames, discover
+from .discovery import DiscoveredHandler, LoadProblem, QueueNames, discover
 from .registry import Registry
 
 
-def rediscover(directory: str | Path, queue_names: QueueNames, before: Registry) -> tuple[list[Found], list[Problem]]:
+def rediscover(
+    directory: str | Path, queue_names: QueueNames, before: Registry
+) -> tuple[list[DiscoveredHandler], list[LoadProblem]]:
     """Everything defined under a directory now; of a file that cannot be loaded, what it defined before.
 
     All files are imported anew, for one that did not change may import one that did, in the folder or beside it. Code
@@ -32,7 +34,7 @@ def rediscover(directory: str | Path, queue_names: QueueNames, before: Registry)
     return sorted([*found, *kept], key=lambda item: item.file), problems
 
 
-def beside(root: Path) -> dict[str, Path]:
+def find_shared_modules(root: Path) -> dict[str, Path]:
     """The modules of the project that worker files can import and that lie outside of their folder, by name."""
     found = {name: path for name, path in _project(root.parent).items() if not path.is_relative_to(root)}
     return {name: path for name, path in found.items() if name != "__main__"}
@@ -40,7 +42,7 @@ def beside(root: Path) -> dict[str, Path]:
 
 def _forget(root: Path) -> dict[str, ModuleType]:
     """Takes the modules of a folder, and those beside it, out of Python's table, and what was compiled of them."""
-    shared = beside(root)
+    shared = find_shared_modules(root)
     for path in (*root.rglob("*.py"), *shared.values()):
         # Compiled code is told apart by whole seconds: an edit within the second would not be seen.
         Path(cache_from_source(str(path))).unlink(missing_ok=True)

@@ -37,7 +37,7 @@ class Subscription:
                 raise DefinitionError(f"the {name} of {self.kind!r} is {given!r}: give a function of the event{way}")
 
 
-def listed(on: Any, when: Any, map: Any, where: str) -> list[Mapping[str, Any]]:
+def expand_on(on: Any, when: Any, map: Any, where: str) -> list[Mapping[str, Any]]:
     """The kinds of `on`, each with the `when` and `map` that go with them."""
     kinds = read_kinds("on", on, where) or ()
     for name, value in (("when", when), ("map", map)):
@@ -48,7 +48,7 @@ def listed(on: Any, when: Any, map: Any, where: str) -> list[Mapping[str, Any]]:
     return [{"kind": kind, "when": when, "map": map} for kind in kinds]
 
 
-def several(subscriptions: Any, where: str) -> Sequence[Any]:
+def check_subscription_list(subscriptions: Any, where: str) -> Sequence[Any]:
     """Subscriptions are a list, if there are any."""
     if subscriptions is None or isinstance(subscriptions, list | tuple):
         return subscriptions or ()

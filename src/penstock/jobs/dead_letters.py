@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..core.clock import iso
+from ..core.clock import to_iso
 from ..core.ids import dead_letter_id
 from ..core.payload import unpack
 from ..ports.unit import NewJob
@@ -41,7 +41,7 @@ def build_dead_letter(work: Work, error: ErrorInfo, now: int) -> NewJob:
         unpack(claim.payload),
         claim.queue,
         {"message": error.error, "name": error.name, "code": error.code, "stack": error.stack},
-        iso(now),
+        to_iso(now),
         claim.failures + 1,
         work.run_id,
         work.flow,

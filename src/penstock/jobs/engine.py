@@ -9,10 +9,10 @@ import msgspec
 
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..core.clock import iso
+from ..core.clock import to_iso
 from ..core.errors import ChildFailed, UnknownQueue
 from ..core.event_bodies import EventBodies
-from ..core.events import Body
+from ..core.events import EventBody
 from ..core.retry import Backoff, RetryPolicy
 from ..durable.journal import PendingWrites
 from ..handlers.handler import Handler
@@ -124,9 +124,9 @@ def new_job(
     """A plain job, with the events that adding it and claiming it will append."""
     stream, corr = bodies.queue(queue), options.correlation_id
     meta: dict[str, Any] = {"name": name}
-    active = bodies.encode(Body("job.active", id, correlation_id=corr, meta=meta))
-    shown = {**meta, "due": iso(due)} if due else meta
-    added = bodies.encode(Body("job.added", id, correlation_id=corr, data=msgspec.Raw(payload), meta=shown))
+    active = bodies.encode(EventBody("job.active", id, correlation_id=corr, meta=meta))
+    shown = {**meta, "due": to_iso(due)} if due else meta
+    added = bodies.encode(EventBody("job.added", id, correlation_id=corr, data=msgspec.Raw(payload), meta=shown))
     return NewJob(
         id,
         queue,
@@ -182,7 +182,7 @@ class JobWork:
         now = self._clock.now_ms()
         error = msgspec.to_builtins(failure.error)
         due = None if failure.retry_in_ms is None else now + failure.retry_in_ms
-        data = {**error, "willRetry": due is not None, **({"nextRetryAt": iso(due)} if due is not None else {})}
+        data = {**error, "willRetry": due is not None, **({"nextRetryAt": to_iso(due)} if due is not None else {})}
         meta = {"maxAttempts": self.handler.retry.attempts, **self._duration(failure.output)}
         events = [self._event("schema.error", pack_record(failure.schema_error))] if failure.schema_error else []
         events.append(self._event("job.failed", pack_record(data), meta))
@@ -194,7 +194,7 @@ class JobWork:
 
     def on_rate_limit(self, hit: RateLimitHit) -> CommitRequest:
         until = self._clock.now_ms() + hit.hold_ms
-        said = pack_record({"reason": hit.reason, "until": iso(until)})
+        said = pack_record({"reason": hit.reason, "until": to_iso(until)})
         events = [self._event("job.returned", said, self._duration(hit.output))]
         return self._request(hit.output, Released(hold_until=until), events, writes=hit.writes)
 
@@ -219,7 +219,7 @@ class JobWork:
         return NewEvent(
             self.stream,
             self.bodies.encode(
-                Body(kind, self.subject, correlation_id=self._options.correlation_id, data=raw, meta=about)
+                EventBody(kind, self.subject, correlation_id=self._options.correlation_id, data=raw, meta=about)
             ),
         )
 

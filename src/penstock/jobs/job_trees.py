@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..core.durations import Duration, from_ms, to_ms
+from ..core.durations import Duration, ms_to_duration, to_ms
 from ..core.errors import BadArgument, DefinitionError
 from ..core.near_match import check_keys
-from ..core.retry import Retries
+from ..core.retry import RetryOption
 from ..ports.unit import OnFailure
 
 OnFailureWord = Literal["fail", "continue", "ignore", "remove", "wait"]
@@ -47,7 +47,7 @@ class Node:
     id: str | None = None
     delay: Duration | None = None
     priority: int | None = None
-    retry: Retries | None = None
+    retry: RetryOption | None = None
 
     def __post_init__(self) -> None:
         words = [one.value for one in OnFailure]
@@ -120,7 +120,7 @@ def _read_mapping(given: Mapping[str, Any], where: str) -> Node:
         name=given.get("name"),
         id=opts.get("jobId"),
         # BullMQ counts milliseconds.
-        delay=(from_ms(delay) if isinstance(delay, int | float) else to_ms(delay) / 1000) if delay else None,
+        delay=(ms_to_duration(delay) if isinstance(delay, int | float) else to_ms(delay) / 1000) if delay else None,
         priority=opts.get("priority"),
         retry=_retry(opts),
     )
@@ -133,7 +133,7 @@ def _on_failure(opts: Mapping[str, Any], where: str) -> OnFailure:
     return FLAGS[chosen[0]] if chosen else OnFailure.WAIT
 
 
-def _retry(opts: Mapping[str, Any]) -> Retries | None:
+def _retry(opts: Mapping[str, Any]) -> RetryOption | None:
     attempts, backoff = opts.get("attempts"), opts.get("backoff")
     if attempts is None:
         return None

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from ..core.clock import LATEST_MS, datetime_ms, iso
+from ..core.clock import MAX_TIME_MS, datetime_to_ms, to_iso
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, ConfigError
 from ..ports.store import ScheduleRow
@@ -103,7 +103,7 @@ def make_spec(
     _check_word("catch_up", catch_up, ("one", "all", "none"))
     at_ms, start_ms, end_ms = _moment(at, "at"), _moment(start, "start"), _moment(end, "end")
     if start_ms is not None and end_ms is not None and end_ms < start_ms:
-        raise BadSchedule(f"end={iso(end_ms)} is before start={iso(start_ms)}: nothing could ever fire")
+        raise BadSchedule(f"end={to_iso(end_ms)} is before start={to_iso(start_ms)}: nothing could ever fire")
     zone = _zone(tz)
     if cron is not None:
         _check_cron(cron, zone)
@@ -122,7 +122,7 @@ def _moment(moment: datetime | None, name: str) -> int | None:
         raise BadSchedule(
             f"{name}={moment!r} has no time zone: write datetime(…, tzinfo=UTC), or tzinfo=ZoneInfo('Europe/Berlin')"
         )
-    return datetime_ms(moment)
+    return datetime_to_ms(moment)
 
 
 def _zone(tz: str) -> ZoneInfo:
@@ -149,7 +149,7 @@ def next_slot(spec: ScheduleSpec, after_ms: int) -> int | None:
     if spec.start_ms is not None:
         after_ms = max(after_ms, spec.start_ms - 1)
     slot = _raw_slot(spec, after_ms)
-    end = LATEST_MS if spec.end_ms is None else spec.end_ms
+    end = MAX_TIME_MS if spec.end_ms is None else spec.end_ms
     return None if slot is None or slot > end else slot
 
 

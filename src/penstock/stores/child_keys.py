@@ -1,10 +1,10 @@
-"""What stores say of children alike: their keys, and why one failed."""
+"""The keys of children and the errors of failed ones, the same on every store."""
 
 from __future__ import annotations
 
 import msgspec
 
-# Handlers find the values of children under the keys that BullMQ gives them, whatever the store.
+# Handlers read the values of children under the keys that BullMQ uses, on every store.
 PREFIX = "bull"
 
 
@@ -13,17 +13,18 @@ class _Error(msgspec.Struct):
     message: str = ""
 
 
-_error = msgspec.json.Decoder(_Error).decode
+_decode_error = msgspec.json.Decoder(_Error).decode
 
 
 def child_key(queue: str, id: str) -> str:
+    """Return the key of a child."""
     return f"{PREFIX}:{queue}:{id}"
 
 
-def reason(error: bytes) -> str:
-    """The message of an error as the engine records it; of anything else its text."""
+def error_text(error: bytes) -> str:
+    """Return the message of an error that the engine recorded, and the text of any other value."""
     try:
-        found = _error(error)
+        found = _decode_error(error)
     except msgspec.MsgspecError:
         return error.decode(errors="replace")
     return found.error or found.message or error.decode(errors="replace")

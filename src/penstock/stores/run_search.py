@@ -1,4 +1,4 @@
-"""Finding runs by what their first event says, page by page, so that no read is a long one."""
+"""Find runs by the content of their first event, page by page, so that no read takes long."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ..core.json_match import contains
 from ..core.payload import unpack
 from ..ports.store import RunRow
 
-PAGE = 200
-Begun = tuple[RunRow, bytes | None]
-"""A run and the body of its first event, if that is still there."""
+PAGE_RUNS = 200
+RunStart = tuple[RunRow, bytes | None]
+"""A run and the body of its first event, None if that was trimmed."""
 
 
 async def search(
-    page: Callable[[str | None, int], Awaitable[list[Begun]]], begun: Any, before: str | None, limit: int
+    page: Callable[[str | None, int], Awaitable[list[RunStart]]], start: Any, before: str | None, limit: int
 ) -> list[RunRow]:
-    """Up to `limit` runs whose first event contains `begun`; `page` gives candidates that come after a run."""
+    """Return up to `limit` runs whose first event contains `start`. `page` returns candidates after a run."""
     found: list[RunRow] = []
     while len(found) < limit:
-        candidates = await page(before, PAGE)
-        found += [row for row, body in candidates if body is not None and contains(unpack(body), begun)]
-        if len(candidates) < PAGE:
+        candidates = await page(before, PAGE_RUNS)
+        found += [row for row, body in candidates if body is not None and contains(unpack(body), start)]
+        if len(candidates) < PAGE_RUNS:
             break
         before = candidates[-1][0].id
     return found[:limit]

@@ -1,4 +1,4 @@
-"""SQL lives in .sql files: a file of statements, each under a line `-- name: word`."""
+"""Load SQL statements from .sql files, in which each has a line `-- name: word` above it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import resources
 
 
 class Queries:
-    """The statements of one .sql file, as attributes by name."""
+    """The statements of one .sql file, as attributes."""
 
     def __init__(self, package: str, file: str) -> None:
         statements: dict[str, str] = {}
@@ -17,8 +17,8 @@ class Queries:
                 statements[name] = ""
             elif name and not line.startswith("--"):
                 statements[name] += line.rstrip() + "\n"
-        # Plain attributes: these are read for every statement of every commit.
+        # Plain attributes, because every commit reads some for each of its statements.
         self.__dict__.update({key: text.strip().rstrip(";") for key, text in statements.items()})
 
     def __getattr__(self, name: str) -> str:
-        raise AttributeError(f"no statement named {name}")
+        raise AttributeError(f"there is no statement named {name!r}")

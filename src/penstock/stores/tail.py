@@ -1,4 +1,4 @@
-"""Following a stream: what was written, then what is being written, without a gap between them."""
+"""Follow a stream: first the events that exist, then new ones, without a gap."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from ..core.events import Event
 from ..core.outage_retry import OutageRetry
 from ..ports.store import Signals
 
-PAGE = 500
-BACKSTOP = 1.0  # seconds; a wake-up can be lost with its process, the data cannot
+PAGE_EVENTS = 500
+POLL_INTERVAL_S = 1.0  # a wake-up can be lost with its process, the data cannot
 
 
-class Reads(Protocol):
+class ReadEvents(Protocol):
+    """Reads a page of a stream."""
+
     def __call__(self, stream: str, *, after: str | None, limit: int) -> Awaitable[list[Event]]: ...
 
 
-async def follow(read: Reads, signals: Signals, stream: str, after: str | None) -> AsyncIterator[Event]:
-    """Listens first and reads by cursor afterwards, so nothing can fall between backfill and live.
+async def follow(read: ReadEvents, signals: Signals, stream: str, after: str | None) -> AsyncIterator[Event]:
+    """Yield the events of a stream after a cursor, then live.
 
-    A store that goes away is waited for, and the reading goes on where it was."""
-    cursor, patience = after, OutageRetry(f"stream {stream}")
+    Listen before reading, so that no event is lost between the two. During an outage of the store, wait for it and
+    continue at the same cursor.
+    """
+    cursor, retry = after, OutageRetry(f"stream {stream}")
     with signals.listen(f"stream:{stream}") as listener:
         while True:
-            page = await patience.call(read, stream, after=cursor, limit=PAGE)
+            page = await retry.call(read, stream, after=cursor, limit=PAGE_EVENTS)
             for event in page:
                 cursor = event.id
                 yield event
-            if len(page) < PAGE:
-                await listener.wait(BACKSTOP)
+            if len(page) < PAGE_EVENTS:
+                await listener.wait(POLL_INTERVAL_S)

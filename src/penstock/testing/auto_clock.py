@@ -9,7 +9,7 @@ from typing import Protocol
 from ..app.schedule_service import ScheduleService
 from ..app.waits import Waits
 from ..app.workers import Workers
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 from ..handlers.registry import Registry
 from ..ports.store import QueueRow, Store
 from ..ports.unit import DELIVERIES, JobState
@@ -72,7 +72,7 @@ class AutoClock:
         deadline = loop.time() + TIMEOUT_S
         while not await is_done():
             if loop.time() > deadline:
-                skipped = show_ms(self._app.time.now_ms() - start)
+                skipped = format_ms(self._app.time.now_ms() - start)
                 raise AssertionError(
                     f"{what} has not ended within {TIMEOUT_S:g} s ({skipped} of test time): {await self._describe()}"
                 )

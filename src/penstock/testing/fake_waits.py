@@ -14,13 +14,13 @@ from uuid import UUID
 
 import msgspec
 
-from ..core.clock import iso
+from ..core.clock import to_iso
 from ..core.durations import Duration
 from ..core.errors import AwaitTimeout, BadArgument, Suspension
 from ..core.events import Event
 from ..core.json_match import contains
 from ..core.payload import pack, to_plain
-from ..core.retry import Retries
+from ..core.retry import RetryOption
 from ..core.schemas import make_validator
 from ..durable.call_recorder import CallRecorder
 from ..durable.calls import CallOutcome, DurableCall, RunCall, WaitCall
@@ -176,7 +176,7 @@ class FakeDurableSession:
                 f"the step waits for {wait._event} with match={wait._match!r}, but the test answers {data!r}"
             )
         now = self.now_ms
-        return Event(id=f"{now}-1", ts=iso(now), kind=wait._event, subject="test", data=data)
+        return Event(id=f"{now}-1", ts=to_iso(now), kind=wait._event, subject="test", data=data)
 
     def _skip_time(self, waiting: Sequence[WaitCall[Any]], answers: Mapping[WaitCall[Any], Any]) -> None:
         """Move the clock to the next wait that ends by itself: a time wait, or one the test lets time out."""
@@ -233,7 +233,7 @@ class FakeCallRecorder(CallRecorder):
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        retry: Retries | None,
+        retry: RetryOption | None,
         timeout: Duration | None,
     ) -> RunCall:
         real = super().run(name, fn, args, kwargs, retry, timeout)

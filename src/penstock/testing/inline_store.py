@@ -10,7 +10,7 @@ import apsw
 
 from ..core.clock import Clock
 from ..stores.sqlite import SqliteStore
-from ..stores.sqlite.connection import MEMORY, connect, translate
+from ..stores.sqlite.connection import MEMORY, connect, translate_error
 
 T = TypeVar("T")
 
@@ -55,11 +55,11 @@ class _InlineExecutor:
         self._store = store
 
     async def run(
-        self, work: Callable[[apsw.Cursor], T], then: Callable[[], None] | None = None, *, small: bool = False
+        self, work: Callable[[apsw.Cursor], T], on_commit: Callable[[], None] | None = None, *, is_small: bool = False
     ) -> T:
         result = self.run_blocking(work)
-        if then is not None:
-            then()
+        if on_commit is not None:
+            on_commit()
         return result
 
     def run_blocking(self, work: Callable[[apsw.Cursor], T]) -> T:
@@ -74,7 +74,7 @@ class _InlineExecutor:
             if connection.in_transaction:
                 cursor.execute("ROLLBACK")
             if isinstance(problem, apsw.Error):
-                raise translate(problem, MEMORY) from problem
+                raise translate_error(problem, MEMORY) from problem
             raise
         if connection.total_changes() != before and self._database.on_commit is not None:
             self._database.on_commit(self._store)

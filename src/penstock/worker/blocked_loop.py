@@ -9,7 +9,7 @@ import sys
 import threading
 from types import FrameType
 
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 
 log = logging.getLogger("penstock.worker")
 
@@ -42,7 +42,7 @@ class BlockedLoopDetector:
             log.warning(
                 "the event loop has been blocked for %s by %s: make its handler `def`, which runs on a thread, or call "
                 "the blocking code with `await asyncio.to_thread(…)`",
-                show_ms((now - pinged_at) * 1000),
+                format_ms((now - pinged_at) * 1000),
                 self._culprit(),
             )
 

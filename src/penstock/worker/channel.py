@@ -62,7 +62,7 @@ class WorkerChannel:
         """Set the checked input, and make the `ctx` if the handler takes one."""
         self._input = value
         handler = self.work.handler
-        if handler.wants_ctx:
+        if handler.takes_ctx:
             ctx = self._make_context()
             self._ctx = ctx if handler.is_async else SyncContext(ctx, self._services.loop)
         return self._ctx

@@ -44,9 +44,9 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         """Describe an exception, with its stack in the user's code and its secrets hidden."""
         code = error_attribute(problem, "code")
         return cls(
-            bodies.text(_message(problem))[:MAX_MESSAGE],
+            bodies.redact_text(_message(problem))[:MAX_MESSAGE],
             type(problem).__name__,
-            bodies.text(_clean(_str(code))) or None if code is not None else None,
+            bodies.redact_text(_clean(_str(code))) or None if code is not None else None,
             _stack(problem, bodies),
         )
 
@@ -64,13 +64,13 @@ def plan_retry(
         used = f"{failures} of {policy.attempts} attempt{'s are' if policy.attempts > 1 else ' is'} used"
         return _add_hint(error, f"{used}: `retry=` gives more"), delay
     if delay is not None and not isinstance(problem, Retry):  # whose message has the hint already
-        return _add_hint(error, bodies.text(requested_delay(problem)[1])[:MAX_HINT]), delay
+        return _add_hint(error, bodies.redact_text(requested_delay(problem)[1])[:MAX_HINT]), delay
     return error, delay
 
 
 def add_recording_error(error: ErrorInfo, problem: BaseException, bodies: EventBodies) -> ErrorInfo:
     """Add to an error why the rest of its attempt could not be recorded; the stack is left out."""
-    why = bodies.text(f"{type(problem).__name__}: {_message(problem)}")[:MAX_MESSAGE]
+    why = bodies.redact_text(f"{type(problem).__name__}: {_message(problem)}")[:MAX_MESSAGE]
     return ErrorInfo(f"{error.error} (what else it left could not be recorded: {why})", error.name, error.code)
 
 
@@ -81,14 +81,14 @@ def _add_hint(error: ErrorInfo, hint: str) -> ErrorInfo:
 def _stack(problem: BaseException, bodies: EventBodies) -> str | None:
     remote = error_attribute(problem, "remote_stack")  # of a handler in another process
     if isinstance(remote, str):
-        return bodies.text(_clean(remote[-MAX_STACK - REDACTION_MARGIN :]))[-MAX_STACK:]
+        return bodies.redact_text(_clean(remote[-MAX_STACK - REDACTION_MARGIN :]))[-MAX_STACK:]
     if isinstance(problem, PenstockError) and problem.__traceback__ is None:
         return None
     frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not _is_library(frame.filename)]
     if not frames:
         return None
     text = "".join([*traceback.format_list(frames), *_last_lines(problem)])
-    return bodies.text(_clean(text[-MAX_STACK - REDACTION_MARGIN :]))[-MAX_STACK:]
+    return bodies.redact_text(_clean(text[-MAX_STACK - REDACTION_MARGIN :]))[-MAX_STACK:]
 
 
 def _is_library(file: str) -> bool:

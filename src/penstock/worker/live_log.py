@@ -11,7 +11,7 @@ import msgspec
 from ..commit.committer import CommitRequest
 from ..context.live_output import LiveOutput, OutputBatch
 from ..core.errors import PayloadError
-from ..core.events import Body
+from ..core.events import EventBody
 from ..core.payload import pack, unpack
 from ..ports.unit import Fenced, NewEvent, Unit
 from ..telemetry.logging import HANDLER
@@ -47,8 +47,8 @@ class LiveLog:
             bodies = self._work.bodies
             extra = {**log_fields(self._work), "redacted": True}
             if fields:
-                extra["fields"] = bodies.value(unpack(pack(fields)))
-            log.log(number, "%s", bodies.text(message), extra=extra)
+                extra["fields"] = bodies.redact_value(unpack(pack(fields)))
+            log.log(number, "%s", bodies.redact_text(message), extra=extra)
 
     def progress(self, value: Any, packed: bytes) -> None:
         self._buffer.add(self._body(f"{self._family}.progress", {"progress": value}), packed)
@@ -63,9 +63,9 @@ class LiveLog:
     def _line(self, data: dict[str, Any]) -> str:
         """Return a log line as other programs show it, its secrets hidden."""
         bodies = self._work.bodies
-        line = f"[{data['level']}] {bodies.text(data['msg'])}"
+        line = f"[{data['level']}] {bodies.redact_text(data['msg'])}"
         fields = data.get("fields")
-        return f"{line} {pack(bodies.value(unpack(pack(fields)))).decode()}" if fields else line
+        return f"{line} {pack(bodies.redact_value(unpack(pack(fields)))).decode()}" if fields else line
 
     def _body(self, kind: str, data: Any) -> bytes:
         work = self._work
@@ -73,7 +73,9 @@ class LiveLog:
         if work.n > 1:
             meta["n"] = work.n
         raw = msgspec.Raw(pack(data, kind))
-        return work.bodies.encode(Body(kind, work.subject, None, work.step, None, work.shown_correlation, raw, meta))
+        return work.bodies.encode(
+            EventBody(kind, work.subject, None, work.step, None, work.shown_correlation, raw, meta)
+        )
 
     async def _send(self, batch: OutputBatch) -> None:
         work, services = self._work, self._services

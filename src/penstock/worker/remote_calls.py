@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..context.context import Context
-from ..core.clock import datetime_ms
-from ..core.durations import from_ms
+from ..core.clock import datetime_to_ms
+from ..core.durations import ms_to_duration
 from ..durable.calls import DurableCall
 from ..durable.session import DurableSession
 from ..durable.triggers import Trigger
@@ -91,7 +91,7 @@ class RemoteCalls:
                 trigger = self._triggers[id]
                 return {"token": trigger.token, "url": trigger.url}
             case RecordedValue(of):
-                return datetime_ms(ctx.now()) if of == "now" else ctx.uuid() if of == "uuid" else ctx.random()
+                return datetime_to_ms(ctx.now()) if of == "now" else ctx.uuid() if of == "uuid" else ctx.random()
             case Children(what):
                 return await self._children(what)
 
@@ -140,7 +140,7 @@ def _function(execute: Execute, number: int) -> Callable[[Any], Any]:
 
 
 def _span(ms: int | None) -> Any:
-    return None if ms is None else from_ms(ms)
+    return None if ms is None else ms_to_duration(ms)
 
 
 def _read_site(site: str | None) -> tuple[str, int] | None:

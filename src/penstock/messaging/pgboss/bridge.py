@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from ...core.clock import datetime_ms
+from ...core.clock import datetime_to_ms
 from ...core.durations import Duration, to_ms
 from ...core.errors import BadArgument, ConfigError, UnknownQueue
 from ...ports.bridge import BridgeHost
@@ -121,7 +121,7 @@ class PgBoss:
             raise ConfigError("this PgBoss is not open: give it to an App with bridges=[…], and open that")
 
         async def work(on: Connection) -> str | None:
-            due = datetime_ms(at) if at is not None else None
+            due = datetime_to_ms(at) if at is not None else None
             if delay is not None:
                 due = int(await on.fetchval("SELECT extract(epoch FROM now()) * 1000")) + to_ms(delay)
             return await self._queues.send(

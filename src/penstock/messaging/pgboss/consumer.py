@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ...core.errors import AttemptTimeout, PayloadError, PenstockError, Permanent, StoreError
-from ...core.payload import parse
+from ...core.payload import parse_json
 from ...ports.bridge import BridgeHost, Message, WriteUnits
 from ...stores.postgres import PostgresStore
 from ...stores.postgres.connection import Connection, Connections
@@ -111,7 +111,7 @@ class Consumer:
             raise AttemptTimeout(f"it took longer than its queue's expireInSeconds, {held.expires:g} s") from None
 
     async def _taken(self, held: Held, hands: BridgeHost) -> Any:
-        data = parse(held.data, f"the data of pg-boss job {held.id}") if held.data is not None else None
+        data = parse_json(held.data, f"the data of pg-boss job {held.id}") if held.data is not None else None
         message = Message(held.id, self._queue, data, held.retries + 1)
         if not isinstance(self._target, Handover):
             return await self._target(message)

@@ -24,7 +24,7 @@ from ...ports.unit import (
     Refused,
     Unit,
 )
-from ..child_keys import child_key, reason
+from ..child_keys import child_key, error_text
 from ..sql_files import Queries
 from .commit import transact
 from .connection import Connection
@@ -190,7 +190,7 @@ def _end(unit: Unit) -> tuple[Any, ...] | None:
         case Completed(result=result):
             return *place, COMPLETED, b"null" if result is None else result, None
         case Dead(error=error):
-            return *place, FAILED, None, reason(error)
+            return *place, FAILED, None, error_text(error)
         case Cancelled():
             return *place, CANCELLED, None, None
         case _:

@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import MovedError
 
-from ...core.clock import iso
+from ...core.clock import to_iso
 from ...core.events import Event
 from ...core.outage_retry import OutageRetry
 from .job_ids import unescape_id
@@ -44,7 +44,7 @@ class QueueEvents:
             while True:
                 for id, fields in await outage_retry.call(self._page, cursor):
                     cursor = id.decode()
-                    event = event_of(cursor, fields)
+                    event = build_event(cursor, fields)
                     if event is not None:
                         yield event
         finally:
@@ -93,7 +93,7 @@ class QueueEvents:
             await client.aclose()
 
 
-def event_of(id: str, fields: dict[bytes, bytes]) -> Event | None:
+def build_event(id: str, fields: dict[bytes, bytes]) -> Event | None:
     """Return our event for one of BullMQ's; None if it is not about a job or repeats another event."""
     found = {name.decode(): value.decode() for name, value in fields.items()}
     known = _KINDS.get(found.get("event", ""))
@@ -102,7 +102,7 @@ def event_of(id: str, fields: dict[bytes, bytes]) -> Event | None:
     kind, data_of, meta_of = known
     job = unescape_id(found["jobId"].encode())
     meta = meta_of(found) if meta_of is not None else None
-    return Event(id, iso(int(id.partition("-")[0])), kind, job, None, None, None, job, data_of(found), meta)
+    return Event(id, to_iso(int(id.partition("-")[0])), kind, job, None, None, None, job, data_of(found), meta)
 
 
 def _json(text: str | None) -> Any:
@@ -126,7 +126,7 @@ _KINDS: dict[str, tuple[str, Callable[[Fields], Any], Callable[[Fields], dict[st
     "progress": ("job.progress", lambda found: {"progress": _json(found.get("data"))}, None),
     "completed": ("job.completed", lambda found: {"result": _json(found.get("returnvalue"))}, None),
     "failed": ("job.failed", lambda found: {"error": found.get("failedReason", ""), "willRetry": False}, None),
-    "delayed": ("job.delayed", lambda found: {"until": iso(int(float(found.get("delay") or 0)))}, None),
+    "delayed": ("job.delayed", lambda found: {"until": to_iso(int(float(found.get("delay") or 0)))}, None),
     "stalled": ("job.stalled", _no_data, None),
     "removed": ("job.removed", lambda found: {"from": found.get("prev")}, None),
     "deduplicated": ("job.deduplicated", lambda found: {"key": found.get("deduplicationId")}, None),

@@ -9,7 +9,7 @@ import msgspec
 from ...core.events import decode_event
 from ...ports.store import ChildRow, ChildState, FeedItem, JobRow, QueueRow, RunRow, ScheduleRow, StateRow, WaitRow
 from ...ports.unit import JobState
-from ..run_search import Begun
+from ..run_search import RunStart
 from .commit import NO_RESULT
 from .job_ids import unescape_id
 
@@ -68,7 +68,7 @@ def run(reply: list[Any]) -> RunRow:
     )
 
 
-def run_with_first_event(reply: list[Any]) -> Begun:
+def run_with_first_event(reply: list[Any]) -> RunStart:
     """Return a run and the body of its first event."""
     *row, body = reply
     return run(row), body

@@ -26,7 +26,7 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, Committed, JobState, Unit
-from ..run_search import Begun, search
+from ..run_search import RunStart, search
 from ..signals import TopicSignals
 from ..tail import follow
 from . import claim as claiming
@@ -225,7 +225,7 @@ class RedisStore:
         if begun is None:
             return [rows.run(row) for row in await self._read("runs", *which, before, limit)]
 
-        async def page(before: str | None, limit: int) -> list[Begun]:
+        async def page(before: str | None, limit: int) -> list[RunStart]:
             return [
                 rows.run_with_first_event(row)
                 for row in await self._read("runs_with_first_event", *which, before, limit)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ...core.events import event_of
+from ...core.events import build_event
 from ...ports.store import JobRow, Store
 from ...ports.unit import DELIVER, DELIVERIES, Committed, JobState, SettleWait
 from ..clock import FakeClock
@@ -30,7 +30,7 @@ class DeliveriesContract(StoreUnderTest):
         payload = msgspec.json.decode(one.payload)
         body = payload.pop("body", None)
         assert (one.name, payload) == (DELIVER, {"stream": STREAM, "id": f"{ms}-{seq}", "cursor": item.cursor})
-        assert body is None or event_of(STREAM, payload["id"], body) == item.event
+        assert body is None or build_event(STREAM, payload["id"], body) == item.event
         assert (one.run, one.scope) == (None, one.job)
         assert await claim(store, DELIVERIES) == []
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from ...core.durations import Duration, to_ms
-from ...core.events import Body, Event, encode_body
+from ...core.events import Event, EventBody, encode_body
 from ...core.ids import new_token
 from ...ports.store import Store
 from ...ports.unit import (
@@ -46,7 +46,7 @@ def job(id: str, queue: str = QUEUE, **fields: Any) -> NewJob:
 def event(kind: str = "order.noted", stream: str = STREAM, data: Any = None) -> NewEvent:
     """Build an event."""
     raw = msgspec.Raw(msgspec.json.encode(data))
-    return NewEvent(stream, encode_body(Body(kind=kind, subject="order/7", data=raw)))
+    return NewEvent(stream, encode_body(EventBody(kind=kind, subject="order/7", data=raw)))
 
 
 def started(stream: str = STREAM, step: str = "charge") -> Started:

@@ -107,7 +107,7 @@ class RunSearchContract(StoreUnderTest):
 
     async def test_a_search_reads_beyond_the_first_page(self, store: Store) -> None:
         await start_run(store, "a", "rare")
-        for n in range(run_search.PAGE + 1):
+        for n in range(run_search.PAGE_RUNS + 1):
             await start_run(store, f"b{n}", "common")
         assert await find(store, "rare") == ["a"]
-        assert len(await find(store, "common", limit=1000)) == run_search.PAGE + 1
+        assert len(await find(store, "common", limit=1000)) == run_search.PAGE_RUNS + 1

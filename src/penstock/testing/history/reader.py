@@ -34,7 +34,9 @@ async def read_history(
         for row in await _all_runs(store)
     ]
     queues = {name: events for name, events in streams.items() if name.startswith(names.queue(""))}
-    trigger_streams = {name: events for name, events in streams.items() if name.startswith(names.named("trigger", ""))}
+    trigger_streams = {
+        name: events for name, events in streams.items() if name.startswith(names.stream_name("trigger", ""))
+    }
     return History(
         runs, queues, list(effects), acknowledged, triggers or {}, is_finished, is_undisturbed, trigger_streams
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...core.events import RESERVED, Event
+from ...core.events import RESERVED_PREFIXES, Event
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -87,4 +87,4 @@ def is_final(event: Event) -> bool:
 
 def is_user_kind(kind: str) -> bool:
     """Return whether user code emits events of this kind."""
-    return kind != "log" and not kind.startswith(RESERVED)
+    return kind != "log" and not kind.startswith(RESERVED_PREFIXES)

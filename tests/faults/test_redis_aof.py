@@ -13,7 +13,7 @@ from faultkit.config import FULL
 from penstock import App
 from penstock.testing.history import check, read_history
 from penstock.testing.until import until
-from redis_server import Server, mend
+from redis_server import Server, repair_aof
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 CUTS, WORKED_OUT = (300, 40) if FULL else (8, 1)  # number of cuts, and of those after which all work is finished
@@ -65,7 +65,7 @@ def _app(server: Server, db: str) -> App:
 
 def _repaired_server(folder: Path) -> Server:
     """Start a server on a file that redis-check-aof has repaired, as docs/redis.md requires."""
-    mend(folder)
+    repair_aof(folder)
     return Server(folder, *PERSISTENCE)
 
 

@@ -53,7 +53,7 @@ async def _kill_repeatedly(server: Server, load: Load, times: int) -> float:
     for _ in range(times):
         await load.wait_for_starts(rng.randrange(2, 12), TEST_TIMEOUT_S)
         await asyncio.to_thread(server.kill)
-        await asyncio.to_thread(server.mend)
+        await asyncio.to_thread(server.repair_aof)
         await asyncio.to_thread(server.start)
         back = time.monotonic()
         await load.wait_for_starts(1, TEST_TIMEOUT_S)

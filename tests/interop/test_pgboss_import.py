@@ -94,7 +94,7 @@ async def test_waiting_jobs_are_imported_and_run(boss: Any, queue: str, url: str
         assert json.loads(tried.opts)["retry"]["backoff"]["delayMs"] == 2000
         rows = {row.id: row for row in await app.store.schedules() if row.id.startswith(queue)}
         assert (decode_spec(rows[queue]).cron, decode_spec(rows[queue]).tz) == ("0 12 * * *", "Europe/Paris")
-        assert decode_target(rows[queue]).payload == {"to": "all"}
+        assert decode_target(rows[queue]).input == {"to": "all"}
         async with app.workers.background(concurrency=1):
             await until(lambda: len(done) == 4, 30)
         assert done == [(what, ids[what]) for what in ("urgent", "plain", "tried", "low")]

@@ -98,8 +98,8 @@ class _SplitCommitStore:
 def split_commit() -> None:
     original = group_commit.Committer.__init__
 
-    def init(self: Any, store: Any) -> None:
-        original(self, _SplitCommitStore(store))
+    def init(self: Any, store: Any, *rest: Any, **more: Any) -> None:
+        original(self, _SplitCommitStore(store), *rest, **more)
 
     replace(group_commit.Committer, "__init__", init)
 
@@ -274,8 +274,8 @@ class _SeparateMovesStore:
 def _separate_moves(before: bool) -> None:
     original = group_commit.Committer.__init__
 
-    def init(self: Any, store: Any) -> None:
-        original(self, _SeparateMovesStore(store, before))
+    def init(self: Any, store: Any, *rest: Any, **more: Any) -> None:
+        original(self, _SeparateMovesStore(store, before), *rest, **more)
 
     replace(group_commit.Committer, "__init__", init)
 

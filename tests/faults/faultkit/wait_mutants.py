@@ -30,8 +30,8 @@ def wrap_store(wrap: Wrap) -> None:
     """Wrap the store of every committer."""
     original = group_commit.Committer.__init__
 
-    def init(self: Any, store: Any) -> None:
-        original(self, wrap(store))
+    def init(self: Any, store: Any, *rest: Any, **more: Any) -> None:
+        original(self, wrap(store), *rest, **more)
 
     replace(group_commit.Committer, "__init__", init)
 

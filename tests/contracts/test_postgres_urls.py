@@ -1,4 +1,4 @@
-"""Where a Postgres store may be, and what is said if it cannot be there."""
+"""Which URLs a Postgres store accepts, and the errors for those it does not."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ async def send(to: str) -> str:
 
 
 @pytest.mark.parametrize("schema", ["user", "order"])
-async def test_a_schema_may_have_a_word_of_sql_as_its_name(schema: str) -> None:
-    place, _, _ = postgres_server.url().partition("?")
-    async with App(f"{place}?schema={schema}", handlers=[send]) as app, app.workers.background():
+async def test_a_schema_may_be_named_like_a_keyword(schema: str) -> None:
+    server, _, _ = postgres_server.url().partition("?")
+    async with App(f"{server}?schema={schema}", handlers=[send]) as app, app.workers.background():
         assert await app.jobs.result(await app.enqueue("mail", "ada"), timeout="20s") == "sent to ada"
 
 
-async def test_a_database_that_is_not_there() -> None:
-    place, _, _ = postgres_server.url().partition("?")
-    store = PostgresStore(f"{place}_missing")
+async def test_a_missing_database() -> None:
+    server, _, _ = postgres_server.url().partition("?")
+    store = PostgresStore(f"{server}_missing")
     with pytest.raises(StoreError, match=r'database "postgres_missing" does not exist. Create it \(`createdb NAME`\)'):
         await store.open()
 
 
 @pytest.mark.parametrize(
-    ("option", "says"),
+    ("option", "message"),
     [
         (
             "foo=bar",
@@ -38,15 +38,15 @@ async def test_a_database_that_is_not_there() -> None:
         ),
         ("shcema=mine", r"no option 'shcema': did you mean 'schema'\?"),
         ("sslmod=require", r"no option 'sslmod': did you mean 'sslmode'\?"),
-        ("statement_timeout=soon", 'refuses statement_timeout=soon: .*"soon"; mend the URL'),
+        ("statement_timeout=soon", 'refuses statement_timeout=soon: .*"soon"; fix the URL'),
         ("wal_level=minimal", "refuses wal_level=minimal"),
-        ("sslmode=perhaps", "must be one of: disable, .* mend the URL"),
+        ("sslmode=perhaps", "must be one of: disable, .* fix the URL"),
     ],
 )
-async def test_an_option_that_a_url_has_not(option: str, says: str) -> None:
-    place, _, _ = postgres_server.url().partition("?")
-    store = PostgresStore(f"{place}?{option}")
-    with pytest.raises(SettingError, match=says):
+async def test_an_unknown_or_invalid_option(option: str, message: str) -> None:
+    server, _, _ = postgres_server.url().partition("?")
+    store = PostgresStore(f"{server}?{option}")
+    with pytest.raises(SettingError, match=message):
         await store.open()
     await store.close()
 

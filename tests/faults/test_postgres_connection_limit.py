@@ -1,4 +1,4 @@
-"""A server that has no connection left: it is said what to do, and what is running goes on as soon as there is room."""
+"""A server that has no connection left: the error names the fix, and running work continues once one is free."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.testing.until import until
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
 TIMES = 20 if FULL else 2
-MAX_CONNECTIONS = 12  # three of them are the administrators'
+MAX_CONNECTIONS = 12  # three of them are reserved for superusers
 TEST_TIMEOUT_S = 60
 Show = Callable[[str], None]
 
@@ -37,29 +37,29 @@ def own() -> Iterator[postgres_server.Server]:
         server.stop()
 
 
-def role(own: postgres_server.Server, name: str, places: int = -1) -> str:
-    """The URL of a role that limits hold for, in a schema of its own."""
-    own.do(f"CREATE ROLE {name} LOGIN CONNECTION LIMIT {places}")
+def role(own: postgres_server.Server, name: str, limit: int = -1) -> str:
+    """Create a role with a connection limit. Return its URL, with its own schema."""
+    own.do(f"CREATE ROLE {name} LOGIN CONNECTION LIMIT {limit}")
     own.do(f"GRANT ALL ON DATABASE postgres TO {name}")
     return own.url(name).replace("postgres@", f"{name}@", 1)
 
 
 @asynccontextmanager
-async def crowd(url: str) -> AsyncIterator[None]:
-    """Takes every place there is."""
-    async with AsyncExitStack() as lines:
+async def use_up_connections(url: str) -> AsyncIterator[None]:
+    """Open every connection that the server accepts."""
+    async with AsyncExitStack() as opened:
         try:
             while True:
-                line = await asyncpg.connect(url.partition("?")[0])
-                lines.push_async_callback(line.close)
+                connection = await asyncpg.connect(url.partition("?")[0])
+                opened.push_async_callback(connection.close)
         except asyncpg.TooManyConnectionsError:
             yield
 
 
-async def test_no_place_at_the_start_is_said(own: postgres_server.Server) -> None:
+async def test_no_connection_at_startup_names_the_fix(own: postgres_server.Server) -> None:
     url = role(own, "late")
     store = PostgresStore(url)
-    async with crowd(url):
+    async with use_up_connections(url):
         with pytest.raises(StoreUnavailable, match=r"no connection left .*uses up to 7: raise max_connections"):
             await store.open()
     await store.open()
@@ -67,7 +67,7 @@ async def test_no_place_at_the_start_is_said(own: postgres_server.Server) -> Non
     await store.close()
 
 
-async def test_what_runs_goes_on_when_there_is_room_again(
+async def test_running_work_continues_when_connections_are_free_again(
     own: postgres_server.Server, tmp_path: Path, show: Show
 ) -> None:
     longest = 0.0
@@ -82,61 +82,55 @@ async def test_what_runs_goes_on_when_there_is_room_again(
             await until(lambda refused=refused: load.refused > refused, TEST_TIMEOUT_S)  # type: ignore[misc]
             await asyncio.to_thread(own.do, "ALTER ROLE worker CONNECTION LIMIT -1")
             longest = max(longest, await load.wait_for_recovery(TEST_TIMEOUT_S))
-    show(f"{TIMES} times no place, {load}; at the latest work went on after {longest:.1f} s")
+    show(f"{TIMES} times no connection, {load}; work continued within {longest:.1f} s")
     assert load.problems == []
 
 
-async def test_fewer_places_than_we_would_use_are_shared(
-    own: postgres_server.Server, tmp_path: Path, show: Show
-) -> None:
-    """One to commit, one to listen, one for the leases: the others of the pool are done without."""
+async def test_a_limit_below_the_pool_size_is_enough(own: postgres_server.Server, tmp_path: Path, show: Show) -> None:
+    """One connection commits, one listens, one renews leases: the pool does without the others."""
     async with run_load(role(own, "modest", 3), tmp_path) as load:
         await load.wait_for_starts(20, TEST_TIMEOUT_S)
         await asyncio.gather(*(load.app.store.runs() for _ in range(30)))  # one after the other
-    turned_away = (own.folder / "postgres.log").read_text().count('too many connections for role "modest"')
-    show(f"turned away {turned_away} times, {load}")
+    rejected = (own.folder / "postgres.log").read_text().count('too many connections for role "modest"')
+    show(f"rejected {rejected} times, {load}")
     assert load.problems == []
-    assert turned_away
+    assert rejected
 
 
-async def test_leases_have_a_place_before_reads(own: postgres_server.Server) -> None:
-    """The pool has taken what there was, and then the first lease is to be renewed."""
-    store = PostgresStore(role(own, "keeping", 3))
+async def test_leases_take_a_connection_from_the_pool(own: postgres_server.Server) -> None:
+    """The pool has used up the limit when the first lease must be renewed."""
+    store = PostgresStore(role(own, "renewing", 3))
     await store.open()
     try:
         mine = await add_and_claim(store, "j")
-        await until(lambda: _many(own, "keeping") == 2, TEST_TIMEOUT_S)  # it listens
+        await until(lambda: _count(own, "renewing") == 2, TEST_TIMEOUT_S)  # it listens
         async with asyncio.TaskGroup() as reading:
             for _ in range(2):
                 reading.create_task(store._connections.run(lambda c: c.execute("SELECT pg_sleep(0.2)")))
-        assert _many(own, "keeping") == 3
+        assert _count(own, "renewing") == 3
         assert await asyncio.to_thread(store.renew, [mine], 30_000) == []
-        assert _many(own, "keeping") == 3
+        assert _count(own, "renewing") == 3
     finally:
         await store.close()
 
 
-def _many(own: postgres_server.Server, role: str) -> int:
+def _count(own: postgres_server.Server, role: str) -> int:
     return len(own.do("SELECT 1 FROM pg_stat_activity WHERE usename = $1", role))
 
 
-async def test_doctors_compare_what_a_process_uses(own: postgres_server.Server) -> None:
-    assert await doubts(role(own, "roomy")) == []
-    (scarce,) = await doubts(role(own, "scarce", 6))
-    assert scarce.startswith(
-        "the CONNECTION LIMIT of role scarce is 6, 0 are in use by others, and a process uses up to 7"
-    )
-    (many,) = await doubts(own.url("many", pool="20"))
-    assert many.startswith(
-        f"max_connections is {MAX_CONNECTIONS - 3}, 0 are in use by others, and a process uses up to 22"
-    )
+async def test_doctor_compares_the_limits_with_what_a_process_uses(own: postgres_server.Server) -> None:
+    assert await connection_warnings(role(own, "roomy")) == []
+    (scarce,) = await connection_warnings(role(own, "scarce", 6))
+    assert scarce.startswith("the CONNECTION LIMIT of role scarce is 6, others use 0, and a process uses up to 7")
+    (many,) = await connection_warnings(own.url("many", pool="20"))
+    assert many.startswith(f"max_connections is {MAX_CONNECTIONS - 3}, others use 0, and a process uses up to 22")
 
 
-async def doubts(url: str) -> list[str]:
+async def connection_warnings(url: str) -> list[str]:
     store = PostgresStore(url)
     await store.open()
     try:
         found: list[str] = (await store.describe())["doubts"]
-        return [doubt for doubt in found if "a process uses" in doubt]  # the server of tests writes carelessly
+        return [text for text in found if "a process uses" in text]  # the test server also warns about fsync
     finally:
         await store.close()

@@ -40,7 +40,7 @@ demo: setup
 	@$(BIN)/python examples/shop/demo.py
 
 test: check
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup
+	@$(BIN)/python -m pytest -n 3
 
 check: setup
 	@$(BIN)/ruff check .

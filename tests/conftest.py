@@ -25,6 +25,8 @@ from penstock.stores import tailing
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
+pytest_plugins = ("xdist_groups", "progress")
+
 # The URL of an empty store of each kind.
 PLACES: dict[str, Callable[[Path], str]] = {
     "memory": lambda _tmp: ":memory:",

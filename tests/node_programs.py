@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -71,3 +72,13 @@ def installed(source: Path, script: str) -> Path:
         draft.write((source / script).read_bytes())
     os.replace(draft.name, folder / script)
     return folder / script
+
+
+def update_lock(folder: Path) -> None:
+    """Write package-lock.json with the newest versions package.json allows: hashes, and no addresses to download from."""
+    npm("update", "--package-lock-only", "--omit-lockfile-registry-resolved", "--ignore-scripts", folder=folder)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        update_lock(Path(name))

@@ -14,7 +14,8 @@ import pytest_asyncio
 
 import postgres_server
 import redis_server
-from node_programs import installed, node as node_binary
+from node_programs import installed
+from node_programs import node as node_binary
 from penstock.testing.until import until
 
 HERE = Path(__file__).parent

@@ -1,10 +1,12 @@
 """The scene of the tests: an App on every store there is, and a clock that stands still until it is moved.
 
-A new store is added to PLACES, and to SHARED if several Apps can open it.
+A new store is added to PLACES and STORES, and to SHARED if several Apps can open it.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -34,6 +36,9 @@ PLACES: dict[str, Callable[[Path], str]] = {
     "postgres": lambda _tmp: postgres_server.url(),
     "redis": lambda _tmp: redis_server.url(),
 }
+# What one App does is the same in memory and in a file: one set of statements. The file has its contracts, the tests of
+# several Apps and processes, and the fault suites.
+STORES = ("memory", "postgres", "redis")
 SHARED = ("file", "postgres", "redis")
 
 PATIENCE = 20  # seconds until a test that waits gives up
@@ -113,6 +118,11 @@ def apps_at(url: str) -> Callable[..., Trial]:
     return make
 
 
+def pytest_configure() -> None:
+    if os.geteuid() == 0:  # Postgres runs as another user then, and its folders are temporary ones
+        tempfile.tempdir = str(postgres_server.open_temporary_folder())
+
+
 @pytest.fixture(autouse=True)
 def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings of the machine the tests run on are not theirs."""
@@ -125,7 +135,7 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=sorted(PLACES))
+@pytest.fixture(params=STORES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty store of each kind."""
     return PLACES[request.param](tmp_path)
@@ -145,7 +155,7 @@ def app(url: str, no_polling: None) -> Callable[..., Trial]:
     return apps_at(url)
 
 
-@pytest.fixture(params=sorted(SHARED))
+@pytest.fixture(params=SHARED)
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty store of each kind that several Apps can open."""
     return PLACES[request.param](tmp_path)

@@ -13,6 +13,8 @@ COMPILE  := $(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --n
 NODE_DIRS := tests/interop tests/interop/pgboss benchmarks/contenders/node
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tests start hundreds of Python processes: without compiled files each of them compiles the package.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check docs bench faults lock clean
@@ -69,7 +71,7 @@ bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 faults: setup
-	@PENSTOCK_FAULTS=full $(BIN)/pytest tests/faults
+	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest tests/faults tests/interop/test_pgboss.py tests/jobs/test_summer_time.py
 
 # Nothing else changes a pinned version. The files hold versions and hashes; where to download from is pip's and npm's setting.
 lock: setup

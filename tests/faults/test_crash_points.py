@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
-from faultkit.backends import REDIS, SQLITE_MEMORY, Backend
+from faultkit.backends import SQLITE_MEMORY, Backend
 from faultkit.length import FULL
 from faultkit.scenarios import SCENARIOS
 from faultkit.stage import Scenario
@@ -19,8 +19,7 @@ pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 
 
 SHORT = ("linear flow", "fan-out and join", "plain job with progress", "external emit")  # on every backend in CI
-REAL_TIME = ("linear flow", "fan-out and join")  # where leases take as long as they take
-COMMITS_OF = ("linear flow",)  # on Redis just its commits are struck
+COMMITS_OF = ("linear flow",)  # where leases take as long as they take, just its commits are struck
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +35,9 @@ def test_a_fault_at_every_call(scenario: Scenario, backend: Backend, tell: Calla
     kinds = EVERY
     methods: tuple[str, ...] = ()
     if not FULL and backend is not SQLITE_MEMORY:
-        short = SHORT if backend.our_clock else REAL_TIME
-        if scenario.name not in (short if backend is not REDIS else COMMITS_OF):
+        if scenario.name not in (SHORT if backend.our_clock else COMMITS_OF):
             pytest.skip("in memory in CI; everywhere with PENSTOCK_FAULTS=full")
-        kinds, methods = LOST, ("commit",) if backend is REDIS else ()
+        kinds, methods = LOST, () if backend.our_clock else ("commit",)
     swept = sweep(scenario, backend, kinds, methods=methods)
     tell(f"{scenario.name} on {backend.name}: {swept.plays} faults, {len(swept.problems)} problems")
     assert swept.problems == []

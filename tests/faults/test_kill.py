@@ -10,7 +10,7 @@ from faultkit.backends import Backend
 from faultkit.killing import kill_workers
 from faultkit.length import FULL
 
-KILLS, FLOWS = (1000, 10_000) if FULL else (200, 2000)
+KILLS, FLOWS = (1000, 10_000) if FULL else (40, 400)
 
 
 @pytest.mark.xdist_group("faults")

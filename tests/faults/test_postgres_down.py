@@ -21,7 +21,7 @@ from penstock.testing.contracts.samples import apply, claim_one, event, held, jo
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 
-CUTS, CRASHES = (500, 60) if FULL else (60, 20)
+CUTS, CRASHES = (500, 60) if FULL else (20, 6)
 PATIENCE = 60
 Tell = Callable[[str], None]
 

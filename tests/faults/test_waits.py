@@ -17,9 +17,9 @@ from faultkit.waking import kill_everyone, kill_waiting
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1800)]
 
-TIMERS = 10_000 if FULL else 1000
+TIMERS = 10_000 if FULL else 500
 JUMPED = 3000 if FULL else 300
-RUNS, KILLS = (1000, 250) if FULL else (150, 40)
+RUNS, KILLS = (1000, 250) if FULL else (60, 15)
 Tell = Callable[[str], None]
 
 
@@ -67,6 +67,11 @@ def test_the_clocks_catch(name: str, what: str, tell: Tell) -> None:
 
 @pytest.mark.parametrize("name", [name for name, _ in mutants.of("waits-kill")])
 async def test_the_kills_catch(name: str, store_file: Backend, tmp_path: Path, tell: Tell) -> None:
-    report = await kill_waiting(store_file, tmp_path, runs=200, kills=60, mutant=name, patience=5)
-    assert report.problems, f"{name} survived {report}"
+    for attempt in range(4):  # whether a kill strikes at the moment that matters is a matter of luck
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        report = await kill_waiting(store_file, folder, runs=50, kills=15, seed=11 + attempt, mutant=name, patience=5)
+        if report.problems:
+            break
+    assert report.problems, f"{name} survived {report}, four times"
     tell(f"{name}: caught by {report}: {report.problems[0]}")

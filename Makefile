@@ -21,12 +21,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make setup    the virtual environment $(VENV), with this package and the tools"
-	@echo "make demo     a small shop: a flow, a crash and its recovery, shown live"
-	@echo "make test     check, then every test"
+	@echo "make demo     a small shop: a flow, a crash and its recovery, shown live; needs no tools"
+	@echo "make test     check, then every test, on three processes; at most twelve minutes on two cores"
 	@echo "make check    ruff, mypy and the import rules"
 	@echo "make docs     the documentation as a site, in site/"
 	@echo "make bench    our numbers beside other engines', measured here"
-	@echo "make faults   the fault suite at full length"
+	@echo "make faults   the fault suite at full length; about forty minutes"
 	@echo "make lock     newer versions of everything that is pinned: requirements/*.lock, package-lock.json"
 	@echo "make clean    removes what the others made"
 

@@ -39,7 +39,7 @@ def small_disk(own: postgres_server.Server, megabytes: int) -> Iterator[Path]:
     place = own.folder / "small"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True).returncode:
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("mounting a small disk needs root")
     try:
         own.own(place)

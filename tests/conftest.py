@@ -1,6 +1,6 @@
-"""The scene of the tests: an App on every store there is, and a clock that stands still until it is moved.
+"""Fixtures for all tests: Apps on every store, and a clock that moves only when a test moves it.
 
-A new store is added to PLACES and STORES, and to SHARED if several Apps can open it.
+Add a new store to STORE_URLS and STORES, and to SHARED if several Apps can open it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ import pytest
 import postgres_server
 import redis_server
 from penstock import App, Event
-from penstock.core.ids import step_job
-from penstock.jobs import scheduler, worker
+from penstock.core.ids import step_job_id
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.ports.store import JobRow
 from penstock.ports.unit import JobState
+from penstock.schedules import service as scheduler
 from penstock.settings import Settings
-from penstock.stores import tailing
+from penstock.stores import tail as tailing
+from penstock.testing import TestApp
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
+from penstock.worker import polling
 
 pytest_plugins = ("xdist_groups", "progress")
 
-# The URL of an empty store of each kind.
-PLACES: dict[str, Callable[[Path], str]] = {
+# Build the URL of an empty store of each kind.
+STORE_URLS: dict[str, Callable[[Path], str]] = {
     "memory": lambda _tmp: ":memory:",
     "file": lambda tmp: f"sqlite:///{tmp}/penstock.db",
     "postgres": lambda _tmp: postgres_server.url(),
@@ -41,79 +43,80 @@ PLACES: dict[str, Callable[[Path], str]] = {
 STORES = ("memory", "postgres", "redis")
 SHARED = ("file", "postgres", "redis")
 
-PATIENCE = 20  # seconds until a test that waits gives up
+TEST_TIMEOUT_S = 20  # a wait in a test gives up after this
 
 
-class Trial(App):
-    """An App that answers what tests ask."""
+class AppHarness(App):
+    """An App with shortcuts for assertions."""
 
     async def stream(self, run: str) -> list[Event]:
-        """All events of a run."""
+        """Return all events of a run."""
         return await self.events.read_all(f"nq:flow:{run}")
 
     async def kinds(self, run: str, *only: str) -> list[str]:
-        """The kinds of a run's events in order; with `only`, those that begin so."""
+        """Return the kinds of a run's events in order; with `only`, those that start with one of these prefixes."""
         return [e.kind for e in await self.stream(run) if not only or e.kind.startswith(only)]
 
-    async def said(self, run: str, kind: str, step: str | None = None) -> list[Event]:
-        """The events of one kind, of one step."""
+    async def events_of(self, run: str, kind: str, step: str | None = None) -> list[Event]:
+        """Return a run's events of one kind, optionally of one step."""
         return [e for e in await self.stream(run) if e.kind == kind and step in (None, e.step)]
 
     async def job_events(self, queue: str, *kinds: str) -> list[Event]:
-        """The events of a queue's stream."""
+        """Return the events of a queue's stream, optionally of some kinds."""
         return [e for e in await self.events.read_all(f"nq:queue:{queue}") if not kinds or e.kind in kinds]
 
-    async def ended(self, run: str) -> str:
-        """Waits for a run and gives how it ended."""
-        return (await self.wait(run, timeout=PATIENCE)).status
+    async def wait_for_end(self, run: str) -> str:
+        """Wait for a run and return its final status."""
+        return (await self.runs.wait(run, timeout=TEST_TIMEOUT_S)).status
 
-    async def gives(self, flow: Any, input: Any = None, **options: Any) -> Any:
-        """Starts a run and gives its result."""
-        return await self.result(await self.start(flow, input, **options), timeout=PATIENCE)
+    async def run_for_result(self, flow: Any, input: Any = None, **options: Any) -> Any:
+        """Start a run and return its result."""
+        return await self.result(await self.start(flow, input, **options), timeout=TEST_TIMEOUT_S)
 
-    async def ends(self, flow: Any, input: Any = None, **options: Any) -> tuple[str, str]:
-        """Starts a run, waits for it and gives its id and how it ended."""
+    async def run_to_end(self, flow: Any, input: Any = None, **options: Any) -> tuple[str, str]:
+        """Start a run, wait for it and return its id and final status."""
         run = await self.start(flow, input, **options)
-        return run, await self.ended(run)
+        return run, await self.wait_for_end(run)
 
-    async def in_state(self, job: str, *states: str) -> JobRow:
-        """Waits until a job is in one of the states."""
+    async def wait_for_state(self, job: str, *states: str) -> JobRow:
+        """Wait until a job is in one of the states."""
 
-        async def there() -> JobRow | None:
+        async def find() -> JobRow | None:
             row = await self.store.job(job)
             return row if row is not None and row.state.value in states else None
 
-        return await until(there, PATIENCE)  # type: ignore[no-any-return]
+        return await until(find, TEST_TIMEOUT_S)  # type: ignore[no-any-return]
 
-    async def step_in(self, run: str, step: str, *states: str, n: int = 1) -> JobRow:
-        """Waits until a step's job is in one of the states."""
-        return await self.in_state(step_job(run, step, n), *states)
+    async def wait_for_step(self, run: str, step: str, *states: str, n: int = 1) -> JobRow:
+        """Wait until a step's job is in one of the states."""
+        return await self.wait_for_state(step_job_id(run, step, n), *states)
 
-    async def letters(self, queue: str = "default") -> list[DeadLetter]:
-        """The dead letters of a queue."""
+    async def list_dead_letters(self, queue: str = "default") -> list[DeadLetter]:
+        """Return the dead letters of a queue."""
         return [letter for _, letter in await self.dead_letters.list(queue, limit=1000)]
 
-    async def waiting(self, queue: str = "default") -> int:
+    async def count_waiting(self, queue: str = "default") -> int:
+        """Return how many jobs of a queue wait for a worker."""
         return (await self.queues.counts(queue))[JobState.WAITING.value]
 
-    def wake(self) -> None:
-        """Everyone looks at the store: a fake clock moves without a sound."""
-        self.store.signals.fire_all()  # type: ignore[attr-defined]
+    def wake_all(self) -> None:
+        """Wake every worker and scheduler: moving a fake clock notifies nobody."""
+        self.store.signals.notify_all()  # type: ignore[attr-defined]
 
-    def tick(self, by: Any, *others: Trial) -> None:
-        """Moves the fake clock on and lets this App, and others on the same clock, notice."""
+    def advance_clock(self, by: Any, *others: AppHarness) -> None:
+        """Advance the fake clock and wake this App and others on the same clock."""
         assert isinstance(self.clock, FakeClock)
         self.clock.advance(by)
         for app in (self, *others):
-            app.wake()
+            app.wake_all()
 
 
-def apps_at(url: str) -> Callable[..., Trial]:
-    """Makes Apps on one store: `app(charge, ship, lease="1s")`."""
+def apps_at(url: str) -> Callable[..., AppHarness]:
+    """Return a factory of Apps on one store: `app(charge, ship, lease="1s")`."""
 
-    def make(*handlers: Callable[..., Any], **settings: Any) -> Trial:
-        given = {} if "dir" in settings else {"handlers": handlers}
-        return Trial(url, **given, **settings)
+    def make(*handlers: Callable[..., Any], **settings: Any) -> AppHarness:
+        options = {} if "dir" in settings else {"handlers": handlers}
+        return AppHarness(url, **options, **settings)
 
     return make
 
@@ -124,8 +127,8 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings of the machine the tests run on are not theirs."""
+def _ignore_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the PENSTOCK_* variables of the machine."""
     for field in fields(Settings):
         monkeypatch.delenv(f"PENSTOCK_{field.name.upper()}", raising=False)
 
@@ -137,37 +140,47 @@ def clock() -> FakeClock:
 
 @pytest.fixture(params=STORES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty store of each kind."""
-    return PLACES[request.param](tmp_path)
+    """Return the URL of an empty store, for each kind of store."""
+    return STORE_URLS[request.param](tmp_path)
 
 
 @pytest.fixture
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at the store without being woken: a lost wake-up fails a test instead of slowing it down."""
-    monkeypatch.setattr(worker, "MAX_IDLE", 3600.0)
+    """Disable polling: a lost wake-up then fails a test instead of slowing it down."""
+    monkeypatch.setattr(polling, "MAX_IDLE_S", 3600.0)
     monkeypatch.setattr(scheduler, "MAX_IDLE", 3600.0)
-    monkeypatch.setattr(tailing, "BACKSTOP", 3600.0)
+    monkeypatch.setattr(tailing, "POLL_INTERVAL_S", 3600.0)
 
 
 @pytest.fixture
-def app(url: str, no_polling: None) -> Callable[..., Trial]:
-    """Makes Apps with the handlers given, on every store."""
+def app(url: str, no_polling: None) -> Callable[..., AppHarness]:
+    """Return a factory of Apps, for every store."""
     return apps_at(url)
 
 
 @pytest.fixture(params=SHARED)
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty store of each kind that several Apps can open."""
-    return PLACES[request.param](tmp_path)
+    """Return the URL of an empty store, for each kind that several Apps can open."""
+    return STORE_URLS[request.param](tmp_path)
 
 
 @pytest.fixture
-def shared(shared_url: str, no_polling: None) -> Callable[..., Trial]:
-    """Makes Apps that meet in one store, on every store where they can."""
+def shared(shared_url: str, no_polling: None) -> Callable[..., AppHarness]:
+    """Return a factory of Apps that share one store, for every store that can be shared."""
     return apps_at(shared_url)
 
 
 @pytest.fixture
-def memory(no_polling: None) -> Callable[..., Trial]:
-    """Makes Apps in memory, for what no store has a say in."""
+def memory(no_polling: None) -> Callable[..., AppHarness]:
+    """Return a factory of Apps in memory, for behaviour that does not depend on the store."""
     return apps_at(":memory:")
+
+
+@pytest.fixture
+def kit(url: str) -> Callable[..., TestApp]:
+    """Return a factory of TestApps, which skip time, on a store: `async with kit(charge, ship) as app:`."""
+
+    def make(*handlers: Callable[..., Any], **settings: Any) -> TestApp:
+        return TestApp(url, handlers=handlers, **settings)
+
+    return make

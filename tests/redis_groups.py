@@ -1,4 +1,4 @@
-"""Several Redis servers that belong together: a master with a replica and sentinels, or a cluster."""
+"""Groups of Redis servers: a master with a replica and sentinels, or a cluster."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NAME = "main"
 
 
 class Sentinel:
-    """One of those who watch a master."""
+    """A sentinel process that monitors a master."""
 
     def __init__(self, folder: Path, master: Server, quorum: int) -> None:
         self.port = free_port()
         folder.mkdir()
-        config = folder / "sentinel.conf"  # it writes into it
+        config = folder / "sentinel.conf"  # the sentinel rewrites it
         config.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {folder}\n"
             f"sentinel monitor {NAME} 127.0.0.1 {master.port} {quorum}\n"
@@ -38,12 +38,12 @@ class Sentinel:
         self.process.wait()
 
 
-class Watched:
-    """A master, a replica, and three sentinels of whom two have to agree."""
+class SentinelGroup:
+    """A master, a replica, and three sentinels with a quorum of two."""
 
     def __init__(self, folder: Path) -> None:
-        self.servers = [_started(folder / "a")]
-        self.servers.append(_started(folder / "b", "--replicaof", "127.0.0.1", str(self.servers[0].port)))
+        self.servers = [_start_server(folder / "a")]
+        self.servers.append(_start_server(folder / "b", "--replicaof", "127.0.0.1", str(self.servers[0].port)))
         _wait(lambda: b"state=online" in self.servers[0].command("INFO", "replication"), "a replica")
         self.sentinels = [Sentinel(folder / f"s{n}", self.servers[0], 2) for n in range(3)]
         _wait(lambda: all(map(_ready, self.sentinels)), "sentinels that know each other and the replica")
@@ -53,14 +53,14 @@ class Watched:
         return f"redis+sentinel://{hosts}/{NAME}/0"
 
     def master(self) -> int:
-        """Which of the servers the first sentinel calls master."""
-        said = ask(self.sentinels[0].port, "SENTINEL", "get-master-addr-by-name", NAME)
-        return [str(server.port).encode() in said for server in self.servers].index(True)
+        """Return the index of the server that the first sentinel names as master."""
+        reply = ask(self.sentinels[0].port, "SENTINEL", "get-master-addr-by-name", NAME)
+        return [str(server.port).encode() in reply for server in self.servers].index(True)
 
-    def steady(self) -> bool:
-        """Whether the other one follows it, so that the next failover can come."""
-        said = ask(self.servers[self.master()].port, "INFO", "replication")
-        return b"role:master" in said and b"state=online" in said and all(map(_ready, self.sentinels))
+    def is_stable(self) -> bool:
+        """Return whether the other server replicates the master, so that the next failover can start."""
+        reply = ask(self.servers[self.master()].port, "INFO", "replication")
+        return b"role:master" in reply and b"state=online" in reply and all(map(_ready, self.sentinels))
 
     def stop(self) -> None:
         for one in self.sentinels:
@@ -69,19 +69,19 @@ class Watched:
             server.kill()
 
 
-def _started(folder: Path, *options: str) -> Server:
+def _start_server(folder: Path, *options: str) -> Server:
     folder.mkdir()
     return Server(folder, "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", *options)
 
 
 def _ready(sentinel: Sentinel) -> bool:
-    said = ask(sentinel.port, "SENTINEL", "master", NAME).split(b"\r\n")
-    facts = dict(zip(said[2::4], said[4::4], strict=False))
+    reply = ask(sentinel.port, "SENTINEL", "master", NAME).split(b"\r\n")
+    facts = dict(zip(reply[2::4], reply[4::4], strict=False))
     return facts.get(b"num-slaves") == b"1" and facts.get(b"num-other-sentinels") == b"2"
 
 
 def ask(port: int, *parts: str) -> bytes:
-    """The start of what a server on that port says."""
+    """Send a command to a port and return the start of the reply."""
     words = "".join(f"${len(part)}\r\n{part}\r\n" for part in parts)
     try:
         with socket.create_connection(("127.0.0.1", port), 10) as line:
@@ -93,7 +93,7 @@ def ask(port: int, *parts: str) -> bytes:
 
 @contextmanager
 def cluster(size: int = 3, *, replicas: bool = False) -> Iterator[list[Server]]:
-    """So many servers that share the slots among them; after them their replicas, if there are to be any."""
+    """Start masters that share the slots; with `replicas`, a replica of each follows in the list."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
     servers: list[Server] = []
     try:
@@ -103,7 +103,7 @@ def cluster(size: int = 3, *, replicas: bool = False) -> Iterator[list[Server]]:
             options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
             servers.append(Server(folder / str(n), *options, port=port))
         _join(servers[:size])
-        _follow(servers[:size], servers[size:])
+        _replicate(servers[:size], servers[size:])
         yield servers
     finally:
         for server in servers:
@@ -112,7 +112,7 @@ def cluster(size: int = 3, *, replicas: bool = False) -> Iterator[list[Server]]:
 
 
 def _low_port() -> int:
-    """One that leaves room for the port the servers of a cluster talk on, ten thousand higher."""
+    """Return a port whose cluster bus port, 10,000 higher, is valid too."""
     while (port := free_port()) > 55_000:
         pass
     return port
@@ -128,7 +128,7 @@ def _join(servers: list[Server]) -> None:
     _wait(lambda: all(b"cluster_state:ok" in s.command("CLUSTER", "INFO") for s in servers), "a cluster")
 
 
-def _follow(masters: list[Server], replicas: list[Server]) -> None:
+def _replicate(masters: list[Server], replicas: list[Server]) -> None:
     for master, replica in zip(masters, replicas, strict=False):
         name = master.command("CLUSTER", "MYID").split(b"\r\n")[1].decode()
         replica.command("CLUSTER", "MEET", "127.0.0.1", str(master.port))
@@ -137,18 +137,18 @@ def _follow(masters: list[Server], replicas: list[Server]) -> None:
         )
     for master, _ in zip(masters, replicas, strict=False):
         _wait(lambda master=master: b"state=online" in master.command("INFO", "replication"), "a replica")
-    everyone = [*masters, *replicas]
-    _wait(lambda: all(_knows(server, len(everyone)) for server in everyone), "servers that know each other")
+    servers = [*masters, *replicas]
+    _wait(lambda: all(_knows_all(server, len(servers)) for server in servers), "servers that know each other")
 
 
-def _knows(server: Server, count: int) -> bool:
-    said = server.command("CLUSTER", "INFO")
-    return b"cluster_state:ok" in said and f"cluster_known_nodes:{count}".encode() in said
+def _knows_all(server: Server, count: int) -> bool:
+    reply = server.command("CLUSTER", "INFO")
+    return b"cluster_state:ok" in reply and f"cluster_known_nodes:{count}".encode() in reply
 
 
-def _wait(true: Callable[[], bool], what: str) -> None:
+def _wait(condition: Callable[[], bool], what: str) -> None:
     for _ in range(1500):
-        if true():
+        if condition():
             return
         time.sleep(0.02)
     raise AssertionError(f"waited 30 s for {what}")

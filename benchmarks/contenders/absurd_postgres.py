@@ -50,7 +50,7 @@ def work(case: Case, tally: Tally) -> None:
             tally.hit(params["sent"])
             return float(params["sent"])
 
-        await absurd.start_worker(concurrency=case.level, poll_interval=POLL)
+        await absurd.workers.start(concurrency=case.level, poll_interval=POLL)
 
     uvloop.run(run())
 

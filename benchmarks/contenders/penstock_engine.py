@@ -13,7 +13,7 @@ from entry import Case, Metrics, tell
 from tally import Tally
 
 from penstock import App, Context, SyncApp, flow, job, step
-from penstock.cli import looping
+from penstock.cli.event_loop import run_event_loop
 
 CONCURRENCY = 100  # for flows
 CHUNK = 500  # starts in flight
@@ -73,7 +73,7 @@ class Engine:
     @asynccontextmanager
     async def working(self, concurrency: int) -> AsyncIterator[App]:
         async with self.app as app:
-            worker = asyncio.create_task(app.run_worker(concurrency=concurrency))
+            worker = asyncio.create_task(app.workers.run(concurrency=concurrency))
             yield app
             worker.cancel()
             await asyncio.wait([worker])
@@ -86,9 +86,9 @@ class Engine:
         return time.monotonic()
 
     async def _open(self) -> bool:
-        if await self.app.runs(status="running", limit=1):
+        if await self.app.runs.list(status="running", limit=1):
             return True
-        return bool(await self.app.queues.jobs("noop", "active", limit=1))
+        return bool(await self.app.jobs.list("noop", "active", limit=1))
 
 
 class Producer:
@@ -99,17 +99,17 @@ class Producer:
         self._app.open()
 
     def add(self, sent: Sequence[float]) -> None:
-        self._app.enqueue_many("noop", [{"sent": one} for one in sent])
+        self._app.jobs.enqueue_many("noop", [{"sent": one} for one in sent])
 
 
 def work(case: Case, tally: Tally) -> None:
     async def run() -> None:
         engine = Engine(case, tally.hit)
-        async with engine.working(case.level):
+        async with engine.workers.background(case.level):
             last = await engine.until_recorded()
             tally.end(last)
 
-    looping.run(run())
+    run_event_loop(run())
 
 
 async def drain_flows(case: Case, server_us: Callable[[], float]) -> dict[str, float]:
@@ -129,7 +129,7 @@ async def drain_flows(case: Case, server_us: Callable[[], float]) -> dict[str, f
 
 async def work_flows(case: Case) -> None:
     engine = Engine(case)
-    async with engine.working(CONCURRENCY):
+    async with engine.workers.background(CONCURRENCY):
         cpu = time.process_time()
         last = await engine.until_recorded()
         cpu = time.process_time() - cpu
@@ -152,4 +152,4 @@ def on_a_loop(measure: Callable[[Case], Coroutine[Any, Any, Any] | Awaitable[Any
     async def run(case: Case) -> Any:
         return await measure(case)
 
-    return lambda case: looping.run(run(case))
+    return lambda case: run_event_loop(run(case))

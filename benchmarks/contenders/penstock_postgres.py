@@ -13,7 +13,7 @@ from tally import Tally, jobs, pickup
 
 from penstock.core.events import Streams
 from penstock.ports.store import Retention
-from penstock.ports.unit import Ask, Completed, NewEvent, NewJob, RunWrite, Unit, Want
+from penstock.ports.unit import ClaimRequest, Completed, NewEvent, NewJob, QueueDemand, RunWrite, Unit
 from penstock.stores.postgres import PostgresStore
 
 BATCH = 50
@@ -38,7 +38,7 @@ class Probe:
     async def cycle(self) -> None:
         await self._store.commit([self._begun() for _ in range(self._batch)])
         since = time.monotonic()
-        claims = (await self._store.claim(Ask((Want("probe", self._batch),), 30_000, "bench"))).claims
+        claims = (await self._store.claim(ClaimRequest((QueueDemand("probe", self._batch),), 30_000, "bench"))).claims
         self.claims.append(time.monotonic() - since)
         assert len(claims) == self._batch, f"{len(claims)} of {self._batch} jobs were handed out"
         units = [self._ended(claim) for claim in claims]

@@ -16,7 +16,7 @@ from penstock_waits import waiting, waiting_rows
 
 from penstock import App, Context, flow, job, step
 from penstock.core.events import Streams
-from penstock.ports.unit import Ask, Completed, NewEvent, NewJob, RunWrite, Unit, Want
+from penstock.ports.unit import ClaimRequest, Completed, NewEvent, NewJob, QueueDemand, RunWrite, Unit
 from penstock.stores.sqlite import SqliteStore
 
 CONCURRENCY = 200  # faster than 50 and 100; peers have what is best for them too
@@ -93,7 +93,7 @@ class Engine:
     @asynccontextmanager
     async def working(self, concurrency: int = CONCURRENCY) -> AsyncIterator[App]:
         async with self.app as app:
-            worker = asyncio.create_task(app.run_worker(concurrency=concurrency))
+            worker = asyncio.create_task(app.workers.run(concurrency=concurrency))
             yield app
             worker.cancel()
             await asyncio.wait([worker])
@@ -137,7 +137,7 @@ async def _drain(case: Case, enqueue: Callable[[Engine], Awaitable[None]]) -> Me
 
 async def work_drain(case: Case) -> None:
     engine = Engine(case)
-    async with engine.working():
+    async with engine.workers.background():
         last = await engine.until_recorded()
     tell(first=min(engine.starts), last=last)
 
@@ -147,7 +147,7 @@ async def work_drain(case: Case) -> None:
 
 async def step_latency(case: Case) -> Metrics:
     engine = Engine(case)
-    async with engine.working(concurrency=1) as app:
+    async with engine.workers.background(concurrency=1) as app:
         for _ in range(case.n):
             await app.result(await app.start("three", {"i": 0}))
     return latency(engine.gaps)
@@ -156,7 +156,7 @@ async def step_latency(case: Case) -> Metrics:
 async def pickup(case: Case) -> Metrics:
     other = await _from_another_process(case)
     same = Engine(case.inside("same"))
-    async with same.working() as app:
+    async with same.workers.background() as app:
         await asyncio.sleep(0.5)
         await _send(app, case)
         await same.done.wait()
@@ -186,7 +186,7 @@ async def _send(app: App, case: Case) -> None:
 
 async def work_pickup(case: Case) -> None:
     engine = Engine(case)
-    async with engine.working():
+    async with engine.workers.background():
         await asyncio.sleep(0.2)
         tell(idle=await asyncio.to_thread(idle_cpu))
         await engine.done.wait()
@@ -218,7 +218,7 @@ async def grown(case: Case) -> Metrics:
 
 async def _fill(case: Case) -> SqliteStore:
     engine = Engine(case)
-    async with engine.working():
+    async with engine.workers.background():
         await engine.start(case.n)
         await engine.until_recorded()
     return SqliteStore(engine.file)
@@ -266,7 +266,7 @@ class Probe:
         begun = RunWrite(run, 0, record, "probe", "running")
         await self._commit(Unit(f"{run}.start", run=begun, jobs=[NewJob(f"{run}.a.1", "probe", "a", b"{}", run=run)]))
         since = time.monotonic()
-        claims = (await self._store.claim(Ask((Want("probe", 1),), 30_000, "bench"))).claims
+        claims = (await self._store.claim(ClaimRequest((QueueDemand("probe", 1),), 30_000, "bench"))).claims
         self.claims.append(time.monotonic() - since)
         unit = Unit(
             f"{run}.end",

@@ -80,7 +80,7 @@ class Sleepers:
             await asyncio.gather(*(self.app.emit("wake.up", {"n": n}) for n in some))
 
     def work(self, *queues: str) -> asyncio.Task[None]:
-        return asyncio.create_task(self.app.run_worker(concurrency=CONCURRENCY, queues=list(queues) or None))
+        return asyncio.create_task(self.app.workers.run(concurrency=CONCURRENCY, queues=list(queues) or None))
 
     async def until(self, sql: str, count: int) -> float:
         """Waits until the file counts so many; gives that moment."""

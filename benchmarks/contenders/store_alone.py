@@ -13,11 +13,11 @@ from entry import Case, Metrics, main
 from penstock_engine import on_a_loop
 from server_time import server_us
 
-from penstock.app.backend import open_store
+from penstock.app.store_urls import open_store
 from penstock.core.clock import SystemClock
 from penstock.core.events import Streams
 from penstock.ports.store import Store
-from penstock.ports.unit import Ask, Claim, Completed, NewEvent, NewJob, RunWrite, Started, Unit, Want
+from penstock.ports.unit import Claim, ClaimRequest, Completed, NewEvent, NewJob, QueueDemand, RunWrite, Started, Unit
 
 BATCH = 100
 PAYLOAD = b'{"orderId":4711,"customer":"c-1042","items":[{"sku":"a-1","quantity":2}]}'
@@ -72,12 +72,12 @@ async def flows3(case: Case) -> Metrics:
 
 
 async def _drain(store: Store, case: Case) -> Metrics:
-    total, ask = case.n * STEPS, Ask((Want("steps", BATCH),), 30_000, "bench")
+    total, ask = case.n * STEPS, ClaimRequest((QueueDemand("steps", BATCH),), 30_000, "bench")
     before, cpu, since = server_us(case.url), time.process_time(), time.monotonic()
     claims, done = (await store.claim(ask)).claims, 0
     while claims:
         done += len(claims)
-        claims = (await store.commit([_end(claim) for claim in claims], ask)).work.claims
+        claims = (await store.commit([_end(claim) for claim in claims], ask)).claimed.claims
     span, cpu = time.monotonic() - since, time.process_time() - cpu
     assert done == total, f"{done} of {total} steps were handed out"
     return {

@@ -14,10 +14,10 @@ from pathlib import Path
 from rich.console import Console
 
 from penstock import App
-from penstock.cli.picture import Picture
+from penstock.cli.run_view import RunPanel
 from penstock.core.clock import from_iso
 from penstock.core.events import Event
-from penstock.core.payload import parse
+from penstock.core.payload import parse_json
 from penstock.flows.reducer import reduce_flow
 
 HERE = Path(__file__).resolve().parent
@@ -35,11 +35,11 @@ class Moment:
 
 
 async def run() -> list[Event]:
-    order = parse((SHOP / "order.json").read_text("utf-8"))
+    order = parse_json((SHOP / "order.json").read_text("utf-8"))
     with tempfile.TemporaryDirectory() as folder:
-        async with App(f"sqlite:///{folder}/shop.db", SHOP / "workers") as app, app.working():
-            id = await app.start("shop", order, idempotency_key=order["id"])
-            await app.wait(id, timeout="1m")
+        async with App(f"sqlite:///{folder}/shop.db", SHOP / "workers") as app, app.workers.background():
+            id = await app.start("shop", order, key=order["id"])
+            await app.runs.wait(id, timeout="1m")
             return await app.events.read_all(f"nq:flow:{id}")
 
 
@@ -49,7 +49,7 @@ def draw(events: list[Event]) -> str:
     )
     console.print("[green]$[/] penstock run shop --input @order.json --key order-2001", highlight=False)
     for event in moments(events):
-        console.print(Picture(reduce_flow(e for e in events if e.seq <= event.seq), Moment(event)))
+        console.print(RunPanel(reduce_flow(e for e in events if e.seq <= event.seq), Moment(event)))
         console.print()
     svg = console.export_svg(title="the same run at three moments", unique_id="penstock-run")
     # Fonts are those of the reader: a picture asks nobody on the network for one.

@@ -16,8 +16,8 @@ from typing import Any
 from rich.console import Console
 
 from penstock import App
-from penstock.cli.live import how_to_resume, work_and_watch
-from penstock.cli.picture import plain
+from penstock.cli.live import resume_hint, work_and_watch
+from penstock.cli.run_view import render_text
 
 HERE = Path(__file__).resolve().parent
 WORKERS = HERE / "workers"
@@ -55,16 +55,16 @@ async def order(app: App, console: Console, id: str, **rest: Any) -> str:
 
 
 async def start(app: App, id: str, **rest: Any) -> str:
-    return await app.start("shop", {"id": id, "lines": LINES, **rest}, idempotency_key=id)
+    return await app.start("shop", {"id": id, "lines": LINES, **rest}, key=id)
 
 
 async def watched(app: App, console: Console, id: str) -> str:
     """Works on a run in this process and draws it; gives how it ended."""
-    view = await work_and_watch(app, "shop", id, console, place=PLACE)
+    view = await work_and_watch(app, "shop", id, console, flags=PLACE)
     if view.completed_at is None:
-        sys.exit(how_to_resume("shop", id, PLACE))
+        sys.exit(resume_hint("shop", id, PLACE))
     if not console.is_terminal:
-        print(plain(view, app.clock.now_ms()))
+        print(render_text(view, app.clock.now_ms()))
     print()
     return view.status
 
@@ -75,7 +75,7 @@ async def kill_a_worker(app: App, id: str, console: Console) -> None:
     env = {**os.environ, "PENSTOCK_LEASE": LEASE}
     worker = await asyncio.create_subprocess_exec(*command, env=env, stdout=asyncio.subprocess.DEVNULL)
     try:
-        async with asyncio.timeout(60), aclosing(app.follow(id)) as events:
+        async with asyncio.timeout(60), aclosing(app.runs.follow(id)) as events:
             async for event in events:
                 if event.kind == "step.progress" and event.step == "ship":
                     break

@@ -5,18 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .app import App, SyncApp
+    from .context.context import Context
+    from .context.sync_context import SyncContext
     from .core.errors import AwaitTimeout, PenstockError, Permanent, RateLimited, Retry
     from .core.events import Event
     from .core.retry import Backoff, RetryPolicy
     from .core.signatures import sign
-    from .flows.definition import flow, step
-    from .flows.resuming import Signature
-    from .flows.subscriptions import Subscription
-    from .jobs.await_config import Await
-    from .jobs.context import Context
-    from .jobs.decorator import job
-    from .jobs.sync_context import SyncContext
-    from .jobs.tree import Node
+    from .durable.declared_waits import Await
+    from .durable.trigger_commands import Signature
+    from .handlers.decorators import flow, job, step
+    from .handlers.subscriptions import Subscription
+    from .jobs.job_trees import Node
 
 __version__ = "0.1.0"
 
@@ -45,25 +44,25 @@ __all__ = [
 
 _PLACES = {
     "App": ".app",
-    "Await": ".jobs.await_config",
+    "Await": ".durable.declared_waits",
     "AwaitTimeout": ".core.errors",
     "Backoff": ".core.retry",
-    "Context": ".jobs.context",
+    "Context": ".context.context",
     "Event": ".core.events",
-    "Node": ".jobs.tree",
+    "Node": ".jobs.job_trees",
     "PenstockError": ".core.errors",
     "Permanent": ".core.errors",
     "RateLimited": ".core.errors",
     "Retry": ".core.errors",
     "RetryPolicy": ".core.retry",
-    "Signature": ".flows.resuming",
-    "Subscription": ".flows.subscriptions",
+    "Signature": ".durable.trigger_commands",
+    "Subscription": ".handlers.subscriptions",
     "SyncApp": ".app",
-    "SyncContext": ".jobs.sync_context",
-    "flow": ".flows.definition",
-    "job": ".jobs.decorator",
+    "SyncContext": ".context.sync_context",
+    "flow": ".handlers.decorators",
+    "job": ".handlers.decorators",
     "sign": ".core.signatures",
-    "step": ".flows.definition",
+    "step": ".handlers.decorators",
 }
 
 

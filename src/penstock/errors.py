@@ -1,7 +1,8 @@
 """Every error of Penstock under one roof: `from penstock.errors import RunFailed`. docs/errors.md explains them."""
 
 from .app.app import NotOpen
-from .app.transfer import BadExport
+from .app.export import BadExport
+from .context.state import StateConflict, StateContention
 from .core.errors import (
     AttemptTimeout,
     AwaitTimeout,
@@ -36,6 +37,7 @@ from .core.errors import (
     RunError,
     RunFailed,
     RunLimit,
+    RunnerLost,
     SchemaViolation,
     SettingError,
     StaleAttempt,
@@ -63,15 +65,12 @@ from .core.errors import (
     WaitTimeout,
     WorkerLost,
 )
-from .core.events import BadStream
+from .core.events import BadEmit, BadStream
 from .core.ids import BadId
 from .core.priority import BadPriority
 from .flows.commands import RunClosed
-from .jobs.context import BadEmit
-from .jobs.patching import StateContention
-from .jobs.schedule import BadSchedule
-from .jobs.state import StateConflict
 from .messaging.pgboss.schema import PgBossSchema
+from .schedules.spec import BadSchedule
 
 __all__ = [
     "AttemptTimeout",
@@ -116,6 +115,7 @@ __all__ = [
     "RunError",
     "RunFailed",
     "RunLimit",
+    "RunnerLost",
     "SchemaViolation",
     "SettingError",
     "StaleAttempt",

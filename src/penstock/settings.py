@@ -5,7 +5,6 @@ Unknown names are errors with a suggestion, wherever they stand. Every value rem
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Literal, TypedDict
 from .core.durations import Duration, to_ms
 from .core.errors import SettingError
 from .core.ids import BadId, check_name, check_namespace
+from .core.near_match import did_you_mean
 
 Names = str | Sequence[str]
 Retention = Duration | Literal["never", "off"]
@@ -128,8 +128,7 @@ class _Reader:
 
     def _read(self, name: str, value: Any, where: str) -> Any:
         if name not in self._known:
-            near = difflib.get_close_matches(name, sorted(self._known), 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(self._known))}"
+            hint = did_you_mean(name, self._known) or f"known are {', '.join(sorted(self._known))}"
             raise SettingError(f"{where}: there is no setting {name!r}; {hint}")
         try:
             return _convert(name, value)

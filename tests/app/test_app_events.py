@@ -9,9 +9,8 @@ import pytest
 
 from penstock import flow, job
 from penstock.core.errors import NotJSON, PayloadError
-from penstock.core.events import BadStream
+from penstock.core.events import BadEmit, BadStream
 from penstock.core.ids import BadId
-from penstock.jobs.context import BadEmit
 from penstock.testing.until import until
 
 
@@ -65,8 +64,8 @@ async def test_a_bad_stream_name_is_refused_with_the_form_that_is_understood(mem
 
 
 async def test_a_namespace_of_ones_own(memory: Any) -> None:
-    async with memory(shop, namespace="acme") as a, a.working():
-        run, _ = await a.ends("shop")
+    async with memory(shop, namespace="acme") as a, a.workers.background():
+        run, _ = await a.run_to_end("shop")
         assert (await a.events.read(f"acme:flow:{run}"))[0].kind == "flow.started"
         with pytest.raises(BadStream, match="acme:<type>:<id>"):
             await a.events.read(f"nq:flow:{run}")
@@ -171,9 +170,9 @@ async def test_hearing_of_events_by_kind_and_by_subject(app: Any) -> None:
         run = await a.start("shop")
         await a.events.on_subject(run, slowly)
         other = await a.start("shop")
-        async with a.working():
-            await a.ended(run)
-            await a.ended(other)
+        async with a.workers.background():
+            await a.wait_for_end(run)
+            await a.wait_for_end(other)
             await until(lambda: len(by_kind) == 2)
             assert {e.subject for e in by_kind} == {run, other}
             await until(lambda: [e.kind for e in by_subject][-1:] == ["flow.completed"])
@@ -181,7 +180,7 @@ async def test_hearing_of_events_by_kind_and_by_subject(app: Any) -> None:
             assert by_subject == (await a.stream(run))[-len(by_subject) :], "in order, each once, to the end"
             stop()
             stop()
-            await a.ends("shop")
+            await a.run_to_end("shop")
             marker = asyncio.Event()
             await a.events.on_kind("marker", lambda _: marker.set())
             await a.emit("marker")
@@ -199,9 +198,9 @@ async def test_hearing_of_events_of_another_app(shared: Any) -> None:
         await here.events.on_kind("job.completed", heard.append)
         await here.events.on_subject("global", heard.append)
         await there.emit("from.afar", 1)
-        async with there.working():
+        async with there.workers.background():
             id = await there.enqueue("q")
-            await there.job_result(id, timeout=20)
+            await there.jobs.result(id, timeout=20)
         await until(lambda: len(heard) == 2)
         assert [(e.kind, e.subject) for e in heard] == [("from.afar", "global"), ("job.completed", id)]
 

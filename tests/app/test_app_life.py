@@ -90,11 +90,11 @@ async def test_everything_that_starts_also_stops(app: Any) -> None:
     async with app(order, ship, add, concurrency=5) as a:
         heard: list[Any] = []
         await a.events.on_kind("flow.completed", heard.append)
-        await a.schedule("s", queue="sums", payload=[1], every="1h")
-        async with a.working():
+        await a.schedules.add("s", queue="sums", input=[1], every="1h")
+        async with a.workers.background():
             for n in range(5):
-                await a.gives("shop", n)
-                await a.job_result(await a.enqueue("sums", [1, n]), timeout=20)
+                await a.run_for_result("shop", n)
+                await a.jobs.result(await a.enqueue("sums", [1, n]), timeout=20)
         assert ours() or a.settings.url.startswith("redis"), "a store of files has threads while it is open"
     await until(lambda: not ours())
     left = {task.get_name() for task in asyncio.all_tasks() - before}
@@ -108,9 +108,9 @@ async def test_nothing_is_left_of_handlers_that_spoke_to_the_last(app: Any) -> N
             ctx.log(f"line {i}")
 
     before = asyncio.all_tasks()
-    async with app(talks) as a, a.working():
+    async with app(talks) as a, a.workers.background():
         for _ in range(5):
-            await a.job_result(await a.enqueue("talks"), timeout=20)
+            await a.jobs.result(await a.enqueue("talks"), timeout=20)
     await until(lambda: not ours())
     assert {task.get_name() for task in asyncio.all_tasks() - before} == set()
 
@@ -128,14 +128,24 @@ async def test_closing_twice_and_opening_twice(memory: Any) -> None:
 async def test_a_closed_app_says_so(app: Any) -> None:
     async with app(order) as a:
         await a.start("shop")
-    for ask in (lambda: a.start("shop"), a.runs, lambda: a.enqueue("sums", [1]), lambda: a.events.read("nq:global")):
+    for ask in (
+        lambda: a.start("shop"),
+        lambda: a.runs.list(),
+        lambda: a.enqueue("sums", [1]),
+        lambda: a.events.read("nq:global"),
+    ):
         with pytest.raises(StoreUnavailable, match="closed"):
             await ask()
 
 
 async def test_an_app_that_was_never_opened_says_so(memory: Any) -> None:
     a = memory(order)
-    for ask in (lambda: a.start("shop"), a.runs, lambda: a.enqueue("sums", [1]), lambda: a.cancel("x")):
+    for ask in (
+        lambda: a.start("shop"),
+        lambda: a.runs.list(),
+        lambda: a.enqueue("sums", [1]),
+        lambda: a.runs.cancel("x"),
+    ):
         with pytest.raises(ConfigError, match="async with"):
             await ask()
 
@@ -144,7 +154,7 @@ async def test_an_app_can_be_opened_again(shared: Any) -> None:
     a = shared(order, ship)
     async with a:
         run = await a.start("shop", 1)
-    async with a, a.working():
+    async with a, a.workers.background():
         assert await a.result(run, timeout=20) == {"shipped": 1}
 
 
@@ -159,22 +169,22 @@ async def test_a_store_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Pat
 
 
 async def test_two_apps_in_one_process_do_not_meet(memory: Any) -> None:
-    async with memory(order, ship) as a, memory(order, ship) as b, a.working(), b.working():
-        run, other = await a.start("shop", "a", idempotency_key="k"), await b.start("shop", "b", idempotency_key="k")
+    async with memory(order, ship) as a, memory(order, ship) as b, a.workers.background(), b.workers.background():
+        run, other = await a.start("shop", "a", key="k"), await b.start("shop", "b", key="k")
         assert await a.result(run, timeout=20) == {"shipped": "a"}
         assert await b.result(other, timeout=20) == {"shipped": "b"}
         await a.state.set("x", 1)
         assert await b.state.get("x") is None
-        assert len(await a.runs()) == len(await b.runs()) == 1
+        assert len(await a.runs.list()) == len(await b.runs.list()) == 1
 
 
 async def test_an_app_inside_a_server_that_handles_requests(app: Any) -> None:
     """As a web application does: opened once, a worker beside it, many requests at once, some of which give up."""
     async with app(order, ship, concurrency=20) as a:
-        worker = asyncio.create_task(a.run_worker())
+        worker = asyncio.create_task(a.workers.run())
 
         async def request(n: int) -> Any:
-            return await a.gives("shop", n)
+            return await a.run_for_result("shop", n)
 
         async def impatient(n: int) -> None:
             task = asyncio.create_task(a.start("shop", f"impatient {n}"))
@@ -186,9 +196,9 @@ async def test_an_app_inside_a_server_that_handles_requests(app: Any) -> None:
             asyncio.gather(*(request(n) for n in range(50))), asyncio.gather(*(impatient(n) for n in range(20)))
         )
         assert answers == [{"shipped": n} for n in range(50)]
-        for row in await a.runs(limit=100):
-            assert await a.ended(row.id) == "completed", "a request that gave up leaves a whole run or none"
-        a.stop_worker()
+        for row in await a.runs.list(limit=100):
+            assert await a.wait_for_end(row.id) == "completed", "a request that gave up leaves a whole run or none"
+        a.workers.stop()
         await worker
 
 
@@ -197,20 +207,20 @@ async def test_runs_are_listed_by_flow_and_status_and_by_page(app: Any) -> None:
     async def other() -> None:
         raise ValueError("no")
 
-    async with app(order, ship, other) as a, a.working():
-        shops = [(await a.ends("shop", n))[0] for n in range(5)]
-        bad, _ = await a.ends("other")
-        assert {row.id for row in await a.runs()} == {*shops, bad}
-        assert [row.id for row in await a.runs(flow="other")] == [bad]
-        assert [row.id for row in await a.runs(status="failed")] == [bad]
-        assert await a.runs(flow="shop", status="failed") == []
-        first = await a.runs(flow="shop", limit=2)
-        rest = await a.runs(flow="shop", before=first[-1].id, limit=10)
-        assert [row.id for row in (*first, *rest)] == [row.id for row in await a.runs(flow="shop")]
-        assert await a.runs(flow="shop", before=rest[-1].id) == []
+    async with app(order, ship, other) as a, a.workers.background():
+        shops = [(await a.run_to_end("shop", n))[0] for n in range(5)]
+        bad, _ = await a.run_to_end("other")
+        assert {row.id for row in await a.runs.list()} == {*shops, bad}
+        assert [row.id for row in await a.runs.list(flow="other")] == [bad]
+        assert [row.id for row in await a.runs.list(status="failed")] == [bad]
+        assert await a.runs.list(flow="shop", status="failed") == []
+        first = await a.runs.list(flow="shop", limit=2)
+        rest = await a.runs.list(flow="shop", before=first[-1].id, limit=10)
+        assert [row.id for row in (*first, *rest)] == [row.id for row in await a.runs.list(flow="shop")]
+        assert await a.runs.list(flow="shop", before=rest[-1].id) == []
         for search in ({}, {"flow": "shop"}, {"where": 1}):
             with pytest.raises(BadId, match="before='nope': there is no such run"):
-                await a.runs(before="nope", **search)
+                await a.runs.list(before="nope", **search)
 
 
 # Without an event loop
@@ -236,14 +246,14 @@ def test_a_plain_script(tmp_path: Path) -> None:
                 return sum(input)
 
             with SyncApp(":memory:", handlers=[order, ship, add]) as app:
-                app.start_worker()
+                app.workers.start()
                 run = app.start("shop", 7)
-                print(app.result(run, timeout=20), app.wait(run).status, app.run(run).status)
-                print(app.job_result(app.enqueue("sums", [1, 2]), timeout=20))
-                print([app.job_result(id, timeout=20) for id in app.enqueue_many("sums", [[1], [2]])])
-                print(next(app.follow(run)).kind, app.cancel(run))
+                print(app.result(run, timeout=20), app.runs.wait(run).status, app.runs.get(run).status)
+                print(app.jobs.result(app.enqueue("sums", [1, 2]), timeout=20))
+                print([app.jobs.result(id, timeout=20) for id in app.jobs.enqueue_many("sums", [[1], [2]])])
+                print(next(app.runs.follow(run)).kind, app.runs.cancel(run))
                 app.emit("anything", 1)
-                print(app.schedule("s", queue="sums", payload=[1], every="1h").id)
+                print(app.schedules.add("s", queue="sums", input=[1], every="1h").id)
             """
         )
     )
@@ -268,7 +278,7 @@ def test_a_sync_app_raises_what_happened_and_stops_in_any_case() -> None:
 
     before = threading.active_count()
     with SyncApp(":memory:", handlers=[fails]) as app:
-        app.start_worker()
+        app.workers.start()
         run = app.start("fails")
         with pytest.raises(RunFailed, match="no luck"):
             app.result(run, timeout=20)
@@ -290,9 +300,9 @@ def test_a_sync_app_that_cannot_open_leaves_nothing_behind(tmp_path: Path) -> No
 def test_a_sync_worker_of_an_unknown_queue_says_so() -> None:
     with SyncApp(":memory:", handlers=[add]) as app:
         with pytest.raises(UnknownQueue, match="known are sums"):
-            app.start_worker(queues=["summs"])
-        app.start_worker(queues=["sums"])
-        assert app.job_result(app.enqueue("sums", [1, 2]), timeout=20) == 3
+            app.workers.start(queues=["summs"])
+        app.workers.start(queues=["sums"])
+        assert app.jobs.result(app.enqueue("sums", [1, 2]), timeout=20) == 3
 
 
 def _gone(before: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import App, job
-from penstock.app.collecting import OBJECTS, fewer_collections
+from penstock.app.gc_tuning import OBJECTS, fewer_collections
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +26,8 @@ async def test_a_running_worker_has_python_look_less_often() -> None:
     async def look(_: None) -> None:
         seen.append(gc.get_threshold())
 
-    async with App(url="sqlite:///:memory:", handlers=[look]) as app, app.working():
-        await app.job_result(await app.enqueue("look"), timeout=20)
+    async with App(url="sqlite:///:memory:", handlers=[look]) as app, app.workers.background():
+        await app.jobs.result(await app.enqueue("look"), timeout=20)
     assert seen == [(OBJECTS, 10, 10)]
     assert gc.get_threshold() == (700, 10, 10)
 

@@ -10,14 +10,14 @@ import pytest
 
 from penstock import App, Await, PenstockError, flow, job, step
 from penstock.errors import DefinitionError
-from penstock.jobs.tree import Node
+from penstock.jobs.job_trees import Node
 from penstock.ports.unit import RateLimit
 from penstock.testing.until import until
 
 FAR = "99999999d"
 NEVER = datetime.max.replace(tzinfo=UTC)
-LONGEST = "too long: the longest duration is 36525d (100 years)"
-LATEST = "is out of range: moments lie between 0001-01-01T00:00:00.000Z and 9999-12-31T23:59:59.999Z"
+MAX_DURATION_TEXT = "too long: the maximum duration is 36525d (100 years)"
+LATEST = "is out of range: use a time from 0001-01-01T00:00:00.000Z to 9999-12-31T23:59:59.999Z"
 
 
 @flow("shop")
@@ -33,24 +33,26 @@ SPANS: dict[str, Callable[[Any], Any]] = {
     "enqueue": lambda a: a.enqueue("mail", 1, delay=FAR),
     "a float": lambda a: a.enqueue("mail", 1, delay=1e20),
     "a large number": lambda a: a.enqueue("mail", 1, delay=10**400),
-    "enqueue_many": lambda a: a.enqueue_many("mail", [1], delay=FAR),
+    "enqueue_many": lambda a: a.jobs.enqueue_many("mail", [1], delay=FAR),
     "dedupe_ttl": lambda a: a.enqueue("mail", 1, dedupe="a", dedupe_ttl=FAR),
     "keep": lambda a: a.enqueue("mail", 1, keep_completed=FAR),
-    "a node": lambda a: a.add_flow(Node(send, 1, children=[Node(send, 2, delay=FAR)])),
-    "BullMQ's": lambda a: a.add_flow({"name": "send", "queue": "mail", "data": 1, "opts": {"delay": 10**17}}),
-    "BullMQ's, huge": lambda a: a.add_flow({"name": "send", "queue": "mail", "data": 1, "opts": {"delay": 10**400}}),
-    "every": lambda a: a.schedule("s", queue="mail", every=FAR),
+    "a node": lambda a: a.jobs.enqueue_tree(Node(send, 1, children=[Node(send, 2, delay=FAR)])),
+    "BullMQ's": lambda a: a.jobs.enqueue_tree({"name": "send", "queue": "mail", "data": 1, "opts": {"delay": 10**17}}),
+    "BullMQ's, huge": lambda a: a.jobs.enqueue_tree(
+        {"name": "send", "queue": "mail", "data": 1, "opts": {"delay": 10**400}}
+    ),
+    "every": lambda a: a.schedules.add("s", queue="mail", every=FAR),
     "state": lambda a: a.state.set("k", 1, ttl=FAR),
-    "result": lambda a: a.job_result("x", timeout=FAR),
-    "since": lambda a: a.runs(since=FAR),
+    "result": lambda a: a.jobs.result("x", timeout=FAR),
+    "since": lambda a: a.runs.list(since=FAR),
 }
 MOMENTS: dict[str, Callable[[Any], Any]] = {
     "start": lambda a: a.start("shop", 1, at=NEVER),
     "enqueue": lambda a: a.enqueue("mail", 1, at=NEVER),
-    "schedule": lambda a: a.schedule("s", queue="mail", at=NEVER),
-    "from": lambda a: a.schedule("s", queue="mail", every="1h", start=NEVER),
-    "to": lambda a: a.schedule("s", queue="mail", every="1h", end=NEVER),
-    "runs": lambda a: a.runs(until=NEVER),
+    "schedule": lambda a: a.schedules.add("s", queue="mail", at=NEVER),
+    "from": lambda a: a.schedules.add("s", queue="mail", every="1h", start=NEVER),
+    "to": lambda a: a.schedules.add("s", queue="mail", every="1h", end=NEVER),
+    "runs": lambda a: a.runs.list(until=NEVER),
 }
 
 
@@ -59,13 +61,13 @@ async def refused(call: Callable[[Any], Any], code: str, says: str) -> None:
         with pytest.raises(PenstockError) as problem:
             await call(app)
         assert (problem.value.code, says in str(problem.value)) == (code, True)
-        assert (await app.runs(), await app.schedules()) == ([], [])
+        assert (await app.runs.list(), await app.schedules.list()) == ([], [])
         assert sum((await app.queues.counts("mail")).values()) == 0
 
 
 @pytest.mark.parametrize("door", SPANS)
 async def test_spans_that_are_too_long(door: str) -> None:
-    await refused(SPANS[door], "bad_duration", LONGEST)
+    await refused(SPANS[door], "bad_duration", MAX_DURATION_TEXT)
 
 
 @pytest.mark.parametrize("door", MOMENTS)
@@ -76,10 +78,10 @@ async def test_moments_that_are_too_late(door: str) -> None:
 @pytest.mark.parametrize("last", [{"delay": "36525d"}, {"at": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)}])
 async def test_the_last_there_is(app: Any, last: dict[str, Any]) -> None:
     async with app(shop, send) as a:
-        assert (await a.in_state(await a.enqueue("mail", 1, **last), "delayed")).due > 4_000_000_000_000
+        assert (await a.wait_for_state(await a.enqueue("mail", 1, **last), "delayed")).due > 4_000_000_000_000
         run = await a.start("shop", 1, **last)
-        assert (await a.run(run)).status == "running"
-        assert (await a.step_in(run, "shop", "delayed")).due > 4_000_000_000_000
+        assert (await a.runs.get(run)).status == "running"
+        assert (await a.wait_for_step(run, "shop", "delayed")).due > 4_000_000_000_000
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -102,15 +104,15 @@ WAITS: dict[str, Any] = {
 @pytest.mark.parametrize("what", [*OPTIONS, "keep"])
 def test_options_of_jobs(what: str) -> None:
     options = OPTIONS.get(what, {"keep_completed": FAR})
-    with pytest.raises(DefinitionError, match=r"test_far_times\.py:\d+: .*the longest duration is 36525d"):
+    with pytest.raises(DefinitionError, match=r"test_far_times\.py:\d+: .*the maximum duration is 36525d"):
         job(queue="mail", **options)(shop)
 
 
 @pytest.mark.parametrize("what", WAITS)
 def test_options_of_steps(what: str) -> None:
-    with pytest.raises(DefinitionError, match="the longest duration is 36525d"):
+    with pytest.raises(DefinitionError, match="the maximum duration is 36525d"):
         step(on="paid", wait=WAITS[what])(shop)
-    with pytest.raises(DefinitionError, match="the longest duration is 36525d"):
+    with pytest.raises(DefinitionError, match="the maximum duration is 36525d"):
         Await("time", delay=FAR)
 
 
@@ -129,11 +131,15 @@ async def test_waits_inside_a_handler(memory: Any, wait: Callable[[Any], Any]) -
     async def waits(ctx: Any) -> None:
         await wait(ctx)
 
-    async with memory(waits) as a, a.working():
-        run, status = await a.ends("waits")
-        (failed,) = await a.said(run, "step.failed")
-        assert (status, failed.data["code"], LONGEST in failed.data["error"]) == ("failed", "bad_duration", True)
-        assert await a.waits(run=run) == []
+    async with memory(waits) as a, a.workers.background():
+        run, status = await a.run_to_end("waits")
+        (failed,) = await a.events_of(run, "step.failed")
+        assert (status, failed.data["code"], MAX_DURATION_TEXT in failed.data["error"]) == (
+            "failed",
+            "bad_duration",
+            True,
+        )
+        assert await a.waits.list(run=run) == []
 
 
 async def test_a_moment_inside_a_handler(memory: Any) -> None:
@@ -141,9 +147,9 @@ async def test_a_moment_inside_a_handler(memory: Any) -> None:
     async def waits(ctx: Any) -> None:
         await ctx.wait.time(NEVER)
 
-    async with memory(waits) as a, a.working():
-        run, _ = await a.ends("waits")
-        (failed,) = await a.said(run, "step.failed")
+    async with memory(waits) as a, a.workers.background():
+        run, _ = await a.run_to_end("waits")
+        (failed,) = await a.events_of(run, "step.failed")
         assert (failed.data["code"], LATEST in failed.data["error"]) == ("bad_argument", True)
 
 
@@ -152,7 +158,7 @@ async def test_waits_as_long_as_can_be(app: Any) -> None:
     async def waits(ctx: Any) -> None:
         await ctx.wait.event("paid", timeout="36525d")
 
-    async with app(waits) as a, a.working():
+    async with app(waits) as a, a.workers.background():
         run = await a.start("waits")
-        (wait,) = await until(lambda: a.waits(run=run))
+        (wait,) = await until(lambda: a.waits.list(run=run))
         assert wait.until[:2] == "21"

@@ -61,11 +61,11 @@ def noted(folder: Path) -> list[str]:
 async def test_they_are_open_while_a_worker_runs(folder: Path) -> None:
     async with App(":memory:", folder) as app:
         assert noted(folder) == []  # whoever only starts runs connects to nobody
-        async with app.working():
+        async with app.workers.background():
             await until(lambda: noted(folder) == ["opened", "running"])
-            assert await app.job_result("brought", timeout=10) == 8
+            assert await app.jobs.result("brought", timeout=10) == 8
         assert noted(folder) == ["opened", "running", "closed"]
-        async with app.working():
+        async with app.workers.background():
             await until(lambda: noted(folder)[3:] == ["opened", "running"])
 
 
@@ -95,7 +95,7 @@ async def test_what_cannot_be_opened_stops_the_worker(folder: Path) -> None:
     (folder / "ferry.py").write_text(FILE.replace('self.note("opened")', 'raise OSError("no ferry today")'))
     async with App(":memory:", folder) as app:
         with pytest.raises(OSError, match="no ferry today"):
-            await app.run_worker()
+            await app.workers.run()
 
 
 async def test_what_is_no_bridge_is_a_problem_of_its_file(folder: Path) -> None:
@@ -104,5 +104,5 @@ async def test_what_is_no_bridge_is_a_problem_of_its_file(folder: Path) -> None:
     async with App(":memory:", folder) as app:
         (problem,) = app.registry.problems
         assert "bridges holds 'Avignon', which is none" in str(problem)
-        async with app.working():
+        async with app.workers.background():
             assert noted(folder) == []

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock import flow
-from penstock.app.transfer import Importer, PlayedClock, export_run, read_line
-from penstock.core.ids import step_job
+from penstock.app.export import Importer, PlayedClock, export_run, read_line
+from penstock.core.ids import step_job_id
 from penstock.testing.until import until
 
 
@@ -48,17 +48,17 @@ async def moved(app: Any, line: bytes, url: str, *handlers: Any) -> Any:
 
 async def test_a_run_that_waits_for_an_event_goes_on_elsewhere(app: Any, tmp_path: Path) -> None:
     shop = Shop()
-    async with app(shop.order) as a, a.working():
+    async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop", 1)
-        await a.step_in(run, "order", "suspended")
+        await a.wait_for_step(run, "order", "suspended")
         line = await export_run(a, run)
     new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
     try:
-        assert [(wait.kind, wait.event) for wait in await new.waits(run=run)] == [("event", "paid")]
-        async with new.working():
+        assert [(wait.kind, wait.event) for wait in await new.waits.list(run=run)] == [("event", "paid")]
+        async with new.workers.background():
             await new.emit("paid", {"order": 7, "by": "ada"})
             await _until_trigger(new, run)
-            await new.fire(shop.tokens[-1], "yes")
+            await new.waits.fire(shop.tokens[-1], "yes")
             assert await new.result(run, timeout=20) == [1, "ada", "yes"]
         assert shop.charged == 1
     finally:
@@ -67,17 +67,17 @@ async def test_a_run_that_waits_for_an_event_goes_on_elsewhere(app: Any, tmp_pat
 
 async def test_a_token_works_in_the_store_its_run_was_moved_to(app: Any, tmp_path: Path) -> None:
     shop = Shop()
-    async with app(shop.order) as a, a.working():
+    async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop", 1)
-        await a.step_in(run, "order", "suspended")
+        await a.wait_for_step(run, "order", "suspended")
         await a.emit("paid", {"order": 7, "by": "ada"})
         await _until_trigger(a, run)
         token = shop.tokens[-1]
         line = await export_run(a, run)
     new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
     try:
-        await new.fire(token, "yes")
-        async with new.working():
+        await new.waits.fire(token, "yes")
+        async with new.workers.background():
             assert await new.result(run, timeout=20) == [1, "ada", "yes"]
     finally:
         await new.close()
@@ -85,25 +85,25 @@ async def test_a_token_works_in_the_store_its_run_was_moved_to(app: Any, tmp_pat
 
 async def test_a_paused_run_is_paused_elsewhere(app: Any, tmp_path: Path) -> None:
     shop = Shop()
-    async with app(shop.order) as a, a.working():
+    async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop", 1)
-        await a.step_in(run, "order", "suspended")
-        await a.pause(run, "for the move")
+        await a.wait_for_step(run, "order", "suspended")
+        await a.runs.pause(run, "for the move")
         line = await export_run(a, run)
     new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
     try:
-        assert [row.id for row in await new.runs(status="paused")] == [run]
-        async with new.working():
-            await new.step_in(run, "order", "held")
-            await new.resume(run)
-            await new.step_in(run, "order", "suspended")
+        assert [row.id for row in await new.runs.list(status="paused")] == [run]
+        async with new.workers.background():
+            await new.wait_for_step(run, "order", "held")
+            await new.runs.resume(run)
+            await new.wait_for_step(run, "order", "suspended")
     finally:
         await new.close()
 
 
 async def _until_trigger(a: Any, run: str) -> None:
     async def asleep() -> bool:
-        job = await a.store.job(step_job(run, "order", 1))
-        return job.state == "suspended" and bool(await a.waits(run=run, kind="trigger"))
+        job = await a.store.job(step_job_id(run, "order", 1))
+        return job.state == "suspended" and bool(await a.waits.list(run=run, kind="trigger"))
 
     await until(asleep)

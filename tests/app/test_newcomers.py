@@ -32,24 +32,24 @@ async def bind(title: str, ctx: Context) -> dict[str, Any]:
 
 
 async def test_a_moment_without_a_zone_is_refused(memory: Any) -> None:
-    async with memory(nap) as app, app.working():
+    async with memory(nap) as app, app.workers.background():
         with pytest.raises(BadArgument, match="has no time zone"):
             await app.start("nap", "", at=NAIVE)
         with pytest.raises(BadArgument, match="has no time zone"):
-            await app.runs(since=NAIVE)
-        run, status = await app.ends("nap", NAIVE.isoformat())
+            await app.runs.list(since=NAIVE)
+        run, status = await app.run_to_end("nap", NAIVE.isoformat())
         assert status == "failed"
-        assert "has no time zone" in (await app.said(run, "step.failed"))[0].data["error"]
+        assert "has no time zone" in (await app.events_of(run, "step.failed"))[0].data["error"]
         past = datetime.now(UTC) - timedelta(seconds=1)
-        assert (await app.ends("nap", past.isoformat()))[1] == "completed"
+        assert (await app.run_to_end("nap", past.isoformat()))[1] == "completed"
 
 
 async def test_an_empty_key_is_no_key(memory: Any) -> None:
     async with memory(nap, render) as app:
         with pytest.raises(BadId):
-            await app.start("nap", "", idempotency_key="")
+            await app.start("nap", "", key="")
         with pytest.raises(BadId):
-            await app.enqueue("pages", 1, id="")
+            await app.enqueue("pages", 1, key="")
         with pytest.raises(BadArgument, match="key=''"):
             await app.emit("order.paid", key="")
 
@@ -61,16 +61,16 @@ async def test_one_id_twice_in_a_tree_is_refused(app: Any) -> None:
             Node(bind, "t", children=[Node(render, 1, id="one"), Node(render, 2, id="one")]),
         ):
             with pytest.raises(BadArgument, match="2 jobs with the id 'one'"):
-                await a.add_flow(tree)
+                await a.jobs.enqueue_tree(tree)
         assert await a.store.job("one") is None
 
 
 async def test_a_child_that_failed_its_parent_takes_no_other_payload(app: Any) -> None:
-    async with app(render, bind) as a, a.working():
-        await a.add_flow(Node(bind, "t", id="book", children=[Node(render, 1), Node(render, 13)]))
-        await a.in_state("book", "failed")
+    async with app(render, bind) as a, a.workers.background():
+        await a.jobs.enqueue_tree(Node(bind, "t", id="book", children=[Node(render, 1), Node(render, 13)]))
+        await a.wait_for_state("book", "failed")
         for id in ("book-c2", "book"):
-            done = await a.dead_letters.redrive(id, payload=3)
+            done = await a.dead_letters.redrive(id, input=3)
             assert not done.sent
             assert "add " in done.refused[f"{id}.dlq"]
         assert await a.dead_letters.queues() == {"pages-dlq": 1, "books-dlq": 1}
@@ -84,14 +84,14 @@ async def test_a_job_that_is_retried_leaves_no_old_letter(app: Any) -> None:
         if broken:
             raise Permanent(broken[0])
 
-    async with app(say) as a, a.working():
-        id = await a.enqueue("words", id="word")
-        await a.in_state(id, "failed")
-        assert [one.error["message"] for one in await a.letters("words")] == ["first"]
+    async with app(say) as a, a.workers.background():
+        id = await a.enqueue("words", key="word")
+        await a.wait_for_state(id, "failed")
+        assert [one.error["message"] for one in await a.list_dead_letters("words")] == ["first"]
         broken.clear()
-        assert await a.queues.retry(id)
-        await a.in_state(id, "completed")
-        assert await a.letters("words") == []
+        assert await a.jobs.retry(id)
+        await a.wait_for_state(id, "completed")
+        assert await a.list_dead_letters("words") == []
 
 
 @flow("hasty", emits=[])
@@ -111,18 +111,18 @@ async def worded(_: Any, ctx: Context) -> None:
 
 
 async def test_a_durable_call_that_is_not_awaited_is_told_of(memory: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async with memory(hasty) as app, app.working():
-        await app.ends("hasty")
-        (row,) = await app.runs()
+    async with memory(hasty) as app, app.workers.background():
+        await app.run_to_end("hasty")
+        (row,) = await app.runs.list()
     assert f"step 'hasty' of run {row.id}: charge#1 was never awaited" in caplog.text
 
 
-@pytest.mark.parametrize(("name", "message"), [("listed", "give the calls names"), ("worded", "match='x'")])
+@pytest.mark.parametrize(("name", "message"), [("listed", "name the calls"), ("worded", "match='x'")])
 async def test_what_a_wait_is_given(memory: Any, name: str, message: str) -> None:
-    async with memory(listed, worded) as app, app.working():
-        run, status = await app.ends(name)
+    async with memory(listed, worded) as app, app.workers.background():
+        run, status = await app.run_to_end(name)
         assert status == "failed"
-        assert message in (await app.said(run, "step.failed"))[0].data["error"]
+        assert message in (await app.events_of(run, "step.failed"))[0].data["error"]
 
 
 async def charge() -> None: ...
@@ -153,12 +153,12 @@ def wrong_branch(which: str, ctx: SyncContext) -> None:
 
 
 SLIPS = {
-    "value": "ctx.run('a', 5): give the function itself, then its arguments, so that it is called once",
-    "swapped": "ctx.run(render, …): give its name first, then the function",
-    "nameless": 'ctx.run(charge): the name is missing, give it before the function: ctx.run("charge", charge, 7)',
-    "alone": "ctx.run('a'): the function is missing, give it after the name",
-    "called": "ctx.run('a', charge(…)): this is called already, and would be called again",
-    "none": "ctx.run(): give a name, a function and its arguments",
+    "value": "ctx.run('a', 5): pass the function itself, then its arguments, so that it is called once",
+    "swapped": "ctx.run(render, …): pass the name first, then the function",
+    "nameless": 'ctx.run(charge): the name is missing, pass it before the function: ctx.run("charge", charge, 7)',
+    "alone": "ctx.run('a'): the function is missing, pass it after the name",
+    "called": "ctx.run('a', charge(…)): the function is already called, and a replay of the handler would call it again",
+    "none": "ctx.run(): pass a name, a function and its arguments",
 }
 
 
@@ -174,21 +174,21 @@ async def wrong_patch(_: Any, ctx: Context) -> None:
         *(("wrong-sync-call", which, says) for which, says in SLIPS.items()),
         *(("wrong-branch", which, says) for which, says in SLIPS.items()),
         ("wrong-sync-call", "all", "in a `def` handler, such as ctx.branch.event(…)"),
-        ("wrong-patch", "", "change=5: give a function that makes the new value"),
+        ("wrong-patch", "", "change=5: pass a function that makes the new value"),
     ],
 )
 async def test_what_a_durable_call_is_given(memory: Any, name: str, which: str, says: str) -> None:
-    async with memory(wrong_call, wrong_sync_call, wrong_branch, wrong_patch) as app, app.working():
-        run, status = await app.ends(name, which)
+    async with memory(wrong_call, wrong_sync_call, wrong_branch, wrong_patch) as app, app.workers.background():
+        run, status = await app.run_to_end(name, which)
         assert status == "failed"
-        assert says in (await app.said(run, "step.failed"))[0].data["error"]
+        assert says in (await app.events_of(run, "step.failed"))[0].data["error"]
 
 
 async def test_a_job_is_added_for_its_function_too(memory: Any) -> None:
-    async with memory(nap, render) as app, app.working():
-        assert await app.job_result(await app.enqueue(render, 1), timeout=20) == "page 1"
-        ids = await app.enqueue_many(render, [2, 3])
-        assert [await app.job_result(id, timeout=20) for id in ids] == ["page 2", "page 3"]
+    async with memory(nap, render) as app, app.workers.background():
+        assert await app.jobs.result(await app.enqueue(render, 1), timeout=20) == "page 1"
+        ids = await app.jobs.enqueue_many(render, [2, 3])
+        assert [await app.jobs.result(id, timeout=20) for id in ids] == ["page 2", "page 3"]
         with pytest.raises(ConfigError, match=r"'nap' is not marked with @job.*: mark it, or name a queue"):
             await app.enqueue(nap, "")
 
@@ -196,10 +196,10 @@ async def test_a_job_is_added_for_its_function_too(memory: Any) -> None:
 async def test_of_many_payloads_the_bad_one_is_named(memory: Any) -> None:
     async with memory(render) as app:
         with pytest.raises(
-            NotJSON, match=r"^item 1 of 3 \(none was added\): the payload of a job of queue 'pages'"
+            NotJSON, match=r"^item 1 of 3 \(none was added\): the input of a job of queue 'pages'"
         ) as it:
-            await app.enqueue_many("pages", [1, object(), 3])
-        assert "has no JSON form: give dicts, lists" in str(it.value)
+            await app.jobs.enqueue_many("pages", [1, object(), 3])
+        assert "has no JSON form: pass dicts, lists" in str(it.value)
         assert sum((await app.queues.counts("pages")).values()) == 0
 
 
@@ -207,4 +207,4 @@ async def test_a_fork_at_what_is_no_event_is_told(memory: Any) -> None:
     async with memory(nap) as app:
         run = await app.start("nap", "")
         with pytest.raises(BadId, match="5 is not an event id; one looks like"):
-            await app.fork(run, 5)
+            await app.runs.fork(run, 5)

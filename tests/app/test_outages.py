@@ -10,23 +10,23 @@ import asyncpg
 import pytest
 
 from penstock import App, flow, job
-from penstock.app import background
+from penstock.app import workers as background
 from penstock.core.errors import StoreClosed, StoreUnavailable, WaitTimeout
-from penstock.core.patience import Patience
+from penstock.core.outage_retry import OutageRetry
 from penstock.stores.postgres.address import read_address
 from penstock.stores.postgres.connection import translate
 from penstock.stores.sqlite import SqliteStore
-from penstock.testing.faults import Calm, FaultStore, When
+from penstock.testing.faults import FaultStore, NoFaults, When
 from penstock.testing.until import until
 
 
-class Outage(Calm):
+class Outage(NoFaults):
     """Some methods of a store fail for as long as they are listed here."""
 
     def __init__(self) -> None:
         self.of: dict[str, Exception] = {}
 
-    async def around(self, method: str, when: When) -> None:
+    async def on_call(self, method: str, when: When) -> None:
         if when == "before" and method in self.of:
             raise self.of[method]
 
@@ -67,15 +67,15 @@ async def test_patience_begins_with_the_first_answer_and_complains_once_an_outag
             raise answer
         return answer
 
-    patience = Patience("news")
+    patience = OutageRetry("news")
     with pytest.raises(StoreUnavailable, match="at first"):
-        await patience.of(ask)
-    assert [await patience.of(ask) for _ in range(3)] == [1, 2, 3]
+        await patience.call(ask)
+    assert [await patience.call(ask) for _ in range(3)] == [1, 2, 3]
     assert [record.getMessage() for record in caplog.records] == [
         "news: no answer from the store, trying again: down"
     ] * 2
     with pytest.raises(StoreClosed):
-        await patience.of(ask)
+        await patience.call(ask)
 
 
 async def test_a_subscription_that_cannot_begin_raises_and_the_next_one_hears(frail: App, outage: Outage) -> None:
@@ -139,18 +139,18 @@ async def test_one_whose_subscribing_was_cancelled_does_not_keep_others_from_it(
 async def test_whoever_gives_up_waiting_is_told_that_the_store_was_away(frail: App, outage: Outage) -> None:
     async with frail as app:
         run, id = await app.start("shop"), await app.enqueue("mail")
-        waits = [asyncio.create_task(wait) for wait in (app.wait(run, timeout="1s"), app.result(run, timeout="1s"))]
-        waits.append(asyncio.create_task(app.job_result(id, timeout="1s")))
+        waits = [
+            asyncio.create_task(wait) for wait in (app.runs.wait(run, timeout="1s"), app.result(run, timeout="1s"))
+        ]
+        waits.append(asyncio.create_task(app.jobs.result(id, timeout="1s")))
         store: Any = app.store
         before = store.calls.copy()
         await until(lambda: store.calls["run"] >= before["run"] + 2 and store.calls["job"] >= before["job"] + 2)
         await until(lambda: not store.in_flight)
         outage.of |= {"run": down("unplugged"), "job": down("unplugged")}
-        app.store.signals.fire_all()
+        app.store.signals.notify_all()
         for wait in waits:
-            with pytest.raises(
-                WaitTimeout, match="not been seen to end after 1s, the store does not answer: unplugged"
-            ):
+            with pytest.raises(WaitTimeout, match="did not end within 1s; the store does not answer: unplugged"):
                 await wait
 
 
@@ -158,12 +158,12 @@ async def test_readers_end_with_their_app(app: Any) -> None:
     a = app(shop, mail)
     await a.open()
     run, id = await a.start("shop"), await a.enqueue("mail")
-    tails = a.events.subscribe("nq:global"), a.follow(run), a.queues.events("mail")
+    tails = a.events.subscribe("nq:global"), a.runs.follow(run), a.queues.events("mail")
     readers = [asyncio.create_task(_all(tail)) for tail in tails]
-    readers += [asyncio.create_task(end) for end in (a.wait(run), a.result(run), a.job_result(id))]
+    readers += [asyncio.create_task(end) for end in (a.runs.wait(run), a.result(run), a.jobs.result(id))]
     await until(lambda: sum(map(len, a.store.signals._listeners.values())) == len(readers))
     await a.close()
-    a.wake()
+    a.wake_all()
     for reader in readers:
         with pytest.raises(StoreClosed):
             await asyncio.wait_for(reader, 20)
@@ -174,10 +174,10 @@ async def _all(events: Any) -> None:
         pass
 
 
-async def test_what_goes_on_beside_a_worker_is_begun_anew_when_it_fails(
+async def test_a_service_beside_the_worker_is_restarted_when_it_fails(
     memory: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(background, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(background, "FIRST_RESTART_PAUSE_S", 0.0)
     tries: list[int] = []
 
     class Ferry:
@@ -189,19 +189,19 @@ async def test_what_goes_on_beside_a_worker_is_begun_anew_when_it_fails(
                 raise RuntimeError("the ferry sank")
             await asyncio.Event().wait()
 
-    async with App(":memory:", handlers=[mail], bridges=[Ferry()]) as a, a.working():
+    async with App(":memory:", handlers=[mail], bridges=[Ferry()]) as a, a.workers.background():
         await until(lambda: len(tries) == 3)
-    said = [record for record in caplog.records if "bridge failed and is begun anew" in record.getMessage()]
+    said = [record for record in caplog.records if "bridge failed, restarting in" in record.getMessage()]
     assert [record.levelno for record in said] == [logging.ERROR] * 2
 
 
 async def test_leases_are_renewed_on_whatever_befell_a_renewal(caplog: pytest.LogCaptureFixture) -> None:
-    class Odd(Calm):
-        struck = False
+    class Odd(NoFaults):
+        is_injected = False
 
-        def blocking(self, method: str, when: When) -> None:
-            if not self.struck:
-                self.struck = True
+        def on_blocking_call(self, method: str, when: When) -> None:
+            if not self.is_injected:
+                self.is_injected = True
                 raise RuntimeError("a bug of ours")
 
     release = asyncio.Event()
@@ -211,11 +211,11 @@ async def test_leases_are_renewed_on_whatever_befell_a_renewal(caplog: pytest.Lo
         await release.wait()
 
     store: Any = FaultStore(SqliteStore(), Odd())
-    async with App(":memory:", handlers=[slow], store=store, lease="1s") as app, app.working():
+    async with App(":memory:", handlers=[slow], store=store, lease="1s") as app, app.workers.background():
         id = await app.enqueue("slow")
         await until(lambda: store.calls["renew"] >= 3)
         release.set()
-        await app.job_result(id, timeout=20)
+        await app.jobs.result(id, timeout=20)
     assert "a bug of ours" in caplog.text
 
 

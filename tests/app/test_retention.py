@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import flow, job
-from penstock.app import working
+from penstock.app import workers as working
 from penstock.core.errors import SettingError, UnknownRun
 from penstock.ports.unit import DELIVERIES
 from penstock.settings import Settings
@@ -18,7 +18,7 @@ from penstock.testing.until import until
 
 @pytest.fixture(autouse=True)
 def _sweeps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working, "SWEEP_EVERY", 0.01)
+    monkeypatch.setattr(working, "SWEEP_INTERVAL_S", 0.01)
 
 
 @flow("quick")
@@ -48,17 +48,17 @@ def ids(rows: list[Any]) -> set[str]:
 async def test_runs_by_count(app: Any, clock: FakeClock) -> None:
     async with app(quick, clock=clock, keep_runs=2) as a:
         runs = []
-        async with a.working():
+        async with a.workers.background():
             for _ in range(5):
                 clock.advance("1s")
-                runs.append((await a.ends("quick"))[0])
+                runs.append((await a.run_to_end("quick"))[0])
 
             async def few() -> bool:
-                return ids(await a.runs()) == set(runs[-2:])
+                return ids(await a.runs.list()) == set(runs[-2:])
 
             await until(few)
         with pytest.raises(UnknownRun):
-            await a.run(runs[0])
+            await a.runs.get(runs[0])
 
 
 async def test_a_run_that_waits_is_never_swept_and_one_that_is_takes_all_of_it_along(
@@ -71,16 +71,16 @@ async def test_a_run_that_waits_is_never_swept_and_one_that_is_takes_all_of_it_a
         await ctx.wait.event("paid")
         paid.set()
 
-    async with app(asks, waits, clock=clock, retain_runs="1h", keep_runs=0) as a, a.working():
+    async with app(asks, waits, clock=clock, retain_runs="1h", keep_runs=0) as a, a.workers.background():
         alive = await a.start("waits")
-        await a.step_in(alive, "waits", "suspended")
+        await a.wait_for_step(alive, "waits", "suspended")
         doomed = await a.start("asks")
-        await a.step_in(doomed, "asks", "suspended")
-        (trigger,) = await a.waits(run=doomed)
+        await a.wait_for_step(doomed, "asks", "suspended")
+        (trigger,) = await a.waits.list(run=doomed)
         job = await a.store.job(f"{doomed}.asks.1")
         assert await a.store.memos(job.scope)
-        a.tick("30d")
-        await a.cancel(doomed)
+        a.advance_clock("30d")
+        await a.runs.cancel(doomed)
 
         async def gone() -> bool:
             return await a.store.run(doomed) is None
@@ -95,9 +95,9 @@ async def test_a_run_that_waits_is_never_swept_and_one_that_is_takes_all_of_it_a
 
 
 async def test_jobs_and_events_by_count(app: Any) -> None:
-    async with app(mail, keep_jobs=3, keep_events=4) as a, a.working():
+    async with app(mail, keep_jobs=3, keep_events=4) as a, a.workers.background():
         for n in range(8):
-            await a.enqueue("mail", id=f"m{n}")
+            await a.enqueue("mail", key=f"m{n}")
         for n in range(6):
             await a.emit("noted", n)
 
@@ -113,9 +113,9 @@ async def test_jobs_and_events_by_count(app: Any) -> None:
 
 async def test_deliveries_do_not_pile_up_and_are_not_shown(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working, "KEEP_DELIVERIES", 2)
-    async with app(waits) as a, a.working():
+    async with app(waits) as a, a.workers.background():
         run = await a.start("waits")
-        await a.step_in(run, "waits", "suspended")
+        await a.wait_for_step(run, "waits", "suspended")
         await a.queues.pause("default")  # so that the run goes on waiting for its turn
         for n in range(5):
             await a.emit("paid", n)

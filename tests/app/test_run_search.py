@@ -22,18 +22,18 @@ async def refund(input: Any, ctx: Context) -> None: ...
 
 
 async def _found(app: Any, **which: Any) -> list[str]:
-    return [row.id for row in await app.runs(**which)]
+    return [row.id for row in await app.runs.list(**which)]
 
 
 async def test_runs_by_tag_input_flow_and_time(app: Callable[..., Any], clock: FakeClock) -> None:
     async with app(order, refund, clock=clock) as one:
         began = clock.now_ms()
         lines = [{"sku": "a"}, {"sku": "b"}]
-        await one.start(order, {"customer": 7, "lines": lines}, idempotency_key="first", tags={"shop": "rome"})
+        await one.start(order, {"customer": 7, "lines": lines}, key="first", tags={"shop": "rome"})
         clock.advance("1h")
-        await one.start(refund, {"customer": 7}, idempotency_key="second", tags={"shop": "rome", "vip": "yes"})
+        await one.start(refund, {"customer": 7}, key="second", tags={"shop": "rome", "vip": "yes"})
         clock.advance("1h")
-        await one.start(order, {"customer": 8}, idempotency_key="third", tags={"shop": "oslo"})
+        await one.start(order, {"customer": 8}, key="third", tags={"shop": "oslo"})
         assert await _found(one, where={"customer": 7}) == ["second", "first"]
         assert await _found(one, where={"lines": [{"sku": "b"}]}) == ["first"]
         assert await _found(one, where={"customer": 7}, flow="order") == ["first"]
@@ -55,10 +55,10 @@ async def test_a_hidden_value_is_not_to_be_guessed(memory: Callable[..., Any]) -
 
 
 async def test_a_fork_and_a_replay_are_found_as_what_they_came_from(memory: Callable[..., Any]) -> None:
-    async with memory(order) as one, one.working():
-        run, _ = await one.ends(order, {"customer": 7}, idempotency_key="old", tags={"shop": "rome"})
+    async with memory(order) as one, one.workers.background():
+        run, _ = await one.run_to_end(order, {"customer": 7}, key="old", tags={"shop": "rome"})
         begun = (await one.stream(run))[0].id
-        await one.fork(run, begun, key="new")
+        await one.runs.fork(run, begun, key="new")
         assert await _found(one, where={"customer": 7}, tags={"shop": "rome"}) == ["new", "old"]
 
 
@@ -76,10 +76,10 @@ async def test_what_cannot_be_looked_for_is_said(
 ) -> None:
     async with memory(order) as one:
         with pytest.raises(problem, match=r"soon|shop|where|done"):
-            await one.runs(**which)
+            await one.runs.list(**which)
 
 
 def test_the_same_without_async() -> None:
     with SyncApp(":memory:", handlers=[order]) as app:
         run = app.start(order, {"customer": 7}, tags={"shop": "rome"})
-        assert [row.id for row in app.runs(where={"customer": 7}, tags={"shop": "rome"}, since="1h")] == [run]
+        assert [row.id for row in app.runs.list(where={"customer": 7}, tags={"shop": "rome"}, since="1h")] == [run]

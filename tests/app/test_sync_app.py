@@ -12,12 +12,27 @@ import pytest
 
 from penstock import App, PenstockError, Permanent, SyncApp, flow, job
 from penstock.app.app import NotOpen
+from penstock.app.dead_letters import DeadLetters
 from penstock.app.events import Events
+from penstock.app.jobs import Jobs
 from penstock.app.outbox import Outbox
-from penstock.app.queues import DeadLetters, Queues
+from penstock.app.queues import Queues
+from penstock.app.runs import Runs
+from penstock.app.schedules import Schedules
 from penstock.app.state import AppState
-from penstock.app.sync_parts import SyncDeadLetters, SyncEvents, SyncQueues, SyncState
-from penstock.app.sync_transactions import SyncOutbox
+from penstock.app.sync import SyncOutbox, SyncWorkers
+from penstock.app.sync_facets import (
+    SyncAppState,
+    SyncDeadLetters,
+    SyncEvents,
+    SyncJobs,
+    SyncQueues,
+    SyncRuns,
+    SyncSchedules,
+    SyncWaits,
+)
+from penstock.app.waits import Waits
+from penstock.app.workers import Workers
 from penstock.core.errors import ConfigError
 
 
@@ -37,15 +52,30 @@ def public(cls: type) -> dict[str, Any]:
     return {name: item for name, item in inspect.getmembers(cls, inspect.isfunction) if not name.startswith("_")}
 
 
+def test_the_generated_facets_are_up_to_date() -> None:
+    root = Path(__file__).parents[2]
+    sys.path.insert(0, str(root / "tools"))
+    try:
+        import generate_sync
+    finally:
+        sys.path.pop(0)
+    assert generate_sync.TARGET.read_text() == generate_sync.generate(), "run: python tools/generate_sync.py"
+
+
 @pytest.mark.parametrize(
     ("has", "mirrors", "without"),
     [
         (App, SyncApp, {"open_claim"}),  # the worker's own
+        (Runs, SyncRuns, set()),
+        (Jobs, SyncJobs, set()),
         (Queues, SyncQueues, set()),
-        (DeadLetters, SyncDeadLetters, set()),
-        (AppState, SyncState, set()),
+        (DeadLetters, SyncDeadLetters, {"retry_step"}),
+        (Schedules, SyncSchedules, set()),
+        (Waits, SyncWaits, set()),
+        (AppState, SyncAppState, set()),
         (Events, SyncEvents, {"close"}),  # the App's own
         (Outbox, SyncOutbox, set()),
+        (Workers, SyncWorkers, {"close", "refresh"}),  # the App's own
     ],
 )
 def test_nothing_is_missing(has: type, mirrors: type, without: set[str]) -> None:
@@ -55,8 +85,7 @@ def test_nothing_is_missing(has: type, mirrors: type, without: set[str]) -> None
             continue
         assert name in mine, f"{mirrors.__name__} has no {name}"
         theirs, ours = inspect.signature(method).parameters, inspect.signature(mine[name]).parameters
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in ours.values()):
-            assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in theirs.values()], name
+        assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in theirs.values()], name
 
 
 def test_opened_and_closed_by_hand() -> None:
@@ -67,29 +96,29 @@ def test_opened_and_closed_by_hand() -> None:
     app.open()
     with pytest.raises(ConfigError, match="open already"):
         app.open()
-    app.start_worker()
+    app.workers.start()
     assert app.result(app.start("shop", {"id": 4}), timeout=20) == 8
     app.close()
     app.close()
     with pytest.raises(NotOpen):
-        app.runs()
+        app.runs.list()
     with app:  # and again
-        assert app.runs() == []
+        assert app.runs.list() == []
 
 
 def test_runs_jobs_and_schedules() -> None:
     with SyncApp(":memory:", handlers=[shop, send]) as app:
-        with app.working(concurrency=2):
-            app.start(shop, {"id": 4}, idempotency_key="o-4")
-            assert app.wait("o-4", timeout=20).status == "completed"
-            assert app.job_result(app.enqueue("mail", "ada"), timeout=20) == "sent ada"
-        assert [row.id for row in app.runs(status="completed")] == ["o-4"]
-        assert app.run_at("o-4", "0-1").status == "running"
-        follow = app.follow("o-4", after="0-1")
+        with app.workers.background(concurrency=2):
+            app.start(shop, {"id": 4}, key="o-4")
+            assert app.runs.wait("o-4", timeout=20).status == "completed"
+            assert app.jobs.result(app.enqueue("mail", "ada"), timeout=20) == "sent ada"
+        assert [row.id for row in app.runs.list(status="completed")] == ["o-4"]
+        assert app.runs.at("o-4", "0-1").status == "running"
+        follow = app.runs.follow("o-4", after="0-1")
         assert next(follow).kind == "step.started"
         follow.close()
-        app.schedule("s", flow="shop", payload={"id": 1}, every="1h")
-        assert ([row.id for row in app.schedules()], app.unschedule("s")) == (["s"], True)
+        app.schedules.add("s", flow="shop", input={"id": 1}, every="1h")
+        assert ([row.id for row in app.schedules.list()], app.schedules.remove("s")) == (["s"], True)
         assert "shop" in app.describe()["flows"]
         assert (app.reload().queues(), app.registry.queues()) == (["default", "mail"], ["default", "mail"])
         assert app.settings.url == ":memory:"
@@ -99,18 +128,18 @@ def test_its_parts() -> None:
     with SyncApp(":memory:", handlers=[shop, send]) as app:
         heard: list[str] = []
         stop = app.events.on_kind("flow.failed", lambda event: heard.append(event.subject))
-        app.start_worker()
-        app.start("shop", {"id": 13}, idempotency_key="o-13")
-        assert app.wait("o-13", timeout=20).status == "failed"
+        app.workers.start()
+        app.start("shop", {"id": 13}, key="o-13")
+        assert app.runs.wait("o-13", timeout=20).status == "failed"
         [(id, letter)] = app.dead_letters.list("default")
         assert (letter.error["message"], app.dead_letters.queues()) == ("unlucky", {"default-dlq": 1})
-        app.dead_letters.redrive(id, payload={"id": 3})
+        app.dead_letters.redrive(id, input={"id": 3})
         assert app.result("o-13", timeout=20) == 6
-        app.stop_worker()
+        app.workers.stop()
         stop()
         app.queues.pause("mail")
         assert [row.paused for row in app.queues.list()] == [False, False, True]
-        assert app.queues.job(app.enqueue("mail", "x")).state == "waiting"
+        assert app.jobs.get(app.enqueue("mail", "x")).state == "waiting"
         assert app.queues.drain("mail") == 1
         app.state.set("n", 1)
         assert (app.state.patch("n", lambda n: n + 1), app.state.list(), app.state.get("n")) == (2, {"n": 2}, 2)
@@ -122,9 +151,9 @@ def test_its_parts() -> None:
 
 def test_what_cannot_begin_says_so() -> None:
     with SyncApp(":memory:", handlers=[send]) as app:
-        with pytest.raises(PenstockError, match="no handler here works on queue 'nope'"):
-            app.start_worker(queues=["nope"])
-        app.stop_worker()
+        with pytest.raises(PenstockError, match="no handler here takes jobs of queue 'nope'"):
+            app.workers.start(queues=["nope"])
+        app.workers.stop()
 
 
 AT_EXIT = """
@@ -139,8 +168,8 @@ app = SyncApp(sys.argv[1], handlers=[send])
 app.open()
 atexit.register(lambda: print("closed"))
 atexit.register(app.close)
-app.start_worker()
-print(app.job_result(app.enqueue("mail", "ada"), timeout=20))
+app.workers.start()
+print(app.jobs.result(app.enqueue("mail", "ada"), timeout=20))
 """
 
 

@@ -1,4 +1,4 @@
-"""A small project in a folder of its own, and the command line to call on it."""
+"""A small project in a temporary folder, and ways to call the command line in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from penstock.cli import main
 
-PATIENCE = 30  # seconds until a test that waits gives up
+TEST_TIMEOUT_S = 30  # seconds until a test that waits gives up
 
 GREET = """
 from penstock import Context, flow, step
@@ -31,7 +31,7 @@ async def greet(who, ctx: Context):
 def answer(greeting):
     return f"Hello, {greeting['who']}!"
 """
-# Waits for a file named `gate`, so that a test decides how long it takes.
+# Runs until a file named `gate` exists, so that a test decides how long it takes.
 GATED = """
 import asyncio
 from pathlib import Path
@@ -56,7 +56,7 @@ def fails(input):
 
 @dataclass
 class Answer:
-    """What a command said and how it ended."""
+    """The output of a command and its exit code."""
 
     code: int
     out: str
@@ -73,7 +73,7 @@ class Answer:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with worker files; tests run inside it."""
+    """A folder with worker files; the tests run inside it."""
     monkeypatch.chdir(tmp_path)
     for name in ("PENSTOCK_DEBUG", "PENSTOCK_LOG"):
         monkeypatch.delenv(name, raising=False)
@@ -86,46 +86,46 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def penstock(project: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
-    """Calls the command line in this process."""
+    """Call the command line in this process."""
 
     def call(*args: str) -> Answer:
         capsys.readouterr()
         code = main(args)
-        said = capsys.readouterr()
-        return Answer(code, said.out, said.err)
+        output = capsys.readouterr()
+        return Answer(code, output.out, output.err)
 
     return call
 
 
 class Child:
-    """The command line as a process of its own."""
+    """The command line in a process of its own."""
 
     def __init__(self, *args: str) -> None:
         command = [sys.executable, "-m", "penstock.cli", *args]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
-        self._said: list[str] = []
+        self._output: list[str] = []
 
-    def until_it_says(self, text: str) -> None:
+    def wait_for_output(self, text: str) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._said.append(line)
+            self._output.append(line)
             if text in line:
                 return
-        raise AssertionError(f"it never said {text!r}, but {''.join(self._said)!r}")
+        raise AssertionError(f"it never printed {text!r}, but {''.join(self._output)!r}")
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
     def end(self) -> Answer:
-        out, err = self.process.communicate(timeout=PATIENCE)
-        return Answer(self.process.returncode, "".join(self._said) + out, err)
+        out, err = self.process.communicate(timeout=TEST_TIMEOUT_S)
+        return Answer(self.process.returncode, "".join(self._output) + out, err)
 
 
 @pytest.fixture
 def child(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Child]]:
-    """Starts the command line as a process; what is left of it afterwards is killed."""
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # what is not flushed is to be missed here, too
+    """Start the command line in processes; kill those left at the end."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # output that is not flushed must be missing here too
     children: list[Child] = []
 
     def start(*args: str) -> Child:
@@ -140,7 +140,7 @@ def child(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 
 class Terminal:
-    """A command in a terminal of its own, which a person looks at and types into."""
+    """A command on a pseudo-terminal, with its screen and keyboard."""
 
     def __init__(self, *args: str) -> None:
         self.seen = ""
@@ -150,10 +150,10 @@ class Terminal:
             os.execv(sys.executable, [sys.executable, "-m", "penstock.cli", *args])
 
     def until(self, ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TEST_TIMEOUT_S
         while not ready():
             assert time.monotonic() < deadline, self.seen
-            self._look()
+            self._read()
 
     def press_ctrl_c(self) -> None:
         self.type("\x03")
@@ -162,17 +162,17 @@ class Terminal:
         os.write(self._fd, keys.encode())
 
     def end(self) -> int:
-        deadline = time.monotonic() + PATIENCE
-        while self._look():
+        deadline = time.monotonic() + TEST_TIMEOUT_S
+        while self._read():
             assert time.monotonic() < deadline, self.seen
         os.close(self._fd)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
-    def _look(self) -> bool:
+    def _read(self) -> bool:
         if select.select([self._fd], [], [], 0.02)[0]:
             try:
                 data = os.read(self._fd, 65536)
-            except OSError:  # the other end is gone
+            except OSError:  # the command has ended
                 return False
             self.seen += data.decode(errors="replace")
             return bool(data)
@@ -185,8 +185,8 @@ def terminal(project: Path) -> type[Terminal]:
 
 
 def until_there(path: Path) -> None:
-    """Waits for a file that a handler in another process makes."""
-    deadline = time.monotonic() + PATIENCE
+    """Wait for a file that a handler in another process creates."""
+    deadline = time.monotonic() + TEST_TIMEOUT_S
     while not path.exists():
         assert time.monotonic() < deadline, f"{path.name} did not appear"
         time.sleep(0.005)

@@ -11,11 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.flows.diagram import diagram_of
+from penstock.flows.diagram import as_text, diagram_of
 from penstock.flows.diagram_svg import as_svg
-from penstock.flows.diagram_text import as_text
-from penstock.flows.discovery import discover
-from penstock.flows.registry import build
+from penstock.handlers.discovery import discover
+from penstock.handlers.registry import build
 
 SHOP = Path(__file__).parents[2] / "examples" / "shop" / "workers"
 # A circle, a step that listens to itself, one that declares nothing, and an event from outside.
@@ -23,7 +22,7 @@ ODD = """
 from penstock import flow, step
 
 @flow("odd", emits=["go"], accepts=["poke"])
-def begin(x): ...
+def start(x): ...
 
 @step(on=["go", "again"], emits=["ping"], mode="each", flow="odd")
 def left(x): ...
@@ -83,7 +82,7 @@ def test_joins_and_fan_out_are_marked() -> None:
     assert as_text(graph, unicode=False).isascii()
 
 
-def test_an_odd_flow_is_drawn_too(project: Path) -> None:
+def test_cycles_and_outside_events_are_drawn(project: Path) -> None:
     (project / "odd").mkdir()
     (project / "odd" / "odd.py").write_text(ODD)
     graph = diagram_of(build(*discover(project / "odd")).flows["odd"])
@@ -99,7 +98,7 @@ def test_an_odd_flow_is_drawn_too(project: Path) -> None:
         assert f">{name}</text>" in as_svg(graph)
 
 
-def test_boxes_do_not_lie_on_each_other() -> None:
+def test_boxes_do_not_overlap() -> None:
     svg = ElementTree.fromstring(as_svg(diagram_of(build(*discover(SHOP)).flows["shop"])))
     boxes = [
         tuple(float(rect.attrib[side]) for side in ("x", "y", "width", "height"))
@@ -122,7 +121,7 @@ def test_the_registry(penstock: Callable) -> None:
     assert len(penstock("registry", "--json").lines) == 1
 
 
-def test_settings_and_where_they_come_from(penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_and_their_sources(penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "penstock.toml").write_text('lease = "5s"\n')
     monkeypatch.setenv("PENSTOCK_CONCURRENCY", "3")
     answer = penstock("settings", "--json", "--url", "redis://user:hush@host/0")
@@ -144,12 +143,12 @@ def test_completion(penstock: Callable, shell: str) -> None:
     assert penstock("completion", "tcsh").code == 2
 
 
-def test_bash_reads_its_completion(penstock: Callable, project: Path) -> None:
+def test_bash_accepts_its_completion_script(penstock: Callable, project: Path) -> None:
     script = penstock("completion", "bash").out
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-def test_init_makes_a_project_that_works(penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_creates_a_working_project(penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert penstock("init", "new", "--json").json["files"] == [
         "README.md",
         "penstock.toml",
@@ -169,7 +168,7 @@ def test_init_overwrites_nothing(penstock: Callable, project: Path) -> None:
     (project / "new").mkdir()
     (project / "new" / "README.md").write_text("mine")
     answer = penstock("init", "new")
-    assert (answer.code, "is there already, and nothing is overwritten" in answer.err) == (2, True)
+    assert (answer.code, "already exists and is not overwritten" in answer.err) == (2, True)
     assert [path.name for path in (project / "new").iterdir()] == ["README.md"]
     (project / "file").touch()
     assert penstock("init", "file").code == 2

@@ -1,4 +1,4 @@
-"""`penstock dev`: files change under a worker that runs, and it takes them without dropping what it has in hand."""
+"""`penstock dev` reloads changed files without dropping running jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import watching
+from penstock.cli import file_watch
 from penstock.testing.until import until
 
 VERSION = """
@@ -23,7 +23,7 @@ from penstock import flow
 def which(input):
     return "{version}"
 """
-# Waits for a file named `gate`, then asks a module beside it what it says: the old code asks the old module.
+# Runs until a file named `gate` exists, then reads a module next to it: old code reads the old module.
 HOLDS = """
 import asyncio
 from pathlib import Path
@@ -40,7 +40,7 @@ async def holds(input):
 
 
 def put(path: Path, text: str) -> None:
-    """In one piece: a file that is seen while it is being written is taken twice."""
+    """Write a file in one piece: one seen half-written would be reloaded twice."""
     draft = path.with_suffix(".draft")
     draft.write_text(text)
     draft.replace(path)
@@ -55,7 +55,7 @@ class Dev:
         assert json.loads(self._next())["watching"] == "workers"
 
     def change(self, name: str, text: str) -> dict:
-        """Writes a file and waits until it was taken."""
+        """Write a file and wait until it is reloaded."""
         put(self._workers / name, text)
         return self.reloaded()
 
@@ -79,10 +79,10 @@ class Dev:
         return line
 
 
-@pytest.fixture(params=["told", "polling"])
+@pytest.fixture(params=["notified", "polling"])
 def dev(request: pytest.FixtureRequest, child: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> Dev:
     if request.param == "polling":
-        # A module of this name that cannot be imported stands before the one that is installed.
+        # Shadows the installed module with one that cannot be imported.
         (project / "watchfiles.py").write_text("raise ImportError('not installed')\n")
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")]))
     else:
@@ -92,38 +92,38 @@ def dev(request: pytest.FixtureRequest, child: Callable, project: Path, monkeypa
 
 
 def result(penstock: Callable, flow: str, key: str) -> object:
-    """Starts a run for the worker and gives its result once the run has ended."""
+    """Start a run for the worker and return its result once it has ended."""
     assert penstock("start", flow, "--key", key).code == 0
     penstock("tail", key)
     return penstock("runs", "show", key, "--json").json["result"]
 
 
-def test_a_changed_file_is_taken(dev: Dev, penstock: Callable) -> None:
+def test_a_changed_file_is_reloaded(dev: Dev, penstock: Callable) -> None:
     assert result(penstock, "which", "a") == "one"
-    told = dev.change("which.py", VERSION.format(queue="which", version="two"))
-    assert (told["reloaded"], told["problems"]) == (["which.py"], [])
+    changes = dev.change("which.py", VERSION.format(queue="which", version="two"))
+    assert (changes["reloaded"], changes["problems"]) == (["which.py"], [])
     assert result(penstock, "which", "b") == "two"
 
 
 def test_a_new_queue_is_worked_on_and_a_removed_one_is_not(dev: Dev, penstock: Callable) -> None:
-    told = dev.change("which.py", VERSION.format(queue="elsewhere", version="two"))
-    assert (told["queuesAdded"], told["queuesRemoved"]) == (["elsewhere"], ["which"])
+    changes = dev.change("which.py", VERSION.format(queue="elsewhere", version="two"))
+    assert (changes["queuesAdded"], changes["queuesRemoved"]) == (["elsewhere"], ["which"])
     assert result(penstock, "which", "a") == "two"
-    told = dev.change("more.py", VERSION.replace('"which"', '"more"').format(queue="more", version="three"))
-    assert (told["flowsAdded"], told["queuesAdded"]) == (["more"], ["more"])
+    changes = dev.change("more.py", VERSION.replace('"which"', '"more"').format(queue="more", version="three"))
+    assert (changes["flowsAdded"], changes["queuesAdded"]) == (["more"], ["more"])
     assert result(penstock, "more", "b") == "three"
     assert dev.remove("more.py")["flowsRemoved"] == ["more"]
 
 
-def test_an_error_is_shown_and_the_old_version_goes_on(dev: Dev, penstock: Callable) -> None:
-    told = dev.change("which.py", "def which(:\n")
-    assert told["kept"] == ["which.py"]
-    assert told["problems"][0]["code"] == "import_failed"
-    assert "SyntaxError" in told["problems"][0]["message"]
+def test_an_error_is_shown_and_the_old_version_stays_in_use(dev: Dev, penstock: Callable) -> None:
+    changes = dev.change("which.py", "def which(:\n")
+    assert changes["kept"] == ["which.py"]
+    assert changes["problems"][0]["code"] == "import_failed"
+    assert "SyntaxError" in changes["problems"][0]["message"]
     penstock("start", "greet", "--key", "other")
     assert penstock("tail", "other").code == 0
-    told = dev.change("which.py", VERSION.format(queue="which", version="two"))
-    assert told["problems"] == []
+    changes = dev.change("which.py", VERSION.format(queue="which", version="two"))
+    assert changes["problems"] == []
     assert result(penstock, "which", "b") == "two"
     assert "which.py:1: the file does not import: SyntaxError" in dev.end()
 
@@ -132,10 +132,10 @@ def test_a_run_is_worked_on_by_the_old_version_while_the_file_is_broken(
     dev: Dev, penstock: Callable, project: Path
 ) -> None:
     dev.change("which.py", "import no_such_module\n")
-    # Started from a copy: the command line could not load the file.
-    (project / "sound").mkdir()
-    (project / "sound" / "which.py").write_text(VERSION.format(queue="which", version="of the starter"))
-    assert penstock("start", "which", "--key", "mine", "--dir", "sound").code == 0
+    # Started from a copy: the command could not load the broken file.
+    (project / "copy").mkdir()
+    (project / "copy" / "which.py").write_text(VERSION.format(queue="which", version="of the starter"))
+    assert penstock("start", "which", "--key", "mine", "--dir", "copy").code == 0
     penstock("tail", "mine")
     assert penstock("runs", "show", "mine", "--json").json["result"] == "one"
 
@@ -166,13 +166,13 @@ def shares(input):
 """
 
 
-def test_a_file_beside_the_folder_that_workers_import_is_watched(dev: Dev, penstock: Callable, project: Path) -> None:
+def test_an_imported_module_next_to_the_folder_is_watched(dev: Dev, penstock: Callable, project: Path) -> None:
     (project / "lib").mkdir()
     put(project / "lib" / "words.py", "WORD = 'one'\n")
     (project / "unrelated.py").write_text("")
     dev.reloaded()
     assert "No module named 'shared'" in dev.change("shares.py", SHARING)["problems"][0]["message"]
-    put(project / "shared.py", "WORD = 'one'\n")  # what was missing is made
+    put(project / "shared.py", "WORD = 'one'\n")  # the missing module appears
     assert dev.reloaded()["problems"] == []
     assert result(penstock, "shares", "a") == ["one", "one"]
     (project / "unrelated.py").write_text("nothing")
@@ -192,12 +192,12 @@ def test_an_edit_within_the_same_second_and_of_the_same_size_is_seen(dev: Dev, p
         assert result(penstock, "which", version) == version
 
 
-def test_it_waits_for_the_first_file(child: Callable, penstock: Callable, project: Path) -> None:
+def test_it_starts_with_an_empty_folder(child: Callable, penstock: Callable, project: Path) -> None:
     (project / "empty").mkdir()
     dev = child("dev", "--dir", "empty")
-    dev.until_it_says("Working.")
+    dev.wait_for_output("Working.")
     put(project / "empty" / "which.py", VERSION.format(queue="which", version="one"))
-    dev.until_it_says("flow which is new; queue which is new.")
+    dev.wait_for_output("added flow which; added queue which.")
     penstock("start", "which", "--key", "mine", "--dir", "empty")
     penstock("tail", "mine")
     assert penstock("runs", "show", "mine", "--json").json["result"] == "one"
@@ -205,7 +205,7 @@ def test_it_waits_for_the_first_file(child: Callable, penstock: Callable, projec
 
 def test_the_summary(child: Callable) -> None:
     dev = child("dev")
-    dev.until_it_says("Working.")
+    dev.wait_for_output("Working.")
     dev.signal(signal.SIGINT)
     answer = dev.end()
     assert answer.out.startswith("Penstock ")
@@ -214,17 +214,17 @@ def test_the_summary(child: Callable) -> None:
     assert answer.err.endswith("Stopped.\n")
 
 
-async def test_looking_sees_what_is_added_changed_and_removed(tmp_path: Path) -> None:
-    file, changes = tmp_path / "a.py", watching.polled(tmp_path, watching.look(tmp_path), every=0.005)
+async def test_polling_finds_added_changed_and_removed_files(tmp_path: Path) -> None:
+    file, changes = tmp_path / "a.py", file_watch.poll_files(tmp_path, file_watch.take_snapshot(tmp_path), 0.005)
 
     def grow(file: Path) -> None:
         with file.open("a") as out:
             out.write("#")
 
     async def seen(change: Callable[[], object]) -> list[str]:
-        looking = asyncio.create_task(anext(changes))
-        await until(lambda: (change(), looking.done())[1])
-        return [Path(name).name for name in looking.result()]
+        next_batch = asyncio.create_task(anext(changes))
+        await until(lambda: (change(), next_batch.done())[1])
+        return [Path(name).name for name in next_batch.result()]
 
     (tmp_path / "notes.txt").touch()
     assert await seen(lambda: grow(file)) == ["a.py"]
@@ -233,8 +233,8 @@ async def test_looking_sees_what_is_added_changed_and_removed(tmp_path: Path) ->
     await changes.aclose()
 
 
-def test_reloading_without_the_command_line(project: Path) -> None:
-    """App.reload, in a process of its own, for it imports files."""
+def test_app_reload(project: Path) -> None:
+    """In a process of its own, because it imports files."""
     code = """
 import asyncio
 from pathlib import Path
@@ -243,7 +243,7 @@ from penstock import App
 FILE = Path("workers/which.py")
 
 async def main():
-    async with App(dir="workers") as app, app.working():
+    async with App(dir="workers") as app, app.workers.background():
         old = app.registry
         FILE.write_text(FILE.read_text().replace("one", "two").replace('queue="which"', 'queue="other"'))
         new = app.reload()

@@ -1,4 +1,4 @@
-"""`penstock enqueue`: a plain job from the prompt."""
+"""`penstock enqueue` adds a job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_it_adds_a_job_and_prints_its_id(penstock: Callable) -> None:
     answer = penstock("enqueue", "pictures", "--input", '{"width": 8}', "--priority", "3", "--delay", "1h")
     assert (answer.code, answer.err) == (0, "")
     job = penstock("jobs", "show", answer.out.strip(), "--json").json
-    assert (job["queue"], job["state"], job["priority"], job["payload"]) == ("pictures", "delayed", 3, {"width": 8})
+    assert (job["queue"], job["state"], job["priority"], job["input"]) == ("pictures", "delayed", 3, {"width": 8})
 
 
 def test_by_the_name_of_the_job(penstock: Callable) -> None:
@@ -44,34 +44,34 @@ def test_by_the_name_of_the_job(penstock: Callable) -> None:
     assert penstock("jobs", "show", id, "--json").json["name"] == "check"
 
 
-def test_the_same_id_is_added_once(penstock: Callable) -> None:
-    assert penstock("enqueue", "pictures", "--id", "mine", "--json").json["existing"] is False
-    again = penstock("enqueue", "pictures", "--id", "mine", "--json")
+def test_the_same_key_is_added_once(penstock: Callable) -> None:
+    assert penstock("enqueue", "pictures", "--key", "mine", "--json").json["existing"] is False
+    again = penstock("enqueue", "pictures", "--key", "mine", "--json")
     assert again.json == {"id": "mine", "queue": "pictures", "existing": True}
-    assert again.err == "Job mine was added before: nothing was added.\n"
+    assert again.err == "Job mine already exists; nothing was added.\n"
 
 
 @pytest.mark.parametrize(
-    ("args", "says", "code"),
+    ("args", "message", "code"),
     [
-        (["pictres"], "no job here is called 'pictres' or has a queue of that name: did you mean 'pictures'?", "queue"),
-        (["greet"], "it is a queue of steps, to which `penstock start FLOW` adds; known are ", "queue"),
+        (["pictres"], "there is no job or job queue 'pictres': did you mean 'pictures'?", "queue"),
+        (["greet"], "it is a queue of steps; `penstock start FLOW` adds to it; known are ", "queue"),
         (["pictures", "--input", "{"], "the value of --input is not JSON", "not_json"),
         (["pictures", "--delay", "-5s"], "'-5s' is not a duration", "usage"),
-        (["pictures", "--id", "a b"], "'a b' cannot be used as job id", "bad_id"),
+        (["pictures", "--key", "a b"], "'a b' cannot be used as job id", "bad_id"),
         (["pictures", "--priority", "-1"], "priority=-1", "bad_priority"),
-        (["mail", "--name", "check", "--input", "7"], "the input of check does not fit", "schema_violation"),
-        (["pictures", "--url", ":memory:"], "which nobody else sees: give a file", "config_error"),
+        (["mail", "--name", "check", "--input", "7"], "the input of check does not match", "schema_violation"),
+        (["pictures", "--url", ":memory:"], "is in memory and ends with this command: use a file", "config_error"),
     ],
 )
-def test_mistakes(penstock: Callable, args: list[str], says: str, code: str) -> None:
+def test_errors(penstock: Callable, args: list[str], message: str, code: str) -> None:
     answer = penstock("enqueue", *args)
     assert (answer.code, answer.out) == (2, "")
-    assert says in answer.err
+    assert message in answer.err
     assert answer.err.endswith(f"{code}]\n")
 
 
-def test_a_name_nobody_takes_is_warned_about(penstock: Callable) -> None:
+def test_an_unknown_job_name_is_warned_about(penstock: Callable) -> None:
     answer = penstock("enqueue", "mail", "--name", "chek")
     assert answer.code == 0
     assert "jobs 'chek' of queue 'mail': no handler here takes such a job: did you mean 'check'?" in answer.err

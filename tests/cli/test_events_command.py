@@ -1,4 +1,4 @@
-"""`penstock events`: a stream, stored or live."""
+"""`penstock events` prints a stream, stored or live."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.core.events import encode_event
 
 
 def envelopes(run: str) -> list[Any]:
-    """The stream as the store gives it."""
+    """Return the stream as the store has it."""
 
     async def read() -> list[Any]:
         async with App(handlers=()) as app:
@@ -49,7 +49,7 @@ def test_after_and_limit(penstock: Callable) -> None:
     assert penstock("events", "mine", "--json", "--after", every[-1]["id"]).out == ""
 
 
-def test_lines_for_people_leave_out_the_stack(penstock: Callable) -> None:
+def test_plain_lines_have_no_stack(penstock: Callable) -> None:
     penstock("run", "fails", "--key", "mine")
     answer = penstock("events", "mine")
     failed = next(line for line in answer.lines if "step.failed" in line)
@@ -62,14 +62,14 @@ def test_follow_ends_with_the_run(penstock: Callable) -> None:
     assert penstock("events", "mine", "--follow", "--json").out == penstock("events", "mine", "--json").out
 
 
-def test_follow_sees_what_another_process_does(
+def test_follow_prints_events_of_another_process(
     child: Callable, penstock: Callable, project: Path, until_there: Callable
 ) -> None:
     penstock("start", "gated", "--key", "mine")
     follower = child("events", "mine", "--follow", "--json")
-    follower.until_it_says("flow.started")
+    follower.wait_for_output("flow.started")
     worker = child("run", "gated", "--key", "mine")
-    follower.until_it_says("step.started")
+    follower.wait_for_output("step.started")
     (project / "gate").touch()
     assert worker.end().code == 0
     answer = follower.end()
@@ -79,24 +79,24 @@ def test_follow_sees_what_another_process_does(
     ]  # fmt: skip
 
 
-def test_follow_with_a_limit_ends_by_itself(penstock: Callable) -> None:
+def test_follow_ends_at_the_limit(penstock: Callable) -> None:
     penstock("start", "greet", "--key", "mine")
     assert len(penstock("events", "mine", "--follow", "--limit", "1").lines) == 1
 
 
-def test_follow_is_left_with_ctrl_c(child: Callable, penstock: Callable) -> None:
+def test_ctrl_c_ends_follow(child: Callable, penstock: Callable) -> None:
     penstock("start", "greet", "--key", "mine")
     follower = child("events", "mine", "--follow")
-    follower.until_it_says("flow.started")
+    follower.wait_for_output("flow.started")
     follower.signal(signal.SIGINT)
     answer = follower.end()
     assert (answer.code, answer.err) == (130, "")
 
 
-def test_a_reader_that_stops_reading_is_no_error(child: Callable, penstock: Callable) -> None:
+def test_a_closed_pipe_is_not_an_error(child: Callable, penstock: Callable) -> None:
     penstock("start", "greet", "--key", "mine")
     follower = child("events", "mine", "--follow")
-    follower.until_it_says("flow.started")
+    follower.wait_for_output("flow.started")
     follower.process.stdout.close()
     penstock("run", "greet", "--key", "mine")
     assert follower.process.wait(30) == 0

@@ -1,6 +1,6 @@
-"""Whatever is wrong, every command says so in a sentence with a code on stderr and ends with 2: no traceback.
+"""Every command reports every kind of error as one sentence with a code on stderr and exits with 2, without a traceback.
 
-The commands come from the parser, so a new one is covered by being there.
+The commands come from the parser, so a new command is covered automatically.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import apsw
 import pytest
 from cyclopts import App as Parser
 
-from penstock.cli import beginning
-from penstock.cli.commands import COMMANDS, commands
+from penstock.cli import session
+from penstock.cli.commands import COMMANDS, build_parser
 from penstock.stores.sqlite import connection
 
-# What a command is given where it needs something; by the name of its parameter.
+# Arguments for required parameters, by parameter name.
 WORDS = {"flow": "greet", "shell": "bash", "file": "runs.jsonl", "kind": "thing.happened", "value": "1", "dir": "new"}
 # Commands that open no store, and those that load no code.
 NO_STORE = {"init", "flows list", "flows show", "flows", "diagram", "registry", "settings", "bench", "completion"}
 NO_STORE |= {"outbox create", "outbox sql"}
 NO_CODE = {"init", "settings", "bench", "completion", "outbox create", "outbox sql"}
-MORE = {  # options without which a command says only that they are missing
+MORE = {  # required options
     "schedules add": ["--flow", "greet", "--every", "1m"],
     "dlq redrive": ["--all", "greet"],
     "runs fork": ["--at", "0-1"],
@@ -46,11 +46,11 @@ def _below(parser: Parser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, C
         yield from _below(command, (*words, name))
 
 
-EVERY = dict(_below(commands()))
+EVERY = dict(_below(build_parser()))
 
 
 def call_of(name: str) -> list[str]:
-    """A call of a command with all it needs."""
+    """Return a call of a command with everything it requires."""
     signature = inspect.signature(EVERY[name])
     needed = [
         parameter.name
@@ -75,8 +75,8 @@ def refused(penstock: Callable, project: Path) -> Callable[..., str]:
     return call
 
 
-def test_the_table_and_the_parser_name_the_same_commands() -> None:
-    assert [name for name in commands() if not name.startswith("-")] == list(COMMANDS)
+def test_the_parser_has_every_command_of_the_table() -> None:
+    assert [name for name in build_parser() if not name.startswith("-")] == list(COMMANDS)
     assert {name.partition(" ")[0] for name in EVERY} == set(COMMANDS)
 
 
@@ -90,9 +90,9 @@ def test_help(penstock: Callable, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["runs cancel", "queues drain", "jobs remove"])
-def test_what_cannot_be_undone_says_that_scripts_are_not_asked(penstock: Callable, name: str) -> None:
-    told = " ".join(penstock(*name.split(), "--help").out.replace("│", " ").split())
-    assert "Without a terminal, as in a script, nothing is asked either." in told
+def test_the_help_explains_that_scripts_are_not_asked(penstock: Callable, name: str) -> None:
+    help = " ".join(penstock(*name.split(), "--help").out.replace("│", " ").split())
+    assert "Without a terminal, as in a script, nothing is asked either." in help
 
 
 @pytest.mark.parametrize("name", sorted(EVERY))
@@ -109,25 +109,25 @@ def test_a_bad_setting(refused: Callable, monkeypatch: pytest.MonkeyPatch, name:
     monkeypatch.setenv("PENSTOCK_LEASE", "soon")
     if name in ("init", "completion", "outbox create", "outbox sql"):
         pytest.skip("it reads no settings")
-    assert refused(*call_of(name)) in ("bad_setting", "unwell")
+    assert refused(*call_of(name)) in ("bad_setting", "checks_failed")
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_CODE))
-def test_a_folder_that_is_not_there(refused: Callable, name: str) -> None:
-    assert refused(*call_of(name), "--dir", "nowhere") in ("config_error", "unwell")
+def test_a_missing_folder(refused: Callable, name: str) -> None:
+    assert refused(*call_of(name), "--dir", "nowhere") in ("config_error", "checks_failed")
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
-@pytest.mark.parametrize("place", ["nonsense", "sqlite:///workers", "redis://user:hidden@nowhere/0"])
-def test_a_store_that_cannot_be(refused: Callable, monkeypatch: pytest.MonkeyPatch, name: str, place: str) -> None:
-    monkeypatch.setattr(beginning, "PATIENCE", "10ms")
-    assert refused(*call_of(name), "--url", place) in ("bad_setting", "store_unavailable", "unwell")
+@pytest.mark.parametrize("url", ["nonsense", "sqlite:///workers", "redis://user:hidden@nowhere/0"])
+def test_a_store_that_cannot_be_opened(refused: Callable, monkeypatch: pytest.MonkeyPatch, name: str, url: str) -> None:
+    monkeypatch.setattr(session, "CONNECT_TIMEOUT_S", 0.01)
+    assert refused(*call_of(name), "--url", url) in ("bad_setting", "store_unavailable", "checks_failed")
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
-def test_a_file_that_is_no_database(refused: Callable, project: Path, name: str) -> None:
-    (project / "bad.db").write_bytes(b"this is not a database, whatever its name says" * 100)
-    assert refused(*call_of(name), "--url", "sqlite:///bad.db") in ("store_corrupt", "unwell")
+def test_a_file_that_is_not_a_database(refused: Callable, project: Path, name: str) -> None:
+    (project / "bad.db").write_bytes(b"this is not a database, whatever its name is" * 100)
+    assert refused(*call_of(name), "--url", "sqlite:///bad.db") in ("store_corrupt", "checks_failed")
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
@@ -140,7 +140,7 @@ def test_a_damaged_database(refused: Callable, penstock: Callable, project: Path
     data = bytearray(path.read_bytes())
     data[100:] = b"\xa5" * (len(data) - 100)  # the header is whole, the rest is not
     path.write_bytes(data)
-    assert refused(*call_of(name)) in ("store_corrupt", "store_error", "unwell")
+    assert refused(*call_of(name)) in ("store_corrupt", "store_error", "checks_failed")
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - NO_STORE))
@@ -148,13 +148,13 @@ def test_a_locked_database(
     refused: Callable, penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     penstock("start", "greet", "--key", "some-id")
-    monkeypatch.setattr(connection, "_BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "BUSY_TIMEOUT_S", 0.05)
     with _locked(project / ".penstock" / "penstock.db"):
-        assert refused(*call_of(name)) in ("store_unavailable", "unwell")
+        assert refused(*call_of(name)) in ("store_unavailable", "checks_failed")
 
 
 class _locked:  # noqa: N801
-    """A database that another program keeps to itself."""
+    """A database that another program has locked."""
 
     def __init__(self, path: Path) -> None:
         self._db = apsw.Connection(str(path))
@@ -168,7 +168,7 @@ class _locked:  # noqa: N801
         self._db.close()
 
 
-def test_files_that_are_not_there(refused: Callable) -> None:
+def test_missing_files(refused: Callable) -> None:
     assert refused("import", "nope.jsonl") == "usage"
     assert refused("import", "workers") == "usage"
     assert refused("diagram", "greet", "--output", "no/where.svg") == "usage"
@@ -176,10 +176,9 @@ def test_files_that_are_not_there(refused: Callable) -> None:
     assert refused("emit", "a.b", "--data", "@nope.json") == "usage"
 
 
-def test_nothing_there_yet(refused: Callable) -> None:
-    """Looking at a store that is not there makes none."""
-    makes_one = NO_STORE | {"run", "start", "worker", "dev", "emit", "enqueue", "schedules add", "doctor", "import"}
-    makes_one |= {"check", "import pgboss", "outbox relay"}
-    for name in sorted(EVERY.keys() - makes_one):
+def test_reading_creates_no_store(refused: Callable) -> None:
+    creates_one = NO_STORE | {"run", "start", "worker", "dev", "emit", "enqueue", "schedules add", "doctor", "import"}
+    creates_one |= {"check", "import pgboss", "outbox relay"}
+    for name in sorted(EVERY.keys() - creates_one):
         assert refused(*call_of(name)) in ("not_found", "unknown_run"), name
     assert not Path(".penstock").exists() or not list(Path(".penstock").iterdir())

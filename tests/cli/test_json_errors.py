@@ -1,4 +1,4 @@
-"""With --json an error is JSON too: one object on stderr, nothing half said on stdout, the same exit code."""
+"""With --json, an error is one JSON object on stderr; stdout stays empty, the exit code the same."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from penstock.cli import run
 
 
 def error_of(answer: Any) -> dict[str, str]:
-    """The error on stderr, which has no other line."""
+    """Return the error on stderr, which has no other line."""
     (line,) = answer.err.splitlines()
-    (key,) = (said := json.loads(line))
-    assert key == "error"
-    return said["error"]
+    found = json.loads(line)
+    assert list(found) == ["error"]
+    return found["error"]
 
 
 @pytest.mark.parametrize(
-    ("args", "says", "code"),
+    ("args", "message", "code"),
     [
         (["run", "gret"], "there is no flow 'gret': did you mean 'greet'?", "unknown_flow"),
         (["run", "greet", "--input", "{"], "the value of --input is not JSON", "not_json"),
         (["run", "greet", "--priority", "high"], 'unable to convert "high" into int', "usage"),
         (["run"], "FLOW requires an argument", "usage"),
-        (["runs", "shw"], "There is no command runs shw: did you mean 'show'?", "usage"),
+        (["runs", "shw"], "there is no command 'runs shw': did you mean 'show'?", "usage"),
         (["rnu"], 'Did you mean "run"', "usage"),
         (["run", "greet", "--nope"], "--nope", "usage"),
         (["run", "greet", "--url", "nonsense"], "is not a store", "bad_setting"),
@@ -36,12 +36,12 @@ def error_of(answer: Any) -> dict[str, str]:
     ],
 )
 @pytest.mark.parametrize("first", [False, True])
-def test_an_error_is_one_object(penstock: Callable, args: list[str], says: str, code: str, first: bool) -> None:
+def test_an_error_is_one_object(penstock: Callable, args: list[str], message: str, code: str, first: bool) -> None:
     answer = penstock(*(["--json", *args] if first else [*args, "--json"]))
     assert (answer.code, answer.out) == (2, "")
     error = error_of(answer)
     assert error["code"] == code
-    assert says in error["message"]
+    assert message in error["message"]
     assert not error["message"].endswith("]")
     assert set(error) == {"code", "message", "hint"} if code == "usage" else {"code", "message"}
     if code == "usage":
@@ -49,23 +49,23 @@ def test_an_error_is_one_object(penstock: Callable, args: list[str], says: str, 
         assert "--help" not in error["message"]
 
 
-def test_the_answer_of_doctor_is_whole(penstock: Callable) -> None:
+def test_doctor_prints_its_checks_and_the_error(penstock: Callable) -> None:
     answer = penstock("doctor", "--dir", "nowhere", "--json")
     assert (answer.code, answer.json["ok"]) == (2, False)
-    assert error_of(answer)["code"] == "unwell"
+    assert error_of(answer)["code"] == "checks_failed"
 
 
-def test_a_traceback_is_in_the_object(penstock: Callable) -> None:
+def test_debug_adds_a_traceback(penstock: Callable) -> None:
     error = error_of(penstock("run", "gret", "--json", "--debug"))
     assert error["traceback"].startswith("Traceback")
     assert error["code"] == "unknown_flow"
 
 
-def test_a_bug_of_ours(penstock: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error(penstock: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(run, "working_app", broken)
+    monkeypatch.setattr(run, "build_worker_app", broken)
     answer = penstock("run", "greet", "--json")
     error = error_of(answer)
     assert (answer.code, answer.out, error["code"]) == (70, "", "internal")
@@ -73,18 +73,18 @@ def test_a_bug_of_ours(penstock: Callable, monkeypatch: pytest.MonkeyPatch) -> N
     assert "--debug" in error["hint"]
 
 
-def test_after_two_hyphens_it_is_no_option(penstock: Callable) -> None:
+def test_a_flag_after_two_hyphens_is_an_argument(penstock: Callable) -> None:
     assert penstock("runs", "show", "--", "--json").err.startswith("error: ")
 
 
 def test_a_terminal_without_unicode(child: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it cannot show is escaped as JSON does it: otherwise the line would be none."""
+    """Characters it cannot show are escaped, so that the line stays valid JSON."""
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     answer = child("run", "größe", "--json").end()
     assert "'größe'" in error_of(answer)["message"]
 
 
-def test_workers_that_cannot_begin(child: Callable, project: Path) -> None:
+def test_worker_processes_that_cannot_start(child: Callable, project: Path) -> None:
     (project / "bad.db").write_bytes(b"this is not a database" * 100)
     answer = child("worker", "--processes", "2", "--url", "sqlite:///bad.db", "--json").end()
     errors = [json.loads(line)["error"] for line in answer.err.splitlines() if line.startswith("{")]

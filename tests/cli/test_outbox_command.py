@@ -1,4 +1,4 @@
-"""`penstock outbox`: the table in the user's database, and the relay that empties it."""
+"""`penstock outbox` creates the table in the user's database and relays it."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from penstock import SyncApp
 from penstock.testing import until
 
 STORE = "sqlite:///store.db"
-PATIENCE = 30
+TEST_TIMEOUT_S = 30
 
 
 @pytest.fixture
 def mine(project: Path, penstock: Callable) -> Iterator[sqlite3.Connection]:
-    """A database with an outbox and an order for one greeting, which is committed."""
+    """A database with an outbox that has two committed starts."""
     connection = sqlite3.connect(project / "mine.db")
     connection.execute("CREATE TABLE orders (id text)")
-    for _ in range(2):  # the second time it is there
+    for _ in range(2):  # the second call changes nothing
         answer = penstock("outbox", "create", "--in", "sqlite:///mine.db")
         assert (answer.code, answer.out) == (0, "sqlite:///mine.db has an outbox.\n")
     with SyncApp(STORE, "workers") as app:
-        app.start("greet", "Ada", idempotency_key="ada", tx=connection)
-        app.start("greet", "Bob", idempotency_key="bob", tx=connection)
+        app.start("greet", "Ada", key="ada", tx=connection)
+        app.start("greet", "Bob", key="bob", tx=connection)
     connection.commit()
     yield connection
     connection.close()
 
 
-def test_once(mine: sqlite3.Connection, penstock: Callable) -> None:
+def test_relay_once(mine: sqlite3.Connection, penstock: Callable) -> None:
     relay = ("outbox", "relay", "--from", "sqlite:///mine.db", "--once", "--url", STORE)
-    assert penstock(*relay).out == "2 rows handed over.\n"
+    assert penstock(*relay).out == "2 rows relayed.\n"
     assert penstock(*relay, "--json").json == {"from": "sqlite:///mine.db", "rows": 0}
     runs = [line.split()[0] for line in penstock("runs", "--url", STORE).lines]
     assert sorted(runs) == ["ada", "bob", "id"]
 
 
-async def test_until_it_is_stopped(mine: sqlite3.Connection, child: Callable) -> None:
+async def test_relay_until_stopped(mine: sqlite3.Connection, child: Callable) -> None:
     relay = child("outbox", "relay", "--from", "sqlite:///mine.db", "--every", "5ms", "--url", STORE)
-    relay.until_it_says("Relaying from sqlite:///mine.db to sqlite:///store.db. Ctrl-C stops it.")
-    await until(lambda: not mine.execute("SELECT 1 FROM penstock_outbox").fetchall(), PATIENCE)
+    relay.wait_for_output("Relaying from sqlite:///mine.db to sqlite:///store.db. Stop with Ctrl-C.")
+    await until(lambda: not mine.execute("SELECT 1 FROM penstock_outbox").fetchall(), TEST_TIMEOUT_S)
     relay.signal(signal.SIGTERM)
     answer = relay.end()
     assert answer.code == 0
@@ -53,14 +53,14 @@ async def test_until_it_is_stopped(mine: sqlite3.Connection, child: Callable) ->
 def test_the_statement_for_a_migration(penstock: Callable, project: Path) -> None:
     connection = sqlite3.connect(project / "new.db")
     connection.execute(penstock("outbox", "sql", "--dialect", "sqlite").out)
-    assert connection.execute("SELECT seq, id, what, problem FROM penstock_outbox").fetchall() == []
+    assert connection.execute("SELECT seq, id, summary, error FROM penstock_outbox").fetchall() == []
     connection.close()
     assert "bigint GENERATED ALWAYS AS IDENTITY" in penstock("outbox", "sql").out
     answer = penstock("outbox", "sql", "--json").json
     assert (answer["dialect"], answer["sql"] + "\n") == ("postgresql", penstock("outbox", "sql").out)
 
 
-def test_there_is_none(penstock: Callable, project: Path) -> None:
+def test_a_database_without_an_outbox(penstock: Callable, project: Path) -> None:
     sqlite3.connect(project / "new.db").close()
     (project / "new.db").touch()
     answer = penstock("outbox", "relay", "--from", "sqlite:///new.db", "--once", "--url", STORE)

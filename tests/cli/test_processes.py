@@ -1,4 +1,4 @@
-"""`penstock worker --processes N`: started together, stopped together, replaced when they die."""
+"""`penstock worker --processes N` starts, stops and restarts its worker processes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 
 from penstock.testing.until import until
 
-# Says which process it ran in, and waits until two of them are at it.
-TOGETHER = """
+# Returns its process id once two of them run at the same time.
+PAIRED = """
 import os, time
 from pathlib import Path
 from penstock import flow
 
-@flow("together", concurrency=1)
-def together(input):
+@flow("paired", concurrency=1)
+def paired(input):
     Path(f"at-{os.getpid()}").touch()
     while len(list(Path(".").glob("at-*"))) < 2:
         time.sleep(0.01)
@@ -29,26 +29,26 @@ def together(input):
 
 
 class Fleet:
-    """`penstock worker --processes 2`, and what it says on stderr."""
+    """`penstock worker --processes 2` and its output on stderr."""
 
     def __init__(self, child: Callable, *options: str) -> None:
         self.child = child("worker", "--processes", "2", *options)
-        self.child.until_it_says("Working.")
-        self.said = ""
+        self.child.wait_for_output("Working.")
+        self.output = ""
 
     def pid(self, number: int) -> int:
-        """The process a worker is, once it is said."""
+        """Wait for the process id of a worker."""
         return int(self.until(rf"Worker {number} is process (\d+)\.")[1])
 
     def until(self, pattern: str) -> re.Match[str]:
-        """Reads on until the pattern was said; what was read before is not looked at again."""
-        said = ""
+        """Read until the pattern matches; output read earlier is not searched again."""
+        read = ""
         for line in self.child.process.stderr:
-            said += line
-            self.said += line
-            if found := re.search(pattern, said):
+            read += line
+            self.output += line
+            if found := re.search(pattern, read):
                 return found
-        raise AssertionError(f"{pattern} was not said, but {self.said}")
+        raise AssertionError(f"{pattern} was not printed, but {self.output}")
 
     def stop(self) -> str:
         self.child.signal(signal.SIGTERM)
@@ -62,7 +62,7 @@ def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
         stat = Path(f"/proc/{pid}/stat")
-        # One that has ended is still listed until whoever inherited it asks for it.
+        # A zombie is still listed until its parent waits for it.
         return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False
@@ -70,27 +70,27 @@ def is_alive(pid: int) -> bool:
 
 @pytest.fixture
 def fleet(child: Callable, project: Path) -> Fleet:
-    (project / "workers" / "together.py").write_text(TOGETHER)
+    (project / "workers" / "paired.py").write_text(PAIRED)
     return Fleet(child)
 
 
-def test_they_work_side_by_side_and_stop_together(fleet: Fleet, penstock: Callable) -> None:
+def test_they_work_in_parallel_and_stop_together(fleet: Fleet, penstock: Callable) -> None:
     pids = {fleet.pid(1), fleet.pid(2)}
     for key in ("a", "b"):
-        penstock("start", "together", "--key", key)
+        penstock("start", "paired", "--key", key)
     for key in ("a", "b"):
         penstock("tail", key)
     assert {penstock("runs", "show", key, "--json").json["result"] for key in ("a", "b")} == pids
-    said = fleet.stop()
-    assert said.count("Stopped.") == 2
-    assert said.endswith("All stopped.\n")
+    output = fleet.stop()
+    assert output.count("Stopped.") == 2
+    assert output.endswith("All stopped.\n")
     assert not any(map(is_alive, pids))
 
 
-def test_one_that_dies_is_replaced(fleet: Fleet, penstock: Callable) -> None:
+def test_a_dead_process_is_restarted(fleet: Fleet, penstock: Callable) -> None:
     first, second = fleet.pid(1), fleet.pid(2)
     os.kill(first, signal.SIGKILL)
-    fleet.until(r"Worker 1 was killed by SIGKILL: starting another\.")
+    fleet.until(r"Worker 1 was killed by SIGKILL: restarting\.")
     third = fleet.pid(1)
     assert third not in (first, second)
     penstock("start", "greet", "--key", "mine")
@@ -104,16 +104,16 @@ async def test_they_stop_when_their_parent_is_killed(fleet: Fleet) -> None:
     await until(lambda: not any(map(is_alive, pids)), 30)
 
 
-def test_what_handlers_print_and_log_is_passed_on(child: Callable, penstock: Callable, project: Path) -> None:
+def test_handler_output_is_forwarded(child: Callable, penstock: Callable, project: Path) -> None:
     (project / "gate").touch()
     fleet = Fleet(child, "--queues", "gated", "--concurrency", "1")
     penstock("start", "gated", "--key", "mine")
     penstock("tail", "mine")
-    fleet.child.until_it_says("the handler prints this")
+    fleet.child.wait_for_output("the handler prints this")
     fleet.stop()
 
 
-async def test_a_second_signal_does_not_wait(
+async def test_a_second_signal_stops_at_once(
     fleet: Fleet, penstock: Callable, project: Path, until_there: Callable
 ) -> None:
     pids = [fleet.pid(1), fleet.pid(2)]
@@ -127,7 +127,7 @@ async def test_a_second_signal_does_not_wait(
     await until(lambda: not any(map(is_alive, pids)), 30)
 
 
-def test_a_mistake_ends_it(penstock: Callable, child: Callable, project: Path) -> None:
+def test_an_error_to_fix_stops_all(penstock: Callable, child: Callable, project: Path) -> None:
     assert "at least 1" in penstock("worker", "--processes", "0").err
     assert "[unknown_queue]" in penstock("worker", "--processes", "2", "--queues", "nope").err
     (project / "bad.db").write_bytes(b"this is not a database" * 100)

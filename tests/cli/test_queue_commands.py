@@ -19,7 +19,7 @@ from penstock import job
 
 @job(queue="pictures")
 def resize(picture):
-    if not Path("mended").exists():
+    if not Path("fixed").exists():
         raise ValueError(f"cannot read {picture}")
     return picture
 """
@@ -30,22 +30,22 @@ def _workers(project: Path) -> None:
     (project / "workers" / "resize.py").write_text(RESIZE)
 
 
-def enqueue(*payloads: Any, **options: Any) -> list[str]:
+def enqueue(*inputs: Any, **options: Any) -> list[str]:
     async def add() -> list[str]:
         async with App(dir="workers") as app:
-            return [await app.enqueue("pictures", payload, **options) for payload in payloads]
+            return [await app.enqueue("pictures", input, **options) for input in inputs]
 
     return asyncio.run(add())
 
 
 def work() -> None:
-    """Works on the pictures until none waits."""
+    """Work on the pictures until none is waiting."""
 
-    async def all_of_them() -> None:
-        async with App(dir="workers") as app, app.working(queues=["pictures"]):
+    async def run_worker() -> None:
+        async with App(dir="workers") as app, app.workers.background(queues=["pictures"]):
             await until(lambda: _is_idle(app), 20)
 
-    asyncio.run(all_of_them())
+    asyncio.run(run_worker())
 
 
 async def _is_idle(app: App) -> bool:
@@ -76,7 +76,7 @@ def test_a_queue_is_paused_and_resumed(penstock: Callable) -> None:
 def test_a_queue_is_drained(penstock: Callable) -> None:
     enqueue(1, 2)
     enqueue(3, delay="1h")
-    assert penstock("queues", "drain", "pictures").out == "Removed 2 jobs of queue pictures.\n"
+    assert penstock("queues", "drain", "pictures").out == "Removed 2 jobs from queue pictures.\n"
     assert penstock("queues", "drain", "pictures", "--delayed", "--json").json["removed"] == 1
 
 
@@ -85,7 +85,7 @@ def test_jobs_are_listed_and_shown(penstock: Callable) -> None:
     assert [row["id"] for row in rows(penstock("jobs", "list", "pictures", "--json"))] == ids
     assert len(penstock("jobs", "list", "pictures", "--limit", "1").lines) == 2  # a header and one
     shown = penstock("jobs", "show", ids[0], "--json").json
-    assert (shown["state"], shown["payload"]) == ("waiting", "a")
+    assert (shown["state"], shown["input"]) == ("waiting", "a")
     assert f"id          {ids[0]}" in penstock("jobs", "show", ids[0]).out
     assert "[unknown_job]" in penstock("jobs", "show", "nope").err
     assert "[unknown_queue]" in penstock("jobs", "list", "nope").err
@@ -94,7 +94,7 @@ def test_jobs_are_listed_and_shown(penstock: Callable) -> None:
 def test_a_parent_is_shown_with_its_children(penstock: Callable) -> None:
     async def add() -> None:
         async with App(dir="workers") as app:
-            await app.add_flow(
+            await app.jobs.enqueue_tree(
                 Node("pictures", "all", id="album", children=[Node("pictures", "a"), Node("pictures", "b")])
             )
 
@@ -110,12 +110,12 @@ def test_a_parent_is_shown_with_its_children(penstock: Callable) -> None:
 def test_jobs_are_promoted_retried_and_removed(penstock: Callable) -> None:
     (id,) = enqueue("a", delay="1h")
     assert penstock("jobs", "promote", id).out == f"Job {id} is due now.\n"
-    assert "only a delayed one can be promoted [run_error]" in penstock("jobs", "promote", id).err
-    assert "only a failed or cancelled one" in penstock("jobs", "retry", id).err
+    assert "only delayed jobs can be promoted [run_error]" in penstock("jobs", "promote", id).err
+    assert "only failed and cancelled jobs" in penstock("jobs", "retry", id).err
     work()
     assert penstock("jobs", "show", id, "--json").json["state"] == "failed"
     assert penstock("jobs", "retry", id).code == 0
-    assert penstock("jobs", "remove", id).out == f"Job {id} is gone.\n"
+    assert penstock("jobs", "remove", id).out == f"Job {id} is removed.\n"
     assert penstock("jobs", "show", id).code == 2
 
 
@@ -128,52 +128,54 @@ def test_dead_letters_are_listed_shown_and_discarded(penstock: Callable) -> None
     (id,) = enqueue("a")
     assert "No dead letters." in penstock("dlq").err
     work()
-    assert rows(penstock("dlq", "--json")) == [{"queue": "pictures-dlq", "letters": 1}]
+    assert rows(penstock("dlq", "--json")) == [{"queue": "pictures-dlq", "count": 1}]
     (letter,) = rows(penstock("dlq", "list", "pictures", "--json"))
-    assert (letter["id"], letter["error"], letter["payload"]) == (f"{id}.dlq", "cannot read a", "a")
+    assert (letter["id"], letter["error"], letter["input"]) == (f"{id}.dlq", "cannot read a", "a")
     shown = penstock("dlq", "show", id)
     assert shown.lines[0] == f"id        {id}.dlq"
     assert 'raise ValueError(f"cannot read {picture}")' in shown.out
-    assert penstock("dlq", "discard", id).out == f"Dead letter {id} is gone.\n"
-    assert penstock("jobs", "show", id).code == 0  # the letter is gone, not the job it tells of
+    assert penstock("dlq", "discard", id).out == f"Dead letter {id} is discarded.\n"
+    assert penstock("jobs", "show", id).code == 0  # the dead letter is gone, its job is not
     assert "[unknown_job]" in penstock("dlq", "discard", id).err
 
 
-def test_one_letter_is_redriven_with_another_payload(penstock: Callable, project: Path) -> None:
+def test_one_dead_letter_is_redriven_with_another_input(penstock: Callable, project: Path) -> None:
     (id,) = enqueue("a")
     work()
-    (project / "mended").touch()
-    answer = penstock("dlq", "redrive", id, "--payload", '"b"')
-    assert answer.lines == [f"{id}.dlq -> {id}.redrive-1", "Sent 1 dead letter again."]
+    (project / "fixed").touch()
+    answer = penstock("dlq", "redrive", id, "--input", '"b"')
+    assert answer.lines == [f"{id}.dlq -> {id}.redrive-1", "Redrove 1 dead letter."]
     work()
     assert penstock("jobs", "show", f"{id}.redrive-1", "--json").json["result"] == "b"
 
 
-def test_many_letters_are_redriven_by_their_error(penstock: Callable) -> None:
+def test_dead_letters_are_redriven_by_their_error(penstock: Callable) -> None:
     enqueue("red", "green", "dark red")
     work()
     sent = penstock("dlq", "redrive", "--all", "pictures", "--error", "red", "--limit", "1", "--json").json
     assert len(sent["sent"]) == 1
-    assert "Sent 1 dead letter again." in penstock("dlq", "redrive", "--all", "pictures", "--error", "red").out
-    assert "Sent 1 dead letter again." in penstock("dlq", "redrive", "--all", "pictures").out
-    assert "there was none to send" in penstock("dlq", "redrive", "--all", "pictures").out
+    assert "Redrove 1 dead letter." in penstock("dlq", "redrive", "--all", "pictures", "--error", "red").out
+    assert "Redrove 1 dead letter." in penstock("dlq", "redrive", "--all", "pictures").out
+    assert "Redrove 0 dead letters." in penstock("dlq", "redrive", "--all", "pictures").out
 
 
-@pytest.mark.parametrize("args", [[], ["a", "--all", "pictures"], ["a", "--error", "x"], ["a", "--payload", "{"]])
-def test_a_redrive_that_is_not_clear(penstock: Callable, args: list[str]) -> None:
+@pytest.mark.parametrize(
+    "args", [[], ["a", "--all", "pictures"], ["a", "--error", "x"], ["a", "--input", "{"], ["a", "--input", "null"]]
+)
+def test_an_ambiguous_redrive_is_refused(penstock: Callable, args: list[str]) -> None:
     enqueue("a")
     assert penstock("dlq", "redrive", *args).code == 2
 
 
-def test_a_letter_that_cannot_be_sent_is_told(penstock: Callable) -> None:
+def test_a_refused_redrive_is_reported(penstock: Callable) -> None:
     penstock("run", "fails", "--key", "mine")
-    asyncio.run(_forget("mine"))
+    asyncio.run(_delete_run("mine"))
     answer = penstock("dlq", "redrive", "mine.fails.1")
     assert answer.code == 1
-    assert "not sent: mine.fails.1.dlq: there is no run 'mine'" in answer.err
+    assert "refused: mine.fails.1.dlq: there is no run 'mine'" in answer.err
 
 
-async def _forget(run: str) -> None:
+async def _delete_run(run: str) -> None:
     from penstock.ports.store import Retention
 
     async with App(dir="workers") as app:
@@ -196,20 +198,20 @@ def test_schedules(penstock: Callable) -> None:
     assert penstock("schedules", "pause", "often").out == "Schedule often is paused.\n"
     (paused,) = (row for row in rows(penstock("schedules", "--json")) if row["id"] == "often")
     assert (paused["paused"], paused["overlap"], paused["fired"]) == (True, "allow", 0)
-    assert penstock("schedules", "resume", "often").out.startswith("Schedule often goes on, next at 2")
+    assert penstock("schedules", "resume", "often").out.startswith("Schedule often is resumed, next at 2")
     (started,) = rows(penstock("schedules", "run-now", "daily", "--json"))
     assert penstock("runs", "show", started["started"]).code == 0
-    assert penstock("schedules", "remove", "often").out == "Schedule often is gone.\n"
+    assert penstock("schedules", "remove", "often").out == "Schedule often is removed.\n"
     assert "[unknown_schedule]" in penstock("schedules", "remove", "often").err
 
 
 def test_schedules_with_policies(penstock: Callable) -> None:
     times = ["--every", "1m", "--start", "2090-01-01", "--end", "2091-01-01T00:00:00+01:00"]
     policies = ["--limit", "3", "--overlap", "queue", "--catch-up", "none"]
-    (made,) = rows(penstock("schedules", "add", "mine", "--flow", "greet", *times, *policies, "--json"))
-    assert (made["start"], made["end"]) == ("2090-01-01T00:00:00.000Z", "2090-12-31T23:00:00.000Z")
-    assert (made["limit"], made["overlap"], made["catchUp"], made["origin"]) == (3, "queue", "none", None)
-    assert made["next"] == made["start"]
+    (added,) = rows(penstock("schedules", "add", "mine", "--flow", "greet", *times, *policies, "--json"))
+    assert (added["start"], added["end"]) == ("2090-01-01T00:00:00.000Z", "2090-12-31T23:00:00.000Z")
+    assert (added["limit"], added["overlap"], added["catchUp"], added["origin"]) == (3, "queue", "none", None)
+    assert added["next"] == added["start"]
     for command in ("pause", "resume", "run-now"):
         assert "[unknown_schedule]" in penstock("schedules", command, "other").err
 
@@ -230,7 +232,7 @@ def test_schedules_with_policies(penstock: Callable) -> None:
         ["--flow", "greet", "--every", "1m", "--start", "2031-01-01", "--end", "2030-01-01"],
     ],
 )
-def test_schedules_that_cannot_be(penstock: Callable, args: list[str]) -> None:
+def test_invalid_schedules(penstock: Callable, args: list[str]) -> None:
     answer = penstock("schedules", "add", "mine", *args)
     assert (answer.code, answer.err.startswith("error: ")) == (2, True)
 
@@ -245,7 +247,7 @@ def test_state(penstock: Callable) -> None:
         "rates/eur  1.08",
         'rates/usd  {"a":"b"}',
     ]
-    assert penstock("state", "delete", "rates/eur").out == "rates/eur is gone.\n"
+    assert penstock("state", "delete", "rates/eur").out == "rates/eur is deleted.\n"
     assert penstock("state", "get", "rates/eur").code == 2
     assert penstock("state", "delete", "rates/eur").code == 2
 

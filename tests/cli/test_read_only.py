@@ -1,4 +1,4 @@
-"""A store that may only be read can be looked at; what would change it says why it cannot."""
+"""A read-only store can be inspected; commands that would change it explain why they cannot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ URL = "sqlite:///.penstock/penstock.db"
 
 
 @pytest.fixture(autouse=True)
-def _ran(penstock: Callable) -> None:
+def _run(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "mine", "--input", '"Ada"')
 
 
@@ -23,7 +23,7 @@ def _ran(penstock: Callable) -> None:
     "args",
     ["runs", "runs show mine", "events mine", "tail mine", "doctor", "doctor mine", "queues", "export mine", "waits"],
 )
-def test_looking(penstock: Callable, project: Path, args: str) -> None:
+def test_reading(penstock: Callable, project: Path, args: str) -> None:
     before = (project / ".penstock" / "penstock.db").read_bytes()
     answer = penstock(*args.split(), "--url", f"{URL}?mode=ro")
     assert (answer.code, "error" in answer.err) == (0, False), answer
@@ -35,27 +35,27 @@ def test_looking(penstock: Callable, project: Path, args: str) -> None:
     "args",
     [["start", "greet"], ["run", "greet"], ["queues", "pause", "greet"], ["state", "set", "a", "1"], ["emit", "a.b"]],
 )
-def test_changing(penstock: Callable, args: list[str]) -> None:
+def test_writing_is_refused(penstock: Callable, args: list[str]) -> None:
     answer = penstock(*args, "--url", f"{URL}?mode=ro")
     assert (answer.code, answer.out) == (2, "")
-    assert "is opened to be read only, so nothing can be changed in it: take ?mode=ro off the URL" in answer.err
+    assert "is opened read-only, so nothing can be changed: remove ?mode=ro from the URL" in answer.err
 
 
-def test_a_worker(penstock: Callable) -> None:
+def test_a_worker_is_refused(penstock: Callable) -> None:
     assert "a worker writes, and" in penstock("worker", "--url", f"{URL}?mode=ro").err
 
 
 @pytest.fixture
-def may_not_write(project: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """Calls the command line as someone who may read the store, and no more. Root gives up its right to do anything."""
-    powerless = []
+def without_write_permission(project: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Call the command line without write permission; root drops its capabilities."""
+    drop_capabilities = []
     if os.geteuid() == 0:
         if shutil.which("setpriv") is None:
-            pytest.skip("root may write everything, and setpriv is not there to give that up")
-        powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"]
+            pytest.skip("root may write everything, and setpriv is not installed")
+        drop_capabilities = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"]
 
     def call(*args: str) -> subprocess.CompletedProcess[str]:
-        command = [*powerless, sys.executable, "-m", "penstock.cli", *args]
+        command = [*drop_capabilities, sys.executable, "-m", "penstock.cli", *args]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     store = project / ".penstock"
@@ -65,15 +65,15 @@ def may_not_write(project: Path) -> Iterator[Callable[..., subprocess.CompletedP
     store.chmod(0o700)
 
 
-def test_without_the_right_to_write(may_not_write: Callable, project: Path) -> None:
-    assert "mine" in may_not_write("runs").stdout
-    answer = may_not_write("doctor")
+def test_without_write_permission(without_write_permission: Callable, project: Path) -> None:
+    assert "mine" in without_write_permission("runs").stdout
+    answer = without_write_permission("doctor")
     assert answer.returncode == 2
-    assert ".penstock/penstock.db may only be read here: nothing can be started or worked on" in answer.stdout
-    assert "every open run has something that will take it further" in answer.stdout
-    paused = may_not_write("queues", "pause", "greet").stderr
-    assert "you may not write the file or its folder: work as its owner, or change the permissions" in paused
-    started = may_not_write("start", "greet").stderr
+    assert ".penstock/penstock.db is read-only here, so nothing can be started or worked on" in answer.stdout
+    assert "no stuck runs" in answer.stdout
+    paused = without_write_permission("queues", "pause", "greet").stderr
+    assert "you may not write the file or its folder: run as its owner, or change the permissions" in paused
+    started = without_write_permission("start", "greet").stderr
     assert "cannot write .penstock/penstock.db: check the path and its permissions" in started
     assert "to only look at it, add ?mode=ro to the URL" in started
     assert len(list((project / ".penstock").iterdir())) == 1

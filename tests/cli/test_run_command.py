@@ -1,4 +1,4 @@
-"""`penstock run`: starts, works, shows, and says by its exit code how it went."""
+"""`penstock run` starts a run, works on it, shows it and reports its status in the exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock import SyncApp
 STEP_KEYS = {"step", "n", "status", "attempt", "startedAt", "completedAt", "duration", "result", "error", "code"}
 
 
-def test_a_completed_run_is_drawn_and_gives_zero(penstock: Callable) -> None:
+def test_a_completed_run_is_printed_and_exits_with_0(penstock: Callable) -> None:
     answer = penstock("run", "greet", "--input", '"Ada"', "--key", "first")
     assert answer.code == 0
     assert re.fullmatch(r"greet first completed [\d.]+ m?s", answer.lines[0])
@@ -36,7 +36,7 @@ def test_json_is_one_object_with_everything(penstock: Callable) -> None:
     assert run["steps"]["answer"]["status"] == "completed"
 
 
-def test_a_failed_run_gives_one_and_shows_the_error(penstock: Callable) -> None:
+def test_a_failed_run_prints_its_error_and_exits_with_1(penstock: Callable) -> None:
     answer = penstock("run", "fails")
     assert answer.code == 1
     assert "✗ fails" in answer.out
@@ -70,13 +70,13 @@ def test_tags_priority_and_delay_reach_the_run(penstock: Callable) -> None:
     assert first["meta"]["tags"] == {"a": "1", "b": "x=y"}
 
 
-def test_the_key_of_an_unfinished_run_goes_on_with_it(penstock: Callable, project: Path) -> None:
+def test_the_key_of_an_unfinished_run_continues_it(penstock: Callable, project: Path) -> None:
     started = penstock("start", "greet", "--key", "mine", "--input", '"Ada"')
     assert started.out == "mine\n"
     answer = penstock("run", "greet", "--key", "mine", "--json")
     assert answer.code == 0
     assert answer.json["result"] == "Hello, Ada!"
-    assert "going on with it" in answer.err
+    assert "Run mine already exists; continuing it." in answer.err
 
 
 def test_the_key_of_an_ended_run_shows_it_again(penstock: Callable) -> None:
@@ -84,7 +84,7 @@ def test_the_key_of_an_ended_run_shows_it_again(penstock: Callable) -> None:
     answer = penstock("run", "fails", "--key", "mine", "--json")
     assert answer.code == 1
     assert answer.json["steps"]["fails"]["attempt"] == 1
-    assert "ended before" in answer.err
+    assert "Run mine has already ended." in answer.err
 
 
 def test_the_key_of_another_flow_is_refused(penstock: Callable) -> None:
@@ -94,24 +94,24 @@ def test_the_key_of_another_flow_is_refused(penstock: Callable) -> None:
     assert "is of flow 'fails'" in answer.err
 
 
-def test_what_handlers_print_stays_out_of_the_answer(penstock: Callable, project: Path) -> None:
+def test_handler_output_stays_out_of_the_answer(penstock: Callable, project: Path) -> None:
     (project / "gate").touch()
     answer = penstock("run", "gated", "--json")
     assert answer.json["result"] == "through"
     assert "the handler prints this" in answer.err
 
 
-def test_a_run_cancelled_meanwhile_gives_one(child: Callable, project: Path, until_there: Callable) -> None:
+def test_a_run_cancelled_meanwhile_exits_with_1(child: Callable, project: Path, until_there: Callable) -> None:
     running = child("run", "gated", "--key", "mine", "--json")
     until_there(project / "began")
     with SyncApp(handlers=()) as app:
-        assert app.cancel("mine", "no longer wanted")
+        assert app.runs.cancel("mine", "no longer wanted")
     answer = running.end()
     assert answer.code == 1
     assert (answer.json["status"], answer.json["reason"]) == ("cancelled", "no longer wanted")
 
 
-def test_other_flows_queues_are_left_alone(penstock: Callable) -> None:
+def test_queues_of_other_flows_are_not_worked_on(penstock: Callable) -> None:
     penstock("start", "fails", "--key", "other")
     penstock("run", "greet", "--input", "1")
     assert penstock("runs", "show", "other", "--json").json["status"] == "running"

@@ -23,7 +23,7 @@ async def asks(order, ctx: Context):
     await ctx.{first}
     paid = await ctx.wait.event("paid", match={{"order": order}}, timeout="1h")
     trigger = await ctx.wait.trigger("approval", type="user")
-    await ctx.run("tell", Path("token").write_text, trigger.token)
+    await ctx.run("save", Path("token").write_text, trigger.token)
     return [paid.data["by"], await trigger.wait()]
 """
 FIRST = 'run("charge", Path("charged").touch)'
@@ -35,16 +35,16 @@ def _workers(project: Path) -> None:
 
 
 def work_until(kind: str | None) -> None:
-    """Works until the run waits for something of a kind, or has ended."""
+    """Work until the run has a wait of this kind, or has ended."""
 
     async def work() -> None:
-        async with App(dir="workers") as app, app.working():
+        async with App(dir="workers") as app, app.workers.background():
 
             async def there() -> bool:
                 if kind is None:
                     return (await app.store.run("mine")).closed  # type: ignore[union-attr]
                 job: Any = await app.store.job("mine.asks.1")
-                return job.state in ("suspended", "delayed") and bool(await app.waits(run="mine", kind=kind))
+                return job.state in ("suspended", "delayed") and bool(await app.waits.list(run="mine", kind=kind))
 
             await until(there, 30)
 
@@ -63,9 +63,9 @@ def test_pause_and_resume(penstock: Callable) -> None:
     assert penstock("runs", "pause", "mine", "--reason", "for lunch").out == "Run mine is paused.\n"
     assert penstock("runs", "show", "mine", "--json").json["status"] == "paused"
     assert penstock("runs", "--status", "paused", "--json").json["id"] == "mine"
-    assert "it is paused (for lunch): `penstock runs resume mine` lets it go on" in penstock("doctor", "mine").out
+    assert "it is paused (for lunch); `penstock runs resume mine` resumes it" in penstock("doctor", "mine").out
     again = penstock("runs", "pause", "mine")
-    assert (again.code, "run 'mine' is paused: it cannot be paused [run_error]" in again.err) == (2, True)
+    assert (again.code, "run 'mine' is paused and cannot be paused [run_error]" in again.err) == (2, True)
     assert penstock("runs", "resume", "mine", "--json").json == {"id": "mine", "paused": False}
     again = penstock("runs", "resume", "mine")
     assert (again.code, "run 'mine' is running, not paused" in again.err) == (2, True)
@@ -81,18 +81,18 @@ def test_waits_are_listed_and_explained(penstock: Callable, waiting: None) -> No
     shown = penstock("waits", "list", "--run", "mine").lines
     assert shown[0].split() == ["run", "step", "kind", "for", "since", "until"]
     assert 'paid {"order":7}' in shown[1]
-    assert penstock("waits", "--kind", "trigger").err == "Nothing is waited for.\n"
+    assert penstock("waits", "--kind", "trigger").err == "No pending waits.\n"
     assert penstock("waits", "--kind", "webhook").code == 2
     assert penstock("waits", "--run", "nobody").code == 2
-    said = penstock("doctor", "mine").out
-    assert "step 'asks' waits since " in said
-    assert ", at most until " in said
-    assert 'for an event paid that holds {"order":7}: `penstock emit paid --data \'{"order":7}\'` is one' in said
+    explained = penstock("doctor", "mine").out
+    assert "step 'asks' has been waiting since " in explained
+    assert ", until " in explained
+    assert 'for event paid matching {"order":7}; `penstock emit paid --data \'{"order":7}\'` resolves it' in explained
     assert "… asks" in penstock("runs", "show", "mine").out
     assert 'for paid {"order":7}' in penstock("runs", "show", "mine").out
 
 
-def test_emit_and_fire_let_a_run_go_on(penstock: Callable, project: Path, waiting: None) -> None:
+def test_emit_and_fire_resolve_waits(penstock: Callable, project: Path, waiting: None) -> None:
     penstock("emit", "paid", "--data", '{"order": 7, "by": "ada"}')
     work_until("trigger")
     (trigger,) = penstock("waits", "--kind", "trigger", "--json").lines
@@ -104,14 +104,14 @@ def test_emit_and_fire_let_a_run_go_on(penstock: Callable, project: Path, waitin
     wait = penstock("waits", "--kind", "trigger", "--json").json
     other = penstock("waits", "token", wait["id"], "--json").json
     assert other["url"].endswith(f"/api/triggers/{other['token']}")
-    assert penstock("fire", other["token"], "--payload", '"yes"').out == "Fired; run mine goes on.\n"
+    assert penstock("fire", other["token"], "--data", '"yes"').out == "Fired. Run mine resumes.\n"
     used = penstock("fire", token)
     assert (used.code, "[trigger_used]" in used.err) == (2, True)
     work_until(None)
     assert penstock("runs", "show", "mine", "--json").json["result"] == ["ada", "yes"]
 
 
-def test_a_run_that_waits_is_exported_and_goes_on_elsewhere(penstock: Callable, project: Path, waiting: None) -> None:
+def test_a_waiting_run_is_exported_and_imported(penstock: Callable, project: Path, waiting: None) -> None:
     assert penstock("export", "mine", "saved.jsonl").code == 0
     other = ("--url", "sqlite:///other.db")
     assert penstock("import", "saved.jsonl", *other).code == 0
@@ -122,9 +122,9 @@ def test_fork(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "mine", "--input", '"Ada"')
     events = [json.loads(line) for line in penstock("events", "mine", "--json").lines]
     at = next(event["id"] for event in events if event["kind"] == "step.completed")
-    for said in ("", "Run again was there already: its key had been used, and nothing was started.\n"):
+    for warning in ("", "Run again already exists; nothing was started.\n"):
         answer = penstock("runs", "fork", "mine", "--at", at, "--key", "again")
-        assert (answer.out, answer.err) == ("again\n", said)
+        assert (answer.out, answer.err) == ("again\n", warning)
     assert penstock("run", "greet", "--key", "again", "--json").json["result"] == "Hello, Ada!"
     assert penstock("runs", "show", "again", "--json").json["forkedFrom"] == "mine"
     wrong = penstock("runs", "fork", "mine", "--at", "1-1")
@@ -135,22 +135,22 @@ def test_fork(penstock: Callable) -> None:
 
 def test_check(penstock: Callable, project: Path, waiting: None) -> None:
     good = penstock("check")
-    assert (good.code, good.out) == (0, "1 open step of 1 open run: all can go on with this code.\n")
-    assert "what they do outside ctx.run is done" in good.err
+    assert (good.code, good.out) == (0, "Checked 1 open step of 1 open run: all can continue with this code.\n")
+    assert "Warning: this re-executes handlers up to their last recorded call." in good.err
     (project / "workers" / "asks.py").write_text(ASKS.format(first='wait.time("1h", name="charge")'))
     bad = penstock("check")
     assert bad.code == 1
     assert "run mine, step asks: " in bad.out
     assert "charge#1 was recorded as a run and is a time now" in bad.out
-    assert bad.lines[-1] == "1 open step of 1 open run: 1 could not go on with this code."
+    assert bad.lines[-1] == "Checked 1 open step of 1 open run: 1 cannot continue with this code."
     answer = penstock("check", "--json", "--flow", "asks")
     assert answer.code == bad.code
     found = answer.json
-    assert (found["ok"], found["runs"], found["troubles"][0]["code"]) == (False, 1, "non_determinism")
+    assert (found["ok"], found["runs"], found["problems"][0]["code"]) == (False, 1, "non_determinism")
     assert penstock("check", "--flow", "greet").code == 0
     assert penstock("check", "--flow", "grete").code == 2
 
 
-def test_the_engines_own_queue_is_shown_when_it_is_asked_for(penstock: Callable, waiting: None) -> None:
+def test_the_engines_own_queue_is_listed_with_all(penstock: Callable, waiting: None) -> None:
     assert not [line for line in penstock("queues").lines if line.startswith("penstock-events")]
     assert [line for line in penstock("queues", "--all").lines if line.startswith("penstock-events")]

@@ -44,10 +44,10 @@ def test_runs_are_found_by_tag_input_and_time(penstock: Callable) -> None:
     assert ids("--tag", "shop=rome", "--where", '{"customer": 8}', "--since", "2h") == ["b"]
     assert ids("--until", "2h") == []
     assert ids("--since", "2020-01-31T09:00", "--until", "2020-02-01") == []
-    assert "--since yesterday: write how long ago" in penstock("runs", "--since", "yesterday").err
+    assert "--since yesterday: expected a duration such as 2h" in penstock("runs", "--since", "yesterday").err
 
 
-def test_show_tells_of_steps_input_and_logs(penstock: Callable, project: Path) -> None:
+def test_show_prints_steps_input_and_logs(penstock: Callable, project: Path) -> None:
     (project / "workers" / "chatty.py").write_text(
         "from penstock import flow\n@flow('chatty')\ndef chatty(x, ctx):\n    ctx.log('one thing')\n    return x\n"
     )
@@ -60,17 +60,17 @@ def test_show_tells_of_steps_input_and_logs(penstock: Callable, project: Path) -
     assert answer.lines[-1].endswith("info chatty: one thing")
 
 
-def test_show_is_the_same_object_as_run(penstock: Callable) -> None:
+def test_show_prints_the_same_object_as_run(penstock: Callable) -> None:
     ran = penstock("run", "greet", "--key", "mine", "--input", "1", "--json").json
     assert penstock("runs", "show", "mine", "--json").json == ran
 
 
-def test_a_run_nobody_works_on_says_so(penstock: Callable) -> None:
+def test_a_run_without_a_worker(penstock: Callable) -> None:
     penstock("start", "greet", "--key", "mine")
     assert "waiting for a worker" in penstock("runs", "show", "mine").out
 
 
-def test_looking_loads_no_code_and_creates_no_store(
+def test_listing_loads_no_code_and_creates_no_store(
     penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_DIR", "not-there")
@@ -83,7 +83,7 @@ def test_looking_loads_no_code_and_creates_no_store(
     assert penstock("runs").code == 0
 
 
-def test_a_run_that_is_not_there(penstock: Callable) -> None:
+def test_an_unknown_run(penstock: Callable) -> None:
     penstock("start", "greet")
     answer = penstock("runs", "show", "nope")
     assert (answer.code, answer.out) == (2, "")

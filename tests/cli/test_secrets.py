@@ -1,4 +1,4 @@
-"""What a store keeps in the clear is shown with its secrets hidden, unless one asks to see it."""
+"""Secrets in the store are hidden in the output, except with --reveal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.telemetry.redaction import HIDDEN
+from penstock.core.redaction import REDACTED
 
 SECRET = "hunter2-canary"
 LOGIN = """
@@ -17,16 +17,16 @@ from penstock import job
 def login(who):
     raise ValueError("no entry")
 """
-PAYLOAD = f'{{"name": "ada", "password": "{SECRET}"}}'
+INPUT = f'{{"name": "ada", "password": "{SECRET}"}}'
 
 
 @pytest.fixture
 def failed(penstock: Callable, project: Path) -> str:
-    """A job that died with a secret in its payload."""
+    """A failed step with a secret in its input."""
     (project / "workers" / "login.py").write_text(
         LOGIN + "\nfrom penstock import flow\n@flow('door')\ndef door(who):\n    raise ValueError('no entry')\n"
     )
-    penstock("run", "door", "--key", "mine", "--input", PAYLOAD)
+    penstock("run", "door", "--key", "mine", "--input", INPUT)
     return "mine.door.1"
 
 
@@ -40,33 +40,33 @@ def failed(penstock: Callable, project: Path) -> str:
         ["dlq", "list", "login"],
     ],
 )
-def test_payloads(penstock: Callable, failed: str, args: list[str]) -> None:
+def test_inputs(penstock: Callable, failed: str, args: list[str]) -> None:
     for options in ([], ["--json"]):
         hidden = penstock(*args, *options)
         assert (hidden.code, SECRET in hidden.out + hidden.err) == (0, False)
-    assert HIDDEN in hidden.out
+    assert REDACTED in hidden.out
     shown = penstock(*args, "--json", "--reveal")
     assert SECRET in shown.out
 
 
-def test_a_redriven_letter_keeps_its_secret(penstock: Callable, failed: str) -> None:
+def test_a_redriven_job_keeps_its_secret(penstock: Callable, failed: str) -> None:
     assert penstock("dlq", "redrive", failed).code == 0
     sent = penstock("jobs", "show", f"{failed}.redrive-1", "--json", "--reveal")
-    assert sent.json["payload"]["password"] == SECRET
+    assert sent.json["input"]["password"] == SECRET
 
 
 def test_state_and_schedules(penstock: Callable) -> None:
     penstock("start", "greet")
     penstock("state", "set", "api_token", f'"{SECRET}"')
-    penstock("state", "set", "bank", PAYLOAD)
-    penstock("schedules", "add", "daily", "--flow", "greet", "--every", "1d", "--input", PAYLOAD)
+    penstock("state", "set", "bank", INPUT)
+    penstock("schedules", "add", "daily", "--flow", "greet", "--every", "1d", "--input", INPUT)
     for args in (["state", "get", "api_token"], ["state", "get", "bank"], ["state", "list"], ["schedules", "list"]):
         for options in ([], ["--json"]):
             assert SECRET not in penstock(*args, *options).out
         assert SECRET in penstock(*args, "--json", "--reveal").out
 
 
-def test_what_is_hidden_is_a_setting(penstock: Callable, failed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setting_redact_names_the_keys(penstock: Callable, failed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_REDACT", "name")
-    payload = penstock("jobs", "show", failed, "--json").json["payload"]
-    assert payload == {"name": HIDDEN, "password": SECRET}
+    input = penstock("jobs", "show", failed, "--json").json["input"]
+    assert input == {"name": REDACTED, "password": SECRET}

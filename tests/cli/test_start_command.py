@@ -1,4 +1,4 @@
-"""`penstock start`: a run for someone else to work on."""
+"""`penstock start` starts a run for a worker."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_the_same_key_starts_once(penstock: Callable) -> None:
     assert len(penstock("runs", "--json").lines) == 1
 
 
-def test_a_run_that_was_there_is_said(penstock: Callable) -> None:
+def test_an_existing_run_is_reported(penstock: Callable) -> None:
     assert penstock("start", "greet", "--key", "mine", "--input", '"Ada"').err == ""
     again = penstock("start", "greet", "--key", "mine", "--input", '"Ada"', "--json")
     assert again.json == {"id": "mine", "existing": True}
-    assert again.err == ("Run mine was started before: no other one was started. `penstock runs show mine` shows it.\n")
+    assert again.err == "Run mine already exists; nothing was started. Show it with `penstock runs show mine`.\n"
     other = penstock("start", "greet", "--key", "mine", "--input", '"Bob"')
     assert (other.code, other.out) == (0, "mine\n")
     assert "run 'mine' exists and was started with another input: it goes on with that one" in other.err
@@ -37,14 +37,14 @@ def test_a_run_that_was_there_is_said(penstock: Callable) -> None:
     assert "Hello, Ada!" in run.out
 
 
-def test_a_key_that_the_flow_makes_is_found_too(penstock: Callable, project: Path) -> None:
+def test_a_key_of_the_flow_is_found_too(penstock: Callable, project: Path) -> None:
     (project / "workers" / "bill.py").write_text(
-        "from penstock import flow\n@flow('bill', idempotency_key=lambda o: f'bill-{o}')\ndef bill(o): ...\n"
+        "from penstock import flow\n@flow('bill', key=lambda o: f'bill-{o}')\ndef bill(o): ...\n"
     )
     assert penstock("start", "bill", "--input", "7", "--json").json == {"id": "bill-7", "existing": False}
     assert penstock("start", "bill", "--input", "7", "--json").json == {"id": "bill-7", "existing": True}
 
 
-def test_a_worker_file_that_prints_does_not_disturb_the_id(penstock: Callable, project: Path) -> None:
+def test_output_of_a_worker_file_stays_out_of_the_answer(penstock: Callable, project: Path) -> None:
     (project / "workers" / "loud.py").write_text("print('hello from an import')\n")
     assert penstock("start", "greet", "--key", "mine").out == "mine\n"

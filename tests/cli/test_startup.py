@@ -1,4 +1,4 @@
-"""`penstock --help` is quick: the engine is not loaded for it."""
+"""`penstock --help` is fast: it does not load the engine."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ JOINS = """
 from penstock import Context, flow, step
 
 @flow("joins", emits=["one"], accepts=["two"])
-async def begin(input, ctx: Context):
+async def start(input, ctx: Context):
     ctx.emit("one", 1)
 
 @step(on=["one", "two"], mode="all")
@@ -33,8 +33,8 @@ def later(x): ...
 """
 
 
-def test_doctor_finds_all_well(penstock: Callable) -> None:
-    assert penstock("doctor").code == 0  # a store that is not there yet is no illness
+def test_doctor_finds_no_problem(penstock: Callable) -> None:
+    assert penstock("doctor").code == 0  # a store that does not exist yet is not a problem
     penstock("run", "greet")
     answer = penstock("doctor", "--json").json
     assert answer["ok"]
@@ -45,14 +45,14 @@ def test_doctor_finds_all_well(penstock: Callable) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_doctor_says_each_thing_once(penstock: Callable, project: Path, options: list[str]) -> None:
+def test_doctor_reports_each_problem_once(penstock: Callable, project: Path, options: list[str]) -> None:
     (project / "workers" / "broken.py").write_text("import no_such_module\n")
     answer = penstock("doctor", *options)
     assert (answer.code, (answer.out + answer.err).count("no_such_module")) == (2, 1)
-    assert "warning: " in penstock("flows").err  # of other commands nothing is taken away
+    assert "warning: " in penstock("flows").err  # other commands still log it
 
 
-def test_doctor_finds_what_is_wrong(penstock: Callable, project: Path) -> None:
+def test_doctor_finds_problems(penstock: Callable, project: Path) -> None:
     penstock("start", "greet")
     penstock("queues", "pause", "greet")
     (project / "workers" / "broken.py").write_text("import no_such_module\n")
@@ -61,26 +61,26 @@ def test_doctor_finds_what_is_wrong(penstock: Callable, project: Path) -> None:
     assert "✗ worker files" in answer.out
     assert "no_such_module" in answer.out
     assert "queue greet is paused with 1 waiting" in answer.out
-    assert "2 of 9 checks found something to mend, see above [unwell]" in answer.err
+    assert "2 of 9 checks failed [checks_failed]" in answer.err
 
 
 @pytest.mark.parametrize("options", [[], ["--delay", "1h"]], ids=["now", "later"])
-def test_doctor_finds_work_that_nobody_does(penstock: Callable, project: Path, options: list[str]) -> None:
+def test_doctor_finds_jobs_without_a_handler(penstock: Callable, project: Path, options: list[str]) -> None:
     penstock("start", "greet", *options)
     (project / "workers" / "greet.py").unlink()
     answer = penstock("doctor")
     assert answer.code == 2
-    assert f"queue greet has 1 {'delayed' if options else 'waiting'} and no worker file here works on it" in answer.out
+    assert f"queue greet has 1 {'delayed' if options else 'waiting'} but no handler in these worker files" in answer.out
 
 
-def test_why_a_run_waits(penstock: Callable, project: Path) -> None:
+def test_why_a_queued_run_does_not_move(penstock: Callable, project: Path) -> None:
     penstock("start", "greet", "--key", "mine")
-    assert "there is no worker for it" in penstock("doctor", "mine").out
+    assert "no worker is active on that queue" in penstock("doctor", "mine").out
     penstock("queues", "pause", "greet")
-    assert "which is paused: `penstock queues resume greet`" in penstock("doctor", "mine").out
+    assert "which is paused; `penstock queues resume greet`" in penstock("doctor", "mine").out
     penstock("queues", "resume", "greet")
     (project / "workers" / "greet.py").unlink()
-    assert "which no worker file here works on" in penstock("doctor", "mine").out
+    assert "which has no handler in these worker files" in penstock("doctor", "mine").out
     penstock("start", "gated", "--key", "late", "--delay", "1h")
     (reason,) = penstock("doctor", "late", "--json").json["reasons"]
     assert reason.startswith("step 'gated' is due at 2")
@@ -90,18 +90,18 @@ def test_why_a_run_waits(penstock: Callable, project: Path) -> None:
 def test_why_a_run_that_ended_does_not_move(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "good")
     penstock("run", "fails", "--key", "bad")
-    assert "it has ended: completed" in penstock("doctor", "good").out
-    assert "`penstock runs retry bad` sends its failed steps again" in penstock("doctor", "bad").out
+    assert "it ended as completed" in penstock("doctor", "good").out
+    assert "`penstock runs retry bad` retries its failed steps" in penstock("doctor", "bad").out
 
 
-def test_why_a_run_is_being_worked_on(
+def test_why_a_running_step_is_not_done(
     penstock: Callable, child: Callable, project: Path, until_there: Callable
 ) -> None:
     worker = child("worker")
     penstock("start", "gated", "--key", "mine")
     until_there(project / "began")
     (reason,) = penstock("doctor", "mine", "--json").json["reasons"]
-    assert reason.startswith("step 'gated' is held by worker ")
+    assert reason.startswith("step 'gated' is running on worker ")
     assert "attempt 1, with a lease until 2" in reason
     worker.process.kill()
     worker.end()
@@ -111,12 +111,12 @@ def test_why_a_run_is_retried_later(penstock: Callable, child: Callable, project
     (project / "workers" / "retries.py").write_text(RETRIES)
     penstock("start", "retries", "--key", "mine")
     worker = child("worker")
-    worker.until_it_says("Working.")
+    worker.wait_for_output("Working.")
     for line in worker.process.stderr:
         if "not yet" in line:
             break
     answer = penstock("doctor", "mine").out
-    assert "step 'retries' failed 1 times (not yet) and waits for its retry at 2" in answer
+    assert "step 'retries' failed 1 times (not yet); its retry is due at 2" in answer
 
 
 def test_why_a_join_waits(penstock: Callable, terminal: type, project: Path) -> None:
@@ -126,7 +126,7 @@ def test_why_a_join_waits(penstock: Callable, terminal: type, project: Path) -> 
     screen.until(lambda: "later" in screen.seen)
     screen.press_ctrl_c()
     screen.end()
-    assert "step 'both' has one and waits for two" in penstock("doctor", "mine").out
+    assert "step 'both' has received one and is waiting for two" in penstock("doctor", "mine").out
     assert "step 'later' is due at" in penstock("doctor", "mine").out
 
 
@@ -140,7 +140,7 @@ def test_a_run_is_exported_and_imported_as_it_was(penstock: Callable, project: P
         assert penstock(*look, *OTHER).out == penstock(*look).out
 
 
-def test_open_and_failed_runs_go_on_elsewhere(penstock: Callable, project: Path) -> None:
+def test_open_and_failed_runs_continue_in_another_store(penstock: Callable, project: Path) -> None:
     penstock("run", "fails", "--key", "bad")
     penstock("start", "greet", "--key", "open", "--input", '"Ada"')
     penstock("start", "greet", "--key", "late", "--delay", "1h")
@@ -152,7 +152,7 @@ def test_open_and_failed_runs_go_on_elsewhere(penstock: Callable, project: Path)
     assert "is due at" in penstock("doctor", "late", *OTHER).out
 
 
-def test_nothing_is_imported_if_one_is_there(penstock: Callable) -> None:
+def test_nothing_is_imported_if_a_run_exists(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "first")
     penstock("run", "greet", "--key", "second")
     penstock("export", "--all", "all.jsonl")
@@ -162,27 +162,25 @@ def test_nothing_is_imported_if_one_is_there(penstock: Callable) -> None:
     assert [line.split()[0] for line in penstock("runs", *OTHER).lines] == ["id", "second"]
 
 
-def test_an_import_that_was_killed_is_gone_on_with(
-    penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from penstock.app.transfer import Importer
+def test_an_interrupted_import_is_completed(penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.app.export import Importer
 
     penstock("run", "greet", "--key", "mine")
     penstock("export", "mine", "mine.jsonl")
     with monkeypatch.context() as broken:
-        broken.setattr(Importer, "_run", _killed)
+        broken.setattr(Importer, "_run", _interrupt)
         assert penstock("import", "mine.jsonl", *OTHER).code == 130
     assert penstock("runs", *OTHER).lines == []
     assert penstock("import", "mine.jsonl", *OTHER).code == 0
     assert penstock("events", "mine", *OTHER).out == penstock("events", "mine").out
 
 
-async def _killed(*_: object) -> None:
+async def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("line", ["{", "7", '{"penstock": 1}', "null", '{"run": "a", "penstock": "x"}'])
-def test_files_that_are_no_export(penstock: Callable, project: Path, line: str) -> None:
+def test_files_that_are_not_exports(penstock: Callable, project: Path, line: str) -> None:
     penstock("run", "greet", "--key", "mine")
     penstock("export", "mine", "file.jsonl")
     with (project / "file.jsonl").open("a") as file:
@@ -192,7 +190,7 @@ def test_files_that_are_no_export(penstock: Callable, project: Path, line: str) 
     assert not (project / "other.db").exists()
 
 
-def test_an_export_of_later(penstock: Callable, project: Path) -> None:
+def test_an_export_of_a_newer_version(penstock: Callable, project: Path) -> None:
     penstock("run", "greet", "--key", "mine")
     text = penstock("export", "mine").out
     (project / "file.jsonl").write_text(text.replace('"penstock":2', '"penstock":3'))
@@ -202,7 +200,7 @@ def test_an_export_of_later(penstock: Callable, project: Path) -> None:
 
 
 @pytest.mark.parametrize("args", [[], ["--all", "a", "b"], ["nope"], ["mine", "no/where.jsonl"]])
-def test_exports_that_cannot_be(penstock: Callable, args: list[str]) -> None:
+def test_invalid_exports(penstock: Callable, args: list[str]) -> None:
     penstock("run", "greet", "--key", "mine")
     assert penstock("export", *args).code == 2
 
@@ -212,13 +210,13 @@ def test_bench(penstock: Callable, project: Path) -> None:
     assert found["jobsPerSecond"] > 0
     assert found["flowsPerSecond"] > 0
     assert found["stepMs"]["p50"] <= found["stepMs"]["p95"]
-    assert "a second" in penstock("bench", "--jobs", "20", "--flows", "5").out
+    assert "per second" in penstock("bench", "--jobs", "20", "--flows", "5").out
     assert penstock("bench", "--jobs", "0").code == 2
     assert not (project / ".penstock").exists()
 
 
 def test_doctor_counts_connections(penstock: Callable) -> None:
-    answer = penstock("doctor", "--url", postgres_server.url())  # a server that writes carelessly, for tests
+    answer = penstock("doctor", "--url", postgres_server.url())  # a test server without fsync
     assert "connections of a process 7" in answer.out
     assert answer.code == 2
     for setting in ("fsync", "synchronous_commit"):

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees."""
+"""Output on a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_run_is_drawn_live(terminal: type, project: Path) -> None:
     assert screen.seen.rstrip().endswith("through\r\n\x1b[?25h")
 
 
-def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(
+def test_ctrl_c_keeps_the_run_and_prints_how_to_continue(
     terminal: type, penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_GRACE", "100ms")
@@ -27,26 +27,26 @@ def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(
     screen.until((project / "began").exists)
     screen.press_ctrl_c()
     assert screen.end() == 130
-    assert "Run mine is kept: `penstock worker` goes on with it, or `penstock run gated --key mine`" in screen.seen
+    assert "Run mine is kept; continue it with `penstock worker` or `penstock run gated --key mine`" in screen.seen
     assert "Traceback" not in screen.seen
     (project / "gate").touch()
     answer = penstock("run", "gated", "--key", "mine", "--json")
     assert (answer.code, answer.json["steps"]["gated"]["attempt"]) == (0, 2)
 
 
-def test_the_way_to_go_on_has_the_options_of_the_call(
+def test_the_hint_repeats_the_options(
     terminal: type, penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_GRACE", "100ms")
-    place = ["--dir", "workers", "--url", "sqlite:///a b.db"]
-    screen = terminal("run", "gated", "--key", "mine", *place)
+    options = ["--dir", "workers", "--url", "sqlite:///a b.db"]
+    screen = terminal("run", "gated", "--key", "mine", *options)
     screen.until((project / "began").exists)
     screen.press_ctrl_c()
     assert screen.end() == 130
     assert "penstock run gated --key mine --dir workers --url 'sqlite:///a b.db'`" in screen.seen.replace("\r\n", "")
 
 
-def test_a_second_ctrl_c_does_not_wait(terminal: type, project: Path) -> None:
+def test_a_second_ctrl_c_stops_at_once(terminal: type, project: Path) -> None:
     screen = terminal("run", "gated", "--key", "mine")
     screen.until((project / "began").exists)
     screen.press_ctrl_c()
@@ -56,7 +56,7 @@ def test_a_second_ctrl_c_does_not_wait(terminal: type, project: Path) -> None:
     assert "Run mine is kept" in screen.seen
 
 
-def test_a_run_that_ends_while_it_is_stopped_is_shown(terminal: type, project: Path) -> None:
+def test_a_run_that_ends_while_stopping_is_shown(terminal: type, project: Path) -> None:
     screen = terminal("run", "gated", "--key", "mine")
     screen.until((project / "began").exists)
     screen.press_ctrl_c()
@@ -66,16 +66,16 @@ def test_a_run_that_ends_while_it_is_stopped_is_shown(terminal: type, project: P
     assert "through" in screen.seen
 
 
-def test_json_leaves_nothing_else_on_the_screen(terminal: type) -> None:
+def test_json_is_the_only_output(terminal: type) -> None:
     screen = terminal("run", "greet", "--input", '"Ada"', "--key", "mine", "--json")
     assert screen.end() == 0
     assert screen.seen.rpartition("\x1b[2K")[2].startswith('{"id": "mine"')
 
 
-def test_start_tells_what_comes_next(terminal: type) -> None:
+def test_start_prints_the_next_commands(terminal: type) -> None:
     screen = terminal("start", "greet", "--key", "mine")
     assert screen.end() == 0
-    assert "`penstock worker` works on it" in screen.seen
+    assert "Work on it with `penstock worker`" in screen.seen
 
 
 def test_a_run_is_shown_in_colour(terminal: type, penstock: Callable) -> None:

@@ -1,4 +1,4 @@
-"""`penstock worker`: says what it works on, works, and stops in good order."""
+"""`penstock worker` prints a summary, works and stops gracefully."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import redis_server
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_works_and_stops_in_good_order(
+def test_it_works_and_stops_gracefully(
     child: Callable, penstock: Callable, project: Path, until_there: Callable, number: int
 ) -> None:
     worker = child("worker")
-    worker.until_it_says("Working.")
+    worker.wait_for_output("Working.")
     penstock("start", "gated", "--key", "mine")
     until_there(project / "began")
     worker.signal(number)
@@ -31,7 +31,7 @@ def test_it_works_and_stops_in_good_order(
     assert (run["status"], run["steps"]["gated"]["attempt"]) == ("completed", 1)
 
 
-def test_a_handler_that_does_not_finish_is_given_back(
+def test_a_handler_that_does_not_finish_is_released(
     child: Callable, penstock: Callable, project: Path, until_there: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_GRACE", "100ms")
@@ -47,11 +47,11 @@ def test_a_handler_that_does_not_finish_is_given_back(
 def test_the_summary(child: Callable, project: Path) -> None:
     (project / "workers" / "broken.py").write_text("import no_such_module\n")
     worker = child("worker", "--concurrency", "3", "--queues", "greet,gated")
-    worker.until_it_says("Working.")
+    worker.wait_for_output("Working.")
     worker.signal(signal.SIGTERM)
     answer = worker.end()
     assert "store     sqlite:///.penstock/penstock.db" in answer.out
-    assert "queues    greet, gated, 3 handlers at once" in answer.out
+    assert "queues    greet, gated, 3 handlers at a time" in answer.out
     assert "greet (2 steps)" in answer.out
     assert "problems  1" in answer.out
     assert "broken.py:1: the file does not import: ModuleNotFoundError" in answer.err
@@ -59,19 +59,19 @@ def test_the_summary(child: Callable, project: Path) -> None:
 
 def test_the_summary_in_json(child: Callable) -> None:
     worker = child("worker", "--json")
-    worker.until_it_says("queues")
+    worker.wait_for_output("queues")
     worker.signal(signal.SIGTERM)
-    about = json.loads(worker.end().out)
-    assert about["queues"] == ["fails", "gated", "greet"]
-    assert about["flows"]["greet"] == ["greet", "answer"]
-    assert about["problems"] == []
+    summary = json.loads(worker.end().out)
+    assert summary["queues"] == ["fails", "gated", "greet"]
+    assert summary["flows"]["greet"] == ["greet", "answer"]
+    assert summary["problems"] == []
 
 
 def test_the_log_in_json(child: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_LOG_FORMAT", "json")
     (project / "workers" / "broken.py").write_text("import no_such_module\n")
     worker = child("worker")
-    worker.until_it_says("Working.")
+    worker.wait_for_output("Working.")
     worker.signal(signal.SIGTERM)
     line = json.loads(worker.end().err.splitlines()[0])
     assert (line["level"], line["logger"]) == ("warning", "penstock")
@@ -88,12 +88,12 @@ async def loop():
 """
 
 
-def test_it_runs_on_uvloop_where_that_is_installed(child: Callable, penstock: Callable, project: Path) -> None:
+def test_it_runs_on_uvloop_if_installed(child: Callable, penstock: Callable, project: Path) -> None:
     (project / "workers" / "loop.py").write_text(LOOP)
     assert _loop_of(child("worker"), penstock).startswith("uvloop")
 
 
-def test_it_runs_on_asyncio_where_it_is_not(
+def test_it_runs_on_asyncio_without_uvloop(
     child: Callable, penstock: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "workers" / "loop.py").write_text(LOOP)
@@ -104,7 +104,7 @@ def test_it_runs_on_asyncio_where_it_is_not(
 
 
 def _loop_of(worker: Any, penstock: Callable) -> str:
-    worker.until_it_says("Working.")
+    worker.wait_for_output("Working.")
     penstock("start", "loop", "--key", "mine")
     penstock("tail", "mine")
     run = penstock("runs", "show", "mine", "--json").json
@@ -121,10 +121,10 @@ def test_the_password_of_a_url_is_not_shown(penstock: Callable) -> None:
     assert "secret" not in answer.out + answer.err
 
 
-def test_a_queue_nobody_works_on(penstock: Callable) -> None:
+def test_an_unknown_queue(penstock: Callable) -> None:
     answer = penstock("worker", "--queues", "nope")
     assert answer.code == 2
-    assert "no handler here works on queue 'nope'" in answer.err
+    assert "no handler here takes jobs of queue 'nope'" in answer.err
     assert "[unknown_queue]" in answer.err
 
 

@@ -1,4 +1,4 @@
-"""A second process on the same file: `python child.py write|claim PATH`. It tells on stdout what was committed."""
+"""A second process on the same file: `python child.py write|claim PATH`. It prints what it committed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.testing.contracts.samples import apply, claim_one, event, job, uni
 
 
 async def write(store: SqliteStore) -> None:
-    """Events and jobs, one unit after another, until someone puts an end to it."""
+    """Commit events and jobs, one unit after another, until killed."""
     n = 0
     while True:
         await apply(store, unit(events=[event(data=n)], jobs=[job(f"j{n}", "written")]))
@@ -19,7 +19,7 @@ async def write(store: SqliteStore) -> None:
 
 
 async def claim(store: SqliteStore) -> None:
-    """Claims one job and holds it until someone puts an end to it."""
+    """Claim one job and hold it until killed."""
     one = await claim_one(store, lease="1m")
     print(one.job, one.attempt, flush=True)
     await asyncio.Event().wait()

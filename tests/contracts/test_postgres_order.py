@@ -15,7 +15,19 @@ from penstock.ports.unit import DELIVERIES, Committed, Conflict, JobState, Unit
 from penstock.stores.postgres import PostgresStore
 from penstock.stores.postgres.commit import transact
 from penstock.stores.postgres.connection import connect
-from penstock.testing.contracts.samples import STREAM, apply, ask, claim_one, event, job, run, started, told, unit, wait
+from penstock.testing.contracts.samples import (
+    STREAM,
+    apply,
+    claim_one,
+    claim_request,
+    event,
+    job,
+    run,
+    started,
+    unit,
+    user_event,
+    wait,
+)
 from penstock.testing.until import until
 
 WRITERS, EACH = 8, 25
@@ -114,7 +126,7 @@ async def test_readers_among_slow_writers_miss_nothing_and_keep_each_streams_ord
 
 async def test_a_gate_opened_while_its_event_is_being_committed_finds_it(store: PostgresStore) -> None:
     async with slow(store) as saying:
-        await saying.write(unit(events=[told("order.paid")]))
+        await saying.write(unit(events=[user_event("order.paid")]))
         opening = asyncio.create_task(
             apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")], events=[event()]))
         )
@@ -123,28 +135,28 @@ async def test_a_gate_opened_while_its_event_is_being_committed_finds_it(store: 
         assert isinstance(await opening, Committed)
     # The event saw no gate, so it has no delivery; but whoever looks back from the gate finds the event.
     assert await store.jobs(DELIVERIES, JobState.WAITING) == []
-    assert len(await store.told("order.paid")) == 1
+    assert len(await store.events_by_kind("order.paid")) == 1
 
 
 async def test_an_event_committed_while_a_gate_is_being_opened_is_delivered(store: PostgresStore) -> None:
     async with slow(store) as opening:
         await opening.write(unit(run=run("r"), waits=[wait("w", "r", topic="order.paid")]))
-        saying = asyncio.create_task(apply(store, unit(events=[told("order.paid")])))
+        saying = asyncio.create_task(apply(store, unit(events=[user_event("order.paid")])))
         await until(lambda: blocked(store))
         await opening.commit()
         await saying
     one = await claim_one(store, DELIVERIES)
-    (item,) = await store.told("order.paid")
+    (item,) = await store.events_by_kind("order.paid")
     assert item.cursor.encode() in one.payload
-    assert [row.id for row in await store.listening("order.paid", None, before=item.cursor)] == ["w"]
+    assert [row.id for row in await store.waits_for_topic("order.paid", None, before=item.cursor)] == ["w"]
 
 
 async def test_what_was_told_is_found_though_an_older_transaction_is_open(store: PostgresStore) -> None:
     """The feed waits for the oldest transaction; a gate that looks back cannot."""
     async with slow(store) as idle:
         await idle.write(unit(events=[event(stream="nq:flow:other")]))
-        await apply(store, unit(events=[told("order.paid")]))
-        assert len(await store.told("order.paid")) == 1
+        await apply(store, unit(events=[user_event("order.paid")]))
+        assert len(await store.events_by_kind("order.paid")) == 1
         await idle.commit()
 
 
@@ -178,7 +190,7 @@ async def test_nothing_is_started_in_a_run_after_its_last_event(store: PostgresS
     async with slow(store) as closing:
         last = event("flow.cancelled", stream)
         await closing.write(unit(run=run("r", 1, status="cancelled", closed=True), events=[last]))
-        claiming = asyncio.create_task(store.claim(ask()))
+        claiming = asyncio.create_task(store.claim(claim_request()))
         await until(lambda: blocked(store))
         await closing.commit()
         assert (await claiming).claims == []
@@ -198,7 +210,7 @@ async def test_a_deadlock_is_tried_again(store: PostgresStore) -> None:
                 "SET LOCAL deadlock_timeout = '1min'"
             )  # the other one is to notice, and to give way
             await connection.execute(f"SELECT 1 FROM {store.address.schema}.jobs WHERE id = 'b' FOR UPDATE")
-            taking = asyncio.create_task(apply(store, unit(takes=["a", "b"])))
+            taking = asyncio.create_task(apply(store, unit(removes=["a", "b"])))
             await until(lambda: blocked(store))
             await connection.execute(f"SELECT 1 FROM {store.address.schema}.jobs WHERE id = 'a' FOR UPDATE")
     finally:

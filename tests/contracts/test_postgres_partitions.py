@@ -100,9 +100,9 @@ async def test_what_was_there_is_moved_and_work_goes_on(how: str) -> None:
     async with App(url, handlers=[order]) as app:
         old = await app.start(order, 7)
     await partition(url, how)
-    async with App(url, handlers=[order]) as app, app.working():
+    async with App(url, handlers=[order]) as app, app.workers.background():
         assert await app.result(old, timeout=20) == 7
         assert (await app.events.read(f"nq:flow:{old}"))[0].data["input"] == 7
-        assert [row.id for row in await app.runs(where=7)] == [old]
+        assert [row.id for row in await app.runs.list(where=7)] == [old]
         assert isinstance(app.store, PostgresStore)
         assert "events_other" not in parts(app.store)

@@ -18,8 +18,8 @@ async def send(to: str) -> str:
 @pytest.mark.parametrize("schema", ["user", "order"])
 async def test_a_schema_may_have_a_word_of_sql_as_its_name(schema: str) -> None:
     place, _, _ = postgres_server.url().partition("?")
-    async with App(f"{place}?schema={schema}", handlers=[send]) as app, app.working():
-        assert await app.job_result(await app.enqueue("mail", "ada"), timeout="20s") == "sent to ada"
+    async with App(f"{place}?schema={schema}", handlers=[send]) as app, app.workers.background():
+        assert await app.jobs.result(await app.enqueue("mail", "ada"), timeout="20s") == "sent to ada"
 
 
 async def test_a_database_that_is_not_there() -> None:
@@ -54,4 +54,4 @@ async def test_an_option_that_a_url_has_not(option: str, says: str) -> None:
 async def test_options_of_the_driver_and_of_the_server() -> None:
     options = "statement_timeout=50000&application_name=shop&sslmode=prefer&mine.colour=red"
     async with App(f"{postgres_server.url()}&{options}", handlers=[send]) as app:
-        assert await app.runs() == []
+        assert await app.runs.list() == []

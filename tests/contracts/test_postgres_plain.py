@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 import postgres_server
-from penstock.ports.unit import Ask, Claim, CommitReply, Completed, GivenBack, JobState, Memo, Unit
+from penstock.ports.unit import Claim, ClaimRequest, CommitReply, Completed, JobState, Memo, Released, Unit
 from penstock.stores.postgres import PostgresStore, store
 from penstock.testing import FakeClock
-from penstock.testing.contracts.samples import QUEUE, STREAM, add, ask, claim, event, job, run, started, unit
+from penstock.testing.contracts.samples import QUEUE, STREAM, add, claim, claim_request, event, job, run, started, unit
 
 OTHER = "nq:entity:other"
 Story = Callable[[PostgresStore, FakeClock], Awaitable[CommitReply]]
@@ -45,32 +45,34 @@ async def out_of_order(store: PostgresStore, _: FakeClock) -> CommitReply:
     await add(store, job("e", started=started()), job("f", "later", started=started()), job("g", "later"))
     await store.commit([done(b, STREAM)])
     lost = msgspec.structs.replace(c, token="another's")
-    return await store.commit([done(d, STREAM), done(lost, STREAM), done(b, STREAM), done(a)], ask("later", QUEUE))
+    return await store.commit(
+        [done(d, STREAM), done(lost, STREAM), done(b, STREAM), done(a)], claim_request("later", QUEUE)
+    )
 
 
 async def several_streams(store: PostgresStore, _: FakeClock) -> CommitReply:
     a, b = await hands(store, "a", "b")
     await add(store, job("c", started=started(OTHER)), job("d"))
-    return await store.commit([done(a, STREAM, OTHER), done(b, STREAM)], ask(limit=1))
+    return await store.commit([done(a, STREAM, OTHER), done(b, STREAM)], claim_request(limit=1))
 
 
 async def job_of_a_run(store: PostgresStore, _: FakeClock) -> CommitReply:
     (a,) = await hands(store, "a")
     await store.commit([unit(run=run("r"), jobs=[job("r.step.1", run="r", started=started())]), unit(jobs=[job("b")])])
-    return await store.commit([done(a, STREAM)], ask())
+    return await store.commit([done(a, STREAM)], claim_request())
 
 
 async def due_only_now(store: PostgresStore, clock: FakeClock) -> CommitReply:
     (a,) = await hands(store, "a")
     await add(store, job("b", due=clock.now_ms() + 1000), job("c", due=clock.now_ms() + 5000))
     clock.advance("2s")
-    return await store.commit([done(a, STREAM)], ask())
+    return await store.commit([done(a, STREAM)], claim_request())
 
 
 async def due_later(store: PostgresStore, clock: FakeClock) -> CommitReply:
     (a,) = await hands(store, "a")
     await add(store, job("c", due=clock.now_ms() + 5000))
-    return await store.commit([done(a, STREAM)], ask())
+    return await store.commit([done(a, STREAM)], claim_request())
 
 
 async def lease_ran_out(store: PostgresStore, clock: FakeClock) -> CommitReply:
@@ -78,33 +80,33 @@ async def lease_ran_out(store: PostgresStore, clock: FakeClock) -> CommitReply:
     clock.advance("20s")
     (a,) = await hands(store, "a")
     clock.advance("20s")
-    return await store.commit([done(a, STREAM)], ask())
+    return await store.commit([done(a, STREAM)], claim_request())
 
 
 async def paused(store: PostgresStore, _: FakeClock) -> CommitReply:
     (a,) = await hands(store, "a")
     await add(store, job("b"), job("c", "later"))
     await store.pause(QUEUE)
-    return await store.commit([done(a, STREAM)], ask(QUEUE, "later"))
+    return await store.commit([done(a, STREAM)], claim_request(QUEUE, "later"))
 
 
 async def with_memos(store: PostgresStore, _: FakeClock) -> CommitReply:
     (a,) = await hands(store, "a")
-    await store.commit([unit(claim=a, outcome=GivenBack(), memos=[Memo("a", "name#1", b"7")])])
-    return await store.commit([], ask())
+    await store.commit([unit(claim=a, outcome=Released(), memos=[Memo("a", "name#1", b"7")])])
+    return await store.commit([], claim_request())
 
 
 async def priorities(store: PostgresStore, _: FakeClock) -> CommitReply:
     (a,) = await hands(store, "a")
     await add(store, job("low", priority=9), job("high", priority=1), job("middle", priority=5), job("x", "later"))
-    few = ask("later", QUEUE)
-    return await store.commit([done(a)], Ask(few.wants, few.lease_ms, few.worker, 3))
+    few = claim_request("later", QUEUE)
+    return await store.commit([done(a)], ClaimRequest(few.queues, few.lease_ms, few.worker, 3))
 
 
 async def no_result(store: PostgresStore, _: FakeClock) -> CommitReply:
     (a,) = await hands(store, "a")
     await add(store, job("more"))
-    return await store.commit([Unit("u-a", claim=a, outcome=Completed())], ask())
+    return await store.commit([Unit("u-a", claim=a, outcome=Completed())], claim_request())
 
 
 async def odd_characters(store: PostgresStore, _: FakeClock) -> CommitReply:
@@ -114,7 +116,7 @@ async def odd_characters(store: PostgresStore, _: FakeClock) -> CommitReply:
     said = event("q.said", data="a-,\x1f\u2028\\é")
     await store.commit([Unit("u-a", claim=a, outcome=Completed(b'"-,\\u001f"'), events=[said])])
     odd = Unit("u\x1fb", claim=b, outcome=Completed(b'"b"'), events=[said])
-    return await store.commit([odd, Unit("u,c", claim=c, outcome=Completed(b'"-"'))], ask())
+    return await store.commit([odd, Unit("u,c", claim=c, outcome=Completed(b'"-"'))], claim_request())
 
 
 STORIES = (
@@ -128,13 +130,13 @@ async def told(story: Story) -> dict[str, Any]:
     clock = FakeClock()
     async with opened(clock) as store:
         reply = await story(store, clock)
-        claims = [msgspec.structs.replace(claim, token="") for claim in reply.work.claims]
+        claims = [msgspec.structs.replace(claim, token="") for claim in reply.claimed.claims]
         rows = [row for queue in (QUEUE, "later") for state in JobState for row in await store.jobs(queue, state)]
         events = [(e.id, e.kind, e.data) for stream in (STREAM, OTHER) for e in await store.read(stream)]
         return {
             "receipts": reply.receipts,
             "claims": claims,
-            "due": reply.work.next_due,
+            "due": reply.claimed.next_due,
             "jobs": rows,
             "events": events,
         }
@@ -145,7 +147,7 @@ async def test_both_ways_give_the_same(story: Story, monkeypatch: pytest.MonkeyP
     taken: list[bool] = []
     short = store.plain
 
-    def watched(units: Sequence[Unit], wanted: Ask | None) -> bool:
+    def watched(units: Sequence[Unit], wanted: ClaimRequest | None) -> bool:
         taken.append(short(units, wanted))
         return taken[-1]
 

@@ -14,7 +14,7 @@ from penstock import App
 async def look() -> None:
     for _ in range(12):  # it does not happen each time
         async with App(sys.argv[1], handlers=[]) as app:
-            await app.runs()
+            await app.runs.list()
 
 asyncio.run(look())
 """

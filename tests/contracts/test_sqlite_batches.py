@@ -1,4 +1,4 @@
-"""A batch of units does what they do one after another."""
+"""A batch of units has the same effect as the units one after another."""
 
 from __future__ import annotations
 
@@ -9,30 +9,41 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.payload import MAX_BYTES
+from penstock.core.payload import MAX_PAYLOAD_BYTES
 from penstock.ports.unit import (
     DELIVERIES,
     Cancelled,
     Claim,
-    CloseWait,
     Committed,
     Completed,
     Conflict,
     Dead,
-    GivenBack,
     JobState,
     Memo,
     Receipt,
+    Released,
     RetryAt,
+    SettleWait,
     StateWrite,
     Suspended,
     Unit,
 )
 from penstock.stores.sqlite import SqliteStore
-from penstock.stores.sqlite.append import TOGETHER
+from penstock.stores.sqlite.events import MAX_EVENTS_PER_DELIVERY
 from penstock.testing.clock import FakeClock
-from penstock.testing.contracts.picture import picture
-from penstock.testing.contracts.samples import ERROR, ask, claim, event, job, run, started, told, unit, wait
+from penstock.testing.contracts.samples import (
+    ERROR,
+    claim,
+    claim_request,
+    event,
+    job,
+    run,
+    started,
+    unit,
+    user_event,
+    wait,
+)
+from penstock.testing.contracts.snapshot import take_snapshot
 
 RUNS = [f"r{n}" for n in range(6)]
 START = 1_700_000_000_000
@@ -43,12 +54,12 @@ OUTCOMES = [
     Dead(ERROR),
     Suspended(),
     Cancelled("no"),
-    GivenBack(),
+    Released(),
     None,
 ]
 
 
-async def opened() -> SqliteStore:
+async def open_store() -> SqliteStore:
     store = SqliteStore(clock=FakeClock())
     await store.open()
     for id in RUNS:
@@ -58,78 +69,80 @@ async def opened() -> SqliteStore:
     return store
 
 
-def maybe(luck: random.Random, chance: float, parts: dict[str, Any], **more: Any) -> None:
-    if luck.random() < chance:
+def add_maybe(rng: random.Random, chance: float, parts: dict[str, Any], **more: Any) -> None:
+    if rng.random() < chance:
         parts.update(more)
 
 
-def some_unit(luck: random.Random, n: int, before: list[dict[str, Any]]) -> dict[str, Any]:
-    """The parts of a unit, its claim as a number; now and then one that was there already."""
-    if before and luck.random() < 0.1:
-        return luck.choice(before)
-    id = luck.choice(RUNS)
+def draw_unit(rng: random.Random, n: int, before: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the parts of a random unit, its claim as a number, and sometimes those of an earlier unit."""
+    if before and rng.random() < 0.1:
+        return rng.choice(before)
+    id = rng.choice(RUNS)
     parts: dict[str, Any] = {"id": f"u{n}"}
-    maybe(luck, 0.6, parts, claim=luck.randrange(8), outcome=luck.choice(OUTCOMES), progress=luck.choice([None, b"5"]))
-    after = luck.choice([None, None, f"u{n - 1}"])
-    closed = luck.random() < 0.2
+    add_maybe(rng, 0.6, parts, claim=rng.randrange(8), outcome=rng.choice(OUTCOMES), progress=rng.choice([None, b"5"]))
+    after = rng.choice([None, None, f"u{n - 1}"])
+    closed = rng.random() < 0.2
     write = run(
         id,
-        luck.choice([0, 1, 1, 2, 2, 3]),
+        rng.choice([0, 1, 1, 2, 2, 3]),
         b'{"at":%d}' % n,
         after=after,
         closed=closed,
-        cancel_jobs=closed and luck.random() < 0.5,
-        status=luck.choice(["running", "other"]),
+        cancel_jobs=closed and rng.random() < 0.5,
+        status=rng.choice(["running", "other"]),
     )
-    maybe(luck, 0.6, parts, run=write)
-    maybe(luck, 0.6, parts, events=[event(data=n), event(stream=f"nq:flow:{id}", data=n)])
-    new = [job(luck.choice([f"j{n}", f"j{n - 1}", "plain-1"]), luck.choice(["plain", "new"]), added=event("job.added"))]
-    maybe(luck, 0.5, parts, jobs=new)
-    maybe(luck, 0.1, parts, takes=[f"plain-{luck.randrange(4)}"])
-    maybe(luck, 0.1, parts, wakes=[f"{id}.s.0"])
-    maybe(luck, 0.2, parts, memos=[Memo(f"{id}.s.0", "m", b"%d" % n)])
-    maybe(luck, 0.1, parts, waits=[CloseWait(f"w-{id}", "resolved")])
-    maybe(luck, 0.2, parts, state=[StateWrite("k", b"%d" % n, expect=luck.choice([None, 0, 1]))])
-    maybe(luck, 0.1, parts, once=luck.choice(["a", "b"]))
+    add_maybe(rng, 0.6, parts, run=write)
+    add_maybe(rng, 0.6, parts, events=[event(data=n), event(stream=f"nq:flow:{id}", data=n)])
+    new = [job(rng.choice([f"j{n}", f"j{n - 1}", "plain-1"]), rng.choice(["plain", "new"]), added=event("job.added"))]
+    add_maybe(rng, 0.5, parts, jobs=new)
+    add_maybe(rng, 0.1, parts, removes=[f"plain-{rng.randrange(4)}"])
+    add_maybe(rng, 0.1, parts, wakes=[f"{id}.s.0"])
+    add_maybe(rng, 0.2, parts, memos=[Memo(f"{id}.s.0", "m", b"%d" % n)])
+    add_maybe(rng, 0.1, parts, waits=[SettleWait(f"w-{id}", "resolved")])
+    add_maybe(rng, 0.2, parts, state=[StateWrite("k", b"%d" % n, expect=rng.choice([None, 0, 1]))])
+    add_maybe(rng, 0.1, parts, once_key=rng.choice(["a", "b"]))
     return parts
 
 
-def made(parts: dict[str, Any], claims: list[Claim]) -> Unit:
+def build_unit(parts: dict[str, Any], claims: list[Claim]) -> Unit:
     held = {"claim": claims[parts["claim"]]} if "claim" in parts else {}
     return Unit(**{**parts, **held})
 
 
-def without_secrets(claims: list[Claim]) -> list[Claim]:
+def without_tokens(claims: list[Claim]) -> list[Claim]:
     return [msgspec.structs.replace(claim, token="") for claim in claims]
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("PENSTOCK_BATCHES", "40"))))
-async def test_a_batch_is_its_units_one_after_another(seed: int) -> None:
-    luck = random.Random(seed)
-    together, alone = await opened(), await opened()
+async def test_a_batch_equals_its_units_one_after_another(seed: int) -> None:
+    rng = random.Random(seed)
+    batched, single = await open_store(), await open_store()
     try:
-        first, second = [await claim(store, limit=8) for store in (together, alone)]
-        assert without_secrets(first) == without_secrets(second)
+        first, second = [await claim(store, limit=8) for store in (batched, single)]
+        assert without_tokens(first) == without_tokens(second)
         drawn: list[dict[str, Any]] = []
-        for n in range(luck.choice([2, 5, 30])):
-            drawn.append(some_unit(luck, n, drawn))
-        reply = await together.commit([made(parts, first) for parts in drawn], ask("orders", "plain", "new"))
+        for n in range(rng.choice([2, 5, 30])):
+            drawn.append(draw_unit(rng, n, drawn))
+        reply = await batched.commit(
+            [build_unit(parts, first) for parts in drawn], claim_request("orders", "plain", "new")
+        )
         receipts: list[Receipt] = []
         for parts in drawn:
-            receipts += (await alone.commit([made(parts, second)])).receipts
+            receipts += (await single.commit([build_unit(parts, second)])).receipts
         assert reply.receipts == receipts
-        work = await alone.claim(ask("orders", "plain", "new"))
-        assert without_secrets(reply.work.claims) == without_secrets(work.claims)
-        assert reply.work.next_due == work.next_due
-        assert await picture(together) == await picture(alone)
-        assert await together.feed("") == await alone.feed("")
+        work = await single.claim(claim_request("orders", "plain", "new"))
+        assert without_tokens(reply.claimed.claims) == without_tokens(work.claims)
+        assert reply.claimed.next_due == work.next_due
+        assert await take_snapshot(batched) == await take_snapshot(single)
+        assert await batched.feed("") == await single.feed("")
     finally:
-        await together.close()
-        await alone.close()
+        await batched.close()
+        await single.close()
 
 
-async def test_a_unit_after_a_refused_one_of_its_run_is_told_what_is_stored() -> None:
-    store = await opened()
+async def test_a_unit_after_a_refused_one_conflicts_with_the_stored_record() -> None:
+    store = await open_store()
     try:
         good, bad, third = unit(run=run("r0", 1, b"1")), unit(run=run("r0", 1, b"2")), unit(run=run("r0", 2, b"3"))
         third.run = msgspec.structs.replace(third.run, after=bad.id)
@@ -139,8 +152,8 @@ async def test_a_unit_after_a_refused_one_of_its_run_is_told_what_is_stored() ->
         await store.close()
 
 
-async def test_any_bytes_come_back_as_they_were() -> None:
-    """Claims are read as text and bytes end to end; nothing may take the bytes for text."""
+async def test_any_bytes_are_preserved() -> None:
+    """Nothing may decode payloads, options and records as text."""
     store = SqliteStore(clock=FakeClock())
     await store.open()
     try:
@@ -155,15 +168,27 @@ async def test_any_bytes_come_back_as_they_were() -> None:
         await store.close()
 
 
-async def test_events_of_a_kind_are_told_of_by_one_job() -> None:
-    """Each job costs a claim and a commit."""
+async def test_one_job_delivers_events_of_a_kind() -> None:
+    """Each delivery job costs a claim and a commit."""
     store = SqliteStore(clock=FakeClock())
     await store.open()
     await store.commit([unit(run=run("r"), waits=[wait(f"w-{kind}", "r", topic=kind) for kind in ("a", "b")])])
-    await store.commit([unit(events=[told(kind, data=n) for kind in ("a", "b", "c")]) for n in range(TOGETHER + 5)])
-    large = unit(events=[told("a", data="x" * (MAX_BYTES // 3)) for _ in range(4)])
+    await store.commit(
+        [
+            unit(events=[user_event(kind, data=n) for kind in ("a", "b", "c")])
+            for n in range(MAX_EVENTS_PER_DELIVERY + 5)
+        ]
+    )
+    large = unit(events=[user_event("a", data="x" * (MAX_PAYLOAD_BYTES // 3)) for _ in range(4)])
     await store.commit([large])
     payloads = [msgspec.json.decode(row.payload) for row in await store.jobs(DELIVERIES, JobState.WAITING)]
     bundles = [[one["body"]["kind"] for one in payload["events"]] for payload in payloads]
-    assert bundles == [["a"] * TOGETHER, ["a"] * 5, ["b"] * TOGETHER, ["b"] * 5, ["a"] * 2, ["a"] * 2]
+    assert bundles == [
+        ["a"] * MAX_EVENTS_PER_DELIVERY,
+        ["a"] * 5,
+        ["b"] * MAX_EVENTS_PER_DELIVERY,
+        ["b"] * 5,
+        ["a"] * 2,
+        ["a"] * 2,
+    ]
     await store.close()

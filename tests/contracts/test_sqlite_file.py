@@ -1,4 +1,4 @@
-"""The contract on a file."""
+"""The store contract, on a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.testing.contracts import StoreContract
 
 class TestSqliteFile(StoreContract):
     @pytest.fixture(autouse=True)
-    def _place(self, tmp_path: Path) -> None:
+    def _use_file(self, tmp_path: Path) -> None:
         self.path = tmp_path / "penstock.db"
 
     async def make_store(self, clock: Clock) -> SqliteStore:

@@ -1,4 +1,4 @@
-"""Commits that travel together: who breaks, breaks alone; who goes away, is not forgotten; what was said, stays."""
+"""Group commit: a failing commit fails alone, a cancelled caller's commit is written, and commits are durable."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ import pytest
 
 from penstock.core.errors import StoreUnavailable
 from penstock.ports.store import Retention
-from penstock.ports.unit import Committed, Completed, Dead, GivenBack, Memo
+from penstock.ports.unit import Committed, Completed, Dead, Memo, Released
 from penstock.stores.sqlite import SqliteStore, writer
 from penstock.testing.clock import FakeClock
-from penstock.testing.contracts.picture import picture
 from penstock.testing.contracts.samples import (
     ERROR,
     STREAM,
+    add_and_claim,
     apply,
     claim_one,
     event,
-    held,
     job,
     seqs,
     unit,
 )
-from penstock.testing.contracts.scene import set_scene
+from penstock.testing.contracts.seeded_store import seed_store
+from penstock.testing.contracts.snapshot import take_snapshot
 from penstock.testing.until import until
 
 
-async def opened(path: Path, clock: FakeClock | None = None) -> SqliteStore:
+async def open_store(path: Path, clock: FakeClock | None = None) -> SqliteStore:
     store = SqliteStore(str(path), clock=clock or FakeClock())
     await store.open()
     return store
 
 
-async def test_a_broken_commit_hurts_no_neighbour(tmp_path: Path) -> None:
-    store = await opened(tmp_path / "store.db")
+async def test_a_failing_commit_fails_alone(tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "store.db")
     broken: Any = object()
 
     async def commit(n: int) -> object:
@@ -60,14 +60,14 @@ async def test_a_broken_commit_hurts_no_neighbour(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_a_commit_whose_caller_went_away_is_written(tmp_path: Path) -> None:
-    store = await opened(tmp_path / "store.db")
+async def test_the_commit_of_a_cancelled_caller_is_written(tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "store.db")
     try:
         with store.signals.listen(f"stream:{STREAM}") as listener:
             task = asyncio.create_task(apply(store, unit(events=[event()])))
-            await asyncio.sleep(0)  # it is on its way
+            await asyncio.sleep(0)  # it is in the inbox
             task.cancel()
-            # Readers are told as well, although nobody waits for the receipt.
+            # Listeners are notified too, although nobody waits for the receipt.
             assert await listener.wait(5)
         await until(lambda: store.read(STREAM))
         assert task.cancelled()
@@ -75,30 +75,30 @@ async def test_a_commit_whose_caller_went_away_is_written(tmp_path: Path) -> Non
         await store.close()
 
 
-async def test_commits_on_their_way_are_written_before_the_store_closes(tmp_path: Path) -> None:
+async def test_closing_writes_pending_commits(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    store = await opened(path)
-    going = [asyncio.create_task(apply(store, unit(events=[event()]))) for _ in range(50)]
+    store = await open_store(path)
+    tasks = [asyncio.create_task(apply(store, unit(events=[event()]))) for _ in range(50)]
     await asyncio.sleep(0)
     await store.close()
-    assert all(isinstance(receipt, Committed) for receipt in await asyncio.gather(*going))
-    again = await opened(path)
+    assert all(isinstance(receipt, Committed) for receipt in await asyncio.gather(*tasks))
+    again = await open_store(path)
     try:
         assert len(await again.read(STREAM)) == 50
     finally:
         await again.close()
 
 
-async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_everything_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    store = await opened(path)
-    whole = (await set_scene(store)).whole()
+    store = await open_store(path)
+    whole = (await seed_store(store)).full_unit()
     await apply(store, whole)
-    before = await picture(store)
+    before = await take_snapshot(store)
     await store.close()
-    again = await opened(path)
+    again = await open_store(path)
     try:
-        assert await picture(again) == before
+        assert await take_snapshot(again) == before
         assert await apply(again, whole) == Committed(repeated=True)
     finally:
         await again.close()
@@ -106,7 +106,7 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
 
 async def test_threads_end_with_the_store(tmp_path: Path) -> None:
     before = set(threading.enumerate())
-    store = await opened(tmp_path / "store.db")
+    store = await open_store(tmp_path / "store.db")
     await store.queues()
     ours = {thread for thread in set(threading.enumerate()) - before if thread.name.startswith("penstock")}
     assert ours
@@ -114,33 +114,33 @@ async def test_threads_end_with_the_store(tmp_path: Path) -> None:
     assert not any(thread.is_alive() for thread in ours)
 
 
-class SlowDoor:
-    """The writer's inbox, with a pause between the caller's look at the door and the step through it."""
+class SlowInbox:
+    """The writer's inbox, with a pause between the check whether the store is closed and the put."""
 
     def __init__(self, inbox: Any) -> None:
         self._inbox = inbox
         self.entering = threading.Event()
         self.closed = threading.Event()
 
-    def put(self, ticket: object) -> None:
-        if ticket is not None:
+    def put(self, item: object) -> None:
+        if item is not None:
             self.entering.set()
-            self.closed.wait(0.2)  # runs out when nobody can close the door meanwhile, as it should
-        self._inbox.put(ticket)
+            self.closed.wait(0.2)  # times out, because the store cannot be closed meanwhile
+        self._inbox.put(item)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inbox, name)
 
 
-async def test_a_renewal_never_hangs_on_a_store_that_is_closing(tmp_path: Path) -> None:
-    store = await opened(tmp_path / "store.db")
-    door: Any = SlowDoor(store._writer._inbox)
-    store._writer._inbox = door
+async def test_a_renewal_never_hangs_while_the_store_closes(tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "store.db")
+    inbox: Any = SlowInbox(store._writer._inbox)
+    store._writer._inbox = inbox
     renewal = threading.Thread(target=_renew, args=(store,), daemon=True)
     renewal.start()
-    await asyncio.to_thread(door.entering.wait)
+    await asyncio.to_thread(inbox.entering.wait)
     await store.close()
-    door.closed.set()
+    inbox.closed.set()
     await until(lambda: not renewal.is_alive(), timeout=5)
 
 
@@ -151,32 +151,32 @@ def _renew(store: SqliteStore) -> None:
         pass
 
 
-async def test_a_look_that_fails_does_not_end_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = await opened(tmp_path / "store.db")
-    looked = 0
+async def test_a_failing_poll_does_not_end_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await open_store(tmp_path / "store.db")
+    polls = 0
 
     def broken(cursor: apsw.Cursor) -> int:
-        nonlocal looked
-        looked += 1
+        nonlocal polls
+        polls += 1
         raise apsw.IOError("the disk went away for a moment")
 
     monkeypatch.setattr(writer, "_data_version", broken)
     try:
-        await until(lambda: looked > 2)
+        await until(lambda: polls > 2)
         async with asyncio.timeout(10):
             assert isinstance(await apply(store, unit(events=[event()])), Committed)
     finally:
         await store.close()
 
 
-async def test_sweeping_forgets_what_only_repeats_need(tmp_path: Path) -> None:
+async def test_sweeping_deletes_old_once_keys_and_units(tmp_path: Path) -> None:
     clock, path = FakeClock(), tmp_path / "store.db"
-    store = await opened(path, clock)
+    store = await open_store(path, clock)
     try:
         for n in range(30):
-            await apply(store, unit(once=f"key{n}", events=[event()]))
+            await apply(store, unit(once_key=f"key{n}", events=[event()]))
         clock.advance("8d")
-        await apply(store, unit(once="fresh", events=[event()]))
+        await apply(store, unit(once_key="fresh", events=[event()]))
         await store.sweep(Retention())
     finally:
         await store.close()
@@ -187,11 +187,11 @@ async def test_sweeping_forgets_what_only_repeats_need(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["remove", "sweep", "drain"])
-async def test_memos_stay_while_a_job_may_read_them(tmp_path: Path, verb: str) -> None:
-    store = await opened(tmp_path / "store.db")
+async def test_memos_stay_while_a_job_can_read_them(tmp_path: Path, verb: str) -> None:
+    store = await open_store(tmp_path / "store.db")
     try:
-        first = await held(store, "j")
-        outcome = GivenBack() if verb == "drain" else Dead(ERROR)
+        first = await add_and_claim(store, "j")
+        outcome = Released() if verb == "drain" else Dead(ERROR)
         await apply(store, unit(claim=first, outcome=outcome, memos=[Memo("j", "rate#1", b"1")]))
         await apply(store, unit(jobs=[job("j.redrive-1", "other", scope="j")]))
         if verb == "remove":
@@ -204,6 +204,6 @@ async def test_memos_stay_while_a_job_may_read_them(tmp_path: Path, verb: str) -
         assert redriven.memos == {"rate#1": b"1"}
         await apply(store, unit(claim=redriven, outcome=Completed()))
         await store.remove("j.redrive-1")
-        assert (await held(store, "probe", scope="j")).memos == {}
+        assert (await add_and_claim(store, "probe", scope="j")).memos == {}
     finally:
         await store.close()

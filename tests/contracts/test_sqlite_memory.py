@@ -1,4 +1,4 @@
-"""The contract in memory."""
+"""The store contract, in memory."""
 
 from __future__ import annotations
 

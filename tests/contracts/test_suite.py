@@ -1,8 +1,9 @@
-"""The contract suite itself: every test of it is run, and every store must say how it is made."""
+"""The contract suite itself: every test of it runs, and every store must define how it is made."""
 
 from __future__ import annotations
 
 import inspect
+import sys
 
 import pytest
 
@@ -12,7 +13,7 @@ from penstock.testing.contracts import StoreContract, StoreUnderTest
 CONTRACTS = [c for c in StoreContract.__mro__ if c.__module__.startswith("penstock.testing.contracts.")]
 
 
-def test_no_contract_hides_a_test_of_another() -> None:
+def test_no_contract_overrides_a_test_of_another() -> None:
     owners: dict[str, list[str]] = {}
     for contract in CONTRACTS:
         for name in vars(contract):
@@ -22,9 +23,15 @@ def test_no_contract_hides_a_test_of_another() -> None:
     assert {name: found for name, found in owners.items() if len(found) > 1} == {}
 
 
-def test_the_whole_has_every_part() -> None:
+def test_the_store_contract_includes_every_contract() -> None:
     exported = {getattr(contracts, name) for name in contracts.__all__} - {StoreContract}
     assert set(CONTRACTS) == exported
+
+
+def test_pytest_rewrites_the_asserts_of_every_contract() -> None:
+    """Failures of the contracts must show values, although their modules are not test files."""
+    modules = {contract.__module__ for contract in CONTRACTS} - {StoreUnderTest.__module__}
+    assert [name for name in sorted(modules) if "@pytest_ar" not in vars(sys.modules[name])] == []
 
 
 def test_every_test_is_a_coroutine() -> None:
@@ -34,7 +41,7 @@ def test_every_test_is_a_coroutine() -> None:
                 assert inspect.iscoroutinefunction(member), name
 
 
-def test_a_store_must_say_how_it_is_made() -> None:
+def test_a_store_must_define_how_it_is_made() -> None:
     class Incomplete(StoreContract):
         pass
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.durations import LONGEST_MS, show_ms, to_ms
+from penstock.core.durations import MAX_DURATION_MS, format_ms, to_ms
 from penstock.core.errors import BadDuration
 
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -60,14 +60,14 @@ def test_what_is_not_is_named(value: Any) -> None:
     assert repr(value) in str(problem.value)
 
 
-@pytest.mark.parametrize("value", ["36525d", "36525d 0ms", LONGEST_MS / 1000, timedelta(days=36_525)])
+@pytest.mark.parametrize("value", ["36525d", "36525d 0ms", MAX_DURATION_MS / 1000, timedelta(days=36_525)])
 def test_a_hundred_years_is_the_longest(value: Any) -> None:
-    assert to_ms(value) == LONGEST_MS
+    assert to_ms(value) == MAX_DURATION_MS
 
 
 @pytest.mark.parametrize("value", ["36525d1ms", "99999999d", 1e20, 10**400, 1_800_000_000_000, timedelta.max])
 def test_what_is_longer_is_told_the_longest(value: Any) -> None:
-    with pytest.raises(BadDuration, match=r"is too long: the longest duration is 36525d \(100 years\)") as problem:
+    with pytest.raises(BadDuration, match=r"is too long: the maximum duration is 36525d \(100 years\)") as problem:
         to_ms(value)
     assert repr(value) in str(problem.value)
 
@@ -122,4 +122,4 @@ def test_a_timedelta_and_seconds_agree(ms: int) -> None:
     ],
 )
 def test_the_short_form(ms: float, text: str) -> None:
-    assert show_ms(ms) == text
+    assert format_ms(ms) == text

@@ -14,8 +14,8 @@ from penstock.core.errors import PenstockError
 from penstock.core.events import (
     STREAM_TYPES,
     BadStream,
-    Body,
     Event,
+    EventBody,
     Streams,
     decode_event,
     encode_body,
@@ -34,7 +34,7 @@ words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1
 
 
 def test_an_event_on_the_wire() -> None:
-    body = Body("order.paid", "order/7", "shop", "charge", None, "c-1", msgspec.Raw(b'{"sum":7}'), {"attempt": 1})
+    body = EventBody("order.paid", "order/7", "shop", "charge", None, "c-1", msgspec.Raw(b'{"sum":7}'), {"attempt": 1})
     event = decode_event("nq:entity:7", 3, 1_700_000_000_123, encode_body(body))
     assert json.loads(encode_event(event)) == {
         "id": "1700000000123-3",
@@ -51,20 +51,20 @@ def test_an_event_on_the_wire() -> None:
 
 
 def test_what_is_absent_is_left_out() -> None:
-    assert encode_body(Body("a", "b")) == b'{"kind":"a","subject":"b"}'
+    assert encode_body(EventBody("a", "b")) == b'{"kind":"a","subject":"b"}'
     assert encode_event(Event("1-1", "t", "a", "b")) == b'{"id":"1-1","ts":"t","kind":"a","subject":"b"}'
 
 
 def test_data_is_kept_as_it_came() -> None:
     raw = b'{ "a" : [] , "n":9007199254740991, "f":1.0 }'
-    assert raw in encode_body(Body("a", "b", data=msgspec.Raw(raw)))
+    assert raw in encode_body(EventBody("a", "b", data=msgspec.Raw(raw)))
 
 
 @given(words, words, st.none() | words, st.none() | words, json_values, st.integers(0, 2**53), st.integers(0, 2**45))
 def test_an_event_comes_back_as_written(
     kind: str, subject: str, step: str | None, correlation: str | None, data: Any, seq: int, ms: int
 ) -> None:
-    body = Body(kind, subject, step=step, correlation_id=correlation, data=msgspec.Raw(pack(data)))
+    body = EventBody(kind, subject, step=step, correlation_id=correlation, data=msgspec.Raw(pack(data)))
     event = decode_event("nq:entity:7", seq, ms, encode_body(body))
     assert (event.kind, event.subject, event.step, event.correlation_id) == (kind, subject, step, correlation)
     assert event.data == data
@@ -85,9 +85,9 @@ def test_an_event_comes_back_as_written(
 def test_what_the_stream_says_is_filled_in(
     stream: str, subject: str, flow: str | None, correlation: str | None
 ) -> None:
-    event = decode_event(stream, 1, 0, encode_body(Body("a")))
+    event = decode_event(stream, 1, 0, encode_body(EventBody("a")))
     assert (event.subject, event.flow, event.correlation_id) == (subject, flow, correlation)
-    said = decode_event(stream, 1, 0, encode_body(Body("a", "s", "f", correlation_id="c")))
+    said = decode_event(stream, 1, 0, encode_body(EventBody("a", "s", "f", correlation_id="c")))
     assert (said.subject, said.flow, said.correlation_id) == ("s", "f", "c")
 
 
@@ -100,7 +100,7 @@ def test_names_of_streams() -> None:
     streams = Streams("shop")
     assert streams.flow("r-1") == "shop:flow:r-1"
     assert streams.queue("orders") == "shop:queue:orders"
-    assert streams.named("entity", "order-7") == "shop:entity:order-7"
+    assert streams.stream_name("entity", "order-7") == "shop:entity:order-7"
     assert streams.global_stream == "shop:global"
     assert Streams().flow("r") == "nq:flow:r"
 

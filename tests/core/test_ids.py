@@ -11,23 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.ids import (
-    MAX_ID,
+    MAX_ID_CHARS,
     BadId,
     check_id,
     check_name,
-    dead_letter,
+    dead_letter_id,
     digest,
     event_id,
     event_seq,
-    step_job,
-    token,
+    new_token,
+    step_job_id,
     uuid7,
 )
 
 ALLOWED = "abcXYZ019._-"
 
 
-@pytest.mark.parametrize("value", ["a", "A.b_c-9", "1a", "1.5", "-", ".", "_", "0190a-7", "x" * MAX_ID])
+@pytest.mark.parametrize("value", ["a", "A.b_c-9", "1a", "1.5", "-", ".", "_", "0190a-7", "x" * MAX_ID_CHARS])
 def test_good_ids(value: str) -> None:
     assert check_id(value) == value
 
@@ -46,7 +46,7 @@ def test_good_ids(value: str) -> None:
         "\na",
         "a\x00",
         "a*",
-        "x" * (MAX_ID + 1),
+        "x" * (MAX_ID_CHARS + 1),
         "٣",
         "²a",
         None,
@@ -72,7 +72,7 @@ def test_bad_names(value: Any) -> None:
         check_name(value, "queue")
 
 
-@given(st.text(ALLOWED, min_size=1, max_size=MAX_ID))
+@given(st.text(ALLOWED, min_size=1, max_size=MAX_ID_CHARS))
 def test_the_alphabet_is_enough_unless_digits_alone(value: str) -> None:
     if value.isdigit():
         with pytest.raises(BadId):
@@ -109,13 +109,13 @@ def test_uuid7_sorts_by_time(now: int) -> None:
 
 def test_made_ids_do_not_collide() -> None:
     assert len({uuid7(1_700_000_000_000) for _ in range(20_000)}) == 20_000
-    assert len({token() for _ in range(20_000)}) == 20_000
+    assert len({new_token() for _ in range(20_000)}) == 20_000
 
 
 def test_ids_put_together_are_ids() -> None:
-    assert step_job("r-1", "charge", 2) == "r-1.charge.2"
-    assert dead_letter("r-1.charge.2") == "r-1.charge.2.dlq"
-    assert check_id(dead_letter(step_job("r-1", "charge", 2)))
+    assert step_job_id("r-1", "charge", 2) == "r-1.charge.2"
+    assert dead_letter_id("r-1.charge.2") == "r-1.charge.2.dlq"
+    assert check_id(dead_letter_id(step_job_id("r-1", "charge", 2)))
 
 
 def test_a_digest_is_stable() -> None:

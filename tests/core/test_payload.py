@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import NotJSON, PayloadError, PayloadTooDeep, PayloadTooLarge
-from penstock.core.payload import MAX_BYTES, MAX_DEPTH, MAX_INTEGER, pack, parse, plain, unpack
+from penstock.core.payload import MAX_DEPTH, MAX_INTEGER, MAX_PAYLOAD_BYTES, pack, parse_json, to_plain, unpack
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 values = st.recursive(
@@ -87,8 +87,8 @@ def nested(depth: int, inner: Any = None) -> Any:
 def test_any_json_value_comes_back(value: Any) -> None:
     assert unpack(pack(value)) == value
     assert json.loads(pack(value)) == value
-    assert parse(pack(value)) == value
-    assert parse(pack(value).decode()) == value
+    assert parse_json(pack(value)) == value
+    assert parse_json(pack(value).decode()) == value
     assert pack(unpack(pack(value))) == pack(value)
 
 
@@ -134,7 +134,7 @@ def test_python_and_strict_readers_agree_on_types(value: Any) -> None:
     ],
 )  # fmt: skip
 def test_what_has_a_json_form(value: Any, expected: Any) -> None:
-    assert plain(value) == expected
+    assert to_plain(value) == expected
     assert unpack(pack(value)) == expected
 
 
@@ -152,7 +152,7 @@ class Odd:
         (-(2**53), "beyond 2"),
         ({"a": 10**30}, r"payload\.a is 1000"),
         ("\ud800", "lone surrogate"),
-        (["ok", "x\udfffy"], r"payload\[1\] holds a lone surrogate"),
+        (["ok", "x\udfffy"], r"payload\[1\] contains a lone surrogate"),
         ({"\ud800": 1}, "lone surrogate"),
         ({1: "a"}, "the key 1 of type int"),
         ({"a": {None: "a"}}, r"payload\.a has the key None"),
@@ -167,7 +167,7 @@ class Odd:
         (iter([1]), "has no JSON form"),
         (print, "has no JSON form"),
         ({1, "a", Odd()}, "is a Odd"),
-        (Address("x", {"\ud800"}), r"payload\.tags\[0\] holds"),
+        (Address("x", {"\ud800"}), r"payload\.tags\[0\] contains"),
         (Line(float("nan")), r"payload\.unitPrice is nan"),
         (Line(1, extra=Odd()), "is a Odd"),
         (Line(1, extra={"a": 2**60}), r"payload\.extra\.a is"),
@@ -193,7 +193,7 @@ def test_depth() -> None:
 
 @pytest.mark.parametrize("leaf", [Size.LARGE, Rank.FIRST, Text("x"), date(2026, 7, 1), UUID(int=1)])
 def test_a_leaf_is_no_level(leaf: Any) -> None:
-    assert pack(nested(MAX_DEPTH, leaf)) == pack(nested(MAX_DEPTH, plain(leaf)))
+    assert pack(nested(MAX_DEPTH, leaf)) == pack(nested(MAX_DEPTH, to_plain(leaf)))
 
 
 def test_depth_of_models() -> None:
@@ -211,21 +211,25 @@ def test_a_value_that_holds_itself() -> None:
 
 
 def test_the_exact_size() -> None:
-    fits = "x" * (MAX_BYTES - 2)
-    assert len(pack(fits)) == MAX_BYTES
-    assert parse(pack(fits)) == fits
-    for problem in (lambda: pack(fits + "x"), lambda: parse(b'"%bx"' % fits.encode()), lambda: parse(f'"{fits}x"')):
+    fits = "x" * (MAX_PAYLOAD_BYTES - 2)
+    assert len(pack(fits)) == MAX_PAYLOAD_BYTES
+    assert parse_json(pack(fits)) == fits
+    for problem in (
+        lambda: pack(fits + "x"),
+        lambda: parse_json(b'"%bx"' % fits.encode()),
+        lambda: parse_json(f'"{fits}x"'),
+    ):
         with pytest.raises(PayloadTooLarge, match=r"65,537 bytes, the limit is 65,536"):
             problem()
 
 
 def test_size_is_counted_in_bytes() -> None:
-    fits = "é" * ((MAX_BYTES - 2) // 2)
-    assert len(pack(fits)) == MAX_BYTES
+    fits = "é" * ((MAX_PAYLOAD_BYTES - 2) // 2)
+    assert len(pack(fits)) == MAX_PAYLOAD_BYTES
     with pytest.raises(PayloadTooLarge):
         pack(fits + "é")
     with pytest.raises(PayloadTooLarge):
-        parse(f'"{fits}é"')
+        parse_json(f'"{fits}é"')
 
 
 def test_another_limit_and_another_name() -> None:
@@ -251,7 +255,7 @@ def test_another_limit_and_another_name() -> None:
 )  # fmt: skip
 def test_what_only_lenient_readers_accept(document: str | bytes) -> None:
     with pytest.raises(NotJSON):
-        parse(document)
+        parse_json(document)
 
 
 @pytest.mark.parametrize(
@@ -264,29 +268,29 @@ def test_what_only_lenient_readers_accept(document: str | bytes) -> None:
     ],
 )  # fmt: skip
 def test_what_every_reader_accepts(document: str | bytes, value: Any) -> None:
-    assert parse(document) == value
-    assert type(parse(document)) is type(value)
+    assert parse_json(document) == value
+    assert type(parse_json(document)) is type(value)
 
 
 def test_depth_from_outside() -> None:
-    assert parse("[" * 64 + "]" * 64) == nested(0, json.loads("[" * 64 + "]" * 64))
+    assert parse_json("[" * 64 + "]" * 64) == nested(0, json.loads("[" * 64 + "]" * 64))
     for deep in ("[" * 65 + "]" * 65, '{"a":' * 65 + "1" + "}" * 65, "[" * 60_000):
         with pytest.raises(PayloadTooDeep):
-            parse(deep)
+            parse_json(deep)
         with pytest.raises(PayloadTooDeep):
-            parse(deep.encode())
+            parse_json(deep.encode())
 
 
 @given(st.lists(st.sampled_from(['"', "\\", "[", "]", "{", "}", "a"]), max_size=80).map("".join))
 def test_brackets_inside_strings_are_no_depth(content: str) -> None:
     document = json.dumps([content] * 3)
-    assert parse(document) == [content] * 3
+    assert parse_json(document) == [content] * 3
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40))
 def test_anything_from_outside_is_read_or_refused(document: str | bytes) -> None:
     try:
-        value = parse(document)
+        value = parse_json(document)
     except PayloadError:
         return
     assert unpack(pack(value)) == value

@@ -18,7 +18,7 @@ from penstock.core.errors import (
     SchemaViolation,
     UndeclaredEvent,
 )
-from penstock.core.retry import Backoff, RetryPolicy, seconds
+from penstock.core.retry import Backoff, RetryPolicy, to_seconds
 
 
 def rng() -> random.Random:
@@ -50,7 +50,7 @@ def rng() -> random.Random:
     ],
 )
 def test_how_a_policy_is_written(written: Any, policy: RetryPolicy) -> None:
-    assert RetryPolicy.of(written) == policy
+    assert RetryPolicy.parse(written) == policy
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_how_a_policy_is_written(written: Any, policy: RetryPolicy) -> None:
 )  # fmt: skip
 def test_how_it_is_not(written: Any) -> None:
     with pytest.raises(DefinitionError):
-        RetryPolicy.of(written)
+        RetryPolicy.parse(written)
 
 
 @given(st.integers(1, 200), st.integers(0, 10**6), st.integers(0, 10**7), st.integers(0, 2**32))
@@ -189,13 +189,13 @@ def test_an_error_that_says_nonsense_is_retried_by_the_policy(said: object) -> N
 
 
 def test_seconds() -> None:
-    assert seconds("1m") == 60.0
-    assert seconds(0.25) == 0.25
+    assert to_seconds("1m") == 60.0
+    assert to_seconds(0.25) == 0.25
 
 
 @pytest.mark.parametrize("after", ["soon", -1, [], True, "Wed, 21 Oct 2026 07:28:00 GMT"])
 def test_retry_after_what_is_no_duration_says_so(after: Any) -> None:
     problem = Retry("busy", after=after)
-    assert str(problem).startswith("busy (`after` is left out, the retry policy says when: ")
+    assert str(problem).startswith("busy (`after` is ignored, the retry policy sets the delay: ")
     assert repr(after) in str(problem)
     assert str(Retry("busy", after="3s")) == "busy"

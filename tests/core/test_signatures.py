@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.errors import BadSignature
-from penstock.core.signatures import TOLERANCE, sign, verify
+from penstock.core.signatures import TOLERANCE_S, sign, verify
 
 # The example of the Standard Webhooks libraries.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -26,9 +26,9 @@ def test_a_secret_that_is_plain_text() -> None:
     verify("plain", ID, AT, BODY, sign("plain", ID, AT, BODY), AT)
 
 
-@pytest.mark.parametrize("off", [TOLERANCE + 1, -TOLERANCE - 1])
+@pytest.mark.parametrize("off", [TOLERANCE_S + 1, -TOLERANCE_S - 1])
 def test_an_old_one_and_one_from_the_future(off: int) -> None:
-    with pytest.raises(BadSignature, match="301 s away"):
+    with pytest.raises(BadSignature, match="off by 301 s"):
         verify(SECRET, ID, AT, BODY, SIGNED, AT + off)
 
 
@@ -44,5 +44,5 @@ def test_an_old_one_and_one_from_the_future(off: int) -> None:
     ],
 )
 def test_what_does_not_fit(id: str, at: int, body: bytes, signed: str) -> None:
-    with pytest.raises(BadSignature, match="does not fit"):
+    with pytest.raises(BadSignature, match="does not match"):
         verify(SECRET, id, at, body, signed, AT)

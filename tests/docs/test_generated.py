@@ -30,7 +30,7 @@ def generator() -> ModuleType:
 
 def test_the_command_lines_page_is_that_of_the_code() -> None:
     written = (DOCS / "reference" / "cli.md").read_text("utf-8")
-    assert written == generator().page(), "run: python docs/generate_cli.py"
+    assert written == generator().build_page(), "run: python docs/generate_cli.py"
 
 
 SPEC = """dir tsExtensions pyExtensions queueNameFrom defaultQueueNameStrategy provider.name provider.options

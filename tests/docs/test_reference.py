@@ -12,7 +12,7 @@ import penstock
 from penstock.cli.commands import COMMANDS
 from penstock.core.durations import to_ms
 from penstock.core.errors import PenstockError
-from penstock.core.events import RESERVED, STREAM_TYPES
+from penstock.core.events import RESERVED_PREFIXES, STREAM_TYPES
 from penstock.flows import reducer
 from penstock.settings import Settings, names
 
@@ -47,7 +47,7 @@ def test_every_error_and_its_code() -> None:
 def test_every_error_can_be_imported_from_one_place() -> None:
     from penstock import errors as roof
 
-    commands_own = {"Unwell", "UsageMistake"}
+    commands_own = {"ChecksFailed", "UsageError"}
     assert set(errors()) - commands_own == set(roof.__all__)
 
 
@@ -93,7 +93,7 @@ def test_the_kinds_a_run_is_folded_from_are_documented() -> None:
 
 
 def test_reserved_words_and_streams() -> None:
-    assert all(f"`{word}`" in page("events.md") for word in RESERVED)
+    assert all(f"`{word}`" in page("events.md") for word in RESERVED_PREFIXES)
     assert all(f"`nq:{type_}" in page("events.md") for type_ in STREAM_TYPES)
 
 

@@ -61,17 +61,17 @@ async def test_approved_at_once(app: TestApp, outbox: Path) -> None:
         "customer | o-1 is on its way, approved by Eve",
     ]
     assert app.time.now_ms() == began
-    assert await app.waiting() == []
+    assert await app.pending_waits() == []
 
 
 async def test_reminded_then_approved(app: TestApp, outbox: Path) -> None:
     run = await app.start("order", LARGE)
     await app.advance("23h")
     assert len(letters(outbox)) == 1
-    assert {wait.kind for wait in await app.waiting(run)} == {"time", "trigger"}
+    assert {wait.kind for wait in await app.pending_waits(run)} == {"time", "trigger"}
     await app.advance("1h")
     assert letters(outbox)[1:] == ["manager | Ada still waits"]
-    assert {wait.kind for wait in await app.waiting(run)} == {"trigger"}
+    assert {wait.kind for wait in await app.pending_waits(run)} == {"trigger"}
     first, second = links(outbox)
     assert first != second
     await app.fire(first, YES)  # the link of the first letter works, too
@@ -99,7 +99,7 @@ async def test_an_answer_that_is_none_is_refused_and_the_wait_goes_on(app: TestA
     run = await app.start("order", LARGE)
     with pytest.raises(SchemaViolation):
         await app.fire("approval", {"approved": "maybe"})
-    assert len(await app.waiting(run)) == 2
+    assert len(await app.pending_waits(run)) == 2
     await app.fire("approval", YES)
     assert (await app.finish(run)).status == "completed"
 
@@ -130,13 +130,13 @@ async def test_its_worker_is_killed_while_it_waits(outbox: Path, tmp_path: Path)
         finally:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-        await app.fire(links(outbox)[0], YES)  # nobody works: it is kept
-        assert (await app.run(run)).status == "running"
-        async with app.working():
+        await app.waits.fire(links(outbox)[0], YES)  # nobody works: it is kept
+        assert (await app.runs.get(run)).status == "running"
+        async with app.workers.background():
             assert await app.result(run, timeout=30) == "delivered o-1"
     assert len(letters(outbox)) == 2
 
 
 async def _waits(app: App, run: str) -> Any:
-    step = (await app.run(run)).steps.get("review")
+    step = (await app.runs.get(run)).steps.get("review")
     return step is not None and step.status == "waiting"

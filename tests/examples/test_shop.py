@@ -34,14 +34,14 @@ async def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     """The shop, open and working, without its pretended work."""
     monkeypatch.setenv("SHOP_PACE", "0.005")
     monkeypatch.delitem(sys.modules, "orders", raising=False)
-    async with App(f"sqlite:///{tmp_path}/shop.db", SHOP / "workers") as app, app.working():
+    async with App(f"sqlite:///{tmp_path}/shop.db", SHOP / "workers") as app, app.workers.background():
         yield app
 
 
 async def ended(app: App, **rest: Any) -> FlowView:
     id = await app.start("shop", order(**rest))
-    await app.wait(id, timeout=30)
-    return await app.run(id)
+    await app.runs.wait(id, timeout=30)
+    return await app.runs.get(id)
 
 
 async def test_every_file_is_understood(shop: App) -> None:
@@ -97,7 +97,7 @@ async def test_an_order_without_lines_fails_before_anything_is_done(shop: App) -
 
 
 async def test_an_order_that_is_none_is_refused_at_the_door(shop: App) -> None:
-    with pytest.raises(SchemaViolation, match="does not fit Order"):
+    with pytest.raises(SchemaViolation, match="does not match Order"):
         await shop.start("shop", {"id": "order-7"})
 
 

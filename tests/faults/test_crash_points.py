@@ -13,7 +13,7 @@ from faultkit.scenarios import SCENARIOS
 from faultkit.stage import Scenario
 from faultkit.sweep import EVERY, LOST, _play, sweep
 
-from penstock.testing.faults import HOT_PATH, Calm
+from penstock.testing.faults import HOT_PATH, NoFaults
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 
@@ -48,6 +48,6 @@ def test_every_call_of_the_hot_path_is_struck() -> None:
     """What the sweep goes over is what the scenarios call: together they call everything that running work needs."""
     called: set[str] = set()
     for scenario in SCENARIOS:
-        called.update(_play(scenario, SQLITE_MEMORY, Calm).calls)
+        called.update(_play(scenario, SQLITE_MEMORY, NoFaults).calls)
     reads = {"run", "read", "job", "state", "due_schedules", "next_schedule"}
     assert called >= {*HOT_PATH, *reads}

@@ -101,7 +101,7 @@ async def test_a_full_disk_loses_nothing_and_work_goes_on_by_itself(
     monkeypatch.setattr("faultkit.trades.EFFECTS", effects)
     acknowledged: list[str] = []
     async with App(f"sqlite:///{disk.folder / 'penstock.db'}", handlers=HANDLERS, lease="30s") as app:
-        async with app.working(concurrency=10):
+        async with app.workers.background(concurrency=10):
             await _start_some(app, acknowledged, 30)
             await until(lambda: _completed(app, 3))
             await disk.fill(app)
@@ -117,7 +117,7 @@ async def test_a_full_disk_loses_nothing_and_work_goes_on_by_itself(
             healed = time.monotonic() - freed
         history = await read_history(app.store, effects=effects.read(), acknowledged=acknowledged, triggers=TRIGGERS)
         assert check(history) == []
-        assert await app.store.loose_runs() == []
+        assert await app.store.stuck_runs() == []
         tell(
             f"refused within {slowest:.1f} s, taken again after {resumed:.1f} s, all {len(acknowledged)} runs after {healed:.1f} s"
         )

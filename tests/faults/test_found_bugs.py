@@ -16,26 +16,26 @@ import pytest_asyncio
 from faultkit.backends import SQLITE_FILE, SQLITE_MEMORY, Backend
 
 from penstock import App, flow, job
+from penstock.commit.committer import CommitRequest, Committer
 from penstock.core.errors import PenstockError, StoreUnavailable
-from penstock.core.events import Body, encode_body
-from penstock.jobs.committer import Committer, Intent
+from penstock.core.events import EventBody, encode_body
 from penstock.ports.store import Store
 from penstock.ports.unit import (
-    Ask,
     Claim,
+    ClaimRequest,
     Committed,
     Completed,
     Conflict,
     Fenced,
-    GivenBack,
     NewEvent,
     NewJob,
+    QueueDemand,
+    Released,
     RunWrite,
     Unit,
-    Want,
 )
 from penstock.testing.clock import FakeClock
-from penstock.testing.faults import Calm, FaultStore, When
+from penstock.testing.faults import FaultStore, NoFaults, When
 from penstock.testing.until import until
 
 
@@ -52,7 +52,7 @@ def write(expect: int, record: str = "{}", after: str | None = None, **more: Any
 
 
 def said(text: str) -> NewEvent:
-    return NewEvent("nq:flow:r", encode_body(Body("log", data=msgspec.Raw(msgspec.json.encode(text)))))
+    return NewEvent("nq:flow:r", encode_body(EventBody("log", data=msgspec.Raw(msgspec.json.encode(text)))))
 
 
 async def begun(store: Store, *jobs: str) -> list[Claim]:
@@ -60,7 +60,7 @@ async def begun(store: Store, *jobs: str) -> list[Claim]:
     await store.commit(
         [Unit("begin", run=write(0), jobs=[NewJob(f"r.{id}.1", "q", id, b"{}", run="r") for id in jobs])]
     )
-    return (await store.claim(Ask((Want("q", 10),), 30_000, "w1"))).claims
+    return (await store.claim(ClaimRequest((QueueDemand("q", 10),), 30_000, "w1"))).claims
 
 
 async def answer(store: Store, unit: Unit) -> Any:
@@ -87,7 +87,7 @@ async def test_a_decision_on_a_unit_that_was_committed_is_taken(store: Store) ->
     assert all(isinstance(receipt, Committed) for receipt in receipts)
 
 
-@pytest.mark.parametrize("outcome", [None, GivenBack()], ids=["going on", "given back"])
+@pytest.mark.parametrize("outcome", [None, Released()], ids=["going on", "given back"])
 async def test_nothing_is_said_after_a_run_was_cancelled(store: Store, outcome: Any) -> None:
     """A running attempt of a cancelled run may end, but its logs come too late."""
     [a] = await begun(store, "a")
@@ -96,10 +96,10 @@ async def test_nothing_is_said_after_a_run_was_cancelled(store: Store, outcome: 
     )
     assert await answer(store, Unit("late", claim=a, outcome=outcome, events=[said("late")])) == Fenced()
     assert len(await store.read("nq:flow:r")) == 1
-    assert isinstance(await answer(store, Unit("end", claim=a, outcome=GivenBack())), Committed)
+    assert isinstance(await answer(store, Unit("end", claim=a, outcome=Released())), Committed)
 
 
-class Outage(Calm):
+class Outage(NoFaults):
     """Commits wait for `gate`, and fail before they are made as long as `down`."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Outage(Calm):
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def around(self, method: str, when: When) -> None:
+    async def on_call(self, method: str, when: When) -> None:
         if method == "commit" and when == "before" and not self.gate.is_set():
             self.held += 1
             await self.gate.wait()
@@ -129,14 +129,14 @@ async def test_work_decided_on_a_command_that_gave_up_is_decided_again(tmp_path:
 
     outage = Outage()
     store: Any = FaultStore(SQLITE_MEMORY.open(tmp_path, FakeClock()), outage)
-    async with App(":memory:", handlers=[only], store=store) as app, app.working():
-        await app.start("one", idempotency_key="r")
+    async with App(":memory:", handlers=[only], store=store) as app, app.workers.background():
+        await app.start("one", key="r")
         await until(lambda: _active(app))
         # While one commit is in flight, both queue up for the next: the cancellation first.
         outage.gate.clear()
         unrelated = asyncio.create_task(app.emit("world.turned"))
         await until(lambda: outage.held)
-        cancelling = asyncio.create_task(app.cancel("r"))
+        cancelling = asyncio.create_task(app.runs.cancel("r"))
         await until(lambda: app._committer._pending)
         release.set()
         await until(lambda: len(app._committer._pending) == 2)
@@ -147,7 +147,7 @@ async def test_work_decided_on_a_command_that_gave_up_is_decided_again(tmp_path:
         outage.down = False
         await asyncio.wait((unrelated,))
         assert await app.result("r", timeout="10s") == "done"
-        assert await app.store.loose_runs() == []
+        assert await app.store.stuck_runs() == []
 
 
 async def _active(app: App) -> bool:
@@ -167,7 +167,7 @@ async def test_an_app_closes_though_its_store_is_down(tmp_path: Path) -> None:
     outage = Outage()
     store: Any = FaultStore(SQLITE_MEMORY.open(tmp_path, FakeClock()), outage)
     async with asyncio.timeout(30):
-        async with App(":memory:", handlers=[chatty], store=store, grace="100ms") as app, app.working():
+        async with App(":memory:", handlers=[chatty], store=store, grace="100ms") as app, app.workers.background():
             await app.enqueue("chatty")
             await until(lambda: _said(app))
             outage.down = True
@@ -181,7 +181,7 @@ async def test_a_committer_whose_task_was_cancelled_before_it_began_still_closes
     store = SQLITE_MEMORY.open(tmp_path, FakeClock())
     await store.open()
     committer = Committer(store)
-    waiting = asyncio.create_task(committer.submit(Intent(lambda _v, _r: Unit("u", events=[said("x")]))))
+    waiting = asyncio.create_task(committer.submit(CommitRequest(lambda _v, _r: Unit("u", events=[said("x")]))))
     await asyncio.sleep(0)
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
@@ -192,12 +192,12 @@ async def test_a_committer_whose_task_was_cancelled_before_it_began_still_closes
 
 
 async def test_an_event_whose_first_answer_was_lost_is_there_once(tmp_path: Path) -> None:
-    class Lost(Calm):
-        struck = False
+    class Lost(NoFaults):
+        is_injected = False
 
-        async def around(self, method: str, when: When) -> None:
-            if method == "commit" and when == "after" and not self.struck:
-                self.struck = True
+        async def on_call(self, method: str, when: When) -> None:
+            if method == "commit" and when == "after" and not self.is_injected:
+                self.is_injected = True
                 raise StoreUnavailable("the answer is lost")
 
     store: Any = FaultStore(SQLITE_MEMORY.open(tmp_path, FakeClock()), Lost())
@@ -208,7 +208,7 @@ async def test_an_event_whose_first_answer_was_lost_is_there_once(tmp_path: Path
 
 async def test_a_locked_file_is_reported_to_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process stands still inside a write. Twenty commits wait once, not twenty times in a row."""
-    monkeypatch.setattr("penstock.stores.sqlite.connection._BUSY_SECONDS", 0.5)
+    monkeypatch.setattr("penstock.stores.sqlite.connection.BUSY_TIMEOUT_S", 0.5)
     store = SQLITE_FILE.open(tmp_path, FakeClock())
     await store.open()
     holder = apsw.Connection(str(tmp_path / "penstock.db"))
@@ -239,6 +239,6 @@ async def test_a_run_whose_first_job_id_is_taken_is_not_acknowledged(tmp_path: P
 
     async with App(":memory:", handlers=[only, other]) as app:
         with suppress(PenstockError):  # refusing either is an answer
-            await app.enqueue("others", id="order-7.only.1")
-            await app.start("one", idempotency_key="order-7")
-        assert await app.store.loose_runs() == []
+            await app.enqueue("others", key="order-7.only.1")
+            await app.start("one", key="order-7")
+        assert await app.store.stuck_runs() == []

@@ -10,22 +10,22 @@ from faultkit.backends import Backend
 
 from penstock import App, Permanent, flow, step
 from penstock.core.errors import AwaitTimeout, TriggerCancelled
-from penstock.ports.unit import DELIVERIES, Ask, Want
+from penstock.ports.unit import DELIVERIES, ClaimRequest, QueueDemand
 from penstock.testing import FakeClock, until
 
 HOUR = 3_600_000
 
 
 async def _asleep(app: App, count: int = 1) -> None:
-    async def sleeping() -> bool:
+    async def session() -> bool:
         return len(await app.store.waits()) >= count
 
-    await until(sleeping)
+    await until(session)
 
 
 async def _move(app: App, clock: FakeClock, ms: int) -> None:
     clock.set_ms(clock.now_ms() + ms)
-    app.store.signals.fire_all()
+    app.store.signals.notify_all()
 
 
 async def test_a_wait_that_was_let_go_does_not_expire(backend: Backend, tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ async def test_a_wait_that_was_let_go_does_not_expire(backend: Backend, tmp_path
         await ctx.wait.time("1h", name="longer")
         return str(which)
 
-    async with App(backend.url(tmp_path), handlers=[pick], clock=clock) as app, app.working():
+    async with App(backend.url(tmp_path), handlers=[pick], clock=clock) as app, app.workers.background():
         run = await app.start("pick")
         await _asleep(app, 2)
         await _move(app, clock, 1000)
@@ -69,9 +69,9 @@ async def test_a_step_sent_back_to_work_finds_its_trigger_expired(backend: Backe
             return "late"
         return "fired"
 
-    async with App(backend.url(tmp_path), handlers=[ask], clock=clock) as app, app.working():
-        run = await app.start("ask", idempotency_key="ask-1")
-        assert (await app.wait(run, timeout="10s")).status == "failed"
+    async with App(backend.url(tmp_path), handlers=[ask], clock=clock) as app, app.workers.background():
+        run = await app.start("ask", key="ask-1")
+        assert (await app.runs.wait(run, timeout="10s")).status == "failed"
         await _move(app, clock, HOUR)
         await app.dead_letters.redrive("ask-1.ask.1")
         assert await app.result(run, timeout="10s") == "late"
@@ -91,7 +91,7 @@ async def test_an_event_is_not_lost_when_the_clock_goes_back(backend: Backend, t
         run = await app.start("order", 7)
         await _move(app, clock, -HOUR)
         await app.emit("paid", {"order": 7, "n": "while nobody works"})
-        async with app.working():
+        async with app.workers.background():
             await until(lambda: _waits_for(app, run, "other#1"))
             await app.emit("paid", {"order": 7, "n": "while it waits"})
             assert await app.result(run, timeout="10s") == ["while nobody works", "while it waits"]
@@ -113,14 +113,14 @@ async def test_a_dead_step_leaves_no_gate_open(backend: Backend, tmp_path: Path)
     async def other(ctx: Any) -> None:
         await ctx.wait.event("never")
 
-    async with App(backend.url(tmp_path), handlers=[ask, other]) as app, app.working():
+    async with App(backend.url(tmp_path), handlers=[ask, other]) as app, app.workers.background():
         run = await app.start("ask")
         await _asleep(app, 3)
         await app.emit("go.on")
         await until(lambda: _kinds(app, run, "step.failed"))
         with pytest.raises(TriggerCancelled):
-            await app.fire(tokens[0])
-        assert (await app.run(run)).status == "running"
+            await app.waits.fire(tokens[0])
+        assert (await app.runs.get(run)).status == "running"
 
 
 async def _kinds(app: App, run: str, kind: str) -> bool:
@@ -142,7 +142,7 @@ async def test_what_a_step_gives_after_a_wait_is_not_the_end_of_a_run_that_went_
     async def second(ctx: Any) -> str:
         return "second"
 
-    async with App(backend.url(tmp_path), handlers=[first, second]) as app, app.working():
+    async with App(backend.url(tmp_path), handlers=[first, second]) as app, app.workers.background():
         run = await app.start("two")
         await _asleep(app)
         await app.emit("go.on")
@@ -161,7 +161,7 @@ async def test_an_event_is_delivered_however_many_workers_died_of_something_else
 
     clock = FakeClock()
     async with App(backend.url(tmp_path), handlers=[order], clock=clock, max_crashes=1) as app:
-        async with app.working():
+        async with app.workers.background():
             run = await app.start("order")
             await _asleep(app)
         await app.emit("paid")
@@ -169,9 +169,9 @@ async def test_an_event_is_delivered_however_many_workers_died_of_something_else
             claims = await _claim_deliveries(app)
             assert len(claims) >= 1
             await _move(app, clock, 60_000)
-        async with app.working():
+        async with app.workers.background():
             assert await app.result(run, timeout="10s") == "paid"
 
 
 async def _claim_deliveries(app: App) -> list[Any]:
-    return (await app.store.claim(Ask((Want(DELIVERIES, 10),), 1000, "dies"))).claims
+    return (await app.store.claim(ClaimRequest((QueueDemand(DELIVERIES, 10),), 1000, "dies"))).claims

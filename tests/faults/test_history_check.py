@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.clock import iso
+from penstock.core.clock import to_iso
 from penstock.core.events import Event
 from penstock.testing.history import Effect, History, RunHistory, Trigger, check
 
@@ -16,7 +16,7 @@ TRIGGERS = {"shop": {"order": Trigger(()), "charge": Trigger(("order.made",)), "
 
 
 def event(seq: int, kind: str, step: str | None = None, data: Any = None, *, ms: int = MS, **meta: Any) -> Event:
-    return Event(f"{ms}-{seq}", iso(ms), kind, "r1", "r1", step, data=data, meta=meta or None)
+    return Event(f"{ms}-{seq}", to_iso(ms), kind, "r1", "r1", step, data=data, meta=meta or None)
 
 
 def good() -> list[Event]:
@@ -101,7 +101,7 @@ BROKEN: list[tuple[str, History]] = [
     ("executions", history(good(), effects=[*effects(), effects()[0]])),
     ("executions", history(good(), effects=[*effects(), Effect("r1", "ship", "r1.ship.1", 2, "r1.ship.1")])),
     ("lost", history(good(), acknowledged=["r1", "r2"])),
-    ("wasted", history(good(), calm=True)),
+    ("wasted", history(good(), is_undisturbed=True)),
 ]
 
 
@@ -145,7 +145,7 @@ def test_only_a_redrive_does() -> None:
 
 
 def job_event(seq: int, kind: str, job: str = "j1", data: Any = None, **meta: Any) -> Event:
-    return Event(f"{MS}-{seq}", iso(MS), kind, job, data=data, meta=meta or None)
+    return Event(f"{MS}-{seq}", to_iso(MS), kind, job, data=data, meta=meta or None)
 
 
 def job_events() -> list[Event]:
@@ -164,7 +164,7 @@ def jobs(events: list[Event], **more: Any) -> History:
 
 
 def test_a_good_job_has_no_violations() -> None:
-    assert check(jobs(job_events(), calm=True)) == []
+    assert check(jobs(job_events(), is_undisturbed=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def waited() -> list[Event]:
 
 
 def test_a_good_history_of_waits_has_no_violations() -> None:
-    assert check(history(waited(), effects=[], calm=True)) == []
+    assert check(history(waited(), effects=[], is_undisturbed=True)) == []
 
 
 def without_waited(*seqs: int) -> list[Event]:
@@ -235,7 +235,7 @@ BROKEN_WAITS: list[tuple[str, list[Event]]] = [
 @pytest.mark.parametrize(("rule", "events"), BROKEN_WAITS, ids=[f"{r}-{n}" for n, (r, _) in enumerate(BROKEN_WAITS)])
 def test_each_rule_finds_the_wait_that_breaks_it(rule: str, events: list[Event]) -> None:
     status, closed = ("running", False) if rule == "stuck" else ("completed", True)
-    assert rule in rules(history(events, status, closed, effects=[], calm=True))
+    assert rule in rules(history(events, status, closed, effects=[], is_undisturbed=True))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_each_rule_finds_the_wait_that_breaks_it(rule: str, events: list[Event])
 )
 def test_a_trigger_is_registered_and_opened_once(kinds: tuple[str, ...]) -> None:
     stream = [event(n, kind) for n, kind in enumerate(kinds, 1)]
-    assert rules(History(gates={"nq:trigger:t": stream})) == {"trigger"}
+    assert rules(History(trigger_streams={"nq:trigger:t": stream})) == {"trigger"}
 
 
 def test_a_delivery_that_is_given_up_leaves_a_step_asleep() -> None:

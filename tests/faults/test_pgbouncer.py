@@ -13,15 +13,15 @@ from faultkit.trouble import under_way
 import postgres_server
 from penstock import App, Context, flow, job
 from penstock.core.errors import SettingError
-from penstock.jobs import worker
-from penstock.stores import tailing
+from penstock.stores import tail as tailing
 from penstock.stores.postgres.address import read_address
 from penstock.stores.postgres.connection import Connections
 from penstock.testing.until import until
+from penstock.worker import polling
 from pgbouncer_server import PgBouncer
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
-PATIENCE = 60
+TEST_TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +36,13 @@ def pooler() -> Iterator[PgBouncer]:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everyone looks more often than in earnest."""
-    monkeypatch.setattr(worker, "MAX_IDLE", 0.1)
-    monkeypatch.setattr(tailing, "BACKSTOP", 0.1)
+    monkeypatch.setattr(polling, "MAX_IDLE_S", 0.1)
+    monkeypatch.setattr(tailing, "POLL_INTERVAL_S", 0.1)
 
 
 async def test_flows_through_a_pooler(pooler: PgBouncer, tmp_path: Path, tell: Callable[[str], None]) -> None:
     async with under_way(pooler.url("pooled"), tmp_path) as load:
-        await load.more(60, PATIENCE)
+        await load.more(60, TEST_TIMEOUT_S)
     tell(f"through PgBouncer: {load}")
     assert load.problems == []
 
@@ -63,14 +63,14 @@ async def test_jobs_and_waits_of_another_process(pooler: PgBouncer) -> None:
     async with (
         App(pooler.url("looked"), handlers=[pay, double]) as asking,
         App(pooler.url("looked"), handlers=[pay, double]) as other,
-        other.working(),
+        other.workers.background(),
     ):
         run = await asking.start("pay", 7)
         sum = await asking.enqueue("sums", 21)
-        assert await asking.job_result(sum, timeout=PATIENCE) == 42
-        await until(lambda: asking.waits(run=run), PATIENCE)
+        assert await asking.jobs.result(sum, timeout=TEST_TIMEOUT_S) == 42
+        await until(lambda: asking.waits(run=run), TEST_TIMEOUT_S)
         await asking.emit("payment.confirmed", {"order": 7, "by": "ann"})
-        assert await asking.result(run, timeout=PATIENCE) == "ann"
+        assert await asking.result(run, timeout=TEST_TIMEOUT_S) == "ann"
 
 
 async def test_whatever_isolation_a_database_begins_with(pooler: PgBouncer) -> None:

@@ -16,21 +16,23 @@ from faultkit.trouble import under_way
 import postgres_server
 from penstock.core.errors import StoreUnavailable
 from penstock.stores.postgres import PostgresStore
-from penstock.testing.contracts.samples import apply, event, held, unit
+from penstock.testing.contracts.samples import add_and_claim, apply, event, unit
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
 TIMES = 20 if FULL else 2
-PLACES = 12  # three of them are the administrators'
-PATIENCE = 60
+MAX_CONNECTIONS = 12  # three of them are the administrators'
+TEST_TIMEOUT_S = 60
 Tell = Callable[[str], None]
 
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[postgres_server.Server]:
     with tempfile.TemporaryDirectory(prefix="penstock-postgres-") as folder:
-        server = postgres_server.Server(Path(folder), f"max_connections={PLACES}", "superuser_reserved_connections=3")
+        server = postgres_server.Server(
+            Path(folder), f"max_connections={MAX_CONNECTIONS}", "superuser_reserved_connections=3"
+        )
         yield server
         server.stop()
 
@@ -71,15 +73,15 @@ async def test_what_runs_goes_on_when_there_is_room_again(
     longest = 0.0
     async with under_way(role(own, "worker"), tmp_path) as load:
         for _ in range(TIMES):
-            await load.more(5, PATIENCE)
+            await load.more(5, TEST_TIMEOUT_S)
             refused = load.refused
             await asyncio.to_thread(own.do, "ALTER ROLE worker CONNECTION LIMIT 0")
             await asyncio.to_thread(
                 own.do, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker'"
             )
-            await until(lambda refused=refused: load.refused > refused, PATIENCE)  # type: ignore[misc]
+            await until(lambda refused=refused: load.refused > refused, TEST_TIMEOUT_S)  # type: ignore[misc]
             await asyncio.to_thread(own.do, "ALTER ROLE worker CONNECTION LIMIT -1")
-            longest = max(longest, await load.back(PATIENCE))
+            longest = max(longest, await load.back(TEST_TIMEOUT_S))
     tell(f"{TIMES} times no place, {load}; at the latest work went on after {longest:.1f} s")
     assert load.problems == []
 
@@ -89,7 +91,7 @@ async def test_fewer_places_than_we_would_use_are_shared(
 ) -> None:
     """One to commit, one to listen, one for the leases: the others of the pool are done without."""
     async with under_way(role(own, "modest", 3), tmp_path) as load:
-        await load.more(20, PATIENCE)
+        await load.more(20, TEST_TIMEOUT_S)
         await asyncio.gather(*(load.app.store.runs() for _ in range(30)))  # one after the other
     turned_away = (own.folder / "postgres.log").read_text().count('too many connections for role "modest"')
     tell(f"turned away {turned_away} times, {load}")
@@ -102,8 +104,8 @@ async def test_leases_have_a_place_before_reads(own: postgres_server.Server) -> 
     store = PostgresStore(role(own, "keeping", 3))
     await store.open()
     try:
-        mine = await held(store, "j")
-        await until(lambda: _many(own, "keeping") == 2, PATIENCE)  # it listens
+        mine = await add_and_claim(store, "j")
+        await until(lambda: _many(own, "keeping") == 2, TEST_TIMEOUT_S)  # it listens
         async with asyncio.TaskGroup() as reading:
             for _ in range(2):
                 reading.create_task(store._connections.run(lambda c: c.execute("SELECT pg_sleep(0.2)")))
@@ -125,7 +127,9 @@ async def test_doctors_compare_what_a_process_uses(own: postgres_server.Server) 
         "the CONNECTION LIMIT of role scarce is 6, 0 are in use by others, and a process uses up to 7"
     )
     (many,) = await doubts(own.url("many", pool="20"))
-    assert many.startswith(f"max_connections is {PLACES - 3}, 0 are in use by others, and a process uses up to 22")
+    assert many.startswith(
+        f"max_connections is {MAX_CONNECTIONS - 3}, 0 are in use by others, and a process uses up to 22"
+    )
 
 
 async def doubts(url: str) -> list[str]:

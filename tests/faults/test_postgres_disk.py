@@ -21,7 +21,7 @@ from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(600)]
 
-PATIENCE = 60
+TEST_TIMEOUT_S = 60
 SMALL_LOG = ("max_wal_size=4MB", "min_wal_size=2MB", "wal_recycle=off")
 
 
@@ -68,7 +68,7 @@ async def too_much(load: Load, kind: type[StoreUnavailable]) -> StoreUnavailable
     """Starts something large until it is refused."""
     for n in range(2000):
         try:
-            await load.app.start("line", {"filler": os.urandom(20_000).hex()}, idempotency_key=f"large-{n}")
+            await load.app.start("line", {"filler": os.urandom(20_000).hex()}, key=f"large-{n}")
         except kind as problem:
             return problem
         load.acknowledged.append(f"large-{n}")
@@ -104,15 +104,15 @@ async def test_no_room_for_tables(own: postgres_server.Server, tmp_path: Path, t
         own.do(f"CREATE TABLESPACE small LOCATION '{place}'")
         own.do("CREATE DATABASE shop TABLESPACE small")
         async with under_way(own.url("brim").replace("/postgres?", "/shop?"), tmp_path, pace=0.05) as load:
-            await load.more(10, PATIENCE)
+            await load.more(10, TEST_TIMEOUT_S)
             fill(place)
             problem = await too_much(load, StoreFull)
             assert problem.code == "store_full"
             assert "free some disk space" in str(problem)
             refused = load.refused
-            await until(lambda: load.refused > refused, PATIENCE)
+            await until(lambda: load.refused > refused, TEST_TIMEOUT_S)
             free(place)
-            back = await load.back(PATIENCE)
+            back = await load.back(TEST_TIMEOUT_S)
     tell(f"no room for tables, {load}; work went on after {back:.1f} s")
     assert load.problems == []
 
@@ -129,12 +129,12 @@ async def test_no_room_for_the_log(own: postgres_server.Server, tmp_path: Path, 
         log.symlink_to(place / "log")
         own.start()
         async with under_way(own.url("brim"), tmp_path, pace=0.05) as load:
-            await load.more(10, PATIENCE)
+            await load.more(10, TEST_TIMEOUT_S)
             fill(place)
             await too_much(load, StoreUnavailable)
-            await until(lambda: crashed_for_lack_of_space(own), PATIENCE)
+            await until(lambda: crashed_for_lack_of_space(own), TEST_TIMEOUT_S)
             free(place)
             async with kept_running(own):
-                back = await load.back(PATIENCE)
+                back = await load.back(TEST_TIMEOUT_S)
     tell(f"no room for the log, {load}; work went on after {back:.1f} s")
     assert load.problems == []

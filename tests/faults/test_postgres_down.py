@@ -17,12 +17,12 @@ from faultkit.trouble import under_way
 import postgres_server
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.postgres import PostgresStore
-from penstock.testing.contracts.samples import apply, claim_one, event, held, job, unit
+from penstock.testing.contracts.samples import add_and_claim, apply, claim_one, event, job, unit
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 
 CUTS, CRASHES = (500, 60) if FULL else (20, 6)
-PATIENCE = 60
+TEST_TIMEOUT_S = 60
 Tell = Callable[[str], None]
 
 
@@ -51,7 +51,7 @@ async def test_connections_that_are_cut(own: postgres_server.Server, tmp_path: P
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' ORDER BY random() LIMIT 2",
             )
-            longest = max(longest, await load.back(PATIENCE))
+            longest = max(longest, await load.back(TEST_TIMEOUT_S))
     tell(f"{CUTS} times two connections cut, {load}; at the latest work went on after {longest:.1f} s")
     assert load.problems == []
 
@@ -60,10 +60,10 @@ async def test_a_server_that_dies_and_comes_back(own: postgres_server.Server, tm
     rng, longest = random.Random(8), 0.0
     async with under_way(own.url("crashes"), tmp_path) as load:
         for _ in range(CRASHES):
-            await load.more(rng.randrange(2, 12), PATIENCE)
+            await load.more(rng.randrange(2, 12), TEST_TIMEOUT_S)
             await asyncio.to_thread(own.crash)
             await asyncio.to_thread(own.start)
-            longest = max(longest, await load.back(PATIENCE))
+            longest = max(longest, await load.back(TEST_TIMEOUT_S))
     tell(f"{CRASHES} crashes, {load}; at the latest work went on after {longest:.1f} s")
     assert load.problems == []
 
@@ -90,7 +90,7 @@ async def test_leases_are_renewed_on_a_new_connection(own: postgres_server.Serve
     store = PostgresStore(own.url("leases"))
     await store.open()
     try:
-        one = await held(store, "j")
+        one = await add_and_claim(store, "j")
         assert await asyncio.to_thread(store.renew, [one], 30_000) == []
         await asyncio.to_thread(own.crash)
         with pytest.raises(StoreUnavailable):

@@ -18,14 +18,14 @@ from faultkit.trouble import Load, under_way
 import postgres_server
 from penstock.ports.unit import Committed, Completed
 from penstock.stores.postgres import PostgresStore
-from penstock.testing.contracts.families import KIDS, child, end, tree
+from penstock.testing.contracts.job_trees import KIDS, child, end, tree
 from penstock.testing.contracts.samples import STREAM, apply, claim_one, event, job, unit
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
 TIMES = 100 if FULL else 5
-PATIENCE = 60
+TEST_TIMEOUT_S = 60
 Tell = Callable[[str], None]
 
 
@@ -67,7 +67,7 @@ async def lock_again_and_again(own: postgres_server.Server, load: Load, schema: 
     )
     async with intruder(own) as line:
         for n in range(TIMES):
-            await load.more(5, PATIENCE)
+            await load.more(5, TEST_TIMEOUT_S)
             async with line.transaction():
                 await line.execute(held[n % len(held)])
                 await asyncio.sleep(0.15)  # seven times as long as they wait
@@ -97,12 +97,12 @@ async def meet_in_a_ring(own: postgres_server.Server, load: Load, schema: str) -
     async def meet(line: Any) -> None:
         async with line.transaction():
             await line.execute(f"SELECT 1 FROM {schema}.streams FOR UPDATE")
-            await until(lambda: _many_wait(line, 1), PATIENCE)  # a commit has its jobs and wants these
+            await until(lambda: _many_wait(line, 1), TEST_TIMEOUT_S)  # a commit has its jobs and wants these
             await line.execute(f"SELECT 1 FROM {schema}.jobs WHERE state < 4 FOR UPDATE")
 
     async with intruder(own) as line:
         for _ in range(TIMES):
-            await load.more(5, PATIENCE)
+            await load.more(5, TEST_TIMEOUT_S)
             with suppress(asyncpg.DeadlockDetectedError):
                 await meet(line)
 
@@ -126,7 +126,7 @@ async def test_a_commit_that_is_given_up_for_a_deadlock_is_made_again(own: postg
             async with line.transaction():
                 await line.execute("SELECT 1 FROM ring.streams FOR UPDATE")
                 committing = asyncio.create_task(apply(store, ending))
-                await until(lambda: _many_wait(line, 1), PATIENCE)
+                await until(lambda: _many_wait(line, 1), TEST_TIMEOUT_S)
                 await line.execute("SELECT 1 FROM ring.jobs FOR UPDATE")  # now one of the two has to give way
             assert isinstance(await committing, Committed)
         assert "deadlock detected" in (own.folder / "postgres.log").read_text()
@@ -152,7 +152,7 @@ async def test_serialization_failures(own: postgres_server.Server, tmp_path: Pat
     """At our level there are none, but a trigger of others, or a proxy, may answer so: every third write here."""
     async with under_way(own.url("stumbling"), tmp_path) as load:
         await asyncio.to_thread(own.run, STUMBLE.format(schema="stumbling"))
-        await load.more(10 * TIMES, PATIENCE)
+        await load.more(10 * TIMES, TEST_TIMEOUT_S)
     stumbles = own.do("SELECT last_value / 3 FROM stumbling.stumbles")[0][0]
     tell(f"{stumbles} serialization failures, {load}")
     assert load.problems == []
@@ -162,15 +162,15 @@ async def test_serialization_failures(own: postgres_server.Server, tmp_path: Pat
 async def test_a_server_that_only_lets_us_read(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
     """As after a failover, until the connection leads to the new one, or when somebody guards a disk that fills up."""
     async with under_way(role(own, "reader"), tmp_path) as load:
-        await load.more(5, PATIENCE)
+        await load.more(5, TEST_TIMEOUT_S)
         refused = load.refused
         await asyncio.to_thread(own.do, "ALTER ROLE reader SET default_transaction_read_only = on")
         await asyncio.to_thread(
             own.do, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'reader'"
         )
-        await until(lambda: load.refused > refused, PATIENCE)
+        await until(lambda: load.refused > refused, TEST_TIMEOUT_S)
         await asyncio.to_thread(own.do, "ALTER ROLE reader RESET ALL")
-        await load.more(5, PATIENCE)
+        await load.more(5, TEST_TIMEOUT_S)
     tell(f"read only for a while, {load}")
     assert load.problems == []
 
@@ -189,7 +189,7 @@ async def test_whatever_isolation_a_role_begins_with(own: postgres_server.Server
             await line.execute(f"SELECT 1 FROM {one.address.schema}.jobs WHERE id = 'p' FOR UPDATE")
             for store, ending in zip((one, two), ends, strict=True):
                 committing.create_task(apply(store, ending))
-            await until(lambda: _many_wait(line, 2), PATIENCE)
+            await until(lambda: _many_wait(line, 2), TEST_TIMEOUT_S)
         assert (await claim_one(one)).job == "p"
     finally:
         await one.close()

@@ -17,8 +17,8 @@ from faultkit.trouble import under_way
 
 import postgres_server
 from penstock import App
-from penstock.core.ids import token
-from penstock.ports.unit import Ask, CommitReply, Unit
+from penstock.core.ids import new_token
+from penstock.ports.unit import ClaimRequest, CommitReply, Unit
 from penstock.stores.postgres import PostgresStore, connection
 from penstock.stores.postgres.wakeups import Wakeups
 
@@ -79,8 +79,8 @@ async def test_what_was_said_once_is_written_once() -> None:
 async def test_a_unit_that_is_not_recognised_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     real = PostgresStore._transact
 
-    async def transact(self: PostgresStore, write: Any, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
-        return await real(self, write, [msgspec.structs.replace(unit, id=token()) for unit in units], ask)
+    async def transact(self: PostgresStore, write: Any, units: Sequence[Unit], ask: ClaimRequest | None) -> CommitReply:
+        return await real(self, write, [msgspec.structs.replace(unit, id=new_token()) for unit in units], ask)
 
     monkeypatch.setattr(PostgresStore, "_transact", transact)
     assert await _said_while_a_reply_is_swallowed() == 2

@@ -15,12 +15,12 @@ from penstock.stores.postgres import PostgresStore, connection, silence
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(60)]
-PATIENCE = 20.0
+TEST_TIMEOUT_S = 20.0
 
 
 @pytest.fixture(autouse=True)
 def _only_silence_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "COMMAND_SECONDS", 2 * PATIENCE)
+    monkeypatch.setattr(connection, "COMMAND_SECONDS", 2 * TEST_TIMEOUT_S)
     monkeypatch.setattr(silence, "SECONDS", 1)
 
 
@@ -34,7 +34,7 @@ def through(proxy: Proxy) -> str:
     return postgres_server.url().replace(f":{postgres_server.server().port}/", f":{proxy.port}/")
 
 
-async def _said_after_silence(proxy: Proxy, patience: float = PATIENCE) -> list[str]:
+async def _said_after_silence(proxy: Proxy, patience: float = TEST_TIMEOUT_S) -> list[str]:
     async with App(through(proxy), handlers=[]) as app:
         await app.emit("first", 0)  # the lines are there
         proxy.deafen()
@@ -54,9 +54,9 @@ async def test_a_line_that_only_listens_is_found_silent_too(proxy: Proxy) -> Non
     async with App(through(proxy), handlers=[]) as app:
         assert isinstance(app.store, PostgresStore)
         wakeups = app.store._wakeups
-        before = await until(lambda: wakeups._connection, PATIENCE)
+        before = await until(lambda: wakeups._connection, TEST_TIMEOUT_S)
         proxy.deafen()
-        after = await until(lambda: wakeups._connection is not before and wakeups._connection, PATIENCE)
+        after = await until(lambda: wakeups._connection is not before and wakeups._connection, TEST_TIMEOUT_S)
         assert not after.is_closed()
 
 

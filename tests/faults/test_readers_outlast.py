@@ -24,7 +24,7 @@ from penstock.core.errors import StoreUnavailable
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
-PATIENCE = 60
+TEST_TIMEOUT_S = 60
 LAMP = "nq:entity:lamp"
 SHARED = "job events of bull:slow:events"
 
@@ -127,19 +127,19 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
     def lit(count: int) -> bool:
         return all(_numbers(events) == list(range(count)) for events in lamps)
 
-    async with App(mortal.url, handlers=[patient, slow]) as app, app.working(), AsyncExitStack() as stack:
+    async with App(mortal.url, handlers=[patient, slow]) as app, app.workers.background(), AsyncExitStack() as stack:
         run, id = await app.start("patient"), await app.enqueue("slow")
         await app.events.on_kind("lamp.lit", by_kind.append)
         await app.events.on_subject("lamp", by_subject.append)
         readers = [
             asyncio.create_task(_collect(app.events.subscribe(LAMP), subscribed)),
-            asyncio.create_task(_collect(app.follow(run), followed)),
+            asyncio.create_task(_collect(app.runs.follow(run), followed)),
             asyncio.create_task(_collect(app.queues.events("slow"), of_queue)),
             asyncio.create_task(_collect(app.queues.events("slow", shared=True), shared)),
         ]
         ends = [
             asyncio.create_task(end)
-            for end in (app.result(run, timeout=120), app.wait(run), app.job_result(id, timeout=120))
+            for end in (app.result(run, timeout=120), app.runs.wait(run), app.jobs.result(id, timeout=120))
         ]
         command = _command("events", run, "--follow", "--json", "--url", mortal.url)
         printing = await stack.enter_async_context(command)
@@ -147,7 +147,7 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
         assert printing.stderr is not None
         printed = [await printing.stdout.readline()]  # it has begun
         await _light(app, range(3))
-        await until(lambda: lit(3) and followed and of_queue and shared, PATIENCE)
+        await until(lambda: lit(3) and followed and of_queue and shared, TEST_TIMEOUT_S)
 
         await mortal.kill()
         on_postgres = mortal.url.startswith("postgresql")
@@ -159,9 +159,9 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
             f"the end of run {run!r}": 2,
             f"the end of job {id!r}": 1,
         }
-        await until(lambda: _away(caplog) == away, PATIENCE)
+        await until(lambda: _away(caplog) == away, TEST_TIMEOUT_S)
         assert b"no answer from the store" in await printing.stderr.readline()
-        for late in (anext(app.events.subscribe("nq:global")), app.result(run), app.job_result(id)):
+        for late in (anext(app.events.subscribe("nq:global")), app.result(run), app.jobs.result(id)):
             with pytest.raises(StoreUnavailable):
                 await late
         await mortal.start()
@@ -169,13 +169,15 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
         await _light(app, range(3, 6))
         await app.emit("go")
         release.set()
-        await until(lambda: lit(6), PATIENCE)
+        await until(lambda: lit(6), TEST_TIMEOUT_S)
         assert [await ends[0], (await ends[1]).status, await ends[2]] == ["gone", "completed", "done"]
         whole = await app.events.read_all(f"nq:flow:{run}")
-        await until(lambda: followed == whole, PATIENCE)
-        await until(lambda: of_queue and of_queue[-1].kind == "job.completed", PATIENCE)
+        await until(lambda: followed == whole, TEST_TIMEOUT_S)
+        await until(lambda: of_queue and of_queue[-1].kind == "job.completed", TEST_TIMEOUT_S)
         assert of_queue == await app.events.read_all("nq:queue:slow")
-        await until(lambda: [event.kind for event in shared] == ["job.added", "job.active", "job.completed"], PATIENCE)
+        await until(
+            lambda: [event.kind for event in shared] == ["job.added", "job.active", "job.completed"], TEST_TIMEOUT_S
+        )
         printed += (await printing.communicate())[0].splitlines()
         assert printing.returncode == 0
         assert [msgspec.json.decode(line)["id"] for line in printed] == [event.id for event in whole]
@@ -222,7 +224,7 @@ async def test_a_worker_that_starts_while_the_server_is_away_waits_for_it(mortal
         stopped.terminate()
         assert b"Stopped." in (await stopped.communicate())[1]
         await mortal.start()
-        assert await _insist(lambda: app.job_result(id, timeout=PATIENCE)) == "Dear Ann"
+        assert await _insist(lambda: app.jobs.result(id, timeout=TEST_TIMEOUT_S)) == "Dear Ann"
         working.terminate()
         said = (await working.communicate())[1]
         assert b"not open yet" not in said
@@ -242,12 +244,12 @@ async def test_an_app_that_has_a_worker_begin_while_the_server_is_away(mortal: M
         with pytest.raises(StoreUnavailable):
             await App(mortal.url, handlers=[]).open(patience="100ms")
         other = App(mortal.url, handlers=[])
-        opening = asyncio.create_task(other.open(patience=PATIENCE))
-        async with app.working():
+        opening = asyncio.create_task(other.open(patience=TEST_TIMEOUT_S))
+        async with app.workers.background():
             await mortal.start()
-            assert await _insist(lambda: app.job_result(id, timeout=PATIENCE)) == "Dear Ann"
+            assert await _insist(lambda: app.jobs.result(id, timeout=TEST_TIMEOUT_S)) == "Dear Ann"
         await opening
-        assert (await other.queues.job(id)).state.value == "completed"
+        assert (await other.jobs.get(id)).state.value == "completed"
         await other.close()
 
 

@@ -1,4 +1,4 @@
-"""A log that ends anywhere, as after a loss of power: a unit is in it whole or not at all."""
+"""An append-only file that is cut anywhere, as after a loss of power, holds each unit whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ from penstock.testing.until import until
 from redis_server import Server, mend
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
-CUTS, WORKED_OUT = (
-    (300, 40) if FULL else (8, 1)
-)  # how often the file is cut, and how often work then goes on to its end
-LEASE = "1s"  # what the log says is under way comes back after so long
-KEEPS = ("--appendonly", "yes", "--appendfsync", "everysec", "--aof-load-truncated", "no")
+CUTS, WORKED_OUT = (300, 40) if FULL else (8, 1)  # number of cuts, and of those after which all work is finished
+LEASE = "1s"  # jobs that were active in the file come back after this
+PERSISTENCE = ("--appendonly", "yes", "--appendfsync", "everysec", "--aof-load-truncated", "no")
 
 
-async def _log_of_some_work(folder: Path) -> tuple[Path, str]:
-    """The append-only file of a server on which flows were begun and done, and the database it is about."""
-    server = Server(folder, *KEEPS)
+async def _log_of_flows(folder: Path) -> tuple[Path, str]:
+    """Run flows; return the append-only file of their server, and their database."""
+    server = Server(folder, *PERSISTENCE)
     url = server.url()
     try:
-        async with App(url, handlers=trades.HANDLERS, lease=LEASE) as app, app.working(concurrency=20):
+        async with App(url, handlers=trades.HANDLERS, lease=LEASE) as app, app.workers.background(concurrency=20):
             for n in range(36):
                 await app.start(trades.FLOWS[n % 3], {"n": n})
-            await until(lambda: _quiet(app), 60)
+            await until(lambda: _is_idle(app), 60)
     finally:
         server.kill()
     logs = [path for path in folder.rglob("*.aof") if path.stat().st_size]
@@ -39,18 +37,17 @@ async def _log_of_some_work(folder: Path) -> tuple[Path, str]:
 
 
 async def _problems(log: Path, at: int, db: str, folder: Path, work: bool) -> list[str]:
-    """What is wrong in a store whose log ends there; with `work`, also after everything in it was worked on and the
-    server was started once more."""
+    """Return what is wrong in a store whose file is cut there; with `work`, also after all work and another restart."""
     whole = log.read_bytes()
     log.write_bytes(whole[:at])
-    server = _mended(folder)
+    server = _repaired_server(folder)
     try:
         async with _app(server, db) as app:
-            found = [f"loose: {run}" for run in await app.store.loose_runs()]
-            found += map(str, check(await read_history(app.store, triggers=trades.TRIGGERS, settled=False)))
+            found = [f"loose: {run}" for run in await app.store.stuck_runs()]
+            found += map(str, check(await read_history(app.store, triggers=trades.TRIGGERS, is_finished=False)))
             if work and not found:
-                async with app.working(concurrency=20):
-                    await until(lambda: _quiet(app), 60)
+                async with app.workers.background(concurrency=20):
+                    await until(lambda: _is_idle(app), 60)
         if work and not found:
             server.kill()
             server.start()
@@ -66,13 +63,13 @@ def _app(server: Server, db: str) -> App:
     return App(f"redis://127.0.0.1:{server.port}/{db}", handlers=trades.HANDLERS, lease=LEASE)
 
 
-def _mended(folder: Path) -> Server:
-    """A server that is given a log whose end was mended, as docs/redis.md asks for."""
+def _repaired_server(folder: Path) -> Server:
+    """Start a server on a file that redis-check-aof has repaired, as docs/redis.md requires."""
     mend(folder)
-    return Server(folder, *KEEPS)
+    return Server(folder, *PERSISTENCE)
 
 
-async def _quiet(app: App) -> bool:
+async def _is_idle(app: App) -> bool:
     return not await app.store.runs(status="running", limit=1)
 
 
@@ -80,20 +77,20 @@ def _offsets(log: Path, count: int) -> list[int]:
     return random.Random(11).choices(range(log.stat().st_size), k=count)
 
 
-async def test_a_log_that_is_cut_anywhere_holds_no_torn_unit(tmp_path: Path, tell: Callable[[str], None]) -> None:
-    log, db = await _log_of_some_work(tmp_path)
+async def test_a_cut_file_holds_no_torn_unit(tmp_path: Path, tell: Callable[[str], None]) -> None:
+    log, db = await _log_of_flows(tmp_path)
     offsets = _offsets(log, CUTS)
     for n, at in enumerate(offsets):
         assert await _problems(log, at, db, tmp_path, n < WORKED_OUT) == [], f"cut at byte {at}"
     tell(f"{CUTS} cuts of a log of {log.stat().st_size} bytes, no torn unit")
 
 
-async def test_the_cuts_notice_units_in_two_parts(
+async def test_the_cuts_catch_units_in_two_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
 ) -> None:
     with monkeypatch.context() as patch:
         redis_mutants.split_units(patch)
-        log, db = await _log_of_some_work(tmp_path)
+        log, db = await _log_of_flows(tmp_path)
     found: list[str] = []
     for at in _offsets(log, 60):
         found = found or await _problems(log, at, db, tmp_path, False)

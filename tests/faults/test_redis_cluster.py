@@ -1,4 +1,4 @@
-"""A Redis Cluster: everything of ours is in one slot, whoever of its servers is asked first."""
+"""A Redis Cluster: all our keys are in one slot, and any node of the URL leads to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from faultkit.trouble import under_way
 from penstock import App
 from penstock.core.errors import ConfigError, StoreError
 from penstock.stores.redis import RedisStore
-from penstock.testing.contracts.samples import held
+from penstock.testing.contracts.samples import add_and_claim
 from redis_groups import cluster
 from redis_server import Server
 
@@ -20,11 +20,11 @@ pytestmark = [pytest.mark.xdist_group("faults")]
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[Server]]:
-    with cluster() as them:
-        yield them
+    with cluster() as nodes:
+        yield nodes
 
 
-async def test_names_that_would_be_spread_are_refused(servers: list[Server]) -> None:
+async def test_names_without_a_hash_tag_are_refused(servers: list[Server]) -> None:
     for url, namespace in ((_url(servers[0]), "nq"), (f"{_url(servers[0])}?prefix=bull", "{nq}")):
         with pytest.raises(ConfigError, match="put the namespace in braces"):
             await RedisStore(url, namespace=namespace).open()
@@ -35,29 +35,29 @@ async def test_a_cluster_has_one_database(servers: list[Server]) -> None:
         await RedisStore(f"redis://127.0.0.1:{servers[0].port}/3", namespace="{nq}").open()
 
 
-@pytest.mark.parametrize("asked", range(3))
-async def test_work_is_done_whichever_server_is_asked(servers: list[Server], asked: int, tmp_path: Path) -> None:
-    async with under_way(_url(servers[asked]), tmp_path, namespace=f"{{n{asked}}}") as load:
+@pytest.mark.parametrize("node", range(3))
+async def test_any_node_leads_to_our_slot(servers: list[Server], node: int, tmp_path: Path) -> None:
+    async with under_way(_url(servers[node]), tmp_path, namespace=f"{{n{node}}}") as load:
         await load.more(10)
     assert load.problems == []
     holders = [server for server in servers if b"keys=" in server.command("INFO", "keyspace")]
     assert holders, "nothing was written"
 
 
-async def test_leases_are_renewed_where_the_keys_are(servers: list[Server]) -> None:
+async def test_leases_are_renewed_on_the_node_of_our_slot(servers: list[Server]) -> None:
     for n, server in enumerate(servers):
         store = RedisStore(_url(server), namespace=f"{{lease{n}}}")
         await store.open()
         try:
-            one = await held(store, "j")
+            one = await add_and_claim(store, "j")
             assert store.renew([one], 30_000) == []
         finally:
             await store.close()
 
 
-async def test_the_setting_takes_a_namespace_in_braces(servers: list[Server]) -> None:
+async def test_an_app_with_a_namespace_in_braces(servers: list[Server]) -> None:
     async with App(_url(servers[1]), handlers=[], namespace="{shop}") as app:
-        await app.emit("said", 1)
+        await app.emit("ping", 1)
         assert [event.data for event in await app.events.read_all("{shop}:global")] == [1]
 
 

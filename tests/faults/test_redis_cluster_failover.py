@@ -1,4 +1,4 @@
-"""A cluster whose master of our slot dies: its replica takes over, work goes on, what is lost is lost as a whole."""
+"""The master of our slot dies: its replica takes over, work continues, and no unit is half lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 NAMESPACE = "{nq}"
 
 
-async def test_a_failover_in_the_middle_of_work(tmp_path: Path, tell: Callable[[str], None]) -> None:
+async def test_a_cluster_failover_during_work(tmp_path: Path, tell: Callable[[str], None]) -> None:
     with cluster(replicas=True) as servers:
         url = f"redis://{','.join(f'127.0.0.1:{server.port}' for server in servers[:3])}/0"
         async with under_way(url, tmp_path, namespace=NAMESPACE, forgetful=True, pace=0.05) as load:
@@ -30,6 +30,6 @@ async def test_a_failover_in_the_middle_of_work(tmp_path: Path, tell: Callable[[
 
 
 def _holder(servers: list[Server]) -> Server:
-    """The one of them that has our keys."""
+    """Return the server that has our keys."""
     (one,) = [server for server in servers if b"keys=" in server.command("INFO", "keyspace")]
     return one

@@ -1,4 +1,4 @@
-"""What can happen to a Redis: killed and started again, connections cut, scripts forgotten, out of memory."""
+"""Faults of a Redis server: killed and restarted, connections cut, scripts flushed, out of memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from penstock.testing.until import until
 from redis_server import Server
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
-RESTARTS, STORMS, SHORTAGES, ROLLBACKS = (100, 400, 60, 60) if FULL else (8, 12, 1, 3)
-PATIENCE = 60
+RESTARTS, CUTS, SHORTAGES, ROLLBACKS = (100, 400, 60, 60) if FULL else (8, 12, 1, 3)
+TEST_TIMEOUT_S = 60
 Tell = Callable[[str], None]
 
 
 @pytest.fixture
 def aof(tmp_path: Path) -> Iterator[Server]:
-    """A server that keeps what it acknowledged."""
+    """Start a server that persists every acknowledged write."""
     one = Server(tmp_path, "--appendonly", "yes", "--appendfsync", "always", "--aof-load-truncated", "no")
     try:
         yield one
@@ -38,8 +38,8 @@ def aof(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> Iterator[Server]:
-    """A server whose memory is all there is."""
+def volatile(tmp_path: Path) -> Iterator[Server]:
+    """Start a server without persistence."""
     one = Server(tmp_path, "--maxmemory-policy", "noeviction")
     try:
         yield one
@@ -47,151 +47,149 @@ def plain(tmp_path: Path) -> Iterator[Server]:
         one.stop()
 
 
-async def _kill_again_and_again(server: Server, load: Load, times: int) -> float:
-    """Gives the longest that nothing was acknowledged after the server was there again."""
+async def _kill_repeatedly(server: Server, load: Load, times: int) -> float:
+    """Return the longest time without an acknowledged start after a restart."""
     rng, longest = random.Random(5), 0.0
     for _ in range(times):
-        await load.more(rng.randrange(2, 12), PATIENCE)
+        await load.more(rng.randrange(2, 12), TEST_TIMEOUT_S)
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.mend)
         await asyncio.to_thread(server.start)
         back = time.monotonic()
-        await load.more(1, PATIENCE)
+        await load.more(1, TEST_TIMEOUT_S)
         longest = max(longest, time.monotonic() - back)
     return longest
 
 
-async def test_a_server_that_is_killed_loses_nothing_it_acknowledged(aof: Server, tmp_path: Path, tell: Tell) -> None:
+async def test_a_killed_server_loses_no_acknowledged_write(aof: Server, tmp_path: Path, tell: Tell) -> None:
     async with under_way(aof.url(), tmp_path) as load:
-        longest = await _kill_again_and_again(aof, load, RESTARTS)
+        longest = await _kill_repeatedly(aof, load, RESTARTS)
     tell(f"{RESTARTS} restarts, {load}; at the latest work went on after {longest:.1f} s")
     assert load.problems == []
 
 
-async def test_the_kills_notice_a_server_that_keeps_nothing(plain: Server, tmp_path: Path) -> None:
-    async with under_way(plain.url(), tmp_path, patience=3) as load:
-        await _kill_again_and_again(plain, load, 1)
+async def test_the_kills_catch_a_server_without_persistence(volatile: Server, tmp_path: Path) -> None:
+    async with under_way(volatile.url(), tmp_path, patience=3) as load:
+        await _kill_repeatedly(volatile, load, 1)
     assert any(problem.startswith("lost:") for problem in load.problems)
 
 
-async def _go_back_again_and_again(server: Server, load: Load, times: int) -> None:
-    """The server is killed some time after it saved what it had, and comes back with that."""
+async def _rewind_repeatedly(server: Server, load: Load, times: int) -> None:
+    """Kill the server some time after a snapshot, and restart it from that."""
     for _ in range(times):
-        await load.more(5, PATIENCE)
+        await load.more(5, TEST_TIMEOUT_S)
         await asyncio.to_thread(server.command, "SAVE")
-        await load.more(25, PATIENCE)
+        await load.more(25, TEST_TIMEOUT_S)
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
 
 
-async def test_a_server_that_comes_back_without_its_last_writes(plain: Server, tmp_path: Path, tell: Tell) -> None:
-    async with under_way(plain.url(), tmp_path, forgetful=True) as load:
-        await _go_back_again_and_again(plain, load, ROLLBACKS)
+async def test_a_server_that_restarts_from_an_old_snapshot(volatile: Server, tmp_path: Path, tell: Tell) -> None:
+    async with under_way(volatile.url(), tmp_path, forgetful=True) as load:
+        await _rewind_repeatedly(volatile, load, ROLLBACKS)
     tell(f"{ROLLBACKS} times back to what was saved, {load}")
     assert load.problems == []
 
 
-async def test_what_is_known_of_lost_writes_is_noticed(
-    plain: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Tell
+async def test_the_rewinds_catch_cached_versions_of_lost_writes(
+    volatile: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Tell
 ) -> None:
     redis_mutants.memory_outlives_the_server(monkeypatch)
-    async with under_way(plain.url(), tmp_path, forgetful=True, patience=1) as load:
-        await _go_back_again_and_again(plain, load, 2)
+    async with under_way(volatile.url(), tmp_path, forgetful=True, patience=1) as load:
+        await _rewind_repeatedly(volatile, load, 2)
     assert load.problems, "memory_outlives_the_server survived"
     tell(f"memory_outlives_the_server: caught by going back: {load.problems[0]}")
 
 
-async def _storm(server: Server, load: Load, times: int) -> None:
-    """Every connection is cut, and now and then the scripts are forgotten, wherever the work happens to be."""
+async def _cut_connections(server: Server, load: Load, times: int) -> None:
+    """Cut every connection, and now and then flush the scripts, at random moments."""
     rng = random.Random(6)
     for n in range(times):
-        await load.more(1, PATIENCE)
-        await asyncio.sleep(rng.random() * 0.03)  # anywhere in a step
+        await load.more(1, TEST_TIMEOUT_S)
+        await asyncio.sleep(rng.random() * 0.03)  # at any moment of a step
         for kind in ("normal", "pubsub"):
             await asyncio.to_thread(server.command, "CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
         if n % 5 == 0:
             await asyncio.to_thread(server.command, "SCRIPT", "FLUSH")
 
 
-async def test_storms_that_cut_every_connection(plain: Server, tmp_path: Path, tell: Tell) -> None:
-    async with under_way(plain.url(), tmp_path) as load:
-        await _storm(plain, load, STORMS)
-    tell(f"{STORMS} storms, {load}")
+async def test_cut_connections(volatile: Server, tmp_path: Path, tell: Tell) -> None:
+    async with under_way(volatile.url(), tmp_path) as load:
+        await _cut_connections(volatile, load, CUTS)
+    tell(f"{CUTS} cuts, {load}")
     assert load.problems == []
 
 
 @pytest.mark.skipif(not FULL, reason="with PENSTOCK_FAULTS=full")
-async def test_the_storms_notice_a_torn_commit(
-    plain: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Tell
+async def test_the_cut_connections_catch_a_torn_commit(
+    volatile: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Tell
 ) -> None:
     redis_mutants.split_units(monkeypatch)
-    async with under_way(plain.url(), tmp_path, patience=1) as load:
-        await _storm(plain, load, 6)
+    async with under_way(volatile.url(), tmp_path, patience=1) as load:
+        await _cut_connections(volatile, load, 6)
     assert load.problems, "split_units survived"
-    tell(f"split_units: caught by storms: {load.problems[0]}")
+    tell(f"split_units: caught by cuts: {load.problems[0]}")
 
 
 @pytest.mark.skipif(not FULL, reason="with PENSTOCK_FAULTS=full")
-async def test_the_pauses_notice_a_missing_fence(tmp_path: Path, tell: Tell) -> None:
+async def test_the_pauses_catch_a_missing_fence(tmp_path: Path, tell: Tell) -> None:
     report = await pause_workers(REDIS, tmp_path, pauses=6, jobs=120, seed=5, mutant="redis:no_fence")
     assert report.late_committed, "no_fence survived"
     tell(f"no_fence: caught by {report.pauses} pauses: {report.late_committed} late commits taken")
 
 
-class Patient:
-    """A handler that ends when it is told to, and counts how often it began."""
+class BlockedHandler:
+    """A handler that ends when the test allows it, and counts its starts."""
 
     def __init__(self) -> None:
-        self.begun = 0
-        self.go_on = asyncio.Event()
+        self.starts = 0
+        self.may_end = asyncio.Event()
 
     def job(self) -> Callable[..., Any]:
         @job(queue="parcels")
         async def parcel(input: Any) -> Any:
-            self.begun += 1
-            await self.go_on.wait()
+            self.starts += 1
+            await self.may_end.wait()
             return input
 
         return parcel
 
 
-async def _out_of_memory_under_work(server: Server, lease: str) -> Patient:
-    """Memory runs out while a handler is at work; it ends before there is room again."""
-    patient = Patient()
-    async with App(server.url(), handlers=[patient.job()], lease=lease) as app, app.working():
+async def _run_out_of_memory(server: Server, lease: str) -> BlockedHandler:
+    """Let memory run out while a handler runs; it ends before there is memory again."""
+    handler = BlockedHandler()
+    async with App(server.url(), handlers=[handler.job()], lease=lease) as app, app.workers.background():
         first = await app.enqueue("parcels", 1)
-        await until(lambda: patient.begun, PATIENCE)
+        await until(lambda: handler.starts, TEST_TIMEOUT_S)
         await asyncio.to_thread(server.command, "CONFIG", "SET", "maxmemory", "1")
         with pytest.raises(StoreFull, match="maxmemory"):
-            await app.enqueue("parcels", 2, id="second")
-        patient.go_on.set()
+            await app.enqueue("parcels", 2, key="second")
+        handler.may_end.set()
         with pytest.raises(StoreFull):
-            await app.enqueue("parcels", 2, id="second")
+            await app.enqueue("parcels", 2, key="second")
         await asyncio.to_thread(server.command, "CONFIG", "SET", "maxmemory", "0")
-        assert await app.job_result(first, timeout=PATIENCE) == 1
-        await app.enqueue("parcels", 2, id="second")
-        assert await app.job_result("second", timeout=PATIENCE) == 2
-    return patient
+        assert await app.jobs.result(first, timeout=TEST_TIMEOUT_S) == 1
+        await app.enqueue("parcels", 2, key="second")
+        assert await app.jobs.result("second", timeout=TEST_TIMEOUT_S) == 2
+    return handler
 
 
-async def test_out_of_memory_is_said_and_work_in_hand_is_kept(plain: Server) -> None:
-    assert (await _out_of_memory_under_work(plain, "30s")).begun == 2
+async def test_out_of_memory_keeps_running_attempts(volatile: Server) -> None:
+    assert (await _run_out_of_memory(volatile, "30s")).starts == 2
 
 
-async def test_work_in_hand_that_is_dropped_when_memory_is_out_is_noticed(
-    plain: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_dropped_attempt_is_caught(volatile: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     redis_mutants.dropped_when_full(monkeypatch)
-    assert (await _out_of_memory_under_work(plain, "1s")).begun > 2
+    assert (await _run_out_of_memory(volatile, "1s")).starts > 2
 
 
-async def test_memory_that_runs_out_again_and_again(plain: Server, tmp_path: Path, tell: Tell) -> None:
-    async with under_way(plain.url(), tmp_path) as load:
+async def test_memory_runs_out_repeatedly(volatile: Server, tmp_path: Path, tell: Tell) -> None:
+    async with under_way(volatile.url(), tmp_path) as load:
         for _ in range(SHORTAGES):
-            await load.more(10, PATIENCE)
+            await load.more(10, TEST_TIMEOUT_S)
             refused = load.refused
-            await asyncio.to_thread(plain.command, "CONFIG", "SET", "maxmemory", "1")
-            await until(lambda refused=refused: load.refused > refused, PATIENCE)  # type: ignore[misc]
-            await asyncio.to_thread(plain.command, "CONFIG", "SET", "maxmemory", "0")
+            await asyncio.to_thread(volatile.command, "CONFIG", "SET", "maxmemory", "1")
+            await until(lambda refused=refused: load.refused > refused, TEST_TIMEOUT_S)  # type: ignore[misc]
+            await asyncio.to_thread(volatile.command, "CONFIG", "SET", "maxmemory", "0")
     tell(f"{SHORTAGES} shortages, {load}")
     assert load.problems == []

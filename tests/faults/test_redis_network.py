@@ -1,4 +1,4 @@
-"""A network between us and Redis that drops, delays and swallows: nothing is lost, nothing is done twice."""
+"""A network that drops, delays and discards: nothing is lost, nothing happens twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from faultkit.proxy import Proxy
 from faultkit.trouble import under_way
 
 from penstock import App
-from penstock.stores.redis import blocking, connection, pubsub
+from penstock.stores.redis import connection, lease_client, pubsub
 from redis_server import Server
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
@@ -31,15 +31,17 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is taken for an answer sooner than in earnest."""
-    monkeypatch.setattr(connection, "SILENCE_SECONDS", 0.3)
-    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.5)
-    monkeypatch.setattr(blocking, "SECONDS", 0.5)
-    monkeypatch.setattr(pubsub, "PING_SECONDS", 0.2)
+def _short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use shorter timeouts than in production."""
+    monkeypatch.setattr(connection, "REPLY_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(lease_client, "RENEW_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(pubsub, "PING_INTERVAL_S", 0.2)
 
 
-async def test_lines_that_drop_delay_and_swallow(server: Server, tmp_path: Path, tell: Callable[[str], None]) -> None:
+async def test_connections_that_drop_delay_and_discard(
+    server: Server, tmp_path: Path, tell: Callable[[str], None]
+) -> None:
     async with Proxy(server.port) as proxy, under_way(f"redis://127.0.0.1:{proxy.port}/0", tmp_path) as load:
         await make_trouble(proxy, load, TROUBLES)
     tell(f"{TROUBLES} troubles, {proxy.cut} lines cut, {proxy.swallowed} silenced, {load}")
@@ -47,22 +49,22 @@ async def test_lines_that_drop_delay_and_swallow(server: Server, tmp_path: Path,
     assert proxy.swallowed >= TROUBLES // 4
 
 
-async def _said_while_a_reply_is_swallowed(server: Server) -> int:
-    """How often something is written that was said once, and whose first answer never came."""
+async def _emit_while_a_reply_is_lost(server: Server) -> int:
+    """Emit an event whose first reply is lost; return how often it was written."""
     async with Proxy(server.port) as proxy, App(f"redis://127.0.0.1:{proxy.port}/0", handlers=[]) as app:
         swallowing = asyncio.create_task(swallow(proxy))
-        await asyncio.sleep(0)  # from here on
-        await app.emit("said", 1)
+        await asyncio.sleep(0)  # let it start
+        await app.emit("ping", 1)
         await swallowing
         return len(await app.events.read_all("nq:global"))
 
 
-async def test_what_was_said_once_is_written_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pubsub, "PING_SECONDS", 60)  # so that it is the commit's reply that is swallowed
-    assert await _said_while_a_reply_is_swallowed(server) == 1
+async def test_an_event_with_a_lost_reply_is_written_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pubsub, "PING_INTERVAL_S", 60)  # so that the lost reply is the commit's
+    assert await _emit_while_a_reply_is_lost(server) == 1
 
 
-async def test_a_unit_that_is_not_recognised_is_noticed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pubsub, "PING_SECONDS", 60)
+async def test_an_unrecognised_repeat_is_caught(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pubsub, "PING_INTERVAL_S", 60)
     redis_mutants.repeats_unseen(monkeypatch)
-    assert await _said_while_a_reply_is_swallowed(server) == 2
+    assert await _emit_while_a_reply_is_lost(server) == 2

@@ -1,4 +1,4 @@
-"""A master that fails, and sentinels that make another one: work goes on, and what is lost is lost as a whole."""
+"""Failovers by sentinels: work continues, and no unit is half lost."""
 
 from __future__ import annotations
 
@@ -13,55 +13,57 @@ from faultkit.trouble import under_way
 from penstock.core.errors import StoreUnavailable
 from penstock.stores.redis import RedisStore
 from penstock.testing.until import until
-from redis_groups import NAME, Watched, ask
+from redis_groups import NAME, SentinelGroup, ask
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
-SWITCHES = 1 if FULL else 0  # by an administrator's word, after the one by force
+SWITCHES = 1 if FULL else 0  # planned failovers, before the master is killed
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
-    one = Watched(tmp_path)
+def group(tmp_path: Path) -> Iterator[SentinelGroup]:
+    one = SentinelGroup(tmp_path)
     try:
         yield one
     finally:
         one.stop()
 
 
-async def test_a_failover_in_the_middle_of_work(watched: Watched, tmp_path: Path, tell: Callable[[str], None]) -> None:
-    async with under_way(watched.url(), tmp_path, forgetful=True, pace=0.05) as load:
+async def test_a_sentinel_failover_during_work(
+    group: SentinelGroup, tmp_path: Path, tell: Callable[[str], None]
+) -> None:
+    async with under_way(group.url(), tmp_path, forgetful=True, pace=0.05) as load:
         for _ in range(SWITCHES):
             await load.more(10)
-            await _switch(watched)
+            await _fail_over(group)
         await load.more(10)
-        watched.servers[watched.master()].kill()
+        group.servers[group.master()].kill()
         await load.more(20)
         await load.renews()
     tell(f"{SWITCHES + 1} failovers, {load}")
     assert load.problems == []
-    await _cannot_help(watched)
+    await _check_errors(group)
 
 
-async def _switch(watched: Watched) -> None:
-    """The replica is made master, and the master its replica."""
-    before = watched.master()
+async def _fail_over(group: SentinelGroup) -> None:
+    """Promote the replica, and make the master its replica."""
+    before = group.master()
 
-    async def agreed() -> bool:  # a sentinel may not know yet that the replica is a good one
-        return await asyncio.to_thread(ask, watched.sentinels[0].port, "SENTINEL", "FAILOVER", NAME) == b"+OK\r\n"
+    async def is_accepted() -> bool:  # refused while a sentinel does not know the replica
+        return await asyncio.to_thread(ask, group.sentinels[0].port, "SENTINEL", "FAILOVER", NAME) == b"+OK\r\n"
 
-    await until(agreed, 60)
-    await until(lambda: watched.master() != before and watched.steady(), 60)
+    await until(is_accepted, 60)
+    await until(lambda: group.master() != before and group.is_stable(), 60)
 
 
-async def _cannot_help(watched: Watched) -> None:
-    """What is said when sentinels do not know the name, and when one or all of them are gone."""
-    with pytest.raises(StoreUnavailable, match="they do not know that name"):
-        await RedisStore(watched.url().replace(f"/{NAME}/", "/other/")).open()
-    watched.sentinels[0].stop()  # the others are asked
-    store = RedisStore(watched.url())
+async def _check_errors(group: SentinelGroup) -> None:
+    """Check the errors for an unknown name, and with one or all sentinels gone."""
+    with pytest.raises(StoreUnavailable, match="No master found for 'other'"):
+        await RedisStore(group.url().replace(f"/{NAME}/", "/other/")).open()
+    group.sentinels[0].stop()  # the others answer
+    store = RedisStore(group.url())
     await store.open()
     await store.close()
-    for one in watched.sentinels[1:]:
+    for one in group.sentinels[1:]:
         one.stop()
-    with pytest.raises(StoreUnavailable, match="none of them answers"):
-        await RedisStore(watched.url()).open()
+    with pytest.raises(StoreUnavailable, match="check that its sentinels run"):
+        await RedisStore(group.url()).open()

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 KILLS = 40 if FULL else 2
 MORE = 15  # orders at least before the next kill
 ELSEWHERE = (backends.REDIS, backends.SQLITE_FILE) if FULL else (backends.REDIS,)
-PATIENCE = 60
+TEST_TIMEOUT_S = 60
 Tell = Callable[[str], None]
 
 
@@ -51,7 +51,7 @@ async def told(app: App) -> list[str]:
 
 async def runs(app: App) -> list[str]:
     found: list[str] = []
-    while page := await app.runs(before=found[-1] if found else None, limit=500):
+    while page := await app.runs.list(before=found[-1] if found else None, limit=500):
         found += [row.id for row in page]
     return found
 
@@ -60,7 +60,7 @@ async def check(app: App, orders: list[str]) -> None:
     assert sorted(await runs(app)) == sorted(orders)
     assert sorted(await told(app)) == sorted(orders)
     for order in orders:
-        assert await app.result(order, timeout=PATIENCE) == order
+        assert await app.result(order, timeout=TEST_TIMEOUT_S) == order
 
 
 async def test_buyers_in_the_database_of_the_store(tmp_path: Path, tell: Tell) -> None:
@@ -71,13 +71,13 @@ async def test_buyers_in_the_database_of_the_store(tmp_path: Path, tell: Tell) -
     async def count() -> int:
         return int(await theirs.fetchval("SELECT count(*) FROM orders"))
 
-    async with App(url, handlers=[shop]) as app, app.working():
+    async with App(url, handlers=[shop]) as app, app.workers.background():
         for kill in range(KILLS):
             buyer, before = await Child.start(url, f"buyer-{kill}", "--orders", url.partition("?")[0]), await count()
-            await until(lambda before=before: _more(count, before), PATIENCE)
+            await until(lambda before=before: _more(count, before), TEST_TIMEOUT_S)
             await asyncio.sleep(random.uniform(0, 0.01))  # anywhere in a transaction
             await buyer.kill()
-        await until(lambda: _idle(theirs), PATIENCE)  # the server has noticed that the last one is gone
+        await until(lambda: _idle(theirs), TEST_TIMEOUT_S)  # the server has noticed that the last one is gone
         orders = [row["id"] for row in await theirs.fetch("SELECT id FROM orders")]
         await check(app, orders)
     await theirs.close()
@@ -87,11 +87,11 @@ async def test_buyers_in_the_database_of_the_store(tmp_path: Path, tell: Tell) -
 @pytest.mark.parametrize("backend", ELSEWHERE, ids=lambda backend: backend.name)
 async def test_buyers_and_relays(backend: Backend, tmp_path: Path, tell: Tell) -> None:
     url, file = backend.url(tmp_path), str(tmp_path / "orders.db")
-    theirs = sqlite3.connect(file, timeout=PATIENCE)
+    theirs = sqlite3.connect(file, timeout=TEST_TIMEOUT_S)
     theirs.execute("PRAGMA journal_mode = WAL")
     theirs.execute("CREATE TABLE orders (id text)")
 
-    async with App(url, handlers=[shop]) as app, app.working():
+    async with App(url, handlers=[shop]) as app, app.workers.background():
         await app.outbox.create(theirs)
 
         async def arrived() -> int:
@@ -100,7 +100,7 @@ async def test_buyers_and_relays(backend: Backend, tmp_path: Path, tell: Tell) -
         for kill in range(KILLS):
             relay, before = await Child.start(url, "relay", "--orders", file, "--relay"), await arrived()
             buyer = await Child.start(url, f"buyer-{kill}", "--orders", file)
-            await until(lambda before=before: _more(arrived, before), PATIENCE)
+            await until(lambda before=before: _more(arrived, before), TEST_TIMEOUT_S)
             await asyncio.sleep(random.uniform(0, 0.01))
             await asyncio.gather(buyer.kill(), relay.kill())
         again = await app.outbox.drain(f"sqlite:///{file}")

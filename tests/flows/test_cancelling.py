@@ -10,7 +10,7 @@ import pytest
 
 from penstock import flow, step
 from penstock.core.errors import RunCancelled, UnknownRun
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
@@ -25,21 +25,21 @@ async def idle() -> str:
 async def test_a_queued_run_is_cancelled_and_never_starts(app: Any) -> None:
     async with app(idle) as a:
         run = await a.start("idle")
-        assert await a.cancel(run, "not needed")
-        assert (await a.queues.job(step_job(run, "idle", 1))).state.value == "cancelled"
-        async with a.working():
-            assert await a.gives("idle") == "done"
+        assert await a.runs.cancel(run, "not needed")
+        assert (await a.jobs.get(step_job_id(run, "idle", 1))).state.value == "cancelled"
+        async with a.workers.background():
+            assert await a.run_for_result("idle") == "done"
         assert await a.kinds(run) == ["flow.started", "flow.cancelled"]
         with pytest.raises(RunCancelled, match="not needed"):
             await a.result(run)
 
 
 async def test_a_delayed_run_is_cancelled(app: Any, clock: FakeClock) -> None:
-    async with app(idle, clock=clock) as a, a.working():
+    async with app(idle, clock=clock) as a, a.workers.background():
         run = await a.start("idle", delay="1h")
-        assert await a.cancel(run)
-        a.tick("2h")
-        assert await a.gives("idle") == "done"
+        assert await a.runs.cancel(run)
+        a.advance_clock("2h")
+        assert await a.run_for_result("idle") == "done"
         assert await a.kinds(run) == ["flow.started", "flow.cancelled"]
 
 
@@ -48,14 +48,14 @@ async def test_a_run_waiting_for_its_retry_is_cancelled(app: Any, clock: FakeClo
     async def retries() -> None:
         raise ValueError("again")
 
-    async with app(retries, clock=clock) as a, a.working():
+    async with app(retries, clock=clock) as a, a.workers.background():
         run = await a.start("retries")
-        await a.step_in(run, "retries", "delayed")
-        await a.cancel(run)
-        a.tick("10m")
-        assert (await a.step_in(run, "retries", "cancelled")).attempt == 1
+        await a.wait_for_step(run, "retries", "delayed")
+        await a.runs.cancel(run)
+        a.advance_clock("10m")
+        assert (await a.wait_for_step(run, "retries", "cancelled")).attempt == 1
         assert (await a.kinds(run))[-1] == "flow.cancelled"
-        assert await a.letters() == []
+        assert await a.list_dead_letters() == []
 
 
 async def test_a_running_async_handler_is_stopped_and_may_clean_up(app: Any) -> None:
@@ -74,14 +74,14 @@ async def test_a_running_async_handler_is_stopped_and_may_clean_up(app: Any) -> 
             assert ctx.cancelled
             told.set()
 
-    async with app(endless, lease="30s") as a, a.working():
+    async with app(endless, lease="30s") as a, a.workers.background():
         run = await a.start("endless")
         await asyncio.wait_for(began.wait(), 20)
-        assert await a.cancel(run, "enough")
+        assert await a.runs.cancel(run, "enough")
         await asyncio.wait_for(told.wait(), 20)
-        await a.step_in(run, "endless", "cancelled")
+        await a.wait_for_step(run, "endless", "cancelled")
         assert await a.kinds(run) == ["flow.started", "step.started", "flow.cancelled"]
-        view = await a.run(run)
+        view = await a.runs.get(run)
         assert (view.status, view.reason, view.steps["endless"].status) == ("cancelled", "enough", "cancelled")
 
 
@@ -97,12 +97,12 @@ async def test_a_running_thread_is_stopped(app: Any) -> None:
         finally:
             stopped.set()
 
-    async with app(spins, lease="30s") as a, a.working():
+    async with app(spins, lease="30s") as a, a.workers.background():
         run = await a.start("spinning")
         await until(began.is_set)
-        await a.cancel(run)
+        await a.runs.cancel(run)
         await until(stopped.is_set)
-        await a.step_in(run, "spins", "cancelled")
+        await a.wait_for_step(run, "spins", "cancelled")
         assert (await a.kinds(run))[-1] == "flow.cancelled"
 
 
@@ -119,12 +119,12 @@ async def test_a_thread_can_ask_whether_it_is_cancelled(app: Any) -> None:
             seen.set()
         return "left by itself"
 
-    async with app(polite) as a, a.working():
+    async with app(polite) as a, a.workers.background():
         run = await a.start("polite")
         await until(began.is_set)
-        await a.cancel(run)
+        await a.runs.cancel(run)
         await until(seen.is_set)
-        await a.step_in(run, "polite", "cancelled")
+        await a.wait_for_step(run, "polite", "cancelled")
 
 
 async def test_cancelling_frees_the_slot(app: Any) -> None:
@@ -135,11 +135,11 @@ async def test_cancelling_frees_the_slot(app: Any) -> None:
         began.set()
         await asyncio.Event().wait()
 
-    async with app(endless, idle, concurrency=1) as a, a.working():
+    async with app(endless, idle, concurrency=1) as a, a.workers.background():
         run = await a.start("endless")
         await asyncio.wait_for(began.wait(), 20)
-        await a.cancel(run)
-        assert await a.gives("idle") == "done"
+        await a.runs.cancel(run)
+        assert await a.run_for_result("idle") == "done"
 
 
 async def test_cancelled_from_another_app(shared: Any) -> None:
@@ -153,12 +153,12 @@ async def test_cancelled_from_another_app(shared: Any) -> None:
         finally:
             stopped.set()
 
-    async with shared(endless) as worker, shared(endless) as other, worker.working():
+    async with shared(endless) as worker, shared(endless) as other, worker.workers.background():
         run = await other.start("endless")
         await asyncio.wait_for(began.wait(), 20)
-        assert await other.cancel(run)
+        assert await other.runs.cancel(run)
         await asyncio.wait_for(stopped.wait(), 20)
-        await other.step_in(run, "endless", "cancelled")
+        await other.wait_for_step(run, "endless", "cancelled")
 
 
 async def test_cancelling_is_final(app: Any) -> None:
@@ -179,28 +179,28 @@ async def test_cancelling_is_final(app: Any) -> None:
     @step(on="go")
     async def never() -> None: ...
 
-    async with app(begin, never) as a, a.working():
+    async with app(begin, never) as a, a.workers.background():
         run = await a.start("two")
         await asyncio.wait_for(began.wait(), 20)
-        assert await a.cancel(run)
+        assert await a.runs.cancel(run)
         before = await a.stream(run)
         gate.set()
-        await a.step_in(run, "begin", "cancelled")
+        await a.wait_for_step(run, "begin", "cancelled")
         assert await a.stream(run) == before, "a late commit changes nothing"
         assert await a.state.of_run(run).get("k") is None
-        assert not await a.cancel(run), "it had ended before"
+        assert not await a.runs.cancel(run), "it had ended before"
         row = await a.store.run(run)
         assert (row.status, row.closed) == ("cancelled", True)
 
 
 async def test_an_ended_run_cannot_be_cancelled(app: Any) -> None:
-    async with app(idle) as a, a.working():
-        run, _ = await a.ends("idle")
+    async with app(idle) as a, a.workers.background():
+        run, _ = await a.run_to_end("idle")
         before = await a.stream(run)
-        assert not await a.cancel(run)
+        assert not await a.runs.cancel(run)
         assert await a.stream(run) == before
         with pytest.raises(UnknownRun):
-            await a.cancel("nobody")
+            await a.runs.cancel("nobody")
 
 
 async def test_a_step_that_was_next_is_never_started(app: Any) -> None:
@@ -221,13 +221,13 @@ async def test_a_step_that_was_next_is_never_started(app: Any) -> None:
     async def last() -> None:
         ran.append("last")
 
-    async with app(begin, middle, last) as a, a.working():
+    async with app(begin, middle, last) as a, a.workers.background():
         run = await a.start("three")
         await asyncio.wait_for(began.wait(), 20)
-        await a.cancel(run)
+        await a.runs.cancel(run)
         gate.set()
-        await a.step_in(run, "middle", "cancelled")
-        assert await a.store.job(step_job(run, "last", 1)) is None
+        await a.wait_for_step(run, "middle", "cancelled")
+        assert await a.store.job(step_job_id(run, "last", 1)) is None
     assert ran == []
 
 
@@ -240,11 +240,11 @@ async def test_cancel_racing_completion_ends_each_run_exactly_once(app: Any) -> 
     async def end() -> str:
         return "end"
 
-    async with app(begin, end, concurrency=50) as a, a.working():
+    async with app(begin, end, concurrency=50) as a, a.workers.background():
         runs = [await a.start("racing") for _ in range(200)]
-        answers = await asyncio.gather(*(a.cancel(run) for run in runs))
+        answers = await asyncio.gather(*(a.runs.cancel(run) for run in runs))
         for run, cancelled in zip(runs, answers, strict=True):
-            status = await a.ended(run)
+            status = await a.wait_for_end(run)
             ends = [kind for kind in await a.kinds(run) if kind in TERMINAL]
             assert ends == [f"flow.{status}"]
             assert cancelled == (status == "cancelled")
@@ -259,10 +259,10 @@ async def test_cancel_at_the_moment_of_completion(app: Any) -> None:
     async def brink(ctx: Any) -> None:
         cancels.append(asyncio.create_task(cancel(ctx.run_id)))
 
-    async with app(brink, concurrency=50) as a, a.working():
-        cancel = a.cancel
+    async with app(brink, concurrency=50) as a, a.workers.background():
+        cancel = a.runs.cancel
         runs = [await a.start("brink") for _ in range(100)]
-        statuses = [await a.ended(run) for run in runs]
+        statuses = [await a.wait_for_end(run) for run in runs]
         answers = await asyncio.gather(*cancels)
         assert set(statuses) <= {"completed", "cancelled"}
         assert statuses.count("cancelled") == answers.count(True)

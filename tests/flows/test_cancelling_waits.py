@@ -25,33 +25,33 @@ def approving(tokens: list[str]) -> Any:
 
 async def test_a_cancelled_run_cancels_its_triggers(app: Any) -> None:
     tokens: list[str] = []
-    async with app(approving(tokens)) as a, a.working():
+    async with app(approving(tokens)) as a, a.workers.background():
         run = await a.start("approve")
-        await a.step_in(run, "approve", "suspended")
-        (wait,) = await a.waits(run=run)
-        assert await a.cancel(run, "not needed")
+        await a.wait_for_step(run, "approve", "suspended")
+        (wait,) = await a.waits.list(run=run)
+        assert await a.runs.cancel(run, "not needed")
         events = await a.events.read_all(f"nq:trigger:{wait.id}")
         assert [e.kind for e in events] == ["trigger.registered", "trigger.cancelled"]
         assert events[-1].data == {"reason": "not needed"}
         assert reduce_trigger(events).status == "cancelled"
-        assert await a.waits(run=run) == []
+        assert await a.waits.list(run=run) == []
         with pytest.raises(TriggerCancelled):
-            await a.fire(tokens[-1])
-        assert (await a.step_in(run, "approve", "cancelled")).attempt == 1
+            await a.waits.fire(tokens[-1])
+        assert (await a.wait_for_step(run, "approve", "cancelled")).attempt == 1
 
 
 async def test_firing_and_cancelling_at_once_the_trigger_has_one_end(app: Any) -> None:
     tokens: list[str] = []
-    async with app(approving(tokens), concurrency=50) as a, a.working():
-        runs = [await a.start("approve", idempotency_key=f"r{n}") for n in range(30)]
+    async with app(approving(tokens), concurrency=50) as a, a.workers.background():
+        runs = [await a.start("approve", key=f"r{n}") for n in range(30)]
         for run in runs:
-            await a.step_in(run, "approve", "suspended")
-        waits = {wait.run: wait.id for wait in await a.waits(limit=100)}
+            await a.wait_for_step(run, "approve", "suspended")
+        waits = {wait.run: wait.id for wait in await a.waits.list(limit=100)}
         by_run = {run: next(t for t in tokens if t.startswith(f"{waits[run]}.")) for run in runs}
-        work = [a.fire(by_run[run], {}) for run in runs] + [a.cancel(run) for run in runs]
+        work = [a.waits.fire(by_run[run], {}) for run in runs] + [a.runs.cancel(run) for run in runs]
         await asyncio.gather(*work, return_exceptions=True)
         for run in runs:
-            status = await a.ended(run)
+            status = await a.wait_for_end(run)
             kinds = [e.kind for e in await a.events.read_all(f"nq:trigger:{waits[run]}")]
             assert len(kinds) == 2, kinds
             assert status in ("cancelled", "completed")
@@ -64,11 +64,11 @@ async def test_a_run_that_waits_for_an_event_is_cancelled_at_once(app: Any) -> N
     async def waits(ctx: Any) -> None:
         await ctx.wait.event("never")
 
-    async with app(waits) as a, a.working():
+    async with app(waits) as a, a.workers.background():
         run = await a.start("waits")
-        await a.step_in(run, "waits", "suspended")
-        assert await a.cancel(run)
-        assert await a.waits(run=run) == []
+        await a.wait_for_step(run, "waits", "suspended")
+        assert await a.runs.cancel(run)
+        assert await a.waits.list(run=run) == []
         await a.emit("never", {})
 
         async def delivered() -> bool:

@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from penstock import flow, step
-from penstock.app.checking import check_runs
-from penstock.app.transfer import export_run
+from penstock.app.export import export_run
+from penstock.app.preflight import check_runs
 from penstock.core.errors import UnknownFlow
 from penstock.testing import replay
 
@@ -40,14 +40,20 @@ async def original(input: Any, ctx: Any) -> Any:
 async def picture(a: Any, run: str) -> Any:
     jobs = [await a.store.job(f"{run}.{name}.1") for name in ("ask", "answer")]
     feed = await a.store.feed("", 10_000)
-    return jobs, [item.event.id for item in feed], await a.store.run(run), await a.waits(), await a.store.states("")
+    return (
+        jobs,
+        [item.event.id for item in feed],
+        await a.store.run(run),
+        await a.waits.list(),
+        await a.store.states(""),
+    )
 
 
 async def waiting(a: Any, input: Any = None) -> str:
     DID.clear()
-    async with a.working():
+    async with a.workers.background():
         run: str = await a.start("shop", input)
-        await a.step_in(run, "answer", "suspended")
+        await a.wait_for_step(run, "answer", "suspended")
     return run
 
 
@@ -178,9 +184,9 @@ async def test_steps_that_have_recorded_nothing_are_not_run(app: Any) -> None:
 async def test_paused_runs_are_checked_and_ended_ones_are_not(shared: Any) -> None:
     async with shared(*shop(original)) as old:
         run = await waiting(old)
-        await old.pause(run)
+        await old.runs.pause(run)
         ended = await waiting(old)
-        await old.cancel(ended)
+        await old.runs.cancel(ended)
     async with shared(*shop(raises)) as new:
         assert [trouble.run for trouble in (await check_runs(new)).broken] == [run]
 
@@ -222,9 +228,9 @@ async def test_a_run_that_has_completed_is_replayed_to_its_end(app: Any, tmp_pat
 
     async with app(*shop(original)) as a:
         run = await waiting(a)
-        async with a.working():
+        async with a.workers.background():
             await a.emit("answered", 1)
-            await a.ended(run)
+            await a.wait_for_end(run)
         file = await saved(a, tmp_path, run)
     assert replay(file, handlers=shop(original)).steps == 1
     with pytest.raises(AssertionError, match="ship#1 was recorded as a run and is a time now"):

@@ -54,11 +54,11 @@ def trip(log: list[str], *, broken: str = "fly") -> list[Any]:
 
 async def test_a_failure_undoes_what_was_done_in_reverse(app: Any) -> None:
     log: list[str] = []
-    async with app(*trip(log)) as a, a.working():
-        run, status = await a.ends("trip")
+    async with app(*trip(log)) as a, a.workers.background():
+        run, status = await a.run_to_end("trip")
         assert status == "compensated"
         assert log == ["hotel", "car", "fly", "cancel_car", "cancel_hotel"]
-        view = await a.run(run)
+        view = await a.runs.get(run)
         assert (view.status, view.error) == ("compensated", "fly broke")
         assert view.steps["cancel_hotel"].result == {
             "step": "hotel",
@@ -68,22 +68,22 @@ async def test_a_failure_undoes_what_was_done_in_reverse(app: Any) -> None:
             "error": "fly broke",
         }
         assert await a.kinds(run, "flow.") == ["flow.started", "flow.compensating", "flow.compensated"]
-        assert (await a.said(run, "flow.compensating"))[0].data == {"steps": ["car", "hotel"]}
+        assert (await a.events_of(run, "flow.compensating"))[0].data == {"steps": ["car", "hotel"]}
         with pytest.raises(RunFailed, match="compensated in step 'fly': fly broke"):
             await a.result(run)
 
 
 async def test_only_what_was_done_is_undone(app: Any) -> None:
     log: list[str] = []
-    async with app(*trip(log, broken="car")) as a, a.working():
-        assert (await a.ends("trip"))[1] == "compensated"
+    async with app(*trip(log, broken="car")) as a, a.workers.background():
+        assert (await a.run_to_end("trip"))[1] == "compensated"
     assert log == ["hotel", "car", "cancel_hotel"]
 
 
 async def test_nothing_to_undo_is_a_plain_failure(app: Any) -> None:
     log: list[str] = []
-    async with app(*trip(log, broken="hotel")) as a, a.working():
-        run, status = await a.ends("trip")
+    async with app(*trip(log, broken="hotel")) as a, a.workers.background():
+        run, status = await a.run_to_end("trip")
         assert status == "failed"
         assert "flow.compensating" not in await a.kinds(run)
     assert log == ["hotel"]
@@ -91,8 +91,8 @@ async def test_nothing_to_undo_is_a_plain_failure(app: Any) -> None:
 
 async def test_nothing_is_undone_when_all_goes_well(app: Any) -> None:
     log: list[str] = []
-    async with app(*trip(log, broken="nothing")) as a, a.working():
-        assert await a.gives("trip") == "landed"
+    async with app(*trip(log, broken="nothing")) as a, a.workers.background():
+        assert await a.run_for_result("trip") == "landed"
     assert log == ["hotel", "car", "fly"]
 
 
@@ -105,23 +105,23 @@ async def test_a_compensation_that_fails_leaves_a_letter_and_the_others_run(app:
         log.append("cancel_car")
         raise Permanent("office closed")
 
-    async with app(*handlers[:-1], cannot) as a, a.working():
-        run, status = await a.ends("trip")
+    async with app(*handlers[:-1], cannot) as a, a.workers.background():
+        run, status = await a.run_to_end("trip")
         assert status == "failed"
         assert log == ["hotel", "car", "fly", "cancel_car", "cancel_hotel"]
-        assert sorted(letter.step for letter in await a.letters()) == ["cancel_car", "fly"]
+        assert sorted(letter.step for letter in await a.list_dead_letters()) == ["cancel_car", "fly"]
         end = (await a.stream(run))[-1]
         assert [f["step"] for f in end.data["failed"]] == ["fly", "cancel_car"]
 
 
 async def test_a_compensated_run_is_over(app: Any) -> None:
-    from penstock.core.ids import step_job
+    from penstock.core.ids import step_job_id
 
-    async with app(*trip([])) as a, a.working():
-        run, _ = await a.ends("trip")
-        done = await a.dead_letters.redrive(step_job(run, "fly", 1))
+    async with app(*trip([])) as a, a.workers.background():
+        run, _ = await a.run_to_end("trip")
+        done = await a.dead_letters.redrive(step_job_id(run, "fly", 1))
         assert "compensated" in next(iter(done.refused.values()))
-        assert not await a.cancel(run)
+        assert not await a.runs.cancel(run)
 
 
 async def test_compensate_on_an_event(app: Any) -> None:
@@ -138,7 +138,7 @@ async def test_compensate_on_an_event(app: Any) -> None:
     async def unbook(input: Any) -> Any:
         return input["result"]
 
-    async with app(book, think, unbook) as a, a.working():
-        run, status = await a.ends("book")
+    async with app(book, think, unbook) as a, a.workers.background():
+        run, status = await a.run_to_end("book")
         assert status == "completed"
-        assert (await a.run(run)).steps["unbook"].result == "seat 4"
+        assert (await a.runs.get(run)).steps["unbook"].result == "seat 4"

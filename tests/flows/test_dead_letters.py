@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
 
 from penstock import Permanent, flow, job, step
-from penstock.core.clock import iso
+from penstock.core.clock import to_iso
 from penstock.core.errors import PenstockError, UnknownJob
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
 
 QUICK = {"attempts": 3, "backoff": {"type": "fixed", "delayMs": 1, "jitter": False}}
@@ -39,38 +38,38 @@ def shop(broken: dict[str, bool], *, retry: Any = None) -> list[Any]:
 
 
 async def test_three_attempts_make_exactly_one_letter_with_the_whole_story(app: Any, clock: FakeClock) -> None:
-    async with app(*shop({"yes": True}, retry=QUICK), clock=clock) as a, a.working():
+    async with app(*shop({"yes": True}, retry=QUICK), clock=clock) as a, a.workers.background():
         run = await a.start("shop", {"order": 7}, correlation_id="basket-1")
         for attempt in (1, 2):
-            row = await a.step_in(run, "charge", "delayed")
+            row = await a.wait_for_step(run, "charge", "delayed")
             while row.attempt < attempt:
-                row = await a.step_in(run, "charge", "delayed")
-            assert await a.letters("pay") == [], "not before the last attempt"
-            a.tick("1ms")
-        assert await a.ended(run) == "failed"
-        (letter,) = await a.letters("pay")
-        assert letter.original_job_id == step_job(run, "charge", 1)
+                row = await a.wait_for_step(run, "charge", "delayed")
+            assert await a.list_dead_letters("pay") == [], "not before the last attempt"
+            a.advance_clock("1ms")
+        assert await a.wait_for_end(run) == "failed"
+        (letter,) = await a.list_dead_letters("pay")
+        assert letter.original_job_id == step_job_id(run, "charge", 1)
         assert letter.original_job_name == "charge"
         assert letter.original_data == {"order": 7}
         assert letter.error["message"] == "bank is closed"
         assert "in charge" in letter.error["stack"]
         assert letter.error["name"] == "ConnectionError"
-        assert letter.failed_at == iso(clock.now_ms())
+        assert letter.failed_at == to_iso(clock.now_ms())
         assert letter.attempts_made == 3
         assert (letter.run, letter.flow, letter.step, letter.queue) == (run, "shop", "charge", "pay")
         assert letter.correlation_id == "basket-1"
         assert await a.dead_letters.queues() == {"pay-dlq": 1}
-        assert await a.dead_letters.show(letter.original_job_id) == letter
-        failed = await a.said(run, "step.failed", "charge")
+        assert await a.dead_letters.get(letter.original_job_id) == letter
+        failed = await a.events_of(run, "step.failed", "charge")
         assert [e.data["willRetry"] for e in failed] == [True, True, False]
 
 
 async def test_the_letter_reads_in_json_as_the_spec_writes_it(app: Any) -> None:
-    async with app(*shop({"yes": True})) as a, a.working():
-        run, _ = await a.ends("shop", 1)
-        (row,) = await a.queues.jobs("pay-dlq")
-        assert row.id == f"{step_job(run, 'charge', 1)}.dlq"
-        body = json.loads(row.payload)
+    async with app(*shop({"yes": True})) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", 1)
+        (row,) = await a.jobs.list("pay-dlq")
+        assert row.id == f"{step_job_id(run, 'charge', 1)}.dlq"
+        body = row.input
         assert {"originalJobId", "originalJobName", "originalData", "error", "failedAt", "attemptsMade"} <= set(body)
         assert {"message", "stack"} <= set(body["error"])
 
@@ -80,9 +79,9 @@ async def test_a_permanent_failure_is_a_letter_at_once(app: Any) -> None:
     async def never() -> None:
         raise Permanent("bad address")
 
-    async with app(never) as a, a.working():
-        await a.ends("never")
-        (letter,) = await a.letters()
+    async with app(never) as a, a.workers.background():
+        await a.run_to_end("never")
+        (letter,) = await a.list_dead_letters()
         assert (letter.attempts_made, letter.error["code"]) == (1, "permanent")
 
 
@@ -99,15 +98,15 @@ async def test_dead_letters_can_be_switched_off_or_go_elsewhere(app: Any) -> Non
     async def loud(input: Any) -> None:
         raise ValueError("heard")
 
-    async with app(quiet, dropped, loud) as a, a.working():
+    async with app(quiet, dropped, loud) as a, a.workers.background():
         heard = await a.enqueue("loud", 1)
         for id in (await a.enqueue("quiet"), await a.enqueue("dropped"), heard):
-            await a.in_state(id, "failed")
+            await a.wait_for_state(id, "failed")
         assert await a.dead_letters.queues() == {"graveyard": 1}
-        assert await a.letters("quiet") == []
-        assert await a.letters("graveyard") == await a.letters("loud") != []
+        assert await a.list_dead_letters("quiet") == []
+        assert await a.list_dead_letters("graveyard") == await a.list_dead_letters("loud") != []
         done = await a.dead_letters.redrive(heard)
-        await a.in_state(done.sent[f"{heard}.dlq"], "failed")
+        await a.wait_for_state(done.sent[f"{heard}.dlq"], "failed")
         assert len((await a.dead_letters.redrive_all("graveyard")).sent) == 1
 
 
@@ -116,12 +115,12 @@ async def test_dead_letters_can_be_switched_off_or_go_elsewhere(app: Any) -> Non
 
 async def test_a_redriven_step_completes_its_run(app: Any) -> None:
     broken = {"yes": True}
-    async with app(*shop(broken)) as a, a.working():
-        run, status = await a.ends("shop", "x")
+    async with app(*shop(broken)) as a, a.workers.background():
+        run, status = await a.run_to_end("shop", "x")
         assert status == "failed"
         broken["yes"] = False
-        done = await a.dead_letters.redrive(step_job(run, "charge", 1))
-        assert list(done.sent.values()) == [f"{step_job(run, 'charge', 1)}.redrive-1"]
+        done = await a.dead_letters.redrive(step_job_id(run, "charge", 1))
+        assert list(done.sent.values()) == [f"{step_job_id(run, 'charge', 1)}.redrive-1"]
         assert await a.result(run, timeout=20) == {"shipped": "x"}
         assert await a.dead_letters.queues() == {}
         assert (await a.kinds(run, "step.", "flow."))[-8:] == [
@@ -134,31 +133,31 @@ async def test_a_redriven_step_completes_its_run(app: Any) -> None:
             "step.completed",
             "flow.completed",
         ]
-        view = await a.run(run)
+        view = await a.runs.get(run)
         assert (view.status, view.steps["charge"].status, view.error) == ("completed", "completed", None)
 
 
 async def test_a_letter_can_be_redriven_again_and_again(app: Any) -> None:
     broken = {"yes": True}
-    async with app(*shop(broken)) as a, a.working():
-        run, _ = await a.ends("shop", "x")
-        base = step_job(run, "charge", 1)
+    async with app(*shop(broken)) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", "x")
+        base = step_job_id(run, "charge", 1)
         job = base
         for turn in (1, 2, 3):
             (sent,) = (await a.dead_letters.redrive(job)).sent.values()
             assert sent == f"{base}.redrive-{turn}"
             job = sent
-            await a.in_state(job, "failed")
-            assert len(await a.letters("pay")) == 1
+            await a.wait_for_state(job, "failed")
+            assert len(await a.list_dead_letters("pay")) == 1
         broken["yes"] = False
         await a.dead_letters.redrive(job)
-        assert await a.ended(run) == "completed"
+        assert await a.wait_for_end(run) == "completed"
 
 
 async def test_a_letter_can_be_sent_with_another_payload(app: Any) -> None:
-    async with app(*shop({"yes": True})) as a, a.working():
-        run, _ = await a.ends("shop", "bad")
-        await a.dead_letters.redrive(step_job(run, "charge", 1), payload="good")
+    async with app(*shop({"yes": True})) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", "bad")
+        await a.dead_letters.redrive(step_job_id(run, "charge", 1), input="good")
         assert await a.result(run, timeout=20) == {"shipped": "good"}
 
 
@@ -171,21 +170,21 @@ async def test_many_letters_by_filter_and_with_edited_payloads(app: Any) -> None
             raise ValueError(f"no server for {input['to']}")
         return input
 
-    async with app(mail, concurrency=50) as a, a.working():
-        ids = await a.enqueue_many("mail", [{"to": "left" if i % 2 else "right", "i": i} for i in range(40)])
+    async with app(mail, concurrency=50) as a, a.workers.background():
+        ids = await a.jobs.enqueue_many("mail", [{"to": "left" if i % 2 else "right", "i": i} for i in range(40)])
         for id in ids:
-            await a.in_state(id, "failed")
+            await a.wait_for_state(id, "failed")
         limited = await a.dead_letters.redrive_all("mail", limit=3)
         assert len(limited.sent) == 3
         for id in limited.sent.values():
-            await a.in_state(id, "failed")
+            await a.wait_for_state(id, "failed")
         left = await a.dead_letters.redrive_all("mail", where=lambda letter: letter.original_data["to"] == "left")
         assert len(left.sent) == 20
         for id in left.sent.values():
-            await a.in_state(id, "failed")
+            await a.wait_for_state(id, "failed")
         done = await a.dead_letters.redrive_all("mail-dlq", change=lambda data: {**data, "fixed": True})
         assert (len(done.sent), done.refused) == (40, {})
-        results = [await a.job_result(id, timeout=20) for id in done.sent.values()]
+        results = [await a.jobs.result(id, timeout=20) for id in done.sent.values()]
         assert sorted(r["i"] for r in results) == list(range(40))
         assert await a.dead_letters.queues() == {}
 
@@ -200,34 +199,34 @@ async def test_racing_redrives_send_each_letter_once(app: Any) -> None:
             raise ValueError("no")
         ran.append(input)
 
-    async with app(mail, concurrency=50) as a, a.working():
-        for id in await a.enqueue_many("mail", range(30)):
-            await a.in_state(id, "failed")
+    async with app(mail, concurrency=50) as a, a.workers.background():
+        for id in await a.jobs.enqueue_many("mail", range(30)):
+            await a.wait_for_state(id, "failed")
         broken["yes"] = False
         results = await asyncio.gather(*(a.dead_letters.redrive_all("mail") for _ in range(4)))
         sent = [id for done in results for id in done.sent]
         assert sorted(sent) == sorted(set(sent))
         assert len(sent) == 30
-        assert {why for done in results for why in done.refused.values()} <= {"someone else took it first"}
+        assert {why for done in results for why in done.refused.values()} <= {"another call took it first"}
         for done in results:
             for id in done.sent.values():
-                await a.in_state(id, "completed")
+                await a.wait_for_state(id, "completed")
     assert sorted(ran) == list(range(30))
 
 
 async def test_racing_redrives_of_a_step_over_two_apps(shared: Any) -> None:
     broken = {"yes": True}
     async with shared(*shop(broken)) as a, shared(*shop(broken)) as b:
-        async with a.working():
-            runs = [(await a.ends("shop", i))[0] for i in range(5)]
+        async with a.workers.background():
+            runs = [(await a.run_to_end("shop", i))[0] for i in range(5)]
         broken["yes"] = False
         results = await asyncio.gather(*(x.dead_letters.redrive_all("pay") for x in (a, b, a, b)))
         assert sum(len(done.sent) for done in results) == 5
-        async with a.working(), b.working():
+        async with a.workers.background(), b.workers.background():
             for run in runs:
-                assert await a.ended(run) == "completed"
-                assert len(await a.said(run, "step.redriven")) == 1
-                assert len(await a.said(run, "step.completed", "charge")) == 1
+                assert await a.wait_for_end(run) == "completed"
+                assert len(await a.events_of(run, "step.redriven")) == 1
+                assert len(await a.events_of(run, "step.completed", "charge")) == 1
 
 
 async def test_a_letter_of_a_cancelled_run_stays_and_says_why(app: Any) -> None:
@@ -245,16 +244,16 @@ async def test_a_letter_of_a_cancelled_run_stays_and_says_why(app: Any) -> None:
     async def slow() -> None:
         await gate.wait()
 
-    async with app(begin, breaks, slow) as a, a.working():
+    async with app(begin, breaks, slow) as a, a.workers.background():
         run = await a.start("two")
-        await a.step_in(run, "breaks", "failed")
-        assert await a.cancel(run)
-        done = await a.dead_letters.redrive(step_job(run, "breaks", 1))
+        await a.wait_for_step(run, "breaks", "failed")
+        assert await a.runs.cancel(run)
+        done = await a.dead_letters.redrive(step_job_id(run, "breaks", 1))
         assert done.sent == {}
         ((letter, why),) = done.refused.items()
         assert "cancelled" in why
         assert "start a new run" in why
-        assert await a.dead_letters.show(letter), "nothing is lost"
+        assert await a.dead_letters.get(letter), "nothing is lost"
         assert (await a.kinds(run))[-1] == "flow.cancelled"
 
 
@@ -274,16 +273,16 @@ async def test_a_run_completes_once_its_last_failure_is_redriven(app: Any) -> No
 
         return work
 
-    async with app(begin, side("left"), side("right")) as a, a.working():
-        run, status = await a.ends("two")
+    async with app(begin, side("left"), side("right")) as a, a.workers.background():
+        run, status = await a.run_to_end("two")
         assert status == "failed"
         broken["left"] = False
-        await a.dead_letters.redrive(step_job(run, "left", 1))
-        await a.in_state(f"{step_job(run, 'left', 1)}.redrive-1", "completed")
-        assert await a.ended(run) == "failed"
+        await a.dead_letters.redrive(step_job_id(run, "left", 1))
+        await a.wait_for_state(f"{step_job_id(run, 'left', 1)}.redrive-1", "completed")
+        assert await a.wait_for_end(run) == "failed"
         assert "right" in ((await a.stream(run))[-1].data)["error"]
         broken["right"] = False
-        await a.dead_letters.redrive(step_job(run, "right", 1))
+        await a.dead_letters.redrive(step_job_id(run, "right", 1))
         assert await a.result(run, timeout=20) == {"left": "left", "right": "right"}
 
 
@@ -297,22 +296,22 @@ async def test_a_redriven_step_remembers_its_patches(app: Any) -> None:
             raise ValueError("after counting")
         return total
 
-    async with app(count) as a, a.working():
-        run, _ = await a.ends("counted")
+    async with app(count) as a, a.workers.background():
+        run, _ = await a.run_to_end("counted")
         broken["yes"] = False
-        await a.dead_letters.redrive(step_job(run, "count", 1))
+        await a.dead_letters.redrive(step_job_id(run, "count", 1))
         assert await a.result(run, timeout=20) == 1
 
 
 async def test_discarding_and_asking_for_what_is_not_there(app: Any) -> None:
-    async with app(*shop({"yes": True})) as a, a.working():
-        run, _ = await a.ends("shop", 1)
-        letter = f"{step_job(run, 'charge', 1)}.dlq"
+    async with app(*shop({"yes": True})) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", 1)
+        letter = f"{step_job_id(run, 'charge', 1)}.dlq"
         assert await a.dead_letters.discard(letter)
         with pytest.raises(UnknownJob, match="dead letter"):
-            await a.dead_letters.show(letter)
+            await a.dead_letters.get(letter)
         with pytest.raises(UnknownJob):
             await a.dead_letters.redrive("nothing")
-        impostor = await a.enqueue("pay", {"not": "a letter"}, id="impostor.dlq", delay="1h")
+        impostor = await a.enqueue("pay", {"not": "a letter"}, key="impostor.dlq", delay="1h")
         with pytest.raises(PenstockError, match="not a dead letter"):
-            await a.dead_letters.show(impostor)
+            await a.dead_letters.get(impostor)

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.clock import iso
-from penstock.core.events import Body
-from penstock.core.payload import MAX_BYTES
+from penstock.core.clock import to_iso
+from penstock.core.events import EventBody
+from penstock.core.payload import MAX_PAYLOAD_BYTES
 from penstock.flows.decide import Decider, Decision, Emission, Ended, Start
-from penstock.flows.record import MAX_FAILURES, RunRecord, decode, encode
-from penstock.flows.table import TableStep, TriggerTable
+from penstock.flows.run_record import MAX_FAILURES, RunRecord, decode, encode
+from penstock.handlers.trigger_table import TableStep, TriggerTable
 
 NOW = 1_700_000_000_000
 
@@ -62,7 +62,7 @@ class Run:
         self.max_steps = max_steps
         self.now = NOW
         self.queued: list[Start] = []
-        self.events: list[Body] = []
+        self.events: list[EventBody] = []
 
     def decide(self, fact: Callable[[Decider], Decision]) -> Decision:
         decider = Decider("r1", self.record, self.table, self.routing, self.now, self.max_steps)
@@ -416,11 +416,11 @@ def test_retrying_says_failed_and_then_retry_and_changes_nothing_else() -> None:
         "error": "slow",
         "name": "Timeout",
         "willRetry": True,
-        "nextRetryAt": iso(due),
+        "nextRetryAt": to_iso(due),
     }
     assert failed.meta == {"attempt": 2, "duration": 5, "maxAttempts": 3}
     assert data(decision, "step.retry") == {"reason": "slow", "delayMs": 5000}
-    assert retry.meta == {"attempt": 3, "scheduledAt": iso(due)}
+    assert retry.meta == {"attempt": 3, "scheduledAt": to_iso(due)}
     assert (decision.starts, run.record) == ([], before)
 
 
@@ -501,7 +501,7 @@ def test_results_too_large_together_are_left_out() -> None:
     run = Run(b=on("x", mode="each"))
     run.begin()
     run.completes("a", "x", "x", "x")
-    half = "h" * (MAX_BYTES // 2)
+    half = "h" * (MAX_PAYLOAD_BYTES // 2)
     run.completes("b", n=1, result=half)
     run.completes("b", n=2, result=half)
     assert len(encode(run.record)) < 1000, "the record does not grow with results that will not be given"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import Subscription, flow, step
-from penstock.cli.picture import plain
-from penstock.core.ids import step_job
+from penstock.cli.run_view import render_text
+from penstock.core.ids import step_job_id
 
 
 def gapless(events: list[Any]) -> bool:
@@ -31,7 +31,7 @@ async def test_a_flow_of_three_steps(app: Any) -> None:
     async def ship(input: Any) -> Any:
         return {"shipped": input}
 
-    async with app(order, charge, ship) as a, a.working():
+    async with app(order, charge, ship) as a, a.workers.background():
         run = await a.start("shop", {"id": 7})
         assert await a.result(run, timeout=20) == {"shipped": {"id": 7, "sum": 30, "paid": True}}
         events = await a.stream(run)
@@ -52,14 +52,14 @@ async def test_a_flow_of_three_steps(app: Any) -> None:
             (e.id for e in events), key=lambda i: (i.split("-")[0], int(i.split("-")[1]))
         )
         assert {e.subject for e in events} == {run} == {e.flow for e in events}
-        view = await a.run(run)
+        view = await a.runs.get(run)
         assert (view.status, view.name, view.input) == ("completed", "shop", {"id": 7})
         assert {name: s.status for name, s in view.steps.items()} == dict.fromkeys(
             ("order", "charge", "ship"), "completed"
         )
-        row = (await a.runs(flow="shop"))[0]
+        row = (await a.runs.list(flow="shop"))[0]
         assert (row.id, row.status, row.closed) == (run, "completed", True)
-        assert await a.store.loose_runs() == []
+        assert await a.store.stuck_runs() == []
 
 
 async def test_a_flow_can_be_started_by_its_function(app: Any) -> None:
@@ -67,8 +67,8 @@ async def test_a_flow_can_be_started_by_its_function(app: Any) -> None:
     async def only(input: Any) -> Any:
         return input + 1
 
-    async with app(only) as a, a.working():
-        assert await a.gives(only, 41) == 42
+    async with app(only) as a, a.workers.background():
+        assert await a.run_for_result(only, 41) == 42
 
 
 async def test_handlers_take_what_their_signature_asks_for(memory: Any) -> None:
@@ -95,8 +95,8 @@ async def test_handlers_take_what_their_signature_asks_for(memory: Any) -> None:
     async def more(input: Any, ctx: Any, extra: int = 5) -> None:
         seen["more"] = extra
 
-    async with memory(both, nothing, data, context, more) as a, a.working():
-        await a.gives("shapes", 1)
+    async with memory(both, nothing, data, context, more) as a, a.workers.background():
+        await a.run_for_result("shapes", 1)
     assert seen == {"both": (1, "both"), "nothing": (), "data": "data", "context": "context", "more": 5}
 
 
@@ -124,7 +124,7 @@ def producers(n: int) -> list[Any]:
 
 @pytest.mark.parametrize("n", [3, 50, 200])
 async def test_a_join_starts_exactly_once(app: Any, n: int) -> None:
-    async with app(*producers(n), concurrency=50) as a, a.working():
+    async with app(*producers(n), concurrency=50) as a, a.workers.background():
         run = await a.start("join")
         assert await a.result(run, timeout=30) == sum(range(n))
         events = await a.stream(run)
@@ -132,7 +132,7 @@ async def test_a_join_starts_exactly_once(app: Any, n: int) -> None:
         started = [e.step for e in events if e.kind == "step.started"]
         assert len(started) == len(set(started)) == n + 2
         assert [e.kind for e in events].count("flow.completed") == 1
-        assert len(await a.said(run, "step.completed", "last")) == 1
+        assert len(await a.events_of(run, "step.completed", "last")) == 1
 
 
 async def test_a_fan_out_of_500_completes_500_times(app: Any) -> None:
@@ -145,14 +145,14 @@ async def test_a_fan_out_of_500_completes_500_times(app: Any) -> None:
     async def work(input: int, ctx: Any) -> list[int]:
         return [input, ctx.n]
 
-    async with app(begin, work, concurrency=50) as a, a.working():
+    async with app(begin, work, concurrency=50) as a, a.workers.background():
         run = await a.start("fan", 500)
         assert await a.result(run, timeout=30) == [[i, i + 1] for i in range(500)]
         events = await a.stream(run)
         assert gapless(events)
         completed = [(e.meta or {}).get("n", 1) for e in events if e.kind == "step.completed" and e.step == "work"]
         assert sorted(completed) == list(range(1, 501))
-        view = await a.run(run)
+        view = await a.runs.get(run)
         assert len(view.steps) == 501
         assert {s.status for s in view.steps.values()} == {"completed"}
 
@@ -176,10 +176,10 @@ async def test_a_diamond_joins_both_sides(app: Any) -> None:
     async def bottom(input: Any) -> Any:
         return input
 
-    async with app(top, left, right, bottom) as a, a.working():
+    async with app(top, left, right, bottom) as a, a.workers.background():
         run = await a.start("diamond")
         assert await a.result(run, timeout=20) == {"left.done": 2, "right.done": 3}
-        started = await a.said(run, "step.started", "bottom")
+        started = await a.events_of(run, "step.started", "bottom")
         assert len(started) == 1
         assert started[0].data == {"input": {"left.done": 2, "right.done": 3}}, "an input of no event is shown"
 
@@ -193,13 +193,13 @@ async def test_a_join_nobody_can_meet_any_more_is_told_of(memory: Any) -> None:
     @step(on=["a", "b"], mode="all")
     async def both() -> None: ...
 
-    async with memory(begin, both) as a, a.working():
-        run, status = await a.ends("unmet")
+    async with memory(begin, both) as a, a.workers.background():
+        run, status = await a.run_to_end("unmet")
         assert status == "completed"
-        assert (await a.said(run, "flow.completed"))[0].data["unmet"] == {"both": ["b"]}
-        view = await a.run(run)
+        assert (await a.events_of(run, "flow.completed"))[0].data["unmet"] == {"both": ["b"]}
+        view = await a.runs.get(run)
         assert view.unmet == {"both": ["b"]}
-        assert "unmet both never started: b did not come" in plain(view, 0)
+        assert "unmet both never started: b did not arrive" in render_text(view, 0)
 
 
 async def test_when_as_a_function_as_a_mapping_and_with_the_run(app: Any) -> None:
@@ -226,10 +226,10 @@ async def test_when_as_a_function_as_a_mapping_and_with_the_run(app: Any) -> Non
     async def never() -> None:
         seen.append(("never", None))
 
-    async with app(begin, wrap, german, both, never) as a, a.working():
-        run, status = await a.ends("choice", correlation_id="c-1")
+    async with app(begin, wrap, german, both, never) as a, a.workers.background():
+        run, status = await a.run_to_end("choice", correlation_id="c-1")
         assert status == "completed"
-        assert "never" not in (await a.run(run)).steps
+        assert "never" not in (await a.runs.get(run)).steps
     assert sorted(seen) == [("both", "gift"), ("both", "own"), ("german", "own"), ("wrap", "gift")]
 
 
@@ -246,10 +246,10 @@ async def test_map_makes_the_input(app: Any) -> None:
     async def two(input: Any) -> Any:
         return input
 
-    async with app(begin, one, two) as a, a.working():
+    async with app(begin, one, two) as a, a.workers.background():
         run = await a.start("mapped")
         assert await a.result(run, timeout=20) == {"one": {"cents": 500, "kind": "order"}, "two": [run, run]}
-        assert (await a.said(run, "step.started", "one"))[0].data == {"input": {"cents": 500, "kind": "order"}}
+        assert (await a.events_of(run, "step.started", "one"))[0].data == {"input": {"cents": 500, "kind": "order"}}
 
 
 async def test_a_broken_when_fails_its_step_and_not_the_worker(memory: Any) -> None:
@@ -264,13 +264,13 @@ async def test_a_broken_when_fails_its_step_and_not_the_worker(memory: Any) -> N
     async def other() -> str:
         return "other"
 
-    async with memory(begin, conditional, other) as a, a.working():
-        run, status = await a.ends("broken")
+    async with memory(begin, conditional, other) as a, a.workers.background():
+        run, status = await a.run_to_end("broken")
         assert status == "failed"
-        view = await a.run(run)
+        view = await a.runs.get(run)
         assert view.steps["conditional"].code == "subscription_failed"
         assert view.steps["other"].status == "completed"
-        assert (await a.ends("broken"))[1] == "failed", "the worker goes on"
+        assert (await a.run_to_end("broken"))[1] == "failed", "the worker goes on"
 
 
 async def test_correlation_and_causation(app: Any) -> None:
@@ -286,18 +286,18 @@ async def test_correlation_and_causation(app: Any) -> None:
     def follow(ctx: Any) -> None:
         ids["follow"] = ctx.correlation_id()  # as the first spec calls it
 
-    async with app(begin, follow) as a, a.working():
-        run, _ = await a.ends("traced", correlation_id="basket-1")
+    async with app(begin, follow) as a, a.workers.background():
+        run, _ = await a.run_to_end("traced", correlation_id="basket-1")
         assert ids == {"begin": "basket-1", "follow": "basket-1"}
         events = await a.stream(run)
         assert {e.correlation_id for e in events if e.kind != "aside"} == {"basket-1"}
         assert next(e.correlation_id for e in events if e.kind == "aside") == "another"
-        first, second = step_job(run, "begin", 1), step_job(run, "follow", 1)
+        first, second = step_job_id(run, "begin", 1), step_job_id(run, "follow", 1)
         causes = {e.step: e.meta["causationId"] for e in events if e.kind == "step.started"}
         assert causes == {"begin": "start", "follow": first}
         assert next(e.meta["causationId"] for e in events if e.kind == "go") == first
         assert next(e.meta["jobId"] for e in events if e.kind == "step.started" and e.step == "follow") == second
-        alone, _ = await a.ends("traced")
+        alone, _ = await a.run_to_end("traced")
         assert {e.correlation_id for e in await a.stream(alone)} == {alone, "another"}
 
 
@@ -318,9 +318,9 @@ async def test_a_step_that_names_no_flow_joins_every_flow_that_emits_what_it_hea
     async def copy(input: str) -> str:
         return f"copied {input}"
 
-    async with memory(first, second, send, copy) as a, a.working():
-        assert await a.gives("a") == "sent a"
-        assert await a.gives("b") == {"send": "sent b", "copy": "copied b"}
+    async with memory(first, second, send, copy) as a, a.workers.background():
+        assert await a.run_for_result("a") == "sent a"
+        assert await a.run_for_result("b") == {"send": "sent b", "copy": "copied b"}
 
 
 async def test_an_event_from_outside_starts_what_listens(app: Any) -> None:
@@ -334,14 +334,14 @@ async def test_an_event_from_outside_starts_what_listens(app: Any) -> None:
     async def hear(input: str) -> str:
         return input
 
-    async with app(ask, hear) as a, a.working():
+    async with app(ask, hear) as a, a.workers.background():
         run, other = await a.start("asked"), await a.start("asked")
         for _ in range(3):
             await a.emit("answer", "yes", run=run, key="answer-1")
         await a.emit("answer", "no", run=other, key="answer-1")
         asked.set()
         assert await a.result(run, timeout=20) == "yes"
-        assert len(await a.said(run, "answer")) == 1, "the same key is taken once"
+        assert len(await a.events_of(run, "answer")) == 1, "the same key is taken once"
         assert await a.result(other, timeout=20) == "no", "a key is the run's own"
 
 
@@ -352,8 +352,8 @@ async def test_an_ended_run_takes_no_events(memory: Any) -> None:
     @flow("short")
     async def only() -> None: ...
 
-    async with memory(only) as a, a.working():
-        run, _ = await a.ends("short")
+    async with memory(only) as a, a.workers.background():
+        run, _ = await a.run_to_end("short")
         with pytest.raises(RunClosed, match="completed"):
             await a.emit("late", run=run)
         with pytest.raises(UnknownRun):
@@ -372,19 +372,19 @@ async def test_the_state_of_a_run_at_an_event(memory: Any) -> None:
     @step(on="go")
     async def end() -> None: ...
 
-    async with memory(begin, end) as a, a.working():
-        run, _ = await a.ends("timed")
+    async with memory(begin, end) as a, a.workers.background():
+        run, _ = await a.run_to_end("timed")
         events = await a.stream(run)
-        then = await a.run_at(run, events[2].id)
+        then = await a.runs.at(run, events[2].id)
         assert (then.status, then.steps["begin"].status, "end" in then.steps) == ("running", "running", False)
-        assert (await a.run_at(run, events[-1].id)).status == "completed"
+        assert (await a.runs.at(run, events[-1].id)).status == "completed"
         with pytest.raises(BadId):
-            await a.run_at(run, "yesterday")
+            await a.runs.at(run, "yesterday")
         for stranger in ("0-0", f"0-{len(events) + 1}", "0-999"):
             with pytest.raises(BadId, match=f"'{stranger}' is not an event of run '{run}', which has {len(events)}"):
-                await a.run_at(run, stranger)
+                await a.runs.at(run, stranger)
         with pytest.raises(UnknownRun):
-            await a.run_at("nobody", events[0].id)
+            await a.runs.at("nobody", events[0].id)
 
 
 async def test_following_a_run_sees_every_event_once(app: Any) -> None:
@@ -398,8 +398,8 @@ async def test_following_a_run_sees_every_event_once(app: Any) -> None:
     async with app(begin, end) as a:
         run = await a.start("seen")
         seen = []
-        async with a.working():
-            async for event in a.follow(run):
+        async with a.workers.background():
+            async for event in a.runs.follow(run):
                 seen.append(event)
                 if event.kind == "flow.completed":
                     break

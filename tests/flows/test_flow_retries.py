@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import Backoff, Permanent, Retry, RetryPolicy, flow, step
-from penstock.core.clock import iso
+from penstock.core.clock import to_iso
 from penstock.testing.clock import FakeClock
 
 STEADY = {"type": "exponential", "delayMs": 1000, "jitter": False}
@@ -42,19 +42,19 @@ def failing(error: Any, *, retry: Any = 3, times: int = 99) -> Any:
 
 async def test_a_step_is_tried_again_and_says_so_as_the_spec_wants(app: Any, clock: FakeClock) -> None:
     policy = {"attempts": 3, "backoff": STEADY}
-    async with app(failing(NetworkError("no line"), retry=policy, times=2), clock=clock) as a, a.working():
+    async with app(failing(NetworkError("no line"), retry=policy, times=2), clock=clock) as a, a.workers.background():
         run = await a.start("retried")
         start = clock.now_ms()
-        await a.step_in(run, "work", "delayed")
-        a.tick("999ms")
-        assert (await a.step_in(run, "work", "delayed")).due == start + 1000
-        a.tick("1ms")
-        await a.step_in(run, "work", "delayed")
-        row = await a.step_in(run, "work", "delayed")
+        await a.wait_for_step(run, "work", "delayed")
+        a.advance_clock("999ms")
+        assert (await a.wait_for_step(run, "work", "delayed")).due == start + 1000
+        a.advance_clock("1ms")
+        await a.wait_for_step(run, "work", "delayed")
+        row = await a.wait_for_step(run, "work", "delayed")
         while row.attempt < 2:
-            row = await a.step_in(run, "work", "delayed")
+            row = await a.wait_for_step(run, "work", "delayed")
         assert row.due == start + 1000 + 2000, "the second wait is twice the first"
-        a.tick("2s")
+        a.advance_clock("2s")
         assert await a.result(run, timeout=20) == 3
         told = [(e.kind, e.meta.get("attempt")) for e in await a.stream(run) if e.kind.startswith("step.")]
         assert told == [
@@ -67,23 +67,23 @@ async def test_a_step_is_tried_again_and_says_so_as_the_spec_wants(app: Any, clo
             ("step.started", 3),
             ("step.completed", 3),
         ]
-        failed = (await a.said(run, "step.failed"))[0]
+        failed = (await a.events_of(run, "step.failed"))[0]
         assert {k: failed.data[k] for k in ("error", "name", "willRetry", "nextRetryAt")} == {
             "error": "no line",
             "name": "NetworkError",
             "willRetry": True,
-            "nextRetryAt": iso(start + 1000),
+            "nextRetryAt": to_iso(start + 1000),
         }
         assert failed.meta["maxAttempts"] == 3
-        retry = (await a.said(run, "step.retry"))[1]
+        retry = (await a.events_of(run, "step.retry"))[1]
         assert retry.data == {"reason": "no line", "delayMs": 2000}
-        assert retry.meta["scheduledAt"] == iso(start + 3000)
-        assert await a.letters() == []
+        assert retry.meta["scheduledAt"] == to_iso(start + 3000)
+        assert await a.list_dead_letters() == []
 
 
 async def retried_in(a: Any, run: str) -> int | None:
     """How many milliseconds after its failure a step is tried again; None if that was the end."""
-    row = await a.step_in(run, "work", "delayed", "failed")
+    row = await a.wait_for_step(run, "work", "delayed", "failed")
     return None if row.state.value == "failed" else row.due - a.clock.now_ms()
 
 
@@ -142,16 +142,16 @@ async def retried_in(a: Any, run: str) -> int | None:
 async def test_whether_and_when_an_error_is_tried_again(
     memory: Any, clock: FakeClock, error: Any, policy: Any, wait: int | None
 ) -> None:
-    async with memory(failing(error, retry=policy), clock=clock) as a, a.working():
+    async with memory(failing(error, retry=policy), clock=clock) as a, a.workers.background():
         run = await a.start("retried")
         assert await retried_in(a, run) == wait
         if wait is None:
-            assert await a.ended(run) == "failed"
+            assert await a.wait_for_end(run) == "failed"
 
 
 async def test_jitter_keeps_half_of_the_wait(memory: Any, clock: FakeClock) -> None:
     work = failing(ValueError("x"), retry={"attempts": 2, "backoff": {"type": "fixed", "delayMs": 10_000}})
-    async with memory(work, clock=clock) as a, a.working():
+    async with memory(work, clock=clock) as a, a.workers.background():
         runs = [await a.start("retried") for _ in range(20)]
         waits = [await retried_in(a, run) for run in runs]
         assert all(wait is not None and 5000 <= wait <= 10_000 for wait in waits)
@@ -160,15 +160,15 @@ async def test_jitter_keeps_half_of_the_wait(memory: Any, clock: FakeClock) -> N
 
 async def test_a_backoff_has_a_cap(memory: Any, clock: FakeClock) -> None:
     policy = {"attempts": 9, "backoff": {**STEADY, "maxDelayMs": 3000}}
-    async with memory(failing(ValueError("x"), retry=policy), clock=clock) as a, a.working():
+    async with memory(failing(ValueError("x"), retry=policy), clock=clock) as a, a.workers.background():
         run = await a.start("retried")
         waits = []
         for attempt in range(1, 6):
-            row = await a.step_in(run, "work", "delayed")
+            row = await a.wait_for_step(run, "work", "delayed")
             while row.attempt < attempt:
-                row = await a.step_in(run, "work", "delayed")
+                row = await a.wait_for_step(run, "work", "delayed")
             waits.append(row.due - clock.now_ms())
-            a.tick(waits[-1] / 1000)
+            a.advance_clock(waits[-1] / 1000)
         assert waits == [1000, 2000, 3000, 3000, 3000]
 
 
@@ -183,11 +183,11 @@ async def test_what_a_failed_attempt_emitted_never_happened(app: Any) -> None:
     async def hear(input: int) -> int:
         return input
 
-    async with app(begin, hear) as a, a.working():
+    async with app(begin, hear) as a, a.workers.background():
         run = await a.start("clean")
-        await a.ended(run)
-        assert [e.data for e in await a.said(run, "said")] == [2]
-        assert [e.data["result"] for e in await a.said(run, "step.completed", "hear")] == [2]
+        await a.wait_for_end(run)
+        assert [e.data for e in await a.events_of(run, "said")] == [2]
+        assert [e.data["result"] for e in await a.events_of(run, "step.completed", "hear")] == [2]
 
 
 async def awaits_a_cancelled_task() -> None:
@@ -254,14 +254,14 @@ async def test_whatever_a_handler_raises_is_its_failure_and_nobody_elses(memory:
     async def fine() -> str:
         return "fine"
 
-    async with memory(work, fine) as a, a.working():
-        run, status = await a.ends("odd")
+    async with memory(work, fine) as a, a.workers.background():
+        run, status = await a.run_to_end("odd")
         assert status == "failed"
-        failed = (await a.said(run, "step.failed"))[0]
+        failed = (await a.events_of(run, "step.failed"))[0]
         assert failed.data["name"] == name
         assert failed.data["error"]
-        assert len(await a.letters()) == 1
-        assert await a.gives("fine") == "fine", "the worker goes on"
+        assert len(await a.list_dead_letters()) == 1
+        assert await a.run_for_result("fine") == "fine", "the worker goes on"
     del work.__penstock__
 
 
@@ -273,9 +273,9 @@ async def test_an_error_carries_the_callers_stack_only(memory: Any) -> None:
     async def work() -> None:
         deep()
 
-    async with memory(work) as a, a.working():
-        run, _ = await a.ends("stack")
-        stack = (await a.said(run, "step.failed"))[0].data["stack"]
+    async with memory(work) as a, a.workers.background():
+        run, _ = await a.run_to_end("stack")
+        stack = (await a.events_of(run, "step.failed"))[0].data["stack"]
         assert "in deep" in stack
         assert "in work" in stack
         assert "ValueError: here" in stack
@@ -295,9 +295,9 @@ async def test_a_stack_is_kept_wherever_the_caller_keeps_their_code(memory: Any,
     async def work() -> None:
         scope["breaks"]()
 
-    async with memory(work) as a, a.working():
-        run, _ = await a.ends("placed")
-        assert "in breaks" in (await a.said(run, "step.failed"))[0].data["stack"]
+    async with memory(work) as a, a.workers.background():
+        run, _ = await a.run_to_end("placed")
+        assert "in breaks" in (await a.events_of(run, "step.failed"))[0].data["stack"]
 
 
 async def test_a_long_error_is_cut(memory: Any) -> None:
@@ -305,10 +305,10 @@ async def test_a_long_error_is_cut(memory: Any) -> None:
     async def work() -> None:
         raise ValueError("x" * 1_000_000)
 
-    async with memory(work) as a, a.working():
-        run, status = await a.ends("long")
+    async with memory(work) as a, a.workers.background():
+        run, status = await a.run_to_end("long")
         assert status == "failed"
-        assert len((await a.said(run, "step.failed"))[0].data["error"]) == 2000
+        assert len((await a.events_of(run, "step.failed"))[0].data["error"]) == 2000
 
 
 @pytest.mark.parametrize(
@@ -319,9 +319,9 @@ async def test_a_long_error_is_cut(memory: Any) -> None:
     ],
 )
 async def test_a_retry_that_is_asked_for_in_vain_says_why(attempts: int, says: str, app: Any, clock: FakeClock) -> None:
-    async with app(failing(Retry("later", after="0s"), retry=attempts), clock=clock) as a, a.working():
+    async with app(failing(Retry("later", after="0s"), retry=attempts), clock=clock) as a, a.workers.background():
         run = await a.start("retried")
-        await a.wait(run, timeout=20)
+        await a.runs.wait(run, timeout=20)
         told = [
             event.data["error"] for event in await a.events.read_all(f"nq:flow:{run}") if event.kind == "step.failed"
         ]

@@ -35,48 +35,48 @@ async def two(input: Any) -> Any:
 
 
 async def test_one_key_starts_one_run_however_many_ask_at_once(app: Any) -> None:
-    async with app(one) as a, a.working():
-        ids = await asyncio.gather(*(a.start("one", i, idempotency_key="order-7") for i in range(50)))
+    async with app(one) as a, a.workers.background():
+        ids = await asyncio.gather(*(a.start("one", i, key="order-7") for i in range(50)))
         assert set(ids) == {"order-7"}
-        await a.ended("order-7")
-        assert [row.id for row in await a.runs()] == ["order-7"]
+        await a.wait_for_end("order-7")
+        assert [row.id for row in await a.runs.list()] == ["order-7"]
         assert (await a.kinds("order-7")).count("flow.started") == 1
-        await a.start("one", "later", idempotency_key="order-7")
+        await a.start("one", "later", key="order-7")
         assert (await a.kinds("order-7")).count("flow.started") == 1
 
 
 async def test_one_key_over_two_apps(shared: Any) -> None:
     async with shared(one) as a, shared(one) as b:
-        await asyncio.gather(*(x.start("one", i, idempotency_key="k") for i in range(25) for x in (a, b)))
-        assert len(await a.runs()) == 1
-        assert len(await a.queues.jobs("default")) == 1
+        await asyncio.gather(*(x.start("one", i, key="k") for i in range(25) for x in (a, b)))
+        assert len(await a.runs.list()) == 1
+        assert len(await a.jobs.list("default")) == 1
 
 
 async def test_a_key_taken_by_another_flow_is_refused(app: Any) -> None:
     async with app(one, two) as a:
-        await a.start("one", idempotency_key="k")
+        await a.start("one", key="k")
         with pytest.raises(RunError, match=r"of flow 'one', not 'two'"):
-            await a.start("two", idempotency_key="k")
+            await a.start("two", key="k")
 
 
 async def test_a_key_is_free_again_once_its_run_is_swept_away(app: Any) -> None:
-    async with app(one) as a, a.working():
-        assert await a.gives("one", 1, idempotency_key="k") == 1
+    async with app(one) as a, a.workers.background():
+        assert await a.run_for_result("one", 1, key="k") == 1
         assert (await a.store.sweep(Retention(keep_runs=0)))["runs"] == 1
-        assert await a.gives("one", 2, idempotency_key="k") == 2
+        assert await a.run_for_result("one", 2, key="k") == 2
 
 
 async def test_auto_keys_are_of_the_input_and_the_flow(memory: Any) -> None:
-    @flow("left", idempotency_key="auto")
+    @flow("left", key="auto")
     async def begin() -> None: ...
 
     def other() -> Any:
-        @flow("right", idempotency_key="auto")
+        @flow("right", key="auto")
         async def begin() -> None: ...
 
         return begin
 
-    @flow("named", idempotency_key=lambda order: f"order-{order['id']}")
+    @flow("named", key=lambda order: f"order-{order['id']}")
     async def named() -> None: ...
 
     async with memory(begin, other(), named) as a:
@@ -85,36 +85,36 @@ async def test_auto_keys_are_of_the_input_and_the_flow(memory: Any) -> None:
         assert await a.start("left", {"b": [2, 1], "a": 1}) != first
         assert await a.start("right", {"a": 1, "b": [1, 2]}) != first
         assert await a.start("named", {"id": 5}) == "order-5"
-        assert await a.start("named", {"id": 5}, idempotency_key="mine") == "mine"
+        assert await a.start("named", {"id": 5}, key="mine") == "mine"
 
 
 @pytest.mark.parametrize("key", ["a:b", "with space", "123", "ü", "x" * 201, "a/b"])
 async def test_a_key_that_not_every_store_can_hold_is_refused(memory: Any, key: str) -> None:
     async with memory(one) as a:
         with pytest.raises(BadId):
-            await a.start("one", idempotency_key=key)
-        assert await a.runs() == []
+            await a.start("one", key=key)
+        assert await a.runs.list() == []
 
 
 async def test_a_delayed_start_waits_for_its_time(app: Any, clock: FakeClock) -> None:
-    async with app(one, clock=clock) as a, a.working():
+    async with app(one, clock=clock) as a, a.workers.background():
         run = await a.start("one", "late", delay="1h")
         moment = datetime.fromtimestamp(clock.now_ms() / 1000 + 7200, UTC)
         later = await a.start("one", "later", at=moment)
-        row = await a.step_in(run, "one", "delayed")
+        row = await a.wait_for_step(run, "one", "delayed")
         assert row.due == clock.now_ms() + 3_600_000
-        a.tick("59m59s")
+        a.advance_clock("59m59s")
         assert await a.kinds(run) == ["flow.started"]
-        a.tick("1s")
+        a.advance_clock("1s")
         assert await a.result(run, timeout=20) == "late"
         assert await a.kinds(later) == ["flow.started"]
-        a.tick("1h")
+        a.advance_clock("1h")
         assert await a.result(later, timeout=20) == "later"
 
 
 async def test_a_time_in_the_past_is_now(app: Any) -> None:
-    async with app(one) as a, a.working():
-        assert await a.gives("one", 1, at=datetime(2001, 1, 1, tzinfo=UTC)) == 1
+    async with app(one) as a, a.workers.background():
+        assert await a.run_for_result("one", 1, at=datetime(2001, 1, 1, tzinfo=UTC)) == 1
 
 
 async def test_lower_priority_numbers_go_first(app: Any) -> None:
@@ -126,9 +126,9 @@ async def test_lower_priority_numbers_go_first(app: Any) -> None:
 
     async with app(ranked) as a:
         runs = [await a.start("ranked", name, priority=p) for name, p in [("c", 5), ("a", 0), ("d", 5), ("b", 1)]]
-        async with a.working():
+        async with a.workers.background():
             for run in runs:
-                await a.ended(run)
+                await a.wait_for_end(run)
     assert order == ["a", "b", "c", "d"]
 
 
@@ -158,7 +158,7 @@ async def test_an_input_that_cannot_be_kept_is_refused_at_the_door(memory: Any, 
     async with memory(one) as a:
         with pytest.raises(error, match="flow 'one'"):
             await a.start("one", input)
-        assert await a.runs() == []
+        assert await a.runs.list() == []
 
 
 async def test_an_input_too_deep_is_refused(memory: Any) -> None:
@@ -187,7 +187,7 @@ async def test_waiting_has_an_end_and_says_what_may_be_wrong(memory: Any) -> Non
     async with memory(one) as a:
         run = await a.start("one")
         with pytest.raises(WaitTimeout, match="is a worker running"):
-            await a.wait(run, timeout="10ms")
+            await a.runs.wait(run, timeout="10ms")
 
 
 async def test_the_result_of_a_failed_run_is_its_error(app: Any) -> None:
@@ -195,6 +195,6 @@ async def test_the_result_of_a_failed_run_is_its_error(app: Any) -> None:
     async def breaks() -> None:
         raise ValueError("the roof is on fire")
 
-    async with app(breaks) as a, a.working():
+    async with app(breaks) as a, a.workers.background():
         with pytest.raises(RunFailed, match="the roof is on fire"):
-            await a.gives("fails")
+            await a.run_for_result("fails")

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from penstock import flow, job, step
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
 
 
@@ -45,11 +45,11 @@ async def begun_under_old_code(shared: Any, versions: tuple[str | None, str | No
     gate = asyncio.Event()
     async with shared(*old(versions[0], gate)) as before:
         run = await before.start("shop")
-    async with shared(*new(versions[1], gate)) as after, after.working():
+    async with shared(*new(versions[1], gate)) as after, after.workers.background():
         gate.set()
         result = await after.result(run, timeout=20)
-        started = [e.step for e in await after.said(run, "step.started")]
-        fresh = await after.gives("shop")
+        started = [e.step for e in await after.events_of(run, "step.started")]
+        fresh = await after.run_for_result("shop")
         assert fresh == "sent a mail", "new runs go by the new table"
         return result, started
 
@@ -74,17 +74,17 @@ async def test_two_apps_with_different_code_at_the_same_time(shared: Any) -> Non
         ones = [await one.start("shop") for _ in range(5)]
         twos = [await two.start("shop") for _ in range(5)]
         # The older code does not know the step "mail", so it leaves that queue to the newer worker.
-        async with one.working(queues=["default"]), two.working():
+        async with one.workers.background(queues=["default"]), two.workers.background():
             for run, second in [*((run, "letter") for run in ones), *((run, "mail") for run in twos)]:
-                await two.ended(run)
-                assert [e.step for e in await two.said(run, "step.started")] == ["pay", second]
+                await two.wait_for_end(run)
+                assert [e.step for e in await two.events_of(run, "step.started")] == ["pay", second]
 
 
 async def refused(app: Any, id: str, attempt: int) -> Any:
     """Waits until a job was tried so many times by a worker that does not know it."""
-    row = await app.in_state(id, "delayed")
+    row = await app.wait_for_state(id, "delayed")
     while row.attempt < attempt:
-        row = await app.in_state(id, "delayed")
+        row = await app.wait_for_state(id, "delayed")
     return row
 
 
@@ -93,16 +93,16 @@ async def test_a_step_an_old_worker_does_not_know_waits_for_one_that_does(shared
     gate.set()
     async with shared(*old(None, gate), clock=clock) as behind, shared(*new(None, gate), clock=clock) as ahead:
         run = await ahead.start("shop")
-        async with ahead.working(queues=["default"]):
-            await ahead.step_in(run, "mail", "waiting")
-        async with behind.working():
-            row = await refused(behind, step_job(run, "mail", 1), 1)
+        async with ahead.workers.background(queues=["default"]):
+            await ahead.wait_for_step(run, "mail", "waiting")
+        async with behind.workers.background():
+            row = await refused(behind, step_job_id(run, "mail", 1), 1)
             assert b"unknown_step" in row.error
             assert row.due > clock.now_ms()
-        async with ahead.working():
-            ahead.tick((row.due - clock.now_ms()) / 1000)
+        async with ahead.workers.background():
+            ahead.advance_clock((row.due - clock.now_ms()) / 1000)
             assert await ahead.result(run, timeout=20) == "sent a mail"
-        assert await ahead.letters("post") == []
+        assert await ahead.list_dead_letters("post") == []
 
 
 async def test_a_step_nobody_knows_is_a_dead_letter_in_the_end(shared: Any, clock: FakeClock) -> None:
@@ -110,17 +110,17 @@ async def test_a_step_nobody_knows_is_a_dead_letter_in_the_end(shared: Any, cloc
     gate.set()
     async with shared(*old(None, gate), clock=clock) as behind, shared(*new(None, gate), clock=clock) as ahead:
         run = await ahead.start("shop")
-        async with ahead.working(queues=["default"]):
-            await ahead.step_in(run, "mail", "waiting")
-        async with behind.working():
+        async with ahead.workers.background(queues=["default"]):
+            await ahead.wait_for_step(run, "mail", "waiting")
+        async with behind.workers.background():
             for attempt in range(1, 5):
-                row = await refused(behind, step_job(run, "mail", 1), attempt)
-                behind.tick((row.due - clock.now_ms()) / 1000)
-            assert await behind.ended(run) == "failed"
-        (letter,) = await behind.letters("post")
+                row = await refused(behind, step_job_id(run, "mail", 1), attempt)
+                behind.advance_clock((row.due - clock.now_ms()) / 1000)
+            assert await behind.wait_for_end(run) == "failed"
+        (letter,) = await behind.list_dead_letters("post")
         assert (letter.error["code"], letter.attempts_made) == ("unknown_step", 5)
         await ahead.dead_letters.redrive(letter.original_job_id)
-        async with ahead.working():
+        async with ahead.workers.background():
             assert await ahead.result(run, timeout=20) == "sent a mail"
 
 
@@ -128,12 +128,12 @@ async def test_a_job_nobody_knows_is_a_dead_letter_in_the_end(app: Any, clock: F
     @job(queue="mail", name="known")
     async def known() -> None: ...
 
-    async with app(known, clock=clock) as a, a.working():
+    async with app(known, clock=clock) as a, a.workers.background():
         id = await a.enqueue("mail", {"x": 1}, name="unknown")
         for attempt in range(1, 5):
             row = await refused(a, id, attempt)
-            a.tick((row.due - clock.now_ms()) / 1000)
-        await a.in_state(id, "failed")
-        (letter,) = await a.letters("mail")
+            a.advance_clock((row.due - clock.now_ms()) / 1000)
+        await a.wait_for_state(id, "failed")
+        (letter,) = await a.list_dead_letters("mail")
         assert (letter.error["code"], letter.original_data) == ("unknown_queue", {"x": 1})
-        assert await a.job_result(await a.enqueue("mail", name="known"), timeout=20) is None
+        assert await a.jobs.result(await a.enqueue("mail", name="known"), timeout=20) is None

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import App, Permanent, flow, step
-from penstock.flows.record import decode
 from penstock.flows.reducer import FlowView, reduce_flow
+from penstock.flows.run_record import decode
 
 ENDS = ("flow.completed", "flow.failed", "flow.cancelled", "flow.compensated")
 KINDS = ("k0", "k1", "k2", "k3")
@@ -118,14 +118,14 @@ def test_any_run_folds(steps: list[Plan], said: list[str], cancel: bool, redrive
 
 async def run_and_fold(steps: list[Plan], said: list[str], cancel: bool, redrive: bool) -> None:
     handlers = [begin, undo, *(handler(number, plan) for number, plan in enumerate(steps))]
-    async with App(":memory:", handlers=handlers) as app, app.working():
+    async with App(":memory:", handlers=handlers) as app, app.workers.background():
         run = await app.start("any", said)
         if cancel:
-            await app.cancel(run)
-        await app.wait(run, timeout=20)
+            await app.runs.cancel(run)
+        await app.runs.wait(run, timeout=20)
         if redrive:
             await app.dead_letters.redrive_all("default")
-            await app.wait(run, timeout=20)
+            await app.runs.wait(run, timeout=20)
         events = await app.events.read_all(f"nq:flow:{run}")
         row = await app.store.run(run)
         assert row is not None
@@ -134,7 +134,7 @@ async def run_and_fold(steps: list[Plan], said: list[str], cancel: bool, redrive
         assert all(msgspec.json.encode(view) for view in views)
         check_end(views[-1], row.status, [e.kind for e in events])
         check_tally(views[-1], row.record)
-        assert await app.store.loose_runs() == []
+        assert await app.store.stuck_runs() == []
 
 
 def check_end(view: FlowView, status: str, kinds: list[str]) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from penstock import flow, step
 from penstock.core.errors import CannotFork, UnknownFlow, UnknownRun
-from penstock.flows.record import decode
 from penstock.flows.reducer import reduce_flow
+from penstock.flows.run_record import decode
 
 
 class Shop:
@@ -48,14 +48,14 @@ class Shop:
 
 
 async def event_of(a: Any, run: str, kind: str, step: str | None = None) -> str:
-    return str((await a.said(run, kind, step))[0].id)
+    return str((await a.events_of(run, kind, step))[0].id)
 
 
 async def test_a_fork_from_the_beginning_does_it_all_again(app: Any) -> None:
     shop = Shop()
-    async with app(*shop.handlers) as a, a.working():
-        run, _ = await a.ends("shop", {"amount": 5})
-        new = await a.fork(run, await event_of(a, run, "flow.started"))
+    async with app(*shop.handlers) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", {"amount": 5})
+        new = await a.runs.fork(run, await event_of(a, run, "flow.started"))
         assert await a.result(new, timeout=20) == {"paid": 5, "box": 1, "by": "ada"}
         assert sorted(shop.ran) == sorted(["order", "charge", "pack", "ship"] * 2)
         assert (await a.kinds(new))[:2] == ["flow.started", "flow.forked"]
@@ -63,34 +63,34 @@ async def test_a_fork_from_the_beginning_does_it_all_again(app: Any) -> None:
 
 async def test_what_had_ended_is_not_done_again_and_what_was_open_is(app: Any) -> None:
     shop = Shop()
-    async with app(*shop.handlers) as a, a.working():
-        run, _ = await a.ends("shop", {"amount": 5})
+    async with app(*shop.handlers) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", {"amount": 5})
         at = await event_of(a, run, "step.completed", "order")
         shop.ran.clear()
-        new = await a.fork(run, at)
+        new = await a.runs.fork(run, at)
         assert await a.result(new, timeout=20) == {"paid": 5, "box": 1, "by": "ada"}
         assert sorted(shop.ran) == ["charge", "pack", "ship"]
 
 
 async def test_a_join_keeps_what_had_arrived(app: Any) -> None:
     shop = Shop()
-    async with app(*shop.handlers, concurrency=1) as a, a.working():
-        run, _ = await a.ends("shop", {"amount": 5})
-        done = [e for e in await a.said(run, "step.completed") if e.step in ("charge", "pack")]
+    async with app(*shop.handlers, concurrency=1) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", {"amount": 5})
+        done = [e for e in await a.events_of(run, "step.completed") if e.step in ("charge", "pack")]
         first, second = done
         shop.ran.clear()
-        new = await a.fork(run, first.id)
-        assert await a.ended(new) == "completed"
+        new = await a.runs.fork(run, first.id)
+        assert await a.wait_for_end(new) == "completed"
         assert shop.ran == [second.step, "ship"]
 
 
 async def test_the_past_is_copied_and_marked_and_says_where_it_came_from(app: Any) -> None:
     shop = Shop()
-    async with app(*shop.handlers) as a, a.working():
-        run, _ = await a.ends("shop", {"amount": 5}, tags={"a": "b"}, priority=3)
+    async with app(*shop.handlers) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", {"amount": 5}, tags={"a": "b"}, priority=3)
         at = await event_of(a, run, "step.completed", "order")
-        new = await a.fork(run, at)
-        await a.ended(new)
+        new = await a.runs.fork(run, at)
+        await a.wait_for_end(new)
         old, events = await a.stream(run), await a.stream(new)
         seq = next(e.seq for e in old if e.id == at)
         past = [e for e in events if "copied" in (e.meta or {})]
@@ -113,26 +113,26 @@ async def test_the_past_is_copied_and_marked_and_says_where_it_came_from(app: An
 async def test_a_failed_run_is_forked_from_before_its_failure(app: Any) -> None:
     shop = Shop()
     shop.broken = True
-    async with app(*shop.handlers, concurrency=1) as a, a.working():
-        run, status = await a.ends("shop", {"amount": 5})
+    async with app(*shop.handlers, concurrency=1) as a, a.workers.background():
+        run, status = await a.run_to_end("shop", {"amount": 5})
         assert status == "failed"
         shop.broken = False
         end = (await a.stream(run))[-1]
         assert end.kind == "flow.failed"
         with pytest.raises(CannotFork, match="nothing was left to do: fork it at "):
-            await a.fork(run, end.id)
-        new = await a.fork(run, await event_of(a, run, "step.started", "charge"))
-        assert await a.ended(new) == "completed"
+            await a.runs.fork(run, end.id)
+        new = await a.runs.fork(run, await event_of(a, run, "step.started", "charge"))
+        assert await a.wait_for_end(new) == "completed"
 
 
 async def test_a_final_failure_is_part_of_the_past(app: Any) -> None:
     shop = Shop()
     shop.broken = True
-    async with app(*shop.handlers, concurrency=1) as a, a.working():
-        run, _ = await a.ends("shop", {"amount": 5})
+    async with app(*shop.handlers, concurrency=1) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", {"amount": 5})
         at = await event_of(a, run, "step.failed", "charge")
-        new = await a.fork(run, at)
-        assert await a.ended(new) == "failed"
+        new = await a.runs.fork(run, at)
+        assert await a.wait_for_end(new) == "failed"
         assert decode((await a.store.run(new)).record).failures[0].step == "charge"
         assert shop.ran.count("charge") == 1
 
@@ -148,17 +148,17 @@ async def test_an_event_from_outside_is_part_of_the_past(app: Any) -> None:
     async def hear(data: Any) -> None:
         ran.append(data)
 
-    async with app(begin, hear) as a, a.working():
+    async with app(begin, hear) as a, a.workers.background():
         run = await a.start("listens")
-        await a.step_in(run, "begin", "suspended")
+        await a.wait_for_step(run, "begin", "suspended")
         await a.emit("told", {"n": 1}, run=run)
-        await a.step_in(run, "hear", "completed")
-        new = await a.fork(run, await event_of(a, run, "told"))
-        await a.step_in(new, "hear", "completed")
+        await a.wait_for_step(run, "hear", "completed")
+        new = await a.runs.fork(run, await event_of(a, run, "told"))
+        await a.wait_for_step(new, "hear", "completed")
         assert ran == [{"n": 1}, {"n": 1}], "what it started was open at that event"
-        await a.step_in(new, "begin", "suspended")
+        await a.wait_for_step(new, "begin", "suspended")
         await a.emit("go")
-        assert await a.ended(new) == await a.ended(run) == "completed"
+        assert await a.wait_for_end(new) == await a.wait_for_end(run) == "completed"
 
 
 async def test_a_step_that_waited_waits_anew(app: Any) -> None:
@@ -173,76 +173,76 @@ async def test_a_step_that_waited_waits_anew(app: Any) -> None:
     @step(on="asked")
     async def asked() -> None: ...
 
-    async with app(waits, asked) as a, a.working():
+    async with app(waits, asked) as a, a.workers.background():
         run = await a.start("waits")
-        await a.step_in(run, "waits", "suspended")
-        await a.step_in(run, "asked", "completed")
+        await a.wait_for_step(run, "waits", "suspended")
+        await a.wait_for_step(run, "asked", "completed")
         at = await event_of(a, run, "step.await.event")
-        new = await a.fork(run, at)
-        await a.step_in(new, "waits", "suspended")
+        new = await a.runs.fork(run, at)
+        await a.wait_for_step(new, "waits", "suspended")
         assert charged == [1, 1], "a step that is begun anew has no memos"
-        assert len(await a.said(new, "asked")) == 2, "nor does it know that it has emitted"
+        assert len(await a.events_of(new, "asked")) == 2, "nor does it know that it has emitted"
         await a.emit("answer", 42)
-        assert await a.ended(run) == await a.ended(new) == "completed"
-        assert (await a.run(new)).steps["waits"].result == 42
+        assert await a.wait_for_end(run) == await a.wait_for_end(new) == "completed"
+        assert (await a.runs.get(new)).steps["waits"].result == 42
 
 
 async def test_what_an_attempt_emitted_counts_only_once_it_has_ended(app: Any) -> None:
     shop = Shop()
-    async with app(*shop.handlers) as a, a.working():
-        run, _ = await a.ends("shop", {"amount": 5})
-        new = await a.fork(run, await event_of(a, run, "ordered"))
-        assert await a.ended(new) == "completed"
-        assert len(await a.said(new, "ordered")) == 1, "its step was open at that event and has emitted it again"
+    async with app(*shop.handlers) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", {"amount": 5})
+        new = await a.runs.fork(run, await event_of(a, run, "ordered"))
+        assert await a.wait_for_end(new) == "completed"
+        assert len(await a.events_of(new, "ordered")) == 1, "its step was open at that event and has emitted it again"
 
 
 async def test_the_same_key_forks_once(app: Any) -> None:
     shop = Shop()
-    async with app(*shop.handlers) as a, a.working():
-        run, _ = await a.ends("shop", {"amount": 5})
+    async with app(*shop.handlers) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", {"amount": 5})
         at, later = await event_of(a, run, "flow.started"), await event_of(a, run, "step.completed", "order")
-        assert await a.fork(run, at, key="again") == "again"
-        await a.ended("again")
+        assert await a.runs.fork(run, at, key="again") == "again"
+        await a.wait_for_end("again")
         before = await a.stream("again")
-        assert await a.fork(run, at, key="again") == "again"
+        assert await a.runs.fork(run, at, key="again") == "again"
         assert await a.stream("again") == before
         with pytest.raises(CannotFork, match="exists and is not the fork"):
-            await a.fork(run, later, key="again")
+            await a.runs.fork(run, later, key="again")
         with pytest.raises(CannotFork, match="exists and is not the fork"):
-            await a.fork(run, at, key=run)
+            await a.runs.fork(run, at, key=run)
 
 
 async def test_a_fork_of_a_fork(app: Any) -> None:
     shop = Shop()
-    async with app(*shop.handlers) as a, a.working():
-        run, _ = await a.ends("shop", {"amount": 5})
-        first = await a.fork(run, await event_of(a, run, "step.completed", "order"))
-        await a.ended(first)
+    async with app(*shop.handlers) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", {"amount": 5})
+        first = await a.runs.fork(run, await event_of(a, run, "step.completed", "order"))
+        await a.wait_for_end(first)
         at = await event_of(a, first, "step.completed", "charge")
-        second = await a.fork(first, at)
+        second = await a.runs.fork(first, at)
         assert await a.result(second, timeout=20) == {"paid": 5, "box": 1, "by": "ada"}
-        assert (await a.run(second)).forked_from == first
+        assert (await a.runs.get(second)).forked_from == first
 
 
 async def test_what_cannot_be_forked(app: Any) -> None:
     shop = Shop()
-    async with app(*shop.handlers) as a, a.working():
-        run, _ = await a.ends("shop", {"amount": 5})
+    async with app(*shop.handlers) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", {"amount": 5})
         for wrong in ("1-1", "0-999", "1719667845123-2"):
             with pytest.raises(CannotFork, match="is not an event of run"):
-                await a.fork(run, wrong)
+                await a.runs.fork(run, wrong)
         with pytest.raises(UnknownRun):
-            await a.fork("nobody", "0-1")
-        assert (await a.fork(run, "0-1", key="short")) == "short"
+            await a.runs.fork("nobody", "0-1")
+        assert (await a.runs.fork(run, "0-1", key="short")) == "short"
 
 
 async def test_a_flow_that_is_not_known_here(shared: Any) -> None:
     shop = Shop()
-    async with shared(*shop.handlers) as a, a.working():
-        run, _ = await a.ends("shop", {"amount": 5})
+    async with shared(*shop.handlers) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", {"amount": 5})
         async with shared() as other:
             with pytest.raises(UnknownFlow):
-                await other.fork(run, "0-1")
+                await other.runs.fork(run, "0-1")
 
 
 async def test_a_past_that_the_present_code_would_not_have_had(shared: Any) -> None:
@@ -251,12 +251,12 @@ async def test_a_past_that_the_present_code_would_not_have_had(shared: Any) -> N
     @flow("shop", emits=["ordered"])
     async def order(input: Any, ctx: Any) -> None: ...
 
-    async with shared(*shop.handlers) as a, a.working():
-        run, _ = await a.ends("shop", {"amount": 5})
+    async with shared(*shop.handlers) as a, a.workers.background():
+        run, _ = await a.run_to_end("shop", {"amount": 5})
         at = await event_of(a, run, "step.completed", "charge")
         async with shared(order) as changed:
             with pytest.raises(CannotFork, match="does not follow from the ones before it by the present code"):
-                await changed.fork(run, at)
+                await changed.runs.fork(run, at)
 
 
 async def test_hidden_data_cannot_be_used_again(app: Any) -> None:
@@ -272,13 +272,13 @@ async def test_hidden_data_cannot_be_used_again(app: Any) -> None:
     async def third(input: Any) -> str:
         return str(len(input["password"]))
 
-    async with app(secret, second, third) as a, a.working():
-        run, _ = await a.ends("secret", {"password": "hunter22"})
+    async with app(secret, second, third) as a, a.workers.background():
+        run, _ = await a.run_to_end("secret", {"password": "hunter22"})
         with pytest.raises(CannotFork, match="the input of step 'secret' was recorded with its secrets hidden"):
-            await a.fork(run, await event_of(a, run, "flow.started"))
+            await a.runs.fork(run, await event_of(a, run, "flow.started"))
         with pytest.raises(CannotFork, match="the data of done"):
-            await a.fork(run, await event_of(a, run, "step.completed", "second"))
-        new = await a.fork(run, await event_of(a, run, "step.completed", "secret"))
+            await a.runs.fork(run, await event_of(a, run, "step.completed", "second"))
+        new = await a.runs.fork(run, await event_of(a, run, "step.completed", "secret"))
         assert await a.result(new, timeout=20) == "8", "what is not needed again may be hidden"
 
 
@@ -300,14 +300,14 @@ async def test_each_and_compensation(app: Any) -> None:
     async def undo(what: Any) -> None:
         undone.append(what["input"])
 
-    async with app(many, work, undo, concurrency=1) as a, a.working():
-        run, status = await a.ends("many")
+    async with app(many, work, undo, concurrency=1) as a, a.workers.background():
+        run, status = await a.run_to_end("many")
         assert (status, undone) == ("compensated", [1, 0])
-        at = (await a.said(run, "step.completed", "work"))[1].id
-        new = await a.fork(run, at)
-        assert await a.ended(new) == "compensated"
+        at = (await a.events_of(run, "step.completed", "work"))[1].id
+        new = await a.runs.fork(run, at)
+        assert await a.wait_for_end(new) == "compensated"
         assert undone == [1, 0, 1, 0], "what was completed before the fork is undone, too"
-        assert len([e for e in await a.said(new, "step.started", "work") if "copied" not in e.meta]) == 1
+        assert len([e for e in await a.events_of(new, "step.started", "work") if "copied" not in e.meta]) == 1
 
 
 async def test_copied_events_are_told_to_nobody(app: Any) -> None:
@@ -322,12 +322,12 @@ async def test_copied_events_are_told_to_nobody(app: Any) -> None:
     async def hears(ctx: Any) -> Any:
         return (await ctx.wait.event("said", past=False)).data
 
-    async with app(says, last, hears) as a, a.working():
-        run, _ = await a.ends("says")
+    async with app(says, last, hears) as a, a.workers.background():
+        run, _ = await a.run_to_end("says")
         other = await a.start("hears")
-        await a.step_in(other, "hears", "suspended")
-        new = await a.fork(run, await event_of(a, run, "step.completed", "says"))
-        assert await a.ended(new) == "completed"
-        assert len(await a.said(new, "said")) == 1
+        await a.wait_for_step(other, "hears", "suspended")
+        new = await a.runs.fork(run, await event_of(a, run, "step.completed", "says"))
+        assert await a.wait_for_end(new) == "completed"
+        assert len(await a.events_of(new, "said")) == 1
         await a.emit("said", 2)
         assert await a.result(other, timeout=20) == 2

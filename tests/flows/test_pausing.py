@@ -9,7 +9,7 @@ import pytest
 
 from penstock import flow, step
 from penstock.core.errors import UnknownRun
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
 
 
@@ -32,13 +32,13 @@ async def waits(ctx: Any) -> Any:
 async def test_nothing_of_a_paused_run_is_begun_until_it_is_resumed(app: Any) -> None:
     async with app(begin, end) as a:
         run = await a.start("two")
-        assert await a.pause(run, "stop the press")
-        async with a.working():
-            await a.step_in(run, "begin", "held")
+        assert await a.runs.pause(run, "stop the press")
+        async with a.workers.background():
+            await a.wait_for_step(run, "begin", "held")
             other = await a.start("two")
-            assert await a.ended(other) == "completed", "other runs go on"
+            assert await a.wait_for_end(other) == "completed", "other runs go on"
             assert await a.kinds(run) == ["flow.started", "flow.paused"]
-            assert await a.resume(run, "go on")
+            assert await a.runs.resume(run, "go on")
             assert await a.result(run, timeout=20) == "ended"
         said = [e.data for e in await a.stream(run) if e.kind in ("flow.paused", "flow.resumed")]
         assert said == [{"reason": "stop the press"}, {"reason": "go on", "status": "running"}]
@@ -47,33 +47,33 @@ async def test_nothing_of_a_paused_run_is_begun_until_it_is_resumed(app: Any) ->
 async def test_pausing_and_resuming_twice_changes_nothing(app: Any) -> None:
     async with app(begin, end) as a:
         run = await a.start("two")
-        assert not await a.resume(run)
-        assert await a.pause(run)
-        assert not await a.pause(run)
-        assert await a.resume(run)
-        assert not await a.resume(run)
+        assert not await a.runs.resume(run)
+        assert await a.runs.pause(run)
+        assert not await a.runs.pause(run)
+        assert await a.runs.resume(run)
+        assert not await a.runs.resume(run)
         assert await a.kinds(run) == ["flow.started", "flow.paused", "flow.resumed"]
-        async with a.working():
-            assert await a.ended(run) == "completed"
+        async with a.workers.background():
+            assert await a.wait_for_end(run) == "completed"
         before = await a.stream(run)
-        assert not await a.pause(run), "it has ended"
-        assert not await a.resume(run)
+        assert not await a.runs.pause(run), "it has ended"
+        assert not await a.runs.resume(run)
         assert await a.stream(run) == before
         with pytest.raises(UnknownRun):
-            await a.pause("nobody")
+            await a.runs.pause("nobody")
 
 
 async def test_a_paused_run_is_listed_and_shown_as_paused(app: Any) -> None:
     async with app(begin, end) as a:
         run = await a.start("two")
-        await a.pause(run, "for lunch")
-        assert [row.id for row in await a.runs(status="paused")] == [run]
-        assert await a.runs(status="running") == []
-        view = await a.run(run)
+        await a.runs.pause(run, "for lunch")
+        assert [row.id for row in await a.runs.list(status="paused")] == [run]
+        assert await a.runs.list(status="running") == []
+        view = await a.runs.get(run)
         assert (view.status, view.reason) == ("paused", "for lunch")
-        await a.resume(run)
-        assert [row.id for row in await a.runs(status="running")] == [run]
-        view = await a.run(run)
+        await a.runs.resume(run)
+        assert [row.id for row in await a.runs.list(status="running")] == [run]
+        view = await a.runs.get(run)
         assert (view.status, view.reason) == ("running", None)
 
 
@@ -85,15 +85,15 @@ async def test_a_running_attempt_ends_and_what_it_starts_is_held(app: Any) -> No
         await gate.wait()
         ctx.emit("go")
 
-    async with app(slow, end) as a, a.working():
+    async with app(slow, end) as a, a.workers.background():
         run = await a.start("slow")
-        await a.step_in(run, "slow", "active")
-        await a.pause(run)
+        await a.wait_for_step(run, "slow", "active")
+        await a.runs.pause(run)
         gate.set()
-        await a.step_in(run, "slow", "completed")
-        await a.step_in(run, "end", "held")
-        assert (await a.run(run)).status == "paused"
-        await a.resume(run)
+        await a.wait_for_step(run, "slow", "completed")
+        await a.wait_for_step(run, "end", "held")
+        assert (await a.runs.get(run)).status == "paused"
+        await a.runs.resume(run)
         assert await a.result(run, timeout=20) == "ended"
 
 
@@ -105,13 +105,13 @@ async def test_a_run_whose_last_step_ends_while_it_is_paused_ends(app: Any) -> N
         await gate.wait()
         return "done"
 
-    async with app(last) as a, a.working():
+    async with app(last) as a, a.workers.background():
         run = await a.start("last")
-        await a.step_in(run, "last", "active")
-        await a.pause(run)
+        await a.wait_for_step(run, "last", "active")
+        await a.runs.pause(run)
         gate.set()
-        assert await a.ended(run) == "completed"
-        assert (await a.run(run)).status == "completed"
+        assert await a.wait_for_end(run) == "completed"
+        assert (await a.runs.get(run)).status == "completed"
 
 
 async def test_a_failed_run_that_was_paused_can_be_sent_again(app: Any) -> None:
@@ -124,52 +124,52 @@ async def test_a_failed_run_that_was_paused_can_be_sent_again(app: Any) -> None:
             raise ValueError("broken")
         return "whole"
 
-    async with app(fragile) as a, a.working():
+    async with app(fragile) as a, a.workers.background():
         run = await a.start("fragile")
-        await a.step_in(run, "fragile", "active")
-        await a.pause(run)
+        await a.wait_for_step(run, "fragile", "active")
+        await a.runs.pause(run)
         gate.set()
-        assert await a.ended(run) == "failed"
+        assert await a.wait_for_end(run) == "failed"
         broken = False
-        assert (await a.dead_letters.redrive(step_job(run, "fragile", 1))).sent
+        assert (await a.dead_letters.redrive(step_job_id(run, "fragile", 1))).sent
         assert await a.result(run, timeout=20) == "whole", "its pause has ended with it"
 
 
 async def test_an_event_that_comes_while_a_run_is_paused_takes_effect_when_it_is_resumed(app: Any) -> None:
-    async with app(waits) as a, a.working():
+    async with app(waits) as a, a.workers.background():
         run = await a.start("waits")
-        await a.step_in(run, "waits", "delayed")
-        await a.pause(run)
+        await a.wait_for_step(run, "waits", "delayed")
+        await a.runs.pause(run)
         await a.emit("paid", {"order": 7})
-        await a.step_in(run, "waits", "held")
-        assert len(await a.said(run, "step.started")) == 1, "the handler is not run meanwhile"
-        await a.resume(run)
+        await a.wait_for_step(run, "waits", "held")
+        assert len(await a.events_of(run, "step.started")) == 1, "the handler is not run meanwhile"
+        await a.runs.resume(run)
         assert await a.result(run, timeout=20) == {"order": 7}
 
 
 async def test_a_timeout_that_passes_while_a_run_is_paused_counts_when_it_is_resumed(
     app: Any, clock: FakeClock
 ) -> None:
-    async with app(waits, clock=clock) as a, a.working():
+    async with app(waits, clock=clock) as a, a.workers.background():
         run = await a.start("waits")
-        await a.step_in(run, "waits", "delayed")
-        await a.pause(run)
-        a.tick("2h")
-        await a.step_in(run, "waits", "held")
-        await a.resume(run)
-        assert await a.ended(run) == "failed"
-        assert (await a.run(run)).steps["waits"].code == "AWAIT_TIMEOUT"
+        await a.wait_for_step(run, "waits", "delayed")
+        await a.runs.pause(run)
+        a.advance_clock("2h")
+        await a.wait_for_step(run, "waits", "held")
+        await a.runs.resume(run)
+        assert await a.wait_for_end(run) == "failed"
+        assert (await a.runs.get(run)).steps["waits"].code == "AWAIT_TIMEOUT"
 
 
 async def test_a_paused_run_is_cancelled(app: Any) -> None:
-    async with app(begin, end) as a, a.working():
+    async with app(begin, end) as a, a.workers.background():
         run = await a.start("two", delay="1h")
-        await a.pause(run)
-        assert await a.cancel(run, "enough")
+        await a.runs.pause(run)
+        assert await a.runs.cancel(run, "enough")
         row = await a.store.run(run)
         assert (row.status, row.closed) == ("cancelled", True)
-        assert (await a.store.job(step_job(run, "begin", 1))).state.value == "cancelled"
-        assert not await a.resume(run)
+        assert (await a.store.job(step_job_id(run, "begin", 1))).state.value == "cancelled"
+        assert not await a.runs.resume(run)
         assert (await a.kinds(run))[-1] == "flow.cancelled"
 
 
@@ -188,22 +188,22 @@ async def test_compensation_that_begins_while_a_run_is_paused_waits_for_it(app: 
     @step(name="unbook", flow="book")
     async def unbook() -> None: ...
 
-    async with app(book, pay, unbook) as a, a.working():
+    async with app(book, pay, unbook) as a, a.workers.background():
         run = await a.start("book")
-        await a.step_in(run, "pay", "active")
-        await a.pause(run)
+        await a.wait_for_step(run, "pay", "active")
+        await a.runs.pause(run)
         gate.set()
-        await a.step_in(run, "unbook", "held")
-        assert (await a.run(run)).status == "paused"
-        assert [row.id for row in await a.runs(status="paused")] == [run]
-        await a.resume(run)
-        assert (await a.said(run, "flow.resumed"))[0].data["status"] == "compensating"
-        assert await a.ended(run) == "compensated"
+        await a.wait_for_step(run, "unbook", "held")
+        assert (await a.runs.get(run)).status == "paused"
+        assert [row.id for row in await a.runs.list(status="paused")] == [run]
+        await a.runs.resume(run)
+        assert (await a.events_of(run, "flow.resumed"))[0].data["status"] == "compensating"
+        assert await a.wait_for_end(run) == "compensated"
 
 
 async def test_many_pauses_at_once_are_one(app: Any) -> None:
     async with app(begin, end) as a:
         run = await a.start("two")
-        assert sum(await asyncio.gather(*(a.pause(run) for _ in range(20)))) == 1
-        assert sum(await asyncio.gather(*(a.resume(run) for _ in range(20)))) == 1
+        assert sum(await asyncio.gather(*(a.runs.pause(run) for _ in range(20)))) == 1
+        assert sum(await asyncio.gather(*(a.runs.resume(run) for _ in range(20)))) == 1
         assert await a.kinds(run) == ["flow.started", "flow.paused", "flow.resumed"]

@@ -60,17 +60,17 @@ async def test_many_ends_at_once_leave_every_run_and_stream_whole(app: Any, unde
     ran.clear()
     async with app(split, pack, count) as app:
         runs = await asyncio.gather(*(app.start("parcel", {}) for _ in range(RUNS)))
-        jobs = await app.enqueue_many("plain", [{"n": n} for n in range(JOBS)])
+        jobs = await app.jobs.enqueue_many("plain", [{"n": n} for n in range(JOBS)])
         assert set(under_way) == {1}, "commands are in order, so there is one at a time"
-        async with app.working(concurrency=60):
-            assert {await app.ended(run) for run in runs} == {"completed"}
+        async with app.workers.background(concurrency=60):
+            assert {await app.wait_for_end(run) for run in runs} == {"completed"}
             for id in jobs:
-                await app.job_result(id, timeout=20)
+                await app.jobs.result(id, timeout=20)
         assert under_way[2] > 0, "two ends were never under way at once: what is this test for?"
         assert set(under_way) <= {1, 2}
         assert check(await read_history(app.store)) == []
         for run in runs:
-            assert len(await app.said(run, "packed")) == PARTS
+            assert len(await app.events_of(run, "packed")) == PARTS
         told = await app.job_events("plain")
         assert [event.id.partition("-")[2] for event in told] == [str(n) for n in range(1, len(told) + 1)]
     assert ran == Counter(range(JOBS))

@@ -19,14 +19,14 @@ async def test_an_async_attempt_that_takes_too_long_fails(app: Any) -> None:
         finally:
             cleaned.set()
 
-    async with app(slow) as a, a.working():
-        run, status = await a.ends("slow")
+    async with app(slow) as a, a.workers.background():
+        run, status = await a.run_to_end("slow")
         assert status == "failed"
-        failed = (await a.said(run, "step.failed"))[0].data
+        failed = (await a.events_of(run, "step.failed"))[0].data
         assert (failed["code"], failed["willRetry"]) == ("timeout", False)
         assert "timeout of 0.03 s" in failed["error"]
         assert cleaned.is_set()
-        (letter,) = await a.letters()
+        (letter,) = await a.list_dead_letters()
         assert letter.error["code"] == "timeout"
 
 
@@ -45,10 +45,10 @@ async def test_a_thread_that_takes_too_long_fails_and_is_stopped(app: Any) -> No
         finally:
             stopped.set()
 
-    async with app(slow) as a, a.working():
-        run, status = await a.ends("slow")
+    async with app(slow) as a, a.workers.background():
+        run, status = await a.run_to_end("slow")
         assert status == "failed"
-        *late, last = [failed.data for failed in await a.said(run, "step.failed")]
+        *late, last = [failed.data for failed in await a.events_of(run, "step.failed")]
         assert {failed["code"] for failed in late} == {"timeout"}
         assert last["name"] == "Permanent"
         assert "late" not in await a.kinds(run)
@@ -61,8 +61,8 @@ async def test_a_timeout_is_retried_under_the_policy(app: Any) -> None:
             await asyncio.Event().wait()
         return ctx.attempt
 
-    async with app(slow) as a, a.working():
-        assert await a.gives("slow") == 2
+    async with app(slow) as a, a.workers.background():
+        assert await a.run_for_result("slow") == 2
 
 
 async def test_a_timeout_of_the_handlers_own_is_not_ours(memory: Any) -> None:
@@ -71,9 +71,9 @@ async def test_a_timeout_of_the_handlers_own_is_not_ours(memory: Any) -> None:
         async with asyncio.timeout(0.001):
             await asyncio.Event().wait()
 
-    async with memory(own) as a, a.working():
-        run, _ = await a.ends("own")
-        failed = (await a.said(run, "step.failed"))[0].data
+    async with memory(own) as a, a.workers.background():
+        run, _ = await a.run_to_end("own")
+        failed = (await a.events_of(run, "step.failed"))[0].data
         assert (failed["name"], failed.get("code")) == ("TimeoutError", None)
 
 
@@ -82,8 +82,8 @@ async def test_in_time_is_in_time(memory: Any) -> None:
     def quick(input: int) -> int:
         return input + 1
 
-    async with memory(quick) as a, a.working():
-        assert await a.job_result(await a.enqueue("quick", 1), timeout=20) == 2
+    async with memory(quick) as a, a.workers.background():
+        assert await a.jobs.result(await a.enqueue("quick", 1), timeout=20) == 2
 
 
 async def test_a_stuck_thread_does_not_hold_up_the_others(memory: Any) -> None:
@@ -97,8 +97,8 @@ async def test_a_stuck_thread_does_not_hold_up_the_others(memory: Any) -> None:
     def fine(input: str) -> str:
         return input
 
-    async with memory(stuck, fine, threads=2) as a, a.working():
-        row = await a.in_state(await a.enqueue("stuck"), "failed")
+    async with memory(stuck, fine, threads=2) as a, a.workers.background():
+        row = await a.wait_for_state(await a.enqueue("stuck"), "failed")
         assert b'"timeout"' in row.error
-        assert await a.job_result(await a.enqueue("fine", "fine"), timeout=20) == "fine"
+        assert await a.jobs.result(await a.enqueue("fine", "fine"), timeout=20) == "fine"
         release.set()

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from penstock import flow, step
-from penstock.app.again import retry_run
+from penstock.app.run_actions import retry_run
 from penstock.core.errors import DefinitionError
-from penstock.core.ids import step_job
-from penstock.flows.contract import read_module
-from penstock.flows.record import decode
+from penstock.core.ids import step_job_id
+from penstock.flows.run_record import decode
+from penstock.handlers.module_contract import read_module
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
@@ -35,9 +35,9 @@ def shop(version: str | None, policy: Any = "continue") -> list[Any]:
 
 async def waiting(a: Any) -> str:
     """A run that waits in its second step."""
-    async with a.working():
+    async with a.workers.background():
         run: str = await a.start("shop")
-        await a.step_in(run, "answer", "suspended")
+        await a.wait_for_step(run, "answer", "suspended")
     return run
 
 
@@ -45,13 +45,13 @@ async def test_the_version_a_run_began_with_is_in_its_record(app: Any) -> None:
     async with app(*shop("1")) as a:
         run = await a.start("shop")
         assert decode((await a.store.run(run)).record).version == "1"
-        assert (await a.run(run)).version == "1"
+        assert (await a.runs.get(run)).version == "1"
 
 
 async def test_continue_is_the_default(shared: Any) -> None:
     async with shared(*shop("1", None)) as old:
         run = await waiting(old)
-    async with shared(*shop("2", None)) as new, new.working():
+    async with shared(*shop("2", None)) as new, new.workers.background():
         await new.emit("answered", 42)
         assert await new.result(run, timeout=20) == ["2", 42]
 
@@ -62,47 +62,47 @@ async def test_a_pinned_run_is_left_to_a_worker_that_has_its_version(
     async with shared(*shop("1", "pin"), clock=clock) as old, shared(*shop("2", "pin"), clock=clock) as new:
         run = await waiting(old)
         with caplog.at_level(logging.WARNING, "penstock.worker"):
-            async with new.working():
+            async with new.workers.background():
                 await new.emit("answered", 42)
-                row = await new.step_in(run, "answer", "delayed")
+                row = await new.wait_for_step(run, "answer", "delayed")
                 assert (row.attempt, row.failures, row.due) == (
                     2,
                     0,
                     clock.now_ms() + 1_000,
                 )  # by looks, not by attempts
-                old.tick("1s", new)
+                old.advance_clock("1s", new)
 
                 async def looked_again() -> bool:
-                    row = await new.in_state(step_job(run, "answer", 1), "delayed")
+                    row = await new.wait_for_state(step_job_id(run, "answer", 1), "delayed")
                     return (row.attempt, row.due) == (3, clock.now_ms() + 2_000)
 
                 await until(looked_again, 20)
                 fresh = await new.start("shop")
-                await new.step_in(fresh, "answer", "suspended", "completed")
+                await new.wait_for_step(fresh, "answer", "suspended", "completed")
         warned = [r.getMessage() for r in caplog.records if "began under version 1" in r.getMessage()]
         assert len(warned) == 1, "once for each flow and version"
         assert "the code here is version 2" in warned[0]
-        back = await new.said(run, "step.returned", "answer")
+        back = await new.events_of(run, "step.returned", "answer")
         assert back[0].data["version"] == "1"
-        assert (await new.run(run)).steps["answer"].status == "pending"
-        async with old.working():
-            old.tick("10m", new)
+        assert (await new.runs.get(run)).steps["answer"].status == "pending"
+        async with old.workers.background():
+            old.advance_clock("10m", new)
             assert await old.result(run, timeout=20) == ["1", 42]
-        assert (await old.run(run)).steps["answer"].status == "completed"
+        assert (await old.runs.get(run)).steps["answer"].status == "completed"
 
 
 async def test_old_and_new_workers_side_by_side(shared: Any, clock: FakeClock) -> None:
     there = {"clock": clock, "lease": "365d"}  # time is moved on in leaps
     async with shared(*shop("1", "pin"), **there) as old, shared(*shop("2", "pin"), **there) as new:
         runs = {await old.start("shop"): "1" for _ in range(3)} | {await new.start("shop"): "2" for _ in range(3)}
-        async with old.working(), new.working():
+        async with old.workers.background(), new.workers.background():
             await old.emit("answered", 1)
 
             turns = itertools.cycle(((old, new), (new, old)))  # who is told first takes everything
 
             async def all_ended() -> bool:
                 first, second = next(turns)
-                first.tick("5m", second)
+                first.advance_clock("5m", second)
                 rows = [await old.store.run(run) for run in runs]
                 return all(row.closed for row in rows)
 
@@ -115,14 +115,14 @@ async def test_a_run_that_is_not_to_go_on_fails_and_says_what_to_do(shared: Any)
     async with shared(*shop("1", "fail")) as old:
         run = await waiting(old)
     async with shared(*shop("2", "fail")) as new:
-        async with new.working():
+        async with new.workers.background():
             await new.emit("answered", 42)
-            assert await new.ended(run) == "failed"
-        step = (await new.run(run)).steps["answer"]
+            assert await new.wait_for_end(run) == "failed"
+        step = (await new.runs.get(run)).steps["answer"]
         assert step.code == "version_mismatch"
         for word in (run, "version 1", "version 2", "on_change='continue'"):
             assert word in (step.error or "")
-    async with shared(*shop("2")) as mended, mended.working():  # continues
+    async with shared(*shop("2")) as mended, mended.workers.background():  # continues
         assert (await retry_run(mended, run)).sent
         assert await mended.result(run, timeout=20) == ["2", 42], "with the memos it had"
 
@@ -130,15 +130,15 @@ async def test_a_run_that_is_not_to_go_on_fails_and_says_what_to_do(shared: Any)
 async def test_a_run_without_a_version_is_another_one(shared: Any) -> None:
     async with shared(*shop(None)) as old:
         run = await waiting(old)
-    async with shared(*shop("1", "fail")) as new, new.working():
+    async with shared(*shop("1", "fail")) as new, new.workers.background():
         await new.emit("answered")
-        assert await new.ended(run) == "failed"
+        assert await new.wait_for_end(run) == "failed"
 
 
 async def test_the_same_version_goes_on(shared: Any) -> None:
     async with shared(*shop("1", "fail")) as old:
         run = await waiting(old)
-    async with shared(*shop("1", "fail")) as new, new.working():
+    async with shared(*shop("1", "fail")) as new, new.workers.background():
         await new.emit("answered", 1)
         assert await new.result(run, timeout=20) == ["1", 1]
 

@@ -7,9 +7,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from penstock import App, Context, flow, step
-from penstock.flows.diagram import OUTSIDE, Edge, as_mermaid, diagram_of
+from penstock.flows.diagram import OUTSIDE, Edge, as_mermaid, as_text, diagram_of
 from penstock.flows.diagram_svg import as_svg
-from penstock.flows.diagram_text import as_text
 
 PAYMENT = {"type": "event", "eventKind": "payment.confirmed", "timeout": "24h", "onTimeout": "call_off"}
 

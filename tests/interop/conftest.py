@@ -19,7 +19,7 @@ from node_programs import node as node_binary
 from penstock.testing.until import until
 
 HERE = Path(__file__).parent
-PATIENCE = 30
+TEST_TIMEOUT_S = 30
 SCRIPT = "peer.mjs"
 
 
@@ -47,7 +47,7 @@ class Peer:
     async def ask(self, verb: str, **given: Any) -> Any:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"verb": verb, **given}).encode() + b"\n")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TEST_TIMEOUT_S):
             reply = await self._replies.get()
         assert "error" not in reply, reply
         return reply["reply"]
@@ -56,14 +56,14 @@ class Peer:
         def found() -> dict[str, Any] | None:
             return next((one for one in self.heard if one["event"] == event and one["jobId"] == job), None)
 
-        return await until(found, PATIENCE)  # type: ignore[no-any-return]
+        return await until(found, TEST_TIMEOUT_S)  # type: ignore[no-any-return]
 
     async def job_in(self, queue: str, id: str, state: str) -> dict[str, Any]:
         async def there() -> dict[str, Any] | None:
             job = await self.ask("job", queue=queue, id=id)
             return job if job is not None and job["state"] == state else None
 
-        return await until(there, PATIENCE)  # type: ignore[no-any-return]
+        return await until(there, TEST_TIMEOUT_S)  # type: ignore[no-any-return]
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
@@ -78,7 +78,7 @@ class Peer:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TEST_TIMEOUT_S):
                 await self._process.wait()
         except TimeoutError:
             self._process.kill()
@@ -87,14 +87,14 @@ class Peer:
 
 
 @pytest.fixture
-def place() -> str:
+def redis_url() -> str:
     """The URL of an empty database."""
     return redis_server.url()
 
 
 @pytest_asyncio.fixture
-async def node(node_program: Path, place: str) -> AsyncIterator[Peer]:
-    port, db = place.rpartition(":")[2].split("/")
+async def node(node_program: Path, redis_url: str) -> AsyncIterator[Peer]:
+    port, db = redis_url.rpartition(":")[2].split("/")
     async with _started(node_program, port, db) as peer:
         yield peer
 

@@ -1,4 +1,4 @@
-"""Our queues are BullMQ's: a program in Node works on them, and we on its."""
+"""BullMQ for Node and we work on the same queues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from penstock import App, Context, job
 from penstock.core.errors import StoreError
-from penstock.ports.unit import Ask, JobState, Want
+from penstock.ports.unit import ClaimRequest, JobState, QueueDemand
 from penstock.stores.redis import RedisStore
 from penstock.testing.until import until
 
@@ -32,10 +32,10 @@ async def _state(app: App, id: str, state: JobState) -> Any:
     return await until(there, 30)
 
 
-async def test_a_worker_in_node_does_our_jobs(node: Any, place: str) -> None:
-    async with App(place, handlers=[send]) as app:
+async def test_a_node_worker_runs_our_jobs(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app:
         await node.ask("work", queue="mail")
-        id = await app.enqueue("mail", PAYLOAD, id="letter-1")
+        id = await app.enqueue("mail", PAYLOAD, key="letter-1")
         row = await _state(app, id, JobState.COMPLETED)
         found = await node.ask("job", queue="mail", id=id)
         assert found["returnvalue"]["by"] == "node"
@@ -43,19 +43,19 @@ async def test_a_worker_in_node_does_our_jobs(node: Any, place: str) -> None:
         assert row.attempt == 1
 
 
-async def test_a_delayed_and_a_prioritized_job_reach_a_worker_in_node(node: Any, place: str) -> None:
-    async with App(place, handlers=[send]) as app:
+async def test_a_node_worker_runs_delayed_and_prioritized_jobs(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app:
         await node.ask("work", queue="mail")
-        await app.enqueue("mail", 1, id="later", delay="300ms")
-        await app.enqueue("mail", 2, id="second", priority=7)
+        await app.enqueue("mail", 1, key="later", delay="300ms")
+        await app.enqueue("mail", 2, key="second", priority=7)
         for id in ("later", "second"):
             await _state(app, id, JobState.COMPLETED)
 
 
-async def test_we_do_the_jobs_of_a_producer_in_node(node: Any, place: str) -> None:
-    async with App(place, handlers=[send]) as app:
+async def test_we_run_jobs_of_a_node_producer(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app:
         await node.ask("events", queue="mail")
-        async with app.working():
+        async with app.workers.background():
             for opts in ({}, {"jobId": "mine"}, {"priority": 3}, {"delay": 200}):
                 id = await node.ask("add", queue="mail", name="send", data=PAYLOAD, opts=opts)
                 done = await node.job_in("mail", id, "completed")
@@ -64,34 +64,34 @@ async def test_we_do_the_jobs_of_a_producer_in_node(node: Any, place: str) -> No
                 assert (await node.hears("progress", id))["data"] == 50
 
 
-async def test_a_failure_is_seen_in_node(node: Any, place: str) -> None:
-    async with App(place, handlers=[send]) as app:
+async def test_node_sees_our_failures(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app:
         await node.ask("events", queue="mail")
-        async with app.working():
+        async with app.workers.background():
             id = await node.ask("add", queue="mail", name="send", data="fail")
             failed = await node.job_in("mail", id, "failed")
             assert "no such letter" in failed["failedReason"]
             assert "no such letter" in (await node.hears("failed", id))["failedReason"]
 
 
-async def test_node_sees_our_jobs_come_and_go(node: Any, place: str) -> None:
-    async with App(place, handlers=[send]) as app:
+async def test_node_receives_events_of_our_jobs(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app:
         await node.ask("events", queue="mail")
-        id = await app.enqueue("mail", 1, id="letter-1")
+        id = await app.enqueue("mail", 1, key="letter-1")
         assert (await node.ask("job", queue="mail", id=id))["state"] == "waiting"
         assert (await node.ask("counts", queue="mail"))["waiting"] == 1
-        async with app.working():
+        async with app.workers.background():
             await _state(app, id, JobState.COMPLETED)
         for event in ("added", "waiting", "active", "completed"):
             await node.hears(event, id)
 
 
-async def test_pausing_goes_both_ways(node: Any, place: str) -> None:
-    async with App(place, handlers=[send]) as app:
+async def test_pause_works_both_ways(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app:
         await node.ask("pause", queue="mail")
-        id = await app.enqueue("mail", 1, id="letter-1")
+        id = await app.enqueue("mail", 1, key="letter-1")
         store = app.store
-        ask = Ask((Want("mail", 1),), 30_000, "w1")
+        ask = ClaimRequest((QueueDemand("mail", 1),), 30_000, "w1")
         assert (await store.claim(ask)).claims == []
         await node.ask("resume", queue="mail")
         assert [claim.job for claim in (await store.claim(ask)).claims] == [id]
@@ -104,34 +104,34 @@ async def test_pausing_goes_both_ways(node: Any, place: str) -> None:
         await node.job_in("mail", other, "completed")
 
 
-async def test_a_parent_in_node_with_children_done_by_us(node: Any, place: str) -> None:
-    async with App(place, handlers=[send]) as app:
+async def test_a_node_parent_with_our_children(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app:
         await node.ask("work", queue="parents")
         children = [{"name": "send", "queueName": "mail", "data": n} for n in (1, 2)]
         tree = {"name": "all", "queueName": "parents", "data": {}, "children": children}
         parent = await node.ask("flow", tree=tree)
         assert (await node.ask("job", queue="parents", id=parent))["state"] == "waiting-children"
-        async with app.working():
+        async with app.workers.background():
             await node.job_in("parents", parent, "completed")
         values = (await node.ask("children", queue="parents", id=parent)).values()
         assert sorted(value["sent"] for value in values) == [1, 2]
 
 
-async def test_a_parent_done_by_us_with_children_in_node(node: Any, place: str) -> None:
-    async with App(place, handlers=[send]) as app:
+async def test_our_parent_with_node_children(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[send]) as app:
         children = [{"name": "any", "queueName": "others", "data": n} for n in (1, 2)]
         tree = {"name": "send", "queueName": "mail", "data": "all", "children": children}
         parent = await node.ask("flow", tree=tree)
-        async with app.working():
+        async with app.workers.background():
             await node.ask("work", queue="others")
             assert (await node.job_in("mail", parent, "completed"))["returnvalue"] == {"sent": "all"}
 
 
 @pytest.mark.parametrize("when", [{"every": 400}, {"pattern": "* * * * * *"}], ids=["every", "cron"])
-async def test_a_scheduler_in_node_goes_on_when_we_do_its_jobs(node: Any, place: str, when: dict[str, Any]) -> None:
-    async with App(place, handlers=[send]) as app:
+async def test_a_node_scheduler_continues_with_our_worker(node: Any, redis_url: str, when: dict[str, Any]) -> None:
+    async with App(redis_url, handlers=[send]) as app:
         await node.ask("events", queue="mail")
-        async with app.working():
+        async with app.workers.background():
             first = await node.ask("schedule", queue="mail", id="often", when=when, name="send", data="tick")
             assert (await node.job_in("mail", first, "completed"))["returnvalue"] == {"sent": "tick"}
             done = lambda: [one["jobId"] for one in node.heard if one["event"] == "completed"]  # noqa: E731
@@ -139,12 +139,12 @@ async def test_a_scheduler_in_node_goes_on_when_we_do_its_jobs(node: Any, place:
             assert len(done()) == len(set(done())), "each slot once"
 
 
-async def test_a_queue_of_an_old_bullmq_is_refused(place: str) -> None:
-    store = RedisStore(place)
+async def test_a_queue_of_an_old_bullmq_is_refused(redis_url: str) -> None:
+    store = RedisStore(redis_url)
     await store.open()
     try:
         await store._client.call("HSET", "bull:mail:meta", "version", "bullmq:5.81.5")
         with pytest.raises(StoreError, match=r"'mail' is used by bullmq:5.81.5"):
-            await store.claim(Ask((Want("mail", 1),), 30_000, "w1"))
+            await store.claim(ClaimRequest((QueueDemand("mail", 1),), 30_000, "w1"))
     finally:
         await store.close()

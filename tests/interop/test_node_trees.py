@@ -1,4 +1,4 @@
-"""Trees of jobs are BullMQ's: a parent in one language has children in the other, whoever added them."""
+"""Job trees across languages: a parent on one side, children on the other, added by either."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from penstock import App, Context, Node, job
-from penstock.jobs import worker
+from penstock.worker import polling
 
 pytestmark = pytest.mark.xdist_group("interop")
 
 
 @pytest.fixture(autouse=True)
-def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Node does not wake our workers: they see what it did when they look."""
-    monkeypatch.setattr(worker, "MAX_IDLE", 0.1)
+def _claim_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node does not wake our workers, so let them claim often."""
+    monkeypatch.setattr(polling, "MAX_IDLE_S", 0.1)
 
 
 @job(queue="pages", retry=1)
@@ -34,64 +34,64 @@ def page(data: Any, **opts: Any) -> dict[str, Any]:
     return {"name": "render", "queueName": "pages", "data": data, "opts": opts}
 
 
-async def test_a_tree_of_ours_is_bound_in_node(node: Any, place: str) -> None:
-    async with App(place, handlers=[render]) as app:
+async def test_node_runs_the_parent_of_our_tree(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[render]) as app:
         children = [Node(render, 1), Node(render, "tear", on_failure="ignore")]
-        tree = await app.add_flow(Node("books", "Emma", id="emma", children=children))
+        tree = await app.jobs.enqueue_tree(Node("books", "Emma", id="emma", children=children))
         assert (await node.ask("job", queue="books", id="emma"))["state"] == "waiting-children"
         counts = await node.ask("dependencies", queue="books", id="emma")
         assert (counts["unprocessed"], counts["processed"]) == (2, 0)
         await node.ask("bind", queue="books")
-        async with app.working():
+        async with app.workers.background():
             done = await node.job_in("books", "emma", "completed")
         whole, torn = (f"bull:pages:{child.id}" for child in tree.children)
         assert done["returnvalue"] == {"values": {whole: {"page": 1}}, "failed": {torn: "the page is torn"}}
 
 
-async def test_a_tree_of_ours_has_its_children_done_in_node(node: Any, place: str) -> None:
-    async with App(place, handlers=[bind]) as app:
-        tree = await app.add_flow(Node(bind, children=[Node("pages", n) for n in (1, 2)]))
+async def test_node_runs_the_children_of_our_tree(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[bind]) as app:
+        tree = await app.jobs.enqueue_tree(Node(bind, children=[Node("pages", n) for n in (1, 2)]))
         await node.ask("work", queue="pages")
-        async with app.working():
-            result = await app.job_result(tree.id, timeout="30s")
+        async with app.workers.background():
+            result = await app.jobs.result(tree.id, timeout="30s")
         keys = [f"bull:pages:{child.id}" for child in tree.children]
         assert result["values"] == {key: {"seen": n, "by": "node"} for n, key in enumerate(keys, 1)}
 
 
-async def test_a_tree_of_nodes_is_bound_by_us(node: Any, place: str) -> None:
-    async with App(place, handlers=[render, bind]) as app:
+async def test_we_run_the_parent_of_a_node_tree(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[render, bind]) as app:
         children = [page(1, jobId="one"), page("tear", jobId="two", ignoreDependencyOnFailure=True)]
         tree = {"name": "bind", "queueName": "books", "data": "Emma", "children": children}
         parent = await node.ask("flow", tree=tree)
-        async with app.working():
+        async with app.workers.background():
             done = await node.job_in("books", parent, "completed")
-        assert await app.queues.dependencies(parent) == {
+        assert await app.jobs.count_children(parent) == {
             "processed": 1, "unprocessed": 0, "ignored": 1, "failed": 0
         }  # fmt: skip
         values, failed = {"bull:pages:one": {"page": 1}}, {"bull:pages:two": "the page is torn"}
         assert done["returnvalue"] == {"values": values, "failed": failed}
 
 
-async def test_a_child_that_fails_here_fails_parents_of_node(node: Any, place: str) -> None:
-    async with App(place, handlers=[render, bind]) as app:
+async def test_our_failed_child_fails_node_parents(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[render, bind]) as app:
         children = [page("tear", failParentOnFailure=True)]
         book = {"name": "bind", "queueName": "books", "children": children, "opts": {"failParentOnFailure": True}}
         tree = {"name": "shelve", "queueName": "shelves", "children": [{**book, "data": "Emma"}], "data": {}}
         shelf = await node.ask("flow", tree=tree)
         await node.ask("work", queue="shelves")
-        async with app.working():
+        async with app.workers.background():
             failed = await node.job_in("shelves", shelf, "failed")
-        # Our worker has failed the book that it did not bind, and Node's the shelf.
+        # Our worker failed the book without running it, and Node's worker the shelf.
         assert "failed" in failed["failedReason"]
         (letter,) = [letter for _, letter in await app.dead_letters.list("books")]
         assert letter.error["code"] == "child_failed"
 
 
-async def test_a_child_that_fails_in_node_fails_a_parent_of_ours(node: Any, place: str) -> None:
-    async with App(place, handlers=[bind]) as app:
-        tree = await app.add_flow(Node(bind, "Emma", id="emma", children=[Node("pages", 1)]))
+async def test_a_failed_node_child_fails_our_parent(node: Any, redis_url: str) -> None:
+    async with App(redis_url, handlers=[bind]) as app:
+        tree = await app.jobs.enqueue_tree(Node(bind, "Emma", id="emma", children=[Node("pages", 1)]))
         await node.ask("work", queue="pages", fail=True)
-        async with app.working():
+        async with app.workers.background():
             failed = await node.job_in("books", "emma", "failed")
         assert f"child bull:pages:{tree.children[0].id} failed" in failed["failedReason"]
         assert (await node.ask("dependencies", queue="books", id="emma"))["failed"] == 1

@@ -1,4 +1,4 @@
-"""pg-boss for Node and us, each doing what the other sends."""
+"""pg-boss for Node and we run each other's jobs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import pytest
 import postgres_server
 from penstock import App, Context, flow, job
 from penstock.core.errors import ConfigError, NotFound, Permanent
-from penstock.messaging.pgboss import AddJob, EmitEvent, PgBoss, PgBossSchema, StartFlow, consuming
+from penstock.messaging.pgboss import AddJob, EmitEvent, PgBoss, PgBossSchema, StartFlow
+from penstock.messaging.pgboss import consumer as consuming
 from penstock.messaging.pgboss.queues import Queues
-from penstock.ports.messaging import Message
+from penstock.ports.bridge import Message
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("interop"), pytest.mark.asyncio(loop_scope="module")]
@@ -42,19 +43,19 @@ def boss_url() -> str:
 
 
 def calling(handle: Callable[[Message], Any], queue: str) -> App:
-    """An App that calls a function with the jobs of a queue."""
+    """Return an App that calls a function with the jobs of a queue."""
     return App(":memory:", handlers=[mail], bridges=[PgBoss(boss_url(), consume={queue: handle}, **QUICK)])
 
 
 @pytest.fixture
 def queue() -> str:
-    """A name of its own for each test: they share a schema."""
+    """Return a new name: all tests share a schema."""
     return f"q-{uuid4().hex[:12]}"
 
 
 @pytest.fixture(params=["one database", "two databases"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where our store is: beside pg-boss' tables, or elsewhere."""
+    """Return the URL of our store: in pg-boss' database, or elsewhere."""
     return postgres_server.url() if request.param == "one database" else f"sqlite:///{tmp_path}/penstock.db"
 
 
@@ -67,38 +68,38 @@ async def _job_in(boss: Any, queue: str, id: str, state: str) -> dict[str, Any]:
 
 
 async def _created(boss: Any, queue: str, **options: Any) -> str:
-    """The queue, with a dead letter queue of its own; gives that one's name."""
+    """Create the queue and its dead letter queue; return the name of that one."""
     await boss.ask("create", queue=f"{queue}-dead")
     await boss.ask("create", queue=queue, options={"deadLetter": f"{queue}-dead", **options})
     return f"{queue}-dead"
 
 
-async def test_a_job_of_node_starts_a_run_once(boss: Any, queue: str, url: str) -> None:
+async def test_a_node_job_starts_a_run_once(boss: Any, queue: str, url: str) -> None:
     await _created(boss, queue)
     bridge = PgBoss(boss_url(), consume={queue: order}, **QUICK)
-    async with App(url, handlers=[order], bridges=[bridge]) as app, app.working():
+    async with App(url, handlers=[order], bridges=[bridge]) as app, app.workers.background():
         id = await boss.ask("send", queue=queue, data=PAYLOAD)
         done = await _job_in(boss, queue, id, "completed")
         assert done["retryCount"] == 0
         assert await app.result(id, timeout=20) == PAYLOAD
-        assert [row.id for row in await app.runs()] == [id]
+        assert [row.id for row in await app.runs.list()] == [id]
 
 
-async def test_a_job_of_node_tells_of_an_event_or_becomes_a_job(boss: Any, queue: str, url: str) -> None:
+async def test_a_node_job_emits_an_event_or_becomes_a_job(boss: Any, queue: str, url: str) -> None:
     other = f"{queue}-b"
     await _created(boss, queue)
     await _created(boss, other)
     bridge = PgBoss(boss_url(), consume={queue: EmitEvent("order.paid"), other: AddJob("mail")}, **QUICK)
-    async with App(url, handlers=[mail], bridges=[bridge]) as app, app.working():
+    async with App(url, handlers=[mail], bridges=[bridge]) as app, app.workers.background():
         told = await boss.ask("send", queue=queue, data={"order": 7})
         added = await boss.ask("send", queue=other, data=None)
         await _job_in(boss, queue, told, "completed")
         await _job_in(boss, other, added, "completed")
         assert [e.data for e in await app.events.read("nq:global") if e.kind == "order.paid"] == [{"order": 7}]
-        assert await app.job_result(added, timeout=20) == {"sent": None}
+        assert await app.jobs.result(added, timeout=20) == {"sent": None}
 
 
-async def test_a_function_is_called_and_its_result_is_kept(boss: Any, queue: str) -> None:
+async def test_a_function_target_stores_its_result(boss: Any, queue: str) -> None:
     await _created(boss, queue, heartbeatSeconds=10)
     seen: list[Message] = []
 
@@ -106,25 +107,25 @@ async def test_a_function_is_called_and_its_result_is_kept(boss: Any, queue: str
         seen.append(message)
         return ["done"]
 
-    async with calling(handle, queue) as app, app.working():
+    async with calling(handle, queue) as app, app.workers.background():
         id = await boss.ask("send", queue=queue, data=PAYLOAD, options={"priority": 5})
         assert (await _job_in(boss, queue, id, "completed"))["output"] == {"value": ["done"]}
     assert seen == [Message(id, queue, PAYLOAD, 1)]
 
 
-async def test_who_takes_too_long_is_told_so(boss: Any, queue: str) -> None:
+async def test_a_slow_function_is_cancelled(boss: Any, queue: str) -> None:
     await _created(boss, queue, retryLimit=0, expireInSeconds=1)
 
     async def handle(_: Message) -> None:
         await asyncio.Event().wait()
 
-    async with calling(handle, queue) as app, app.working():
+    async with calling(handle, queue) as app, app.workers.background():
         id = await boss.ask("send", queue=queue)
         output = (await _job_in(boss, queue, id, "failed"))["output"]
     assert output == {"name": "AttemptTimeout", "message": "it took longer than its queue's expireInSeconds, 1 s"}
 
 
-async def test_a_failure_is_tried_again_and_then_a_dead_letter(boss: Any, queue: str) -> None:
+async def test_a_failure_is_retried_then_dead_lettered(boss: Any, queue: str) -> None:
     dead = await _created(boss, queue, retryLimit=2, retryDelay=0)
     attempts: list[int] = []
 
@@ -132,14 +133,14 @@ async def test_a_failure_is_tried_again_and_then_a_dead_letter(boss: Any, queue:
         attempts.append(message.attempt)
         raise OSError(f"no luck {message.attempt}")
 
-    async with calling(handle, queue) as app, app.working():
+    async with calling(handle, queue) as app, app.workers.background():
         id = await boss.ask("send", queue=queue, data={"order": 7})
         failed = await _job_in(boss, queue, id, "failed")
     assert attempts == [1, 2, 3]
     assert failed["output"] == {"name": "OSError", "message": "no luck 3"}
     (letter,) = await boss.ask("jobs", queue=dead)
     assert (letter["data"], letter["state"]) == ({"order": 7}, "created")
-    # What it came from is known to pg-boss too: its own worker does it, and could send it back.
+    # pg-boss knows the source of the dead letter too: its own worker could redrive it.
     await boss.ask("work", queue=dead)
     assert (await boss.hears("worked", letter["id"]))["data"] == {"order": 7}
     row = postgres_server.server().do("SELECT * FROM pgboss.job WHERE name = $1", dead)[0]
@@ -148,18 +149,18 @@ async def test_a_failure_is_tried_again_and_then_a_dead_letter(boss: Any, queue:
     assert "no luck 3" in row["source_output"]
 
 
-async def test_what_will_never_do_is_not_tried_again(boss: Any, queue: str, url: str) -> None:
+async def test_an_invalid_job_is_not_retried(boss: Any, queue: str, url: str) -> None:
     dead = await _created(boss, queue, retryLimit=5)
     bridge = PgBoss(boss_url(), consume={queue: StartFlow("order")}, **QUICK)
-    async with App(url, handlers=[order], bridges=[bridge]) as app, app.working():
-        id = await boss.ask("send", queue=queue, data={"n": 2.0**60})  # no integer of ours
+    async with App(url, handlers=[order], bridges=[bridge]) as app, app.workers.background():
+        id = await boss.ask("send", queue=queue, data={"n": 2.0**60})  # outside our integer range
         failed = await _job_in(boss, queue, id, "failed")
         assert "2^53" in failed["output"]["message"] or "integer" in failed["output"]["message"]
         assert len(await boss.ask("jobs", queue=dead)) == 1
-        assert await app.runs() == []
+        assert await app.runs.list() == []
 
 
-async def test_node_does_what_we_send(boss: Any, queue: str) -> None:
+async def test_node_runs_the_jobs_we_send(boss: Any, queue: str) -> None:
     await _created(boss, queue, notify=True)
     bridge = PgBoss(boss_url())
     async with App(":memory:", handlers=[mail], bridges=[bridge]):
@@ -171,7 +172,7 @@ async def test_node_does_what_we_send(boss: Any, queue: str) -> None:
         assert done["deadLetter"] == f"{queue}-dead"
 
 
-async def test_what_is_sent_has_its_queues_options_and_its_own(boss: Any, queue: str) -> None:
+async def test_sent_jobs_have_queue_options_and_their_own(boss: Any, queue: str) -> None:
     await _created(boss, queue, retryLimit=4, retryDelay=3, retryBackoff=True, expireInSeconds=60)
     bridge = PgBoss(boss_url())
     async with App(":memory:", handlers=[mail], bridges=[bridge]):
@@ -182,7 +183,7 @@ async def test_what_is_sent_has_its_queues_options_and_its_own(boss: Any, queue:
         plain = await bridge.send(queue, 3)
         assert plain is not None
         other = await boss.ask("job", queue=queue, id=plain)
-    # Node's own job is what ours is to be like.
+    # Our job must equal one that Node sent.
     theirs = await boss.ask("job", queue=queue, id=await boss.ask("send", queue=queue, data=3))
     times = {"id", "createdOn", "startAfter", "keepUntil"}
     assert {k: v for k, v in other.items() if k not in times} == {k: v for k, v in theirs.items() if k not in times}
@@ -190,7 +191,7 @@ async def test_what_is_sent_has_its_queues_options_and_its_own(boss: Any, queue:
     assert found["startAfter"] > other["startAfter"]
 
 
-async def test_what_is_sent_with_a_connection_is_in_its_transaction(boss: Any, queue: str) -> None:
+async def test_a_job_sent_with_a_connection_is_in_its_transaction(boss: Any, queue: str) -> None:
     await _created(boss, queue)
     bridge = PgBoss(boss_url())
     async with App(":memory:", handlers=[mail], bridges=[bridge]):
@@ -208,20 +209,20 @@ async def test_what_is_sent_with_a_connection_is_in_its_transaction(boss: Any, q
     assert [one["data"] for one in await boss.ask("jobs", queue=queue)] == [2]
 
 
-async def test_events_of_ours_become_jobs_once(boss: Any, queue: str, url: str) -> None:
+async def test_our_events_become_jobs_once(boss: Any, queue: str, url: str) -> None:
     await _created(boss, queue)
     make: Callable[[], App] = lambda: App(  # noqa: E731
         url, handlers=[order], bridges=[PgBoss(boss_url(), produce={"order.done": queue}, **QUICK)]
     )
     async with make() as app:
-        async with app.working():
+        async with app.workers.background():
             await app.start(order, {"n": 1})
             await until(lambda: boss.ask("jobs", queue=queue), 30)
         await app.start(order, {"n": 2})
     async with make() as app:
-        # As after a crash before the place was remembered: all of it is read, and sent, again.
+        # As after a crash before the cursor was saved: all events are read and sent again.
         await app.state.set("pgboss/pgboss/relayed", "")
-        async with app.working():
+        async with app.workers.background():
             await until(lambda: _at_least(boss, queue, 2), 30)
             await until(lambda: _caught_up(app), 30)
             found = await boss.ask("jobs", queue=queue)
@@ -238,10 +239,10 @@ async def _caught_up(app: App) -> bool:
     return bool(newest) and await app.state.get("pgboss/pgboss/relayed") != ""
 
 
-async def test_a_crash_between_the_run_and_the_completion_leaves_neither(
+async def test_a_crash_before_the_completion_starts_no_run(
     boss: Any, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one database both are one transaction: the run is not there before the job is completed."""
+    """In one database both are one transaction: the run does not exist before the job is completed."""
     await _created(boss, queue)
     id = await boss.ask("send", queue=queue, data={"n": 1})
     real, crashed = Queues.complete, asyncio.Event()
@@ -255,16 +256,22 @@ async def test_a_crash_between_the_run_and_the_completion_leaves_neither(
     monkeypatch.setattr(Queues, "complete", crash)
     monkeypatch.setattr(consuming, "AFTER_TROUBLE", 3600)
     url = postgres_server.url()
-    async with App(url, handlers=[order], bridges=[PgBoss(consume={queue: order}, **QUICK)]) as app, app.working():
+    async with (
+        App(url, handlers=[order], bridges=[PgBoss(consume={queue: order}, **QUICK)]) as app,
+        app.workers.background(),
+    ):
         await crashed.wait()
         assert (await boss.ask("job", queue=queue, id=id))["state"] == "created"
-        assert await app.runs() == []
-    async with App(url, handlers=[order], bridges=[PgBoss(consume={queue: order}, **QUICK)]) as app, app.working():
+        assert await app.runs.list() == []
+    async with (
+        App(url, handlers=[order], bridges=[PgBoss(consume={queue: order}, **QUICK)]) as app,
+        app.workers.background(),
+    ):
         assert (await _job_in(boss, queue, id, "completed"))["retryCount"] == 0
         assert await app.result(id, timeout=20) == {"n": 1}
 
 
-async def test_a_job_that_was_given_to_another_is_not_ended_by_us(boss: Any, queue: str) -> None:
+async def test_a_job_that_another_worker_has_is_not_completed(boss: Any, queue: str) -> None:
     await _created(boss, queue, retryLimit=3, expireInSeconds=600)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -275,9 +282,9 @@ async def test_a_job_that_was_given_to_another_is_not_ended_by_us(boss: Any, que
 
     async with calling(handle, queue) as app:
         id = await boss.ask("send", queue=queue, data=1)
-        async with app.working():
+        async with app.workers.background():
             await begun.wait()
-            # Its time was up, and a worker of pg-boss has it now.
+            # It expired, and a worker of pg-boss has it now.
             postgres_server.server().do(
                 "UPDATE pgboss.job SET retry_count = 1 WHERE name = $1 AND state = 'active'", queue
             )
@@ -287,7 +294,7 @@ async def test_a_job_that_was_given_to_another_is_not_ended_by_us(boss: Any, que
         assert (await boss.ask("job", queue=queue, id=id))["state"] == "active"
 
 
-async def test_a_worker_that_stops_gives_its_job_back(boss: Any, queue: str) -> None:
+async def test_a_stopping_worker_releases_its_job(boss: Any, queue: str) -> None:
     await _created(boss, queue)
     begun = asyncio.Event()
 
@@ -297,13 +304,13 @@ async def test_a_worker_that_stops_gives_its_job_back(boss: Any, queue: str) -> 
 
     async with calling(handle, queue) as app:
         id = await boss.ask("send", queue=queue, data=1)
-        async with app.working():
+        async with app.workers.background():
             await begun.wait()
         found = await boss.ask("job", queue=queue, id=id)
     assert (found["state"], found["retryCount"]) == ("created", 0)
 
 
-async def test_what_a_dead_worker_left_is_taken_again(boss: Any, queue: str) -> None:
+async def test_a_job_of_a_dead_worker_is_claimed_again(boss: Any, queue: str) -> None:
     await _created(boss, queue, retryLimit=1, retryDelay=0)
     id = await boss.ask("send", queue=queue, data=1)
     postgres_server.server().do(
@@ -313,11 +320,11 @@ async def test_what_a_dead_worker_left_is_taken_again(boss: Any, queue: str) -> 
     async def handle(message: Message) -> int:
         return message.attempt
 
-    async with calling(handle, queue) as app, app.working():
+    async with calling(handle, queue) as app, app.workers.background():
         assert (await _job_in(boss, queue, id, "completed"))["output"] == {"value": 2}
 
 
-async def test_permanent_goes_to_the_dead_letters_at_once(boss: Any, queue: str) -> None:
+async def test_permanent_dead_letters_at_once(boss: Any, queue: str) -> None:
     dead = await _created(boss, queue, retryLimit=5)
 
     async def handle(message: Message) -> None:
@@ -325,13 +332,13 @@ async def test_permanent_goes_to_the_dead_letters_at_once(boss: Any, queue: str)
 
     async with calling(handle, queue) as app:
         id = await boss.ask("send", queue=queue, data=1)
-        async with app.working():
+        async with app.workers.background():
             assert (await _job_in(boss, queue, id, "failed"))["retryCount"] == 0
     assert len(await boss.ask("jobs", queue=dead)) == 1
 
 
-async def test_a_policy_with_one_of_a_key_is_kept(boss: Any, queue: str) -> None:
-    """A stately queue has one job of a key in each state: a failed one whose place is taken has failed for good."""
+async def test_a_singleton_policy_is_respected(boss: Any, queue: str) -> None:
+    """A stately queue has one job per key and state: a failed job cannot be retried while another one waits."""
     dead = await _created(boss, queue, policy="stately", retryLimit=5, retryDelay=600)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -342,7 +349,7 @@ async def test_a_policy_with_one_of_a_key_is_kept(boss: Any, queue: str) -> None
 
     async with calling(handle, queue) as app:
         first = await boss.ask("send", queue=queue, data=1, options={"singletonKey": "k"})
-        async with app.working():
+        async with app.workers.background():
             await begun.wait()
             postgres_server.server().do(
                 "INSERT INTO pgboss.job (name, data, state, policy, singleton_key, start_after) "
@@ -354,7 +361,7 @@ async def test_a_policy_with_one_of_a_key_is_kept(boss: Any, queue: str) -> None
     assert len(await boss.ask("jobs", queue=dead)) == 1
 
 
-# What cannot be joined
+# Refusals
 
 
 async def _refused(bridge: PgBoss, kind: type[Exception], match: str) -> None:
@@ -363,7 +370,7 @@ async def _refused(bridge: PgBoss, kind: type[Exception], match: str) -> None:
             pass
 
 
-async def test_a_schema_that_is_none_of_pgboss_is_named(boss: Any) -> None:
+async def test_a_schema_without_pgboss_is_refused(boss: Any) -> None:
     await boss.ask("schedules")
     await _refused(PgBoss(boss_url(), schema="nowhere"), PgBossSchema, "no pg-boss in schema 'nowhere'")
     with pytest.raises(PgBossSchema, match="letters, digits"):
@@ -371,7 +378,7 @@ async def test_a_schema_that_is_none_of_pgboss_is_named(boss: Any) -> None:
     await _refused(PgBoss(), ConfigError, "give it the URL")
 
 
-async def test_an_unknown_queue_or_flow_is_named(boss: Any, queue: str) -> None:
+async def test_an_unknown_queue_or_flow_is_refused(boss: Any, queue: str) -> None:
     await _created(boss, queue)
     await _refused(PgBoss(boss_url(), consume={"nobody": order}), NotFound, r"no queue 'nobody'.*createQueue")
     await _refused(PgBoss(boss_url(), consume={queue: StartFlow("ordre")}), NotFound, "ordre")
@@ -392,7 +399,7 @@ async def test_an_unknown_queue_or_flow_is_named(boss: Any, queue: str) -> None:
         ("ALTER TABLE other.job DROP COLUMN blocked", r"lacks job\.blocked"),
     ],
 )
-async def test_a_version_we_do_not_know_is_refused(boss: Any, change: str, match: str) -> None:
+async def test_an_unknown_version_is_refused(boss: Any, change: str, match: str) -> None:
     await boss.ask("schedules")
     do = postgres_server.server().run
     do("DROP SCHEMA IF EXISTS other CASCADE; CREATE SCHEMA other")
@@ -405,13 +412,13 @@ async def test_a_version_we_do_not_know_is_refused(boss: Any, change: str, match
 async def test_cut_connections_lose_no_job_and_start_no_run_twice(
     boss: Any, queue: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server cuts off whoever is handing over. What was claimed elsewhere is brought again when its time is up."""
+    """The server cuts connections during the handover. Jobs that were claimed come back when they expire."""
     monkeypatch.setattr(consuming, "AFTER_TROUBLE", 0.01)
     await _created(boss, queue, retryLimit=1000, expireInSeconds=1, retryDelay=0)
     named = "application_name=bridge"
     bridge = PgBoss(f"{boss_url()}?{named}", consume={queue: order}, concurrency=2, **QUICK)
     ours = f"{url}&{named}" if url.startswith("postgresql") else url
-    async with App(ours, handlers=[order], bridges=[bridge]) as app, app.working():
+    async with App(ours, handlers=[order], bridges=[bridge]) as app, app.workers.background():
         sent = set()
         for n in range(CUTS * 4):
             sent.add(await boss.ask("send", queue=queue, data={"n": n}))
@@ -422,7 +429,7 @@ async def test_cut_connections_lose_no_job_and_start_no_run_twice(
         await until(lambda: _all_done(boss, queue), 60)
         for id in sent:
             await app.result(id, timeout=30)
-        assert {row.id for row in await app.runs(limit=1000)} == sent
+        assert {row.id for row in await app.runs.list(limit=1000)} == sent
         kinds = [[e.kind for e in await app.events.read(f"nq:flow:{id}")].count("flow.started") for id in sent]
         assert kinds == [1] * len(sent)
     assert await boss.ask("jobs", queue=f"{queue}-dead") == []

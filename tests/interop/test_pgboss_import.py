@@ -1,4 +1,4 @@
-"""Moving what waits in pg-boss over to us."""
+"""Importing the waiting jobs of pg-boss."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import postgres_server
 from penstock import App, Context, job
 from penstock.app.pgboss_import import PgBossImport
 from penstock.cli import main
-from penstock.jobs.schedule import spec_of, target_of
-from penstock.messaging.pgboss.leaving import Leaving
+from penstock.messaging.pgboss.backlog import Leaving
+from penstock.schedules.spec import spec_of, target_of
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("interop"), pytest.mark.asyncio(loop_scope="module")]
 
 
 class Cut(Exception):
-    """The program ends here."""
+    """Stands for a crash of the program."""
 
 
 def boss_url() -> str:
@@ -32,18 +32,18 @@ def boss_url() -> str:
 
 @pytest.fixture
 def queue() -> str:
-    """A name of its own for each test: they share a schema."""
+    """Return a new name: all tests share a schema."""
     return f"q-{uuid4().hex[:12]}"
 
 
 @pytest.fixture(params=["one database", "two databases"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where our store is: beside pg-boss' tables, or elsewhere."""
+    """Return the URL of our store: in pg-boss' database, or elsewhere."""
     return postgres_server.url() if request.param == "one database" else f"sqlite:///{tmp_path}/penstock.db"
 
 
 async def _filled(boss: Any, queue: str) -> dict[str, str]:
-    """A queue with one of each; their ids by what they are."""
+    """Fill a queue with one job of each kind; return their ids by kind."""
     await boss.ask("create", queue=queue, options={"retryLimit": 3, "retryDelay": 2, "retryBackoff": True})
     ids = {
         "low": await boss.ask("send", queue=queue, data="low", options={"priority": -3}),
@@ -67,7 +67,7 @@ async def _filled(boss: Any, queue: str) -> dict[str, str]:
     return ids
 
 
-async def test_what_waits_is_moved_and_done_here(boss: Any, queue: str, url: str) -> None:
+async def test_waiting_jobs_are_imported_and_run(boss: Any, queue: str, url: str) -> None:
     ids = await _filled(boss, queue)
     done: list[Any] = []
 
@@ -85,26 +85,26 @@ async def test_what_waits_is_moved_and_done_here(boss: Any, queue: str, url: str
         assert sorted(one["data"] for one in await boss.ask("jobs", queue=queue)) == ["active", "done"]
         assert [one for one in await boss.ask("schedules") if one["name"] == queue] == []
 
-        later = await app.queues.job(ids["later"])
+        later = await app.jobs.get(ids["later"])
         assert 3500_000 < later.due - later.created <= 3600_000
         tried = await app.store.job(ids["tried"])
         assert tried is not None
         assert json.loads(tried.opts)["retry"]["attempts"] == 2
         assert json.loads(tried.opts)["retry"]["backoff"]["delayMs"] == 2000
-        rows = {row.id: row for row in await app.schedules() if row.id.startswith(queue)}
+        rows = {row.id: row for row in await app.schedules.list() if row.id.startswith(queue)}
         assert (spec_of(rows[queue]).cron, spec_of(rows[queue]).tz) == ("0 12 * * *", "Europe/Paris")
         assert target_of(rows[queue]).payload == {"to": "all"}
-        async with app.working(concurrency=1):
+        async with app.workers.background(concurrency=1):
             await until(lambda: len(done) == 4, 30)
         assert done == [(what, ids[what]) for what in ("urgent", "plain", "tried", "low")]
         again = await PgBossImport(app, boss_url(), queues=[queue]).move()
         assert (again.jobs, again.schedules, again.left) == ({}, [], [])
 
 
-async def test_an_import_that_was_cut_off_goes_on(
+async def test_an_interrupted_import_continues(
     boss: Any, queue: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut between adding here and removing there: in one database neither has happened, in two no job is there twice."""
+    """Crash between adding here and removing there: with one database neither happened, with two no job is doubled."""
     await boss.ask("create", queue=queue)
     sent = {await boss.ask("send", queue=queue, data=n) for n in range(3)}
     real = Leaving.forget
@@ -129,13 +129,13 @@ async def test_an_import_that_was_cut_off_goes_on(
         moved = await PgBossImport(app, boss_url(), queues=[queue]).move()
         assert moved.jobs == {queue: 3}
         assert await boss.ask("jobs", queue=queue) == []
-        async with app.working():
+        async with app.workers.background():
             await until(lambda: len(done) >= 3, 30)
         assert sorted(done) == sorted(sent)
         assert (await app.queues.counts(queue))["completed"] == 3
 
 
-async def test_a_job_a_worker_of_pgboss_has_locked_is_left_to_it(boss: Any, queue: str, tmp_path: Path) -> None:
+async def test_a_job_that_pgboss_has_locked_is_not_imported(boss: Any, queue: str, tmp_path: Path) -> None:
     await boss.ask("create", queue=queue)
     taken = await boss.ask("send", queue=queue, data=1)
     await boss.ask("send", queue=queue, data=2)
@@ -151,7 +151,7 @@ async def test_a_job_a_worker_of_pgboss_has_locked_is_left_to_it(boss: Any, queu
     assert [one["id"] for one in await boss.ask("jobs", queue=queue)] == [taken]
 
 
-async def test_the_command_looks_moves_and_says_what_stays(
+async def test_the_command_previews_imports_and_reports_the_rest(
     boss: Any, queue: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     odd = f"odd/{queue}"

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from penstock import Context, RateLimited, flow, job
-from penstock.app.given import dedupe_key
+from penstock.app.arguments import dedupe_key
 from penstock.core.errors import BadArgument, DefinitionError, RunFailed
-from penstock.flows.contract import read_module
-from penstock.jobs.keeping import read_keep, read_removal
+from penstock.core.outage_retry import OutageRetry
+from penstock.handlers.module_contract import read_module
+from penstock.handlers.options import read_keep, read_removal
 from penstock.jobs.reducer import reduce_job
-from penstock.ports.unit import JobState, Keep
+from penstock.ports.unit import JobState, KeepJobs
 from penstock.testing.until import until
 
 
@@ -37,23 +38,23 @@ async def _ends(a: Any, id: str, kind: str = "job.completed") -> None:
 
 
 async def test_a_handler_says_what_is_kept(app: Any) -> None:
-    async with app(work) as a, a.working():
+    async with app(work) as a, a.workers.background():
         for n in range(4):
-            await a.enqueue("q", n, id=f"job-{n}")
+            await a.enqueue("q", n, key=f"job-{n}")
             await _ends(a, f"job-{n}")
         assert await _left(a, JobState.COMPLETED) == ["job-2", "job-3"]
-        await a.enqueue("q", "fail", id="bad")
+        await a.enqueue("q", "fail", key="bad")
         await _ends(a, "bad", "job.failed")
         assert await _left(a, JobState.FAILED) == []
-        assert [letter.original_job_id for letter in await a.letters("q")] == ["bad"]
+        assert [letter.original_job_id for letter in await a.list_dead_letters("q")] == ["bad"]
 
 
 async def test_enqueue_says_otherwise(app: Any) -> None:
-    async with app(work) as a, a.working():
-        await a.enqueue("q", 1, id="gone", keep_completed=0)
+    async with app(work) as a, a.workers.background():
+        await a.enqueue("q", 1, key="gone", keep_completed=0)
         await _ends(a, "gone")
-        await a.enqueue("q", "fail", id="seen", keep_failed=True)
-        await a.in_state("seen", "failed")
+        await a.enqueue("q", "fail", key="seen", keep_failed=True)
+        await a.wait_for_state("seen", "failed")
         assert await _left(a, JobState.COMPLETED) == []
 
 
@@ -61,13 +62,13 @@ async def test_a_job_that_goes_at_once_still_gives_its_result(app: Any) -> None:
     async with app(work) as a:
         id = await a.enqueue("q", {"n": 7}, keep_completed=0)
         bad = await a.enqueue("q", "fail")
-        async with a.working():
+        async with a.workers.background():
             await _ends(a, id)
             await _ends(a, bad, "job.failed")
         assert await a.store.job(id) is None
-        assert await a._enqueuing.result(id, "q") == {"n": 7}
+        assert await a.jobs._result(id, "q", OutageRetry("its end")) == {"n": 7}
         with pytest.raises(RunFailed, match="failed: no"):
-            await a._enqueuing.result(bad, "q")
+            await a.jobs._result(bad, "q", OutageRetry("its end"))
 
 
 async def test_a_redriven_job_is_kept_as_the_one_that_died(app: Any) -> None:
@@ -79,8 +80,8 @@ async def test_a_redriven_job_is_kept_as_the_one_that_died(app: Any) -> None:
             raise ValueError("no")
         return "done"
 
-    async with app(mended) as a, a.working():
-        await a.enqueue("q", id="bad", keep_failed=0, keep_completed=0)
+    async with app(mended) as a, a.workers.background():
+        await a.enqueue("q", key="bad", keep_failed=0, keep_completed=0)
         await _ends(a, "bad", "job.failed")
         failing.clear()
         await a.dead_letters.redrive("bad.dlq")
@@ -92,30 +93,30 @@ async def test_a_redriven_job_is_kept_as_the_one_that_died(app: Any) -> None:
     ("given", "kept"),
     [
         (None, None),
-        (0, Keep(0)),
-        (False, Keep(0)),
-        (True, Keep()),
-        (1000, Keep(1000)),
-        ("1d", Keep(age_ms=86_400_000)),
-        (timedelta(hours=1), Keep(age_ms=3_600_000)),
-        ({"count": 5, "age": "1m"}, Keep(5, 60_000)),
-        ({"age": 60}, Keep(age_ms=60_000)),
+        (0, KeepJobs(0)),
+        (False, KeepJobs(0)),
+        (True, KeepJobs()),
+        (1000, KeepJobs(1000)),
+        ("1d", KeepJobs(age_ms=86_400_000)),
+        (timedelta(hours=1), KeepJobs(age_ms=3_600_000)),
+        ({"count": 5, "age": "1m"}, KeepJobs(5, 60_000)),
+        ({"age": 60}, KeepJobs(age_ms=60_000)),
     ],
 )
-def test_how_it_is_written(given: Any, kept: Keep | None) -> None:
+def test_how_it_is_written(given: Any, kept: KeepJobs | None) -> None:
     assert read_keep(given, "keep_completed") == kept
 
 
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
-        (True, Keep(0)),
-        (False, Keep()),
-        (1000, Keep(1000)),
-        ({"age": 3600, "count": 10, "limit": 5}, Keep(10, 3_600_000)),
+        (True, KeepJobs(0)),
+        (False, KeepJobs()),
+        (1000, KeepJobs(1000)),
+        ({"age": 3600, "count": 10, "limit": 5}, KeepJobs(10, 3_600_000)),
     ],
 )
-def test_how_bullmq_writes_it(given: Any, kept: Keep) -> None:
+def test_how_bullmq_writes_it(given: Any, kept: KeepJobs) -> None:
     assert read_removal(given, "removeOnComplete") == kept
 
 
@@ -129,9 +130,9 @@ def test_what_cannot_be_read_is_named(given: Any) -> None:
 
 async def test_a_worker_file_says_it_as_bullmq_does(app: Any, tmp_path: Path) -> None:
     (tmp_path / "q.py").write_text("config = {'removeOnComplete': 1, 'removeOnFail': True}\ndef handle(input): pass\n")
-    async with app(dir=tmp_path) as a, a.working():
+    async with app(dir=tmp_path) as a, a.workers.background():
         for n in range(2):
-            await a.enqueue("q", id=f"job-{n}")
+            await a.enqueue("q", key=f"job-{n}")
             await _ends(a, f"job-{n}")
         assert await _left(a, JobState.COMPLETED) == ["job-1"]
 
@@ -150,18 +151,18 @@ async def test_one_job_for_a_key(app: Any) -> None:
         first = await a.enqueue("q", 1, dedupe="ada")
         assert await a.enqueue("q", 2, dedupe="ada") == first
         assert await a.enqueue("q", 2, dedupe="bob") != first
-        assert await a.waiting("q") == 2
+        assert await a.count_waiting("q") == 2
         assert len(await a.job_events("q", "job.added")) == 2
-        async with a.working():
-            await a.job_result(first)
+        async with a.workers.background():
+            await a.jobs.result(first)
         assert await a.enqueue("q", 3, dedupe="ada") != first
 
 
 async def test_a_key_for_a_time(app: Any, clock: Any) -> None:
     async with app(work, clock=clock) as a:
         first = await a.enqueue("q", 1, dedupe="ada", dedupe_ttl="1m")
-        async with a.working():
-            await a.job_result(first)
+        async with a.workers.background():
+            await a.jobs.result(first)
         clock.advance("59s")
         assert await a.enqueue("q", 2, dedupe="ada", dedupe_ttl="1m") == first
         clock.advance("1s")
@@ -189,17 +190,17 @@ async def test_a_limit_gives_the_job_back_and_holds_the_queue(app: Any, clock: A
 
     async with app(call, clock=clock) as a:
         first, second = await a.enqueue("q", "a"), await a.enqueue("q", "b")
-        async with a.working():
+        async with a.workers.background():
             (told,) = await until(lambda: a.job_events("q", "job.returned"), 20)
             assert told.data["reason"] == "429 from the bank"
             assert reduce_job(await a.job_events("q"), first).status == "waiting"
-            a.tick("9s")
-            assert await a.waiting("q") == 2
-            a.tick("1s")
-            assert [await a.job_result(id) for id in (first, second)] == ["a", "b"]
+            a.advance_clock("9s")
+            assert await a.count_waiting("q") == 2
+            a.advance_clock("1s")
+            assert [await a.jobs.result(id) for id in (first, second)] == ["a", "b"]
         assert tries == [("a", 1), ("a", 2), ("b", 1)]
         assert (await a.store.job(first)).failures == 0
-        assert await a.letters("q") == []
+        assert await a.list_dead_letters("q") == []
 
 
 async def test_a_step_that_meets_a_limit_keeps_what_it_has_recorded(app: Any, clock: Any) -> None:
@@ -215,11 +216,11 @@ async def test_a_step_that_meets_a_limit_keeps_what_it_has_recorded(app: Any, cl
             raise RateLimited(5)
         return input
 
-    async with app(pay, clock=clock) as a, a.working():
+    async with app(pay, clock=clock) as a, a.workers.background():
         run = await a.start("pay", 7)
-        await until(lambda: a.said(run, "step.returned"), 20)
-        a.tick("5s")
-        assert await a.ended(run) == "completed"
+        await until(lambda: a.events_of(run, "step.returned"), 20)
+        a.advance_clock("5s")
+        assert await a.wait_for_end(run) == "completed"
         assert paid == [7]
-        assert len(await a.said(run, "money.moved")) == 1
-        assert await a.said(run, "step.failed") == []
+        assert len(await a.events_of(run, "money.moved")) == 1
+        assert await a.events_of(run, "step.failed") == []

@@ -39,13 +39,13 @@ async def test_a_worker_takes_no_more_than_its_concurrency(app: Any) -> None:
     async def visit() -> None:
         await crowd.visit()
 
-    async with app(visit, concurrency=4) as a, a.working():
-        ids = await a.enqueue_many("q", range(20))
+    async with app(visit, concurrency=4) as a, a.workers.background():
+        ids = await a.jobs.enqueue_many("q", range(20))
         await until(lambda: crowd.inside == 4)
         assert (await a.queues.counts("q"))["waiting"] == 16
         crowd.doors.set()
         for id in ids:
-            await a.in_state(id, "completed")
+            await a.wait_for_state(id, "completed")
     assert (crowd.most, crowd.came) == (4, 20)
 
 
@@ -60,13 +60,13 @@ async def test_a_queue_has_a_concurrency_of_its_own(app: Any) -> None:
     async def large() -> None:
         await wide.visit()
 
-    async with app(small, large, concurrency=10) as a, a.working():
-        ids = [*await a.enqueue_many("narrow", range(10)), *await a.enqueue_many("wide", range(20))]
+    async with app(small, large, concurrency=10) as a, a.workers.background():
+        ids = [*await a.jobs.enqueue_many("narrow", range(10)), *await a.jobs.enqueue_many("wide", range(20))]
         await until(lambda: narrow.inside == 2 and wide.inside == 8)
         narrow.doors.set()
         wide.doors.set()
         for id in ids:
-            await a.in_state(id, "completed")
+            await a.wait_for_state(id, "completed")
     assert narrow.most == 2
     assert narrow.came == 10
 
@@ -83,11 +83,11 @@ async def test_one_busy_queue_does_not_starve_another(app: Any) -> None:
         done.append("calm")
 
     async with app(busy, calm, concurrency=1) as a:
-        await a.enqueue_many("busy", range(100))
-        ids = await a.enqueue_many("calm", range(5))
-        async with a.working():
+        await a.jobs.enqueue_many("busy", range(100))
+        ids = await a.jobs.enqueue_many("calm", range(5))
+        async with a.workers.background():
             for id in ids:
-                await a.in_state(id, "completed")
+                await a.wait_for_state(id, "completed")
             assert done.count("busy") < 100
 
 
@@ -99,12 +99,12 @@ async def test_max_active_holds_over_two_apps(shared: Any) -> None:
         await crowd.visit()
 
     async with shared(visit) as a, shared(visit) as b:
-        ids = await a.enqueue_many("q", range(20))
-        async with a.working(), b.working():
+        ids = await a.jobs.enqueue_many("q", range(20))
+        async with a.workers.background(), b.workers.background():
             await until(lambda: crowd.inside == 3)
             crowd.doors.set()
             for id in ids:
-                await a.in_state(id, "completed")
+                await a.wait_for_state(id, "completed")
     assert (crowd.most, crowd.came) == (3, 20)
 
 
@@ -112,13 +112,13 @@ async def test_a_rate_limit_per_queue(app: Any, clock: FakeClock) -> None:
     @job(queue="q", rate_limit="3/1m")
     async def work() -> None: ...
 
-    async with app(work, clock=clock) as a, a.working():
-        await a.enqueue_many("q", range(8))
+    async with app(work, clock=clock) as a, a.workers.background():
+        await a.jobs.enqueue_many("q", range(8))
         for total in (3, 6):
             await until(lambda total=total: _done(a, total))
-            a.tick("59s")
+            a.advance_clock("59s")
             assert (await a.queues.counts("q"))["waiting"] == 8 - total
-            a.tick("1s")
+            a.advance_clock("1s")
         await until(lambda: _done(a, 8))
 
 
@@ -133,13 +133,13 @@ async def test_a_rate_limit_holds_over_two_apps(shared: Any, clock: FakeClock) -
     async def work() -> None: ...
 
     async with shared(work, clock=clock) as a, shared(work, clock=clock) as b:
-        await a.enqueue_many("q", range(10))
-        async with a.working(), b.working():
+        await a.jobs.enqueue_many("q", range(10))
+        async with a.workers.background(), b.workers.background():
             await until(lambda: _done(a, 4))
-            a.wake()
-            b.wake()
+            a.wake_all()
+            b.wake_all()
             assert await _done(b, 4)
-            a.tick("10s", b)
+            a.advance_clock("10s", b)
             await until(lambda: _done(a, 8))
 
 
@@ -151,15 +151,15 @@ async def test_a_rate_limit_per_key(app: Any, clock: FakeClock, key: Any) -> Non
     async def work(input: Any) -> None:
         ran[input["tenant"]] += 1
 
-    async with app(work, clock=clock) as a, a.working():
-        await a.enqueue_many("q", [{"tenant": "greedy"}] * 5 + [{"tenant": "modest"}] * 2)
+    async with app(work, clock=clock) as a, a.workers.background():
+        await a.jobs.enqueue_many("q", [{"tenant": "greedy"}] * 5 + [{"tenant": "modest"}] * 2)
         await until(lambda: _done(a, 4))
         assert ran == {"greedy": 2, "modest": 2}
         assert (await a.queues.counts("q"))["delayed"] == 3, "the others wait for their key's next span"
-        a.tick("1m")
+        a.advance_clock("1m")
         await until(lambda: _done(a, 6))
         assert ran == {"greedy": 4, "modest": 2}
-        a.tick("1m")
+        a.advance_clock("1m")
         await until(lambda: _done(a, 7))
         assert ran == {"greedy": 5, "modest": 2}
 
@@ -176,16 +176,16 @@ async def test_a_rate_limit_of_a_step(app: Any, clock: FakeClock) -> None:
     async def work(input: Any) -> int:
         return input["user"]["id"]
 
-    async with app(begin, work, clock=clock) as a, a.working():
+    async with app(begin, work, clock=clock) as a, a.workers.background():
         run = await a.start("limited")
 
         async def completed(n: int) -> bool:
-            return len(await a.said(run, "step.completed", "work")) == n
+            return len(await a.events_of(run, "step.completed", "work")) == n
 
         await until(lambda: completed(2))
-        a.tick("1m")
+        a.advance_clock("1m")
         await until(lambda: completed(4))
-        a.tick("1m")
+        a.advance_clock("1m")
         assert await a.result(run, timeout=20) == [0, 1, 0, 1, 0]
 
 

@@ -34,11 +34,11 @@ def echo(input: Any) -> Any:
 
 
 async def test_a_job_runs_and_gives_its_result(app: Any) -> None:
-    async with app(add) as a, a.working():
+    async with app(add) as a, a.workers.background():
         id = await a.enqueue("sums", {"a": 1, "b": 2})
-        assert await a.job_result(id, timeout=20) == 3
-        row = await a.queues.job(id)
-        assert (row.state.value, row.attempt, row.failures, row.result, row.name) == ("completed", 1, 0, b"3", "add")
+        assert await a.jobs.result(id, timeout=20) == 3
+        row = await a.jobs.get(id)
+        assert (row.state.value, row.attempt, row.failures, row.result, row.name) == ("completed", 1, 0, 3, "add")
         events = [e for e in await a.job_events("sums") if e.subject == id]
         assert [e.kind for e in events] == ["job.added", "job.active", "job.completed"]
         assert events[0].data == {"a": 1, "b": 2}
@@ -48,29 +48,29 @@ async def test_a_job_runs_and_gives_its_result(app: Any) -> None:
 
 async def test_many_jobs_are_added_in_order(app: Any) -> None:
     async with app(echo, concurrency=50) as a:
-        ids = await a.enqueue_many("echo", range(450))
+        ids = await a.jobs.enqueue_many("echo", range(450))
         assert len(set(ids)) == 450
-        assert [row.id for row in await a.queues.jobs("echo", limit=500)] == ids
-        async with a.working():
-            results = [await a.job_result(id, timeout=30) for id in ids]
+        assert [row.id for row in await a.jobs.list("echo", limit=500)] == ids
+        async with a.workers.background():
+            results = [await a.jobs.result(id, timeout=30) for id in ids]
         assert results == list(range(450))
 
 
 async def test_an_id_is_added_once(app: Any) -> None:
     async with app(echo) as a:
-        ids = await asyncio.gather(*(a.enqueue("echo", i, id="only-one") for i in range(50)))
+        ids = await asyncio.gather(*(a.enqueue("echo", i, key="only-one") for i in range(50)))
         assert set(ids) == {"only-one"}
-        assert len(await a.queues.jobs("echo")) == 1
+        assert len(await a.jobs.list("echo")) == 1
         assert len(await a.job_events("echo", "job.added")) == 1
-        async with a.working():
-            first = await a.job_result("only-one", timeout=20)
-        await a.enqueue("echo", "after the end", id="only-one")
-        assert await a.job_result("only-one", timeout=20) == first
+        async with a.workers.background():
+            first = await a.jobs.result("only-one", timeout=20)
+        await a.enqueue("echo", "after the end", key="only-one")
+        assert await a.jobs.result("only-one", timeout=20) == first
 
 
 async def test_auto_ids_are_of_the_payload_the_name_and_the_queue(app: Any) -> None:
     def sends(queue: str) -> Any:
-        @job(queue=queue, name="send", idempotency_key="auto")
+        @job(queue=queue, name="send", key="auto")
         async def send() -> None: ...
 
         return send
@@ -80,19 +80,19 @@ async def test_auto_ids_are_of_the_payload_the_name_and_the_queue(app: Any) -> N
         assert await a.enqueue("mail", {"n": [1], "to": "a"}, name="send") == first
         assert await a.enqueue("mail", {"n": [2], "to": "a"}, name="send") != first
         assert await a.enqueue("post", {"n": [1], "to": "a"}, name="send") != first
-        assert (await a.waiting("mail"), await a.waiting("post")) == (2, 1)
+        assert (await a.count_waiting("mail"), await a.count_waiting("post")) == (2, 1)
 
 
 async def test_an_id_of_the_callers_own_making(app: Any) -> None:
-    @job(queue="mail", idempotency_key=lambda mail: f"mail-{mail['to']}")
+    @job(queue="mail", key=lambda mail: f"mail-{mail['to']}")
     async def send() -> None: ...
 
     async with app(send) as a:
         assert await a.enqueue("mail", {"to": "ann", "n": 1}) == "mail-ann"
         assert await a.enqueue("mail", {"to": "ann", "n": 2}) == "mail-ann"
-        assert await a.enqueue("mail", {"to": "ann"}, id="other") == "other"
-        assert await a.enqueue_many("mail", [{"to": "bob"}, {"to": "bob"}]) == ["mail-bob", "mail-bob"]
-        assert await a.waiting("mail") == 3
+        assert await a.enqueue("mail", {"to": "ann"}, key="other") == "other"
+        assert await a.jobs.enqueue_many("mail", [{"to": "bob"}, {"to": "bob"}]) == ["mail-bob", "mail-bob"]
+        assert await a.count_waiting("mail") == 3
         with pytest.raises(BadId):
             await a.enqueue("mail", {"to": "not an id"})
 
@@ -104,21 +104,21 @@ async def test_a_job_is_retried_and_then_failed_with_one_letter(app: Any, clock:
     async def bad(ctx: Any) -> None:
         raise OSError(f"attempt {ctx.attempt}")
 
-    async with app(bad, clock=clock) as a, a.working():
+    async with app(bad, clock=clock) as a, a.workers.background():
         id = await a.enqueue("bad", {"x": 1})
         for attempt in (1, 2):
-            row = await a.in_state(id, "delayed")
+            row = await a.wait_for_state(id, "delayed")
             while row.attempt < attempt:
-                row = await a.in_state(id, "delayed")
-            a.tick("10s")
+                row = await a.wait_for_state(id, "delayed")
+            a.advance_clock("10s")
         with pytest.raises(RunFailed, match="attempt 3"):
-            await a.job_result(id, timeout=20)
+            await a.jobs.result(id, timeout=20)
         events = [e for e in await a.job_events("bad") if e.subject == id]
         assert [e.kind for e in events] == ["job.added", *["job.active", "job.failed"] * 3]
         failed = [e for e in events if e.kind == "job.failed"]
         assert [e.data["willRetry"] for e in failed] == [True, True, False]
         assert ["nextRetryAt" in e.data for e in failed] == [True, True, False]
-        (letter,) = await a.letters("bad")
+        (letter,) = await a.list_dead_letters("bad")
         assert (letter.original_job_id, letter.original_data, letter.attempts_made) == (id, {"x": 1}, 3)
         assert (letter.run, letter.step) == (None, None)
         view = reduce_job(await a.job_events("bad"), id)
@@ -130,22 +130,22 @@ async def test_the_caller_may_give_another_retry_policy(app: Any) -> None:
     async def bad() -> None:
         raise ValueError("no")
 
-    async with app(bad) as a, a.working():
-        row = await a.in_state(await a.enqueue("bad", retry=1), "failed", "delayed")
+    async with app(bad) as a, a.workers.background():
+        row = await a.wait_for_state(await a.enqueue("bad", retry=1), "failed", "delayed")
         assert (row.state.value, row.attempt) == ("failed", 1)
 
 
 async def test_a_delayed_job_and_one_at_a_moment(app: Any, clock: FakeClock) -> None:
-    async with app(echo, clock=clock) as a, a.working():
+    async with app(echo, clock=clock) as a, a.workers.background():
         soon = await a.enqueue("echo", "soon", delay="1m")
         later = await a.enqueue("echo", "later", at=datetime.fromtimestamp(clock.now_ms() / 1000 + 120, UTC))
         assert (await a.queues.counts("echo"))["delayed"] == 2
         assert reduce_job(await a.job_events("echo"), soon).status == "delayed"
-        a.tick("1m")
-        assert await a.job_result(soon, timeout=20) == "soon"
-        assert (await a.queues.job(later)).state.value == "delayed"
-        a.tick("1m")
-        assert await a.job_result(later, timeout=20) == "later"
+        a.advance_clock("1m")
+        assert await a.jobs.result(soon, timeout=20) == "soon"
+        assert (await a.jobs.get(later)).state.value == "delayed"
+        a.advance_clock("1m")
+        assert await a.jobs.result(later, timeout=20) == "later"
 
 
 async def test_priority_delay_and_names_of_the_definition(app: Any, clock: FakeClock) -> None:
@@ -170,10 +170,10 @@ async def test_priority_delay_and_names_of_the_definition(app: Any, clock: FakeC
             await a.enqueue("mixed", "urgent", name="low", priority=0),
         ]
         slowly = await a.enqueue("mixed", "slow", name="slow")
-        async with a.working():
+        async with a.workers.background():
             for id in ids:
-                await a.in_state(id, "completed")
-            assert (await a.queues.job(slowly)).state.value == "delayed"
+                await a.wait_for_state(id, "completed")
+            assert (await a.jobs.get(slowly)).state.value == "delayed"
     assert order == ["urgent", "high", "low"]
 
 
@@ -182,9 +182,9 @@ async def test_what_a_job_emits_lands_on_its_queues_stream_and_starts_nothing(ap
     async def talks(ctx: Any) -> None:
         ctx.emit("said.something", {"x": 1})
 
-    async with app(talks) as a, a.working():
+    async with app(talks) as a, a.workers.background():
         id = await a.enqueue("talks", correlation_id="c")
-        await a.job_result(id, timeout=20)
+        await a.jobs.result(id, timeout=20)
         (said,) = await a.job_events("talks", "said.something")
         assert (said.subject, said.data, said.correlation_id) == (id, {"x": 1}, "c")
 
@@ -192,8 +192,8 @@ async def test_what_a_job_emits_lands_on_its_queues_stream_and_starts_nothing(ap
 async def test_a_producer_needs_no_handler(shared: Any) -> None:
     async with shared() as producer, shared(echo) as worker:
         id = await producer.enqueue("echo", {"from": "afar"})
-        async with worker.working():
-            assert await producer.job_result(id, timeout=20) == {"from": "afar"}
+        async with worker.workers.background():
+            assert await producer.jobs.result(id, timeout=20) == {"from": "afar"}
 
 
 async def test_bad_jobs_are_refused_at_the_door(memory: Any) -> None:
@@ -208,11 +208,11 @@ async def test_bad_jobs_are_refused_at_the_door(memory: Any) -> None:
         with pytest.raises(SchemaViolation, match="'a'"):
             await a.enqueue("typed", {})
         with pytest.raises(SchemaViolation):
-            await a.enqueue_many("typed", [{"a": 1}, {}])
+            await a.jobs.enqueue_many("typed", [{"a": 1}, {}])
         with pytest.raises(BadId):
             await a.enqueue("not a queue")
         with pytest.raises(BadId):
-            await a.enqueue("echo", id="12345")
+            await a.enqueue("echo", key="12345")
         with pytest.raises(PayloadError, match="correlation id"):
             await a.enqueue("echo", correlation_id=7)
         assert [row.counts["waiting"] for row in await a.queues.list()] == [0, 0]
@@ -221,12 +221,12 @@ async def test_bad_jobs_are_refused_at_the_door(memory: Any) -> None:
 async def test_asking_for_a_job_that_is_not_there(memory: Any) -> None:
     async with memory(echo) as a:
         with pytest.raises(UnknownJob):
-            await a.job_result("nobody")
+            await a.jobs.result("nobody")
         with pytest.raises(UnknownJob):
-            await a.queues.job("nobody")
+            await a.jobs.get("nobody")
         id = await a.enqueue("echo")
         with pytest.raises(WaitTimeout):
-            await a.job_result(id, timeout="10ms")
+            await a.jobs.result(id, timeout="10ms")
 
 
 async def test_a_failing_job_leaves_its_neighbours_alone(app: Any) -> None:
@@ -236,11 +236,11 @@ async def test_a_failing_job_leaves_its_neighbours_alone(app: Any) -> None:
             raise Permanent("thirds are bad")
         return input
 
-    async with app(mixed, concurrency=20) as a, a.working():
-        ids = await a.enqueue_many("mixed", range(60))
-        rows = [await a.in_state(id, "completed", "failed") for id in ids]
+    async with app(mixed, concurrency=20) as a, a.workers.background():
+        ids = await a.jobs.enqueue_many("mixed", range(60))
+        rows = [await a.wait_for_state(id, "completed", "failed") for id in ids]
         assert [row.state.value == "failed" for row in rows] == [i % 3 == 0 for i in range(60)]
-        assert len(await a.letters("mixed")) == 20
+        assert len(await a.list_dead_letters("mixed")) == 20
 
 
 async def test_a_module_job_takes_every_name_and_a_named_one_its_own(app: Any) -> None:
@@ -252,7 +252,7 @@ async def test_a_module_job_takes_every_name_and_a_named_one_its_own(app: Any) -
     async def special() -> str:
         return "special"
 
-    async with app(anything, special) as a, a.working():
-        assert await a.job_result(await a.enqueue("q"), timeout=20) == "anything"
-        assert await a.job_result(await a.enqueue("q", name="other"), timeout=20) == "anything"
-        assert await a.job_result(await a.enqueue("q", name="special"), timeout=20) == "special"
+    async with app(anything, special) as a, a.workers.background():
+        assert await a.jobs.result(await a.enqueue("q"), timeout=20) == "anything"
+        assert await a.jobs.result(await a.enqueue("q", name="other"), timeout=20) == "anything"
+        assert await a.jobs.result(await a.enqueue("q", name="special"), timeout=20) == "special"

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import flow, job
 from penstock.core.errors import RunError, UnknownJob, UnknownQueue
-from penstock.core.ids import step_job
+from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
 
 
@@ -18,15 +18,15 @@ async def echo(input: Any) -> Any:
     return input
 
 
-async def test_a_paused_queue_hands_out_nothing(app: Any) -> None:
-    async with app(echo) as a, a.working():
+async def test_a_paused_queue_starts_no_job(app: Any) -> None:
+    async with app(echo) as a, a.workers.background():
         await a.queues.pause("echo")
         id = await a.enqueue("echo", 1)
-        a.wake()
+        a.wake_all()
         (row,) = await a.queues.list()
         assert (row.paused, row.counts["waiting"]) == (True, 1)
         await a.queues.resume("echo")
-        assert await a.job_result(id, timeout=20) == 1
+        assert await a.jobs.result(id, timeout=20) == 1
 
 
 async def test_what_runs_when_a_queue_is_paused_ends(app: Any) -> None:
@@ -37,32 +37,32 @@ async def test_what_runs_when_a_queue_is_paused_ends(app: Any) -> None:
         await gate.wait()
         return "ended"
 
-    async with app(held) as a, a.working():
+    async with app(held) as a, a.workers.background():
         first, second = await a.enqueue("q"), await a.enqueue("q")
-        await a.in_state(first, "active")
+        await a.wait_for_state(first, "active")
         await a.queues.pause("q")
         gate.set()
-        assert await a.job_result(first, timeout=20) == "ended"
-        assert (await a.queues.job(second)).state.value == "waiting"
+        assert await a.jobs.result(first, timeout=20) == "ended"
+        assert (await a.jobs.get(second)).state.value == "waiting"
         await a.queues.resume("q")
-        assert await a.job_result(second, timeout=20) == "ended"
+        assert await a.jobs.result(second, timeout=20) == "ended"
 
 
 async def test_a_pause_holds_for_every_worker(shared: Any) -> None:
-    async with shared(echo) as a, shared(echo) as b, b.working():
+    async with shared(echo) as a, shared(echo) as b, b.workers.background():
         await a.queues.pause("echo")
         id = await a.enqueue("echo", 1)
         assert (await b.queues.list())[0].paused
         await a.queues.resume("echo")
-        assert await a.job_result(id, timeout=20) == 1
+        assert await a.jobs.result(id, timeout=20) == 1
 
 
 async def test_a_delayed_job_can_be_promoted(app: Any, clock: FakeClock) -> None:
-    async with app(echo, clock=clock) as a, a.working():
+    async with app(echo, clock=clock) as a, a.workers.background():
         id = await a.enqueue("echo", 1, delay="1d")
-        assert await a.queues.promote(id)
-        assert await a.job_result(id, timeout=20) == 1
-        assert not await a.queues.promote(id)
+        assert await a.jobs.promote(id)
+        assert await a.jobs.result(id, timeout=20) == 1
+        assert not await a.jobs.promote(id)
 
 
 async def test_a_failed_job_can_be_retried(app: Any) -> None:
@@ -74,30 +74,30 @@ async def test_a_failed_job_can_be_retried(app: Any) -> None:
             raise ValueError("broken")
         return "mended"
 
-    async with app(work) as a, a.working():
+    async with app(work) as a, a.workers.background():
         id = await a.enqueue("q")
-        assert (await a.in_state(id, "failed")).failures == 2
+        assert (await a.wait_for_state(id, "failed")).failures == 2
         broken["yes"] = False
-        assert await a.queues.retry(id)
-        assert await a.job_result(id, timeout=20) == "mended"
-        assert not await a.queues.retry(id), "a completed one is not run again"
+        assert await a.jobs.retry(id)
+        assert await a.jobs.result(id, timeout=20) == "mended"
+        assert not await a.jobs.retry(id), "a completed one is not run again"
 
 
 async def test_a_job_that_does_not_exist_is_a_mistake_whatever_is_done_with_it(app: Any) -> None:
     async with app(echo) as a:
-        for act in (a.queues.promote, a.queues.retry, a.queues.remove, a.queues.job):
+        for act in (a.jobs.promote, a.jobs.retry, a.jobs.remove, a.jobs.get):
             with pytest.raises(UnknownJob, match="there is no job 'nobody'"):
                 await act("nobody")
 
 
 async def test_removing_and_draining(app: Any, clock: FakeClock) -> None:
     async with app(echo, clock=clock) as a:
-        ids = await a.enqueue_many("echo", range(5))
+        ids = await a.jobs.enqueue_many("echo", range(5))
         late = await a.enqueue("echo", delay="1h")
-        assert await a.queues.remove(ids[0])
+        assert await a.jobs.remove(ids[0])
         assert await a.store.job(ids[0]) is None
         assert await a.queues.drain("echo") == 4
-        assert (await a.queues.job(late)).state.value == "delayed"
+        assert (await a.jobs.get(late)).state.value == "delayed"
         assert await a.queues.drain("echo", delayed=True) == 1
         assert sum((await a.queues.counts("echo")).values()) == 0
 
@@ -109,11 +109,11 @@ async def test_the_jobs_of_a_run_are_its_own(app: Any) -> None:
     async with app(begin) as a:
         run = await a.start("shop")
         with pytest.raises(RunError, match="cancel the run instead"):
-            await a.queues.remove(step_job(run, "begin", 1))
+            await a.jobs.remove(step_job_id(run, "begin", 1))
         assert await a.queues.drain("q", delayed=True) == 0
-        assert not await a.queues.retry(step_job(run, "begin", 1))
-        async with a.working():
-            assert await a.ended(run) == "completed"
+        assert not await a.jobs.retry(step_job_id(run, "begin", 1))
+        async with a.workers.background():
+            assert await a.wait_for_end(run) == "completed"
 
 
 async def test_a_job_in_hand_cannot_be_removed(app: Any) -> None:
@@ -123,27 +123,27 @@ async def test_a_job_in_hand_cannot_be_removed(app: Any) -> None:
     async def held() -> None:
         await gate.wait()
 
-    async with app(held) as a, a.working():
+    async with app(held) as a, a.workers.background():
         id = await a.enqueue("q")
-        await a.in_state(id, "active")
-        assert not await a.queues.remove(id)
+        await a.wait_for_state(id, "active")
+        assert not await a.jobs.remove(id)
         gate.set()
-        await a.job_result(id, timeout=20)
+        await a.jobs.result(id, timeout=20)
 
 
 async def test_pages_of_jobs_in_every_state(app: Any) -> None:
     async with app(echo) as a:
-        ids = await a.enqueue_many("echo", range(7))
-        first = await a.queues.jobs("echo", limit=3)
-        second = await a.queues.jobs("echo", "waiting", after=first[-1].id, limit=3)
-        third = await a.queues.jobs("echo", after=second[-1].id, limit=3)
+        ids = await a.jobs.enqueue_many("echo", range(7))
+        first = await a.jobs.list("echo", limit=3)
+        second = await a.jobs.list("echo", "waiting", after=first[-1].id, limit=3)
+        third = await a.jobs.list("echo", after=second[-1].id, limit=3)
         assert [row.id for row in (*first, *second, *third)] == ids
-        async with a.working():
+        async with a.workers.background():
             for id in ids:
-                await a.in_state(id, "completed")
-        assert {row.id for row in await a.queues.jobs("echo", "completed")} == set(ids)
+                await a.wait_for_state(id, "completed")
+        assert {row.id for row in await a.jobs.list("echo", "completed")} == set(ids)
         with pytest.raises(ValueError, match="nonsense"):
-            await a.queues.jobs("echo", "nonsense")
+            await a.jobs.list("echo", "nonsense")
 
 
 async def test_an_unknown_queue_is_named_with_those_there_are(memory: Any) -> None:
@@ -154,7 +154,7 @@ async def test_an_unknown_queue_is_named_with_those_there_are(memory: Any) -> No
 
 
 async def test_the_events_of_a_queue_live(app: Any) -> None:
-    async with app(echo) as a, a.working():
+    async with app(echo) as a, a.workers.background():
         id = await a.enqueue("echo", 1)
         kinds = []
         async for event in a.queues.events("echo"):
@@ -162,4 +162,4 @@ async def test_the_events_of_a_queue_live(app: Any) -> None:
             if event.kind == "job.completed":
                 break
         assert kinds == ["job.added", "job.active", "job.completed"]
-        assert await a.job_result(id) == 1
+        assert await a.jobs.result(id) == 1

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import flow, job
+from penstock.core.clock import to_iso
 from penstock.core.errors import SchemaViolation, UnknownSchedule
-from penstock.jobs.schedule import MOST_MISSED, BadSchedule
+from penstock.schedules.spec import MOST_MISSED, BadSchedule
 from penstock.testing import TestApp
 from penstock.testing.clock import START_MS, FakeClock
 from penstock.testing.until import until
@@ -69,16 +70,16 @@ async def skips(app: Any) -> list[tuple[str, str]]:
 
 
 async def started(app: Any) -> int:
-    return len(await app.runs(limit=1000)) + len(await app.job_events("chores", "job.added"))
+    return len(await app.runs.list(limit=1000)) + len(await app.job_events("chores", "job.added"))
 
 
 @pytest.mark.parametrize("target", TARGETS)
 async def test_allow_starts_another_beside_it(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
     scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a, a.working():
-        await a.schedule("s", every="10s", **target)
+    async with app(*scene.handlers, clock=clock) as a, a.workers.background():
+        await a.schedules.add("s", every="10s", **target)
         for n in (1, 2):
-            a.tick("10s")
+            a.advance_clock("10s")
             await scene.has_begun(n)
         for n in (1, 2):
             scene.let_go(n)
@@ -87,12 +88,12 @@ async def test_allow_starts_another_beside_it(app: Any, clock: FakeClock, target
 @pytest.mark.parametrize("target", TARGETS)
 async def test_skip_lets_the_slot_pass_and_says_so(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
     scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a, a.working():
-        await a.schedule("s", every="10s", overlap="skip", **target)
-        a.tick("10s")
+    async with app(*scene.handlers, clock=clock) as a, a.workers.background():
+        await a.schedules.add("s", every="10s", overlap="skip", **target)
+        a.advance_clock("10s")
         await scene.has_begun(1)
         for n in (2, 3):
-            a.tick("10s")
+            a.advance_clock("10s")
 
             async def passed(n: int = n) -> bool:
                 return (await row(a)).next == START_MS + (n + 1) * 10 * S
@@ -102,7 +103,7 @@ async def test_skip_lets_the_slot_pass_and_says_so(app: Any, clock: FakeClock, t
         assert ((await row(a)).fired, (await row(a)).last, await started(a)) == (1, START_MS + 10 * S, 1)
         scene.let_go(1)
         await _ended(a, target, 1)
-        a.tick("10s")
+        a.advance_clock("10s")
         await scene.has_begun(4)
         scene.let_go(4)
 
@@ -110,20 +111,20 @@ async def test_skip_lets_the_slot_pass_and_says_so(app: Any, clock: FakeClock, t
 async def _ended(a: Any, target: dict[str, str], n: int) -> None:
     id = f"s.{START_MS + n * 10 * S}"
     if "flow" in target:
-        await a.wait(id, timeout=20)
+        await a.runs.wait(id, timeout=20)
     else:
-        await a.in_state(id, "completed")
+        await a.wait_for_state(id, "completed")
 
 
 @pytest.mark.parametrize("target", TARGETS)
 async def test_queue_lets_the_slot_wait(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
     scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a, a.working():
-        await a.schedule("s", every="10s", overlap="queue", catch_up="all", **target)
-        a.tick("10s")
+    async with app(*scene.handlers, clock=clock) as a, a.workers.background():
+        await a.schedules.add("s", every="10s", overlap="queue", catch_up="all", **target)
+        a.advance_clock("10s")
         await scene.has_begun(1)
-        a.tick("20s")
-        await a._scheduling.scheduler.fire_due()
+        a.advance_clock("20s")
+        await a._schedule_service.scheduler.fire_due()
         assert ((await row(a)).fired, (await row(a)).next, await started(a)) == (1, START_MS + 20 * S, 1)
         for n in (1, 2):
             scene.let_go(n)  # nothing but its end wakes the scheduler; a plain job's is looked for
@@ -135,36 +136,36 @@ async def test_queue_lets_the_slot_wait(app: Any, clock: FakeClock, target: dict
 
 async def test_replace_cancels_the_run_before(app: Any, clock: FakeClock) -> None:
     scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a, a.working():
-        await a.schedule("s", every="10s", overlap="replace", flow="long")
+    async with app(*scene.handlers, clock=clock) as a, a.workers.background():
+        await a.schedules.add("s", every="10s", overlap="replace", flow="long")
         for n in (1, 2, 3):
-            a.tick("10s")
+            a.advance_clock("10s")
             await scene.has_begun(n)
-        assert [await a.ended(f"s.{START_MS + n * 10 * S}") for n in (1, 2)] == ["cancelled", "cancelled"]
-        (said,) = await a.said(f"s.{START_MS + 10 * S}", "flow.cancelled")
+        assert [await a.wait_for_end(f"s.{START_MS + n * 10 * S}") for n in (1, 2)] == ["cancelled", "cancelled"]
+        (said,) = await a.events_of(f"s.{START_MS + 10 * S}", "flow.cancelled")
         assert "schedule s" in said.data["reason"]
         for n in (1, 2, 3):
             scene.let_go(n)  # a worker that stops may not have told those who were cancelled
-        assert await a.ended(f"s.{START_MS + 30 * S}") == "completed"
+        assert await a.wait_for_end(f"s.{START_MS + 30 * S}") == "completed"
         assert (await row(a)).fired == 3
 
 
 async def test_replace_takes_the_place_of_a_job_that_waits(app: Any, clock: FakeClock) -> None:
     scene = Scene()
     async with app(*scene.handlers, clock=clock) as a:
-        await a.schedule("s", every="10s", overlap="replace", queue="chores")
+        await a.schedules.add("s", every="10s", overlap="replace", queue="chores")
         for _ in range(3):
-            a.tick("10s")
-            await a._scheduling.scheduler.fire_due()
-            assert await a.waiting("chores") == 1
+            a.advance_clock("10s")
+            await a._schedule_service.scheduler.fire_due()
+            assert await a.count_waiting("chores") == 1
         gone = await a.job_events("chores", "job.cancelled")
         assert [e.subject for e in gone] == [f"s.{START_MS + n * 10 * S}" for n in (1, 2)]
         # One that has begun cannot be taken back: the slot waits for it.
-        async with a.working():
+        async with a.workers.background():
             await scene.has_begun(3)
-            a.tick("10s")
-            await a._scheduling.scheduler.fire_due()
-            assert ((await row(a)).fired, await a.waiting("chores")) == (3, 0)
+            a.advance_clock("10s")
+            await a._schedule_service.scheduler.fire_due()
+            assert ((await row(a)).fired, await a.count_waiting("chores")) == (3, 0)
             scene.let_go(3)
             await scene.has_begun(4)
             scene.let_go(4)
@@ -174,9 +175,9 @@ async def test_a_run_that_was_removed_holds_up_nothing(app: Any, clock: FakeCloc
     scene = Scene()
     async with app(*scene.handlers, clock=clock) as a:
         for policy in ("skip", "queue", "replace"):
-            await a.schedule("s", every="10s", overlap=policy, queue="chores")
-            a.tick("10s")
-            await a._scheduling.scheduler.fire_due()
+            await a.schedules.add("s", every="10s", overlap=policy, queue="chores")
+            a.advance_clock("10s")
+            await a._schedule_service.scheduler.fire_due()
             await a.queues.drain("chores")
         assert (await row(a)).fired == 3
 
@@ -185,12 +186,12 @@ async def test_two_schedulers_replace_a_run_once(shared: Any, clock: FakeClock) 
     """However they meet, each slot starts one run, and the newest run is never the one cancelled."""
     scene = Scene()
     async with shared(*scene.handlers, clock=clock) as a, shared(*scene.handlers, clock=clock) as b:
-        await a.schedule("s", every="10s", overlap="replace", flow="long")
+        await a.schedules.add("s", every="10s", overlap="replace", flow="long")
         for n in range(1, 11):
             clock.advance("10s")
-            counts = await asyncio.gather(*(x._scheduling.scheduler.fire_due() for x in (a, b, a, b)))
+            counts = await asyncio.gather(*(x._schedule_service.scheduler.fire_due() for x in (a, b, a, b)))
             assert sum(counts) == 1
-            runs = {run.id: run.status for run in await a.runs()}
+            runs = {run.id: run.status for run in await a.runs.list()}
             assert list(runs.values()).count("running") == 1
             assert runs[f"s.{START_MS + n * 10 * S}"] == "running"
             assert len(runs) == n
@@ -201,19 +202,19 @@ async def test_a_scheduler_that_dies_between_cancelling_and_starting_loses_no_sl
 ) -> None:
     scene = Scene()
     async with shared(*scene.handlers, clock=clock) as dying, shared(*scene.handlers, clock=clock) as other:
-        await dying.schedule("s", every="10s", overlap="replace", flow="long")
+        await dying.schedules.add("s", every="10s", overlap="replace", flow="long")
         clock.advance("10s")
-        await dying._scheduling.scheduler.fire_due()
+        await dying._schedule_service.scheduler.fire_due()
         clock.advance("10s")
 
         async def die(*_: Any, **__: Any) -> bool:
             raise asyncio.CancelledError
 
-        dying._scheduling._commands.start = die
+        dying._schedule_service._commands.start = die
         with pytest.raises(asyncio.CancelledError):
-            await dying._scheduling.scheduler.fire_due()
+            await dying._schedule_service.scheduler.fire_due()
         assert (await other.store.run(f"s.{START_MS + 10 * S}")).status == "cancelled"
-        assert await other._scheduling.scheduler.fire_due() == 1
+        assert await other._schedule_service.scheduler.fire_due() == 1
         assert (await other.store.run(f"s.{START_MS + 20 * S}")).status == "running"
         assert (await row(other)).fired == 2
 
@@ -221,10 +222,10 @@ async def test_a_scheduler_that_dies_between_cancelling_and_starting_loses_no_sl
 @pytest.mark.parametrize(("catch_up", "slots"), [("one", [1]), ("all", [1, 2, 3, 4, 5]), ("none", [])])
 async def test_slots_missed_while_nothing_ran(app: Any, clock: FakeClock, catch_up: Any, slots: list[int]) -> None:
     async with app(*Scene().handlers, clock=clock) as a:
-        await a.schedule("s", every="100s", catch_up=catch_up, queue="chores")
+        await a.schedules.add("s", every="100s", catch_up=catch_up, queue="chores")
         first = (await row(a)).next
         clock.set_ms(first + 499 * S)
-        await a._scheduling.scheduler.fire_due()
+        await a._schedule_service.scheduler.fire_due()
         added = [e.subject for e in await a.job_events("chores", "job.added")]
         assert added == [f"s.{first + (n - 1) * 100 * S}" for n in slots]
         assert (await row(a)).next == first + 500 * S
@@ -233,9 +234,9 @@ async def test_slots_missed_while_nothing_ran(app: Any, clock: FakeClock, catch_
 
 async def test_no_more_than_the_newest_thousand_are_made_up_for(memory: Any, clock: FakeClock) -> None:
     async with memory(*Scene().handlers, clock=clock) as a:
-        await a.schedule("s", every="1s", catch_up="all", queue="chores")
+        await a.schedules.add("s", every="1s", catch_up="all", queue="chores")
         clock.advance("1d")
-        while await a._scheduling.scheduler.fire_due():
+        while await a._schedule_service.scheduler.fire_due():
             pass
         assert ((await row(a)).fired, await skips(a)) == (MOST_MISSED, [("s", "missed")])
         assert (await row(a)).next == clock.now_ms() + S
@@ -243,47 +244,49 @@ async def test_no_more_than_the_newest_thousand_are_made_up_for(memory: Any, clo
 
 async def test_a_limit_and_an_end(app: Any, clock: FakeClock) -> None:
     async with app(*Scene().handlers, clock=clock) as a:
-        await a.schedule("s", every="10s", limit=3, queue="chores")
-        await a.schedule("ends", every="10s", start=at(START_MS + 20 * S), end=at(START_MS + 30 * S), queue="chores")
+        await a.schedules.add("s", every="10s", limit=3, queue="chores")
+        await a.schedules.add(
+            "ends", every="10s", start=at(START_MS + 20 * S), end=at(START_MS + 30 * S), queue="chores"
+        )
         for _ in range(6):
             clock.advance("10s")
-            await a._scheduling.scheduler.fire_due()
-        assert {r.id: (r.fired, r.next) for r in await a.schedules()} == {"s": (3, None), "ends": (2, None)}
-        await a.schedule("s", every="10s", limit=3, queue="chores")  # a deploy does not begin to count anew
+            await a._schedule_service.scheduler.fire_due()
+        assert {r.id: (r.fired, r.next_at) for r in await a.schedules.list()} == {"s": (3, None), "ends": (2, None)}
+        await a.schedules.add("s", every="10s", limit=3, queue="chores")  # a deploy does not begin to count anew
         assert (await row(a)).next is None
-        await a.schedule("s", every="10s", limit=4, queue="chores")
+        await a.schedules.add("s", every="10s", limit=4, queue="chores")
         clock.advance("10s")
-        await a._scheduling.scheduler.fire_due()
+        await a._schedule_service.scheduler.fire_due()
         assert ((await row(a)).fired, (await row(a)).next) == (4, None)
 
 
 async def test_pause_and_resume(app: Any, clock: FakeClock) -> None:
     async with app(*Scene().handlers, clock=clock) as a:
-        await a.schedule("s", every="10s", queue="chores")
-        assert (await a.pause_schedule("s")).paused
-        assert (await a.pause_schedule("s")).paused
+        await a.schedules.add("s", every="10s", queue="chores")
+        assert (await a.schedules.pause("s")).paused
+        assert (await a.schedules.pause("s")).paused
         clock.advance("35s")
-        assert await a._scheduling.scheduler.fire_due() == 0
-        assert (await a.schedule("s", every="10s", queue="chores", priority=2)).paused
-        back = await a.resume_schedule("s")
-        assert (back.paused, back.next) == (False, START_MS + 40 * S)
-        assert (await a.resume_schedule("s")).next == START_MS + 40 * S
-        assert await a._scheduling.scheduler.fire_due() == 0  # what passed meanwhile stays unfired
+        assert await a._schedule_service.scheduler.fire_due() == 0
+        assert (await a.schedules.add("s", every="10s", queue="chores", priority=2)).paused
+        back = await a.schedules.resume("s")
+        assert (back.paused, back.next_at) == (False, to_iso(START_MS + 40 * S))
+        assert (await a.schedules.resume("s")).next_at == to_iso(START_MS + 40 * S)
+        assert await a._schedule_service.scheduler.fire_due() == 0  # what passed meanwhile stays unfired
         clock.advance("5s")
-        assert await a._scheduling.scheduler.fire_due() == 1
-        for call in (a.pause_schedule, a.resume_schedule, a.run_schedule):
+        assert await a._schedule_service.scheduler.fire_due() == 1
+        for call in (a.schedules.pause, a.schedules.resume, a.schedules.run_now):
             with pytest.raises(UnknownSchedule, match="'other'"):
                 await call("other")
 
 
 async def test_resuming_wakes_the_scheduler(app: Any, clock: FakeClock) -> None:
     scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a, a.working():
-        await a.schedule("s", every="10s", queue="chores")
-        await a.pause_schedule("s")
-        a.tick("9s")
-        await a.resume_schedule("s")
-        a.tick("1s")
+    async with app(*scene.handlers, clock=clock) as a, a.workers.background():
+        await a.schedules.add("s", every="10s", queue="chores")
+        await a.schedules.pause("s")
+        a.advance_clock("9s")
+        await a.schedules.resume("s")
+        a.advance_clock("1s")
         await fired(a, 1)
         scene.let_go(1)
 
@@ -291,24 +294,24 @@ async def test_resuming_wakes_the_scheduler(app: Any, clock: FakeClock) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 async def test_run_now_is_besides_the_slots(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
     async with app(*Scene().handlers, clock=clock) as a:
-        before = await a.schedule("s", every="10s", limit=1, **target)
-        await a.pause_schedule("s")
-        ids = [await a.run_schedule("s") for _ in range(2)]
+        before = await a.schedules.add("s", every="10s", limit=1, **target)
+        await a.schedules.pause("s")
+        ids = [await a.schedules.run_now("s") for _ in range(2)]
         assert all(id.startswith("s.") for id in ids)
         assert await started(a) == 2
-        await a.resume_schedule("s")
-        assert await row(a) == before
+        await a.schedules.resume("s")
+        assert await a.schedules.get("s") == before
 
 
 async def test_the_clock_jumps_an_hour_and_back(app: Any, clock: FakeClock) -> None:
     """No slot twice, none before its time by the store's clock."""
     async with app(*Scene().handlers, clock=clock) as a:
-        await a.schedule("s", every="10m", catch_up="all", queue="chores")
+        await a.schedules.add("s", every="10m", catch_up="all", queue="chores")
         added: list[int] = []
         for jump in (0, 3600, 0, -3600, 0, 600, 3600, -3600, 0):
             clock.set_ms(clock.now_ms() + (jump + 600) * S)
-            await a._scheduling.scheduler.fire_due()
-            await a.schedule("s", every="10m", catch_up="all", queue="chores")
+            await a._schedule_service.scheduler.fire_due()
+            await a.schedules.add("s", every="10m", catch_up="all", queue="chores")
             events = await a.job_events("chores", "job.added")
             new = [int(e.subject.partition(".")[2]) for e in events[len(added) :]]
             assert all(slot <= clock.now_ms() for slot in new)
@@ -319,34 +322,34 @@ async def test_the_clock_jumps_an_hour_and_back(app: Any, clock: FakeClock) -> N
 
 async def test_after_a_jump_back_nothing_fires_until_its_time_comes_again(app: Any, clock: FakeClock) -> None:
     async with app(*Scene().handlers, clock=clock) as a:
-        await a.schedule("s", every="10m", queue="chores")
+        await a.schedules.add("s", every="10m", queue="chores")
         clock.set_ms(START_MS + 3_600_000)
-        assert await a._scheduling.scheduler.fire_due() == 1
+        assert await a._schedule_service.scheduler.fire_due() == 1
         next_ = (await row(a)).next
         clock.set_ms(START_MS)
-        await a.schedule("s", every="10m", overlap="skip", queue="chores")
+        await a.schedules.add("s", every="10m", overlap="skip", queue="chores")
         while clock.now_ms() < next_:
-            assert await a._scheduling.scheduler.fire_due() == 0
+            assert await a._schedule_service.scheduler.fire_due() == 0
             clock.advance("100s")
         await a.queues.drain("chores")
-        assert await a._scheduling.scheduler.fire_due() == 1
+        assert await a._schedule_service.scheduler.fire_due() == 1
 
 
 async def test_changes_and_firings_race(shared: Any, clock: FakeClock) -> None:
     """A schedule made anew while it fires is at no slot that has fired."""
     async with shared(*Scene().handlers, clock=clock) as a, shared(*Scene().handlers, clock=clock) as b:
-        await a.schedule("s", every="1s", catch_up="all", queue="chores")
+        await a.schedules.add("s", every="1s", catch_up="all", queue="chores")
         for n in range(20):
             clock.advance("1s")
             await asyncio.gather(
-                a._scheduling.scheduler.fire_due(),
-                b._scheduling.scheduler.fire_due(),
-                a.schedule("s", every="1s", catch_up="all", priority=n % 3, queue="chores"),
-                b.schedule("s", every="1s", catch_up="all", limit=1000 + n, queue="chores"),
-                a.pause_schedule("s"),
-                b.resume_schedule("s"),
+                a._schedule_service.scheduler.fire_due(),
+                b._schedule_service.scheduler.fire_due(),
+                a.schedules.add("s", every="1s", catch_up="all", priority=n % 3, queue="chores"),
+                b.schedules.add("s", every="1s", catch_up="all", limit=1000 + n, queue="chores"),
+                a.schedules.pause("s"),
+                b.schedules.resume("s"),
             )
-            await a.resume_schedule("s")
+            await a.schedules.resume("s")
             now = await row(a)
             assert now.next > (now.last or 0)
         added = [e.subject for e in await a.job_events("chores", "job.added")]
@@ -368,24 +371,24 @@ async def test_what_could_not_be_started_is_not_kept(memory: Any) -> None:
 
     async with memory(typed, typed_job) as a:
         with pytest.raises(SchemaViolation, match="the input of typed"):
-            await a.schedule("s", flow="typed", every="1h", payload={"on": 1})
+            await a.schedules.add("s", flow="typed", every="1h", input={"on": 1})
         with pytest.raises(SchemaViolation, match="typed_job"):
-            await a.schedule("s", queue="typed-jobs", every="1h", payload="x")
+            await a.schedules.add("s", queue="typed-jobs", every="1h", input="x")
         with pytest.raises(BadSchedule, match="limit=0"):
-            await a.schedule("s", queue="typed-jobs", every="1h", payload=1, limit=0)
-        assert await a.schedules() == []
-        await a.schedule("s", flow="typed", every="1h", payload={"of": 1})
+            await a.schedules.add("s", queue="typed-jobs", every="1h", input=1, limit=0)
+        assert await a.schedules.list() == []
+        await a.schedules.add("s", flow="typed", every="1h", input={"of": 1})
 
 
 async def test_a_run_for_later_is_listed_and_cancelled_before_it_begins(app: Any, clock: FakeClock) -> None:
     scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a, a.working():
+    async with app(*scene.handlers, clock=clock) as a, a.workers.background():
         run = await a.start("long", at=at(START_MS + 3_600_000))
-        (found,) = await a.runs(flow="long")
+        (found,) = await a.runs.list(flow="long")
         assert (found.id, found.closed) == (run, False)
-        assert await a.cancel(run, "changed our minds")
-        a.tick("2h")
-        assert await a.ended(run) == "cancelled"
+        assert await a.runs.cancel(run, "changed our minds")
+        a.advance_clock("2h")
+        assert await a.wait_for_end(run) == "cancelled"
         assert "step.started" not in await a.kinds(run)
         assert scene.begun == []
 
@@ -394,12 +397,12 @@ async def test_many_held_slots_do_not_hide_the_others(memory: Any, clock: FakeCl
     scene = Scene()
     async with memory(*scene.handlers, clock=clock) as a:
         for n in range(150):
-            await a.schedule(f"held-{n}", queue="chores", every="10s", overlap="queue")
+            await a.schedules.add(f"held-{n}", queue="chores", every="10s", overlap="queue")
         clock.advance("10s")
-        assert await a._scheduling.scheduler.fire_due() == 150
-        await a.schedule("s", queue="chores", every="11s")
+        assert await a._schedule_service.scheduler.fire_due() == 150
+        await a.schedules.add("s", queue="chores", every="11s")
         clock.advance("11s")
-        await a._scheduling.scheduler.fire_due()
+        await a._schedule_service.scheduler.fire_due()
         assert (await row(a)).fired == 1
 
 
@@ -411,8 +414,8 @@ async def test_the_test_kit_moves_on_while_a_slot_is_held() -> None:
         return "done"
 
     async with TestApp(handlers=[slow]) as app:
-        await app.schedule("s", flow="slow", every="10m", overlap="queue")
+        await app.schedules.add("s", flow="slow", every="10m", overlap="queue")
         await app.advance("25m")
-        assert (await app.schedules())[0].fired == 1
+        assert (await app.schedules.list())[0].fired == 1
         await app.advance("1h")
-        assert (await app.schedules())[0].fired == 2
+        assert (await app.schedules.list())[0].fired == 2

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock import flow, job
-from penstock.core.clock import from_iso, iso
+from penstock.core.clock import from_iso, to_iso
 from penstock.core.errors import ConfigError, NotJSON, UnknownFlow
 from penstock.core.ids import BadId
-from penstock.jobs import scheduler
-from penstock.jobs.schedule import ScheduleSpec, next_slot
+from penstock.schedules import service as scheduler
+from penstock.schedules.spec import ScheduleSpec, next_slot
 from penstock.testing.clock import START_MS, FakeClock
 from penstock.testing.until import until
 
@@ -38,7 +38,7 @@ async def clean(input: Any) -> Any:
 
 
 async def fired(app: Any, id: str) -> int:
-    return next(row.fired for row in await app.schedules() if row.id == id)
+    return next(row.fired for row in await app.schedules.list() if row.id == id)
 
 
 async def reached(app: Any, id: str, times: int) -> None:
@@ -49,53 +49,53 @@ async def reached(app: Any, id: str, times: int) -> None:
 
 
 async def test_every_hour_starts_a_flow_at_each_slot(app: Any, clock: FakeClock) -> None:
-    async with app(report, clock=clock) as a, a.working():
-        row = await a.schedule("hourly", flow="report", payload={"x": 1}, every="1h")
-        assert row.next == NEXT_HOUR
+    async with app(report, clock=clock) as a, a.workers.background():
+        row = await a.schedules.add("hourly", flow="report", input={"x": 1}, every="1h")
+        assert row.next_at == to_iso(NEXT_HOUR)
         for n in range(1, 4):
             clock.set_ms(NEXT_HOUR + (n - 1) * HOUR)
-            a.wake()
+            a.wake_all()
             await reached(a, "hourly", n)
-        runs = await a.runs(flow="report")
+        runs = await a.runs.list(flow="report")
         assert sorted(run.id for run in runs) == [f"hourly.{NEXT_HOUR + n * HOUR}" for n in range(3)]
         assert await a.result(runs[0].id, timeout=20) == {"x": 1}
-        assert (await a.said(runs[0].id, "step.started"))[0].meta["causationId"] == "schedule-hourly"
-        (kept,) = await a.schedules()
-        assert (kept.last, kept.next) == (NEXT_HOUR + 2 * HOUR, NEXT_HOUR + 3 * HOUR)
+        assert (await a.events_of(runs[0].id, "step.started"))[0].meta["causationId"] == "schedule-hourly"
+        (kept,) = await a.schedules.list()
+        assert (kept.last_at, kept.next_at) == (to_iso(NEXT_HOUR + 2 * HOUR), to_iso(NEXT_HOUR + 3 * HOUR))
 
 
 async def test_every_adds_a_job(app: Any, clock: FakeClock) -> None:
-    async with app(clean, clock=clock) as a, a.working():
-        await a.schedule("sweep", queue="clean", payload=7, every="10s", priority=3)
-        a.tick("10s")
+    async with app(clean, clock=clock) as a, a.workers.background():
+        await a.schedules.add("sweep", queue="clean", input=7, every="10s", priority=3)
+        a.advance_clock("10s")
         id = f"sweep.{START_MS + 10_000}"
-        assert (await a.in_state(id, "completed")).priority == 3
-        assert await a.job_result(id) == 7
+        assert (await a.wait_for_state(id, "completed")).priority == 3
+        assert await a.jobs.result(id) == 7
 
 
 async def test_slots_missed_while_nothing_ran_are_made_up_for_by_one(app: Any, clock: FakeClock) -> None:
     async with app(report, clock=clock) as a:
-        await a.schedule("hourly", flow="report", every="1h")
-        a.tick("5h")
-        async with a.working():
+        await a.schedules.add("hourly", flow="report", every="1h")
+        a.advance_clock("5h")
+        async with a.workers.background():
             await reached(a, "hourly", 1)
-        (row,) = await a.schedules()
-        assert (row.fired, row.next) == (1, NEXT_HOUR + 5 * HOUR)
-        assert [run.id for run in await a.runs()] == [f"hourly.{NEXT_HOUR}"]
+        (row,) = await a.schedules.list()
+        assert (row.fired, row.next_at) == (1, to_iso(NEXT_HOUR + 5 * HOUR))
+        assert [run.id for run in await a.runs.list()] == [f"hourly.{NEXT_HOUR}"]
 
 
 async def test_cron_in_its_time_zone(app: Any, clock: FakeClock) -> None:
-    async with app(report, clock=clock) as a, a.working():
-        row = await a.schedule("daily", flow="report", cron="30 9 * * 1-5", tz="Europe/Berlin")
+    async with app(report, clock=clock) as a, a.workers.background():
+        row = await a.schedules.add("daily", flow="report", cron="30 9 * * 1-5", tz="Europe/Berlin")
         first = int(datetime(2023, 11, 15, 8, 30, tzinfo=UTC).timestamp() * 1000)
-        assert row.next == first
+        assert row.next_at == to_iso(first)
         clock.set_ms(first - 1)
-        a.wake()
+        a.wake_all()
         assert await fired(a, "daily") == 0
         clock.set_ms(first)
-        a.wake()
+        a.wake_all()
         await reached(a, "daily", 1)
-        assert (await a.schedules())[0].next == first + 24 * HOUR
+        assert (await a.schedules.list())[0].next_at == to_iso(first + 24 * HOUR)
 
 
 @pytest.mark.parametrize(
@@ -111,21 +111,21 @@ async def test_cron_in_its_time_zone(app: Any, clock: FakeClock) -> None:
 def test_the_next_slot_of_a_cron(cron: str, tz: str, after: str, slot: str) -> None:
     found = next_slot(ScheduleSpec(cron=cron, tz=tz), from_iso(after))
     assert found is not None
-    assert iso(found)[:19] == slot[:19]
+    assert to_iso(found)[:19] == slot[:19]
 
 
 async def test_once_at_a_moment(app: Any, clock: FakeClock) -> None:
-    async with app(report, clock=clock) as a, a.working():
+    async with app(report, clock=clock) as a, a.workers.background():
         moment = at(START_MS + 60_000)
-        row = await a.schedule("once", flow=report, at=moment)
-        assert row.next == START_MS + 60_000
-        a.tick("59s")
-        assert await a.runs() == []
-        a.tick("1s")
+        row = await a.schedules.add("once", flow=report, at=moment)
+        assert row.next_at == to_iso(START_MS + 60_000)
+        a.advance_clock("59s")
+        assert await a.runs.list() == []
+        a.advance_clock("1s")
         await reached(a, "once", 1)
-        assert (await a.schedules())[0].next is None
-        a.tick("1d")
-        assert len(await a.runs()) == 1
+        assert (await a.schedules.list())[0].next_at is None
+        a.advance_clock("1d")
+        assert len(await a.runs.list()) == 1
 
 
 @pytest.mark.parametrize("target", [{"flow": "report"}, {"queue": "clean"}])
@@ -133,57 +133,57 @@ async def test_the_same_schedule_made_again_does_not_fire_its_slot_again(
     app: Any, clock: FakeClock, target: dict[str, str]
 ) -> None:
     """A deploy makes its schedules anew each time."""
-    async with app(report, clean, clock=clock) as a, a.working():
+    async with app(report, clean, clock=clock) as a, a.workers.background():
         moment = at(START_MS + 1000)
-        await a.schedule("once", at=moment, **target)
-        a.tick("1s")
+        await a.schedules.add("once", at=moment, **target)
+        a.advance_clock("1s")
         await reached(a, "once", 1)
-        await a.schedule("once", at=moment, **target)
+        await a.schedules.add("once", at=moment, **target)
 
         async def over() -> bool:
-            return (await a.schedules())[0].next is None
+            return (await a.schedules.list())[0].next_at is None
 
         await until(over)
-        assert len(await a.runs()) + len(await a.job_events("clean", "job.added")) == 1
+        assert len(await a.runs.list()) + len(await a.job_events("clean", "job.added")) == 1
 
 
 async def test_a_schedule_is_replaced_and_removed(app: Any, clock: FakeClock) -> None:
-    async with app(report, clean, clock=clock) as a, a.working():
-        await a.schedule("s", flow="report", every="1h")
-        row = await a.schedule("s", queue="clean", every="1m")
-        assert len(await a.schedules()) == 1
-        assert row.next is not None
-        clock.set_ms(row.next)
-        a.wake()
+    async with app(report, clean, clock=clock) as a, a.workers.background():
+        await a.schedules.add("s", flow="report", every="1h")
+        row = await a.schedules.add("s", queue="clean", every="1m")
+        assert len(await a.schedules.list()) == 1
+        assert row.next_at is not None
+        clock.set_ms(from_iso(row.next_at))
+        a.wake_all()
         await reached(a, "s", 1)
-        assert await a.runs() == []
-        assert await a.unschedule("s")
-        assert not await a.unschedule("s")
-        a.tick("1h")
-        assert await a.schedules() == []
+        assert await a.runs.list() == []
+        assert await a.schedules.remove("s")
+        assert not await a.schedules.remove("s")
+        a.advance_clock("1h")
+        assert await a.schedules.list() == []
 
 
 async def test_two_schedulers_fire_each_slot_once(shared: Any, clock: FakeClock) -> None:
     async with shared(report, clean, clock=clock) as a, shared(report, clean, clock=clock) as b:
-        await a.schedule("flows", flow="report", every="10s")
-        await a.schedule("jobs", queue="clean", every="10s")
-        async with a.working(), b.working():
+        await a.schedules.add("flows", flow="report", every="10s")
+        await a.schedules.add("jobs", queue="clean", every="10s")
+        async with a.workers.background(), b.workers.background():
             for n in range(1, 11):
-                a.tick("10s", b)
+                a.advance_clock("10s", b)
                 await reached(a, "flows", n)
                 await reached(a, "jobs", n)
-        assert {row.id: row.fired for row in await a.schedules()} == {"flows": 10, "jobs": 10}
-        assert len(await a.runs(limit=100)) == 10
+        assert {row.id: row.fired for row in await a.schedules.list()} == {"flows": 10, "jobs": 10}
+        assert len(await a.runs.list(limit=100)) == 10
         assert len(await a.job_events("clean", "job.added")) == 10
 
 
 async def test_many_schedulers_racing_for_one_slot(shared: Any, clock: FakeClock) -> None:
     async with shared(report, clock=clock) as a, shared(report, clock=clock) as b:
-        await a.schedule("s", flow="report", every="1s")
+        await a.schedules.add("s", flow="report", every="1s")
         clock.advance("1s")
-        counts = await asyncio.gather(*(x._scheduling.scheduler.fire_due() for x in (a, b) for _ in range(10)))
+        counts = await asyncio.gather(*(x._schedule_service.scheduler.fire_due() for x in (a, b) for _ in range(10)))
         assert sum(counts) == 1
-        assert len(await a.runs()) == 1
+        assert len(await a.runs.list()) == 1
 
 
 async def test_a_schedule_this_worker_cannot_fire_waits_for_one_that_can(
@@ -195,34 +195,34 @@ async def test_a_schedule_this_worker_cannot_fire_waits_for_one_that_can(
     async def other() -> None: ...
 
     async with shared(report, clock=clock) as able, shared(other, clock=clock) as unable:
-        await able.schedule("s", flow="report", every="1s")
-        await able.schedule("fine", queue="clean", every="1s")
+        await able.schedules.add("s", flow="report", every="1s")
+        await able.schedules.add("fine", queue="clean", every="1s")
         with caplog.at_level(logging.CRITICAL):
-            async with unable.working():
-                unable.tick("1s")
+            async with unable.workers.background():
+                unable.advance_clock("1s")
                 await reached(unable, "fine", 1)
                 tries = _count_fires(unable)
-                unable.wake()
+                unable.wake_all()
                 await until(lambda: tries)
                 assert await fired(unable, "s") == 0
                 # It is tried again after a while, not in a hot loop.
                 before = len(tries)
                 for _ in range(50):
-                    await unable.schedules()
+                    await unable.schedules.list()
                 assert len(tries) <= before + 1
-        async with able.working():
+        async with able.workers.background():
             await reached(able, "s", 1)
 
 
 def _count_fires(app: Any) -> list[str]:
     tries: list[str] = []
-    inner = app._scheduling.fire
+    inner = app._schedule_service.fire
 
     async def fire(row: Any, target: Any, decision: Any) -> bool:
         tries.append(row.id)
         return bool(await inner(row, target, decision))
 
-    app._scheduling.fire = fire
+    app._schedule_service.fire = fire
     return tries
 
 
@@ -241,25 +241,25 @@ def _count_fires(app: Any) -> list[str]:
 async def test_a_schedule_that_makes_no_sense_is_refused(memory: Any, given: dict[str, Any], error: str) -> None:
     async with memory(report, clean) as a:
         with pytest.raises(ConfigError, match=error):
-            await a.schedule("s", **given)
-        assert await a.schedules() == []
+            await a.schedules.add("s", **given)
+        assert await a.schedules.list() == []
 
 
 async def test_other_refusals_of_schedules(memory: Any) -> None:
     async with memory(report) as a:
         with pytest.raises(UnknownFlow):
-            await a.schedule("s", flow="nothing", every="1h")
+            await a.schedules.add("s", flow="nothing", every="1h")
         with pytest.raises(NotJSON):
-            await a.schedule("s", flow="report", every="1h", payload=object())
+            await a.schedules.add("s", flow="report", every="1h", input=object())
         with pytest.raises(BadId, match=r"'not an id' cannot be used as schedule id: .* at most 160 characters"):
-            await a.schedule("not an id", flow="report", every="1h")
+            await a.schedules.add("not an id", flow="report", every="1h")
         with pytest.raises(BadId, match=rf"'{'x' * 161}' cannot be used as schedule id: .* at most 160 characters"):
-            await a.schedule("x" * 161, flow="report", every="1h")
-        assert await a.schedules() == []
+            await a.schedules.add("x" * 161, flow="report", every="1h")
+        assert await a.schedules.list() == []
 
 
 async def test_the_longest_id(memory: Any, clock: FakeClock) -> None:
     id = "x" * 160
-    async with memory(report, clock=clock) as a, a.working():
-        await a.schedule(id, flow="report", every="1h")
-        assert await a.ended(await a.run_schedule(id)) == "completed"
+    async with memory(report, clock=clock) as a, a.workers.background():
+        await a.schedules.add(id, flow="report", every="1h")
+        assert await a.wait_for_end(await a.schedules.run_now(id)) == "completed"

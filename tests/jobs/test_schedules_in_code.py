@@ -9,7 +9,7 @@ import pytest
 
 from penstock import flow, job, step
 from penstock.core.errors import DefinitionError
-from penstock.jobs.schedule import spec_of, target_of
+from penstock.schedules.spec import spec_of
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
@@ -24,9 +24,9 @@ def report(schedule: Any = None) -> Any:
 
 async def kept(app: Any) -> dict[str, Any]:
     """The schedules a worker of this App leaves behind."""
-    async with app as a, a.working():
-        await until(lambda: a._scheduling._prepared is a.registry)
-        return {row.id: row for row in await a.schedules()}
+    async with app as a, a.workers.background():
+        await until(lambda: a._schedule_service._prepared is a.registry)
+        return {row.id: row for row in await a.schedules.list()}
 
 
 async def test_a_schedule_of_each_kind(app: Any, clock: FakeClock) -> None:
@@ -44,18 +44,18 @@ async def test_a_schedule_of_each_kind(app: Any, clock: FakeClock) -> None:
     async def greet(event: Any) -> str:
         return "hello"
 
-    async with app(report("*/5 * * * *"), clean, digest, morning, greet, clock=clock) as a, a.working():
+    async with app(report("*/5 * * * *"), clean, digest, morning, greet, clock=clock) as a, a.workers.background():
         assert a.registry.problems == ()
-        await until(lambda: a._scheduling._prepared is a.registry)
-        rows = {row.id: row for row in await a.schedules()}
+        await until(lambda: a._schedule_service._prepared is a.registry)
+        rows = {row.id: row for row in await a.schedules.list()}
         assert sorted(rows) == ["digest", "morning", "report", "sweep"]
-        assert (spec_of(rows["sweep"]).overlap, spec_of(rows["morning"]).catch_up) == ("skip", "none")
-        assert (target_of(rows["digest"]).name, target_of(rows["sweep"]).payload) == ("digest", 7)
-        assert {spec_of(row).origin for row in rows.values()} == {"code"}
-        run = await a.run_schedule("morning")
+        assert (rows["sweep"].overlap, rows["morning"].catch_up) == ("skip", "none")
+        assert (rows["digest"].name, rows["sweep"].input) == ("digest", 7)
+        assert {row.origin for row in rows.values()} == {"code"}
+        run = await a.schedules.run_now("morning")
         assert await a.result(run, timeout=20) == "hello"
-        a.tick("10s")
-        await a.in_state(f"sweep.{clock.now_ms()}", "completed")
+        a.advance_clock("10s")
+        await a.wait_for_state(f"sweep.{clock.now_ms()}", "completed")
 
 
 async def test_it_follows_the_code(shared: Any, clock: FakeClock) -> None:
@@ -77,7 +77,7 @@ async def test_only_its_own_are_removed(shared: Any, clock: FakeClock) -> None:
 
     await kept(shared(elsewhere, clean, clock=clock))
     async with shared(report(), clock=clock) as a:
-        await a.schedule("by-hand", flow="report", every="1h")
+        await a.schedules.add("by-hand", flow="report", every="1h")
     # This deployment knows neither the other flow nor the job, and by-hand did not come from code.
     assert sorted(await kept(shared(report(), clock=clock))) == ["by-hand", "clean", "elsewhere"]
 
@@ -88,15 +88,15 @@ async def test_only_its_own_are_removed(shared: Any, clock: FakeClock) -> None:
 
 
 async def test_what_it_fired_and_that_it_is_paused_is_kept(shared: Any, clock: FakeClock) -> None:
-    async with shared(report("10s"), clock=clock) as a, a.working():
-        await until(lambda: a._scheduling._prepared is a.registry)
-        a.tick("10s")
+    async with shared(report("10s"), clock=clock) as a, a.workers.background():
+        await until(lambda: a._schedule_service._prepared is a.registry)
+        a.advance_clock("10s")
 
         async def fired() -> bool:
             return (await a.store.schedule("report")).fired == 1
 
         await until(fired)
-        await a.pause_schedule("report")
+        await a.schedules.pause("report")
     row = (await kept(shared(report({"every": "20s"}), clock=clock)))["report"]
     assert (row.fired, row.paused) == (1, True)
 
@@ -106,10 +106,10 @@ async def test_a_reload_brings_them_up_to_date(app: Any, tmp_path: Path) -> None
         (tmp_path / "tidy.py").write_text(f'queue = "tidy"\nconfig = {{{schedule}}}\n\n\ndef handle(input, ctx): ...\n')
 
     async def ids(a: Any) -> list[str]:
-        return [row.id for row in await a.schedules()]
+        return [row.id for row in await a.schedules.list()]
 
     write('"schedule": {"every": "1h", "id": "one"}')
-    async with app(dir=tmp_path) as a, a.working():
+    async with app(dir=tmp_path) as a, a.workers.background():
         for schedule, expected in (
             (None, ["one"]),
             ('"cron": "0 9 * * *"', ["tidy"]),
@@ -134,7 +134,7 @@ def test_the_module_contract(tmp_path: Path, memory: Any) -> None:
     registry = memory(dir=tmp_path).registry
     assert registry.problems == ()
     spec, target = registry.schedules["night"]
-    assert (spec.cron, spec.tz, spec.catch_up, target.flow, target.payload) == (
+    assert (spec.cron, spec.tz, spec.catch_up, target.flow, target.input) == (
         *("0 3 * * *", "Europe/Paris", "all", "night", {"a": 1}),
     )
     assert spec.start_ms == 1_893_456_000_000

@@ -19,4 +19,4 @@ async def test_one_job_for_a_key_that_many_ask_for(shared: Callable[..., Any]) -
         for key in ("ada", "bob", "eve", "kim", "lea"):
             asks = [a.enqueue("q", n, dedupe=key) for n in range(5) for a in (one, two, three)]
             assert len(set(await asyncio.gather(*asks))) == 1
-        assert await one.waiting("q") == 5
+        assert await one.count_waiting("q") == 5

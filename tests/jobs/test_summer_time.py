@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from penstock.jobs.schedule import ScheduleSpec, next_slot
+from penstock.schedules.spec import ScheduleSpec, next_slot
 
 ZONES = (
     "Europe/Berlin",

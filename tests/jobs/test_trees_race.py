@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from penstock.app.backend import open_store
+from penstock.app.store_urls import open_store
 from penstock.core.clock import SystemClock
 from penstock.ports.store import Store
 from penstock.ports.unit import Claim, Completed, Dead, NewJob, OnFailure, Outcome, Parent, Unit
-from penstock.testing.contracts.samples import add, ask, claim, job, names, state_of, unit
+from penstock.testing.contracts.samples import add, claim, claim_request, job, names, state_of, unit
 
 ROUNDS = 12
 Two = tuple[Store, Store]
@@ -32,7 +32,7 @@ async def two(shared_url: str) -> AsyncIterator[Two]:
 
 def tree(id: str, on_failure: OnFailure = OnFailure.WAIT) -> list[NewJob]:
     children = [job(f"{id}-{n}", "kids", parent=Parent(id, "orders", on_failure)) for n in (1, 2)]
-    return [job(id, waits=True), *children]
+    return [job(id, waits_for_children=True), *children]
 
 
 def end(one: Claim, outcome: Outcome) -> Unit:
@@ -59,22 +59,22 @@ async def test_a_parent_does_not_complete_while_a_child_fails_it(two: Two) -> No
         a, b = await claim(first, "kids")
         await first.commit([end(a, Dead(b"{}"))])
         (p,) = await claim(first)
-        done = unit(claim=p, outcome=Completed(), settled=False)
+        done = unit(claim=p, outcome=Completed(), children_settled=False)
         await asyncio.gather(first.commit([done]), second.commit([end(b, Dead(b"{}"))]))
         # It had a child under way, or one that had failed it: it could not complete in either order.
         assert await state_of(first, f"p{n}") == "active"
-        await first.commit([unit(claim=p, outcome=Dead(b"{}"), settled=False)])
+        await first.commit([unit(claim=p, outcome=Dead(b"{}"), children_settled=False)])
 
 
 async def test_a_tree_that_is_added_twice_at_once_is_there_once(two: Two) -> None:
     for n in range(ROUNDS):
-        root = job(f"p{n}", waits=True)
+        root = job(f"p{n}", waits_for_children=True)
         added = []
         for m, store in enumerate(two):
             kids = [job(f"p{n}-{m}{k}", "kids", parent=Parent(f"p{n}", "orders")) for k in range(3)]
             added.append(store.commit([unit(jobs=[root, *kids])]))
         await asyncio.gather(*added)
         assert len(await two[0].children(f"p{n}")) == 3
-        found = (await two[0].claim(ask("kids", limit=10))).claims
+        found = (await two[0].claim(claim_request("kids", limit=10))).claims
         assert len({one.job[:-1] for one in found}) == 1
         assert len(found) == 3

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import App
-from penstock.app.backend import mask, open_store
+from penstock.app.store_urls import mask, open_store
 from penstock.core.clock import SystemClock
 from penstock.core.errors import SettingError, UnknownRun
 from penstock.settings import SettingOptions, Settings, names
@@ -199,5 +199,5 @@ async def test_an_unknown_run_is_reported_without_a_password(tmp_path: Path) -> 
     store = SqliteStore(str(tmp_path / "a.db"))
     async with App("postgresql://ada:hunter2@nowhere/shop?sslpassword=hunter2", handlers=[], store=store) as app:
         with pytest.raises(UnknownRun, match=r"ada:\*\*\*@nowhere/shop\?sslpassword=\*\*\*") as problem:
-            await app.run("nope")
+            await app.runs.get("nope")
         assert "hunter2" not in str(problem.value)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock import App
-from penstock.app import backend
-from penstock.app.backend import looking_url, may_write, sqlite_path
+from penstock.app import store_urls as backend
+from penstock.app.store_urls import looking_url, may_write, sqlite_path
 from penstock.core.errors import ConfigError, SettingError, StoreUnavailable
 
 
@@ -30,11 +30,11 @@ async def test_a_worker_needs_more_than_reading(tmp_path: Path) -> None:
     async with App(url, handlers=()):
         pass
     async with App(f"{url}?mode=ro", handlers=()) as app:
-        assert await app.runs() == []
+        assert await app.runs.list() == []
         with pytest.raises(
             ConfigError, match=r"a worker writes, and .*shop\.db\?mode=ro is only read: take \?mode=ro off"
         ):
-            await app.run_worker()
+            await app.workers.run()
 
 
 def test_how_a_file_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

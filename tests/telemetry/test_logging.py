@@ -50,16 +50,16 @@ def talk_in_a_thread(ctx: Any) -> None:
 
 
 async def run(app: App, *flows: Any) -> list[str]:
-    runs = [await app.start(flow, idempotency_key=flow.__name__) for flow in flows]
+    runs = [await app.start(flow, key=flow.__name__) for flow in flows]
     for one in runs:
-        await app.wait(one, timeout=20)
+        await app.runs.wait(one, timeout=20)
     return runs
 
 
 async def test_json_lines_know_their_attempt() -> None:
     stream = io.StringIO()
     configure("info", "json", logger="", stream=stream)
-    async with App(":memory:", handlers=[talk, talk_in_a_thread]) as app, app.working():
+    async with App(":memory:", handlers=[talk, talk_in_a_thread]) as app, app.workers.background():
         await run(app, talk, talk_in_a_thread)
     OWN.info("outside")
     said = {line["msg"]: line for line in lines(stream)}
@@ -86,9 +86,9 @@ async def test_a_plain_job_and_a_later_attempt() -> None:
             raise ConnectionError
 
     configure("info", "json", stream=stream)
-    async with App(":memory:", handlers=[send]) as app, app.working():
-        id = await app.enqueue("mail", id="m-1")
-        await app.job_result(id, timeout=20)
+    async with App(":memory:", handlers=[send]) as app, app.workers.background():
+        id = await app.enqueue("mail", key="m-1")
+        await app.jobs.result(id, timeout=20)
     said = [line for line in lines(stream) if line["msg"] == "trying"]
     assert [(line["job"], line["attempt"], line["queue"]) for line in said] == [("m-1", 1, "mail"), ("m-1", 2, "mail")]
     assert "run" not in said[0]
@@ -183,7 +183,7 @@ async def test_a_handler_of_your_own() -> None:
     handler.addFilter(AttemptFilter())
     OWN.addHandler(handler)
     OWN.setLevel("INFO")
-    async with App(":memory:", handlers=[talk]) as app, app.working():
+    async with App(":memory:", handlers=[talk]) as app, app.workers.background():
         await run(app, talk)
     OWN.info("outside")
     assert stream.getvalue().splitlines()[0] == "talk/talk#1 by hand, password=hunter2"  # yours: you decide
@@ -195,7 +195,7 @@ async def test_what_handlers_log_is_hidden_for_every_handler(caplog: pytest.LogC
     async def careless(ctx: Context) -> None:
         ctx.log.warning("password=hunter2", token="abc")
 
-    async with App(":memory:", handlers=[careless]) as app, app.working():
+    async with App(":memory:", handlers=[careless]) as app, app.workers.background():
         await run(app, careless)
     record = next(r for r in caplog.records if r.name == "penstock.handler")
     assert record.getMessage() == "password=[redacted]"

@@ -18,8 +18,8 @@ from canaries import CANARIES, REDACT, Canary
 from penstock import App, Context, Permanent, flow, step
 from penstock.cli import main
 from penstock.core.errors import RunFailed
+from penstock.core.redaction import REDACTED, Redactor
 from penstock.telemetry.logging import configure, unchanged
-from penstock.telemetry.redaction import HIDDEN, Redactor
 
 HAND_MADE = logging.getLogger("shop.own")
 DELIVERED: list[Any] = []
@@ -69,9 +69,12 @@ class Scene:
 
     async def play(self) -> None:
         payload = [canary.payload for canary in CANARIES]
-        async with App(self.url, handlers=[leaky, deliver, honest, last], redact=REDACT) as app, app.working():
+        async with (
+            App(self.url, handlers=[leaky, deliver, honest, last], redact=REDACT) as app,
+            app.workers.background(),
+        ):
             self.run = await app.start("leaky", payload, tags={"note": "Bearer tags-are-seen-too"})
-            await app.wait(self.run, timeout=60)
+            await app.runs.wait(self.run, timeout=60)
             self.honest = await app.start("honest", payload)
             self.result = await app.result(self.honest, timeout=60)
             with pytest.raises(RunFailed) as problem:
@@ -87,7 +90,7 @@ class Scene:
         letters = [letter for _, letter in await app.dead_letters.list("deliver", limit=1000)]
         self.letters = len(letters)
         self.seen["dead letters"] = "\n".join(json.dumps(letter.error) for letter in letters)
-        rows = await app.queues.jobs("deliver", "failed", limit=1000)
+        rows = await app.jobs.list("deliver", "failed", limit=1000)
         self.seen["failed jobs"] = "\n".join((row.error or b"").decode() for row in rows)
 
 
@@ -148,12 +151,12 @@ def test_everything_was_said(scene: Scene) -> None:
 )
 def test_nothing_is_seen_of_them(scene: Scene, place: str) -> None:
     assert leaks(scene.seen[place]) == []
-    assert HIDDEN in scene.seen[place] or place == "the exception"
+    assert REDACTED in scene.seen[place] or place == "the exception"
 
 
 def test_nothing_is_seen_of_them_at_the_command_line(answers: dict[str, str]) -> None:
     assert {command: leaks(text) for command, text in answers.items() if leaks(text)} == {}
-    assert all(HIDDEN in text for text in answers.values())
+    assert all(REDACTED in text for text in answers.values())
 
 
 def test_tags_are_hidden_too(scene: Scene) -> None:
@@ -170,14 +173,14 @@ def test_what_runs_gets_the_real_values(scene: Scene) -> None:
 @pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.secret[:24])
 def test_each_of_them(canary: Canary) -> None:
     redactor = Redactor(REDACT)
-    hidden = redactor.json(json.dumps(canary.payload).encode()).decode()
+    hidden = redactor.redact_json(json.dumps(canary.payload).encode()).decode()
     assert canary.secret not in hidden
-    assert json.loads(hidden) == redactor.value(canary.payload)
-    assert redactor.value(redactor.value(canary.payload)) == redactor.value(canary.payload)
+    assert json.loads(hidden) == redactor.redact_value(canary.payload)
+    assert redactor.redact_value(redactor.redact_value(canary.payload)) == redactor.redact_value(canary.payload)
     if canary.text is not None:
-        once = redactor.text(canary.text)
+        once = redactor.redact_text(canary.text)
         assert canary.secret not in once
-        assert redactor.text(once) == once
+        assert redactor.redact_text(once) == once
 
 
 INNOCENT = [
@@ -194,34 +197,34 @@ INNOCENT = [
 @pytest.mark.parametrize("text", INNOCENT)
 def test_what_is_no_secret_is_left_alone(text: str) -> None:
     redactor = Redactor(REDACT)
-    assert redactor.text(text) == text
+    assert redactor.redact_text(text) == text
     data = json.dumps({"note": text, "max_tokens": 100, "tokens_used": 7, "number": 5}).encode()
-    assert redactor.json(data) is data or json.loads(redactor.json(data)) == json.loads(data)
+    assert redactor.redact_json(data) is data or json.loads(redactor.redact_json(data)) == json.loads(data)
 
 
 def test_numbers_and_nothing() -> None:
     value = {"token": 123456, "max_tokens": 100, "password": None, "secrets": ["a", "b"], "cookie": {"a": 1}}
-    assert Redactor(REDACT).value(value) == {
-        "token": HIDDEN,
+    assert Redactor(REDACT).redact_value(value) == {
+        "token": REDACTED,
         "max_tokens": 100,
         "password": None,
-        "secrets": HIDDEN,
-        "cookie": HIDDEN,
+        "secrets": REDACTED,
+        "cookie": REDACTED,
     }
 
 
 def test_without_patterns_nothing_is_hidden() -> None:
     redactor = Redactor(())
     text = "password=hunter2 Bearer abcdefghij"
-    assert redactor.text(text) == text
-    assert redactor.value({"password": "hunter2"}) == {"password": "hunter2"}
-    assert redactor.json(b'{"password":"hunter2"}') == b'{"password":"hunter2"}'
+    assert redactor.redact_text(text) == text
+    assert redactor.redact_value({"password": "hunter2"}) == {"password": "hunter2"}
+    assert redactor.redact_json(b'{"password":"hunter2"}') == b'{"password":"hunter2"}'
 
 
 def test_other_words_than_the_usual_ones() -> None:
     redactor = Redactor(["iban"])
-    assert redactor.value({"IBAN": "DE1", "password": "x"}) == {"IBAN": HIDDEN, "password": "x"}
-    assert redactor.text("iban=DE1 Bearer abcdefghij") == f"iban={HIDDEN} Bearer {HIDDEN}"
+    assert redactor.redact_value({"IBAN": "DE1", "password": "x"}) == {"IBAN": REDACTED, "password": "x"}
+    assert redactor.redact_text("iban=DE1 Bearer abcdefghij") == f"iban={REDACTED} Bearer {REDACTED}"
 
 
 @pytest.mark.parametrize(
@@ -247,7 +250,7 @@ def test_long_text_takes_no_longer_than_its_length(part: str) -> None:
     def spent(length: int) -> float:
         """Seconds of this thread's own: what else the machine does is not counted."""
         text, began = (part * length)[:length], time.thread_time()
-        redactor.text(text)
+        redactor.redact_text(text)
         return time.thread_time() - began
 
     short = max(min(spent(10_000) for _ in range(3)), 0.0002)
@@ -262,9 +265,9 @@ def test_a_key_is_hidden_before_a_long_error_is_cut(tmp_path: Path) -> None:
         raise Permanent("x" * 1900 + key + "y" * 6000)
 
     async def play() -> str:
-        async with App(":memory:", handlers=[long], redact=REDACT) as app, app.working():
+        async with App(":memory:", handlers=[long], redact=REDACT) as app, app.workers.background():
             run = await app.start(long)
-            await app.wait(run, timeout=60)
+            await app.runs.wait(run, timeout=60)
             return json.dumps([event.data for event in await app.events.read_all(f"nq:flow:{run}")])
 
     assert "MIIEvQIBADANBgkq" not in asyncio.run(play())

@@ -54,7 +54,7 @@ async def test_until_says_what_it_waited_for() -> None:
     def the_moon_is_full() -> bool:
         return False
 
-    with pytest.raises(AssertionError, match=r"waited 0\.01 s for .*the_moon_is_full; it last gave False"):
+    with pytest.raises(AssertionError, match=r"waited 0\.01 s for .*the_moon_is_full; it last returned False"):
         await until(the_moon_is_full, timeout="10ms")
     with pytest.raises(AssertionError, match=r"waited 0\.01 s for .*len\(\[\]\) == 1"):
         await until(lambda: len([]) == 1, timeout=0.01)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Context, SyncContext
 from penstock.core.errors import NotJSON, UndeclaredEvent
-from penstock.jobs.context import BadEmit
+from penstock.core.events import BadEmit
 from penstock.testing import FakeClock, FakeContext
 
 
@@ -81,7 +81,7 @@ async def test_what_a_flow_would_refuse_is_refused() -> None:
     ctx.emit("order.paid")
     with pytest.raises(UndeclaredEvent, match=r"step 'charge' emitted 'order\.lost'"):
         ctx.emit("order.lost")
-    with pytest.raises(BadEmit, match="keeps for itself"):
+    with pytest.raises(BadEmit, match="reserved for the engine"):
         ctx.emit("step.completed")
     with pytest.raises(BadEmit):
         FakeContext().emit("flow.done")

@@ -38,13 +38,13 @@ async def test_an_event_that_is_too_late_takes_its_time(answer: Any) -> None:
     assert ctx.now() - before == timedelta(hours=24)
 
 
-async def test_what_the_test_does_not_say_is_an_error_that_tells_how() -> None:
+async def test_a_missing_answer_is_an_error_that_names_the_argument() -> None:
     with pytest.raises(AssertionError, match=r"waits for the event 'payment.confirmed'.* FakeContext\(events="):
         await collect({"id": 7}, FakeContext())
     t = await FakeContext().wait.trigger("approval")
     with pytest.raises(AssertionError, match=r"FakeContext\(triggers=\{'approval': …\}\)"):
         await t.wait()
-    with pytest.raises(AssertionError, match=r"match=\{'id': 8\}.*gives \{'id': 7"):
+    with pytest.raises(AssertionError, match=r"match=\{'id': 8\}.*answers \{'id': 7"):
         await collect({"id": 8}, FakeContext(events={"payment.confirmed": PAID}))
 
 

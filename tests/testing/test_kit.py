@@ -14,10 +14,9 @@ import pytest
 
 from penstock import Backoff, Context, Node, Permanent, RetryPolicy, flow, job, step
 from penstock.core.errors import RunFailed, SchemaViolation, UnknownFlow, UnknownQueue
-from penstock.jobs import worker
-from penstock.testing import FakeClock, TestApp
-from penstock.testing import timeline as timeline_module
-from penstock.testing.snapshots import updating
+from penstock.testing import FakeClock, TestApp, auto_clock
+from penstock.testing.snapshots import update_snapshots
+from penstock.worker import polling
 
 DAY_MS = 86_400_000
 DAILY = RetryPolicy(3, Backoff("fixed", DAY_MS, jitter=False))
@@ -153,9 +152,9 @@ async def test_an_input_that_does_not_fit_is_refused_at_the_start() -> None:
     take.__annotations__["order"] = Order
     take = flow("typed")(take)
     async with TestApp(handlers=[take]) as app:
-        with pytest.raises(SchemaViolation, match=r"does not fit Order"):
+        with pytest.raises(SchemaViolation, match=r"does not match Order"):
             await app.run_flow("typed", {"id": "seven"})
-        assert await app.runs() == []
+        assert await app.runs.list() == []
 
 
 async def test_compensation() -> None:
@@ -198,7 +197,7 @@ async def test_two_flows_in_one_app() -> None:
     async with TestApp(handlers=[one, two]) as app:
         second = await app.start(two)
         first = await app.run_flow(one)
-        assert (first.result, (await app.run(second)).status) == (1, "running")
+        assert (first.result, (await app.runs.get(second)).status) == (1, "running")
         assert (await app.finish(second)).result == 2
 
 
@@ -207,9 +206,9 @@ async def test_a_delayed_start() -> None:
         start = app.time.now_ms()
         run = await app.start(charge, {"id": 7}, delay="12h")
         await app.advance("11h")
-        assert (await app.run(run)).steps == {}
+        assert (await app.runs.get(run)).steps == {}
         await app.advance("1h")
-        assert (await app.run(run)).status == "completed"
+        assert (await app.runs.get(run)).status == "completed"
         assert app.time.now_ms() == start + 12 * 3_600_000
 
 
@@ -222,11 +221,11 @@ async def test_schedules_fire_at_their_own_times() -> None:
 
     clock = FakeClock(round(datetime(2024, 5, 1, tzinfo=UTC).timestamp() * 1000))
     async with TestApp(handlers=[nightly], clock=clock) as app:
-        await app.schedule("nightly", flow=nightly, cron="0 3 * * *")
+        await app.schedules.add("nightly", flow=nightly, cron="0 3 * * *")
         await app.advance("3d")
         hours = [datetime.fromtimestamp(ms / 1000, UTC) for ms in fired]
         assert [(moment.day, moment.hour) for moment in hours] == [(1, 3), (2, 3), (3, 3)]
-        assert len(await app.runs()) == 3
+        assert len(await app.runs.list()) == 3
 
 
 async def test_time_that_passes_stops_at_every_retry_on_the_way() -> None:
@@ -262,11 +261,11 @@ async def test_a_worker_that_looks_all_the_time_is_not_waited_for(monkeypatch: p
             return found
 
         monkeypatch.setattr(app.store, "claim", slow)
-        monkeypatch.setattr(worker.Worker, "_patience", lambda _self: 0.0)
-        ids = await app.enqueue_many("mail", range(5))
+        monkeypatch.setattr(polling.ClaimPoller, "_idle_s", lambda _self: 0.0)
+        ids = await app.jobs.enqueue_many("mail", range(5))
         start = app.time.now_ms()
         await app.advance("1h")
-        assert [await app.job_result(id) - start for id in ids] == [2] * 5
+        assert [await app.jobs.result(id) - start for id in ids] == [2] * 5
 
 
 async def test_what_a_rate_limit_holds_back_comes_in_its_time() -> None:
@@ -276,37 +275,39 @@ async def test_what_a_rate_limit_holds_back_comes_in_its_time() -> None:
 
     async with TestApp(handlers=[send]) as app:
         start = app.time.now_ms()
-        ids = await app.enqueue_many("mail", [1, 2, 3])
+        ids = await app.jobs.enqueue_many("mail", [1, 2, 3])
         await app.run_job("mail", 4)
-        sent = [(await app.job_result(id) - start) / 3_600_000 for id in ids]
+        sent = [(await app.jobs.result(id) - start) / 3_600_000 for id in ids]
         assert sent == [0, 1, 2]
 
 
-async def test_a_schedule_that_fires_all_the_while_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_timeout_names_a_schedule_that_keeps_firing(monkeypatch: pytest.MonkeyPatch) -> None:
     @flow("patient")
     async def patient(ctx: Context) -> None:
         await ctx.wait.time("10d")
 
     async with TestApp(handlers=[patient, charge, ship]) as app:
-        await app.schedule("often", flow=charge, payload={"id": 1}, every="1s")
-        monkeypatch.setattr(timeline_module, "OFTEN", 1)
-        monkeypatch.setattr(timeline_module, "PATIENCE", 1)
-        with pytest.raises(AssertionError, match=r"schedule 'often' has fired \d+ times .*pause_schedule\('often'\)"):
+        await app.schedules.add("often", flow=charge, input={"id": 1}, every="1s")
+        monkeypatch.setattr(auto_clock, "MENTION_SCHEDULE_AFTER_FIRINGS", 1)
+        monkeypatch.setattr(auto_clock, "TIMEOUT_S", 1)
+        with pytest.raises(
+            AssertionError, match=r"schedule 'often' fired \d+ times meanwhile.*schedules.pause\('often'\)"
+        ):
             await app.run_flow("patient")
 
 
 async def test_a_paused_queue_is_named_instead_of_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_module, "PATIENCE", 3600)  # who waited for it would outlast the test's own limit
+    monkeypatch.setattr(auto_clock, "TIMEOUT_S", 3600)  # waiting for it would exceed the test's own limit
     async with TestApp(handlers=[charge, ship]) as app:
-        await app.schedule("often", flow=charge, payload={"id": 1}, every="1s")
+        await app.schedules.add("often", flow=charge, input={"id": 1}, every="1s")
         await app.queues.pause("default")
         with pytest.raises(
             AssertionError, match=r"queue 'default' has 1 waiting, and it is paused: .*resume\('default'\)"
         ):
             await app.run_flow("shop", {"id": 7})
-        await app.unschedule("often")
+        await app.schedules.remove("often")
         await app.queues.resume("default")
-        run = (await app.runs())[0].id
+        run = (await app.runs.list())[0].id
         assert (await app.finish(run)).status == "completed"
 
 
@@ -323,10 +324,10 @@ async def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def stuck() -> None:
         await gate.wait()
 
-    monkeypatch.setattr(timeline_module, "PATIENCE", 0.1)
+    monkeypatch.setattr(auto_clock, "TIMEOUT_S", 0.1)
     async with TestApp(handlers=[stuck]) as app:
-        with pytest.raises(AssertionError, match=r"run r has not ended in 0\.1 s, .*queue 'default' has 1 active"):
-            await app.run_flow(stuck, idempotency_key="r")
+        with pytest.raises(AssertionError, match=r"run r has not ended within 0\.1 s .*queue 'default' has 1 active"):
+            await app.run_flow(stuck, key="r")
         gate.set()
 
 
@@ -340,7 +341,7 @@ async def test_closing_twice_and_without_opening() -> None:
     app = TestApp(handlers=[charge, ship])
     await app.close()
     async with app:
-        await app.settled()
+        await app.settle()
     await app.close()
 
 
@@ -351,7 +352,7 @@ async def test_a_test_that_fails_at_once_ends_at_once() -> None:
         with pytest.raises(UnknownFlow):
             async with TestApp(handlers=[charge, ship]) as app:
                 await app.run_flow("shpo")
-        with pytest.raises(UnknownQueue, match="no handler here works on queue 'nope'"):
+        with pytest.raises(UnknownQueue, match="no handler here takes jobs of queue 'nope'"):
             async with TestApp(handlers=[charge, ship], queues=["nope"]):
                 pass
 
@@ -389,11 +390,11 @@ async def test_a_shorter_history_differs_where_it_ends(tmp_path: Path) -> None:
 async def test_histories_are_updated_when_asked(tmp_path: Path) -> None:
     path = tmp_path / "shop.json"
     await saved(path, 7)
-    token = updating.set(True)
+    token = update_snapshots.set(True)
     try:
         await saved(path, 8)
     finally:
-        updating.reset(token)
+        update_snapshots.reset(token)
     await saved(path, 8)
 
 

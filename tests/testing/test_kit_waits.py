@@ -42,10 +42,10 @@ async def test_a_day_is_skipped_and_wakes_a_sleeping_step() -> None:
     async with TestApp(handlers=[nap]) as app:
         run = await app.start(nap, None)
         await app.advance("23h")
-        assert (await app.run(run)).steps["nap"].status == "waiting"
-        assert [(wait.step, wait.kind, wait.name) for wait in await app.waiting(run)] == [("nap", "time", "time")]
+        assert (await app.runs.get(run)).steps["nap"].status == "waiting"
+        assert [(wait.step, wait.kind, wait.name) for wait in await app.pending_waits(run)] == [("nap", "time", "time")]
         await app.advance("1h")
-        view = await app.run(run)
+        view = await app.runs.get(run)
         assert (view.status, view.result) == ("completed", "2023-11-15T22:13:20+00:00")
 
 
@@ -60,34 +60,34 @@ async def test_a_timeout_comes_at_its_time() -> None:
     async with TestApp(handlers=[pay]) as app:
         run = await app.start(pay, {"id": 7})
         await app.advance("23h")
-        [wait] = await app.waiting(run)
+        [wait] = await app.pending_waits(run)
         assert (wait.step, wait.kind, wait.event, wait.match) == ("pay", "event", "payment.confirmed", {"id": 7})
         assert wait.until == "2023-11-15T22:13:20.000Z"
         await app.advance("1h")
-        assert (await app.run(run)).result == "too late"
-        assert await app.waiting(run) == []
+        assert (await app.runs.get(run)).result == "too late"
+        assert await app.pending_waits(run) == []
 
 
 async def test_an_event_is_emitted_to_whoever_waits_for_it() -> None:
     async with TestApp(handlers=[pay]) as app:
         seven, eight = await app.start(pay, {"id": 7}), await app.start(pay, {"id": 8})
-        assert len(await app.waiting()) == 2
+        assert len(await app.pending_waits()) == 2
         await app.emit("payment.confirmed", {"id": 8})
         assert (await app.finish(eight)).result == {"id": 8}
-        assert len(await app.waiting(seven)) == 1
+        assert len(await app.pending_waits(seven)) == 1
         assert (await app.finish(seven)).result == "too late"
 
 
-async def test_settled_waits_for_deliveries() -> None:
+async def test_settle_waits_for_deliveries() -> None:
     async with TestApp(handlers=[pay]) as app:
         runs = [await app.start(pay, {"id": n}) for n in range(20)]
-        await app.settled()
+        await app.settle()
         for n in range(20):
             await app.emit("payment.confirmed", {"id": n})
-        await app.settled()
-        assert {(await app.run(run)).status for run in runs} == {"completed"}
+        await app.settle()
+        assert {(await app.runs.get(run)).status for run in runs} == {"completed"}
         # Which of the two is faster is chance: that their queue is looked at is not.
-        assert DELIVERIES in {row.name for row in await app._timeline._rows()}
+        assert DELIVERIES in {row.name for row in await app._auto_clock._rows()}
 
 
 async def test_a_trigger_is_fired_by_its_name() -> None:
@@ -96,18 +96,18 @@ async def test_a_trigger_is_fired_by_its_name() -> None:
         assert await app.fire("approval", {"ok": True}) == run
         assert (await app.finish(run)).result == {"ok": True}
         one, other = await app.start(ask, None), await app.start(ask, None)
-        with pytest.raises(AssertionError, match=r"2 runs wait for the trigger 'approval': say which one with run="):
+        with pytest.raises(AssertionError, match=r"2 runs wait for the trigger 'approval': choose one with run="):
             await app.fire("approval", 1)
         await app.fire("approval", 2, run=other)
         assert (await app.finish(other)).result == 2
-        with pytest.raises(AssertionError, match=r"nothing waits for the trigger 'aproval': step 'ask' of run"):
+        with pytest.raises(AssertionError, match=r"no run waits for the trigger 'aproval': step 'ask' of run"):
             await app.fire("aproval", 1, run=one)
 
 
 async def test_a_trigger_is_fired_by_its_token_or_url() -> None:
     async with TestApp(handlers=[ask]) as app:
         run = await app.start(ask, None)
-        await app.settled()
+        await app.settle()
         [asked] = await app.emitted(run, "asked")
         await app.fire(asked["url"], 1)
         assert (await app.finish(run)).result == 1
@@ -135,8 +135,8 @@ async def test_the_first_event_starts_a_flow() -> None:
     async with TestApp(handlers=[greet]) as app:
         await app.emit("user.joined", {"name": "Ada", "plan": "paid"})
         await app.emit("user.joined", {"name": "Bob", "plan": "free"})
-        await app.settled()
-        [row] = await app.runs(flow="greet")
+        await app.settle()
+        [row] = await app.runs.list(flow="greet")
         assert await app.result(row.id) == "welcome Ada"
 
 
@@ -148,9 +148,9 @@ async def test_schedules_fire_between_waits() -> None:
         ticks.append(app.time.now_ms())
 
     async with TestApp(handlers=[nap, tick]) as app:
-        await app.schedule("hourly", flow=tick, every="12h")
+        await app.schedules.add("hourly", flow=tick, every="12h")
         await app.run_flow(nap, None)
-        await app.settled()
+        await app.settle()
         assert len(ticks) >= 2
 
 

@@ -79,7 +79,7 @@ def test_histories_are_saved_compared_and_updated(tmp_path: Path, mode: str) -> 
     write("me")
     said = pytest_in(tmp_path, *args)
     assert said.returncode == 1
-    assert "If it is right now: pytest --penstock-update" in said.stdout
+    assert "If the new history is right: pytest --penstock-update" in said.stdout
     assert pytest_in(tmp_path, *args, "--penstock-update").returncode == 0
     assert "hello me" in (tmp_path / "greet.json").read_text()
     assert pytest_in(tmp_path, *args).returncode == 0
@@ -91,7 +91,7 @@ def python(code: str) -> str:
 
 def test_the_kit_does_not_need_pytest() -> None:
     code = "from penstock.testing import *; import sys; print('pytest' in sys.modules, TestApp, FakeContext, until)"
-    assert python(code).startswith("False <class 'penstock.testing.kit.TestApp'>")
+    assert python(code).startswith("False <class 'penstock.testing.test_app.TestApp'>")
     assert "function until" in python(code)
     assert python("import penstock.testing as t; print(set(t.__all__) <= set(dir(t)))") == "True"
     assert "no attribute 'nope'" in python(

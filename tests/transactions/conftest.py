@@ -1,4 +1,4 @@
-"""Customers who come with a connection, and go."""
+"""Connections of customers, closed after each test."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from customers import Customer
 
 @pytest.fixture
 def apps(app: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes Apps with the handlers given, on the store `url`."""
+    """Return the factory of Apps with some handlers, on the store `url`."""
     return app
 
 
 @pytest.fixture
-async def opened() -> AsyncIterator[Callable[[type[Customer], str], Awaitable[Customer]]]:
-    """Lets customers in; their connections are closed after the test."""
-    there: list[Customer] = []
+async def connect() -> AsyncIterator[Callable[[type[Customer], str], Awaitable[Customer]]]:
+    """Yield a function that opens a customer's connection."""
+    customers: list[Customer] = []
 
-    async def come(driver: type[Customer], place: str) -> Customer:
-        there.append(driver(place))
-        await there[-1].open()
-        return there[-1]
+    async def open_connection(driver: type[Customer], location: str) -> Customer:
+        customers.append(driver(location))
+        await customers[-1].open()
+        return customers[-1]
 
-    yield come
-    for customer in there:
+    yield open_connection
+    for customer in customers:
         await customer.close()

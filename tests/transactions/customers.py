@@ -1,6 +1,6 @@
-"""Whoever has a database of his own: one for each driver, all asked the same way.
+"""Customers with their own database: one class for each driver, all with the same methods.
 
-The methods of those whose driver blocks never wait, so `now` runs them where there is no event loop.
+The methods of blocking drivers never await, so `run_blocking` runs them without an event loop.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ import postgres_server
 
 
 def postgres(database: str = "postgres") -> str:
-    """Where the server of the tests is, without a scheme."""
+    """Return the URL of the test server, without a scheme."""
     return f"postgres@127.0.0.1:{postgres_server.server().port}/{database}"
 
 
 @cache
 def another_database() -> str:
-    """A database of the same server that no store is in."""
+    """Create a database on the same server that holds no store."""
     postgres_server.server().do("CREATE DATABASE another")
     return "another"
 
 
 class Customer:
-    """A connection and its transactions. `tx` is what Penstock is given."""
+    """A connection and its transactions. `tx` is what is passed to Penstock."""
 
     tx: Any
 
-    def __init__(self, place: str) -> None:
-        self.place = place  # postgres() or the path of a file
+    def __init__(self, location: str) -> None:
+        self.location = location  # postgres() or the path of a file
 
     @property
     def outbox(self) -> Any:
-        """Where a relay finds it."""
-        return f"sqlite:///{self.place}" if self.place.endswith(".db") else f"postgresql://{self.place}"
+        """Return what a relay connects to."""
+        return f"sqlite:///{self.location}" if self.location.endswith(".db") else f"postgresql://{self.location}"
 
     async def open(self) -> None: ...
 
@@ -66,7 +66,7 @@ class Customer:
 
 class Asyncpg(Customer):
     async def open(self) -> None:
-        self.tx = await asyncpg.connect(f"postgresql://{self.place}")
+        self.tx = await asyncpg.connect(f"postgresql://{self.location}")
 
     async def begin(self) -> None:
         self.transaction = self.tx.transaction()
@@ -87,7 +87,7 @@ class Asyncpg(Customer):
 
 class AsyncpgPool(Asyncpg):
     async def open(self) -> None:
-        self.pool = await asyncpg.create_pool(f"postgresql://{self.place}", min_size=1, max_size=1)
+        self.pool = await asyncpg.create_pool(f"postgresql://{self.location}", min_size=1, max_size=1)
         self.tx = await self.pool.acquire()
 
     async def close(self) -> None:
@@ -95,8 +95,8 @@ class AsyncpgPool(Asyncpg):
         await self.pool.close()
 
 
-class AsyncDirect(Customer):
-    """Those that begin by themselves, and commit when they are told."""
+class AsyncCommitting(Customer):
+    """Async drivers that begin a transaction by themselves and have `commit()`."""
 
     async def do(self, statement: str) -> None:
         await self.tx.execute(statement)
@@ -111,22 +111,22 @@ class AsyncDirect(Customer):
         await self.tx.close()
 
 
-class AsyncPsycopg(AsyncDirect):
+class AsyncPsycopg(AsyncCommitting):
     async def open(self) -> None:
-        self.tx = await psycopg.AsyncConnection.connect(f"postgresql://{self.place}")
+        self.tx = await psycopg.AsyncConnection.connect(f"postgresql://{self.location}")
 
 
-class Aiosqlite(AsyncDirect):
+class Aiosqlite(AsyncCommitting):
     async def open(self) -> None:
-        self.tx = await aiosqlite.connect(self.place)
+        self.tx = await aiosqlite.connect(self.location)
 
 
-class AsyncSqlalchemy(AsyncDirect):
+class AsyncSqlalchemy(AsyncCommitting):
     make: Any = AsyncConnection
 
     async def open(self) -> None:
-        sqlite = self.place.endswith(".db")
-        url = f"sqlite+aiosqlite:///{self.place}" if sqlite else f"postgresql+asyncpg://{self.place}"
+        sqlite = self.location.endswith(".db")
+        url = f"sqlite+aiosqlite:///{self.location}" if sqlite else f"postgresql+asyncpg://{self.location}"
         self.engine = create_async_engine(url, poolclass=NullPool)
         self.tx = self.make(self.engine)
         if isinstance(self.tx, AsyncConnection):
@@ -144,7 +144,9 @@ class AsyncSqlalchemySession(AsyncSqlalchemy):
     make = AsyncSession
 
 
-class Direct(Customer):
+class Committing(Customer):
+    """Blocking drivers that begin a transaction by themselves and have `commit()`."""
+
     async def do(self, statement: str) -> None:
         self.tx.execute(statement)
 
@@ -158,33 +160,33 @@ class Direct(Customer):
         self.tx.close()
 
 
-class Psycopg(Direct):
+class Psycopg(Committing):
     async def open(self) -> None:
-        self.tx = psycopg.connect(f"postgresql://{self.place}")
+        self.tx = psycopg.connect(f"postgresql://{self.location}")
 
 
-class Psycopg2(Direct):
+class Psycopg2(Committing):
     async def open(self) -> None:
-        self.tx = psycopg2.connect(f"postgresql://{self.place}")
+        self.tx = psycopg2.connect(f"postgresql://{self.location}")
 
     async def do(self, statement: str) -> None:
         with self.tx.cursor() as cursor:
             cursor.execute(statement)
 
 
-class Sqlite(Direct):
+class Sqlite(Committing):
     async def open(self) -> None:
-        self.tx = sqlite3.connect(self.place)
+        self.tx = sqlite3.connect(self.location)
 
 
-class Apsw(Direct):
+class Apsw(Committing):
     @property
     def outbox(self) -> Any:
-        # Not by a URL: Python's sqlite3 is another copy of SQLite than apsw's, and two of them must not share a file.
-        return lambda: apsw.Connection(self.place)
+        # Not a URL: it would open the file with Python's sqlite3, and two SQLite libraries must not share a file.
+        return lambda: apsw.Connection(self.location)
 
     async def open(self) -> None:
-        self.tx = apsw.Connection(self.place)
+        self.tx = apsw.Connection(self.location)
 
     async def begin(self) -> None:
         self.tx.execute("BEGIN IMMEDIATE")
@@ -196,13 +198,13 @@ class Apsw(Direct):
         self.tx.execute("ROLLBACK")
 
 
-class Sqlalchemy(Direct):
+class Sqlalchemy(Committing):
     async def open(self) -> None:
-        url = f"sqlite:///{self.place}" if self.place.endswith(".db") else f"postgresql+psycopg://{self.place}"
+        url = f"sqlite:///{self.location}" if self.location.endswith(".db") else f"postgresql+psycopg://{self.location}"
         self.engine = sqlalchemy.create_engine(url, poolclass=NullPool)
-        self.tx = self.connected()
+        self.tx = self.new_connection()
 
-    def connected(self) -> Any:
+    def new_connection(self) -> Any:
         return self.engine.connect()
 
     async def do(self, statement: str) -> None:
@@ -210,7 +212,7 @@ class Sqlalchemy(Direct):
 
 
 class SqlalchemySession(Sqlalchemy):
-    def connected(self) -> Any:
+    def new_connection(self) -> Any:
         return Session(self.engine)
 
 
@@ -219,9 +221,9 @@ class Django(Customer):
         if not django.conf.settings.configured:
             django.conf.settings.configure(USE_TZ=True, LOGGING_CONFIG=None)
             django.setup()
-        one = {"ENGINE": "django.db.backends.sqlite3", "NAME": self.place}
-        if not self.place.endswith(".db"):
-            user, _, rest = self.place.partition("@")
+        one = {"ENGINE": "django.db.backends.sqlite3", "NAME": self.location}
+        if not self.location.endswith(".db"):
+            user, _, rest = self.location.partition("@")
             host, _, name = rest.partition("/")
             one = {"ENGINE": "django.db.backends.postgresql", "NAME": name, "USER": user}
             one |= {"HOST": host.partition(":")[0], "PORT": host.partition(":")[2]}
@@ -246,12 +248,12 @@ class Django(Customer):
         self.tx.close()
 
 
-WAITING_POSTGRES = (Asyncpg, AsyncpgPool, AsyncPsycopg, AsyncSqlalchemy, AsyncSqlalchemySession)
+ASYNC_POSTGRES = (Asyncpg, AsyncpgPool, AsyncPsycopg, AsyncSqlalchemy, AsyncSqlalchemySession)
 BLOCKING_POSTGRES = (Psycopg, Psycopg2, Sqlalchemy, SqlalchemySession, Django)
-WAITING_SQLITE = (Aiosqlite, AsyncSqlalchemySession)
+ASYNC_SQLITE = (Aiosqlite, AsyncSqlalchemySession)
 BLOCKING_SQLITE = (Sqlite, Apsw, SqlalchemySession, Django)
 
 
 def file_in(folder: Path) -> str:
-    """The database file of a customer."""
+    """Return the path of a customer's database file."""
     return str(folder / "customer.db")

@@ -1,4 +1,4 @@
-"""A small shop: the handlers that customers hand work to, and a table for theirs."""
+"""A small shop: its handlers, and a table of orders for the customers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock import flow, job, step
 
-PATIENCE = 20  # seconds until a test that waits gives up
+TEST_TIMEOUT_S = 20  # how long a test waits
 TABLE = "CREATE TABLE IF NOT EXISTS orders (id text)"
 ADD = "INSERT INTO orders (id) VALUES ('7')"
 

@@ -25,7 +25,7 @@ from penstock import (
     job,
     step,
 )
-from penstock.ports.store import RunRow
+from penstock.app.views import RunSummary
 from penstock.testing import FakeClock, FakeContext, TestApp
 
 
@@ -55,13 +55,13 @@ async def orders(order: Order, ctx: Context) -> int:
     return order.id
 
 
-@flow("parcels", retry=RetryPolicy(3, Backoff("fixed", 1000)), delay=timedelta(seconds=1), idempotency_key="auto")
+@flow("parcels", retry=RetryPolicy(3, Backoff("fixed", 1000)), delay=timedelta(seconds=1), key="auto")
 def parcels(parcel: Parcel, ctx: SyncContext) -> int:
     ctx.state.set("seen", True, ttl="1h")
     return parcel.id
 
 
-@flow("invoices", retry={"attempts": 3, "backoff": {"delay": "1s"}}, timeout=2.5, idempotency_key=lambda i: str(i))
+@flow("invoices", retry={"attempts": 3, "backoff": {"delay": "1s"}}, timeout=2.5, key=lambda i: str(i))
 async def invoices(invoice: Invoice) -> int:
     return invoice.id
 
@@ -119,7 +119,7 @@ mailed: Callable[[Letter], Coroutine[Any, Any, bool]] = send
 
 async def starts(app: App) -> None:
     assert_type(await app.start(orders, Order(1), delay="1h", tags={"by": "me"}), str)
-    await app.start(parcels, Parcel(1), idempotency_key="p-1")
+    await app.start(parcels, Parcel(1), key="p-1")
     await app.start(invoices, Invoice(id=1), priority=3)
     await app.start(letters, Letter(id=1))
     await app.start(anything, {"id": 1, "name": "x"})
@@ -135,9 +135,9 @@ async def starts(app: App) -> None:
 
 async def works() -> None:
     async with App(":memory:", handlers=[orders, ship], lease="10s", retain_runs="never", redact=["iban"]) as app:
-        async with app.working(concurrency=3, queues=["orders"]):
+        async with app.workers.background(concurrency=3, queues=["orders"]):
             await app.enqueue("mail", {"id": 1}, retry=3, delay="5s")
-        await app.schedule("nightly", flow=orders, cron="0 3 * * *")
+        await app.schedules.add("nightly", flow=orders, cron="0 3 * * *")
 
 
 def waits() -> None:
@@ -145,16 +145,16 @@ def waits() -> None:
         assert_type(app.start(orders, Order(1), delay="1h"), str)
         app.start(nothing)
         app.start("orders", {"id": 1})
-        app.enqueue("mail", {"id": 1}, id="m-1")
-        app.schedule("nightly", queue="mail", every="1d")
-        app.start_worker(concurrency=2)
+        app.enqueue("mail", {"id": 1}, key="m-1")
+        app.schedules.add("nightly", queue="mail", every="1d")
+        app.workers.start(concurrency=2)
         assert_type(app.queues.counts("mail"), dict[str, int])
         assert_type(app.dead_letters.discard("m-1"), bool)
         assert_type(app.state.list("a"), dict[str, Any])
         assert_type(app.events.read("nq:global"), list[Event])
-        assert_type(app.runs(status="failed"), list[RunRow])
-        with app.working(queues=["mail"]):
-            app.stop_worker()
+        assert_type(app.runs.list(status="failed"), list[RunSummary])
+        with app.workers.background(queues=["mail"]):
+            app.workers.stop()
 
 
 @flow("patient", start_on=["order.made"], wait={"type": "time", "delay": "1h"})
@@ -185,7 +185,7 @@ def patient_too(order: Order, ctx: SyncContext) -> None:
 
 async def answers(app: TestApp) -> None:
     assert_type(await app.fire("approval", {"ok": True}, run="r-1"), str)
-    for wait in await app.waiting():
+    for wait in await app.pending_waits():
         print(wait.kind, wait.name, wait.until)
     ctx = FakeContext(events={"order.paid": {"id": 1}}, triggers={"approval": AwaitTimeout}, awaited={}, seed=3)
     await patient(Order(1), ctx)

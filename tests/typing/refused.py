@@ -44,7 +44,7 @@ async def starts(app: App) -> None:
     await app.start(orders, Order(1), dellay="1h")  # E: "dellay" | No overloads for "start"
     await app.start(orders, Order(1), tags={"n": 1})  # E: "start" | Dict entry 0 has incompatible type
     await app.enqueue("mail", {}, retry="often")  # E: "retry" | argument type "str"; | expected "RetryPolicy
-    await app.schedule("nightly", evry="1d")  # E: "evry"
+    await app.schedules.add("nightly", evry="1d")  # E: "evry"
     App(leese="10s")  # E: "leese"
     App(log="loud")  # E: "log" | expected "Literal['debug'
 
@@ -84,7 +84,7 @@ async def timed(order: Order) -> None: ...
 async def unknown(order: Order) -> None: ...
 
 
-@job(queue="mail", idempotency_key="always")  # E: "idempotency_key" | expected "Literal['auto']
+@job(queue="mail", key="always")  # E: "key" | expected "Literal['auto']
 async def send(order: Order) -> bool:
     return True
 

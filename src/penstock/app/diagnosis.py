@@ -1,143 +1,258 @@
-"""Why a run is not moving, in sentences."""
+"""Health checks of an App and its store (`diagnose`), and why a run is not moving (`why`)."""
 
 from __future__ import annotations
 
-from typing import Any
+import platform
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..core.clock import from_iso, iso
-from ..core.durations import show_ms
+from .. import __version__
+from ..core.clock import from_iso, to_iso
+from ..core.durations import format_ms
+from ..core.errors import PenstockError
 from ..core.payload import unpack
-from ..flows.assemble import decode_options
-from ..flows.record import PAUSED, RunRecord
-from ..flows.record import decode as decode_record
 from ..flows.reducer import FlowView
+from ..flows.run_record import PAUSED
+from ..handlers.registry import Registry
 from ..ports.store import JobRow, QueueRow
 from ..ports.unit import JobState
-from .again import jobs_of
-from .app import App
-from .waiting import WaitView
+from ..settings import Settings
+from .run_actions import jobs_of
+from .store_urls import mask, sqlite_path
+from .waits import WaitView
+
+if TYPE_CHECKING:
+    from .app import App
+
+MIN_FREE_DISK_BYTES = 200 * 2**20
+MAX_CLOCK_SKEW_MS = 5_000
+_OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One health check and what it found."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+async def diagnose(app: App) -> list[Check]:
+    """Check versions, settings, worker files and the store; a failed check does not stop the next.
+
+    An App that is not open is opened for the checks and closed afterwards. A SQLite file that does not exist yet is not
+    created."""
+    checks = [check_versions(), _check_settings(app.settings), _check_worker_files(app.registry)]
+    try:
+        if app._is_open:
+            return [*checks, *await _check_store(app)]
+        url = app.settings.url
+        if (path := _file_of(url)) and not _exists(path):
+            missing = Check("store", True, f"{mask(url)} does not exist yet; the first run creates it")
+            return [*checks, missing, _check_disk(path)]
+        async with app:
+            return [*checks, *await _check_store(app)]
+    except PenstockError as problem:
+        return [*checks, failed_check("store", problem)]
+
+
+def check_versions() -> Check:
+    return Check("versions", True, f"Penstock {__version__}, Python {platform.python_version()}")
+
+
+def failed_check(name: str, problem: PenstockError) -> Check:
+    return Check(name, False, f"{problem} [{problem.code}]")
+
+
+def _check_settings(settings: Settings) -> Check:
+    return Check(
+        "settings", True, f"{len(settings.sources)} set, the rest are defaults; `penstock settings` lists them"
+    )
+
+
+def _check_worker_files(registry: Registry) -> Check:
+    if registry.problems:
+        problems = "; ".join(f"{problem} [{problem.code}]" for problem in registry.problems)
+        return Check("worker files", False, problems)
+    return Check("worker files", True, f"{_count(registry.flows, 'flow')}, {_count(registry.jobs, 'job')}, no problems")
+
+
+async def _check_store(app: App) -> list[Check]:
+    facts = await app.store.describe()
+    doubts = "; ".join(facts.pop("doubts", ()))
+    detail = ", ".join(f"{key} {value}" for key, value in facts.items())
+    path = _file_of(app.settings.url)
+    return [
+        Check("store", not doubts, f"{detail}: {doubts}" if doubts else detail),
+        await _check_clock(app),
+        *([_check_disk(path)] if path else []),
+        await _check_stuck_runs(app),
+        await _check_queues(app),
+        await _check_dead_letters(app),
+    ]
+
+
+async def _check_clock(app: App) -> Check:
+    newest = await app.store.feed(None)
+    now = app.clock.now_ms()
+    ahead = int(newest[-1].event.id.partition("-")[0]) - now if newest else 0
+    if ahead > MAX_CLOCK_SKEW_MS:
+        return Check("clock", False, f"the newest event is {format_ms(ahead)} ahead of this machine: correct its clock")
+    return Check("clock", True, f"it is {to_iso(now)}")
+
+
+def _check_disk(path: str) -> Check:
+    folder = next((parent for parent in Path(path).resolve().parents if parent.is_dir()), Path("/"))
+    free = shutil.disk_usage(folder).free
+    return Check("disk", free > MIN_FREE_DISK_BYTES, f"{free / 2**30:.1f} GB free for {path}")
+
+
+async def _check_stuck_runs(app: App) -> Check:
+    stuck = await app.store.stuck_runs()
+    if stuck:
+        return Check("runs", False, f"{_count(stuck, 'stuck run')}: {', '.join(stuck[:5])}; please report this bug")
+    return Check("runs", True, "no stuck runs")
+
+
+async def _check_queues(app: App) -> Check:
+    known = app.registry.queues()
+    works = app._has_dir or bool(known)  # an App without any handlers only adds work
+    problems = []
+    for row in await app.queues.list():
+        waiting = row.counts["waiting"]
+        backlog = ", ".join(f"{row.counts[state]} {state}" for state in ("waiting", "delayed") if row.counts[state])
+        if row.paused and waiting:
+            problems.append(f"queue {row.name} is paused with {waiting} waiting")
+        elif works and backlog and row.name not in known and not row.name.endswith("-dlq"):
+            problems.append(f"queue {row.name} has {backlog} but no handler in these worker files")
+    return Check("queues", not problems, "; ".join(problems) or "no stuck queues")
+
+
+async def _check_dead_letters(app: App) -> Check:
+    counts = ", ".join(f"{count} in {queue}" for queue, count in (await app.dead_letters.queues()).items())
+    return Check("dead letters", True, f"{counts}; `penstock dlq list QUEUE` lists them" if counts else "none")
+
+
+def _file_of(url: str) -> str:
+    """Return the path of a SQLite file, or "" for any other store."""
+    path = sqlite_path(url) if url.startswith("sqlite:") else ":memory:"
+    return path if path != ":memory:" else ""
+
+
+def _exists(path: str) -> bool:
+    return Path(path).exists()
+
+
+def _count(things: Any, noun: str) -> str:
+    return f"{len(things)} {noun}{'s' * (len(things) != 1)}"
 
 
 async def why(app: App, run: str) -> list[str]:
-    """What a run waits for, a sentence for each of its open steps."""
-    view = await app.run(run)
+    """Explain why a run is not moving: one sentence for each of its open steps."""
+    view = await app.runs.get(run)
     row = await app.store.run(run)
     assert row is not None
+    engine = app._engines.of_run(row)
     if row.closed:
-        return [_ended(view)]
+        return [_explain_end(view)]
     queues = {queue.name: queue for queue in await app.store.queues()}
     workers = await _workers(app, run)
-    waits = await app.waits(run=run, limit=1000)
-    said = [_paused(view)] if row.status == PAUSED else []
+    waits = await app.waits.list(run=run, limit=1000)
+    reasons = [_explain_pause(view)] if row.status == PAUSED else []
     for id in await jobs_of(app, run):
         job = await app.store.job(id)
-        if job is not None and job.state in _REASONS:
-            asleep = job.state in (JobState.SUSPENDED, JobState.DELAYED)
-            mine = [wait for wait in waits if (wait.step, wait.n) == _instance(job)] if asleep else []
-            said += [_of_wait(app, wait) for wait in mine] or [
-                _of_job(app, job, queues[job.queue], workers.get(id, "a worker"))
+        if job is not None and job.state in _OPEN:
+            sleeps = job.state in (JobState.SUSPENDED, JobState.DELAYED)
+            own = [wait for wait in waits if (wait.step, wait.n) == engine.instance(job)] if sleeps else []
+            reasons += [_explain_wait(app, wait) for wait in own] or [
+                _explain_job(app, job, queues[job.queue], workers.get(id, "a worker"))
             ]
-    said += _joins(app, decode_record(row.record))
-    return said or ["nothing of it is queued, running or waiting, which must never be: please report it"]
-
-
-def _ended(view: FlowView) -> str:
-    about = view.error or view.reason
-    ended = f"it has ended: {view.status} at {view.completed_at}{f' ({about})' if about else ''}"
-    if view.status == "failed":
-        return f"{ended}; `penstock runs retry {view.id}` sends its failed steps again"
-    return ended
+    reasons += engine.explain(row.record)
+    return reasons or ["nothing of it is queued, running or waiting: this is a bug, please report it"]
 
 
 async def _workers(app: App, run: str) -> dict[str, str]:
-    """The worker that began each job last."""
+    """Return the worker that last started each job."""
     events = await app.events.read_all(f"{app.settings.namespace}:flow:{run}")
     started: list[dict[str, Any]] = [event.meta or {} for event in events if event.kind == "step.started"]
     return {meta["jobId"]: f"worker {meta.get('worker')}" for meta in started if "jobId" in meta}
 
 
-def _of_job(app: App, job: JobRow, queue: QueueRow, worker: str) -> str:
-    step = f"step {job.name!r}"
-    match job.state:
-        case JobState.WAITING:
-            return f"{step} waits in queue {queue.name!r}{_waiting(app, queue)}"
-        case JobState.DELAYED:
-            return f"{step} {_delayed(app, job)}"
-        case JobState.ACTIVE:
-            return f"{step} {_active(app, job, worker)}"
-        case JobState.HELD:
-            return f"{step} is ready, and held back while the run is paused"
-        case _:
-            return f"{step} is suspended: it waits for a time, an event or a trigger"
+def _explain_end(view: FlowView) -> str:
+    cause = view.error or view.reason
+    ended = f"it ended as {view.status} at {view.completed_at}{f' ({cause})' if cause else ''}"
+    return f"{ended}; `penstock runs retry {view.id}` retries its failed steps" if view.status == "failed" else ended
 
 
-_REASONS = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
+def _explain_pause(view: FlowView) -> str:
+    return f"it is paused ({view.reason or 'no reason recorded'}); `penstock runs resume {view.id}` resumes it"
 
 
-def _paused(view: FlowView) -> str:
-    return f"it is paused ({view.reason or 'for no given reason'}): `penstock runs resume {view.id}` lets it go on"
-
-
-def _instance(job: JobRow) -> tuple[str, int]:
-    options = decode_options(job.opts)
-    return options.step, options.n
-
-
-def _of_wait(app: App, wait: WaitView) -> str:
-    """What a step waits for, since when, until when, and how to let it go on."""
-    which = f"step {wait.step!r}" if wait.n == 1 else f"step {wait.step!r} (instance {wait.n})"
-    span = f"since {wait.since}" + (f", at most until {wait.until}" if wait.until is not None else "")
+def _explain_wait(app: App, wait: WaitView) -> str:
+    """Say what a step waits for, since when, until when, and how to resolve the wait."""
+    step = f"step {wait.step!r}" if wait.n == 1 else f"step {wait.step!r} (instance {wait.n})"
     if wait.kind == "time":
         left = max(from_iso(wait.until) - app.clock.now_ms(), 0) if wait.until is not None else 0
-        return f"{which} sleeps since {wait.since} until {wait.until}, for another {show_ms(left)}"
+        return f"{step} has been sleeping since {wait.since}, until {wait.until} (another {format_ms(left)})"
+    waiting = f"{step} has been waiting since {wait.since}" + (f", until {wait.until}," if wait.until else "")
     if wait.kind == "event":
-        match = f" that holds {msgspec.json.encode(wait.match).decode()}" if wait.match else ""
-        data = f" --data '{msgspec.json.encode(wait.match).decode()}'" if wait.match else ""
-        return f"{which} waits {span} for an event {wait.event}{match}: `penstock emit {wait.event}{data}` is one"
+        match = msgspec.json.encode(wait.match).decode() if wait.match else ""
+        command = f"penstock emit {wait.event}" + (f" --data '{match}'" if match else "")
+        return f"{waiting} for event {wait.event}{match and f' matching {match}'}; `{command}` resolves it"
     signed = ", with a signature" if wait.signed else ""
     return (
-        f"{which} waits {span} for its {wait.trigger} trigger {wait.name!r} ({wait.id}) to be fired{signed}: "
-        f"`penstock fire TOKEN` does it, with the token the step was given or one of `penstock waits token {wait.id}`"
+        f"{waiting} for its {wait.trigger} trigger {wait.name!r} ({wait.id}) to be fired{signed}; "
+        f"`penstock fire TOKEN` fires it, with the step's token or one from `penstock waits token {wait.id}`"
     )
 
 
-def _waiting(app: App, queue: QueueRow) -> str:
+def _explain_job(app: App, job: JobRow, queue: QueueRow, worker: str) -> str:
+    step = f"step {job.name!r}"
+    match job.state:
+        case JobState.WAITING:
+            return f"{step} is waiting in queue {queue.name!r}{_explain_queue(app, queue)}"
+        case JobState.DELAYED:
+            return f"{step} {_explain_delay(app, job)}"
+        case JobState.ACTIVE:
+            return f"{step} {_explain_lease(app, job, worker)}"
+        case JobState.HELD:
+            return f"{step} is ready, but held while the run is paused"
+        case _:
+            return f"{step} is suspended until a time, an event or a trigger"
+
+
+def _explain_queue(app: App, queue: QueueRow) -> str:
     if queue.paused:
-        return f", which is paused: `penstock queues resume {queue.name}` lets it go on"
+        return f", which is paused; `penstock queues resume {queue.name}` resumes it"
     known = app.registry.queues()
     if known and queue.name not in known:
-        return ", which no worker file here works on: add its file, or run a worker that has it"
+        return ", which has no handler in these worker files; add the file, or start a worker that has it"
     active = queue.counts[JobState.ACTIVE]
     if not active:
-        return ", and there is no worker for it: nothing of that queue is being worked on; start `penstock worker`"
-    return f" with {queue.counts[JobState.WAITING] - 1} others while {active} are being worked on: its turn will come"
+        return ", and no worker is active on that queue; start one with `penstock worker`"
+    return f" with {queue.counts[JobState.WAITING] - 1} others, while {active} are running"
 
 
-def _delayed(app: App, job: JobRow) -> str:
-    left = show_ms(max(job.due - app.clock.now_ms(), 0))
-    when = f"{iso(job.due)}, in {left}" if job.due > app.clock.now_ms() else f"{iso(job.due)}, which is now"
+def _explain_delay(app: App, job: JobRow) -> str:
+    left = job.due - app.clock.now_ms()
+    due = f"at {to_iso(job.due)}, in {format_ms(left)}" if left > 0 else f"now (since {to_iso(job.due)})"
     if not job.failures:
-        return f"is due at {when}"
+        return f"is due {due}"
     error = unpack(job.error).get("error", "") if job.error is not None else ""
-    return f"failed {job.failures} times ({error}) and waits for its retry at {when}"
+    return f"failed {job.failures} times ({error}); its retry is due {due}"
 
 
-def _active(app: App, job: JobRow, worker: str) -> str:
-    held = f"is held by {worker}, attempt {job.attempt}"
+def _explain_lease(app: App, job: JobRow, worker: str) -> str:
     if job.lease is None:
-        return held
+        return f"is running on {worker}, attempt {job.attempt}"
     if job.lease > app.clock.now_ms():
-        return f"{held}, with a lease until {iso(job.lease)}: it is running"
-    return f"{held}, whose lease ran out at {iso(job.lease)}: the next worker of queue {job.queue!r} takes it over"
-
-
-def _joins(app: App, record: RunRecord) -> list[str]:
-    flow = app.registry.flows.get(record.flow)
-    said = []
-    for step, arrived in record.arrived.items():
-        kinds = flow.steps[step].kinds if flow is not None and step in flow.steps else ()
-        missing = ", ".join(kind for kind in kinds if kind not in arrived)
-        said.append(f"step {step!r} has {', '.join(arrived)} and waits for {missing or 'other events'}")
-    return said
+        return f"is running on {worker}, attempt {job.attempt}, with a lease until {to_iso(job.lease)}"
+    return (
+        f"was claimed by {worker}, attempt {job.attempt}, whose lease expired at {to_iso(job.lease)}; "
+        f"the next worker on queue {job.queue!r} takes it over"
+    )

@@ -1,44 +1,40 @@
-"""`app.events`: append, read and follow streams; hear of events by subject or by kind."""
+"""`app.events`: emit and append events, read streams, subscribe to them."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..commit.committer import CommitRequest
+from ..commit.runtime import Runtime
+from ..commit.sink import CommandSink
 from ..core.errors import BadArgument
-from ..core.events import Body, Event, decode_event
-from ..core.patience import Patience
+from ..core.events import Event, EventBody, check_kind, decode_event
+from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
-from ..jobs.committer import Intent, Submits
-from ..jobs.context import check_kind
-from ..ports.store import Store
 from ..ports.unit import Committed, NewEvent, Unit
-from ..telemetry.recorder import Recorder
-from .given import text
+from .arguments import text
+
+if TYPE_CHECKING:
+    from .app import App
 
 log = logging.getLogger("penstock.events")
 
-Hears = Callable[[Event], Awaitable[None] | None]
+Subscriber = Callable[[Event], Awaitable[None] | None]
 Unsubscribe = Callable[[], None]
 
 
-class Events:
-    """Streams by name (`nq:flow:<run>`, `nq:queue:<queue>`, `nq:global`, …) and in-process subscriptions."""
+class EventAppender:
+    """Appends events to streams through one sink."""
 
-    def __init__(self, store: Store, committer: Submits, recorder: Recorder, unit_id: Callable[[], str]) -> None:
-        self._store = store
-        self._committer = committer
-        self._recorder = recorder
-        self._unit_id = unit_id
-        self._by_kind: dict[str, list[Hears]] = {}
-        self._by_subject: dict[str, list[Hears]] = {}
-        self._listening: asyncio.Task[None] | None = None
-        self._beginning = asyncio.Lock()
+    def __init__(self, runtime: Runtime, sink: CommandSink) -> None:
+        self._runtime = runtime
+        self._sink = sink
 
     async def append(
         self,
@@ -51,27 +47,83 @@ class Events:
         meta: dict[str, Any] | None = None,
         key: str | None = None,
     ) -> Event | None:
-        """Appends an event to any stream and gives it back.
-
-        None when `key` was used before, or when the store's first answer was lost and its place with it.
-        """
-        name = self._recorder.check(stream)
+        """Append an event and return it; None if the key was used before or its position is not known."""
+        bodies = self._runtime.bodies
+        name = bodies.check(stream)
         check_kind(kind)
         text(subject, "the subject")
         text(correlation_id, "the correlation id")
         if text(key, "the key") == "":
-            raise BadArgument("key='': give a text by which the event is known, or none")
+            raise BadArgument("key='': give a text that identifies the event, or none")
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
         type_, _, id_ = name.partition(":")[2].partition(":")
         trigger = id_ if type_ == "trigger" else None
-        body = Body(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
-        encoded = self._recorder.encode(body)
-        unit = Unit(self._unit_id(), events=[NewEvent(name, encoded, kind)], once=key)
-        receipt = await self._committer.submit(Intent(lambda _v, _r: unit))
+        body = EventBody(kind, subject, trigger=trigger, correlation_id=correlation_id, data=raw, meta=meta)
+        encoded = bodies.encode(body)
+        unit = Unit(self._runtime.new_unit_id(), events=[NewEvent(name, encoded, kind)], once_key=key)
+        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if not isinstance(receipt, Committed) or receipt.repeated:
             return None
         ms, seq = receipt.events[0]
         return decode_event(name, seq, ms, encoded)
+
+
+class Events:
+    """Streams by name (`nq:flow:<run>`, `nq:queue:<queue>`, `nq:global`, …) and subscriptions within this process."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._store = app.store
+        self._bodies = app._bodies
+        self._by_kind: dict[str, list[Subscriber]] = {}
+        self._by_subject: dict[str, list[Subscriber]] = {}
+        self._listening: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+
+    async def emit(
+        self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
+    ) -> None:
+        """Emit an event, globally or to one run.
+
+        It resolves the waits that match it, also those that are registered later, and starts what listens to it.
+
+        Args:
+            kind: Kind of the event: dotted words such as "order.paid".
+            data: Any JSON value.
+            run: Id of the run that receives it. Default: every run that waits for it, and flows with `start_on`.
+            key: Idempotency key; an event with a key that was used before is not emitted.
+            tx: A connection or session of your own; the event is emitted when its transaction commits.
+        """
+        async with self._app._transactions.writers(tx) as writers:
+            await writers.emit(kind, data, run, key)
+
+    async def append(
+        self,
+        stream: str,
+        kind: str,
+        data: Any = None,
+        *,
+        subject: str | None = None,
+        correlation_id: str | None = None,
+        meta: dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Event | None:
+        """Append an event to any stream and return it.
+
+        Return None if the key was used before, or if the store's first reply was lost.
+
+        Args:
+            stream: Name of the stream, such as "nq:entity:user-7".
+            kind: Kind of the event.
+            data: Any JSON value.
+            subject: What the event is about. Default: the stream's id.
+            correlation_id: To find what belongs together.
+            meta: More about the event: any JSON object.
+            key: Idempotency key.
+        """
+        return await self._app._transactions.direct.events.append(
+            stream, kind, data, subject=subject, correlation_id=correlation_id, meta=meta, key=key
+        )
 
     async def read(
         self,
@@ -82,38 +134,52 @@ class Events:
         limit: int = 100,
         backward: bool = False,
     ) -> list[Event]:
-        """Events between two cursors (event ids), oldest first or newest first."""
+        """Return events of a stream.
+
+        Args:
+            stream: Name of the stream.
+            after: Only events after this event id.
+            before: Only events before this event id.
+            limit: Maximum number of events.
+            backward: Newest first.
+        """
         return await self._store.read(
-            self._recorder.check(stream), after=after, before=before, limit=limit, backward=backward
+            self._bodies.check(stream), after=after, before=before, limit=limit, backward=backward
         )
 
     async def read_all(self, stream: str) -> list[Event]:
-        """A whole stream, page by page."""
+        """Return a whole stream, read page by page."""
         events: list[Event] = []
         while page := await self.read(stream, after=events[-1].id if events else None, limit=1000):
             events += page
         return events
 
     def subscribe(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
-        """Every event of a stream after the cursor (from the beginning without one), then live, without a gap."""
-        return self._store.tail(self._recorder.check(stream), after=after)
+        """Iterate over a stream, then follow it live without a gap.
 
-    async def on_kind(self, kind: str, handler: Hears) -> Unsubscribe:
-        """Calls `handler` for every event of a kind, of any stream, from now on; gives the way to stop."""
+        Args:
+            stream: Name of the stream.
+            after: Id of the last event seen. Default: from the beginning.
+        """
+        return self._store.tail(self._bodies.check(stream), after=after)
+
+    async def on_kind(self, kind: str, handler: Subscriber) -> Unsubscribe:
+        """Call a function for every event of a kind, in any stream, from now on. Return a function that stops it."""
         return await self._add(self._by_kind, kind, handler)
 
-    async def on_subject(self, subject: str, handler: Hears) -> Unsubscribe:
-        """Calls `handler` for every event about a subject (a run id, a job id) from now on; gives the way to stop."""
+    async def on_subject(self, subject: str, handler: Subscriber) -> Unsubscribe:
+        """Call a function for every event about a run or job id from now on. Return a function that stops it."""
         return await self._add(self._by_subject, subject, handler)
 
     async def close(self) -> None:
+        """Stop the subscriptions. `App.close` does it."""
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.wait((self._listening,))
             self._listening = None
 
-    async def _add(self, table: dict[str, list[Hears]], key: str, handler: Hears) -> Unsubscribe:
-        async with self._beginning:
+    async def _add(self, table: dict[str, list[Subscriber]], key: str, handler: Subscriber) -> Unsubscribe:
+        async with self._starting:
             if self._listening is None:
                 newest = await self._store.feed(None)
                 cursor = newest[-1].cursor if newest else ""
@@ -128,18 +194,18 @@ class Events:
         return stop
 
     async def _listen(self, cursor: str) -> None:
-        # Nobody looks at this task: whatever befalls it, subscribers would just hear nothing any more.
-        patience = Patience("subscribers by kind and subject", begun=True, bears=Exception)
+        # No caller awaits this task. If it ended, subscribers would silently receive nothing.
+        outage_retry = OutageRetry("subscribers by kind and subject", has_answered=True, retry_on=Exception)
         with self._store.signals.listen("events") as listener:
             while True:
-                items = await patience.of(self._store.feed, cursor)
+                items = await outage_retry.call(self._store.feed, cursor)
                 for item in items:
                     cursor = item.cursor
-                    await self._tell(item.event)
+                    await self._notify(item.event)
                 if not items:
                     await listener.wait(1.0)
 
-    async def _tell(self, event: Event) -> None:
+    async def _notify(self, event: Event) -> None:
         for handler in (*self._by_subject.get(event.subject, ()), *self._by_kind.get(event.kind, ())):
             try:
                 answer = handler(event)
@@ -150,4 +216,15 @@ class Events:
             except asyncio.CancelledError:
                 if (me := asyncio.current_task()) is not None and me.cancelling():
                     raise
-                log.exception("a subscriber to %s waited for something that was cancelled", event.kind)
+                log.exception("a subscriber to %s awaited something that was cancelled", event.kind)
+
+
+async def check_then_follow(check: Callable[[], Awaitable[Any]], events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+    """Iterate over events after a check: following a stream that will never exist would wait for ever."""
+    try:
+        await check()
+        async for event in events:
+            yield event
+    finally:
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()

@@ -1,17 +1,14 @@
-"""What the methods of App take by name, written once for App, SyncApp and the test kit."""
+"""Types of what `start` takes, written once for App, SyncApp and the test kit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypedDict
 
+from ..context.context import Context
+from ..context.sync_context import SyncContext
 from ..core.durations import Duration
-from ..core.retry import Retries
-from ..jobs.context import Context
-from ..jobs.keeping import Kept
-from ..jobs.schedule import CatchUp, Overlap
-from ..jobs.sync_context import SyncContext
 
 NoInput = (
     Callable[[], Any]
@@ -20,13 +17,13 @@ NoInput = (
     | Callable[[None], Any]
     | Callable[[None, Any], Any]
 )
-"""A flow's function that can do without an input."""
+"""A flow's function that needs no input."""
 
 
 class StartOptions(TypedDict, total=False):
-    """Of `start`."""
+    """The keyword arguments of `app.start`."""
 
-    idempotency_key: str | None
+    key: str | None
     correlation_id: str | None
     priority: int | None
     delay: Duration | None
@@ -35,63 +32,12 @@ class StartOptions(TypedDict, total=False):
     tx: Any
 
 
-class RunSearch(TypedDict, total=False):
-    """Of `runs`."""
+class Unset:
+    """The type of UNSET."""
 
-    flow: str | None
-    status: str | None
-    since: datetime | Duration | None  # a duration means so long ago
-    until: datetime | Duration | None
-    tags: Mapping[str, str] | None
-    where: Any  # JSON that the input contains
-    before: str | None
-    limit: int
+    def __repr__(self) -> str:
+        return "UNSET"
 
 
-class EnqueueManyOptions(TypedDict, total=False):
-    """Of `enqueue_many`."""
-
-    name: str | None
-    delay: Duration | None
-    priority: int | None
-    retry: Retries | None
-    keep_completed: Kept | None
-    keep_failed: Kept | None
-    tx: Any
-
-
-class EnqueueOptions(EnqueueManyOptions, total=False):
-    """Of `enqueue`."""
-
-    id: str | None
-    at: datetime | None
-    correlation_id: str | None
-    dedupe: str | None
-    dedupe_ttl: Duration | None
-
-
-class ScheduleOptions(TypedDict, total=False):
-    """Of `schedule`."""
-
-    flow: str | Callable[..., Any] | None
-    queue: str | None
-    name: str | None
-    payload: Any
-    every: Duration | None
-    cron: str | None
-    tz: str
-    at: datetime | None
-    start: datetime | None
-    end: datetime | None
-    limit: int | None
-    overlap: Overlap
-    catch_up: CatchUp
-    priority: int | None
-
-
-class WorkerOptions(TypedDict, total=False):
-    """Of `run_worker` and `working`."""
-
-    queues: Sequence[str] | None
-    concurrency: int | None
-    name: str | None
+UNSET: Any = Unset()
+"""Stands for an argument that was not passed, where None is a value."""

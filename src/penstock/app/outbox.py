@@ -1,4 +1,4 @@
-"""`app.outbox`: the table in a database of the user's, and the relay that empties it into the store."""
+"""`app.outbox`: the table in the caller's database, and the relay that empties it into the store."""
 
 from __future__ import annotations
 
@@ -7,52 +7,54 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from ..commit.committer import Committer
 from ..core.durations import Duration, to_ms
-from ..jobs.committer import Committer
-from ..outbox.lines import POSTGRES, SQLITE, line_of
-from ..outbox.places import Connect
-from ..outbox.relay import Relay
-from ..outbox.table import creation
-from .given import one_of
+from ..transactions.connections.connection import POSTGRES, SQLITE, wrap_connection
+from ..transactions.outbox import create_statement
+from ..transactions.relay import Relay
+from ..transactions.relay_source import Connect
+from .arguments import one_of
 
 
 class Outbox:
-    """What is written with `tx=` goes here when the store is not in the database of that connection."""
+    """Creates and empties the table that `tx=` writes to when the store is in another database."""
 
     def __init__(self, committer: Committer, namespace: str) -> None:
         self._committer = committer
         self._namespace = namespace
 
     def sql(self, dialect: str = POSTGRES) -> str:
-        """The statement that creates the table, for a migration: of `postgresql` or `sqlite`."""
-        return f"{creation(one_of(dialect, (POSTGRES, SQLITE), 'dialect'))};"
+        """Return the statement that creates the table, for a migration: for `postgresql` or `sqlite`."""
+        return f"{create_statement(one_of(dialect, (POSTGRES, SQLITE), 'dialect'))};"
 
     async def create(self, connection: Any) -> None:
-        """Creates the table if it is not there; the connection's owner commits."""
-        line = line_of(connection)
-        await line.run(creation(line.dialect))
+        """Create the table if it does not exist. The caller commits."""
+        wrapped = wrap_connection(connection)
+        await wrapped.execute(create_statement(wrapped.dialect))
 
     async def drain(self, connect: Connect) -> int:
-        """Hands over all that is in the outbox now and gives how many rows it was; those that nobody can read are set
-        aside and not counted. `connect` is a URL, or a function that gives a connection."""
+        """Deliver all rows that are in the outbox now and return how many there were, without unreadable ones.
+
+        `connect` is a URL, or a function that returns a connection.
+        """
         return await Relay(self._committer, self._namespace, connect).drain()
 
     async def relay(self, connect: Connect, *, every: Duration = "200ms") -> None:
-        """Hands over what comes into the outbox, in order, until cancelled; looks `every` so often."""
+        """Deliver rows in order until cancelled. Look for new ones at the interval `every`."""
         await Relay(self._committer, self._namespace, connect).run(to_ms(every) / 1000)
 
     @asynccontextmanager
-    async def relaying(self, connect: Connect, *, every: Duration = "200ms") -> AsyncIterator[None]:
-        """`async with app.outbox.relaying(url):` runs a relay in the background."""
+    async def background(self, connect: Connect, *, every: Duration = "200ms") -> AsyncIterator[None]:
+        """Run a relay in the background: `async with app.outbox.background(url):`."""
         relay = Relay(self._committer, self._namespace, connect)
         task = asyncio.create_task(relay.run(to_ms(every) / 1000), name="penstock-relay")
-        begun = asyncio.create_task(relay.begun.wait())
+        started = asyncio.create_task(relay.started.wait())
         try:
-            await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)
-            if task.done():  # it could not begin: whoever relies on it is told why
+            await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():  # its first page failed: raise that here
                 task.result()
             yield
         finally:
             task.cancel()
-            begun.cancel()
-            await asyncio.wait((task, begun))
+            started.cancel()
+            await asyncio.wait((task, started))

@@ -11,22 +11,22 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
+from ..commit.committer import CommitRequest
+from ..commit.sink import BridgeSink, CommandSink
 from ..core.errors import PenstockError, StoreError
 from ..core.ids import check_schedule_id
-from ..core.payload import parse
+from ..core.payload import parse_json
 from ..core.priority import MAX_PRIORITY
-from ..jobs.committer import Committer, Intent
 from ..jobs.engine import JobOptions
-from ..jobs.schedule import BadSchedule, Target, make_spec
+from ..messaging.pgboss.backlog import CronSchedule, Leaving, WaitingJob
 from ..messaging.pgboss.bridge import place_of, shared_store
-from ..messaging.pgboss.leaving import CronSchedule, Leaving, WaitingJob
 from ..messaging.pgboss.schema import Statements, check
-from ..ports.messaging import Write
+from ..ports.bridge import WriteUnits
 from ..ports.unit import NewJob, Unit
+from ..schedules.spec import BadSchedule, Target, make_spec
 from ..stores.postgres.address import read_address
 from ..stores.postgres.connection import Connection, Connections
 from .app import App
-from .bridging import JoinedCommitter
 
 PAGE = 200
 
@@ -119,18 +119,18 @@ class PgBossImport:
             await self._schedule(schedule, moved)
         return moved
 
-    async def _together(self, connection: Connection, write: Write, but: list[str]) -> Page:
-        return await self._page(connection, but, JoinedCommitter(self._app.store, write))
+    async def _together(self, connection: Connection, write: WriteUnits, but: list[str]) -> Page:
+        return await self._page(connection, but, BridgeSink(write))
 
     async def _apart(self, connection: Connection, but: list[str]) -> Page:
         async with connection.transaction():
             return await self._page(connection, but, self._app._committer)
 
-    async def _page(self, connection: Connection, but: list[str], committer: Committer) -> Page:
+    async def _page(self, connection: Connection, but: list[str], sink: CommandSink) -> Page:
         jobs, made, left = self._sorted(await self._leaving.lock(connection, but, PAGE))
         if made:
-            unit = Unit(self._app._unit_id(), jobs=made)
-            await committer.submit(Intent(lambda _v, _r: unit))
+            unit = Unit(self._app._runtime.new_unit_id(), jobs=made)
+            await sink.submit(CommitRequest(lambda _v, _r: unit))
             await self._leaving.forget(connection, jobs)
         return Page(jobs, left)
 
@@ -150,12 +150,12 @@ class PgBossImport:
     def _made(self, job: WaitingJob) -> NewJob:
         """Among those that are due, priorities above 0 are kept by the order they are moved in: ours has none before
         the default."""
-        data = parse(job.data, "its data") if job.data is not None else None
-        return self._app._enqueuing.job(
+        data = parse_json(job.data, "its data") if job.data is not None else None
+        return self._app._transactions.direct.jobs.build(
             self._rename.get(job.queue, job.queue),
             data,
             JobOptions(retry=job.retry),
-            id=job.id,
+            key=job.id,
             delay_ms=max(job.due - self._app.clock.now_ms(), 0) if job.later else 0,
             priority=min(max(-job.priority, 0), MAX_PRIORITY),
         )
@@ -168,9 +168,9 @@ class PgBossImport:
             if schedule.kind != "cron":
                 raise BadSchedule(f"its kind is {schedule.kind!r}, and only cron expressions can be moved: add it anew")
             spec = make_spec(cron=schedule.cron, tz=schedule.tz)
-            payload = parse(schedule.data, "its data") if schedule.data is not None else None
+            payload = parse_json(schedule.data, "its data") if schedule.data is not None else None
             if not keep:
-                await self._app._scheduling.upsert(id, spec, Target(queue=queue, payload=payload))
+                await self._app._schedule_service.upsert(id, spec, Target(queue=queue, input=payload))
                 await self._connections.run(lambda c: self._leaving.forget_schedule(c, schedule))
             moved.schedules.append(id)
         except StoreError:

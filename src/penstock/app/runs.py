@@ -1,112 +1,108 @@
-"""The runs of an App: starting them, looking at them, halting, cancelling and forking them."""
+"""`app.runs`: start runs, look at them, wait for them, act on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from copy import copy
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from ..core.clock import Clock, moment_ms
+from ..core.clock import datetime_to_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun
-from ..core.ids import BadId, check_id, event_seq, uuid7
-from ..core.patience import Patience
-from ..core.payload import pack, plain, unpack
-from ..core.priority import check_priority
-from ..flows.commands import Commands
-from ..flows.forking import Forks
-from ..flows.record import COMPLETED, STATUSES
-from ..flows.record import decode as decode_record
-from ..flows.reducer import FlowView, reduce_flow
-from ..flows.registry import Flow, Registry
-from ..ports.store import RunRow, Store
-from ..telemetry.recorder import Recorder
-from .doubts import Doubts
-from .events import Events
-from .given import a_name, count, one_of, text, texts
-from .waited import waited
+from ..core.events import Event
+from ..core.ids import BadId, event_seq
+from ..core.outage_retry import OutageRetry
+from ..core.payload import to_plain, unpack
+from ..flows.fork import Forks
+from ..flows.reducer import FlowView
+from ..flows.run_record import COMPLETED, STATUSES
+from ..ports.store import RunRow
+from ..worker.engines import RunEngine
+from . import diagnosis, export, preflight, run_actions
+from .arguments import a_name, count, delay_ms, one_of, texts
+from .deadline import deadline
+from .events import check_then_follow
+from .options import UNSET, NoInput, StartOptions
+from .store_urls import mask
+from .views import RunSummary, run_summary
+
+if TYPE_CHECKING:
+    from .app import App
+    from .dead_letters import Redriven
+
+I = TypeVar("I")  # noqa: E741
+"""The input of a flow."""
 
 
 class Runs:
-    """What `App` does with runs."""
+    """Runs of flows."""
 
-    def __init__(
-        self,
-        store: Store,
-        commands: Commands,
-        forks: Forks,
-        events: Events,
-        recorder: Recorder,
-        clock: Clock,
-        doubts: Doubts,
-        registry: Callable[[], Registry],
-        where: str,
-    ) -> None:
-        self._store = store
-        self._commands = commands
-        self._forks = forks
-        self._events = events
-        self._recorder = recorder
-        self._clock = clock
-        self._doubts = doubts
-        self._registry = registry
-        self._where = where  # the store's URL, fit for a message
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._store = app.store
+        self._forks = Forks(app._engine)
 
-    def by(self, commands: Commands) -> Runs:
-        """The same, what is commanded being committed another way."""
-        other = copy(self)
-        other._commands = commands
-        return other
+    @overload
+    async def start(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> str: ...
+
+    @overload
+    async def start(self, flow: NoInput, input: None = None, **options: Unpack[StartOptions]) -> str: ...
+
+    @overload
+    async def start(self, flow: Callable[[I, Any], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
+
+    @overload
+    async def start(self, flow: Callable[[I], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
 
     async def start(
         self,
-        flow: Flow,
-        input: Any,
+        flow: str | Callable[..., Any],
+        input: Any = None,
         *,
-        idempotency_key: str | None,
-        correlation_id: str | None,
-        priority: int | None,
-        delay_ms: int,
-        tags: Mapping[str, str] | None,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tags: Mapping[str, str] | None = None,
+        tx: Any = None,
     ) -> str:
-        data = pack(input, f"the input of flow {flow.name!r}")
-        entry = flow.definition.entry.handler
-        plain = unpack(data)
-        entry.check_input(plain)
-        key = idempotency_key if idempotency_key is not None else entry.key_of(plain, flow.name)
-        run = self._id(key)
-        began = await self._commands.start(
-            flow,
-            run,
-            data,
-            correlation_id=text(correlation_id, "the correlation id"),
-            priority=check_priority(priority or 0),
-            delay_ms=delay_ms,
-            tags=texts(tags, "tags"),
-        )
-        if not began:
-            await self._doubts.other_input(run, plain)
-        return run
+        """Start a run of a flow and return its id.
 
-    async def fork(self, id: str, event: str, key: str | None) -> str:
-        row = await self.row(id)
-        new = self._id(key)
-        await self._forks.fork(row, event, new, self._registry().flow(row.flow))
-        return new
-
-    async def view(self, id: str, upto: str | None = None) -> FlowView:
-        await self.row(id)
-        events = await self._events.read_all(self._recorder.flow(id))
-        if upto is None:
-            return reduce_flow(events)
-        last = event_seq(upto)
-        if not any(event.seq == last for event in events):
-            raise BadId(
-                f"{upto!r} is not an event of run {id!r}, which has {len(events)} of them"
-                + (f", {events[0].id} to {events[-1].id}" if events else "")
+        Args:
+            flow: A flow's name, or the function marked with `@flow`.
+            input: What the first step receives: any JSON value, dataclass, msgspec or pydantic model.
+            key: Idempotency key. It becomes the run's id; a key that exists starts nothing.
+            correlation_id: Stored with every event of the run. Default: the run's id.
+            priority: Of the run's steps; lower runs first.
+            delay: How long to wait before the first step is due, such as "10m".
+            at: When the first step is due, a datetime with a time zone. Instead of `delay`.
+            tags: Names and values to find the run by: `app.runs.list(tags=...)`.
+            tx: A connection or session of your own; the run starts when its transaction commits.
+        """
+        async with self._app._transactions.writers(tx) as writers:
+            return await writers.runs.start(
+                flow,
+                input,
+                key=key,
+                correlation_id=correlation_id,
+                priority=priority,
+                delay_ms=delay_ms(delay, at, self._app.clock),
+                tags=tags,
             )
-        return reduce_flow(event for event in events if event.seq <= last)
+
+    async def get(self, id: str) -> FlowView:
+        """Return a run's state, folded from its events."""
+        return await self._view(id, None)
+
+    async def at(self, id: str, event: str) -> FlowView:
+        """Return a run's state as it was just after an event.
+
+        Args:
+            id: The run's id.
+            event: Id of the event, as `penstock events` prints it.
+        """
+        return await self._view(id, event)
 
     async def list(
         self,
@@ -119,76 +115,199 @@ class Runs:
         where: Any = None,
         before: str | None = None,
         limit: int = 50,
-    ) -> list[RunRow]:
+    ) -> list[RunSummary]:
+        """Return a page of runs, newest first.
+
+        Args:
+            flow: Only runs of this flow.
+            status: Only runs with this status: running, paused, compensating, completed, failed,
+                compensated or cancelled.
+            since: Only runs started since a datetime, or within a duration such as "1h".
+            until: Only runs started before a datetime, or longer ago than a duration.
+            tags: Only runs that have all these tags.
+            where: Only runs whose input contains this JSON.
+            before: Id of the last run of the page before.
+            limit: Maximum number of runs.
+        """
         if flow is not None:
             a_name(flow, "flow", "the name of a flow")
         if status is not None:
             one_of(status, STATUSES, "status")
-        begun: dict[str, Any] = {}
+        started: dict[str, Any] = {}
         if tags:
-            begun["meta"] = {"tags": texts(tags, "tags")}
+            started["meta"] = {"tags": texts(tags, "tags")}
         if where is not None:
-            begun["data"] = {"input": plain(where, "where")}
+            started["data"] = {"input": to_plain(where, "where")}
         rows = await self._store.runs(
             flow=flow,
             status=status,
-            since=self._moment(since),
-            until=self._moment(until),
-            begun=begun or None,
+            since=self._time_ms(since),
+            until=self._time_ms(until),
+            begun=started or None,
             before=before,
             limit=count(limit),
         )
         if not rows and before is not None and await self._store.run(before) is None:
-            raise BadId(f"before={before!r}: there is no such run, give the id of the last one of the page before")
-        return rows
+            raise BadId(f"before={before!r}: there is no such run, give the id of the last run of the page before")
+        return [run_summary(row) for row in rows]
 
-    def _moment(self, given: datetime | Duration | None) -> int | None:
-        if given is None or isinstance(given, datetime):
-            return None if given is None else moment_ms(given)
-        return self._clock.now_ms() - to_ms(given)
+    async def wait(self, id: str, *, timeout: Duration | None = None) -> RunSummary:
+        """Wait until a run has ended, in whatever way.
 
-    async def wait(self, id: str, timeout: Duration | None) -> RunRow:
-        async with waited(f"run {id!r}", timeout, "its queues") as patience:
-            return await self._end(id, patience)
+        Args:
+            id: The run's id.
+            timeout: Raise WaitTimeout after this long.
+        """
+        async with deadline(f"run {id!r}", timeout, "its queues") as outage_retry:
+            return run_summary(await self._wait(id, outage_retry))
 
-    async def _end(self, id: str, patience: Patience) -> RunRow:
+    async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
+        """Wait for a run to end and return its result. Raise RunFailed or RunCancelled if it has none.
+
+        Args:
+            id: The run's id.
+            timeout: Raise WaitTimeout after this long.
+        """
+        async with deadline(f"run {id!r}", timeout, "its queues") as outage_retry:
+            row = await self._wait(id, outage_retry)
+            return await outage_retry.call(self._result, row)
+
+    async def cancel(self, id: str, reason: str = "cancelled by request") -> bool:
+        """Cancel a run for good. Return False if it had ended.
+
+        Queued steps are dropped and running code is interrupted.
+
+        Args:
+            id: The run's id.
+            reason: Recorded with the event.
+        """
+        return await (await self._engine(id)).commands.cancel(id, reason)
+
+    async def pause(self, id: str, reason: str = "paused by request") -> bool:
+        """Pause a run. Running steps end, no further step starts until `resume`; waits may resolve meanwhile.
+
+        Return False if it was paused or had ended.
+
+        Args:
+            id: The run's id.
+            reason: Recorded with the event.
+        """
+        return await (await self._engine(id)).commands.pause(id, reason)
+
+    async def resume(self, id: str, reason: str = "resumed by request") -> bool:
+        """Resume a paused run. Return False if it was not paused.
+
+        Args:
+            id: The run's id.
+            reason: Recorded with the event.
+        """
+        return await (await self._engine(id)).commands.resume(id, reason)
+
+    async def retry(self, id: str) -> Redriven:
+        """Redrive the failed steps of a failed run. Their recorded durable calls are kept, so nothing is done twice."""
+        return await run_actions.retry_run(self._app, id)
+
+    async def replay(self, id: str, *, input: Any = UNSET, key: str | None = None) -> str:
+        """Start a new run of the same flow with the recorded input, and return its id.
+
+        Args:
+            id: The run to replay.
+            input: Another input instead of the recorded one.
+            key: Idempotency key of the new run.
+        """
+        return await run_actions.replay_run(self._app, id, input, key)
+
+    async def fork(self, id: str, event: str, *, key: str | None = None) -> str:
+        """Start a new run with the past of a run up to an event, and return its id.
+
+        Steps that were open at that point start again, with the present code.
+
+        Args:
+            id: The run to fork.
+            event: Id of the last event to copy.
+            key: Idempotency key of the new run.
+        """
+        row = await self._row(id)
+        new = self._app._transactions.direct.runs.new_id(key)
+        await self._forks.fork(row, event, new, self._app.registry.flow(row.flow))
+        return new
+
+    async def why(self, id: str) -> Sequence[str]:
+        """Explain in sentences what a run waits for, one for each open step."""
+        return await diagnosis.why(self._app, id)
+
+    def follow(self, id: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        """Iterate over a run's events, then follow it live.
+
+        Args:
+            id: The run's id.
+            after: Id of the last event seen.
+        """
+        stream = self._app._bodies.flow(id)
+        return check_then_follow(lambda: self._row(id), self._app.events.subscribe(stream, after=after))
+
+    async def preflight(self, flow: str | None = None) -> preflight.PreflightReport:
+        """Check every open run against the loaded code and report those that could not go on.
+
+        Nothing is written. Handlers are re-executed up to their last recorded call: code outside `ctx.run` runs again.
+
+        Args:
+            flow: Check only runs of this flow.
+        """
+        return await preflight.check_runs(self._app, flow)
+
+    async def export(self, id: str) -> bytes:
+        """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store."""
+        return await export.export_run(self._app, id)
+
+    async def _view(self, id: str, last_event: str | None) -> FlowView:
+        row = await self._row(id)
+        events = await self._app.events.read_all(self._app._bodies.flow(id))
+        if last_event is not None:
+            last = event_seq(last_event)
+            if not any(event.seq == last for event in events):
+                raise BadId(
+                    f"{last_event!r} is not an event of run {id!r}, which has {len(events)} of them"
+                    + (f", {events[0].id} to {events[-1].id}" if events else "")
+                )
+            events = [event for event in events if event.seq <= last]
+        return self._app._engines.of_run(row).view(events)  # type: ignore[no-any-return]
+
+    async def _wait(self, id: str, outage_retry: OutageRetry) -> RunRow:
         with self._store.signals.listen(f"run:{id}") as listener:
-            while not (row := await patience.of(self.row, id)).closed:
+            while not (row := await outage_retry.call(self._row, id)).closed:
                 await listener.wait(1.0)
             return row
 
-    async def result(self, id: str, timeout: Duration | None) -> Any:
-        async with waited(f"run {id!r}", timeout, "its queues") as patience:
-            row = await self._end(id, patience)
-            return await patience.of(self._given, row)
-
-    async def _given(self, row: RunRow) -> Any:
-        id = row.id
+    async def _result(self, row: RunRow) -> Any:
         if row.status == COMPLETED:
-            # From the record, not from the event: there, secrets are hidden.
-            result = decode_record(row.record).result()
+            # From the record, not from the event, where secrets are redacted.
+            result = self._app._engines.of_run(row).result(row.record)
             if result is None:
                 raise PayloadTooLarge(
-                    f"the results of run {id!r} are together over 64 KB: read them step by step from app.run(id).steps"
+                    f"the results of run {row.id!r} are over 64 KB together: read them step by step from "
+                    "app.runs.get(id).steps"
                 )
             return unpack(result)
-        last = await self._store.read(self._recorder.flow(id), limit=20, backward=True)
-        end = next((e for e in last if e.kind == f"flow.{row.status}"), None)
+        last = await self._store.read(self._app._bodies.flow(row.id), limit=20, backward=True)
+        end = next((event for event in last if event.kind == f"flow.{row.status}"), None)
         data = end.data if end is not None and isinstance(end.data, dict) else {}
         if row.status == "cancelled":
-            raise RunCancelled(f"run {id!r} was cancelled: {data.get('reason', '')}")
-        raise RunFailed(f"run {id!r} {row.status} in step {data.get('step')!r}: {data.get('error', '')}")
+            raise RunCancelled(f"run {row.id!r} was cancelled: {data.get('reason', '')}")
+        raise RunFailed(f"run {row.id!r} {row.status} in step {data.get('step')!r}: {data.get('error', '')}")
 
-    async def row(self, id: str) -> RunRow:
+    async def _engine(self, id: str) -> RunEngine:
+        return self._app._engines.of_run(await self._row(id))
+
+    async def _row(self, id: str) -> RunRow:
         row = await self._store.run(id)
         if row is None:
-            way = (
-                "it is a job: ask job_result for its result"
-                if await self._store.job(id)
-                else "check the id and the URL"
-            )
-            raise UnknownRun(f"there is no run {id!r} in {self._where}: {way}")
+            is_job = await self._store.job(id) is not None
+            hint = "it is a job, see app.jobs.result" if is_job else "check the id and the URL"
+            raise UnknownRun(f"there is no run {id!r} in {mask(self._app.settings.url)}: {hint}")
         return row
 
-    def _id(self, key: str | None) -> str:
-        return check_id(key, "idempotency key") if key is not None else uuid7(self._clock.now_ms())
+    def _time_ms(self, time: datetime | Duration | None) -> int | None:
+        if time is None or isinstance(time, datetime):
+            return None if time is None else datetime_to_ms(time)
+        return self._app.clock.now_ms() - to_ms(time)

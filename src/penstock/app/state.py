@@ -5,32 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..core.clock import Clock
+from ..commit.committer import CommitRequest
+from ..commit.runtime import Runtime
+from ..context.state import Key, join_key, patch_state
 from ..core.durations import Duration, to_ms
 from ..core.payload import pack, unpack
-from ..jobs.committer import Committer, Intent
-from ..jobs.patching import patched
-from ..jobs.state import Key, join_key
-from ..ports.store import Store
 from ..ports.unit import Committed, StateWrite, Unit
-from .given import a_function, count
+from .arguments import a_function, count
 
 
 class AppState:
     """Keys under one prefix; writes take effect at once."""
 
-    def __init__(
-        self, store: Store, committer: Committer, clock: Clock, unit_id: Callable[[], str], prefix: str = "shared/"
-    ) -> None:
-        self._store = store
-        self._committer = committer
-        self._clock = clock
-        self._unit_id = unit_id
+    def __init__(self, runtime: Runtime, prefix: str = "shared/") -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._committer = runtime.committer
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
         self._prefix = prefix
 
     def of_run(self, run: str) -> AppState:
         """The keys a run's steps share."""
-        return AppState(self._store, self._committer, self._clock, self._unit_id, f"run/{run}/")
+        return AppState(self._runtime, f"run/{run}/")
 
     async def get(self, key: Key, default: Any = None) -> Any:
         row = await self._store.state(self._prefix + join_key(key))
@@ -51,11 +48,11 @@ class AppState:
         """Applies `change` to the stored value atomically and gives the new value."""
         a_function(change, "change", "that makes the new value of the old one")
         full = self._prefix + join_key(key)
-        return await patched(self._store, full, change, self._expiry(ttl), self._write)
+        return await patch_state(self._store, full, change, self._expiry(ttl), self._write)
 
     def _expiry(self, ttl: Duration | None) -> int | None:
         return None if ttl is None else self._clock.now_ms() + to_ms(ttl)
 
     async def _write(self, write: StateWrite) -> bool:
         unit = Unit(self._unit_id(), state=[write])
-        return isinstance(await self._committer.submit(Intent(lambda _v, _r: unit)), Committed)
+        return isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed)

@@ -1,50 +1,49 @@
-"""`SyncApp`: the same App for code without an event loop. A thread of its own runs the loop."""
+"""`SyncApp`: App for code without an event loop. Every call waits for its answer."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import Any, Self, Unpack
 
 from ..core.clock import Clock
 from ..core.durations import Duration
 from ..core.errors import ConfigError
-from ..core.events import Event
-from ..flows.reducer import FlowView
-from ..flows.registry import Registry
-from ..flows.resuming import Signature
-from ..jobs.tree import JobTree, Node
-from ..ports.messaging import Bridge
-from ..ports.store import RunRow, ScheduleRow, Store
+from ..handlers.registry import Registry
+from ..ports.bridge import Bridge
+from ..ports.store import Store
 from ..settings import SettingOptions, Settings
-from .app import App, NotOpen
-from .last_threads import LastThreads
-from .options import (
-    EnqueueManyOptions,
-    EnqueueOptions,
-    NoInput,
-    RunSearch,
-    ScheduleOptions,
-    StartOptions,
-    WorkerOptions,
+from ..transactions.connections.connection import run_blocking
+from ..transactions.relay_source import Connect
+from .app import App, EngineFactory, NotOpen
+from .outbox import Outbox
+from .portal import Portal, check_blocking
+from .sync_facets import (
+    SyncAppState,
+    SyncDeadLetters,
+    SyncEvents,
+    SyncJobs,
+    SyncQueues,
+    SyncRuns,
+    SyncSchedules,
+    SyncShortcuts,
+    SyncWaits,
 )
-from .sync_parts import SyncDeadLetters, SyncEvents, SyncQueues, SyncState, each
-from .sync_transactions import SyncOutbox, carried
-from .waiting import WaitView
-
-T = TypeVar("T")
-I = TypeVar("I")  # noqa: E741
+from .workers import Workers
 
 
-class SyncApp:
-    """Every call waits for its answer. Takes the arguments of App; used with `with`, or opened and closed by hand.
+class SyncApp(SyncShortcuts):
+    """Penstock in one object, for code without an event loop.
 
-    with SyncApp(dir="workers") as app:
-        run = app.start("shop", {"order": 7})
+        with SyncApp(dir="workers") as app:
+            run = app.start("shop", {"order": 7})
+            print(app.result(run))
+
+    Takes the arguments of App and has its facets. Use it with `with`, or call `open` and `close`; `close` is safe in
+    `atexit`.
     """
 
     def __init__(
@@ -56,43 +55,41 @@ class SyncApp:
         clock: Clock | None = None,
         store: Store | None = None,
         bridges: Iterable[Bridge] = (),
+        engines: Iterable[EngineFactory] = (),
         **settings: Unpack[SettingOptions],
     ) -> None:
         self._make: Callable[[], App] = lambda: App(
-            url, dir, handlers=handlers, clock=clock, store=store, bridges=bridges, **settings
+            url, dir, handlers=handlers, clock=clock, store=store, bridges=bridges, engines=engines, **settings
         )
-        self._app: App | None = None
-        self._worker: asyncio.Task[None] | None = None
+        self._open_portal: Portal | None = None
 
-    # Life
+    def open(self, *, connect_timeout: Duration | None = None) -> None:
+        """Start the thread and open the store. `with` does it.
 
-    def open(self, *, patience: Duration | None = None) -> None:
-        """Starts the thread and opens the store; `with` does it. A server that cannot be reached is waited for, as long
-        as `patience` says."""
-        if self._app is not None:
+        Args:
+            connect_timeout: Retry for this long if the server cannot be reached. Default: raise at once.
+        """
+        if self._open_portal is not None:
             raise ConfigError("this SyncApp is open already")
-        app = self._make()
-        self._loop = asyncio.new_event_loop()
-        self._threads = LastThreads()
-        self._loop.set_default_executor(self._threads)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-loop", daemon=True)
-        self._thread.start()
+        app, portal = self._make(), Portal()
         try:
-            self._call(app.open(patience=patience))
+            portal.call(app.open(connect_timeout=connect_timeout))
         except BaseException:
-            self._stop()
+            portal.close()
             raise
-        self._app = app
+        portal.app = app
+        self._open_portal = portal
+        self._workers = SyncWorkers(portal, app.workers)
 
     def close(self) -> None:
-        """Stops working, writes what is in hand, closes the store; a second time does nothing. Fit for `atexit`."""
-        app, self._app, self._worker = self._app, None, None
-        if app is None:
+        """Stop the worker, write what is in hand and close the store. A second call does nothing."""
+        portal, self._open_portal = self._open_portal, None
+        if portal is None or portal.app is None:
             return
         try:
-            self._call(app.close())
+            portal.call(portal.app.close())
         finally:
-            self._stop()
+            portal.close()
 
     def __enter__(self) -> Self:
         self.open()
@@ -106,166 +103,15 @@ class SyncApp:
     @property
     def app(self) -> App:
         """The App behind it, which lives on another thread."""
-        if self._app is None:
+        app = self._portal.app
+        assert app is not None
+        return app
+
+    @property
+    def _portal(self) -> Portal:
+        if self._open_portal is None:
             raise NotOpen("this SyncApp is not open: write `with SyncApp(…) as app:`, or call app.open() first")
-        return self._app
-
-    def _stop(self) -> None:
-        self._call(self._loop.shutdown_asyncgens())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._threads.end()
-        self._loop.close()
-
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return waiting.result()
-        except BaseException:
-            waiting.cancel()  # Ctrl-C while it was waited for; nothing if it had ended
-            raise
-
-    # Runs
-
-    @overload
-    def start(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> str: ...
-
-    @overload
-    def start(self, flow: NoInput, input: None = None, **options: Unpack[StartOptions]) -> str: ...
-
-    @overload
-    def start(self, flow: Callable[[I, Any], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
-
-    @overload
-    def start(self, flow: Callable[[I], Any], input: I, **options: Unpack[StartOptions]) -> str: ...
-
-    def start(self, flow: Any, input: Any = None, **options: Unpack[StartOptions]) -> str:
-        """Starts a run; see App.start."""
-        with self._carried(options) as given:
-            return self._call(self.app.start(flow, input, **given))
-
-    def run(self, id: str) -> FlowView:
-        return self._call(self.app.run(id))
-
-    def run_at(self, id: str, event: str) -> FlowView:
-        return self._call(self.app.run_at(id, event))
-
-    def runs(self, **which: Unpack[RunSearch]) -> list[RunRow]:
-        return self._call(self.app.runs(**which))
-
-    def wait(self, id: str, *, timeout: Duration | None = None) -> RunRow:
-        return self._call(self.app.wait(id, timeout=timeout))
-
-    def result(self, id: str, *, timeout: Duration | None = None) -> Any:
-        return self._call(self.app.result(id, timeout=timeout))
-
-    def cancel(self, id: str, reason: str = "cancelled by request") -> bool:
-        return self._call(self.app.cancel(id, reason))
-
-    def pause(self, id: str, reason: str = "paused by request") -> bool:
-        return self._call(self.app.pause(id, reason))
-
-    def resume(self, id: str, reason: str = "resumed by request") -> bool:
-        return self._call(self.app.resume(id, reason))
-
-    def fork(self, id: str, event: str, *, key: str | None = None) -> str:
-        return self._call(self.app.fork(id, event, key=key))
-
-    def waits(
-        self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 50
-    ) -> list[WaitView]:
-        return self._call(self.app.waits(run=run, kind=kind, after=after, limit=limit))
-
-    def emit(
-        self, kind: str, data: Any = None, *, run: str | None = None, key: str | None = None, tx: Any = None
-    ) -> None:
-        with self._carried({"tx": tx}) as given:
-            self._call(self.app.emit(kind, data, run=run, key=key, **given))
-
-    def fire(self, token: str, payload: Any = None, *, signature: Signature | None = None) -> str:
-        return self._call(self.app.fire(token, payload, signature=signature))
-
-    def trigger_token(self, id: str) -> str:
-        return self._call(self.app.trigger_token(id))
-
-    def follow(self, id: str, *, after: str | None = None) -> Iterator[Event]:
-        """A run's events, then live."""
-        return each(self._call, self.app.follow(id, after=after))
-
-    # Jobs and schedules
-
-    def enqueue(self, queue: str | Callable[..., Any], payload: Any = None, **options: Unpack[EnqueueOptions]) -> str:
-        with self._carried(options) as given:
-            return self._call(self.app.enqueue(queue, payload, **given))
-
-    def enqueue_many(
-        self, queue: str | Callable[..., Any], payloads: Sequence[Any], **options: Unpack[EnqueueManyOptions]
-    ) -> list[str]:
-        with self._carried(options) as given:
-            return self._call(self.app.enqueue_many(queue, payloads, **given))
-
-    def add_flow(self, tree: Node | Mapping[str, Any], *, correlation_id: str | None = None) -> JobTree:
-        return self._call(self.app.add_flow(tree, correlation_id=correlation_id))
-
-    def job_result(self, id: str, *, timeout: Duration | None = None) -> Any:
-        return self._call(self.app.job_result(id, timeout=timeout))
-
-    def schedule(self, id: str, **options: Unpack[ScheduleOptions]) -> ScheduleRow:
-        return self._call(self.app.schedule(id, **options))
-
-    def unschedule(self, id: str) -> bool:
-        return self._call(self.app.unschedule(id))
-
-    def schedules(self) -> list[ScheduleRow]:
-        return self._call(self.app.schedules())
-
-    def pause_schedule(self, id: str) -> ScheduleRow:
-        return self._call(self.app.pause_schedule(id))
-
-    def resume_schedule(self, id: str) -> ScheduleRow:
-        return self._call(self.app.resume_schedule(id))
-
-    def run_schedule(self, id: str) -> str:
-        return self._call(self.app.run_schedule(id))
-
-    # Working
-
-    def start_worker(self, **options: Unpack[WorkerOptions]) -> None:
-        """Runs a worker in the background until `stop_worker`, or until the App is closed."""
-        self._call(self._begin(options))
-
-    def stop_worker(self) -> None:
-        """Lets the worker finish, or give back, what is in hand, and waits for that."""
-        self._call(self._end())
-
-    @contextmanager
-    def working(self, **options: Unpack[WorkerOptions]) -> Iterator[None]:
-        """`with app.working():` runs a worker in the background."""
-        self.start_worker(**options)
-        try:
-            yield
-        finally:
-            self.stop_worker()
-
-    def run_worker(
-        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
-    ) -> None:
-        """Works until Ctrl-C, or until another thread calls `stop_worker`."""
-        try:
-            self._call(self.app.run_worker(queues, concurrency=concurrency, name=name))
-        except KeyboardInterrupt:
-            self.stop_worker()
-            raise
-
-    def reload(self) -> Registry:
-        """Loads the worker files anew; see App.reload."""
-        return self._call(self._reload())
-
-    def describe(self) -> dict[str, Any]:
-        """What was found, as JSON-safe data."""
-        return self.app.describe()
-
-    # Parts
+        return self._open_portal
 
     @property
     def settings(self) -> Settings:
@@ -276,41 +122,162 @@ class SyncApp:
         return self.app.registry
 
     @property
+    def runs(self) -> SyncRuns:
+        return SyncRuns(self._portal, self.app.runs)
+
+    @property
+    def jobs(self) -> SyncJobs:
+        return SyncJobs(self._portal, self.app.jobs)
+
+    @property
     def queues(self) -> SyncQueues:
-        return SyncQueues(self._call, self.app.queues)
+        return SyncQueues(self._portal, self.app.queues)
 
     @property
     def dead_letters(self) -> SyncDeadLetters:
-        return SyncDeadLetters(self._call, self.app.dead_letters)
+        return SyncDeadLetters(self._portal, self.app.dead_letters)
 
     @property
-    def state(self) -> SyncState:
-        return SyncState(self._call, self.app.state)
+    def schedules(self) -> SyncSchedules:
+        return SyncSchedules(self._portal, self.app.schedules)
+
+    @property
+    def waits(self) -> SyncWaits:
+        return SyncWaits(self._portal, self.app.waits)
 
     @property
     def events(self) -> SyncEvents:
-        return SyncEvents(self._call, self.app.events)
+        return SyncEvents(self._portal, self.app.events)
+
+    @property
+    def state(self) -> SyncAppState:
+        return SyncAppState(self._portal, self.app.state)
+
+    @property
+    def workers(self) -> SyncWorkers:
+        _ = self._portal  # raises if it is not open
+        return self._workers
 
     @property
     def outbox(self) -> SyncOutbox:
-        return SyncOutbox(self._call, self.app.outbox)
+        return SyncOutbox(self._portal, self.app.outbox)
 
-    def _carried(self, options: Any) -> AbstractContextManager[Any]:
-        """The options of a call; what `tx` is to carry is made on the App's thread and written on the caller's."""
-        return carried(self._call, self.app.store, self.app.settings.namespace, options)
+    def reload(self) -> Registry:
+        """Load the worker files again; see App.reload."""
 
-    async def _begin(self, options: WorkerOptions) -> None:
-        worker = asyncio.create_task(self.app.run_worker(**options))
-        await asyncio.sleep(0)
-        if worker.done():  # it could not even begin: whoever asked is told why
-            worker.result()
-        self._worker = worker
+        async def reload() -> Registry:
+            return self.app.reload()
 
-    async def _end(self) -> None:
-        worker, self._worker = self._worker, None
-        self.app.stop_worker()
-        if worker is not None:
-            await worker
+        return self._portal.call(reload())
 
-    async def _reload(self) -> Registry:
-        return self.app.reload()
+    def describe(self) -> dict[str, Any]:
+        """Return everything that was found in the worker files as JSON-safe data."""
+        return self.app.describe()
+
+
+class SyncWorkers:
+    """The worker of this process, on the App's own thread."""
+
+    def __init__(self, portal: Portal, workers: Workers) -> None:
+        self._portal = portal
+        self._workers = workers
+        self._task: asyncio.Task[None] | None = None
+
+    def start(
+        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+    ) -> None:
+        """Run a worker in the background until `stop`, or until the App is closed.
+
+        Args:
+            queues: Queues to work on. Default: those of the loaded handlers.
+            concurrency: Maximum number of handlers at once.
+            name: Name of the worker in events and logs.
+        """
+
+        async def start() -> None:
+            task = asyncio.create_task(self._workers.run(queues, concurrency=concurrency, name=name))
+            await asyncio.sleep(0)
+            if task.done():  # it could not start: raise why
+                task.result()
+            self._task = task
+
+        self._portal.call(start())
+
+    def stop(self) -> None:
+        """Stop the worker and wait until work in hand is finished or released."""
+
+        async def stop() -> None:
+            task, self._task = self._task, None
+            self._workers.stop()
+            if task is not None:
+                await task
+
+        self._portal.call(stop())
+
+    @contextmanager
+    def background(
+        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+    ) -> Iterator[None]:
+        """Run a worker in the background: `with app.workers.background():`.
+
+        Args:
+            queues: Queues to work on. Default: those of the loaded handlers.
+            concurrency: Maximum number of handlers at once.
+            name: Name of the worker in events and logs.
+        """
+        self.start(queues, concurrency=concurrency, name=name)
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def run(
+        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+    ) -> None:
+        """Run a worker until Ctrl-C, or until another thread calls `stop`.
+
+        Args:
+            queues: Queues to work on. Default: those of the loaded handlers.
+            concurrency: Maximum number of handlers at once.
+            name: Name of the worker in events and logs.
+        """
+        try:
+            self._portal.call(self._workers.run(queues, concurrency=concurrency, name=name))
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+
+
+class SyncOutbox:
+    """The outbox, for blocking connections."""
+
+    def __init__(self, portal: Portal, outbox: Outbox) -> None:
+        self._portal = portal
+        self._outbox = outbox
+
+    def sql(self, dialect: str = "postgresql") -> str:
+        """Return the statement that creates the table, for a migration: of `postgresql` or `sqlite`."""
+        return self._outbox.sql(dialect)
+
+    def create(self, connection: Any) -> None:
+        """Create the table if it does not exist. The caller commits."""
+        check_blocking(connection)
+        run_blocking(self._outbox.create(connection))
+
+    def drain(self, connect: Connect) -> int:
+        """Relay everything that is in the outbox now and return the number of rows."""
+        return self._portal.call(self._outbox.drain(connect))
+
+    def relay(self, connect: Connect, *, every: Duration = "200ms") -> None:
+        """Relay what comes into the outbox until Ctrl-C."""
+        self._portal.call(self._outbox.relay(connect, every=every))
+
+    @contextmanager
+    def background(self, connect: Connect, *, every: Duration = "200ms") -> Iterator[None]:
+        """Run a relay in the background: `with app.outbox.background(url):`."""
+        background = self._outbox.background(connect, every=every)
+        self._portal.call(background.__aenter__())
+        try:
+            yield
+        finally:
+            self._portal.call(background.__aexit__(None, None, None))

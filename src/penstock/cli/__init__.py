@@ -1,4 +1,4 @@
-"""The command line, one file a command; `commands` has the table of them."""
+"""The command line: one module per command; `commands` has the table of them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and gives its exit code: 0 done, 1 the run did not complete, 2 something to mend."""
-    from .mistakes import shown  # a program that only draws runs does not need the commands
+    """Run one command and return its exit code: 0 success, 1 the run did not complete, 2 an error to fix."""
+    from .errors import report_errors  # deferred: a program that only draws runs does not need the commands
 
     args = list(sys.argv[1:] if argv is None else argv)
-    return shown(lambda: _call(args), args)
+    return report_errors(lambda: _call(args), args)
 
 
 def _call(args: list[str]) -> int:
-    from .arranging import arranged
-    from .commands import commands
-    from .logs import logged
+    from .argv import split_command_line
+    from .commands import build_parser
+    from .logs import restore_logging
 
-    with logged():
-        parser = commands()
-        code = parser(arranged(args, parser).args)
+    with restore_logging():
+        parser = build_parser()
+        code = parser(split_command_line(args, parser).args)
     return code if isinstance(code, int) else 0

@@ -12,57 +12,55 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from ..app import App
-from ..flows.definition import flow, step
-from ..jobs.context import Context
-from ..jobs.decorator import job
-from .listing import show_object
-from .mistakes import UsageMistake
-from .options import USUAL_PLACE, Common
-from .progress import progress
+from ..context.context import Context
+from ..handlers.decorators import flow, job, step
+from .options import COMMON_DEFAULTS, CommonOptions
+from .parse import read_count
+from .progress import show_progress
+from .tables import print_object
 
-PATIENCE = "10m"
+RUN_TIMEOUT_S = 600
 
 
 @job(queue="bench-jobs")
-async def _nothing(payload: Any) -> None:
-    """A job that does nothing: what is measured is everything around it."""
+async def _do_nothing(input: Any) -> None:
+    """A job without work: the benchmark measures everything around it."""
 
 
-@flow("bench", queue="bench-flows", emits=["bench.begun"])
+@flow("bench", queue="bench-flows", emits=["bench.started"])
 async def _first(input: Any, ctx: Context) -> None:
-    ctx.emit("bench.begun", input)
+    ctx.emit("bench.started", input)
 
 
-@step(on="bench.begun", queue="bench-flows")
+@step(on="bench.started", queue="bench-flows")
 async def _second(input: Any) -> Any:
     return input
 
 
 def bench(
     *,
-    jobs: Annotated[int, Parameter(help="Jobs to work through.")] = 5000,
-    flows: Annotated[int, Parameter(help="Runs of two steps to work through.")] = 1000,
-    concurrency: Annotated[int, Parameter(help="Handlers at once.")] = 100,
-    common: Common = USUAL_PLACE,
+    jobs: Annotated[int, Parameter(help="Number of jobs.")] = 5000,
+    flows: Annotated[int, Parameter(help="Number of runs, of two steps each.")] = 1000,
+    concurrency: Annotated[int, Parameter(help="Handlers at a time.")] = 100,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Measure this machine with work that does nothing, on a store of its own that is removed afterwards.
+    """Benchmark this machine with empty handlers, on a temporary SQLite store.
 
     --url and --dir are not used. `make bench` in the repository compares with other engines.
     """
     for name, value in (("--jobs", jobs), ("--flows", flows), ("--concurrency", concurrency)):
-        if value < 1:
-            raise UsageMistake(f"{name} {value}: give a whole number of at least 1")
+        read_count(value, name)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         url = f"sqlite:///{Path(folder) / 'bench.db'}"
         found = asyncio.run(_bench(url, jobs, flows, concurrency))
-    show_object(found if common.json else _worded(found), json=common.json)
+    print_object(found if common.json else _format(found), json=common.json)
     return 0
 
 
 async def _bench(url: str, jobs: int, flows: int, concurrency: int) -> dict[str, Any]:
-    async with App(url, handlers=(_nothing, _first, _second), concurrency=concurrency) as app:
+    async with App(url, handlers=(_do_nothing, _first, _second), concurrency=concurrency) as app:
         facts = await app.store.describe()
-        with progress("Measuring", 3) as advance:
+        with show_progress("Measuring", 3) as advance:
             job_seconds = await _jobs(app, jobs)
             advance()
             flow_seconds = await _flows(app, flows)
@@ -79,32 +77,32 @@ async def _bench(url: str, jobs: int, flows: int, concurrency: int) -> dict[str,
 
 
 async def _jobs(app: App, count: int) -> float:
-    """Seconds from the first claim to the last commit of jobs that were there before."""
-    await app.enqueue_many("bench-jobs", [None] * count)
-    begun = time.perf_counter()
-    async with app.working():
+    """Return the seconds from the first claim to the last commit of jobs enqueued before."""
+    await app.jobs.enqueue_many("bench-jobs", [None] * count)
+    started = time.perf_counter()
+    async with app.workers.background():
         with app.store.signals.listen("events") as listener:
             while (await app.queues.counts("bench-jobs"))["completed"] < count:
                 await listener.wait(0.05)
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 async def _flows(app: App, count: int) -> float:
-    begun = time.perf_counter()
-    async with app.working():
+    started = time.perf_counter()
+    async with app.workers.background():
         runs = await asyncio.gather(*(app.start("bench", n) for n in range(count)))
-        await asyncio.gather(*(app.wait(run, timeout=PATIENCE) for run in runs))
-    return time.perf_counter() - begun
+        await asyncio.gather(*(app.runs.wait(run, timeout=RUN_TIMEOUT_S) for run in runs))
+    return time.perf_counter() - started
 
 
 async def _latencies(app: App, count: int) -> list[float]:
-    """Milliseconds a step takes from end to end when there is nothing else to do: a run of two, halved."""
+    """Return the latency of a step in ms when nothing else runs: half that of a run of two steps."""
     found = []
-    async with app.working():
+    async with app.workers.background():
         for n in range(count):
-            begun = time.perf_counter()
-            await app.result(await app.start("bench", n), timeout=PATIENCE)
-            found.append((time.perf_counter() - begun) * 500)
+            started = time.perf_counter()
+            await app.result(await app.start("bench", n), timeout=RUN_TIMEOUT_S)
+            found.append((time.perf_counter() - started) * 500)
     return found
 
 
@@ -114,10 +112,10 @@ def _quantile(values: list[float], part: float) -> float:
     return round(statistics.quantiles(values, n=100)[round(part * 100) - 1], 2)
 
 
-def _worded(found: dict[str, Any]) -> dict[str, str]:
+def _format(found: dict[str, Any]) -> dict[str, str]:
     return {
-        "store": f"{found['store']}, every commit on disk",
-        "jobs": f"{found['jobsPerSecond']:,} a second, {found['concurrency']} at once",
-        "flows": f"{found['flowsPerSecond']:,} a second, two steps each",
-        "step": f"{found['stepMs']['p50']:.1f} ms from end to end, 95 of 100 under {found['stepMs']['p95']:.1f} ms",
+        "store": f"{found['store']}, every commit synced to disk",
+        "jobs": f"{found['jobsPerSecond']:,} per second, {found['concurrency']} at a time",
+        "flows": f"{found['flowsPerSecond']:,} per second, two steps each",
+        "step": f"{found['stepMs']['p50']:.1f} ms end to end (p95 {found['stepMs']['p95']:.1f} ms)",
     }

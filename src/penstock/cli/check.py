@@ -10,48 +10,49 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from ..app.checking import Checked, check_runs
+from ..app.preflight import PreflightReport
 from ..settings import Settings
-from .listing import counted
-from .mistakes import warn
-from .options import USUAL_PLACE, Common
-from .report import print_json
-from .session import acting_app, check_dir, check_kept
+from .errors import warn
+from .options import COMMON_DEFAULTS, CommonOptions
+from .output import print_json
+from .session import build_admin_app, check_dir, refuse_memory_store
+from .tables import pluralize
 
 
 def check(
     *,
     flow: Annotated[str | None, Parameter(help="Only runs of this flow.")] = None,
-    common: Common = USUAL_PLACE,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Rehearse the open runs of the store with the worker files as they are now; say which could not go on.
+    """Check which open runs cannot continue with the current worker files.
 
-    Each step that waits is run again on what is recorded of it, up to the first call that is not. Nothing is written or
-    emitted and no function given to ctx.run is called, but handlers' code outside of those is executed. Exits with 1 if
-    there is one.
+    Re-executes each open step with its recorded results, up to its first call that has none. Nothing is written or
+    emitted, and functions passed to ctx.run are not called, but handler code outside ctx.run runs. Exits with 1 if a
+    run cannot continue.
     """
-    check_kept(common)
+    refuse_memory_store(common)
     if not common.json:
-        warn("Handlers are run up to where their record ends; what they do outside ctx.run is done.")
+        warn("Warning: this re-executes handlers up to their last recorded call. Code outside ctx.run runs again.")
     with redirect_stdout(sys.stderr):  # handlers may print
         checked = asyncio.run(_check(common, flow))
-    _show(checked, common.json)
+    _print(checked, common.json)
     return 1 if checked.broken else 0
 
 
-async def _check(common: Common, flow: str | None) -> Checked:
+async def _check(common: CommonOptions, flow: str | None) -> PreflightReport:
     check_dir(Settings.load({"dir": common.dir}).dir)  # without code every run would break
-    async with acting_app(common) as app:
-        return await check_runs(app, flow)
+    async with build_admin_app(common) as app:
+        return await app.runs.preflight(flow)
 
 
-def _show(checked: Checked, json: bool) -> None:
+def _print(checked: PreflightReport, json: bool) -> None:
     if json:
-        troubles = [{**msgspec.to_builtins(one), "breaks": one.breaks} for one in checked.troubles]
-        print_json({"ok": not checked.broken, "runs": checked.runs, "steps": checked.steps, "troubles": troubles})
+        problems = [{**msgspec.to_builtins(one), "breaks": one.breaks} for one in checked.troubles]
+        print_json({"ok": not checked.broken, "runs": checked.runs, "steps": checked.steps, "problems": problems})
         return
     for one in checked.troubles:
         step = one.step if one.n == 1 else f"{one.step}#{one.n}"
         print(f"run {one.run}, step {step}: {one.reason} [{one.code}]")
-    looked = f"{counted(checked.steps, 'open step')} of {counted(checked.runs, 'open run')}"
-    print(f"{looked}: {f'{len(checked.broken)} could not' if checked.broken else 'all can'} go on with this code.")
+    scope = f"{pluralize(checked.steps, 'open step')} of {pluralize(checked.runs, 'open run')}"
+    verdict = f"{len(checked.broken)} cannot" if checked.broken else "all can"
+    print(f"Checked {scope}: {verdict} continue with this code.")

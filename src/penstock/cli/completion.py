@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .options import USUAL_PLACE, Common
-from .report import print_json
+from .options import COMMON_DEFAULTS, CommonOptions
+from .output import print_json
 
 
-def completion(shell: Literal["bash", "zsh", "fish"], /, *, common: Common = USUAL_PLACE) -> int:
-    """Print the shell's completion script.
+def completion(shell: Literal["bash", "zsh", "fish"], /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Print a completion script for a shell.
 
     bash: penstock completion bash > ~/.local/share/bash-completion/completions/penstock. zsh: write it to a file
     _penstock in a folder of $fpath. fish: penstock completion fish > ~/.config/fish/completions/penstock.fish.
@@ -19,8 +19,8 @@ def completion(shell: Literal["bash", "zsh", "fish"], /, *, common: Common = USU
     shell
         bash, zsh or fish.
     """
-    from .commands import commands
+    from .commands import build_parser
 
-    script = commands().generate_completion(prog_name="penstock", shell=shell)
+    script = build_parser().generate_completion(prog_name="penstock", shell=shell)
     print_json({"shell": shell, "script": script}) if common.json else print(script)
     return 0

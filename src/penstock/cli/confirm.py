@@ -1,4 +1,4 @@
-"""Asking before something is done that cannot be undone: only of a person at a terminal."""
+"""Ask before something that cannot be undone; only at a terminal."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from .mistakes import warn
+from .errors import warn
 
-NOT_DONE = 1
-HELP = "Do not ask first. Without a terminal, as in a script, nothing is asked either."
+HELP = "Do not ask for confirmation. Without a terminal, as in a script, nothing is asked either."
 Yes = Annotated[bool, Parameter(name=("--yes", "-y"), negative="", show_default=False, help=HELP)]
 
 
-def confirmed(question: str, yes: bool) -> bool:
-    """Whether to go on: a script is taken at its word."""
+def confirm(question: str, yes: bool) -> bool:
+    """Return whether to go on. A script is never asked."""
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     sys.stderr.write(f"{question} [y/N] ")

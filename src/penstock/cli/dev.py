@@ -13,52 +13,51 @@ from cyclopts import Parameter
 
 from ..app import App
 from ..core.errors import PenstockError
-from ..flows.registry import Registry
-from .beginning import begun
-from .mistakes import Manner, say_error, warn
-from .options import USUAL_PLACE, Common
-from .report import print_json
-from .session import check_kept, working_app
-from .stopping import on_stop, stopping
-from .watching import changes
-from .worker import about, introduce
+from ..handlers.registry import Registry
+from .errors import ErrorFormat, print_error, warn
+from .file_watch import watch_files
+from .options import COMMON_DEFAULTS, CommonOptions
+from .output import print_json
+from .session import build_worker_app, open_app, refuse_memory_store
+from .shutdown_signals import handle_stop_signals, stop_message
+from .worker import CONCURRENCY_HELP, print_summary, summarize
 
 
 def dev(
     *,
-    concurrency: Annotated[int | None, Parameter(help="Handlers at once; else PENSTOCK_CONCURRENCY, else 10.")] = None,
-    common: Common = USUAL_PLACE,
+    concurrency: Annotated[int | None, Parameter(help=CONCURRENCY_HELP)] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Work, and load the worker files anew whenever one changes, or a file beside their folder that they import.
+    """Run a worker that reloads the worker files when one changes, or a module next to their folder that they import.
 
-    What is running goes on with the code it began with. An error in a file is shown, and its old version goes on.
+    Running handlers finish with the code they started with. A file with an error keeps its old version.
     """
     return asyncio.run(_dev(concurrency, common))
 
 
-async def _dev(concurrency: int | None, common: Common) -> int:
-    check_kept(common)
-    app = working_app(common, chatty=True, concurrency=concurrency)
-    async with begun(app) as ready:
-        if ready:
+async def _dev(concurrency: int | None, common: CommonOptions) -> int:
+    refuse_memory_store(common)
+    app = build_worker_app(common, verbose=True, concurrency=concurrency)
+    async with open_app(app) as is_open:
+        if is_open:
             await _work_and_watch(app, concurrency, common)
     warn("Stopped.")
     return 0
 
 
-async def _work_and_watch(app: App, concurrency: int | None, common: Common) -> None:
+async def _work_and_watch(app: App, concurrency: int | None, common: CommonOptions) -> None:
     folder = _folder(app)
-    found = changes(folder)  # from here on, before anyone is told that it watches
-    working = asyncio.create_task(app.run_worker(concurrency=concurrency))
-    watching = asyncio.create_task(_watch(app, folder, found, Manner(common.json, common.debug)))
-    with on_stop(lambda: _stop(app)):
+    changes = watch_files(folder)  # before the summary announces that it watches
+    working = asyncio.create_task(app.workers.run(concurrency=concurrency))
+    watching = asyncio.create_task(_watch(app, folder, changes, ErrorFormat(common.json, common.debug)))
+    with handle_stop_signals(lambda: _stop(app)):
         await asyncio.sleep(0)
         if not working.done():
-            introduce(about(app) | {"watching": app.settings.dir}, common.json, "dev")
+            print_summary(summarize(app) | {"watching": app.settings.dir}, common.json, "dev")
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         watching.cancel()
         await asyncio.wait((watching,))
-        app.stop_worker()
+        app.workers.stop()
         await working
     if not watching.cancelled():
         watching.result()
@@ -69,46 +68,44 @@ def _folder(app: App) -> Path:
 
 
 def _stop(app: App) -> None:
-    warn(stopping(app))
-    app.stop_worker()
+    warn(stop_message(app))
+    app.workers.stop()
 
 
-async def _watch(app: App, folder: Path, changed: AsyncIterator[list[str]], manner: Manner) -> None:
-    async with aclosing(changed) as found:  # type: ignore[type-var]
-        async for files in found:
-            names = [_shown(file, folder) for file in files]
+async def _watch(app: App, folder: Path, changes: AsyncIterator[list[str]], format: ErrorFormat) -> None:
+    async with aclosing(changes) as batches:  # type: ignore[type-var]
+        async for files in batches:
+            names = [_relative(file, folder) for file in files]
             before = app.registry
             try:
                 app.reload()
             except PenstockError as problem:
-                say_error(manner, f"{problem}; the old version goes on", problem.code)
+                print_error(format, f"{problem}; the old version stays in use", problem.code)
                 continue
-            _tell(names, before, app.registry, manner.json)
+            _print_reload(diff_registries(names, before, app.registry), format.json)
 
 
-def _shown(file: str, folder: Path) -> str:
+def _relative(file: str, folder: Path) -> str:
     return os.path.relpath(file, folder)
 
 
-def _tell(names: list[str], before: Registry, now: Registry, json: bool) -> None:
-    told = reloaded(names, before, now)
+def _print_reload(changes: dict[str, Any], json: bool) -> None:
     if json:
-        print_json(told)
+        print_json(changes)
         return
     parts = [
-        *(f"flow {name} is new" for name in told["flowsAdded"]),
-        *(f"flow {name} is gone" for name in told["flowsRemoved"]),
-        *(f"queue {name} is new" for name in told["queuesAdded"]),
-        *(f"queue {name} is gone" for name in told["queuesRemoved"]),
+        *(f"added flow {name}" for name in changes["flowsAdded"]),
+        *(f"removed flow {name}" for name in changes["flowsRemoved"]),
+        *(f"added queue {name}" for name in changes["queuesAdded"]),
+        *(f"removed queue {name}" for name in changes["queuesRemoved"]),
     ]
-    kept = told["kept"]
-    if kept:
-        parts.append(f"the old version of {', '.join(kept)} goes on")
-    print(f"Reloaded: {', '.join(names)} changed{''.join(f'; {part}' for part in parts)}.", flush=True)
+    if changes["kept"]:
+        parts.append(f"kept the old version of {', '.join(changes['kept'])}")
+    print(f"Reloaded {', '.join(changes['reloaded'])}{''.join(f'; {part}' for part in parts)}.", flush=True)
 
 
-def reloaded(names: list[str], before: Registry, now: Registry) -> dict[str, Any]:
-    """What a reload has changed."""
+def diff_registries(names: list[str], before: Registry, now: Registry) -> dict[str, Any]:
+    """Return what a reload changed."""
     broken = {problem.file for problem in now.problems}
     return {
         "reloaded": names,

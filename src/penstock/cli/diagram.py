@@ -7,13 +7,12 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ..flows.diagram import as_mermaid, diagram_of
+from ..flows.diagram import as_mermaid, as_text, diagram_of
 from ..flows.diagram_svg import as_svg
-from ..flows.diagram_text import as_text
-from .flows import load
-from .mistakes import UsageMistake
-from .options import USUAL_PLACE, Common
-from .report import print_json, unicode_out
+from .errors import UsageError
+from .flows import load_registry
+from .options import COMMON_DEFAULTS, CommonOptions
+from .output import has_unicode_output, print_json
 
 Format = Literal["text", "mermaid", "svg"]
 
@@ -22,19 +21,19 @@ def diagram(
     flow: str,
     /,
     *,
-    format: Annotated[Format, Parameter(help="How to draw it.")] = "text",
-    output: Annotated[str | None, Parameter(help="Write it to this file.")] = None,
-    common: Common = USUAL_PLACE,
+    format: Annotated[Format, Parameter(help="Output format.")] = "text",
+    output: Annotated[str | None, Parameter(help="Write to this file.")] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Draw a flow: its steps and the events that lead from one to the next.
+    """Draw a flow: its steps and the events that connect them.
 
     Parameters
     ----------
     flow
         The flow's name.
     """
-    graph = diagram_of(load(common).flow(flow))
-    unicode = output is not None or unicode_out()
+    graph = diagram_of(load_registry(common).flow(flow))
+    unicode = output is not None or has_unicode_output()
     drawn = as_svg(graph) if format == "svg" else as_mermaid(graph) if format == "mermaid" else as_text(graph, unicode)
     if output is not None:
         _write(output, drawn)
@@ -49,4 +48,4 @@ def _write(path: str, text: str) -> None:
     try:
         Path(path).write_text(text + "\n", "utf-8")
     except OSError as problem:
-        raise UsageMistake(f"cannot write {path}: {problem.strerror}") from None
+        raise UsageError(f"cannot write {path}: {problem.strerror}") from None

@@ -10,36 +10,35 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ..app import App
-from ..app.given import near
-from ..app.queues import Redriven
+from ..app.dead_letters import Redriven
 from ..core.errors import UnknownQueue
-from ..core.ids import dead_letter
+from ..core.ids import dead_letter_id
+from ..core.near_match import did_you_mean
 from ..jobs.dead_letters import DeadLetter
-from .confirm import NOT_DONE, Yes, confirmed
-from .given import read_input, read_limit
-from .listing import done, show_list, show_object
-from .mistakes import UsageMistake, warn
-from .options import USUAL_PLACE, Common
-from .report import FAILED, OK
-from .secrets import Reveal, Veil
-from .session import acting_app
+from .confirm import Yes, confirm
+from .errors import EXIT_FAILED, EXIT_OK, UsageError, warn
+from .options import COMMON_DEFAULTS, CommonOptions
+from .parse import read_input, read_limit
+from .secrets import Reveal, SecretFilter
+from .session import build_admin_app
+from .tables import pluralize, print_object, print_result, print_rows
 
-dlq = Commands(name="dlq", help="Dead letters: what finally failed, kept until it is sent again or discarded.")
-_SHOWN = ("id", "queue", "name", "run", "attempts", "failedAt", "error")
+dlq = Commands(name="dlq", help="Dead letters: jobs and steps that finally failed, kept until redriven or discarded.")
+_COLUMNS = ("id", "queue", "name", "run", "attempts", "failedAt", "error")
 
 
 @dlq.command(name="list")
 @dlq.default
-def list_letters(
+def list_dead_letters(
     queue: str | None = None,
     /,
     *,
-    after: Annotated[str | None, Parameter(help="Only letters after the one of this id.")] = None,
-    limit: Annotated[int, Parameter(help="At most so many.")] = 50,
+    after: Annotated[str | None, Parameter(help="Only dead letters after the one with this id.")] = None,
+    limit: Annotated[int, Parameter(help="Maximum number of rows.")] = 50,
     reveal: Reveal = False,
-    common: Common = USUAL_PLACE,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """List the dead letters of a queue, oldest first; without a queue, the queues that have any.
+    """List the dead letters of a queue, oldest first; without a queue, count them by queue.
 
     Parameters
     ----------
@@ -47,30 +46,31 @@ def list_letters(
         The queue's name, with or without '-dlq'.
     """
     if queue is None:
-        rows = [{"queue": name, "letters": count} for name, count in asyncio.run(_queues(common)).items()]
-        show_list(rows, ("queue", "letters"), json=common.json, none="No dead letters.")
+        counts = asyncio.run(_count_by_queue(common))
+        rows = [{"queue": name, "count": count} for name, count in counts.items()]
+        print_rows(rows, ("queue", "count"), json=common.json, empty="No dead letters.")
         return 0
-    veil = Veil(common, reveal)
+    secrets = SecretFilter(common, reveal)
     letters = asyncio.run(_list(common, queue, after, read_limit(limit)))
-    rows = [letter_object(id, letter, veil) for id, letter in letters]
-    show_list(rows, _SHOWN, json=common.json, none=f"No dead letters of queue {queue}.")
+    rows = [dead_letter_to_dict(id, letter, secrets) for id, letter in letters]
+    print_rows(rows, _COLUMNS, json=common.json, empty=f"No dead letters in queue {queue}.")
     return 0
 
 
 @dlq.command
-def show(id: str, /, *, reveal: Reveal = False, common: Common = USUAL_PLACE) -> int:
-    """Show a dead letter with its payload and its error.
+def show(id: str, /, *, reveal: Reveal = False, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Show a dead letter with its input and its error.
 
     Parameters
     ----------
     id
-        The letter's id, or that of the job that died.
+        The id of the dead letter or of its job.
     """
     letter = asyncio.run(_show(common, id))
     stack = letter.error.get("stack") or ""
-    veil = Veil(common, reveal)
-    shown = letter_object(dead_letter(letter.original_job_id), letter, veil)
-    show_object(shown | ({"stack": stack} if common.json else {}), json=common.json)
+    secrets = SecretFilter(common, reveal)
+    found = dead_letter_to_dict(dead_letter_id(letter.original_job_id), letter, secrets)
+    print_object(found | ({"stack": stack} if common.json else {}), json=common.json)
     if stack and not common.json:
         print(stack.rstrip())
     return 0
@@ -81,47 +81,47 @@ def redrive(
     id: str | None = None,
     /,
     *,
-    all: Annotated[str | None, Parameter(help="All letters of this queue.")] = None,
-    error: Annotated[str | None, Parameter(help="With --all: only those with this text in their error.")] = None,
-    payload: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Another payload: JSON, @FILE.")] = None,
-    limit: Annotated[int | None, Parameter(help="With --all: at most so many.")] = None,
-    common: Common = USUAL_PLACE,
+    all: Annotated[str | None, Parameter(help="Redrive all dead letters of this queue.")] = None,
+    error: Annotated[str | None, Parameter(help="With --all: only those whose error contains this text.")] = None,
+    input: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Another input: JSON, @FILE or -.")] = None,
+    limit: Annotated[int | None, Parameter(help="With --all: maximum number to redrive.")] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Send dead letters again: one, or those of a queue.
+    """Redrive dead letters: put one, or those of a queue, back to work.
 
     Parameters
     ----------
     id
-        The letter's id, or that of the job that died.
+        The id of the dead letter or of its job.
     """
     if (id is None) == (all is None):
-        raise UsageMistake("say which: either the ID of a letter, or --all QUEUE")
+        raise UsageError("which dead letters? Give either an ID or --all QUEUE")
     if id is not None and (error is not None or limit is not None):
-        raise UsageMistake("--error and --limit go with --all QUEUE")
-    data = None if payload is None else [read_input(payload, "--payload")]
+        raise UsageError("--error and --limit need --all QUEUE")
+    inputs = None if input is None else [read_input(input)]
     if id is not None:
-        return told(asyncio.run(_redrive_one(common, id, data)), common.json)
-    return told(asyncio.run(_redrive_all(common, all or "", error, data, limit)), common.json)
+        return print_redriven(asyncio.run(_redrive_one(common, id, inputs)), common.json)
+    return print_redriven(asyncio.run(_redrive_all(common, all or "", error, inputs, limit)), common.json)
 
 
 @dlq.command
-def discard(id: str, /, *, yes: Yes = False, common: Common = USUAL_PLACE) -> int:
-    """Delete a dead letter for good.
+def discard(id: str, /, *, yes: Yes = False, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Delete a dead letter permanently.
 
     Parameters
     ----------
     id
-        The letter's id, or that of the job that died.
+        The id of the dead letter or of its job.
     """
-    if not confirmed(f"Delete dead letter {id} for good?", yes):
-        return NOT_DONE
+    if not confirm(f"Delete dead letter {id} permanently?", yes):
+        return EXIT_FAILED
     asyncio.run(_discard(common, id))
-    done(f"Dead letter {id} is gone.", {"id": id, "discarded": True}, json=common.json)
+    print_result(f"Dead letter {id} is discarded.", {"id": id, "discarded": True}, json=common.json)
     return 0
 
 
-def letter_object(id: str, letter: DeadLetter, veil: Veil) -> dict[str, Any]:
-    """The object `dlq --json` prints."""
+def dead_letter_to_dict(id: str, letter: DeadLetter, secrets: SecretFilter) -> dict[str, Any]:
+    """Return what `dlq --json` prints."""
     found = {
         "id": id,
         "queue": letter.queue,
@@ -134,66 +134,66 @@ def letter_object(id: str, letter: DeadLetter, veil: Veil) -> dict[str, Any]:
         "failedAt": letter.failed_at,
         "error": letter.error.get("message"),
         "code": letter.error.get("code"),
-        "payload": letter.original_data,
+        "input": letter.original_data,
     }
-    return veil.over(found, "payload")
+    return secrets.redact_fields(found, "input")
 
 
-def told(sent: Redriven, json: bool) -> int:
-    """Says what was done; 1 when something was to be sent and none of it was."""
-    for id, why in sent.refused.items():
-        warn(f"not sent: {id}: {why}")
-    count, refused = len(sent.sent), len(sent.refused)
-    text = f"Sent {count} dead letter{'s' * (count != 1)} again"
-    text += f", {refused} not." if refused else "." if count else ": there was none to send."
-    done("\n".join([*(f"{id} -> {job}" for id, job in sent.sent.items()), text]), msgspec.to_builtins(sent), json=json)
-    return FAILED if refused else OK
+def print_redriven(result: Redriven, json: bool, verb: str = "Redrove", noun: str = "dead letter") -> int:
+    """Print what was sent again and what was refused; return 1 if anything was refused."""
+    for id, why in result.refused.items():
+        warn(f"refused: {id}: {why}")
+    refused = f", {len(result.refused)} refused" if result.refused else ""
+    lines = [f"{id} -> {job}" for id, job in result.sent.items()]
+    lines.append(f"{verb} {pluralize(len(result.sent), noun)}{refused}.")
+    print_result("\n".join(lines), msgspec.to_builtins(result), json=json)
+    return EXIT_FAILED if result.refused else EXIT_OK
 
 
-async def _queues(common: Common) -> dict[str, int]:
-    async with acting_app(common) as app:
+async def _count_by_queue(common: CommonOptions) -> dict[str, int]:
+    async with build_admin_app(common) as app:
         return await app.dead_letters.queues()
 
 
 async def _check_queue(app: App, queue: str) -> None:
-    """A queue nobody has heard of is a mistake, not one without letters."""
+    """Raise for an unknown queue, which is not the same as one without dead letters."""
     known = {row.name for row in await app.queues.list()} | {handler.dlq for handler in app.registry.handlers()}
     if queue not in known and f"{queue}-dlq" not in known and queue.removesuffix("-dlq") not in known:
         names = sorted(known)
-        hint = near(queue, names) or f"known are {', '.join(names) or 'none'}"
+        hint = did_you_mean(queue, names) or f"known are {', '.join(names) or 'none'}"
         raise UnknownQueue(f"there is no queue {queue!r}: {hint}")
 
 
-async def _list(common: Common, queue: str, after: str | None, limit: int) -> list[tuple[str, DeadLetter]]:
-    async with acting_app(common) as app:
+async def _list(common: CommonOptions, queue: str, after: str | None, limit: int) -> list[tuple[str, DeadLetter]]:
+    async with build_admin_app(common) as app:
         await _check_queue(app, queue)
         return await app.dead_letters.list(queue, after=after, limit=limit)
 
 
-async def _show(common: Common, id: str) -> DeadLetter:
-    async with acting_app(common) as app:
-        return await app.dead_letters.show(id)
+async def _show(common: CommonOptions, id: str) -> DeadLetter:
+    async with build_admin_app(common) as app:
+        return await app.dead_letters.get(id)
 
 
-async def _redrive_one(common: Common, id: str, data: list[Any] | None) -> Redriven:
-    if data == [None]:
-        raise UsageMistake("--payload null: a letter is sent with null only by --all")
-    async with acting_app(common) as app:
-        return await app.dead_letters.redrive(id, payload=data[0] if data else None)
+async def _redrive_one(common: CommonOptions, id: str, inputs: list[Any] | None) -> Redriven:
+    if inputs == [None]:
+        raise UsageError("--input null: only --all QUEUE can redrive with null")
+    async with build_admin_app(common) as app:
+        return await app.dead_letters.redrive(id, input=inputs[0] if inputs else None)
 
 
 async def _redrive_all(
-    common: Common, queue: str, error: str | None, data: list[Any] | None, limit: int | None
+    common: CommonOptions, queue: str, error: str | None, inputs: list[Any] | None, limit: int | None
 ) -> Redriven:
-    def picked(letter: DeadLetter) -> bool:
+    def matches(letter: DeadLetter) -> bool:
         return error is None or error in f"{letter.error.get('name')}: {letter.error.get('message')}"
 
-    async with acting_app(common) as app:
+    async with build_admin_app(common) as app:
         await _check_queue(app, queue)
-        change = None if data is None else lambda _before: data[0]
-        return await app.dead_letters.redrive_all(queue, where=picked, change=change, limit=limit)
+        change = None if inputs is None else lambda _before: inputs[0]
+        return await app.dead_letters.redrive_all(queue, where=matches, change=change, limit=limit)
 
 
-async def _discard(common: Common, id: str) -> None:
-    async with acting_app(common) as app:
+async def _discard(common: CommonOptions, id: str) -> None:
+    async with build_admin_app(common) as app:
         await app.dead_letters.discard(id)

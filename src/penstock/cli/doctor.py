@@ -3,67 +3,110 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
-from contextlib import redirect_stdout
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict, replace
 
-from ..app.diagnosis import why
+from ..app import App
+from ..app.diagnosis import Check, check_versions, diagnose, failed_check
+from ..app.store_urls import looking_url, sqlite_path
 from ..core.errors import PenstockError
-from .checks import Check, all_checks
-from .mistakes import shown_as
-from .options import USUAL_PLACE, Common
-from .report import print_json, unicode_out
-from .session import acting_app
+from ..handlers.discovery import LoadProblem
+from ..settings import Settings
+from ..telemetry.logging import LOGGER
+from .errors import colour_text
+from .options import COMMON_DEFAULTS, CommonOptions
+from .output import has_unicode_output, print_json
+from .session import build_admin_app, build_worker_app
 
 
-class Unwell(PenstockError):
-    """`penstock doctor` has found something to mend."""
+class ChecksFailed(PenstockError):
+    """`penstock doctor` found a problem."""
 
-    code = "unwell"
+    code = "checks_failed"
 
 
-def doctor(run: str | None = None, /, *, common: Common = USUAL_PLACE) -> int:
-    """Look for what is wrong here: settings, store, versions, clock, disk, worker files, runs nobody will go on with.
+def doctor(run: str | None = None, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Check settings, store, versions, clock, disk, worker files, queues and stuck runs.
 
-    With a run's id it says why that run is not moving.
+    With a run's id, explain why that run is not moving.
 
     Parameters
     ----------
     run
         The run's id.
     """
-    if run is not None:
-        _answer(run, asyncio.run(_why(common, run)), common.json)
-        return 0
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
-        checks = asyncio.run(all_checks(common))
-    if common.json:
-        print_json({"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]})
-    else:
-        _show(checks)
-    wrong = sum(not check.ok for check in checks)
-    if wrong:
-        raise Unwell(f"{wrong} of {len(checks)} checks found something to mend, see above")
+        reasons = asyncio.run(_why(common, run)) if run is not None else []
+        checks = asyncio.run(_diagnose(common)) if run is None else []
+    if run is not None:
+        _show_reasons(run, reasons, common.json)
+        return 0
+    _show_checks(checks, common.json)
+    if failed := sum(not check.ok for check in checks):
+        raise ChecksFailed(f"{failed} of {len(checks)} checks failed")
     return 0
 
 
-async def _why(common: Common, run: str) -> list[str]:
-    with redirect_stdout(sys.stderr):
-        async with acting_app(common) as app:
-            return await why(app, run)
+async def _why(common: CommonOptions, run: str) -> list[str]:
+    async with build_admin_app(common) as app:
+        return list(await app.runs.why(run))
 
 
-def _answer(run: str, reasons: list[str], json: bool) -> None:
+async def _diagnose(common: CommonOptions) -> list[Check]:
+    try:
+        settings = Settings.load({"url": common.url, "dir": common.dir})
+    except PenstockError as problem:
+        return [check_versions(), failed_check("settings", problem)]
+    url = looking_url(settings.url)
+    try:
+        with _without_problem_warnings():
+            app = build_worker_app(common if url == settings.url else replace(common, url=url))
+    except PenstockError as problem:
+        failed = failed_check("worker files", problem)
+        checks = [failed if one.name == failed.name else one for one in await diagnose(App(url, handlers=()))]
+    else:
+        checks = await diagnose(app)
+    if url != settings.url:
+        checks.insert(3, _check_permissions(sqlite_path(url)))
+    return checks
+
+
+def _check_permissions(path: str) -> Check:
+    detail = f"{path} is read-only here, so nothing can be started or worked on; allow writing to it and its folder"
+    return Check("permissions", False, detail)
+
+
+@contextmanager
+def _without_problem_warnings() -> Iterator[None]:
+    """Keep problems of worker files out of the log: a check reports them."""
+    log = logging.getLogger(LOGGER)
+    log.addFilter(_is_other_message)
+    try:
+        yield
+    finally:
+        log.removeFilter(_is_other_message)
+
+
+def _is_other_message(record: logging.LogRecord) -> bool:
+    return not (isinstance(record.args, tuple) and any(isinstance(value, LoadProblem) for value in record.args))
+
+
+def _show_reasons(run: str, reasons: list[str], json: bool) -> None:
     if json:
         print_json({"run": run, "reasons": reasons})
     else:
         print("\n".join(f"Run {run}: {reason}." for reason in reasons))
 
 
-def _show(checks: list[Check]) -> None:
-    good, bad = ("✓", "✗") if unicode_out() else ("+", "x")
+def _show_checks(checks: list[Check], json: bool) -> None:
+    if json:
+        print_json({"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]})
+        return
+    good, bad = ("✓", "✗") if has_unicode_output() else ("+", "x")
     width = max(len(check.name) for check in checks)
-    lines: list[tuple[str, Any]] = [(f"{good if c.ok else bad} {c.name:<{width}}  {c.found}", c.ok) for c in checks]
-    for line, ok in lines:
-        print(shown_as(line, "32" if ok else "31"))
+    for check in checks:
+        line = f"{good if check.ok else bad} {check.name:<{width}}  {check.detail}"
+        print(colour_text(line, "32" if check.ok else "31"))

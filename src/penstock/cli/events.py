@@ -12,19 +12,20 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ..app import App
-from ..app.backend import mask
+from ..app.store_urls import mask
 from ..core.errors import UnknownRun
 from ..core.events import Event, encode_event
 from ..core.ids import check_id, event_seq
-from .following import until_ended
-from .mistakes import INTERRUPTED, UsageMistake, warn
-from .options import USUAL_PLACE, Common
-from .report import unicode_out
-from .rows import one_line
-from .session import looking_app
-from .stopping import on_stop
+from .errors import EXIT_INTERRUPTED, warn
+from .live import follow_until_end
+from .options import COMMON_DEFAULTS, CommonOptions
+from .output import has_unicode_output
+from .parse import read_limit
+from .run_view import one_line
+from .session import build_store_app
+from .shutdown_signals import handle_stop_signals
 
-PAGE = 500
+PAGE_SIZE = 500
 
 
 def events(
@@ -32,53 +33,53 @@ def events(
     /,
     *,
     follow: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Go on as events come, until the run ends.")
+        bool, Parameter(negative="", show_default=False, help="Keep printing new events until the run ends.")
     ] = False,
-    after: Annotated[str | None, Parameter(help="Only events after the event of this id.")] = None,
-    limit: Annotated[int | None, Parameter(help="At most so many, from the oldest on.")] = None,
-    common: Common = USUAL_PLACE,
+    after: Annotated[str | None, Parameter(help="Only events after the event with this id.")] = None,
+    limit: Annotated[int | None, Parameter(help="Maximum number of events, oldest first.")] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Print the events of a run or of any stream, oldest first.
+    """Print the events of a run or any other stream, oldest first.
 
-    With --json each line is one event, as it is stored.
+    With --json, each line is one event as it is stored.
 
     Parameters
     ----------
     stream
         A run's id, or a stream's name: nq:flow:ID, nq:queue:NAME, nq:global.
     """
-    if limit is not None and limit < 1:
-        raise UsageMistake(f"--limit {limit}: give a whole number of at least 1")
+    if limit is not None:
+        read_limit(limit)
     if after is not None:
         event_seq(after)
     return asyncio.run(_events(stream, follow, after, limit, common))
 
 
-async def _events(stream: str, follow: bool, after: str | None, limit: int | None, common: Common) -> int:
-    async with looking_app(common) as app:
-        printing = asyncio.create_task(_print(await _source(app, stream, follow, after), limit, common.json))
-        with on_stop(lambda: printing.cancel()):
+async def _events(stream: str, follow: bool, after: str | None, limit: int | None, common: CommonOptions) -> int:
+    async with build_store_app(common) as app:
+        printing = asyncio.create_task(_print(await _open_source(app, stream, follow, after), limit, common.json))
+        with handle_stop_signals(lambda: printing.cancel()):
             await asyncio.wait((printing,))
         if printing.cancelled():
-            return INTERRUPTED
+            return EXIT_INTERRUPTED
         if not printing.result() and after is None:
             warn(f"No events in {stream}.")
         return 0
 
 
-async def _source(app: App, stream: str, follow: bool, after: str | None) -> AsyncIterator[Event]:
+async def _open_source(app: App, stream: str, follow: bool, after: str | None) -> AsyncIterator[Event]:
     flows = f"{app.settings.namespace}:flow:"
     run = stream.removeprefix(flows) if ":" not in stream.removeprefix(flows) else None
     if run is None:
-        return app.events.subscribe(stream, after=after) if follow else _stored(app, stream, after)
+        return app.events.subscribe(stream, after=after) if follow else _read_stored(app, stream, after)
     if await app.store.run(check_id(run, "run id")) is None:
         raise UnknownRun(f"there is no run {run!r} in {mask(app.settings.url)}: check the id and the URL")
-    return until_ended(app, run, after) if follow else _stored(app, flows + run, after)
+    return follow_until_end(app, run, after) if follow else _read_stored(app, flows + run, after)
 
 
-async def _stored(app: App, stream: str, after: str | None) -> AsyncIterator[Event]:
-    """What is there now, page by page."""
-    while page := await app.events.read(stream, after=after, limit=PAGE):
+async def _read_stored(app: App, stream: str, after: str | None) -> AsyncIterator[Event]:
+    """Yield the stored events, page by page."""
+    while page := await app.events.read(stream, after=after, limit=PAGE_SIZE):
         for event in page:
             yield event
         after = page[-1].id
@@ -98,7 +99,7 @@ async def _print(source: AsyncIterator[Event], limit: int | None, json: bool) ->
 
 def _json(event: Event) -> str:
     text = encode_event(event).decode()
-    return text if unicode_out() else text.encode("ascii", "backslashreplace").decode()
+    return text if has_unicode_output() else text.encode("ascii", "backslashreplace").decode()
 
 
 def _line(event: Event, width: int | None) -> str:

@@ -12,13 +12,14 @@ from typing import Annotated, BinaryIO
 
 from cyclopts import Parameter
 
-from ..app.transfer import all_runs, export_run
-from .confirm import NOT_DONE, Yes, confirmed
-from .mistakes import UsageMistake, warn
-from .options import USUAL_PLACE, Common
-from .progress import progress
-from .report import print_json
-from .session import looking_app
+from ..app.export import all_runs
+from .confirm import Yes, confirm
+from .errors import EXIT_FAILED, UsageError, warn
+from .options import COMMON_DEFAULTS, CommonOptions
+from .output import print_json
+from .progress import show_progress
+from .session import build_store_app
+from .tables import pluralize
 
 
 def export(
@@ -26,59 +27,59 @@ def export(
     file: str | None = None,
     /,
     *,
-    all: Annotated[bool, Parameter(negative="", show_default=False, help="Every run of the store.")] = False,
+    all: Annotated[bool, Parameter(negative="", show_default=False, help="Export every run in the store.")] = False,
     yes: Yes = False,
-    common: Common = USUAL_PLACE,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Write runs with their events, jobs and records as lines of JSON: export RUN [FILE], or export --all [FILE].
+    """Write runs with their events, jobs and records as JSON lines: export RUN [FILE], or export --all [FILE].
 
     Parameters
     ----------
     run
         The run's id.
     file
-        Where to; else standard output.
+        The file to write; default standard output.
     """
     if all and file is not None:
-        raise UsageMistake("with --all only a FILE is given: penstock export --all runs.jsonl")
+        raise UsageError("--all takes only a FILE: penstock export --all runs.jsonl")
     if all:
         run, file = None, run
     elif run is None:
-        raise UsageMistake("say which: the id of a RUN, or --all")
-    if file is not None and Path(file).exists() and not confirmed(f"Overwrite {file}?", yes):
-        return NOT_DONE
+        raise UsageError("which runs? Give the id of a RUN, or --all")
+    if file is not None and Path(file).exists() and not confirm(f"Overwrite {file}?", yes):
+        return EXIT_FAILED
     count = asyncio.run(_export(common, run, file))
     if file is not None:
-        told = f"Exported {count} run{'s' * (count != 1)} to {file}."
-        print_json({"runs": count, "file": file}) if common.json else warn(told)
+        message = f"Exported {pluralize(count, 'run')} to {file}."
+        print_json({"runs": count, "file": file}) if common.json else warn(message)
     return 0
 
 
-async def _export(common: Common, run: str | None, file: str | None) -> int:
-    async with looking_app(common) as app:
+async def _export(common: CommonOptions, run: str | None, file: str | None) -> int:
+    async with build_store_app(common) as app:
         if run is not None:
-            await app.run(run)  # a run that is not there is a mistake
+            await app.runs.get(run)  # an unknown run is an error
         ids = [run] if run is not None else [id async for id in all_runs(app)]
-        with _opened(file) as out, progress("Exporting", len(ids)) as advance:
+        with _open_output(file) as out, show_progress("Exporting", len(ids)) as advance:
             for id in reversed(ids):  # oldest first
-                out.write(await export_run(app, id) + b"\n")
+                out.write(await app.runs.export(id) + b"\n")
                 advance()
     return len(ids)
 
 
 @contextmanager
-def _opened(file: str | None) -> Iterator[BinaryIO]:
-    """Standard output, or a file that is there only once it is complete."""
+def _open_output(file: str | None) -> Iterator[BinaryIO]:
+    """Open standard output, or a file that appears only once it is complete."""
     if file is None:
         sys.stdout.flush()
         yield sys.stdout.buffer
         return
     part = f"{file}.part"
     try:
-        with open(part, "wb") as out:  # runs can be private: the file is made as the caller's umask says
+        with open(part, "wb") as out:  # runs can be private: the caller's umask applies
             yield out
         os.replace(part, file)
     except OSError as problem:
-        raise UsageMistake(f"cannot write {file}: {problem.strerror}") from None
+        raise UsageError(f"cannot write {file}: {problem.strerror}") from None
     finally:
         Path(part).unlink(missing_ok=True)

@@ -7,32 +7,34 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from .given import read_input
-from .listing import done
-from .options import USUAL_PLACE, Common
-from .session import looking_app
+from .options import COMMON_DEFAULTS, CommonOptions
+from .parse import read_input
+from .session import build_store_app
+from .tables import print_result
 
 
 def fire(
     token: str,
     /,
     *,
-    payload: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Sent with it: JSON, @FILE, -.")] = None,
-    common: Common = USUAL_PLACE,
+    data: Annotated[
+        str | None, Parameter(allow_leading_hyphen=True, help="Data for the waiting step: JSON, @FILE or -.")
+    ] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Fire a trigger by its token, or by its URL: the step that waits for it goes on. A token works once.
+    """Fire a trigger by its token or its URL; the waiting step resumes. A token works once.
 
     Parameters
     ----------
     token
-        What the step was given for whoever is to fire it.
+        The trigger's token, or its URL.
     """
-    value = read_input(payload, "--payload")
+    value = read_input(data, "--data")
     run = asyncio.run(_fire(common, token, value))
-    done(f"Fired; run {run} goes on.", {"run": run, "payload": value}, json=common.json)
+    print_result(f"Fired. Run {run} resumes.", {"run": run, "data": value}, json=common.json)
     return 0
 
 
-async def _fire(common: Common, token: str, payload: Any) -> str:
-    async with looking_app(common) as app:
-        return await app.fire(token, payload)
+async def _fire(common: CommonOptions, token: str, data: Any) -> str:
+    async with build_store_app(common) as app:
+        return await app.waits.fire(token, data)

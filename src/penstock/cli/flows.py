@@ -8,59 +8,58 @@ from typing import Any
 
 from cyclopts import App as Commands
 
-from ..flows.diagram import diagram_of
-from ..flows.diagram_text import as_text
-from ..flows.registry import Flow, Registry
-from .listing import show_list
-from .options import USUAL_PLACE, Common
-from .report import print_json, unicode_out
-from .session import working_app
+from ..flows.diagram import as_text, diagram_of
+from ..handlers.registry import Flow, Registry
+from .options import COMMON_DEFAULTS, CommonOptions
+from .output import has_unicode_output, print_json
+from .session import build_worker_app
+from .tables import print_rows
 
-flows = Commands(name="flows", help="List the flows of the worker files; 'flows show NAME' shows one.")
+flows = Commands(name="flows", help="List the flows in the worker files; 'flows show NAME' shows one.")
 
 
 @flows.command(name="list")
 @flows.default
-def list_flows(*, common: Common = USUAL_PLACE) -> int:
-    """List the flows of the worker files."""
-    registry = load(common)
-    rows = [flow_object(flow) for flow in registry.flows.values()]
+def list_flows(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """List the flows in the worker files."""
+    registry = load_registry(common)
+    rows = [flow_to_dict(flow) for flow in registry.flows.values()]
     shown = [{**row, "steps": ", ".join(row["steps"])} for row in rows]
-    show_list(rows if common.json else shown, ("flow", "version", "steps"), json=common.json, none="No flows.")
+    print_rows(rows if common.json else shown, ("flow", "version", "steps"), json=common.json, empty="No flows.")
     return 0
 
 
 @flows.command
-def show(name: str, /, *, common: Common = USUAL_PLACE) -> int:
-    """Show a flow: its steps, what starts them and what they emit.
+def show(name: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Show the steps of a flow, what starts them and what they emit.
 
     Parameters
     ----------
     name
         The flow's name.
     """
-    flow = load(common).flow(name)
+    flow = load_registry(common).flow(name)
     if common.json:
-        print_json(flow_object(flow))
+        print_json(flow_to_dict(flow))
         return 0
-    rows = [{"step": step, **about} for step, about in flow_object(flow)["steps"].items()]
+    rows = [{"step": step, **about} for step, about in flow_to_dict(flow)["steps"].items()]
     shown = [{k: ", ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
-    show_list(shown, ("step", "queue", "on", "mode", "emits", "attempts", "file"), json=False, none="")
-    print(as_text(diagram_of(flow), unicode_out()))
+    print_rows(shown, ("step", "queue", "on", "mode", "emits", "attempts", "file"), json=False, empty="")
+    print(as_text(diagram_of(flow), has_unicode_output()))
     return 0
 
 
-def load(common: Common) -> Registry:
-    """What the worker files define; no store is opened."""
+def load_registry(common: CommonOptions) -> Registry:
+    """Load the worker files without opening a store."""
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
-        return working_app(common).registry
+        return build_worker_app(common).registry
 
 
-def flow_object(flow: Flow) -> dict[str, Any]:
-    """The object `flows --json` prints."""
+def flow_to_dict(flow: Flow) -> dict[str, Any]:
+    """Return what `flows --json` prints."""
     steps = {
         name: {
-            "queue": step.handler.home,
+            "queue": step.handler.queue_name,
             "on": list(step.kinds),
             "mode": step.mode if step.kinds else None,
             "emits": list(step.emits) if step.emits is not None else None,

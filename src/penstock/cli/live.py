@@ -1,9 +1,9 @@
-"""Watching a run, and working on it: its picture is redrawn as its events come, until it ends."""
+"""Follow a run to its end, drawing it live on a terminal."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
 from rich.console import Console, ConsoleRenderable
@@ -11,44 +11,46 @@ from rich.live import Live
 
 from ..app import App
 from ..core.clock import Clock
+from ..core.events import Event
+from ..core.outage_retry import OutageRetry
 from ..flows.reducer import FlowView, apply_flow
-from .following import until_ended
-from .mistakes import warn
-from .picture import Picture
-from .stopping import on_stop, stopping
+from .errors import warn
+from .run_view import RunPanel
+from .shutdown_signals import handle_stop_signals, stop_message
 
-REDRAW = 0.1  # seconds; running times move between events
+REDRAW_INTERVAL_S = 0.1  # running times change between events
+_END_KINDS = frozenset(("flow.completed", "flow.failed", "flow.compensated", "flow.cancelled"))
 
 
 async def work_and_watch(
-    app: App, flow: str, id: str, console: Console | None, *, keep: bool = True, place: str = ""
+    app: App, flow: str, id: str, console: Console | None, *, keep: bool = True, flags: str = ""
 ) -> FlowView:
-    """Works on a flow's queues and draws the run until it ends, or until a signal; gives the run as it is then."""
-    if (await app.run(id)).completed_at is not None:
+    """Work on a flow's queues and draw the run until it ends or a stop signal comes; return the run's last state."""
+    if (await app.runs.get(id)).completed_at is not None:
         return await watch(app, id, console, keep=keep)
-    queues = sorted({step.handler.home for step in app.registry.flow(flow).steps.values()})
-    working = asyncio.create_task(app.run_worker(queues))
+    queues = sorted({step.handler.queue_name for step in app.registry.flow(flow).steps.values()})
+    working = asyncio.create_task(app.workers.run(queues))
     watching = asyncio.create_task(watch(app, id, console, keep=keep))
-    with on_stop(lambda: watching.cancel(), how_to_resume(flow, id, place)):
+    with handle_stop_signals(lambda: watching.cancel(), resume_hint(flow, id, flags)):
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         watching.cancel()
         await asyncio.wait((watching,))
         if watching.cancelled() and not working.done():
-            warn(stopping(app))
-        app.stop_worker()
+            warn(stop_message(app))
+        app.workers.stop()
         await working
     if not watching.cancelled():
         return watching.result()
-    view = await app.run(id)
-    if console is not None and view.completed_at is not None:  # it ended while it was being stopped
-        console.print(Picture(view, app.clock))
+    view = await app.runs.get(id)
+    if console is not None and view.completed_at is not None:  # it ended while the worker was stopping
+        console.print(RunPanel(view, app.clock))
     return view
 
 
-def how_to_resume(flow: str, id: str, place: str = "") -> str:
-    """What a person who interrupts a run is told; `place` are the options that find it again."""
-    again = f"`penstock worker{place}` goes on with it, or `penstock run {flow} --key {id}{place}`"
-    return f"Interrupted. Run {id} is kept: {again}."
+def resume_hint(flow: str, id: str, flags: str = "") -> str:
+    """Return what to print when a run is interrupted; `flags` are the options that find the run again."""
+    commands = f"`penstock worker{flags}` or `penstock run {flow} --key {id}{flags}`"
+    return f"Interrupted. Run {id} is kept; continue it with {commands}."
 
 
 async def watch(
@@ -57,16 +59,15 @@ async def watch(
     console: Console | None = None,
     *,
     keep: bool = True,
-    draw: Callable[[FlowView, Clock], ConsoleRenderable] = Picture,
+    draw: Callable[[FlowView, Clock], ConsoleRenderable] = RunPanel,
 ) -> FlowView:
-    """Follows a run to its end and gives it; draws it live if `console` is a terminal, and `keep`s the last picture."""
+    """Follow a run to its end and return it. Draw it if `console` is a terminal, and `keep` the last drawing."""
     view = FlowView(id=run)
     if console is None or not console.is_terminal:
         await _fold(app, run, view)
         return view
-    picture = draw(view, app.clock)
-    with Live(picture, console=console, auto_refresh=False, transient=not keep) as live:
-        # Redrawn on this thread: a view is not to be read while an event changes it.
+    with Live(draw(view, app.clock), console=console, auto_refresh=False, transient=not keep) as live:
+        # Redrawn on this thread: a view must not be read while an event changes it.
         redrawing = asyncio.create_task(_redraw(live))
         try:
             await _fold(app, run, view)
@@ -77,8 +78,29 @@ async def watch(
     return view
 
 
+async def follow_until_end(app: App, run: str, after: str | None = None) -> AsyncIterator[Event]:
+    """Yield every event after the cursor, then live ones, until the run ends."""
+    stream = f"{app.settings.namespace}:flow:{run}"
+    retry = OutageRetry(f"run {run}")
+    async with aclosing(app.events.subscribe(stream, after=after)) as events:  # type: ignore[type-var]
+        if await retry.call(_is_over, app, run, stream, after):
+            return
+        ended = False
+        async for event in events:
+            yield event
+            ended = event.kind in _END_KINDS or (ended and event.kind != "flow.reopened")
+            if ended and await retry.call(_is_over, app, run, stream, event.id):
+                return
+
+
+async def _is_over(app: App, run: str, stream: str, cursor: str | None) -> bool:
+    """Return whether no event follows the cursor; a redriven run ends more than once."""
+    row = await app.store.run(run)
+    return row is not None and row.closed and not await app.store.read(stream, after=cursor, limit=1)
+
+
 async def _fold(app: App, run: str, view: FlowView) -> None:
-    async with aclosing(until_ended(app, run)) as events:  # type: ignore[type-var]
+    async with aclosing(follow_until_end(app, run)) as events:  # type: ignore[type-var]
         async for event in events:
             apply_flow(view, event)
 
@@ -86,4 +108,4 @@ async def _fold(app: App, run: str, view: FlowView) -> None:
 async def _redraw(live: Live) -> None:
     while True:
         live.refresh()
-        await asyncio.sleep(REDRAW)
+        await asyncio.sleep(REDRAW_INTERVAL_S)

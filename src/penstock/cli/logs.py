@@ -1,4 +1,4 @@
-"""The log of a command, on stderr: Penstock's own, what handlers say, and what their code and its libraries log."""
+"""Logging of a command, on stderr: Penstock's own messages, those of handlers, and those of their libraries."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:  # `--help` does without them
 ROOT = ""
 
 
-def logged() -> AbstractContextManager[None]:
-    """Once a command has ended, logging is as it was."""
+def restore_logging() -> AbstractContextManager[None]:
+    """Restore the logging configuration when the command ends."""
     return unchanged(ROOT, LOGGER)
 
 
-def log_as(settings: Settings, chatty: bool) -> None:
-    """From the level that was set on; if none was, from `info` on for a worker and for a person at a terminal."""
-    from ..telemetry.redaction import Redactor
+def configure_logging(settings: Settings, verbose: bool) -> None:
+    """Log from the configured level on; by default `info` for workers and on a terminal, else `warning`."""
+    from ..core.redaction import Redactor
 
-    usual: Level = "info" if chatty or sys.stderr.isatty() else "warning"
-    level = settings.log if "log" in settings.sources else usual
+    default: Level = "info" if verbose or sys.stderr.isatty() else "warning"
+    level = settings.log if "log" in settings.sources else default
     configure(level, settings.log_format, logger=ROOT, redactor=Redactor(settings.redact))

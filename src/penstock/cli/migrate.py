@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 
 from ..app import App
-from ..app.backend import mask, open_store
+from ..app.store_urls import mask, open_store
 from ..core.clock import SystemClock
-from ..ports.store import Migrates
-from .listing import counted
-from .options import USUAL_PLACE, Common
-from .report import print_json
-from .session import looking_app
+from ..ports.store import Migratable
+from .options import COMMON_DEFAULTS, CommonOptions
+from .output import print_json
+from .session import build_store_app
+from .tables import pluralize
 
 
-def migrate(*, common: Common = USUAL_PLACE) -> int:
-    """Create or update the tables of a Postgres store, with a role that may.
+def migrate(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Create or update the tables of a Postgres store; needs a role that is allowed to.
 
-    Opening a store does the same, unless its URL says `migrate=no`. Other stores need none of this.
+    Opening a store does the same unless its URL has `migrate=no`. Other stores have no migrations.
     """
-    app = looking_app(common)
+    app = build_store_app(common)
     applied = asyncio.run(_migrate(app))
     where = mask(app.settings.url)
     if common.json:
@@ -27,14 +27,14 @@ def migrate(*, common: Common = USUAL_PLACE) -> int:
     elif applied is None:
         print(f"{where} needs no migrations.")
     else:
-        print(f"{where}: {counted(len(applied), 'migration')} applied." if applied else f"{where} is up to date.")
+        print(f"{where}: {pluralize(len(applied), 'migration')} applied." if applied else f"{where} is up to date.")
     return 0
 
 
 async def _migrate(app: App) -> list[int] | None:
     store = open_store(app.settings.url, clock=SystemClock(), namespace=app.settings.namespace)
-    if not isinstance(store, Migrates):
-        async with app:  # what is wrong with it is said all the same
+    if not isinstance(store, Migratable):
+        async with app:  # report a store that cannot be opened
             return None
     try:
         return await store.migrate()

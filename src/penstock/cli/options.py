@@ -1,4 +1,4 @@
-"""Options several commands take."""
+"""Options that several commands take."""
 
 from __future__ import annotations
 
@@ -8,49 +8,51 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-COMMON = Group("Common options", sort_key=90)
-_STARTING = Group("Options of the run", sort_key=10)
+_COMMON = Group("Common options", sort_key=90)
+_RUN = Group("Run options", sort_key=10)
+KEY_HELP = "Idempotency key; becomes the new run's id. The same key starts one run only."
+PRIORITY_HELP = "Lower numbers go first."
+DELAY_HELP = "Start later: 30s, 1h30m."
 
 
-@Parameter(name="*", group=COMMON)
+@Parameter(name="*", group=_COMMON)
 @dataclass(frozen=True)
-class Common:
+class CommonOptions:
     """Where the code and the data are, and how to answer."""
 
-    dir: Annotated[str | None, Parameter(help="Folder of the worker files; else PENSTOCK_DIR, else 'workers'.")] = None
-    url: Annotated[str | None, Parameter(help="The store; else PENSTOCK_URL, else the file .penstock/penstock.db.")] = (
+    dir: Annotated[str | None, Parameter(help="Folder of the worker files; default PENSTOCK_DIR, then 'workers'.")] = (
         None
     )
-    json: Annotated[bool, Parameter(negative="", show_default=False, help="Answer in JSON.")] = False
+    url: Annotated[
+        str | None, Parameter(help="URL of the store; default PENSTOCK_URL, then the file .penstock/penstock.db.")
+    ] = None
+    json: Annotated[bool, Parameter(negative="", show_default=False, help="Print JSON.")] = False
     debug: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Show a traceback with an error; also PENSTOCK_DEBUG=1.")
+        bool, Parameter(negative="", show_default=False, help="Print a traceback with errors; also PENSTOCK_DEBUG=1.")
     ] = False
 
     @property
-    def place(self) -> str:
-        """The options that make another command look at the same code and data."""
-        given = (("--dir", self.dir), ("--url", self.url))
-        return "".join(f" {name} {shlex.quote(value)}" for name, value in given if value is not None)
+    def flags(self) -> str:
+        """Return the options that make another command use the same code and store."""
+        options = (("--dir", self.dir), ("--url", self.url))
+        return "".join(f" {name} {shlex.quote(value)}" for name, value in options if value is not None)
 
 
-@Parameter(name="*", group=_STARTING)
+@Parameter(name="*", group=_RUN)
 @dataclass(frozen=True)
-class Starting:
-    """What a new run is given."""
+class RunOptions:
+    """Options of a new run."""
 
     input: Annotated[
-        str | None,
-        Parameter(allow_leading_hyphen=True, help="The input as JSON; @FILE reads a file, - standard input."),
+        str | None, Parameter(allow_leading_hyphen=True, help="Input as JSON; @FILE reads a file, - standard input.")
     ] = None
-    key: Annotated[
-        str | None, Parameter(help="Idempotency key, which becomes the run's id: the same key starts one run only.")
-    ] = None
-    delay: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Begin later: 30s, 1h30m.")] = None
-    priority: Annotated[int, Parameter(help="Lower goes first.")] = 0
+    key: Annotated[str | None, Parameter(help=KEY_HELP)] = None
+    delay: Annotated[str | None, Parameter(allow_leading_hyphen=True, help=DELAY_HELP)] = None
+    priority: Annotated[int, Parameter(help=PRIORITY_HELP)] = 0
     tag: Annotated[
-        list[str] | None, Parameter(negative="", help="A label name=value kept with the run; may be repeated.")
+        list[str] | None, Parameter(negative="", help="Tag name=value to store with the run; may be repeated.")
     ] = None
 
 
-USUAL_PLACE = Common()
-PLAIN_START = Starting()
+COMMON_DEFAULTS = CommonOptions()
+RUN_DEFAULTS = RunOptions()

@@ -9,72 +9,72 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ..app import App
-from ..app.backend import mask
-from ..outbox.places import Place
-from ..outbox.table import creation
-from .given import read_delay
-from .listing import counted, done
-from .mistakes import warn
-from .options import USUAL_PLACE, Common
-from .session import bare_app
-from .stopping import on_stop
+from ..app.store_urls import mask
+from ..transactions.outbox import create_statement
+from ..transactions.relay_source import RelaySource
+from .errors import warn
+from .options import COMMON_DEFAULTS, CommonOptions
+from .parse import read_delay
+from .session import build_relay_app
+from .shutdown_signals import handle_stop_signals
+from .tables import pluralize, print_result
 
-outbox = Commands(
-    name="outbox", help="The table in your own database by which your transactions reach a store that is elsewhere."
-)
-_WHERE = "Your database: sqlite:///file.db or postgresql://user@host/database."
+outbox = Commands(name="outbox", help="Relay work from a table in your own database to a store elsewhere.")
+_URL_HELP = "Your database: sqlite:///file.db or postgresql://user@host/database."
 
 
 @outbox.command
-def create(*, where: Annotated[str, Parameter(name="--in", help=_WHERE)], common: Common = USUAL_PLACE) -> int:
-    """Create the table in your database, if it is not there."""
-    asyncio.run(_create(where))
-    done(f"{mask(where)} has an outbox.", {"in": mask(where), "outbox": True}, json=common.json)
+def create(
+    *, database: Annotated[str, Parameter(name="--in", help=_URL_HELP)], common: CommonOptions = COMMON_DEFAULTS
+) -> int:
+    """Create the outbox table in your database, if it does not exist."""
+    asyncio.run(_create(database))
+    print_result(f"{mask(database)} has an outbox.", {"in": mask(database), "outbox": True}, json=common.json)
     return 0
 
 
 @outbox.command
 def sql(
     *,
-    dialect: Annotated[Literal["postgresql", "sqlite"], Parameter(help="For which database.")] = "postgresql",
-    common: Common = USUAL_PLACE,
+    dialect: Annotated[Literal["postgresql", "sqlite"], Parameter(help="SQL dialect.")] = "postgresql",
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Print the statement that creates the table, for a migration of your own."""
-    statement = f"{creation(dialect)};"
-    done(statement, {"dialect": dialect, "sql": statement}, json=common.json)
+    """Print the statement that creates the outbox table, for your own migrations."""
+    statement = f"{create_statement(dialect)};"
+    print_result(statement, {"dialect": dialect, "sql": statement}, json=common.json)
     return 0
 
 
 @outbox.command
 def relay(
     *,
-    where: Annotated[str, Parameter(name="--from", help=_WHERE)],
-    every: Annotated[str, Parameter(help="How often to look for something new.")] = "200ms",
-    once: Annotated[bool, Parameter(negative="", help="Hand over what is there now, and end.")] = False,
-    common: Common = USUAL_PLACE,
+    database: Annotated[str, Parameter(name="--from", help=_URL_HELP)],
+    every: Annotated[str, Parameter(help="Interval between polls.")] = "200ms",
+    once: Annotated[bool, Parameter(negative="", help="Relay what is in the outbox now, then exit.")] = False,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Hand what is in an outbox over to the store, in order, until stopped (Ctrl-C or SIGTERM).
+    """Relay the outbox to the store, in order, until stopped (Ctrl-C or SIGTERM).
 
-    Any number of relays may run at once; each row has its effect once.
+    Several relays can run at once; each row takes effect once.
     """
-    looks = read_delay(every, "--every") or every
-    app = bare_app(common)
+    interval = read_delay(every, "--every") or every
+    app = build_relay_app(common)
     if not once:
-        asyncio.run(_relay(app, where, looks))
+        asyncio.run(_relay(app, database, interval))
         return 0
-    count = asyncio.run(_drain(app, where))
-    done(f"{counted(count, 'row')} handed over.", {"from": mask(where), "rows": count}, json=common.json)
+    count = asyncio.run(_drain(app, database))
+    print_result(f"{pluralize(count, 'row')} relayed.", {"from": mask(database), "rows": count}, json=common.json)
     return 0
 
 
 async def _create(url: str) -> None:
-    place = Place(url)
+    source = RelaySource(url)
     try:
-        line = await place.open()
-        await place.run(creation(line.dialect))
-        await place.finish()
+        connection = await source.open()
+        await source.execute(create_statement(connection.dialect))
+        await source.commit()
     finally:
-        await place.close()
+        await source.close()
 
 
 async def _drain(app: App, url: str) -> int:
@@ -84,8 +84,8 @@ async def _drain(app: App, url: str) -> int:
 
 async def _relay(app: App, url: str, every: str) -> None:
     stopped = asyncio.Event()
-    async with app, app.outbox.relaying(url, every=every):
-        with on_stop(stopped.set):
-            print(f"Relaying from {mask(url)} to {mask(app.settings.url)}. Ctrl-C stops it.", flush=True)
+    async with app, app.outbox.background(url, every=every):
+        with handle_stop_signals(stopped.set):
+            print(f"Relaying from {mask(url)} to {mask(app.settings.url)}. Stop with Ctrl-C.", flush=True)
             await stopped.wait()
     warn("Stopped.")

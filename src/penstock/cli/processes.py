@@ -1,4 +1,4 @@
-"""Several worker processes as one: started together, stopped together; one that dies is replaced."""
+"""Several worker processes under one parent, which starts, stops and replaces them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from typing import TextIO
 
-from .mistakes import MISTAKE, warn
+from .errors import EXIT_ERROR, warn
 
-QUICK = 5.0  # seconds: who dies sooner is given longer and longer pauses
-LONGEST_PAUSE = 30.0
+QUICK_EXIT_S = 5.0  # a process that exits sooner is restarted after longer and longer delays
+MAX_RESTART_DELAY_S = 30.0
 
 
-class Processes:
-    """Children that run `penstock worker` with the same options."""
+class WorkerProcesses:
+    """Child processes that run `penstock worker` with the same options."""
 
     def __init__(self, count: int, options: Sequence[str], *, json: bool = False) -> None:
         self._count = count
@@ -28,52 +28,52 @@ class Processes:
         self._code = 0
 
     async def run(self) -> int:
-        """Keeps them running until `stop`, or until one finds something to mend; gives the exit code."""
+        """Keep them running until `stop`, or until one reports an error to fix; return the exit code."""
         async with asyncio.TaskGroup() as group:
             for number in range(1, self._count + 1):
-                group.create_task(self._keep(number))
+                group.create_task(self._supervise(number))
         warn("All stopped.")
         return self._code
 
     def stop(self) -> None:
-        """Every child stops in good order; none is replaced."""
+        """Stop every child gracefully; none is replaced."""
         self._stopping.set()
         for child in self._children.values():
             _send(child, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Every child ends at once: what it had in hand runs again elsewhere."""
+        """Kill every child; its unfinished jobs run again elsewhere."""
         for child in self._children.values():
             _send(child, signal.SIGKILL)
 
-    async def _keep(self, number: int) -> None:
-        loop, quick = asyncio.get_running_loop(), 0
+    async def _supervise(self, number: int) -> None:
+        loop, quick_exits = asyncio.get_running_loop(), 0
         while not self._stopping.is_set():
-            since = loop.time()
-            code = await self._live(number)
+            started = loop.time()
+            code = await self._run_child(number)
             if self._stopping.is_set():
                 return
-            if code == MISTAKE:  # the next one would find the same; it has said what
-                self._code = MISTAKE
+            if code == EXIT_ERROR:  # a replacement would fail the same way; the child has printed why
+                self._code = EXIT_ERROR
                 self.stop()
                 return
-            quick = quick + 1 if loop.time() - since < QUICK else 0
-            pause = min(2.0**quick - 1, LONGEST_PAUSE) if quick > 1 else 0.0
-            again = f"starting another in {pause:.0f} s" if pause else "starting another"
-            warn(f"Worker {number} {_death(code)}: {again}.")
-            await self._pause(pause)
+            quick_exits = quick_exits + 1 if loop.time() - started < QUICK_EXIT_S else 0
+            delay = min(2.0**quick_exits - 1, MAX_RESTART_DELAY_S) if quick_exits > 1 else 0.0
+            restart = f"restarting in {delay:.0f} s" if delay else "restarting"
+            warn(f"Worker {number} {_describe_exit(code)}: {restart}.")
+            await self._sleep(delay)
 
-    async def _pause(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
         except TimeoutError:
             pass
 
-    async def _live(self, number: int) -> int:
-        """One child from its beginning to its end; its lines are passed on with its number."""
+    async def _run_child(self, number: int) -> int:
+        """Run one child to its end and forward its output, prefixed with its number."""
         command = [sys.executable, "-m", "penstock.cli", "worker", "--child-of", str(os.getpid()), *self._options]
-        # In a session of its own: Ctrl-C is for the parent, which tells everyone once.
+        # In a session of its own: Ctrl-C is for the parent, which signals every child once.
         child = await asyncio.create_subprocess_exec(
             *command, stdout=PIPE, stderr=PIPE, start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
         )
@@ -83,24 +83,24 @@ class Processes:
             _send(child, signal.SIGTERM)
         assert child.stdout is not None
         assert child.stderr is not None
-        mark = f"[{number}] "
+        prefix = f"[{number}] "
         await asyncio.gather(
-            _pass_on(mark, child.stdout, sys.stdout),
-            _pass_on(mark, child.stderr, sys.stderr, json=self._json),
+            _forward(prefix, child.stdout, sys.stdout),
+            _forward(prefix, child.stderr, sys.stderr, json=self._json),
         )
         code = await child.wait()
         del self._children[number]
         return code
 
 
-async def _pass_on(mark: str, stream: asyncio.StreamReader, to: TextIO, *, json: bool = False) -> None:
-    while line := await _line(stream):
+async def _forward(prefix: str, stream: asyncio.StreamReader, to: TextIO, *, json: bool = False) -> None:
+    while line := await _read_line(stream):
         text = line.decode(errors="replace").rstrip()
-        # An error as JSON stays whole: a program reads it.
-        print(text if json and text.startswith("{") else f"{mark}{text}", file=to, flush=True)
+        # An error in JSON has no prefix: a program parses it.
+        print(text if json and text.startswith("{") else f"{prefix}{text}", file=to, flush=True)
 
 
-async def _line(stream: asyncio.StreamReader) -> bytes:
+async def _read_line(stream: asyncio.StreamReader) -> bytes:
     try:
         return await stream.readuntil(b"\n")
     except asyncio.IncompleteReadError as end:
@@ -116,5 +116,5 @@ def _send(child: Process, number: int) -> None:
         pass
 
 
-def _death(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended unexpectedly with code {code}"
+def _describe_exit(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"

@@ -1,4 +1,4 @@
-"""A bar for work that takes long, on stderr, for a person who looks at it."""
+"""A progress bar on stderr, shown only at a terminal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Gives what is to be called after each piece of the work."""
+def show_progress(description: str, total: int) -> Iterator[Callable[[], None]]:
+    """Yield the function to call after each of `total` pieces of work."""
     if not sys.stderr.isatty() or total < 2:
         yield lambda: None
         return
@@ -18,5 +18,5 @@ def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(description, total=total)
         yield lambda: bar.advance(task)

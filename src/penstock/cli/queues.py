@@ -9,30 +9,31 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ..ports.unit import JobState
-from .confirm import NOT_DONE, Yes, confirmed
-from .listing import done, show_list
-from .options import USUAL_PLACE, Common
-from .session import acting_app
+from .confirm import Yes, confirm
+from .errors import EXIT_FAILED
+from .options import COMMON_DEFAULTS, CommonOptions
+from .session import build_admin_app
+from .tables import pluralize, print_result, print_rows
 
-queues = Commands(name="queues", help="List queues with their counts by state; pause, resume and drain them.")
-_SHOWN = ("queue", "paused", *(state.value for state in JobState))
+queues = Commands(name="queues", help="List queues with their counts by state; pause, resume or drain one.")
+_COLUMNS = ("queue", "paused", *(state.value for state in JobState))
 
 
 @queues.command(name="list")
 @queues.default
 def list_queues(
     *,
-    all: Annotated[bool, Parameter(negative="", show_default=False, help="The engine's own queue too.")] = False,
-    common: Common = USUAL_PLACE,
+    all: Annotated[bool, Parameter(negative="", show_default=False, help="Include the engine's own queue.")] = False,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """List queues with their counts by state."""
-    show_list(asyncio.run(_list(common, all)), _SHOWN, json=common.json, none="No queues.")
+    print_rows(asyncio.run(_list(common, all)), _COLUMNS, json=common.json, empty="No queues.")
     return 0
 
 
 @queues.command
-def pause(queue: str, /, *, common: Common = USUAL_PLACE) -> int:
-    """Hand out nothing more of a queue; what is running ends.
+def pause(queue: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Pause a queue: running jobs finish, no other job starts.
 
     Parameters
     ----------
@@ -40,13 +41,13 @@ def pause(queue: str, /, *, common: Common = USUAL_PLACE) -> int:
         The queue's name.
     """
     asyncio.run(_set_paused(common, queue, True))
-    done(f"Queue {queue} is paused.", {"queue": queue, "paused": True}, json=common.json)
+    print_result(f"Queue {queue} is paused.", {"queue": queue, "paused": True}, json=common.json)
     return 0
 
 
 @queues.command
-def resume(queue: str, /, *, common: Common = USUAL_PLACE) -> int:
-    """Hand out a paused queue's jobs again.
+def resume(queue: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Resume a paused queue.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ def resume(queue: str, /, *, common: Common = USUAL_PLACE) -> int:
         The queue's name.
     """
     asyncio.run(_set_paused(common, queue, False))
-    done(f"Queue {queue} goes on.", {"queue": queue, "paused": False}, json=common.json)
+    print_result(f"Queue {queue} is resumed.", {"queue": queue, "paused": False}, json=common.json)
     return 0
 
 
@@ -63,36 +64,36 @@ def drain(
     queue: str,
     /,
     *,
-    delayed: Annotated[bool, Parameter(negative="", show_default=False, help="Those that are delayed too.")] = False,
+    delayed: Annotated[bool, Parameter(negative="", show_default=False, help="Delete delayed jobs too.")] = False,
     yes: Yes = False,
-    common: Common = USUAL_PLACE,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Delete the jobs that wait in a queue. Jobs of runs stay: a run can be cancelled.
+    """Delete the waiting jobs of a queue. Steps of runs stay; cancel their run instead.
 
     Parameters
     ----------
     queue
         The queue's name.
     """
-    if not confirmed(f"Delete what waits in queue {queue}?", yes):
-        return NOT_DONE
+    if not confirm(f"Delete the waiting jobs of queue {queue}?", yes):
+        return EXIT_FAILED
     count = asyncio.run(_drain(common, queue, delayed))
-    message = f"Removed {count} job{'s' * (count != 1)} of queue {queue}."
-    done(message, {"queue": queue, "removed": count}, json=common.json)
+    message = f"Removed {pluralize(count, 'job')} from queue {queue}."
+    print_result(message, {"queue": queue, "removed": count}, json=common.json)
     return 0
 
 
-async def _list(common: Common, all: bool) -> list[dict[str, Any]]:
-    async with acting_app(common) as app:
+async def _list(common: CommonOptions, all: bool) -> list[dict[str, Any]]:
+    async with build_admin_app(common) as app:
         rows = await app.queues.list(internal=all)
         return [{"queue": row.name, "paused": row.paused, **row.counts} for row in rows]
 
 
-async def _set_paused(common: Common, queue: str, paused: bool) -> None:
-    async with acting_app(common) as app:
+async def _set_paused(common: CommonOptions, queue: str, paused: bool) -> None:
+    async with build_admin_app(common) as app:
         await (app.queues.pause(queue) if paused else app.queues.resume(queue))
 
 
-async def _drain(common: Common, queue: str, delayed: bool) -> int:
-    async with acting_app(common) as app:
+async def _drain(common: CommonOptions, queue: str, delayed: bool) -> int:
+    async with build_admin_app(common) as app:
         return await app.queues.drain(queue, delayed=delayed)

@@ -6,20 +6,20 @@ import json
 import sys
 from contextlib import redirect_stdout
 
-from .options import USUAL_PLACE, Common
-from .report import print_json, unicode_out
-from .session import working_app
+from .options import COMMON_DEFAULTS, CommonOptions
+from .output import has_unicode_output, print_json
+from .session import build_worker_app
 
 
-def registry(*, common: Common = USUAL_PLACE) -> int:
-    """Print all that was found in the worker files, and what is wrong with it, as JSON.
+def registry(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Print everything found in the worker files, and their problems, as JSON.
 
-    With --json it is on one line.
+    With --json, on one line.
     """
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
-        found = working_app(common).describe()
+        found = build_worker_app(common).describe()
     if common.json:
         print_json(found)
     else:
-        print(json.dumps(found, indent=2, ensure_ascii=not unicode_out()))
+        print(json.dumps(found, indent=2, ensure_ascii=not has_unicode_output()))
     return 0

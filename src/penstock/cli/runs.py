@@ -12,29 +12,27 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ..app import App
-from ..app.again import replay_run, retry_run
-from ..app.given import near
-from ..app.options import RunSearch
-from ..app.queues import Redriven
-from ..core.clock import iso
-from ..core.durations import show_ms
+from ..app.dead_letters import Redriven
+from ..app.options import UNSET
+from ..app.views import RunSummary
+from ..core.clock import from_iso
+from ..core.durations import format_ms
 from ..core.errors import RunError, UnknownFlow
+from ..core.near_match import did_you_mean
 from ..flows.reducer import FlowView
-from ..ports.store import RunRow
-from .confirm import NOT_DONE, Yes, confirmed
-from .dlq import told
-from .given import read_ago, read_input, read_limit, read_tags
-from .listing import done, show_list
-from .mistakes import warn
-from .options import USUAL_PLACE, Common
-from .picture import Picture, plain
-from .report import print_json, run_object, unicode_out
-from .rows import one_line
-from .session import acting_app, looking_app
+from .confirm import Yes, confirm
+from .dlq import print_redriven
+from .errors import EXIT_FAILED, warn
+from .options import COMMON_DEFAULTS, KEY_HELP, CommonOptions
+from .output import has_unicode_output, print_json, run_to_dict
+from .parse import read_ago, read_input, read_limit, read_tags
+from .run_view import RunPanel, one_line, render_text
+from .session import build_admin_app, build_store_app
+from .tables import print_result, print_rows
 
-_SHOWN = ("id", "flow", "status", "createdAt", "took")
-LOGS, WIDE = 20, 1000  # lines of log shown, and characters of each
-runs = Commands(name="runs", help="List runs, newest first; show, pause, resume, cancel, retry, replay and fork them.")
+_COLUMNS = ("id", "flow", "status", "createdAt", "took")
+MAX_LOG_LINES, MAX_LINE_CHARS = 20, 1000
+runs = Commands(name="runs", help="List runs, newest first; show, pause, resume, cancel, retry, replay or fork one.")
 
 
 @runs.command(name="list")
@@ -44,37 +42,37 @@ def list_runs(
     flow: Annotated[str | None, Parameter(help="Only runs of this flow.")] = None,
     status: Annotated[str | None, Parameter(help="Only runs with this status, such as failed.")] = None,
     tag: Annotated[
-        list[str] | None, Parameter(negative="", help="Only runs with this tag name=value; may be repeated.")
+        list[str] | None, Parameter(negative="", help="Only runs with this tag, name=value; may be repeated.")
     ] = None,
     where: Annotated[
-        str | None, Parameter(allow_leading_hyphen=True, help="Only runs whose input contains this JSON, @FILE, -.")
+        str | None, Parameter(allow_leading_hyphen=True, help="Only runs whose input contains this JSON (@FILE, -).")
     ] = None,
-    since: Annotated[str | None, Parameter(help="Only runs begun in the last 2h, say, or since a time.")] = None,
-    until: Annotated[str | None, Parameter(help="Only runs begun more than 2h ago, say, or before a time.")] = None,
-    before: Annotated[str | None, Parameter(help="Only runs older than the run of this id.")] = None,
-    limit: Annotated[int, Parameter(help="At most so many.")] = 20,
-    common: Common = USUAL_PLACE,
+    since: Annotated[str | None, Parameter(help="Only runs started after this time, or in the last 2h.")] = None,
+    until: Annotated[str | None, Parameter(help="Only runs started before this time, or over 2h ago.")] = None,
+    before: Annotated[str | None, Parameter(help="Only runs older than the run with this id.")] = None,
+    limit: Annotated[int, Parameter(help="Maximum number of rows.")] = 20,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
     """List runs, newest first; 'runs show ID' shows one with its steps."""
-    which = RunSearch(
-        flow=flow,
-        status=status,
-        tags=read_tags(tag),
-        where=read_input(where, "--where"),
-        since=read_ago(since, "--since"),
-        until=read_ago(until, "--until"),
-        before=before,
-        limit=read_limit(limit),
-    )
-    rows = asyncio.run(_list(common, which))
-    none = "No runs." if flow is None else f"No runs of flow {flow}."
-    show_list([_object(row) for row in rows], _SHOWN, json=common.json, none=none)
+    filters: dict[str, Any] = {
+        "flow": flow,
+        "status": status,
+        "tags": read_tags(tag),
+        "where": read_input(where, "--where"),
+        "since": read_ago(since, "--since"),
+        "until": read_ago(until, "--until"),
+        "before": before,
+        "limit": read_limit(limit),
+    }
+    rows = asyncio.run(_list(common, filters))
+    empty = "No runs." if flow is None else f"No runs of flow {flow}."
+    print_rows([_run_row_to_dict(row) for row in rows], _COLUMNS, json=common.json, empty=empty)
     return 0
 
 
 @runs.command
-def show(id: str, /, *, common: Common = USUAL_PLACE) -> int:
-    """Show a run with its steps, its logs and its result or error.
+def show(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Show a run with its steps, logs and result or error.
 
     Parameters
     ----------
@@ -83,11 +81,13 @@ def show(id: str, /, *, common: Common = USUAL_PLACE) -> int:
     """
     view, now = asyncio.run(_show(common, id))
     if common.json:
-        print_json(run_object(view))
+        print_json(run_to_dict(view))
     elif sys.stdout.isatty():
-        Console().print(Picture(view, _Stopped(now)), *_extras(view), sep="\n", markup=False, highlight=False)
+        Console().print(
+            RunPanel(view, _FrozenClock(now)), *_input_and_logs(view), sep="\n", markup=False, highlight=False
+        )
     else:
-        print(plain(view, now, unicode_out()), *_extras(view), sep="\n")
+        print(render_text(view, now, has_unicode_output()), *_input_and_logs(view), sep="\n")
     return 0
 
 
@@ -96,10 +96,10 @@ def pause(
     id: str,
     /,
     *,
-    reason: Annotated[str, Parameter(help="Recorded with it.")] = "paused by request",
-    common: Common = USUAL_PLACE,
+    reason: Annotated[str, Parameter(help="Reason to record.")] = "paused by request",
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Halt a run: what is running may end, nothing more of it begins. What it waits for may come meanwhile.
+    """Pause a run: running steps finish, no other step starts. Its waits can still resolve.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def pause(
         The run's id.
     """
     asyncio.run(_pause(common, id, reason))
-    done(f"Run {id} is paused.", {"id": id, "paused": True}, json=common.json)
+    print_result(f"Run {id} is paused.", {"id": id, "paused": True}, json=common.json)
     return 0
 
 
@@ -116,10 +116,10 @@ def resume(
     id: str,
     /,
     *,
-    reason: Annotated[str, Parameter(help="Recorded with it.")] = "resumed by request",
-    common: Common = USUAL_PLACE,
+    reason: Annotated[str, Parameter(help="Reason to record.")] = "resumed by request",
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Let a paused run go on, with whatever has come meanwhile.
+    """Resume a paused run, with everything that arrived in the meantime.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def resume(
         The run's id.
     """
     asyncio.run(_resume(common, id, reason))
-    done(f"Run {id} goes on.", {"id": id, "paused": False}, json=common.json)
+    print_result(f"Run {id} is resumed.", {"id": id, "paused": False}, json=common.json)
     return 0
 
 
@@ -136,11 +136,11 @@ def fork(
     id: str,
     /,
     *,
-    at: Annotated[str, Parameter(help="The id of an event of that run; 'penstock events ID' lists them.")],
-    key: Annotated[str | None, Parameter(help="Idempotency key, which becomes the new run's id.")] = None,
-    common: Common = USUAL_PLACE,
+    at: Annotated[str, Parameter(help="Id of an event of that run; 'penstock events ID' lists them.")],
+    key: Annotated[str | None, Parameter(help=KEY_HELP)] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Start a new run that has the past of a run up to an event and goes on from there; prints its id.
+    """Start a new run that continues from an event of another run; prints its id.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def fork(
     """
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
         new = asyncio.run(_fork(common, id, at, key))
-    done(new, {"id": new, "forkOf": id, "at": at}, json=common.json)
+    print_result(new, {"id": new, "forkOf": id, "at": at}, json=common.json)
     return 0
 
 
@@ -158,34 +158,34 @@ def cancel(
     id: str,
     /,
     *,
-    reason: Annotated[str, Parameter(help="Recorded with it.")] = "cancelled by request",
+    reason: Annotated[str, Parameter(help="Reason to record.")] = "cancelled by request",
     yes: Yes = False,
-    common: Common = USUAL_PLACE,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Cancel a run for good: queued steps are dropped, running ones are told.
+    """Cancel a run permanently: queued steps are dropped, running ones are notified.
 
     Parameters
     ----------
     id
         The run's id.
     """
-    if not confirmed(f"Cancel run {id} for good?", yes):
-        return NOT_DONE
+    if not confirm(f"Cancel run {id} permanently?", yes):
+        return EXIT_FAILED
     asyncio.run(_cancel(common, id, reason))
-    done(f"Run {id} is cancelled.", {"id": id, "cancelled": True}, json=common.json)
+    print_result(f"Run {id} is cancelled.", {"id": id, "cancelled": True}, json=common.json)
     return 0
 
 
 @runs.command
-def retry(id: str, /, *, common: Common = USUAL_PLACE) -> int:
-    """Send the failed steps of a failed run again, with what they have recorded. A worker then goes on with it.
+def retry(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Retry the failed steps of a failed run; they keep their recorded results. A worker continues the run.
 
     Parameters
     ----------
     id
         The run's id.
     """
-    return told(asyncio.run(_retry(common, id)), common.json)
+    return print_redriven(asyncio.run(_retry(common, id)), common.json, "Retried", "step")
 
 
 @runs.command
@@ -193,105 +193,108 @@ def replay(
     id: str,
     /,
     *,
-    input: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Another input: JSON, @FILE, -.")] = None,
-    key: Annotated[str | None, Parameter(help="Idempotency key, which becomes the new run's id.")] = None,
-    common: Common = USUAL_PLACE,
+    input: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Another input: JSON, @FILE or -.")] = None,
+    key: Annotated[str | None, Parameter(help=KEY_HELP)] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Start a new run of the same flow with the recorded input, for a worker to take; prints its id.
+    """Start a new run of the same flow with the recorded input; prints its id.
 
     Parameters
     ----------
     id
         The run's id.
     """
-    given = None if input is None else [read_input(input)]
+    value = UNSET if input is None else read_input(input)
     with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
-        new = asyncio.run(_replay(common, id, given, key))
-    done(new, {"id": new, "replayOf": id}, json=common.json)
+        new = asyncio.run(_replay(common, id, value, key))
+    print_result(new, {"id": new, "replayOf": id}, json=common.json)
     if sys.stderr.isatty() and sys.stdout.isatty():
-        warn(f"Started. `penstock tail {new}` shows it.")
+        warn(f"Started. Watch it with `penstock tail {new}`.")
     return 0
 
 
-async def _list(common: Common, which: RunSearch) -> list[RunRow]:
-    async with looking_app(common) as app:
-        if (before := which.get("before")) is not None:
-            await app.run(before)  # a run that is not there is a mistake, not the end of the list
-        rows, flow = await app.runs(**which), which.get("flow")
-        if flow is not None and not rows and not await app.runs(flow=flow, limit=1):
-            known = sorted({row.flow for row in await app.runs(limit=1000)})
-            if hint := near(flow, known):
-                raise UnknownFlow(f"there is no run of flow {flow!r}: {hint}")
+async def _list(common: CommonOptions, filters: dict[str, Any]) -> list[RunSummary]:
+    async with build_store_app(common) as app:
+        if (before := filters["before"]) is not None:
+            await app.runs.get(before)  # an unknown run is an error, not the end of the list
+        rows, flow = await app.runs.list(**filters), filters["flow"]
+        if flow is not None and not rows and not await app.runs.list(flow=flow, limit=1):
+            known = sorted({row.flow for row in await app.runs.list(limit=1000)})
+            if hint := did_you_mean(flow, known):
+                raise UnknownFlow(f"there are no runs of flow {flow!r}: {hint}")
         return rows
 
 
-async def _show(common: Common, id: str) -> tuple[FlowView, int]:
-    async with looking_app(common) as app:
-        return await app.run(id), app.clock.now_ms()
+async def _show(common: CommonOptions, id: str) -> tuple[FlowView, int]:
+    async with build_store_app(common) as app:
+        return await app.runs.get(id), app.clock.now_ms()
 
 
-async def _pause(common: Common, id: str, reason: str) -> None:
-    async with looking_app(common) as app:
-        if not await app.pause(id, reason):
-            raise RunError(f"run {id!r} is {(await app.run(id)).status}: it cannot be paused")
+async def _pause(common: CommonOptions, id: str, reason: str) -> None:
+    async with build_store_app(common) as app:
+        if not await app.runs.pause(id, reason):
+            raise RunError(f"run {id!r} is {(await app.runs.get(id)).status} and cannot be paused")
 
 
-async def _resume(common: Common, id: str, reason: str) -> None:
-    async with looking_app(common) as app:
-        if not await app.resume(id, reason):
-            raise RunError(f"run {id!r} is {(await app.run(id)).status}, not paused")
+async def _resume(common: CommonOptions, id: str, reason: str) -> None:
+    async with build_store_app(common) as app:
+        if not await app.runs.resume(id, reason):
+            raise RunError(f"run {id!r} is {(await app.runs.get(id)).status}, not paused")
 
 
-async def _fork(common: Common, id: str, at: str, key: str | None) -> str:
-    async with acting_app(common) as app:
-        used = await _is_used(app, key)
-        new = await app.fork(id, at, key=key)
-        if used:
-            warn(f"Run {new} was there already: its key had been used, and nothing was started.")
+async def _fork(common: CommonOptions, id: str, at: str, key: str | None) -> str:
+    async with build_admin_app(common) as app:
+        existing = await _exists(app, key)
+        new = await app.runs.fork(id, at, key=key)
+        if existing:
+            warn(f"Run {new} already exists; nothing was started.")
         return new
 
 
-async def _cancel(common: Common, id: str, reason: str) -> None:
-    async with looking_app(common) as app:
-        if not await app.cancel(id, reason):
-            status = (await app.run(id)).status
-            raise RunError(f"run {id!r} is {status}: there is nothing left to cancel")
+async def _cancel(common: CommonOptions, id: str, reason: str) -> None:
+    async with build_store_app(common) as app:
+        if not await app.runs.cancel(id, reason):
+            status = (await app.runs.get(id)).status
+            raise RunError(f"run {id!r} is already {status}")
 
 
-async def _retry(common: Common, id: str) -> Redriven:
-    async with acting_app(common) as app:
-        return await retry_run(app, id)
+async def _retry(common: CommonOptions, id: str) -> Redriven:
+    async with build_admin_app(common) as app:
+        return await app.runs.retry(id)
 
 
-async def _replay(common: Common, id: str, given: list[Any] | None, key: str | None) -> str:
-    async with acting_app(common) as app:
-        used = await _is_used(app, key)
-        new = await replay_run(app, id, given, key)
-        if used:
-            warn(f"Run {new} was there already: its key had been used, and nothing was started.")
+async def _replay(common: CommonOptions, id: str, input: Any, key: str | None) -> str:
+    async with build_admin_app(common) as app:
+        existing = await _exists(app, key)
+        new = await app.runs.replay(id, input=input, key=key)
+        if existing:
+            warn(f"Run {new} already exists; nothing was started.")
         return new
 
 
-async def _is_used(app: App, key: str | None) -> bool:
+async def _exists(app: App, key: str | None) -> bool:
     return key is not None and await app.store.run(key) is not None
 
 
-def _extras(view: FlowView) -> list[str]:
-    logs = [f"{log['ts']} {log['level']} {log['step']}: {one_line(log['msg'], WIDE)}" for log in view.logs[-LOGS:]]
-    return [f"input {one_line(view.input, WIDE)}", *logs]
+def _input_and_logs(view: FlowView) -> list[str]:
+    logs = [
+        f"{log['ts']} {log['level']} {log['step']}: {one_line(log['msg'], MAX_LINE_CHARS)}"
+        for log in view.logs[-MAX_LOG_LINES:]
+    ]
+    return [f"input {one_line(view.input, MAX_LINE_CHARS)}", *logs]
 
 
-def _object(row: RunRow) -> dict[str, Any]:
-    times = {"createdAt": iso(row.created), "updatedAt": iso(row.updated), "took": _took(row) or None}
+def _run_row_to_dict(row: RunSummary) -> dict[str, Any]:
+    times = {"createdAt": row.started_at, "updatedAt": row.updated_at, "took": _took(row) or None}
     return {"id": row.id, "flow": row.flow, "status": row.status, "closed": row.closed, **times}
 
 
-def _took(row: RunRow) -> str:
-    return show_ms(row.updated - row.created) if row.closed else ""
+def _took(row: RunSummary) -> str:
+    return format_ms(from_iso(row.updated_at) - from_iso(row.started_at)) if row.closed else ""
 
 
-class _Stopped:
-    """A clock that stands still: the picture is of the moment the run was read."""
+class _FrozenClock:
+    """A clock that stands still, at the moment the run was read."""
 
     def __init__(self, now: int) -> None:
         self._now = now

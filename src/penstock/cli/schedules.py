@@ -4,58 +4,57 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cyclopts import App as Commands
 from cyclopts import Parameter
 
-from ..core.clock import SystemClock, iso
-from ..core.durations import show_ms
+from ..app.views import ScheduleView
+from ..core.clock import SystemClock, from_iso
+from ..core.durations import format_ms
 from ..core.errors import UnknownSchedule
-from ..jobs.schedule import CatchUp, Overlap, ScheduleSpec, spec_of, target_of
-from ..ports.store import ScheduleRow
-from .confirm import NOT_DONE, Yes, confirmed
-from .given import read_delay, read_input, read_moment
-from .listing import done, show_list
-from .mistakes import warn
-from .options import USUAL_PLACE, Common
-from .secrets import Reveal, Veil
-from .session import acting_app, check_kept, looking_app, working_app
+from ..schedules.spec import CatchUp, Overlap
+from .confirm import Yes, confirm
+from .errors import EXIT_FAILED, warn
+from .options import COMMON_DEFAULTS, PRIORITY_HELP, CommonOptions
+from .parse import read_delay, read_input, read_time
+from .secrets import Reveal, SecretFilter
+from .session import build_admin_app, build_store_app, build_worker_app, refuse_memory_store
+from .tables import print_result, print_rows
 
-schedules = Commands(name="schedules", help="List schedules; add, pause, resume and remove them. Workers fire them.")
-_SHOWN = ("id", "starts", "when", "next", "last", "fired", "paused", "overlap")
+schedules = Commands(name="schedules", help="List schedules; add, pause, resume, remove or run one. Workers fire them.")
+_COLUMNS = ("id", "starts", "when", "next", "last", "fired", "paused", "overlap")
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class When:
-    """When a schedule fires: one of the first three."""
+class TimeOptions:
+    """When a schedule fires: exactly one of --every, --cron and --at."""
 
-    every: Annotated[str | None, Parameter(help="So often: 30s, 5m, 1d.")] = None
-    cron: Annotated[str | None, Parameter(help="By a cron expression, such as '0 9 * * 1-5'.")] = None
-    at: Annotated[str | None, Parameter(help="Once, at a time such as 2030-01-31T09:00:00+01:00.")] = None
-    tz: Annotated[str, Parameter(help="The time zone of --cron.")] = "UTC"
-    start: Annotated[str | None, Parameter(help="No slot before this time.")] = None
-    end: Annotated[str | None, Parameter(help="No slot after this time.")] = None
-    limit: Annotated[int | None, Parameter(help="Fire so often at most.")] = None
+    every: Annotated[str | None, Parameter(help="Interval: 30s, 5m, 1d.")] = None
+    cron: Annotated[str | None, Parameter(help="Cron expression, such as '0 9 * * 1-5'.")] = None
+    at: Annotated[str | None, Parameter(help="One time, such as 2030-01-31T09:00:00+01:00.")] = None
+    tz: Annotated[str, Parameter(help="Time zone of --cron.")] = "UTC"
+    start: Annotated[str | None, Parameter(help="Do not fire before this time.")] = None
+    end: Annotated[str | None, Parameter(help="Do not fire after this time.")] = None
+    limit: Annotated[int | None, Parameter(help="Maximum number of times to fire.")] = None
     overlap: Annotated[
         Overlap,
-        Parameter(help="While the last run goes on: start another, skip the slot, let it wait, or replace the run."),
+        Parameter(help="While the last run is open: start another, skip this time, queue it, or replace the run."),
     ] = "allow"
-    catch_up: Annotated[CatchUp, Parameter(help="Of slots missed while nothing ran, fire one, all or none.")] = "one"
+    catch_up: Annotated[CatchUp, Parameter(help="Times missed while no worker ran: fire one, all or none.")] = "one"
 
 
-_NEVER = When()
+_NO_TIMES = TimeOptions()
 
 
 @schedules.command(name="list")
 @schedules.default
-def list_schedules(*, reveal: Reveal = False, common: Common = USUAL_PLACE) -> int:
+def list_schedules(*, reveal: Reveal = False, common: CommonOptions = COMMON_DEFAULTS) -> int:
     """List schedules."""
-    veil = Veil(common, reveal)
-    rows = [veil.over(schedule_object(row), "input") for row in asyncio.run(_list(common))]
-    show_list(rows, _SHOWN, json=common.json, none="No schedules.")
+    secrets = SecretFilter(common, reveal)
+    rows = [secrets.redact_fields(schedule_to_dict(row), "input") for row in asyncio.run(_list(common))]
+    print_rows(rows, _COLUMNS, json=common.json, empty="No schedules.")
     return 0
 
 
@@ -64,32 +63,32 @@ def add(
     id: str,
     /,
     *,
-    flow: Annotated[str | None, Parameter(help="Start this flow.")] = None,
-    queue: Annotated[str | None, Parameter(help="Or add a job to this queue.")] = None,
-    name: Annotated[str | None, Parameter(help="The job's name.")] = None,
-    input: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="What it is given: JSON, @FILE, -.")] = None,
-    priority: Annotated[int | None, Parameter(help="Lower goes first.")] = None,
-    when: When = _NEVER,
-    common: Common = USUAL_PLACE,
+    flow: Annotated[str | None, Parameter(help="Flow to start.")] = None,
+    queue: Annotated[str | None, Parameter(help="Queue to add a job to, instead of --flow.")] = None,
+    name: Annotated[str | None, Parameter(help="Name of the job.")] = None,
+    input: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Input: JSON, @FILE or -.")] = None,
+    priority: Annotated[int | None, Parameter(help=PRIORITY_HELP)] = None,
+    times: TimeOptions = _NO_TIMES,
+    common: CommonOptions = COMMON_DEFAULTS,
 ) -> int:
-    """Add a schedule that starts a flow or adds a job; one of the same id is replaced.
+    """Add a schedule that starts a flow or adds a job; replace one with the same id.
 
     Parameters
     ----------
     id
         The schedule's id.
     """
-    target = {"flow": flow, "queue": queue, "name": name, "payload": read_input(input), "priority": priority}
-    row = asyncio.run(_add(common, id, when, target))
-    about = schedule_object(row)
-    if when.at is not None and row.next is not None and row.next < SystemClock().now_ms():
-        warn(f"--at {when.at} is past: it fires as soon as a worker runs.")
-    done(f"Schedule {id} fires {about['when']}, next at {about['next']}.", about, json=common.json)
+    target = {"flow": flow, "queue": queue, "name": name, "input": read_input(input), "priority": priority}
+    row = asyncio.run(_add(common, id, times, target))
+    schedule = schedule_to_dict(row)
+    if times.at is not None and row.next_at is not None and from_iso(row.next_at) < SystemClock().now_ms():
+        warn(f"--at {times.at} is in the past: it fires as soon as a worker runs.")
+    print_result(f"Schedule {id} fires {schedule['when']}, next at {schedule['next']}.", schedule, json=common.json)
     return 0
 
 
 @schedules.command
-def remove(id: str, /, *, yes: Yes = False, common: Common = USUAL_PLACE) -> int:
+def remove(id: str, /, *, yes: Yes = False, common: CommonOptions = COMMON_DEFAULTS) -> int:
     """Remove a schedule.
 
     Parameters
@@ -97,16 +96,16 @@ def remove(id: str, /, *, yes: Yes = False, common: Common = USUAL_PLACE) -> int
     id
         The schedule's id.
     """
-    if not confirmed(f"Remove schedule {id}?", yes):
-        return NOT_DONE
+    if not confirm(f"Remove schedule {id}?", yes):
+        return EXIT_FAILED
     asyncio.run(_remove(common, id))
-    done(f"Schedule {id} is gone.", {"id": id, "removed": True}, json=common.json)
+    print_result(f"Schedule {id} is removed.", {"id": id, "removed": True}, json=common.json)
     return 0
 
 
 @schedules.command
-def pause(id: str, /, *, common: Common = USUAL_PLACE) -> int:
-    """Let a schedule fire no more until it is resumed.
+def pause(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Pause a schedule until it is resumed.
 
     Parameters
     ----------
@@ -114,13 +113,13 @@ def pause(id: str, /, *, common: Common = USUAL_PLACE) -> int:
         The schedule's id.
     """
     row = asyncio.run(_pause(common, id))
-    done(f"Schedule {id} is paused.", schedule_object(row), json=common.json)
+    print_result(f"Schedule {id} is paused.", schedule_to_dict(row), json=common.json)
     return 0
 
 
 @schedules.command
-def resume(id: str, /, *, common: Common = USUAL_PLACE) -> int:
-    """Let a paused schedule go on with its next slot.
+def resume(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Resume a paused schedule at its next time.
 
     Parameters
     ----------
@@ -128,14 +127,14 @@ def resume(id: str, /, *, common: Common = USUAL_PLACE) -> int:
         The schedule's id.
     """
     row = asyncio.run(_resume(common, id))
-    about = schedule_object(row)
-    done(f"Schedule {id} goes on, next at {about['next']}.", about, json=common.json)
+    schedule = schedule_to_dict(row)
+    print_result(f"Schedule {id} is resumed, next at {schedule['next']}.", schedule, json=common.json)
     return 0
 
 
 @schedules.command(name="run-now")
-def run_now(id: str, /, *, common: Common = USUAL_PLACE) -> int:
-    """Start what a schedule is for now, besides its slots.
+def run_now(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Fire a schedule once now, in addition to its regular times.
 
     Parameters
     ----------
@@ -143,74 +142,68 @@ def run_now(id: str, /, *, common: Common = USUAL_PLACE) -> int:
         The schedule's id.
     """
     started = asyncio.run(_run_now(common, id))
-    done(f"Started {started}.", {"id": id, "started": started}, json=common.json)
+    print_result(f"Started {started}.", {"id": id, "started": started}, json=common.json)
     return 0
 
 
-def schedule_object(row: ScheduleRow) -> dict[str, Any]:
-    """The object `schedules --json` prints."""
-    spec, target = spec_of(row), target_of(row)
+def schedule_to_dict(row: ScheduleView) -> dict[str, Any]:
+    """Return what `schedules --json` prints."""
     return {
         "id": row.id,
-        "starts": f"flow {target.flow}" if target.flow is not None else f"job of {target.queue}",
-        "when": _when(spec),
-        "next": iso(row.next) if row.next is not None else None,
-        "last": iso(row.last) if row.last is not None else None,
+        "starts": f"flow {row.flow}" if row.flow is not None else f"job in {row.queue}",
+        "when": _describe_times(row),
+        "next": row.next_at,
+        "last": row.last_at,
         "fired": row.fired,
         "paused": row.paused,
-        "overlap": spec.overlap,
-        "catchUp": spec.catch_up,
-        "limit": spec.limit,
-        "start": iso(spec.start_ms) if spec.start_ms is not None else None,
-        "end": iso(spec.end_ms) if spec.end_ms is not None else None,
-        "origin": spec.origin,
-        "input": target.payload,
+        "overlap": row.overlap,
+        "catchUp": row.catch_up,
+        "limit": row.limit,
+        "start": row.start,
+        "end": row.end,
+        "origin": row.origin,
+        "input": row.input,
     }
 
 
-def _when(spec: ScheduleSpec) -> str:
-    if spec.every_ms is not None:
-        return f"every {show_ms(spec.every_ms)}"
-    if spec.at_ms is not None:
-        return f"once at {iso(spec.at_ms)}"
-    return f"{spec.cron} {spec.tz}"
+def _describe_times(row: ScheduleView) -> str:
+    if row.every_ms is not None:
+        return f"every {format_ms(row.every_ms)}"
+    if row.at is not None:
+        return f"once at {row.at}"
+    return f"{row.cron} {row.tz}"
 
 
-async def _list(common: Common) -> list[ScheduleRow]:
-    async with looking_app(common) as app:
-        return await app.schedules()
+async def _list(common: CommonOptions) -> list[ScheduleView]:
+    async with build_store_app(common) as app:
+        return await app.schedules.list()
 
 
-async def _add(common: Common, id: str, when: When, target: dict[str, Any]) -> ScheduleRow:
-    check_kept(common)
-    every = read_delay(when.every, "--every")
-    moments = {name: _moment(getattr(when, name), f"--{name}") for name in ("at", "start", "end")}
-    times: dict[str, Any] = {"every": every, "cron": when.cron, "tz": when.tz, **moments}
-    async with working_app(common) as app:
-        return await app.schedule(id, **target, **times, limit=when.limit, overlap=when.overlap, catch_up=when.catch_up)
+async def _add(common: CommonOptions, id: str, times: TimeOptions, target: dict[str, Any]) -> ScheduleView:
+    refuse_memory_store(common)
+    when: dict[str, Any] = {name: read_time(getattr(times, name), f"--{name}") for name in ("at", "start", "end")}
+    when |= {"every": read_delay(times.every, "--every"), "cron": times.cron, "tz": times.tz}
+    policies: dict[str, Any] = {"limit": times.limit, "overlap": times.overlap, "catch_up": times.catch_up}
+    async with build_worker_app(common) as app:
+        return await app.schedules.add(id, **target, **when, **policies)
 
 
-def _moment(text: str | None, option: str) -> datetime | None:
-    moment = read_moment(text, option)
-    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+async def _pause(common: CommonOptions, id: str) -> ScheduleView:
+    async with build_store_app(common) as app:
+        return await app.schedules.pause(id)
 
 
-async def _pause(common: Common, id: str) -> ScheduleRow:
-    async with looking_app(common) as app:
-        return await app.pause_schedule(id)
+async def _resume(common: CommonOptions, id: str) -> ScheduleView:
+    async with build_store_app(common) as app:
+        return await app.schedules.resume(id)
 
 
-async def _resume(common: Common, id: str) -> ScheduleRow:
-    async with looking_app(common) as app:
-        return await app.resume_schedule(id)
+async def _run_now(common: CommonOptions, id: str) -> str:
+    async with build_admin_app(common) as app:
+        return await app.schedules.run_now(id)
 
 
-async def _run_now(common: Common, id: str) -> str:
-    async with acting_app(common) as app:
-        return await app.run_schedule(id)
-
-
-async def _remove(common: Common, id: str) -> None:
-    async with looking_app(common) as app:
-        if not await app.unschedule(id):
+async def _remove(common: CommonOptions, id: str) -> None:
+    async with build_store_app(common) as app:
+        if not await app.schedules.remove(id):
             raise UnknownSchedule(f"there is no schedule {id!r}: `penstock schedules` lists them")

@@ -1,4 +1,4 @@
-"""What a store keeps as it was given, shown with its secrets hidden: payloads, results, state."""
+"""Hide secrets in what a command prints: the store keeps inputs, results and state in the clear."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from ..core.redaction import Redactor
 from ..settings import Settings
-from ..telemetry.redaction import Redactor
-from .options import Common
+from .options import CommonOptions
 
-Reveal = Annotated[bool, Parameter(negative="", show_default=False, help="Show what the setting 'redact' would hide.")]
+Reveal = Annotated[bool, Parameter(negative="", show_default=False, help="Show values that 'redact' would hide.")]
 
 
-class Veil:
-    """Hides what the settings say; nothing if the caller asks to see it."""
+class SecretFilter:
+    """Hides the keys named by the setting `redact`; nothing with --reveal."""
 
-    def __init__(self, common: Common, reveal: bool) -> None:
+    def __init__(self, common: CommonOptions, reveal: bool) -> None:
         settings = Settings.load({"url": common.url, "dir": common.dir})
         self._redactor = Redactor(() if reveal else settings.redact)
 
-    def over(self, row: dict[str, Any], *keys: str) -> dict[str, Any]:
-        """A row with the values of these keys fit to be shown."""
-        return {key: self._redactor.value(value) if key in keys else value for key, value in row.items()}
+    def redact_fields(self, row: dict[str, Any], *keys: str) -> dict[str, Any]:
+        """Return the row with secrets hidden in the values of these keys."""
+        return {key: self._redactor.redact_value(value) if key in keys else value for key, value in row.items()}
 
-    def member(self, key: str, value: Any) -> Any:
-        """The value of a key that may itself name a secret."""
-        return self._redactor.value({key: value})[key]
+    def redact_value(self, key: str, value: Any) -> Any:
+        """Return the value of a key that may itself name a secret."""
+        return self._redactor.redact_value({key: value})[key]

@@ -1,89 +1,110 @@
-"""An App as a command needs it: with the worker files, or only to look at the store."""
+"""Build the App a command needs: with or without the worker files, on a store that must or need not exist."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..app import App
-from ..app.backend import looking_url, sqlite_path
+from ..app.store_urls import looking_url, sqlite_path
 from ..core.clock import Clock
 from ..core.errors import ConfigError, NotFound
 from ..settings import Settings
-from .logs import log_as
-from .options import Common
+from .logs import configure_logging
+from .options import CommonOptions
+from .shutdown_signals import handle_stop_signals
+
+CONNECT_TIMEOUT_S = 60.0
 
 
-def working_app(common: Common, *, chatty: bool = False, **given: Any) -> App:
-    """An App with the worker files loaded; those that cannot be are warned about, and the rest works."""
-    settings = Settings.load({"url": common.url, "dir": common.dir, **given})
-    log_as(settings, chatty)
-    check_dir(settings.dir)
-    return App(common.url, settings.dir, **given)
+def build_worker_app(common: CommonOptions, *, verbose: bool = False, **settings: Any) -> App:
+    """Build an App with the worker files loaded; a file that does not import is a warning."""
+    loaded = Settings.load({"url": common.url, "dir": common.dir, **settings})
+    configure_logging(loaded, verbose)
+    check_dir(loaded.dir)
+    return App(common.url, loaded.dir, **settings)
 
 
-def looking_app(common: Common, clock: Clock | None = None) -> App:
-    """An App that loads no code, on a store that is there: looking creates nothing."""
-    check_kept(common)
+def build_store_app(common: CommonOptions, clock: Clock | None = None) -> App:
+    """Build an App without worker files, on a store that exists: reading creates nothing."""
+    refuse_memory_store(common)
     if common.dir is not None:
         check_dir(common.dir)
-    app = App(_readable(common).url, handlers=(), clock=clock)
-    log_as(app.settings, chatty=False)
-    _check_store(app)
+    app = App(_fall_back_to_read_only(common).url, handlers=(), clock=clock)
+    configure_logging(app.settings, verbose=False)
+    _check_store_exists(app)
     return app
 
 
-def bare_app(common: Common) -> App:
-    """An App that loads no code, on a store that is created if it is not there."""
-    check_kept(common)
+def build_admin_app(common: CommonOptions) -> App:
+    """Build an App with the worker files, if there are any, on a store that exists."""
+    refuse_memory_store(common)
+    settings = Settings.load({"url": common.url, "dir": common.dir})
+    if common.dir is None and not Path(settings.dir).is_dir():
+        return build_store_app(common)
+    app = build_worker_app(_fall_back_to_read_only(common))
+    _check_store_exists(app)
+    return app
+
+
+def build_relay_app(common: CommonOptions) -> App:
+    """Build an App without worker files, on a store that is created if it does not exist."""
+    refuse_memory_store(common)
     if common.dir is not None:
         check_dir(common.dir)
     app = App(common.url, handlers=())
-    log_as(app.settings, chatty=True)
+    configure_logging(app.settings, verbose=True)
     return app
 
 
-def acting_app(common: Common) -> App:
-    """An App with the worker files if there are any, on a store that is there."""
-    check_kept(common)
-    settings = Settings.load({"url": common.url, "dir": common.dir})
-    if common.dir is None and not Path(settings.dir).is_dir():
-        return looking_app(common)
-    app = working_app(_readable(common))
-    _check_store(app)
-    return app
+@asynccontextmanager
+async def open_app(app: App) -> AsyncIterator[bool]:
+    """Open an App, waiting for a server that is not reachable yet. Yield False if a stop signal came first."""
+    opening = asyncio.create_task(app.open(connect_timeout=CONNECT_TIMEOUT_S))
+    with handle_stop_signals(opening.cancel):
+        await asyncio.wait((opening,))
+    if opening.cancelled():
+        yield False
+        return
+    opening.result()
+    try:
+        yield True
+    finally:
+        await app.close()
 
 
-def _readable(common: Common) -> Common:
-    """A file that may only be read can be looked at; what would change it says so."""
+def refuse_memory_store(common: CommonOptions) -> None:
+    """Raise if the store is in memory: it ends with the command, so nothing else would see what is written."""
     url = Settings.load({"url": common.url}).url
-    seen = looking_url(url)
-    return common if seen == url else replace(common, url=seen)
-
-
-def check_kept(common: Common) -> None:
-    """A store in memory ends with the command: whatever is put into it is for nobody."""
-    url = Settings.load({"url": common.url}).url
-    if in_memory(url):
+    if is_memory_url(url):
         raise ConfigError(
-            f"the store {url!r} is the memory of this very command, which nobody else sees: give a file, such as "
-            "--url sqlite:///penstock.db, or use `penstock run`, which also does the work"
+            f"the store {url!r} is in memory and ends with this command: use a file, such as "
+            "--url sqlite:///penstock.db, or `penstock run`, which also does the work"
         )
 
 
-def in_memory(url: str) -> bool:
-    """Whether a URL names no file."""
+def is_memory_url(url: str) -> bool:
     return url in (":memory:", "memory:", "memory://") or (url.startswith("sqlite:") and sqlite_path(url) == ":memory:")
 
 
 def check_dir(dir: str) -> None:
-    """A folder that is not there is a mistake."""
+    """Raise if the folder of the worker files does not exist."""
     if not Path(dir).is_dir():
-        raise ConfigError(f"there is no folder {dir!r} here: go to your project, or give the worker files' --dir")
+        raise ConfigError(f"there is no folder {dir!r} here: change to your project, or set --dir to the worker files")
 
 
-def _check_store(app: App) -> None:
+def _fall_back_to_read_only(common: CommonOptions) -> CommonOptions:
+    """Open a SQLite file that cannot be written as read-only, so that it can still be inspected."""
+    url = Settings.load({"url": common.url}).url
+    readable = looking_url(url)
+    return common if readable == url else replace(common, url=readable)
+
+
+def _check_store_exists(app: App) -> None:
     url = app.settings.url
     if url.startswith("sqlite:") and not Path(path := sqlite_path(url)).exists():
-        raise NotFound(f"there is no store at {path}: nothing has run here yet, or give the right --url")
+        raise NotFound(f"there is no store at {path}: nothing has run here yet, or --url is wrong")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..app.backend import mask
-from ..core.durations import show_ms
+from ..app.store_urls import mask
+from ..core.durations import format_ms
 from ..settings import Settings, names
-from .listing import show_list
-from .options import USUAL_PLACE, Common
+from .options import COMMON_DEFAULTS, CommonOptions
+from .tables import print_rows
 
 
-def settings(*, common: Common = USUAL_PLACE) -> int:
-    """Print every setting, and where its value came from. Passwords are not shown."""
+def settings(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Print every setting and where its value comes from. Passwords are hidden."""
     found = Settings.load({"url": common.url, "dir": common.dir})
     rows = [_row(found, name, common.json) for name in names()]
-    show_list(rows, ("setting", "value", "source"), json=common.json, none="")
+    print_rows(rows, ("setting", "value", "source"), json=common.json, empty="")
     return 0
 
 
@@ -26,5 +26,5 @@ def _row(found: Settings, name: str, json: bool) -> dict[str, Any]:
     elif isinstance(value, tuple):
         value = list(value) if json else ", ".join(value)
     elif name.startswith(("lease", "grace", "retain_")) and not json:
-        value = "never" if value is None else show_ms(value)
+        value = "never" if value is None else format_ms(value)
     return {"setting": name, "value": value, "source": found.source(name)}

@@ -8,20 +8,20 @@ import sys
 from rich.console import Console
 
 from ..flows.reducer import FlowView
+from .errors import EXIT_INTERRUPTED
 from .events import events
 from .live import watch
-from .mistakes import INTERRUPTED
-from .options import USUAL_PLACE, Common
-from .report import exit_code
-from .session import looking_app
-from .stopping import on_stop
+from .options import COMMON_DEFAULTS, CommonOptions
+from .output import exit_code
+from .session import build_store_app
+from .shutdown_signals import handle_stop_signals
 from .timeline import Timeline
 
 
-def tail(run: str, /, *, common: Common = USUAL_PLACE) -> int:
-    """Watch a run live, as a timeline of its steps, until it ends. Ctrl-C ends the watching, not the run.
+def tail(run: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Watch a run live, as a timeline of its steps, until it ends. Ctrl-C stops watching, not the run.
 
-    Into a pipe, and with --json, its events are printed as they come.
+    In a pipe, and with --json, prints the run's events as they arrive.
 
     Parameters
     ----------
@@ -31,13 +31,13 @@ def tail(run: str, /, *, common: Common = USUAL_PLACE) -> int:
     if common.json or not sys.stdout.isatty():
         return events(run, follow=True, common=common)
     view = asyncio.run(_tail(common, run))
-    return INTERRUPTED if view is None else exit_code(view)
+    return EXIT_INTERRUPTED if view is None else exit_code(view)
 
 
-async def _tail(common: Common, run: str) -> FlowView | None:
-    async with looking_app(common) as app:
-        await app.run(run)  # a run that is not there is a mistake
+async def _tail(common: CommonOptions, run: str) -> FlowView | None:
+    async with build_store_app(common) as app:
+        await app.runs.get(run)  # an unknown run is an error
         watching = asyncio.create_task(watch(app, run, Console(), draw=Timeline))
-        with on_stop(lambda: watching.cancel()):
+        with handle_stop_signals(lambda: watching.cancel()):
             await asyncio.wait((watching,))
         return None if watching.cancelled() else watching.result()

@@ -1,4 +1,4 @@
-"""A run as a timeline: a bar for each step, under each other, along the time the run took."""
+"""A run as a timeline: one bar per step along the time the run took."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from ..core.clock import Clock, from_iso
-from ..core.durations import show_ms
+from ..core.durations import format_ms
 from ..flows.reducer import FlowView, StepView
-from .picture import ASCII, COLOURS, RESULT, end_of
-from .rows import MARKS, elapsed
+from .run_view import ASCII, COLOURS, MARKS, MAX_RESULT_CHARS, end_lines, format_elapsed
 
-MIN_BAR, NAME = 10, 28  # characters
+MIN_BAR_CHARS, MAX_NAME_CHARS = 10, 28
 
 
 class Timeline:
-    """A run's steps along its time, at the moment it is drawn; give it to rich."""
+    """A rich renderable of a run's steps along its time, as of the moment it is drawn."""
 
     def __init__(self, view: FlowView, clock: Clock) -> None:
         self.view = view
@@ -30,7 +29,7 @@ class Timeline:
         colour = COLOURS.get(view.status, "")
         yield Text.assemble(
             (view.name or "run", "bold"), " ", (view.id, "dim"), "  ", (view.status, colour), "  ",
-            (elapsed(view, now), "dim"),
+            (format_elapsed(view, now), "dim"),
         )  # fmt: skip
         if hidden:
             yield Text(f"  {hidden} more above", style="dim")
@@ -42,17 +41,17 @@ class Timeline:
     def _bars(self, steps: list[StepView], now: int, width: int, unicode: bool) -> RenderResult:
         if self.view.started_at is None or not steps:
             return
-        begin = from_iso(self.view.started_at)
+        start = from_iso(self.view.started_at)
         end = from_iso(self.view.completed_at) if self.view.completed_at else now
         names = [step.step if step.n == 1 else f"{step.step}#{step.n}" for step in steps]
-        name = min(max(map(len, names)), NAME)
-        bar = max(width - name - 22, MIN_BAR)
+        name = min(max(map(len, names)), MAX_NAME_CHARS)
+        bar = max(width - name - 25, MIN_BAR_CHARS)
         for step, text in zip(steps, names, strict=True):
-            yield _line(step, text[:name].ljust(name), (begin, max(end, begin + 1)), now, bar, unicode)
+            yield _line(step, text[:name].ljust(name), (start, max(end, start + 1)), now, bar, unicode)
 
     def _end(self) -> RenderResult:
-        for what, style, text in end_of(self.view, RESULT):
-            yield Text.assemble((f"{what} ", style), text)
+        for label, style, text in end_lines(self.view, MAX_RESULT_CHARS):
+            yield Text.assemble((f"{label} ", style), text)
 
 
 def _line(step: StepView, name: str, span: tuple[int, int], now: int, width: int, unicode: bool) -> Text:
@@ -60,24 +59,24 @@ def _line(step: StepView, name: str, span: tuple[int, int], now: int, width: int
     colour = COLOURS.get(step.status, "")
     line = Text(f"  {mark if unicode else ASCII.get(mark, mark)} ", colour, no_wrap=True)
     line.append(f"{name}  ", "default not dim")
-    start, end = extent(step, span, now, width)
+    start, end = bar_columns(step, span, now, width)
     line.append(" " * start)
     line.append(("━" if unicode else "=") * (end - start), colour)
     line.append(" " * (width - end))
     if step.started_at is not None:
         until = from_iso(step.completed_at) if step.completed_at else now
-        line.append(f"  {show_ms(max(until - from_iso(step.started_at), 0)):>9}", "dim default")
+        line.append(f"  {format_ms(max(until - from_iso(step.started_at), 0)):>9}", "dim default")
     line.append(f" ×{step.attempt}" if step.attempt > 1 else "", "yellow")
-    line.append(" waits" if step.status == "waiting" else "", "blue")
+    line.append(" waiting" if step.status == "waiting" else "", "blue")
     return line
 
 
-def extent(step: StepView, span: tuple[int, int], now: int, width: int) -> tuple[int, int]:
-    """The columns a step's bar covers, at least one once it has begun."""
-    begin, end = span
+def bar_columns(step: StepView, span: tuple[int, int], now: int, width: int) -> tuple[int, int]:
+    """Return the first and last column of a step's bar: at least one wide once the step has started."""
+    run_start, run_end = span
     if step.started_at is None:
         return 0, 0
-    per = width / (end - begin)
-    start = min(max(int((from_iso(step.started_at) - begin) * per), 0), width - 1)
-    until = from_iso(step.completed_at) if step.completed_at else min(now, end)
-    return start, min(max(round((until - begin) * per), start + 1), width)
+    columns_per_ms = width / (run_end - run_start)
+    start = min(max(int((from_iso(step.started_at) - run_start) * columns_per_ms), 0), width - 1)
+    until = from_iso(step.completed_at) if step.completed_at else min(now, run_end)
+    return start, min(max(round((until - run_start) * columns_per_ms), start + 1), width)

@@ -1,1 +1,1 @@
-"""Words every other module uses: events, ids, time, payload rules, retry policy, errors. Imports nothing of ours."""
+"""What every other package uses: events, ids, time, payload rules, retry policy, errors. Imports nothing of ours."""

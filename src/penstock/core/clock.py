@@ -1,4 +1,4 @@
-"""Time, injected. Nothing else in the package reads the machine's clock."""
+"""The clock, which is injected, and conversions between milliseconds, ISO 8601 and datetimes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Protocol
 
 from .errors import BadArgument
 
-EARLIEST_MS = -62_135_596_800_000  # 0001-01-01
-LATEST_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999
+MIN_TIME_MS = -62_135_596_800_000  # 0001-01-01
+MAX_TIME_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999
 _CYCLE_MS = 146_097 * 86_400_000  # 400 years, after which the calendar repeats itself
 _FAR = re.compile(r"([+-]\d{6,})(?=-)")
 
 
 class Clock(Protocol):
-    """Milliseconds since the epoch. Time under test is another Clock."""
+    """Returns milliseconds since the epoch. Tests pass their own clock."""
 
     def now_ms(self) -> int: ...
 
@@ -28,21 +28,21 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
-def iso(ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds, as the event envelope carries it."""
+def to_iso(ms: int) -> str:
+    """Format milliseconds as ISO 8601 in UTC, as in the event envelope."""
     try:
-        # Whole seconds only: a float of seconds is a millisecond off beyond the year 2242.
+        # Use whole seconds: a float of seconds is a millisecond off beyond the year 2242.
         return f"{datetime.fromtimestamp(ms // 1000, UTC).isoformat()[:19]}.{ms % 1000:03}Z"
     except (ValueError, OverflowError, OSError):
-        # Not of our making, but other programs write to the same queues: what is there can be shown, whatever it is.
+        # Other programs write to the same queues: show any number they wrote.
         cycles, within = divmod(ms, _CYCLE_MS)
-        year, rest = int(iso(within)[:4]) + 400 * cycles, iso(within)[4:]
+        year, rest = int(to_iso(within)[:4]) + 400 * cycles, to_iso(within)[4:]
         return f"{'-' if year < 0 else '+'}{abs(year):06}{rest}"
 
 
 def from_iso(text: str) -> int:
-    """Milliseconds since the epoch; a time without a zone is read as UTC."""
-    if found := _FAR.match(text):  # a year that `iso` writes with a sign
+    """Parse ISO 8601 to milliseconds since the epoch; a time without a zone is UTC."""
+    if found := _FAR.match(text):  # a year that `to_iso` writes with a sign
         cycles, year = divmod(int(found[1]) - 1970, 400)
         return from_iso(f"{year + 1970}{text[found.end() :]}") + cycles * _CYCLE_MS
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
@@ -51,15 +51,15 @@ def from_iso(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def moment_ms(moment: datetime) -> int:
-    """Milliseconds since the epoch of a datetime that has a time zone."""
+def datetime_to_ms(moment: datetime) -> int:
+    """Convert a datetime with a time zone to milliseconds since the epoch."""
     if not isinstance(moment, datetime):
-        raise BadArgument(f"{moment!r} is not a moment: give a datetime, such as datetime(2030, 1, 31, 9, tzinfo=UTC)")
+        raise BadArgument(f"{moment!r} is not a datetime: pass one such as datetime(2030, 1, 31, 9, tzinfo=UTC)")
     if moment.utcoffset() is None:
         raise BadArgument(
             f"{moment!r} has no time zone: write datetime.now(UTC), or datetime(…, tzinfo=ZoneInfo('Europe/Berlin'))"
         )
     ms = round(moment.timestamp() * 1000)
-    if not EARLIEST_MS <= ms <= LATEST_MS:
-        raise BadArgument(f"{moment!r} is out of range: moments lie between {iso(EARLIEST_MS)} and {iso(LATEST_MS)}")
+    if not MIN_TIME_MS <= ms <= MAX_TIME_MS:
+        raise BadArgument(f"{moment!r} is out of range: use a time from {to_iso(MIN_TIME_MS)} to {to_iso(MAX_TIME_MS)}")
     return ms

@@ -12,13 +12,13 @@ Duration = str | int | float | timedelta
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-LONGEST_MS = 36_525 * 86_400_000  # a hundred years: what is due then can still be written as a date, by everybody
-LONGEST = "36525d (100 years)"
+MAX_DURATION_MS = 36_525 * 86_400_000  # a hundred years: every language can write that due time as a date
+MAX_DURATION_TEXT = "36525d (100 years)"
 _HINT = 'write "500ms", "30s", "1h30m", "7d", a number of seconds or a timedelta'
 
 
 def to_ms(value: Duration) -> int:
-    """Whole milliseconds, a hundred years at most; BadDuration names the value and the forms that are understood."""
+    """Convert a duration to whole milliseconds; raise BadDuration with the accepted forms if it is not one."""
     if isinstance(value, timedelta):
         ms = value.total_seconds() * 1000
     elif isinstance(value, str):
@@ -28,23 +28,23 @@ def to_ms(value: Duration) -> int:
     else:
         raise BadDuration(f"{value!r} is not a duration: {_HINT}")
     if isinstance(ms, float) and not isfinite(ms):
-        raise BadDuration(f"a duration must have an end, and the longest is {LONGEST}: {value!r}")
+        raise BadDuration(f"{value!r} is not finite: the maximum duration is {MAX_DURATION_TEXT}")
     if ms < 0:
-        raise BadDuration(f"a duration cannot be negative: {_shown(value)}")
-    if ms > LONGEST_MS:
-        raise BadDuration(f"{_shown(value)} is too long: the longest duration is {LONGEST}")
+        raise BadDuration(f"a duration cannot be negative: {_show(value)}")
+    if ms > MAX_DURATION_MS:
+        raise BadDuration(f"{_show(value)} is too long: the maximum duration is {MAX_DURATION_TEXT}")
     return round(ms)
 
 
-def from_ms(ms: float) -> Duration:
-    """The duration of so many milliseconds, as other programs count; `to_ms` has yet to judge it."""
-    return ms if ms > LONGEST_MS else ms / 1000  # too long either way, and what Python cannot divide is not divided
+def ms_to_duration(ms: float) -> Duration:
+    """Convert milliseconds, as other programs count, to a duration that `to_ms` will check."""
+    return ms if ms > MAX_DURATION_MS else ms / 1000  # too long either way; Python may not be able to divide it
 
 
-def _shown(value: Duration) -> str:
+def _show(value: Duration) -> str:
     try:
         return repr(value)
-    except ValueError:  # Python writes no number of more than 4300 digits
+    except ValueError:  # Python formats no number of more than 4300 digits
         return "a number of thousands of digits"
 
 
@@ -57,8 +57,8 @@ def _parse(text: str) -> float:
     return sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(compact))
 
 
-def show_ms(ms: float) -> str:
-    """A short human form: 850 ms, 1.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+def format_ms(ms: float) -> str:
+    """Format milliseconds for people: 850 ms, 1.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
     if ms < 999.5:
         return f"{ms:.0f} ms"
     if ms < 59_950:

@@ -1,4 +1,4 @@
-"""The one error tree.
+"""The error tree.
 
     PenstockError
     ├── ConfigError              SettingError · DefinitionError
@@ -8,7 +8,7 @@
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt
     ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·
     │   │                        StaleAttempt · ContextClosed · AwaitTimeout · CallFailed · VersionMismatch ·
-    │   │                        ChildFailed · ChildrenPending
+    │   │                        ChildFailed · ChildrenPending · RunnerLost
     │   └── ReplayError          NonDeterminism · DuplicateName · ConcurrentDurableCall · SuspendSwallowed ·
     │                            HistoryLimit
     ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature
@@ -27,13 +27,13 @@ from typing import ClassVar
 
 
 class PenstockError(Exception):
-    """Anything Penstock itself raises; `code` is stable, the message says what to do next."""
+    """Base of all errors Penstock raises. `code` is stable; the message names the value and what to do next."""
 
     code: ClassVar[str] = "penstock_error"
 
 
 class ConfigError(PenstockError):
-    """The application is put together wrongly."""
+    """The application is configured wrongly."""
 
     code = "config_error"
 
@@ -45,7 +45,7 @@ class SettingError(ConfigError):
 
 
 class DefinitionError(ConfigError):
-    """A worker file, step, flow or job is defined wrongly; `where` names the file."""
+    """The definition of a worker file, flow, step or job is invalid; `where` names the file."""
 
     code = "bad_definition"
 
@@ -56,19 +56,19 @@ class DefinitionError(ConfigError):
 
 
 class BadArgument(PenstockError, ValueError):
-    """A method was given a value it cannot use."""
+    """An argument has a value the method cannot use."""
 
     code = "bad_argument"
 
 
 class BadDuration(BadArgument):
-    """A span of time that cannot be read."""
+    """A duration cannot be parsed, or is out of range."""
 
     code = "bad_duration"
 
 
 class NotFound(PenstockError):
-    """Something was asked for by a name that nothing has."""
+    """Nothing has the requested name or id."""
 
     code = "not_found"
 
@@ -98,7 +98,7 @@ class UnknownSchedule(NotFound):
 
 
 class PayloadError(PenstockError):
-    """A payload breaks the rules every store and every language can keep."""
+    """A payload breaks the rules that make it readable by every store and every language."""
 
     code = "bad_payload"
 
@@ -118,77 +118,79 @@ class PayloadTooDeep(PayloadError):
 
 
 class SchemaViolation(PayloadError):
-    """A payload does not fit the declared model or JSON schema."""
+    """A payload does not match the declared model or JSON schema."""
 
     code = "schema_violation"
 
 
 class StoreError(PenstockError):
+    """The store failed."""
+
     code = "store_error"
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer; whether the write happened is unknown, and asking again is safe."""
+    """The store did not answer. The write may or may not have happened; it is safe to retry."""
 
     code = "store_unavailable"
 
 
 class StoreClosed(StoreUnavailable):
-    """The App, or the store, was closed: there will be no answer any more."""
+    """The App or the store is closed."""
 
     code = "store_closed"
 
 
 class StoreFull(StoreUnavailable):
-    """The store refused a write for want of room; nothing acknowledged is lost."""
+    """The store is out of space and refused a write; nothing acknowledged is lost."""
 
     code = "store_full"
 
 
 class StoreCorrupt(StoreError):
-    """The store's file is not one Penstock can read."""
+    """The store's file is damaged, or is not a Penstock store."""
 
     code = "store_corrupt"
 
 
 class HandlerError(PenstockError):
-    """Errors with a meaning for the retry policy."""
+    """Base of errors that end an attempt."""
 
     code = "handler_error"
 
 
 class Permanent(HandlerError):
-    """Raise in a handler: do not retry, fail now."""
+    """Raise in a handler: fail now, without retries."""
 
     code = "permanent"
 
 
 class Retry(HandlerError):
-    """Raise in a handler: retry under the policy, `after` overriding its delay ("30s", seconds or a timedelta)."""
+    """Raise in a handler: retry under the policy; `after` overrides its delay ("30s", seconds or a timedelta)."""
 
     code = "retry"
 
-    def __init__(self, message: str = "retry asked for", *, after: str | float | timedelta | None = None) -> None:
-        from .durations import to_ms  # which needs an error of this file
+    def __init__(self, message: str = "retry requested", *, after: str | float | timedelta | None = None) -> None:
+        from .durations import to_ms  # durations imports this module
 
         if after is not None:
             try:
                 to_ms(after)
             except BadDuration as problem:
-                # A header of another service may hold anything: it is tried again all the same, and it is said.
-                message = f"{message} (`after` is left out, the retry policy says when: {problem})"
+                # The header of another service may contain anything: retry anyway, and report the bad value.
+                message = f"{message} (`after` is ignored, the retry policy sets the delay: {problem})"
         super().__init__(message)
         self.after = after
 
 
 class RateLimited(HandlerError):
-    """Raise in a handler that met a limit outside: its job goes back unharmed, no attempt used up, and nobody takes a
-    job of its queue for `after` ("10s", seconds or a timedelta)."""
+    """Raise in a handler that met an external rate limit: its job goes back to the queue without using an attempt, and
+    no job of that queue is claimed for `after` ("10s", seconds or a timedelta)."""
 
     code = "rate_limited"
 
     def __init__(self, after: str | float | timedelta, message: str = "rate limited") -> None:
-        from .durations import to_ms  # which needs an error of this file
+        from .durations import to_ms  # durations imports this module
 
         super().__init__(message)
         self.after = after
@@ -196,97 +198,103 @@ class RateLimited(HandlerError):
 
 
 class UndeclaredEvent(HandlerError):
-    """A step emitted a kind that its `emits` does not list."""
+    """A step emitted a kind that is not in its `emits`."""
 
     code = "undeclared_event"
 
 
 class AttemptTimeout(HandlerError):
-    """An attempt ran longer than its `timeout`."""
+    """An attempt, or a `ctx.run` call, ran longer than its `timeout`."""
 
     code = "timeout"
 
 
 class WorkerLost(HandlerError):
-    """The worker died or lost its lease too often while running this job."""
+    """Workers died or lost their lease too often while running this job."""
 
     code = "worker_lost"
 
 
+class RunnerLost(HandlerError):
+    """The process that ran the handler ended, or sent nonsense, before the handler was done."""
+
+    code = "runner_lost"
+
+
 class ChildFailed(HandlerError):
-    """A child of this job failed for good, and the job with it: its handler was not run."""
+    """A child of this job failed for good, and failed the job with it; the handler did not run."""
 
     code = "child_failed"
 
 
 class ChildrenPending(HandlerError):
-    """A job returned while children of it were still waited for, or after one had failed it."""
+    """A job returned while its children were still pending, or after one of them had failed it."""
 
     code = "children_pending"
 
 
 class StaleAttempt(HandlerError):
-    """This attempt has lost its lease; another worker owns the job and nothing more can be recorded."""
+    """This attempt lost its lease: another worker owns the job, and this attempt can record nothing more."""
 
     code = "stale_attempt"
 
 
 class ContextClosed(StaleAttempt):
-    """A ctx was used after its handler had ended: what it says now would be lost."""
+    """A ctx was used after its handler had ended."""
 
     code = "context_closed"
 
 
 class AwaitTimeout(HandlerError):
-    """What a step waited for did not come in time. Catch it to go on; otherwise the step fails, without retries."""
+    """A wait expired. Catch it to continue; otherwise the step fails, without retries."""
 
     code = "AWAIT_TIMEOUT"
 
 
 class CallFailed(HandlerError):
-    """A `ctx.run` call failed for good; a re-run of the handler is told the same."""
+    """A `ctx.run` call failed for good; a replay of the handler gets the same error."""
 
     code = "call_failed"
 
 
 class VersionMismatch(HandlerError):
-    """A run was begun under another version of its flow, whose policy does not let this code go on with it."""
+    """A run started under another version of its flow, and `on_change` does not let this code continue it."""
 
     code = "version_mismatch"
 
 
 class ReplayError(HandlerError):
-    """A handler broke a rule of re-running: the message says which call, what was recorded and what came now."""
+    """A handler broke a replay rule; the message names the call, what was recorded and what happened now."""
 
     code = "replay_error"
 
 
 class NonDeterminism(ReplayError):
-    """A re-run made its durable calls in another order, or a call of another kind under a recorded name."""
+    """A replay made its durable calls in another order, or used a recorded name for another kind of call."""
 
     code = "non_determinism"
 
 
 class DuplicateName(ReplayError):
-    """Two durable calls in different places of a handler have one name."""
+    """Two durable calls at different places of a handler have the same name."""
 
     code = "duplicate_name"
 
 
 class ConcurrentDurableCall(ReplayError):
-    """A durable call began while another was under way, outside `ctx.all` and `ctx.first`."""
+    """A durable call started while another was in progress, outside `ctx.all` and `ctx.first`."""
 
     code = "concurrent_durable_call"
 
 
 class SuspendSwallowed(ReplayError):
-    """A handler caught the exception by which a wait suspends it, and went on."""
+    """A handler caught the exception that suspends it, and continued."""
 
     code = "suspend_swallowed"
 
 
 class HistoryLimit(ReplayError):
-    """A step recorded more durable calls than a re-run can be asked to go through."""
+    """A step recorded more durable calls than the journal allows."""
 
     code = "history_limit"
 
@@ -304,49 +312,49 @@ class UnknownTrigger(TriggerError):
 
 
 class TriggerUsed(TriggerError):
-    """The trigger has been fired before."""
+    """The trigger was already fired."""
 
     code = "trigger_used"
 
 
 class TriggerExpired(TriggerError):
-    """The trigger's time is up."""
+    """The trigger has expired."""
 
     code = "trigger_expired"
 
 
 class TriggerCancelled(TriggerError):
-    """The step or the run that waited for the trigger is over."""
+    """The step or the run that waited for the trigger has ended."""
 
     code = "trigger_cancelled"
 
 
 class BadSignature(TriggerError):
-    """A signed trigger was fired without a signature, or with a wrong or an old one."""
+    """A signed trigger was fired without a signature, or with an invalid or old one."""
 
     code = "bad_signature"
 
 
 class TransactionError(PenstockError):
-    """What was asked for cannot be part of the transaction that was given."""
+    """The command cannot be part of this transaction."""
 
     code = "transaction_error"
 
 
 class NotInTransaction(TransactionError):
-    """The connection commits every statement by itself: there is nothing to be part of."""
+    """The connection is in autocommit mode: there is no transaction to join."""
 
     code = "not_in_transaction"
 
 
 class UnknownConnection(TransactionError, TypeError):
-    """What was given as `tx` is no connection Penstock can write through."""
+    """`tx` is not a connection or session that Penstock can write through."""
 
     code = "unknown_connection"
 
 
 class NoOutbox(TransactionError):
-    """The database of the connection is not the store's, and has no outbox table; or it cannot be opened."""
+    """The connection's database is not the store's and has no outbox table, or it cannot be opened."""
 
     code = "no_outbox"
 
@@ -356,37 +364,37 @@ class RunError(PenstockError):
 
 
 class RunFailed(RunError):
-    """The run whose result was asked for has failed."""
+    """The run whose result was requested has failed."""
 
     code = "run_failed"
 
 
 class RunCancelled(RunError):
-    """The run whose result was asked for was cancelled."""
+    """The run whose result was requested was cancelled."""
 
     code = "run_cancelled"
 
 
 class RunLimit(RunError):
-    """A run grew past the configured number of steps."""
+    """A run exceeded the maximum number of steps."""
 
     code = "run_limit"
 
 
 class CannotFork(RunError):
-    """A run has no past up to that event of which a new one could be made."""
+    """A run cannot be forked at this event."""
 
     code = "cannot_fork"
 
 
 class WaitTimeout(PenstockError):
-    """What was waited for did not happen in time; it may still happen."""
+    """The call did not get its result in time; it may still come."""
 
     code = "wait_timeout"
 
 
 class AttemptCancelled(BaseException):
-    """Stops a handler whose run was cancelled, whose lease was lost or whose time is up."""
+    """Stops a handler: its run was cancelled, its lease was lost or its time is up."""
 
     def __init__(self, reason: str = "interrupted") -> None:
         super().__init__(reason)
@@ -394,4 +402,4 @@ class AttemptCancelled(BaseException):
 
 
 class Suspension(BaseException):
-    """Leaves a handler that waits: its slot is freed, and it is run again from the top when the wait is over."""
+    """Leaves a handler that waits. Its slot is freed, and the handler runs again from the top when the wait is over."""

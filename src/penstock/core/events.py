@@ -1,19 +1,20 @@
-"""The event envelope and the names of streams and kinds."""
+"""The event envelope, stream names and event kinds."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from .clock import iso
+from .clock import to_iso
 from .errors import PenstockError
 from .ids import event_id
 
 STREAM_TYPES = ("flow", "trigger", "webhook", "entity", "queue", "global")
-# Kinds beginning with these words are written by the engine; user code may not emit them.
-RESERVED = ("flow.", "step.", "job.", "trigger.", "schema.", "buffer.", "schedule.", "state.")
+# Only the engine writes kinds with these prefixes; user code may not emit them.
+RESERVED_PREFIXES = ("flow.", "step.", "job.", "trigger.", "schema.", "buffer.", "schedule.", "state.")
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -35,11 +36,11 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
         return int(self.id.partition("-")[2])
 
 
-class Body(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """What a producer writes of an event; the store adds `id` and `ts`. `data` is JSON kept as it came.
+class EventBody(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """The part of an event that its producer writes; the store adds `id` and `ts`. `data` is raw JSON.
 
-    What the stream's name says already is left out and filled in on reading: the subject, in a run's stream the flow,
-    and a correlation id that is the subject. It halves what a run takes on disk.
+    Fields that follow from the stream's name are left out and filled in on reading: the subject, the flow in a run's
+    stream, and a correlation id equal to the subject. This halves the size of a run on disk.
     """
 
     kind: str
@@ -66,20 +67,20 @@ class _Stored(msgspec.Struct, rename="camel"):
 _encoder = msgspec.json.Encoder()
 _stored = msgspec.json.Decoder(_Stored)
 encode_event = _encoder.encode
-encode_body: Callable[[Body], bytes] = _encoder.encode
+encode_body: Callable[[EventBody], bytes] = _encoder.encode
 
 
 def decode_event(stream: str, seq: int, ms: int, body: bytes) -> Event:
-    """The whole record, from the stream it is in, the position a store assigned and the body it kept."""
-    return _whole(stream, event_id(ms, seq), ms, _stored.decode(body))
+    """Build an event from its stream, the position the store assigned and the stored body."""
+    return _complete(stream, event_id(ms, seq), ms, _stored.decode(body))
 
 
-def event_of(stream: str, id: str, body: dict[str, Any]) -> Event:
-    """The same from a body that was decoded with what it came in."""
-    return _whole(stream, id, int(id.partition("-")[0]), msgspec.convert(body, _Stored))
+def build_event(stream: str, id: str, body: dict[str, Any]) -> Event:
+    """Build an event from a body that is already decoded."""
+    return _complete(stream, id, int(id.partition("-")[0]), msgspec.convert(body, _Stored))
 
 
-def _whole(stream: str, id: str, ms: int, s: _Stored) -> Event:
+def _complete(stream: str, id: str, ms: int, s: _Stored) -> Event:
     _, type_, id_ = f"{stream}:".split(":")[:3]
     subject = s.subject or id_ or type_
     flow, corr = s.flow, s.correlation_id
@@ -87,11 +88,11 @@ def _whole(stream: str, id: str, ms: int, s: _Stored) -> Event:
         flow = flow or id_
     if type_ in ("flow", "queue"):
         corr = corr or subject
-    return Event(id, iso(ms), s.kind, subject, flow, s.step, s.trigger, corr, s.data, s.meta)
+    return Event(id, to_iso(ms), s.kind, subject, flow, s.step, s.trigger, corr, s.data, s.meta)
 
 
 class BadStream(PenstockError):
-    """A stream name does not read `<namespace>:<type>:<id>`."""
+    """A stream name does not have the form `<namespace>:<type>:<id>`."""
 
     code = "bad_stream"
 
@@ -105,16 +106,19 @@ class Streams:
         self._flow = f"{namespace}:flow:"
 
     def flow(self, run: str) -> str:
+        """Return the stream of a run."""
         return self._flow + run
 
     def queue(self, queue: str) -> str:
+        """Return the stream of a queue."""
         return f"{self.namespace}:queue:{queue}"
 
-    def named(self, type_: str, id_: str) -> str:
+    def stream_name(self, type_: str, id_: str) -> str:
+        """Return the stream of any type."""
         return f"{self.namespace}:{type_}:{id_}"
 
     def check(self, name: str) -> str:
-        """The stream name itself, or BadStream with the form that is understood."""
+        """Return the stream name, or raise BadStream with the accepted form."""
         parts = name.split(":")
         if name == self.global_stream or (
             len(parts) == 3 and parts[0] == self.namespace and parts[1] in STREAM_TYPES and parts[2]
@@ -124,3 +128,21 @@ class Streams:
             f"{name!r} is not a stream: write {self.namespace}:<type>:<id> with a type of "
             f"{', '.join(STREAM_TYPES[:-1])}, or {self.global_stream}"
         )
+
+
+class BadEmit(PenstockError):
+    """The emitted event has an invalid kind or form."""
+
+    code = "bad_emit"
+
+
+_KIND = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
+def check_kind(kind: str) -> str:
+    """Return the kind, or raise BadEmit if it is invalid or reserved for the engine."""
+    if not isinstance(kind, str) or not _KIND.fullmatch(kind) or len(kind) > 256:
+        raise BadEmit(f"{kind!r} is not an event kind: write dotted words such as 'order.paid'")
+    if kind.startswith(RESERVED_PREFIXES):
+        raise BadEmit(f"{kind!r} has a prefix reserved for the engine ({', '.join(RESERVED_PREFIXES)}): rename it")
+    return kind

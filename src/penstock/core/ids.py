@@ -1,6 +1,6 @@
-"""Ids: which are allowed, how they are made, how they are put together.
+"""Ids: which are allowed, and how they are generated and composed.
 
-Ids use `[A-Za-z0-9._-]`, are never only digits and hold no `:` (BullMQ refuses both).
+Ids use `[A-Za-z0-9._-]`, are never only digits and contain no `:` (BullMQ refuses both).
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ import re
 
 from .errors import PenstockError
 
-MAX_ID = 200
-MAX_SCHEDULE_ID = 160
+MAX_ID_CHARS = 200
+MAX_SCHEDULE_ID_CHARS = 160
 _ID = re.compile(r"[A-Za-z0-9._-]+")
-# At most 18 digits, so that every store's 64-bit integers hold the sequence of a cursor someone made up.
+# At most 18 digits, so that the sequence of an invented cursor fits every store's 64-bit integers.
 _EVENT_ID = re.compile(r"[0-9]{1,18}-([0-9]{1,18})")
 _STEP_JOB = re.compile(r".+\..+\.[0-9]{1,9}")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 class BadId(PenstockError):
-    """An id or a name has characters that not every store can hold."""
+    """An id or a name has characters that some store cannot hold."""
 
     code = "bad_id"
 
 
-def check_id(value: str, what: str = "id", most: int = MAX_ID) -> str:
-    """The id itself, or BadId saying which rule it breaks."""
-    if not isinstance(value, str) or not _ID.fullmatch(value) or value.isdigit() or len(value) > most:
+def check_id(value: str, what: str = "id", max_chars: int = MAX_ID_CHARS) -> str:
+    """Return the id, or raise BadId with the rules for ids."""
+    if not isinstance(value, str) or not _ID.fullmatch(value) or value.isdigit() or len(value) > max_chars:
         raise BadId(
             f"{value!r} cannot be used as {what}: use letters, digits, '.', '_' and '-', not digits alone, "
-            f"at most {most} characters"
+            f"at most {max_chars} characters"
         )
     return value
 
 
 def check_schedule_id(value: str) -> str:
-    """An id for a schedule: what it starts is called after it and the slot, or a UUID."""
-    return check_id(value, "schedule id", MAX_SCHEDULE_ID)
+    """Check the id of a schedule: the runs and jobs it starts are named after it and the slot."""
+    return check_id(value, "schedule id", MAX_SCHEDULE_ID_CHARS)
 
 
 def check_name(value: str, what: str) -> str:
-    """A queue, flow or step name; names become parts of ids and keys."""
+    """Check the name of a queue, flow or step; names become parts of ids and keys."""
     if not isinstance(value, str) or not _NAME.fullmatch(value) or value.isdigit() or len(value) > 100:
         raise BadId(
             f"{value!r} cannot be used as {what}: use letters, digits, '.', '_' and '-', not digits alone, "
@@ -52,51 +52,54 @@ def check_name(value: str, what: str) -> str:
 
 
 def check_namespace(value: str) -> str:
-    """A namespace; in braces, all that begins with it is in one slot of a Redis Cluster."""
+    """Check a namespace; in braces, all its keys are in one slot of a Redis Cluster."""
     tagged = isinstance(value, str) and value.startswith("{") and value.endswith("}")
     check_name(value[1:-1] if tagged else value, "namespace")
     return value
 
 
 def check_job_id(value: str) -> str:
-    """An id for a plain job; those a flow gives its steps (`run.step.1`) are not to be had."""
+    """Check the id of a plain job; ids of the form `run.step.1` are reserved for steps."""
     if isinstance(value, str) and _STEP_JOB.fullmatch(value):
-        raise BadId(f"{value!r} cannot be used as job id: a flow may give it to a step; end it otherwise than in .1")
+        raise BadId(f"{value!r} cannot be used as job id: an id that ends in .<number> is reserved for a step")
     return check_id(value, "job id")
 
 
 def uuid7(now_ms: int) -> str:
-    """A UUIDv7: ordered by time, so that rows made together lie together."""
+    """Return a UUIDv7: ordered by time, so that rows created together are stored together."""
     random = int.from_bytes(os.urandom(10), "big")
     value = (now_ms & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | (random >> 68) << 64 | 0b10 << 62 | random & (1 << 62) - 1
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def token() -> str:
-    """The secret of one claim; a commit without it is refused."""
+def new_token() -> str:
+    """Return the secret of one claim; a commit without it is refused."""
     return os.urandom(9).hex()
 
 
 def digest(data: bytes) -> str:
-    """A short, stable name for a payload, used for `idempotency_key="auto"` and pinned tables."""
+    """Return a short, stable hash, used for `key="auto"` and pinned trigger tables."""
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def step_job(run: str, step: str, n: int) -> str:
+def step_job_id(run: str, step: str, n: int) -> str:
+    """Return the id of a step's job."""
     return f"{run}.{step}.{n}"
 
 
-def dead_letter(job: str) -> str:
+def dead_letter_id(job: str) -> str:
+    """Return the id of a job's dead letter."""
     return f"{job}.dlq"
 
 
 def event_id(ms: int, seq: int) -> str:
+    """Return the id of an event."""
     return f"{ms}-{seq}"
 
 
 def event_seq(cursor: str) -> int:
-    """The sequence part of an event id, which is the position in its stream."""
+    """Return the sequence part of an event id: the position in its stream."""
     found = _EVENT_ID.fullmatch(cursor) if isinstance(cursor, str) else None
     if found is None:
         raise BadId(f"{cursor!r} is not an event id; one looks like 1719667845123-7")

@@ -1,4 +1,4 @@
-"""Payload rules: what may be stored, so that every store and every language reads back what was written.
+"""Payload rules: which values can be stored, so that every store and every language reads back what was written.
 
 Strict JSON, at most 64 KB and 64 levels deep; no NaN or Infinity, no lone surrogates, no duplicate keys, no integers
 beyond 2^53 - 1.
@@ -18,7 +18,7 @@ import msgspec
 
 from .errors import NotJSON, PayloadTooDeep, PayloadTooLarge
 
-MAX_BYTES = 64 * 1024
+MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_DEPTH = 64
 MAX_INTEGER = 2**53 - 1
 
@@ -27,41 +27,40 @@ _decoder = msgspec.json.Decoder()
 NULL = b"null"
 
 
-def pack(value: Any, what: str = "payload", limit: int = MAX_BYTES) -> bytes:
-    """The JSON bytes of a value; the error names the path of what has no JSON form."""
+def pack(value: Any, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> bytes:
+    """Encode a value as JSON; an error names the path of the part that has no JSON form."""
     if value is None:
         return NULL
-    data = _encoder.encode(plain(value, what))
+    data = _encoder.encode(to_plain(value, what))
     if len(data) > limit:
         raise PayloadTooLarge(
-            f"{what} has {len(data):,} bytes, the limit is {limit:,}: keep large data in a blob or a database "
-            "and pass a reference"
+            f"{what} has {len(data):,} bytes, the limit is {limit:,}: store large data elsewhere and pass a reference"
         )
     return data
 
 
 def unpack(data: bytes) -> Any:
-    """The value of bytes that `pack` made."""
+    """Decode bytes that `pack` encoded."""
     return _decoder.decode(data)
 
 
-def parse(text: str | bytes, what: str = "payload", limit: int = MAX_BYTES) -> Any:
-    """Reads JSON from outside, refusing what Python's own reader lets through."""
+def parse_json(text: str | bytes, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> Any:
+    """Parse JSON from outside, and refuse what Python's own parser accepts but other languages do not."""
     size = len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else len(text)
     if size > limit:
         raise PayloadTooLarge(f"{what} has {size:,} bytes, the limit is {limit:,}")
     _check_depth(text, what)
     try:
-        # Python's own reader takes bytes in UTF-16 and UTF-32 too.
+        # Python's own parser also accepts bytes in UTF-16 and UTF-32.
         document = text if isinstance(text, str) else text.decode("utf-8")
         value = json.loads(document, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
     except (ValueError, UnicodeDecodeError) as problem:
         raise NotJSON(f"{what} is not JSON: {problem}") from None
-    return plain(value, what)
+    return to_plain(value, what)
 
 
-def plain(value: Any, path: str = "payload", depth: int = 0) -> Any:
-    """The value made of dicts, lists, strings, numbers, booleans and None only."""
+def to_plain(value: Any, path: str = "payload", depth: int = 0) -> Any:
+    """Convert a value to dicts, lists, strings, numbers, booleans and None."""
     kind = type(value)
     if kind is str:
         if not value.isascii():
@@ -76,56 +75,56 @@ def plain(value: Any, path: str = "payload", depth: int = 0) -> Any:
     if kind is dict:
         if depth >= MAX_DEPTH:
             raise _too_deep(path)
-        return {_key(key, path): plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        return {_key(key, path): to_plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
     if kind is list or kind is tuple:
         if depth >= MAX_DEPTH:
             raise _too_deep(path)
-        return [plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [to_plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     return _other(value, path, depth)
 
 
 def _other(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, type):
-        raise _no_form(value, path)
+        raise _no_json_form(value, path)
     if isinstance(value, msgspec.Struct):
-        return plain(msgspec.to_builtins(value, enc_hook=lambda item: plain(item, path, depth + 1)), path, depth)
+        return to_plain(msgspec.to_builtins(value, enc_hook=lambda item: to_plain(item, path, depth + 1)), path, depth)
     if hasattr(value, "model_dump"):  # a pydantic model
-        return plain(_dump(value, path), path, depth)
+        return to_plain(_dump(value, path), path, depth)
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
-        return plain({f.name: getattr(value, f.name) for f in fields}, path, depth)
+        return to_plain({f.name: getattr(value, f.name) for f in fields}, path, depth)
     if isinstance(value, Enum):
-        return plain(value.value, path, depth)
+        return to_plain(value.value, path, depth)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, str):
-        return plain(str(value), path, depth)
+        return to_plain(str(value), path, depth)
     if isinstance(value, int):
         return _integer(int(value), path)
     if isinstance(value, float):
         return _number(float(value), path)
     if isinstance(value, Mapping):
-        return plain(dict(value), path, depth)
+        return to_plain(dict(value), path, depth)
     if isinstance(value, set | frozenset):
-        # In an order of its own: a set's differs from process to process, and payloads are compared by their digest.
-        return sorted(plain(list(value), path, depth), key=_encoder.encode)
+        # Sort it: a set's order differs from process to process, and payloads are compared by their digest.
+        return sorted(to_plain(list(value), path, depth), key=_encoder.encode)
     if isinstance(value, list | tuple):
-        return plain(list(value), path, depth)
-    raise _no_form(value, path)
+        return to_plain(list(value), path, depth)
+    raise _no_json_form(value, path)
 
 
 def _dump(model: Any, path: str) -> Any:
     try:
         return model.model_dump(mode="json", by_alias=True)
-    except ValueError as problem:  # pydantic's own error for a value it cannot write is one
+    except ValueError as problem:  # pydantic raises a subclass of it
         raise NotJSON(f"{path} is a {type(model).__name__} that has no JSON form: {problem}") from None
 
 
-def _no_form(value: Any, path: str) -> NotJSON:
+def _no_json_form(value: Any, path: str) -> NotJSON:
     return NotJSON(
-        f"{path} is a {type(value).__name__}, which has no JSON form: give dicts, lists, strings, numbers, "
+        f"{path} is a {type(value).__name__}, which has no JSON form: pass dicts, lists, strings, numbers, "
         "booleans, None, dataclasses or models"
     )
 
@@ -151,14 +150,14 @@ def _integer(value: int, path: str) -> int:
 def _number(value: float, path: str) -> float:
     if value - value == 0.0:  # false for NaN and for both infinities
         return value
-    raise NotJSON(f"{path} is {value}, which JSON has no word for: send None or a string")
+    raise NotJSON(f"{path} is {value}, which JSON cannot express: send None or a string")
 
 
 def _check_text(value: str, path: str) -> None:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise NotJSON(f"{path} holds a lone surrogate, which is not text: {value!r}") from None
+        raise NotJSON(f"{path} contains a lone surrogate, which is not valid text: {value!r}") from None
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -167,7 +166,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {key!r} stands twice in one object")
+                raise ValueError(f"the key {key!r} occurs twice in one object")
             seen.add(key)
     return out
 
@@ -177,7 +176,7 @@ def _no_constant(word: str) -> Any:
 
 
 def _check_depth(text: str | bytes, what: str) -> None:
-    """Scans the nesting before parsing: the parser itself recurses and would run out of stack first."""
+    """Check the nesting before parsing: the parser recurses and would run out of stack first."""
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
         return

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from .durations import LONGEST, LONGEST_MS, Duration, to_ms
+from .durations import MAX_DURATION_MS, MAX_DURATION_TEXT, Duration, to_ms
 from .errors import DefinitionError, Permanent, Retry, SchemaViolation
 
 BackoffType = Literal["fixed", "exponential"]
@@ -38,7 +38,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     on_fail: Literal["dlq", "drop"] = "dlq"
 
     @classmethod
-    def of(cls, value: Retries | None) -> RetryPolicy:
+    def parse(cls, value: RetryOption | None) -> RetryPolicy:
         """Reads `retry=3`, a spec `retryPolicy` mapping or a policy."""
         if value is None:
             return cls()
@@ -52,23 +52,23 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
             raise DefinitionError(f"attempts={policy.attempts}: attempts counts the first try too, so at least 1")
         if policy.backoff.delay_ms < 0 or policy.backoff.max_delay_ms < 0:
             raise DefinitionError(f"retry={value!r}: a delay cannot be negative")
-        if policy.backoff.delay_ms > LONGEST_MS or policy.backoff.max_delay_ms > LONGEST_MS:
-            raise DefinitionError(f"retry={value!r}: a delay is too long: the longest duration is {LONGEST}")
+        if policy.backoff.delay_ms > MAX_DURATION_MS or policy.backoff.max_delay_ms > MAX_DURATION_MS:
+            raise DefinitionError(f"retry={value!r}: a delay is too long: the maximum duration is {MAX_DURATION_TEXT}")
         return policy
 
     def allows(self, error: BaseException) -> bool:
         """Whether this kind of error is worth another try at all."""
-        retriable = told(error, "retriable")
+        retriable = error_attribute(error, "retriable")
         if isinstance(error, Permanent | SchemaViolation) or retriable is False:
             return False
         if isinstance(error, Retry) or retriable is True or not self.retriable_errors:
             return True
-        names = {cls.__name__ for cls in type(error).__mro__} | {_text(told(error, "code"))}
+        names = {cls.__name__ for cls in type(error).__mro__} | {_text(error_attribute(error, "code"))}
         return not names.isdisjoint(self.retriable_errors)
 
     def delay_ms(self, failures: int, rng: random.Random) -> int:
         """The wait after the given number of failures (1 after the first)."""
-        base = min(self.backoff.delay_ms, LONGEST_MS)  # a job of another program may ask for anything
+        base = min(self.backoff.delay_ms, MAX_DURATION_MS)  # a job of another program may ask for anything
         if self.backoff.type == "exponential":
             base = min(base * 2 ** min(failures - 1, 40), self.backoff.max_delay_ms)
         # Half fixed, half random: simultaneous failures spread out, and no retry comes at once.
@@ -78,11 +78,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
         """Milliseconds until the next attempt, or None when this failure is final."""
         if failures >= self.attempts or not self.allows(error):
             return None
-        asked, _ = asked_delay(error)
+        asked, _ = requested_delay(error)
         return asked if asked is not None else self.delay_ms(failures, rng)
 
 
-def asked_delay(error: BaseException) -> tuple[int | None, str]:
+def requested_delay(error: BaseException) -> tuple[int | None, str]:
     """The wait an error itself asks for, if it does, as milliseconds; or why what it asks for cannot be used.
 
     Errors of other libraries carry anything here, an HTTP date for one: the policy knows then."""
@@ -92,11 +92,14 @@ def asked_delay(error: BaseException) -> tuple[int | None, str]:
             if asked is not None:
                 return to_ms(asked), ""
         except Exception as problem:  # also of a property of theirs
-            return None, f"`{name}` is left out, the retry policy says when: {_text(problem) or type(problem).__name__}"
+            return (
+                None,
+                f"`{name}` is ignored, the retry policy sets the delay: {_text(problem) or type(problem).__name__}",
+            )
     return None, ""
 
 
-def told(error: BaseException, name: str) -> Any:
+def error_attribute(error: BaseException, name: str) -> Any:
     """What an error says of itself under a name; None if it does not, or fails to."""
     try:
         return getattr(error, name, None)
@@ -111,7 +114,7 @@ def _text(value: object) -> str:
         return ""
 
 
-Retries = RetryPolicy | Mapping[str, Any] | int
+RetryOption = RetryPolicy | Mapping[str, Any] | int
 """How people write a policy: `3`, a mapping such as the specs' `retryPolicy`, or the policy itself."""
 
 
@@ -191,6 +194,6 @@ def _camel(name: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
-def seconds(value: Duration) -> float:
+def to_seconds(value: Duration) -> float:
     """A duration as seconds, for asyncio."""
     return to_ms(value) / 1000

@@ -7,30 +7,31 @@ from typing import Any
 
 import msgspec
 
+from ..commit.committer import CommitRequest
+from ..commit.sink import CommandSink
 from ..core.errors import PenstockError, RunError, UnknownRun
 from ..core.ids import check_id
 from ..core.payload import pack, unpack
-from ..jobs.committer import Intent, Submits
+from ..durable.wait_records import TRIGGER, build_trigger_event, decode_body
+from ..handlers.registry import Flow
+from ..handlers.trigger_table import encode as encode_table
 from ..jobs.dead_letters import DeadLetter
-from ..jobs.gates import TRIGGER, decode_body, trigger_event
-from ..ports.store import JobRow, RunRow, Store, WaitRow
-from ..ports.unit import CloseWait, Committed, Conflict, NewEvent, Receipt, Refused, ScheduleMove, StateWrite, Unit
-from . import record as records
-from .assemble import StepOptions, decode_options
+from ..ports.store import JobRow, RunRow, WaitRow
+from ..ports.unit import Committed, Conflict, NewEvent, Receipt, Refused, ScheduleMove, SettleWait, StateWrite, Unit
+from . import run_record as records
 from .decide import Decider, Decision, Emission
 from .engine import FlowEngine, table_key
-from .record import FAILED, RUNNING, RunRecord
-from .registry import Flow
-from .table import encode as encode_table
+from .run_record import FAILED, RUNNING, RunRecord
+from .units import StepOptions, decode_options
 
 
 class Commands:
     """What the application does to runs."""
 
-    def __init__(self, engine: FlowEngine, committer: Submits, store: Store) -> None:
+    def __init__(self, engine: FlowEngine, sink: CommandSink) -> None:
         self._engine = engine
-        self._committer = committer
-        self._store = store
+        self._sink = sink
+        self._store = engine.runtime.store
         self._pinned: set[str] = set()
 
     async def start(
@@ -49,7 +50,7 @@ class Commands:
         """Starts a run; False when a run of that id exists already, which is how a key makes starting idempotent."""
         engine, table = self._engine, flow.table
         pin = table.fingerprint if flow.definition.version is not None else None
-        unit_id = engine.unit_id()
+        unit_id = engine.new_unit_id()
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
             if version:
@@ -75,11 +76,11 @@ class Commands:
                 schedule=move,
             )
 
-        receipt = await self._committer.submit(Intent(build, run=run))
+        receipt = await self._sink.submit(CommitRequest(build, run=run))
         if isinstance(receipt, Conflict):
             if move is not None:
                 # The slot's run exists, from before the schedule was made anew: go on to the next slot.
-                await self._committer.submit(Intent(lambda _v, _r: Unit(unit_id, schedule=move)))
+                await self._sink.submit(CommitRequest(lambda _v, _r: Unit(unit_id, schedule=move)))
             self._check_same_flow(flow, run, receipt.record)
             return False
         if isinstance(receipt, Refused):
@@ -95,7 +96,7 @@ class Commands:
     async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> None:
         """Records an event on a run from outside and starts what listens to it."""
         emission = Emission(kind, pack(data, f"the data of {kind}"))
-        unit_id = self._engine.unit_id()
+        unit_id = self._engine.new_unit_id()
         row = await self._row(run)
         begun = records.decode(row.record)
         self._engine.check_event(begun.flow, kind, emission.data)
@@ -110,16 +111,16 @@ class Commands:
                 run=assembler.run_write(decision, version),
                 events=assembler.events(decision),
                 jobs=assembler.jobs(decision),
-                once=f"{run}/{key}" if key is not None else None,
+                once_key=f"{run}/{key}" if key is not None else None,
             )
 
-        await self._committer.submit(Intent(build, run=run, version=row.version, record=row.record))
+        await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
 
     async def cancel(self, run: str, reason: str) -> bool:
         """Cancels a run for good, and the triggers it waits for; False when it had ended before."""
         while True:
             triggers = await self._open_triggers(run)
-            closes = [CloseWait(row.id, "cancelled") for row in triggers]
+            closes = [SettleWait(row.id, "cancelled") for row in triggers]
             said = [self._trigger_cancelled(row, reason) for row in triggers]
             receipt = await self._decide(run, lambda decider, _: decider.cancelled(reason), closes, said)
             if not isinstance(receipt, Refused):
@@ -144,11 +145,11 @@ class Commands:
         self,
         run: str,
         decide: Callable[[Decider, RunRecord], Decision | None],
-        waits: Sequence[CloseWait] = (),
+        waits: Sequence[SettleWait] = (),
         events: Sequence[NewEvent] = (),
     ) -> Receipt:
         """Commits what is decided of an open run; a Conflict when it has ended, or there is nothing to decide."""
-        unit_id = self._engine.unit_id()
+        unit_id = self._engine.new_unit_id()
         row = await self._row(run)
         table = await self._engine.table(records.decode(row.record))
 
@@ -163,7 +164,7 @@ class Commands:
             said = [*events, *assembler.events(decision)]
             return Unit(unit_id, run=assembler.run_write(decision, version), events=said, waits=list(waits))
 
-        return await self._committer.submit(Intent(build, run=run, version=row.version, record=row.record))
+        return await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
 
     async def _open_triggers(self, run: str) -> list[WaitRow]:
         found: list[WaitRow] = []
@@ -174,8 +175,8 @@ class Commands:
         return found
 
     def _trigger_cancelled(self, row: WaitRow, reason: str) -> NewEvent:
-        recorder, body = self._engine.recorder, decode_body(row.body)
-        return trigger_event(recorder, "trigger.cancelled", row.id, row.run, body, {"reason": reason})
+        bodies, body = self._engine.bodies, decode_body(row.body)
+        return build_trigger_event(bodies, "trigger.cancelled", row.id, row.run, body, {"reason": reason})
 
     async def redrive(self, letter_job: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
         """Puts a dead step back to work; None when someone else took the letter first."""
@@ -196,7 +197,7 @@ class Commands:
     ) -> str | None:
         """Adds a step's job anew, with the memos of the one that failed. What it takes can be taken once."""
         step = before.step
-        unit_id = self._engine.unit_id()
+        unit_id = self._engine.new_unit_id()
         row = await self._row(run)
         table = await self._engine.table(records.decode(row.record))
         options = msgspec.structs.replace(before, redriven=before.redriven + 1)
@@ -216,10 +217,10 @@ class Commands:
                 run=assembler.run_write(decision, version),
                 events=assembler.events(decision),
                 jobs=[job],
-                takes=[taken],
+                removes=[taken],
             )
 
-        receipt = await self._committer.submit(Intent(build, run=run, version=row.version, record=row.record))
+        receipt = await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
         return None if isinstance(receipt, Refused) else new_id
 
     async def _row(self, run: str) -> RunRow:

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..core.clock import iso
-from ..core.events import Body
-from .record import (
+from ..core.clock import to_iso
+from ..core.events import EventBody
+from ..handlers.trigger_table import TableStep, TriggerTable
+from .run_record import (
     CANCELLED,
     COMPENSATED,
     COMPENSATING,
@@ -24,7 +25,6 @@ from .record import (
     Undo,
     encode,
 )
-from .table import TableStep, TriggerTable
 
 
 class Start(msgspec.Struct):
@@ -60,7 +60,7 @@ class Decision(msgspec.Struct):
     """What to write."""
 
     record: RunRecord
-    events: list[Body] = []
+    events: list[EventBody] = []
     starts: list[Start] = []
 
 
@@ -87,7 +87,7 @@ class Decider:
         self._routing = routing
         self._now = now
         self._max_steps = max_steps
-        self._events: list[Body] = []
+        self._events: list[EventBody] = []
         self._starts: list[Start] = []
         self._heard = False  # whether a listener wanted what the ended step emitted
 
@@ -145,7 +145,7 @@ class Decider:
 
     def retrying(self, ended: Ended, error: dict[str, Any], max_attempts: int, due: int) -> Decision:
         """A step instance failed and will be tried again."""
-        at = iso(due)
+        at = to_iso(due)
         meta = self._failure_meta(ended, max_attempts)
         self._say("step.failed", {**error, "willRetry": True, "nextRetryAt": at}, ended.step, meta)
         again = {"attempt": ended.attempt + 1, "scheduledAt": at, **_n(ended.n)}
@@ -364,7 +364,7 @@ class Decider:
             meta["attempt"] = attempt
         corr = emission.correlation_id if emission.correlation_id != self._run else None
         raw = msgspec.Raw(emission.data)
-        self._events.append(Body(emission.kind, None, None, step, None, corr or self._shown, raw, meta))
+        self._events.append(EventBody(emission.kind, None, None, step, None, corr or self._shown, raw, meta))
 
     def _attempt_meta(self, ended: Ended) -> dict[str, Any]:
         return {"attempt": ended.attempt, "duration": ended.duration, **_n(ended.n)}
@@ -373,7 +373,7 @@ class Decider:
         return {**self._attempt_meta(ended), "maxAttempts": max_attempts}
 
     def _say(self, kind: str, data: Any, step: str | None = None, meta: dict[str, Any] | None = None) -> None:
-        self._events.append(Body(kind, None, None, step, None, self._shown, msgspec.Raw(encode(data)), meta))
+        self._events.append(EventBody(kind, None, None, step, None, self._shown, msgspec.Raw(encode(data)), meta))
 
     def _decision(self) -> Decision:
         return Decision(self._record, self._events, self._starts)

@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..core.clock import Clock, iso
+from ..commit.committer import CommitRequest
+from ..commit.runtime import Runtime
+from ..core.clock import to_iso
 from ..core.errors import UndeclaredEvent, UnknownStep
-from ..core.events import Body
+from ..core.events import Event, EventBody
+from ..core.ids import step_job_id
 from ..core.payload import unpack
-from ..jobs.attempt import SHUTDOWN
-from ..jobs.committer import Intent
-from ..jobs.dead_letters import letter
-from ..jobs.definition import Handler
+from ..handlers.handler import Handler
+from ..handlers.registry import Flow
+from ..handlers.trigger_table import TriggerTable
+from ..handlers.trigger_table import decode as decode_table
+from ..jobs.dead_letters import build_dead_letter
 from ..jobs.engine import unknown_handler
-from ..jobs.work import Failure, Limited, Spoken, Stopped, Success, Waiting, packed
-from ..ports.store import State
+from ..ports.store import JobRow
 from ..ports.unit import (
     Cancelled,
     Claim,
     Completed,
     Dead,
-    GivenBack,
     NewEvent,
     NewJob,
     Outcome,
+    Released,
     RetryAt,
     Suspended,
     Unit,
 )
-from ..telemetry.recorder import Recorder
-from . import record as records
-from .assemble import Assembler, decode_options
+from ..worker.channel import SHUTDOWN
+from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit, Success, WaitSuspension, pack_record
+from . import run_record as records
+from .conditions import CodeRouting
 from .decide import Decider, Decision, Emission, Ended
-from .record import RunRecord
-from .registry import Flow, Registry
-from .routing import CodeRouting
-from .table import TriggerTable
-from .table import decode as decode_table
-from .versions import OTHER_VERSION, Versions
+from .reducer import FlowView, reduce_flow
+from .run_record import RunRecord
+from .units import Assembler, decode_options
+from .version_policy import OTHER_VERSION, Versions
+
+if TYPE_CHECKING:
+    from .commands import Commands
 
 MAX_STEPS = 100_000
 
@@ -48,22 +54,16 @@ MAX_STEPS = 100_000
 class FlowEngine:
     """Knows the code of this process and the pinned tables of runs begun under older code."""
 
-    def __init__(
-        self,
-        registry: Callable[[], Registry],
-        state: State,
-        recorder: Recorder,
-        clock: Clock,
-        unit_id: Callable[[], str],
-        public_url: str = "",
-    ) -> None:
-        self._registry = registry
-        self._state = state
+    kind = "flow"
+
+    def __init__(self, runtime: Runtime, public_url: str = "") -> None:
+        self.runtime = runtime
+        self._registry = runtime.registry
         self._tables: dict[str, TriggerTable] = {}
         self.versions = Versions()
-        self.recorder = recorder
-        self.clock = clock
-        self.unit_id = unit_id
+        self.bodies = runtime.bodies
+        self.clock = runtime.clock
+        self.new_unit_id = runtime.new_unit_id
         self.public_url = public_url
 
     async def open(self, claim: Claim) -> StepWork:
@@ -96,7 +96,7 @@ class FlowEngine:
             return flow.table if flow is not None else TriggerTable(record.flow, "", {})
         known = self._tables.get(record.table)
         if known is None:
-            row = await self._state.state(table_key(record.table))
+            row = await self.runtime.store.state(table_key(record.table))
             known = decode_table(row.value) if row is not None else TriggerTable(record.flow, "", {})
             self._tables[record.table] = known
         return known
@@ -104,9 +104,45 @@ class FlowEngine:
     def check_event(self, flow: str, kind: str, data: bytes) -> None:
         """Raises if an event does not fit the schema its flow declares, whoever emits it."""
         known = self._registry().flows.get(flow)
-        check = known.event_checks.get(kind) if known is not None else None
+        check = known.event_validators.get(kind) if known is not None else None
         if check is not None:
             check(unpack(data))
+
+    @cached_property
+    def commands(self) -> Commands:
+        """Commands that write straight to the store."""
+        from .commands import Commands  # it builds on this module
+
+        return Commands(self, self.runtime.committer)
+
+    def view(self, events: Sequence[Event]) -> FlowView:
+        """Fold the events of a run."""
+        return reduce_flow(events)
+
+    def result(self, record: bytes) -> bytes | None:
+        """Return the result of a completed run as JSON; None if it is too large to keep."""
+        return records.decode(record).result()
+
+    def job_ids(self, run: str, record: bytes) -> list[str]:
+        """Return the ids of the jobs of every step instance that was started."""
+        steps = records.decode(record).steps
+        return [step_job_id(run, step, n) for step, tally in steps.items() for n in range(1, tally.started + 1)]
+
+    def instance(self, job: JobRow) -> tuple[str, int]:
+        """Return the step of a job and which instance of it the job is."""
+        options = decode_options(job.opts)
+        return options.step, options.n
+
+    def explain(self, record: bytes) -> list[str]:
+        """Return a sentence for each join that still waits for events."""
+        known = records.decode(record)
+        flow = self._registry().flows.get(known.flow)
+        sentences = []
+        for step, arrived in known.arrived.items():
+            kinds = flow.steps[step].kinds if flow is not None and step in flow.steps else ()
+            missing = ", ".join(kind for kind in kinds if kind not in arrived) or "more events"
+            sentences.append(f"step {step!r} has received {', '.join(arrived)} and is waiting for {missing}")
+        return sentences
 
     def decider(self, run: str, record: RunRecord, table: TriggerTable) -> Decider:
         flow = self._registry().flows.get(record.flow)
@@ -114,7 +150,7 @@ class FlowEngine:
         return Decider(run, record, table, routing, self.clock.now_ms(), MAX_STEPS)
 
     def assembler(self, run: str, record: RunRecord, table: TriggerTable) -> Assembler:
-        return Assembler(run, table, self._registry().flows.get(record.flow), self.recorder, self.clock.now_ms())
+        return Assembler(run, table, self._registry().flows.get(record.flow), self.bodies, self.clock.now_ms())
 
 
 def table_key(fingerprint: str) -> str:
@@ -146,8 +182,8 @@ class StepWork:
         self.run_id: str | None = claim.run
         self.subject: str | None = None
         self.shown_correlation = record.shown_correlation(claim.run)
-        self.recorder = engine.recorder
-        self.stream = engine.recorder.flow(claim.run)
+        self.bodies = engine.bodies
+        self.stream = engine.bodies.flow(claim.run)
         self.flow: str | None = record.flow
         self.step: str | None = claim.name
         self.n = n
@@ -166,105 +202,117 @@ class StepWork:
             )
         self._engine.check_event(self._flow.name, kind, data)
 
-    def succeeded(self, success: Success) -> Intent:
+    def on_success(self, success: Success) -> CommitRequest:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in success.emitted]
 
         def decide(decider: Decider) -> Decision:
-            return decider.completed(self._ended(success.spoken), success.result, emitted, success.divert)
+            return decider.completed(self._ended(success.output), success.result, emitted, success.timeout_step)
 
-        return self._intent(success.spoken, decide, Completed(success.result), success)
+        return self._request(success.output, decide, Completed(success.result), success)
 
-    def failed(self, failure: Failure) -> Intent:
+    def on_failure(self, failure: Failure) -> CommitRequest:
         error = msgspec.to_builtins(failure.error)
-        ended, most = self._ended(failure.spoken), self.handler.retry.attempts
+        ended, most = self._ended(failure.output), self.handler.retry.attempts
         if failure.retry_in_ms is not None:
             due = self._engine.clock.now_ms() + failure.retry_in_ms
-            return self._intent(
-                failure.spoken, lambda d: d.retrying(ended, error, most, due), RetryAt(due, packed(error)), failure
+            return self._request(
+                failure.output, lambda d: d.retrying(ended, error, most, due), RetryAt(due, pack_record(error)), failure
             )
-        jobs = [letter(self, failure.error, self._engine.clock.now_ms())] if self.handler.dead_letters else []
-        return self._intent(failure.spoken, lambda d: d.failed(ended, error, most), Dead(packed(error)), failure, jobs)
+        jobs = (
+            [build_dead_letter(self, failure.error, self._engine.clock.now_ms())] if self.handler.dead_letters else []
+        )
+        return self._request(
+            failure.output, lambda d: d.failed(ended, error, most), Dead(pack_record(error)), failure, jobs
+        )
 
-    def suspended(self, waiting: Waiting) -> Intent:
-        emitted = [Emission(e.kind, e.data, e.correlation_id) for e in waiting.emitted]
-        ended = self._ended(waiting.spoken)
+    def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:
+        emitted = [Emission(e.kind, e.data, e.correlation_id) for e in suspension.emitted]
+        ended = self._ended(suspension.output)
 
         def decide(decider: Decider) -> Decision | None:
             return decider.suspended(ended, emitted) if emitted else None
 
-        return self._intent(waiting.spoken, decide, Suspended(waiting.due), waiting)
+        return self._request(suspension.output, decide, Suspended(suspension.due), suspension)
 
-    def stopped(self, stopped: Stopped) -> Intent:
+    def on_interruption(self, interruption: Interruption) -> CommitRequest:
         def build(_version: int, data: bytes | None) -> Unit:
             over = data is None or records.decode(data).closed
-            outcome: Outcome = Cancelled(stopped.reason) if over and stopped.reason != SHUTDOWN else GivenBack()
-            said = [] if over or stopped.reason != SHUTDOWN else stopped.spoken.frames
+            outcome: Outcome = (
+                Cancelled(interruption.reason) if over and interruption.reason != SHUTDOWN else Released()
+            )
+            said = [] if over or interruption.reason != SHUTDOWN else interruption.output.live_events
             events = [NewEvent(self.stream, body) for body in said]
-            return Unit(self._engine.unit_id(), claim=self.claim, outcome=outcome, events=events)
+            return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=outcome, events=events)
 
         return self._waiting(build)
 
-    def limited(self, limited: Limited) -> Intent:
-        until = self._engine.clock.now_ms() + limited.hold_ms
-        events = [NewEvent(self.stream, body) for body in limited.spoken.frames]
-        events += [*limited.kept.events, self._returned({"reason": limited.reason, "until": iso(until)})]
-        kept = limited.kept
+    def on_rate_limit(self, hit: RateLimitHit) -> CommitRequest:
+        until = self._engine.clock.now_ms() + hit.hold_ms
+        events = [NewEvent(self.stream, body) for body in hit.output.live_events]
+        events += [*hit.writes.events, self._returned({"reason": hit.reason, "until": to_iso(until)})]
+        writes = hit.writes
 
         def build(_version: int, data: bytes | None) -> Unit:
             if data is None or records.decode(data).closed:
-                return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
+                return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
             return Unit(
-                self._engine.unit_id(), claim=self.claim, outcome=GivenBack(hold=until), events=events, jobs=kept.jobs,
-                memos=kept.memos, waits=kept.waits, progress=limited.spoken.progress,
-            )  # fmt: skip
+                self._engine.new_unit_id(),
+                claim=self.claim,
+                outcome=Released(hold_until=until),
+                events=events,
+                jobs=writes.jobs,
+                memos=writes.memos,
+                waits=writes.waits,
+                progress=hit.output.progress,
+            )
 
         return self._waiting(build)
 
     def _returned(self, said: dict[str, Any]) -> NewEvent:
         meta = {"attempt": self.claim.attempt, **({"n": self.n} if self.n > 1 else {})}
-        raw = msgspec.Raw(packed(said))
-        body = Body("step.returned", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
-        return NewEvent(self.stream, self.recorder.encode(body))
+        raw = msgspec.Raw(pack_record(said))
+        body = EventBody("step.returned", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
+        return NewEvent(self.stream, self.bodies.encode(body))
 
-    def _ended(self, spoken: Spoken) -> Ended:
+    def _ended(self, output: AttemptOutput) -> Ended:
         claim = self.claim
-        return Ended(self._step, self.n, claim.job, claim.attempt, claim.payload, spoken.ended_ms - spoken.started_ms)
+        return Ended(self._step, self.n, claim.job, claim.attempt, claim.payload, output.ended_ms - output.started_ms)
 
-    def _intent(
+    def _request(
         self,
-        spoken: Spoken,
+        output: AttemptOutput,
         decide: Callable[[Decider], Decision | None],
         outcome: Outcome,
-        ending: Success | Failure | Waiting,
+        ending: Success | Failure | WaitSuspension,
         jobs: list[NewJob] | None = None,
-    ) -> Intent:
-        frames = [NewEvent(self.stream, body) for body in spoken.frames]
+    ) -> CommitRequest:
+        frames = [NewEvent(self.stream, body) for body in output.live_events]
         if isinstance(ending, Failure) and ending.schema_error is not None:
             frames.append(self._schema_error(ending.schema_error))
         state = [] if isinstance(ending, Failure) else ending.state
-        kept = ending.kept
+        writes = ending.writes
 
         def build(version: int, data: bytes | None) -> Unit:
             record = self._record(data)
             if record is None or record.closed:
                 # Cancelled meanwhile: the job ends, the run is not touched.
-                return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
+                return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
             assembler = self._engine.assembler(self._run, record, self._table)
             decision = decide(self._engine.decider(self._run, record, self._table))
             said = assembler.events(decision) if decision is not None else []
             # What a handler emitted comes before what it then waits for, and after what it had waited for.
-            later = [*said, *kept.events] if isinstance(ending, Waiting) else [*kept.events, *said]
+            later = [*said, *writes.events] if isinstance(ending, WaitSuspension) else [*writes.events, *said]
             return Unit(
-                self._engine.unit_id(),
+                self._engine.new_unit_id(),
                 claim=self.claim,
                 outcome=outcome,
                 run=assembler.run_write(decision, version) if decision is not None else None,
                 events=[*frames, *later],
-                jobs=[*(assembler.jobs(decision) if decision is not None else ()), *kept.jobs, *(jobs or ())],
-                memos=kept.memos,
-                waits=kept.waits,
+                jobs=[*(assembler.jobs(decision) if decision is not None else ()), *writes.jobs, *(jobs or ())],
+                memos=writes.memos,
+                waits=writes.waits,
                 state=state,
-                progress=spoken.progress,
+                progress=output.progress,
             )
 
         return self._waiting(build)
@@ -278,29 +326,29 @@ class StepWork:
             return decoded
         return records.decode(data)
 
-    def _waiting(self, build: Callable[[int, bytes | None], Unit]) -> Intent:
+    def _waiting(self, build: Callable[[int, bytes | None], Unit]) -> CommitRequest:
         claim = self.claim
-        return Intent(build, run=self._run, version=claim.version, record=claim.record, patient=True)
+        return CommitRequest(build, run=self._run, version=claim.version, record=claim.record, outlasts_outage=True)
 
     def _schema_error(self, error: dict[str, Any]) -> NewEvent:
         meta = {"attempt": self.claim.attempt}
-        raw = msgspec.Raw(packed(error))
-        body = Body("schema.error", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
-        return NewEvent(self.stream, self.recorder.encode(body))
+        raw = msgspec.Raw(pack_record(error))
+        body = EventBody("schema.error", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
+        return NewEvent(self.stream, self.bodies.encode(body))
 
 
 class LeftWork(StepWork):
     """A claim of a step of another version: it fails, or goes back to its queue for a worker that has that version."""
 
-    def stopped(self, stopped: Stopped) -> Intent:
-        if stopped.reason != OTHER_VERSION:
-            return super().stopped(stopped)
+    def on_interruption(self, interruption: Interruption) -> CommitRequest:
+        if interruption.reason != OTHER_VERSION:
+            return super().on_interruption(interruption)
         due = self._engine.clock.now_ms() + self._engine.versions.next_look(self.claim.job)
-        returned = self._returned({"reason": stopped.reason, "version": self._begun_under, "until": iso(due)})
+        returned = self._returned({"reason": interruption.reason, "version": self._begun_under, "until": to_iso(due)})
 
         def build(_version: int, data: bytes | None) -> Unit:
             if data is None or records.decode(data).closed:
-                return Unit(self._engine.unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
-            return Unit(self._engine.unit_id(), claim=self.claim, outcome=GivenBack(due), events=[returned])
+                return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
+            return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Released(due), events=[returned])
 
         return self._waiting(build)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..core.events import RESERVED, Event
+from ..core.events import RESERVED_PREFIXES, Event
 
 
 class StepView(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -89,7 +89,7 @@ def apply_flow(view: FlowView, event: Event) -> None:
         change(view, event, data, event.meta or {})
     elif event.kind.startswith("step.await."):
         _awaits(view, event, data, event.meta or {})
-    elif not event.kind.startswith(RESERVED):
+    elif not event.kind.startswith(RESERVED_PREFIXES):
         view.emitted.append(
             {"id": event.id, "ts": event.ts, "kind": event.kind, "step": event.step, "data": event.data}
         )

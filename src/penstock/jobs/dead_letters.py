@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from ..core.clock import iso
-from ..core.ids import dead_letter
+from ..core.clock import to_iso
+from ..core.ids import dead_letter_id
 from ..core.payload import unpack
 from ..ports.unit import NewJob
-from .work import ErrorInfo, Work, packed
+from ..worker.failures import ErrorInfo
+from ..worker.outcomes import Work, pack_record
 
 
 class DeadLetter(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -31,7 +32,7 @@ class DeadLetter(msgspec.Struct, rename="camel", omit_defaults=True):
     options: Any = None
 
 
-def letter(work: Work, error: ErrorInfo, now: int) -> NewJob:
+def build_dead_letter(work: Work, error: ErrorInfo, now: int) -> NewJob:
     """The dead letter of a claim whose failure is final; its id makes it one, however often it is written."""
     claim = work.claim
     body = DeadLetter(
@@ -40,7 +41,7 @@ def letter(work: Work, error: ErrorInfo, now: int) -> NewJob:
         unpack(claim.payload),
         claim.queue,
         {"message": error.error, "name": error.name, "code": error.code, "stack": error.stack},
-        iso(now),
+        to_iso(now),
         claim.failures + 1,
         work.run_id,
         work.flow,
@@ -49,4 +50,4 @@ def letter(work: Work, error: ErrorInfo, now: int) -> NewJob:
         work.correlation_id,
         unpack(claim.opts),
     )
-    return NewJob(dead_letter(claim.job), work.handler.dlq, claim.name, packed(body), opts=claim.opts)
+    return NewJob(dead_letter_id(claim.job), work.handler.dlq, claim.name, pack_record(body), opts=claim.opts)

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from ..core.clock import Clock, iso
+from ..commit.committer import CommitRequest
+from ..commit.runtime import Runtime
+from ..core.clock import to_iso
 from ..core.errors import ChildFailed, UnknownQueue
-from ..core.events import Body
+from ..core.event_bodies import EventBodies
+from ..core.events import EventBody
 from ..core.retry import Backoff, RetryPolicy
-from ..ports.store import ChildState, Families
+from ..durable.journal import PendingWrites
+from ..handlers.handler import Handler
+from ..ports.store import ChildState
 from ..ports.unit import (
     Cancelled,
     Claim,
     Completed,
     Dead,
     Dedupe,
-    GivenBack,
-    Keep,
+    KeepJobs,
     NewEvent,
     NewJob,
     Outcome,
     Parent,
+    PublishedOptions,
+    Released,
     RetryAt,
     Started,
-    Terms,
     Unit,
 )
-from ..telemetry.recorder import Recorder
-from .attempt import SHUTDOWN
-from .committer import Intent
-from .dead_letters import letter
-from .definition import Handler
-from .journal import Kept
-from .work import Failure, Limited, Spoken, Stopped, Success, Waiting, packed
+from ..worker.channel import SHUTDOWN
+from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit, Success, WaitSuspension, pack_record
+from .dead_letters import build_dead_letter
 
 # A job nobody here knows may be known to a newer worker: it is tried again for a while before it is called dead.
 UNKNOWN = RetryPolicy(attempts=5, backoff=Backoff("fixed", 5000, jitter=False))
@@ -50,8 +50,8 @@ class JobOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     redriven: int = 0
     waits: bool = False  # for children
     parent: Parent | None = None
-    keep_completed: Keep | None = None
-    keep_failed: Keep | None = None
+    keep_completed: KeepJobs | None = None
+    keep_failed: KeepJobs | None = None
 
 
 _options = msgspec.json.Decoder(JobOptions)
@@ -61,22 +61,13 @@ encode_options = msgspec.json.Encoder().encode
 class JobEngine:
     """Opens claims of plain jobs."""
 
-    def __init__(
-        self,
-        find: Callable[[str, str], Handler | None],
-        recorder: Recorder,
-        clock: Clock,
-        unit_id: Callable[[], str],
-        families: Families,
-    ) -> None:
-        self._find = find
-        self._families = families
-        self._recorder = recorder
-        self._clock = clock
-        self._unit_id = unit_id
+    kind = "job"
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     async def open(self, claim: Claim) -> JobWork:
-        handler = self._find(claim.queue, claim.name)
+        handler = self._runtime.registry().job(claim.queue, claim.name)
         if handler is None:
             handler = unknown_handler(
                 claim.name,
@@ -85,13 +76,13 @@ class JobEngine:
                     f"no handler here for job {claim.name!r} of queue {claim.queue!r}: add a worker file or @job for it"
                 ),
             )
-        work = JobWork(claim, handler, self._recorder, self._clock, self._unit_id)
+        work = JobWork(self._runtime, claim, handler)
         if work.waits and (failed := await self._failed_child(claim.scope)) is not None:
             work.handler = _failing(work.handler, ChildFailed(f"child {failed} failed, so {claim.job!r} was not run"))
         return work
 
     async def _failed_child(self, id: str) -> str | None:
-        rows = await self._families.children(id)
+        rows = await self._runtime.store.children(id)
         return next((row.key for row in rows if row.state is ChildState.FAILED), None)
 
 
@@ -119,21 +110,21 @@ def new_job(
     queue: str,
     name: str,
     payload: bytes,
-    recorder: Recorder,
+    bodies: EventBodies,
     options: JobOptions,
     priority: int = 0,
     due: int = 0,
     rate_key: str | None = None,
     scope: str | None = None,
     dedupe: Dedupe | None = None,
-    terms: Terms | None = None,
+    published: PublishedOptions | None = None,
 ) -> NewJob:
     """A plain job, with the events that adding it and claiming it will append."""
-    stream, corr = recorder.queue(queue), options.correlation_id
+    stream, corr = bodies.queue(queue), options.correlation_id
     meta: dict[str, Any] = {"name": name}
-    active = recorder.encode(Body("job.active", id, correlation_id=corr, meta=meta))
-    shown = {**meta, "due": iso(due)} if due else meta
-    added = recorder.encode(Body("job.added", id, correlation_id=corr, data=msgspec.Raw(payload), meta=shown))
+    active = bodies.encode(EventBody("job.active", id, correlation_id=corr, meta=meta))
+    shown = {**meta, "due": to_iso(due)} if due else meta
+    added = bodies.encode(EventBody("job.added", id, correlation_id=corr, data=msgspec.Raw(payload), meta=shown))
     return NewJob(
         id,
         queue,
@@ -147,7 +138,7 @@ def new_job(
         rate_key=rate_key,
         added=NewEvent(stream, added),
         dedupe=dedupe,
-        terms=terms,
+        published=published,
     )
 
 
@@ -160,108 +151,108 @@ class JobWork:
     n = 1
     public_url = ""
 
-    def __init__(
-        self, claim: Claim, handler: Handler, recorder: Recorder, clock: Clock, unit_id: Callable[[], str]
-    ) -> None:
+    def __init__(self, runtime: Runtime, claim: Claim, handler: Handler) -> None:
         options = _options.decode(claim.opts)
         self.claim = claim
         self.handler = handler if options.retry is None else replace(handler, retry=options.retry)
         self._keep_completed = options.keep_completed or handler.keep_completed
         self._keep_failed = options.keep_failed or handler.keep_failed
-        self.recorder = recorder
-        self.stream = recorder.queue(claim.queue)
+        self.bodies = runtime.bodies
+        self.stream = runtime.bodies.queue(claim.queue)
         self.subject: str | None = claim.job
         self.shown_correlation = options.correlation_id
         self.correlation_id = options.correlation_id or claim.job
         self.waits = options.waits
         self._options = options
-        self._clock = clock
-        self._unit_id = unit_id
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
 
     def check_emit(self, kind: str, data: bytes) -> None:
         """A plain job may emit anything; it lands on its queue's stream and starts nothing."""
 
-    def succeeded(self, success: Success) -> Intent:
+    def on_success(self, success: Success) -> CommitRequest:
         events = [msgspec.structs.replace(self._event(e.kind, e.data), kind=e.kind) for e in success.emitted]
-        events.append(self._event("job.completed", _result(success.result), self._duration(success.spoken)))
+        events.append(self._event("job.completed", _result(success.result), self._duration(success.output)))
         outcome = Completed(success.result, self._keep_completed)
-        return self._intent(success.spoken, outcome, events, success, kept=success.kept)
+        return self._request(success.output, outcome, events, success, writes=success.writes)
 
-    def failed(self, failure: Failure) -> Intent:
+    def on_failure(self, failure: Failure) -> CommitRequest:
         now = self._clock.now_ms()
         error = msgspec.to_builtins(failure.error)
         due = None if failure.retry_in_ms is None else now + failure.retry_in_ms
-        data = {**error, "willRetry": due is not None, **({"nextRetryAt": iso(due)} if due is not None else {})}
-        meta = {"maxAttempts": self.handler.retry.attempts, **self._duration(failure.spoken)}
-        events = [self._event("schema.error", packed(failure.schema_error))] if failure.schema_error else []
-        events.append(self._event("job.failed", packed(data), meta))
+        data = {**error, "willRetry": due is not None, **({"nextRetryAt": to_iso(due)} if due is not None else {})}
+        meta = {"maxAttempts": self.handler.retry.attempts, **self._duration(failure.output)}
+        events = [self._event("schema.error", pack_record(failure.schema_error))] if failure.schema_error else []
+        events.append(self._event("job.failed", pack_record(data), meta))
         if due is not None:
-            return self._intent(failure.spoken, RetryAt(due, packed(error)), events, kept=failure.kept)
-        jobs = [letter(self, failure.error, now)] if self.handler.dead_letters else []
-        outcome = Dead(packed(error), self._keep_failed)
-        return self._intent(failure.spoken, outcome, events, jobs=jobs, kept=failure.kept)
+            return self._request(failure.output, RetryAt(due, pack_record(error)), events, writes=failure.writes)
+        jobs = [build_dead_letter(self, failure.error, now)] if self.handler.dead_letters else []
+        outcome = Dead(pack_record(error), self._keep_failed)
+        return self._request(failure.output, outcome, events, jobs=jobs, writes=failure.writes)
 
-    def limited(self, limited: Limited) -> Intent:
-        until = self._clock.now_ms() + limited.hold_ms
-        said = packed({"reason": limited.reason, "until": iso(until)})
-        events = [self._event("job.returned", said, self._duration(limited.spoken))]
-        return self._intent(limited.spoken, GivenBack(hold=until), events, kept=limited.kept)
+    def on_rate_limit(self, hit: RateLimitHit) -> CommitRequest:
+        until = self._clock.now_ms() + hit.hold_ms
+        said = pack_record({"reason": hit.reason, "until": to_iso(until)})
+        events = [self._event("job.returned", said, self._duration(hit.output))]
+        return self._request(hit.output, Released(hold_until=until), events, writes=hit.writes)
 
-    def suspended(self, waiting: Waiting) -> Intent:  # noqa: ARG002
+    def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:  # noqa: ARG002
         raise AssertionError(f"job {self.claim.job} belongs to no run and cannot wait")
 
-    def stopped(self, stopped: Stopped) -> Intent:
-        if stopped.reason == SHUTDOWN:
-            return self._intent(stopped.spoken, GivenBack(), [])
-        return self._intent(
-            stopped.spoken,
-            Cancelled(stopped.reason),
-            [self._event("job.cancelled", packed({"reason": stopped.reason}))],
+    def on_interruption(self, interruption: Interruption) -> CommitRequest:
+        if interruption.reason == SHUTDOWN:
+            return self._request(interruption.output, Released(), [])
+        return self._request(
+            interruption.output,
+            Cancelled(interruption.reason),
+            [self._event("job.cancelled", pack_record({"reason": interruption.reason}))],
         )
 
-    def _duration(self, spoken: Spoken) -> dict[str, Any]:
-        return {"duration": spoken.ended_ms - spoken.started_ms}
+    def _duration(self, output: AttemptOutput) -> dict[str, Any]:
+        return {"duration": output.ended_ms - output.started_ms}
 
     def _event(self, kind: str, data: bytes | None, meta: dict[str, Any] | None = None) -> NewEvent:
         raw = msgspec.Raw(data) if data is not None else None
         about = {"attempt": self.claim.attempt, "name": self.claim.name, **(meta or {})}
         return NewEvent(
             self.stream,
-            self.recorder.encode(
-                Body(kind, self.subject, correlation_id=self._options.correlation_id, data=raw, meta=about)
+            self.bodies.encode(
+                EventBody(kind, self.subject, correlation_id=self._options.correlation_id, data=raw, meta=about)
             ),
         )
 
-    def _intent(
+    def _request(
         self,
-        spoken: Spoken,
+        output: AttemptOutput,
         outcome: Outcome,
         events: list[NewEvent],
         success: Success | None = None,
         jobs: list[NewJob] | None = None,
-        kept: Kept | None = None,
-    ) -> Intent:
+        writes: PendingWrites | None = None,
+    ) -> CommitRequest:
         unit = Unit(
             self._unit_id(),
             claim=self.claim,
             outcome=outcome,
-            events=[*[NewEvent(self.stream, body) for body in spoken.frames], *events] if spoken.frames else events,
+            events=[*[NewEvent(self.stream, body) for body in output.live_events], *events]
+            if output.live_events
+            else events,
             jobs=jobs or [],
             state=success.state if success else [],
-            memos=kept.memos if kept is not None else [],
-            progress=spoken.progress,
+            memos=writes.memos if writes is not None else [],
+            progress=output.progress,
             parent=self._options.parent.id if self._options.parent is not None else None,
-            settled=not self.waits,
-            logs=spoken.logs,
+            children_settled=not self.waits,
+            logs=output.logs,
         )
-        return Intent(lambda _v, _r: unit, patient=True)
+        return CommitRequest(lambda _v, _r: unit, outlasts_outage=True)
 
 
 class QuietWork(JobWork):
     """A claim of one of the engine's own jobs: nobody is told unless it fails."""
 
-    def succeeded(self, success: Success) -> Intent:
-        return self._intent(success.spoken, Completed(), [], success)
+    def on_success(self, success: Success) -> CommitRequest:
+        return self._request(success.output, Completed(), [], success)
 
 
 def _result(result: bytes) -> bytes:

@@ -10,13 +10,49 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from ..core.events import Event
-from .unit import Ask, Claim, Claims, CommitReply, JobState, Unit
+from .unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
 
 
-class Commits(Protocol):
+class StoreProfile(msgspec.Struct, frozen=True):
+    """How a store is best driven. Every field is a hint about speed or caching; none changes what a call means.
+
+    The defaults fit an embedded store: one commit at a time, nothing prefetched, nothing acknowledged is ever lost.
+    """
+
+    is_remote: bool = False
+    """The store is behind a network: `App.open` retries a failed connection instead of reporting it at once."""
+
+    max_commits_in_flight: int = 1
+    """How many commits of any kind one process may have in flight. The store applies them in the order of the calls."""
+
+    max_unordered_finishes: int = 1
+    """How many commits may be in flight if each of them only finishes attempts. Larger than `max_commits_in_flight` on
+    a store that keeps no order between concurrent commits: finishes need none."""
+
+    prefetch: int = 0
+    """How many jobs a worker with short handlers holds in total, running and prefetched, to keep itself and the store
+    busy. 0 turns prefetching off."""
+
+    may_rewind: bool = False
+    """The server may come back without its last acknowledged writes, after a failover or a power loss. `rewind_epoch`
+    then changes."""
+
+
+class WorkQueue(Protocol):
     """The hot path."""
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    @property
+    def profile(self) -> StoreProfile:
+        """Return how this store is best driven; the value never changes."""
+        ...
+
+    @property
+    def rewind_epoch(self) -> int:
+        """Incremented when the server may have lost acknowledged writes; cached run versions are then dropped. Always
+        0 unless `profile.may_rewind`."""
+        ...
+
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         """Applies each unit whole or not at all, in order, in one durable write; then hands out work.
 
         A refused unit leaves its neighbours untouched. A unit may expect the run version that an earlier unit of the
@@ -25,7 +61,7 @@ class Commits(Protocol):
         """
         ...
 
-    async def claim(self, ask: Ask) -> Claims:
+    async def claim(self, ask: ClaimRequest) -> ClaimBatch:
         """Hands out due jobs of running queues, priority first, each with its run record, and appends their
         `started` events in the same write. Jobs whose lease ran out are handed out again with `crashes` counted.
         A claim that is asked for after a commit was, in one process, sees what it wrote."""
@@ -46,7 +82,7 @@ class Listener(Protocol):
         """True as soon as one of the topics changed since the last wait; False when the time is up."""
         ...
 
-    def hear(self) -> None:
+    def notify(self) -> None:
         """Wakes it as a change would."""
         ...
 
@@ -59,7 +95,7 @@ class Signals(Protocol):
 
     def listen(self, *topics: str) -> AbstractContextManager[Listener]: ...
 
-    def fire_all(self) -> None:
+    def notify_all(self) -> None:
         """Everyone looks at the store: another process has written, or a test has moved its clock."""
         ...
 
@@ -117,6 +153,7 @@ class RunRow(msgspec.Struct, frozen=True):
     created: int
     updated: int
     record: bytes
+    kind: str = "flow"  # of its engine
 
 
 class Runs(Protocol):
@@ -136,12 +173,12 @@ class Runs(Protocol):
         """Newest first; `before` is the id of the last row of the page before.
 
         `since` (included) and `until` (not included) are milliseconds that bound when it was created. `begun` is JSON
-        that the body of the first event of its stream contains (see core/matching.py); a run whose first event was
+        that the body of the first event of its stream contains (see core/json_match.py); a run whose first event was
         trimmed away has nothing to be found by.
         """
         ...
 
-    async def loose_runs(self, limit: int = 100) -> list[str]:
+    async def stuck_runs(self, limit: int = 100) -> list[str]:
         """Open runs with no job and no wait: there are none unless a commit was torn, which this is here to prove."""
         ...
 
@@ -229,7 +266,7 @@ class ChildRow(msgspec.Struct, frozen=True):
     reason: str | None = None  # of one that was ignored
 
 
-class Families(Protocol):
+class JobTrees(Protocol):
     """Jobs that wait for others. Written by `commit` alone, and by whatever removes or retries jobs: a child that is
     removed or cancelled is waited for no more, a failed one that is retried is waited for again, and a retried parent
     waits for those."""
@@ -289,7 +326,7 @@ class WaitRow(msgspec.Struct, frozen=True):
     run: str
     scope: str
     kind: str
-    state: str  # open, resolved, expired or cancelled
+    state: str  # pending, resolved, expired or cancelled
     body: bytes
     due: int | None = None
     job: str = ""
@@ -312,7 +349,7 @@ class Waits(Protocol):
         """Open gates in the order of their ids; `after` is the last one seen."""
         ...
 
-    async def listening(
+    async def waits_for_topic(
         self,
         topic: str,
         keys: Sequence[str] | None,
@@ -325,7 +362,7 @@ class Waits(Protocol):
         `before`, a feed cursor, those that were there before that event."""
         ...
 
-    async def told(
+    async def events_by_kind(
         self, kind: str, *, since: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[FeedItem]:
         """Events of a kind that others may wait for, in the order they were committed; with `since`, those after the
@@ -383,48 +420,7 @@ class SharedQueues(Protocol):
 
 
 @runtime_checkable
-class GoesBack(Protocol):
-    """A store whose server may come back without its last writes: a failover, a loss of power."""
-
-    @property
-    def lives(self) -> int:
-        """Moves on whenever the server may have gone back: what was known of a run before is then not relied on."""
-        ...
-
-
-@runtime_checkable
-class Pipelined(Protocol):
-    """A store at the other end of a wire, which may be given the next commit while it works on the last."""
-
-    @property
-    def lanes(self) -> int:
-        """How many commits of one process are worth having under way."""
-        ...
-
-
-@runtime_checkable
-class EndsTogether(Protocol):
-    """A store whose commits have no order if they are under way at once: those that only end attempts need none."""
-
-    @property
-    def ends_under_way(self) -> int:
-        """How many commits of one process that only end attempts are worth having under way."""
-        ...
-
-
-@runtime_checkable
-class Distant(Protocol):
-    """A store at the other end of a wire: quick handlers would wait for its answers most of the time, unless the next
-    jobs are there before their slots are free."""
-
-    @property
-    def worth_holding(self) -> int:
-        """How many jobs in one worker's slots and ready beside them keep it and the store busy at once."""
-        ...
-
-
-@runtime_checkable
-class Migrates(Protocol):
+class Migratable(Protocol):
     """A store whose tables are created and updated by numbered steps."""
 
     async def migrate(self) -> list[int]:
@@ -434,7 +430,7 @@ class Migrates(Protocol):
     async def close(self) -> None: ...
 
 
-class Home(msgspec.Struct, frozen=True):
+class DatabaseIdentity(msgspec.Struct, frozen=True):
     """Which database of which server a connection leads to. Two servers may have the same one: since when they run
     tells them apart."""
 
@@ -446,12 +442,12 @@ class Home(msgspec.Struct, frozen=True):
 class Enlists(Protocol):
     """A store in a database that users have tables in too: units can be part of their transactions."""
 
-    async def home(self, *, fresh: bool = False) -> Home:
+    async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
         """Where it is, as far as is known; `fresh` asks the server, which may have been started anew."""
         ...
 
     @property
-    def whereabouts(self) -> str:
+    def identity_query(self) -> str:
         """The statement that asks a connection for `database`, `since` and the isolation level of its transaction."""
         ...
 
@@ -461,7 +457,7 @@ class Enlists(Protocol):
         ...
 
 
-class Store(Commits, EventLog, Feed, Runs, QueueAdmin, Families, Schedules, Waits, State, Housekeeping, Protocol):
+class Store(WorkQueue, EventLog, Feed, Runs, QueueAdmin, JobTrees, Schedules, Waits, State, Housekeeping, Protocol):
     """A backend.
 
     What goes together: the ids of a run's jobs begin with `<run>.`, state under `run/<run>/` and the stream of a run go

@@ -50,10 +50,10 @@ class Started(msgspec.Struct, frozen=True):
     """
 
     stream: str
-    head: bytes
+    body_prefix: bytes
 
     def body(self, attempt: int, worker: str) -> bytes:
-        return b'%b"attempt":%d,"worker":"%b"}}' % (self.head, attempt, worker.encode())
+        return b'%b"attempt":%d,"worker":"%b"}}' % (self.body_prefix, attempt, worker.encode())
 
 
 class OnFailure(StrEnum):
@@ -75,10 +75,10 @@ class Parent(msgspec.Struct, frozen=True):
     id: str
     queue: str
     on_failure: OnFailure = OnFailure.WAIT
-    instead: str | None = None
+    replaces: str | None = None
 
 
-class Keep(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class KeepJobs(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """What stays of a queue's finished jobs when one more of them ends: the newest `count`, and none that ended
     `age_ms` ago. With neither all of them stay, until retention takes them.
 
@@ -100,15 +100,15 @@ class Dedupe(msgspec.Struct, frozen=True):
     ttl_ms: int | None = None
 
 
-class Terms(msgspec.Struct, frozen=True):
+class PublishedOptions(msgspec.Struct, frozen=True):
     """On what terms a job was added, for stores whose queues other programs show and work on. Ours ask the handler."""
 
     attempts: int = 1
     backoff: str = "exponential"
     backoff_ms: int = 0
     jitter: bool = False
-    keep_completed: Keep | None = None
-    keep_failed: Keep | None = None
+    keep_completed: KeepJobs | None = None
+    keep_failed: KeepJobs | None = None
 
 
 class NewJob(msgspec.Struct, frozen=True):
@@ -131,10 +131,10 @@ class NewJob(msgspec.Struct, frozen=True):
     started: Started | None = None
     rate_key: str | None = None
     added: NewEvent | None = None  # appended if the id is new
-    waits: bool = False  # for children, which are added with it
+    waits_for_children: bool = False  # for children, which are added with it
     parent: Parent | None = None
     dedupe: Dedupe | None = None
-    terms: Terms | None = None
+    published: PublishedOptions | None = None
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -159,11 +159,12 @@ class Claim(msgspec.Struct, frozen=True):
     record: bytes | None = None
     memos: dict[str, bytes] = {}
     at: int = 0  # when it was handed out, by the store's clock
+    kind: str = "flow"  # of the run: which engine understands it
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed"):
     result: bytes | None = None
-    keep: Keep | None = None
+    keep: KeepJobs | None = None
 
 
 class RetryAt(msgspec.Struct, frozen=True, tag="retry"):
@@ -173,7 +174,7 @@ class RetryAt(msgspec.Struct, frozen=True, tag="retry"):
 
 class Dead(msgspec.Struct, frozen=True, tag="dead"):
     error: bytes
-    keep: Keep | None = None
+    keep: KeepJobs | None = None
 
 
 class Suspended(msgspec.Struct, frozen=True, tag="suspended"):
@@ -186,17 +187,17 @@ class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
     reason: str
 
 
-class GivenBack(msgspec.Struct, frozen=True, tag="given_back"):
+class Released(msgspec.Struct, frozen=True, tag="given_back"):
     """The job goes back to its queue unharmed: a worker that stops, a limit that was met.
 
     With `hold` nobody is handed a job of that queue before then; a hold that lasts longer stays.
     """
 
     due: int = 0
-    hold: int | None = None
+    hold_until: int | None = None
 
 
-Outcome = Completed | RetryAt | Dead | Suspended | Cancelled | GivenBack
+Outcome = Completed | RetryAt | Dead | Suspended | Cancelled | Released
 
 
 class RunWrite(msgspec.Struct, frozen=True):
@@ -215,6 +216,7 @@ class RunWrite(msgspec.Struct, frozen=True):
     paused: bool = False  # a paused run's jobs are held when they come up, and released when it goes on
     cancel_jobs: bool = False  # drop what is waiting or delayed, in the same write
     after: str | None = None
+    kind: str = "flow"  # of its engine, and of its stream
 
 
 class Memo(msgspec.Struct, frozen=True):
@@ -225,7 +227,7 @@ class Memo(msgspec.Struct, frozen=True):
     value: bytes
 
 
-class OpenWait(msgspec.Struct, frozen=True, tag="open"):
+class NewWait(msgspec.Struct, frozen=True, tag="open"):
     """A gate that holds a step until it is closed.
 
     Opening it again, by the step that did, replaces what it says, and opens one that was cancelled. If it is resolved
@@ -243,7 +245,7 @@ class OpenWait(msgspec.Struct, frozen=True, tag="open"):
     key: str | None = None  # narrows the topic: what the event must hold
 
 
-class CloseWait(msgspec.Struct, frozen=True, tag="close"):
+class SettleWait(msgspec.Struct, frozen=True, tag="close"):
     """Closes an open gate. Unless `lenient`, the unit is refused if it is closed already, so the first one wins."""
 
     id: str
@@ -251,7 +253,7 @@ class CloseWait(msgspec.Struct, frozen=True, tag="close"):
     lenient: bool = False
 
 
-WaitChange = OpenWait | CloseWait
+WaitChange = NewWait | SettleWait
 
 
 class StateWrite(msgspec.Struct, frozen=True):
@@ -286,11 +288,13 @@ class Unit(msgspec.Struct):
     progress: bytes | None = None
     logs: list[str] = []  # what its handler logged, for stores whose queues other programs show; it is in events too
     wakes: list[str] = []  # ids of suspended or delayed jobs that are due now
-    takes: list[str] = []  # ids of unclaimed jobs to remove; the unit is refused if one is gone
+    removes: list[str] = []  # ids of unclaimed jobs to remove; the unit is refused if one is gone
     schedule: ScheduleMove | None = None
-    once: str | None = None  # applied at most once for this key
+    once_key: str | None = None  # applied at most once for this key
     parent: str | None = None  # of the job that ends here: it is told in the same write
-    settled: bool = True  # else the job has children, and can complete only when all have ended and none has failed it
+    children_settled: bool = (
+        True  # else the job has children, and can complete only when all have ended and none has failed it
+    )
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -298,7 +302,7 @@ class Committed(msgspec.Struct, frozen=True):
 
     events: list[tuple[int, int]] = []  # (ms, seq) of each event, in order
     added: list[bool] = []  # for each job, whether it was added
-    stand: dict[int, str] = {}  # for jobs (by their place) whose dedupe key is held: the job that holds it
+    deduplicated: dict[int, str] = {}  # for jobs (by their place) whose dedupe key is held: the job that holds it
     repeated: bool = False  # this unit was applied before and its reply was lost
 
 
@@ -331,7 +335,7 @@ class RateLimit(msgspec.Struct, frozen=True):
     per_key: bool = False
 
 
-class Want(msgspec.Struct, frozen=True):
+class QueueDemand(msgspec.Struct, frozen=True):
     """How many jobs of a queue a worker can take."""
 
     queue: str
@@ -340,16 +344,16 @@ class Want(msgspec.Struct, frozen=True):
     max_active: int | None = None  # over all workers
 
 
-class Ask(msgspec.Struct, frozen=True):
+class ClaimRequest(msgspec.Struct, frozen=True):
     """A request for work: what, for how long, for whom."""
 
-    wants: tuple[Want, ...]
+    queues: tuple[QueueDemand, ...]
     lease_ms: int
     worker: str
     limit: int | None = None  # over all queues
 
 
-class Claims(msgspec.Struct, frozen=True):
+class ClaimBatch(msgspec.Struct, frozen=True):
     """Jobs handed out, and when the next delayed one of those queues is due."""
 
     claims: list[Claim] = []
@@ -360,28 +364,30 @@ class CommitReply(msgspec.Struct, frozen=True):
     """A receipt for each unit in order, and the work asked for with them."""
 
     receipts: list[Receipt]
-    work: Claims = Claims()
+    claimed: ClaimBatch = ClaimBatch()
 
 
-def fleeting(unit: Unit) -> bool:
+def may_be_removed(unit: Unit) -> bool:
     """Whether jobs it adds or ends may be gone before its reply is asked for again, so that they cannot tell."""
     if isinstance(unit.outcome, Completed | Dead) and unit.outcome.keep is not None:
         return True
-    return any(job.terms is not None and (job.terms.keep_completed or job.terms.keep_failed) for job in unit.jobs)
+    return any(
+        job.published is not None and (job.published.keep_completed or job.published.keep_failed) for job in unit.jobs
+    )
 
 
-def forgettable(unit: Unit) -> bool:
+def needs_receipt(unit: Unit) -> bool:
     """Whether neither its job nor its run would know the unit again, and applying it twice would write twice.
 
     The job keeps the unit that ended an attempt, the run the one that began it; what only adds jobs and memos is
     idempotent by their names.
     """
-    if fleeting(unit):
+    if may_be_removed(unit):
         return True
     if unit.claim is not None and unit.outcome is not None:
         return False
     if unit.run is not None:
         return unit.run.expect > 0
-    if unit.events or unit.takes or unit.wakes or unit.waits or unit.state:
+    if unit.events or unit.removes or unit.wakes or unit.waits or unit.state:
         return True
-    return unit.schedule is not None or unit.once is not None
+    return unit.schedule is not None or unit.once_key is not None

@@ -1,1 +1,1 @@
-"""What runs a handler: on the loop, in a thread; later in a child process or in Node."""
+"""Runners: on the event loop, on a thread, and the shared half of those in another process."""

@@ -1,4 +1,4 @@
-"""A bounded pool of threads whose work can be interrupted."""
+"""A bounded pool of threads whose calls can be interrupted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 from ..core.errors import AttemptCancelled
 
 
-class Call:
-    """One function call on a pool thread."""
+class ThreadCall:
+    """A function call on a pool thread."""
 
     def __init__(self, fn: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
         self.done: asyncio.Future[Any] = loop.create_future()
@@ -42,7 +42,7 @@ class Call:
         self._settle(result, error)
 
     def interrupt(self, reason: str) -> None:
-        """Raises AttemptCancelled in the thread at its next Python instruction; a call into C is not broken off."""
+        """Raise AttemptCancelled in the thread at its next Python instruction. A call into C is not interrupted."""
         with self._lock:
             self._reason = reason
             if self._thread is not None:
@@ -52,10 +52,10 @@ class Call:
 
     def _settle(self, result: Any, error: BaseException | None) -> None:
         if isinstance(error, AttemptCancelled) and self._reason is not None:
-            error = AttemptCancelled(self._reason)  # the interpreter raised the bare class; say why
+            error = AttemptCancelled(self._reason)  # the interpreter raised the class without a reason
         try:
             self._loop.call_soon_threadsafe(_set, self.done, result, error)
-        except RuntimeError:  # the loop closed before the thread came back
+        except RuntimeError:  # the loop closed before the thread was done
             pass
 
 
@@ -71,16 +71,16 @@ def _set(future: asyncio.Future[Any], result: Any, error: BaseException | None) 
 
 
 class ThreadPool:
-    """At most `size` threads, started when needed; they are daemons, so a stuck handler cannot keep the process."""
+    """At most `size` threads, started when needed. Daemons: a stuck handler does not keep the process alive."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[ThreadCall | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._lock = threading.Lock()
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: ThreadCall) -> None:
         with self._lock:
             self._calls.put(call)
             if self._idle < self._calls.qsize() and len(self._threads) < self._size:

@@ -1,1 +1,1 @@
-"""Backends: one folder each, the same file names in each. Stores do not know each other."""
+"""Stores: one folder each, with the same file names. Stores do not import each other."""

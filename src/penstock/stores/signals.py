@@ -1,4 +1,4 @@
-"""In-process wake-ups by topic, shared by every store: a store says what changed, listeners look for themselves."""
+"""In-process wake-ups by topic, for every store: a store signals what changed, and listeners read it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from contextlib import contextmanager
 
 
 class TopicListener:
-    """One party's ear. A change before `wait` is not missed: it is remembered until the next wait."""
+    """Waits for changes. A change before `wait` is not missed: the next `wait` returns at once."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
 
-    def hear(self) -> None:
+    def notify(self) -> None:
         self._changed.set()
 
     async def wait(self, timeout: float | None = None) -> bool:
+        """Wait for a change. Return False if there was none within `timeout` seconds."""
         if not self._changed.is_set():
             try:
                 async with asyncio.timeout(timeout):
@@ -28,7 +29,7 @@ class TopicListener:
 
 
 class TopicSignals:
-    """Who listens to what. Used on one event loop; other threads go through `call_soon_threadsafe`."""
+    """The listeners of each topic. Use it on one event loop; other threads go through `call_soon_threadsafe`."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, set[TopicListener]] = {}
@@ -42,22 +43,22 @@ class TopicSignals:
             yield listener
         finally:
             for topic in topics:
-                left = self._listeners[topic]
-                left.discard(listener)
-                if not left:
+                others = self._listeners[topic]
+                others.discard(listener)
+                if not others:
                     del self._listeners[topic]
 
     def fire(self, topics: Iterable[str]) -> None:
-        # A commit touches many topics, of which hardly any has a listener.
+        # A commit changes many topics, and hardly any has a listener.
         for topic in self._listeners.keys() & topics:
             for listener in self._listeners[topic]:
-                listener.hear()
+                listener.notify()
 
-    def fire_all(self) -> None:
+    def notify_all(self) -> None:
         for listeners in self._listeners.values():
             for listener in listeners:
-                listener.hear()
+                listener.notify()
 
     @property
-    def silent(self) -> bool:
-        return not self._listeners
+    def has_listeners(self) -> bool:
+        return bool(self._listeners)

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
-from ..core.clock import iso
+from ..core.clock import to_iso
 
 if TYPE_CHECKING:  # `--help` does without it
-    from .redaction import Redactor
+    from ..core.redaction import Redactor
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["pretty", "json"]
@@ -53,7 +53,7 @@ class AttemptFilter(logging.Filter):
 class Hides(Protocol):
     """Hides secrets in text."""
 
-    def text(self, text: str) -> str: ...
+    def redact_text(self, text: str) -> str: ...
 
 
 class _Lines(logging.Formatter):
@@ -75,7 +75,7 @@ class _Lines(logging.Formatter):
         return self.hidden("\n".join(parts)) if parts else None
 
     def hidden(self, text: str) -> str:
-        return text if self._redactor is None else self._redactor.text(text)
+        return text if self._redactor is None else self._redactor.redact_text(text)
 
 
 class JsonLines(_Lines):
@@ -83,7 +83,7 @@ class JsonLines(_Lines):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "ts": iso(int(record.created * 1000)),
+            "ts": to_iso(int(record.created * 1000)),
             "level": record.levelname.lower(),
             "logger": record.name,
             "msg": self.message(record),
@@ -184,8 +184,8 @@ def unchanged(*loggers: str) -> Iterator[None]:
 
 
 def _usual() -> Hides:
+    from ..core.redaction import Redactor
     from ..settings import Settings
-    from .redaction import Redactor
 
     return Redactor(Settings().redact)
 

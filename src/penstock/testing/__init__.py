@@ -1,35 +1,34 @@
-"""What tests are made with: an App that skips time, a ctx without an App, a clock that stands still, waiting without
-sleeping, contracts for stores."""
+"""Tools for tests: an App that skips time, a ctx without an App, a fake clock, `until`, and contracts for stores."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Not when it is first used, as the others: it is also the name of its module, and would be taken for that.
+# Imported eagerly: a lazy `until` would resolve to the module of the same name.
 from .until import until
 
 if TYPE_CHECKING:
     from .clock import FakeClock
     from .crashes import Crashed
     from .fake_context import FakeContext
-    from .kit import TestApp
-    from .replaying import replay
+    from .replay import replay
+    from .test_app import TestApp
 
 __all__ = ["Crashed", "FakeClock", "FakeContext", "TestApp", "replay", "until"]
 
-_PLACES = {
+_MODULES = {
     "Crashed": ".crashes",
     "FakeClock": ".clock",
     "FakeContext": ".fake_context",
-    "TestApp": ".kit",
-    "replay": ".replaying",
+    "TestApp": ".test_app",
+    "replay": ".replay",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name when it is first used: pytest loads the plugin beside it in every project."""
-    if name not in _PLACES:
+    """Import a name on first use: pytest loads the plugin of this package in every project."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_PLACES[name], __name__), name)
+    value = globals()[name] = getattr(import_module(_MODULES[name], __name__), name)
     return value
 
 

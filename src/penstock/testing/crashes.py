@@ -1,4 +1,4 @@
-"""Crashes a test asks for: an attempt vanishes as with `kill -9`, and its job comes again when its lease is over."""
+"""Simulated crashes: an attempt vanishes as with `kill -9`, and its job runs again when the lease expires."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import logging
 from typing import Any, NamedTuple
 
 from ..core.errors import PenstockError
-from ..jobs.work import Work
 from ..ports.unit import Claim
+from ..worker.outcomes import Work
 
 WORKER_LOG = "penstock.worker"
 
 
 class Crashed(PenstockError):
-    """A crash a test asked for: nothing of the attempt is recorded."""
+    """A crash that a test planned: nothing of the attempt is recorded."""
 
     code = "crashed"
 
 
-class Planned(NamedTuple):
+class PlannedCrash(NamedTuple):
     """Which attempt crashes, and when."""
 
     step: str
@@ -26,52 +26,48 @@ class Planned(NamedTuple):
     after: bool
 
 
-class Crashes:
-    """The crashes that are still to come."""
+class CrashPlan:
+    """The crashes that have not happened yet."""
 
     def __init__(self) -> None:
-        self._planned: list[Planned] = []
+        self._planned: list[PlannedCrash] = []
 
-    def plan(self, step: str, attempt: int, after: bool) -> None:
-        self._planned.append(Planned(step, attempt, after))
+    def add(self, step: str, attempt: int, after: bool) -> None:
+        self._planned.append(PlannedCrash(step, attempt, after))
 
-    def strike(self, claim: Claim, work: Work) -> Work:
-        """The work of a claim, doomed if it is to crash after its handler; raises if before."""
+    def apply(self, claim: Claim, work: Work) -> Work:
+        """Crash a claim if planned: raise before its handler, or return work that crashes after it."""
         for planned in self._planned:
             if (claim.name, claim.attempt) == (planned.step, planned.attempt):
                 self._planned.remove(planned)
                 if not planned.after:
-                    raise Crashed(f"the test let attempt {claim.attempt} of {claim.name} crash before it ran")
-                return _Doomed(work)
+                    raise Crashed(f"the test crashed attempt {claim.attempt} of {claim.name} before its handler")
+                return _CrashingWork(work)
         return work
 
-    def left(self) -> list[str]:
-        """Those that never came, in words."""
-        return [f"attempt {planned.attempt} of {planned.step}" for planned in self._planned]
 
-
-class _Doomed:
-    """Work whose end is never recorded."""
+class _CrashingWork:
+    """Work whose outcome is never recorded."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("succeeded", "failed", "suspended", "stopped", "limited"):
+        if name in ("on_success", "on_failure", "on_suspension", "on_interruption", "on_rate_limit"):
             claim = self._work.claim
-            raise Crashed(f"the test let attempt {claim.attempt} of {claim.name} crash after it ran")
+            raise Crashed(f"the test crashed attempt {claim.attempt} of {claim.name} after its handler")
         return getattr(self._work, name)
 
 
-class Quiet(logging.Filter):
-    """Leaves out what the worker says of crashes that were asked for."""
+class CrashLogFilter(logging.Filter):
+    """Drops the worker's log records about planned crashes."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         problem = record.exc_info[1] if record.exc_info else None
         return not isinstance(problem, Crashed)
 
-    def begin(self) -> None:
+    def install(self) -> None:
         logging.getLogger(WORKER_LOG).addFilter(self)
 
-    def end(self) -> None:
+    def remove(self) -> None:
         logging.getLogger(WORKER_LOG).removeFilter(self)

@@ -6,25 +6,26 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
+from ..context.context import Context
+from ..context.state import Done, Key, StateView, SyncStateView
+from ..context.sync_context import Branches, SyncContext
 from ..core.durations import Duration
 from ..core.errors import UndeclaredEvent
+from ..core.events import check_kind
 from ..core.payload import pack, unpack
-from ..jobs.calls import RunCall
-from ..jobs.context import Context, check_kind
-from ..jobs.sleeping import Sleeping
-from ..jobs.state import Done, Key, StateView, SyncStateView
-from ..jobs.sync_context import Branches, SyncContext
+from ..durable.calls import RunCall
+from ..durable.session import DurableSession
 from ..ports.store import ChildRow, ChildState, StateRow
 from ..ports.unit import StateWrite
 from .clock import FakeClock
-from .fake_waits import FakeSleeping, Ran, Waited
+from .fake_waits import FakeDurableSession, RecordedCall, RecordedWait
 
 T = TypeVar("T")
 RUN, SHARED = "run/", "shared/"
 
 
-class Said(NamedTuple):
-    """A line a handler logged."""
+class LogLine(NamedTuple):
+    """A line that a handler logged."""
 
     level: str
     message: str
@@ -32,25 +33,25 @@ class Said(NamedTuple):
 
 
 class FakeContext(Context):
-    """Give it to a step and look at what the step said.
+    """Pass it to a step, then check what the step recorded.
 
         ctx = FakeContext(attempt=2)
         assert await charge(Order(7), ctx) == "paid"
         assert ctx.emitted == [("order.paid", {"id": 7})]
 
-    A `def` step takes `ctx.sync`, which tells the same story. State is kept in memory and read back at once; `state`
-    and `shared` are its first values. With `emits`, other kinds are refused, as in a flow.
+    A `def` step takes `ctx.sync`, which records into the same lists. State is in memory and readable at once; `state`
+    and `shared` are its initial values. With `emits`, other kinds are refused, as in a flow.
 
-    Waits do not wait. Time moves on, and what is waited for comes from the test; AwaitTimeout in its place lets it be
-    too late, and a tuple is given one after the other:
+    Waits do not block: the clock moves on, and the test supplies the answers. Pass `AwaitTimeout` to simulate a
+    timeout, or a tuple for successive answers:
 
         ctx = FakeContext(events={"payment.confirmed": {"id": 7}}, triggers={"approval": AwaitTimeout})
         ...
         assert ctx.waited[0][:2] == ("event", "payment.confirmed")
 
-    `children` and `failed_children` are what the children of a job gave, by key.
+    `children` and `failed_children` are the results and errors of a job's children, by key.
 
-    `ctx.run` calls its function; `ctx.ran` holds what is recorded of it. Ids and random numbers come from `seed`.
+    `ctx.run` calls its function; `ctx.ran` holds the recorded results. Ids and random numbers come from `seed`.
     """
 
     def __init__(
@@ -79,17 +80,17 @@ class FakeContext(Context):
     ) -> None:
         self.clock = clock or FakeClock()
         self.emitted: list[tuple[str, Any]] = []
-        self.logs: list[Said] = []
+        self.logs: list[LogLine] = []
         self.progressed: list[Any] = []
         self.partials: list[Any] = []
         self._emits = emits
         memory = _Memory(self.clock)
         about = f"step {step!r}" if run_id is not None else f"job {job_id}"
-        durable = FakeSleeping(self.clock, about, run_id, seed, events, triggers)
-        self.waited: list[Waited] = durable.waited
-        self.ran: list[Ran] = durable.ran
+        durable = FakeDurableSession(self.clock, about, run_id, seed, events, triggers)
+        self.waited: list[RecordedWait] = durable.waited
+        self.ran: list[RecordedCall] = durable.ran
         super().__init__(
-            voice=_Recorded(self, memory, durable),
+            channel=_FakeChannel(self, memory, durable),
             job_id=job_id,
             queue=queue,
             attempt=attempt,
@@ -108,7 +109,7 @@ class FakeContext(Context):
 
     @property
     def sync(self) -> SyncContext:
-        """The same handle for `def` steps."""
+        """Return the same context for `def` steps."""
         return _FakeSyncContext(self)
 
     @property
@@ -120,29 +121,29 @@ class FakeContext(Context):
         self._stopped = value
 
 
-class _Recorded:
-    """A voice that only remembers. What could not be recorded in earnest is refused here too."""
+class _FakeChannel:
+    """A channel that records into lists. It refuses what a real one could not record."""
 
-    def __init__(self, ctx: FakeContext, memory: _Memory, durable: FakeSleeping) -> None:
+    def __init__(self, ctx: FakeContext, memory: _Memory, durable: FakeDurableSession) -> None:
         self._ctx = ctx
         self._memory = memory
         self._durable = durable
 
     @property
-    def sleeping(self) -> Sleeping:
-        return cast(Sleeping, self._durable)
+    def session(self) -> DurableSession:
+        return cast(DurableSession, self._durable)
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return self._ctx.cancelled
 
     def check(self) -> None:
-        """The attempt is never over."""
+        """Do nothing: the attempt never loses its lease."""
 
-    def view(self, prefix: str) -> StateView:
+    def state_view(self, prefix: str) -> StateView:
         return _FakeState(prefix, self._memory, None)
 
-    async def children(self) -> list[ChildRow]:
+    async def list_children(self) -> list[ChildRow]:
         return self._ctx.children
 
     async def remove_job(self, id: str) -> bool:
@@ -156,20 +157,20 @@ class _Recorded:
                 f"step {self._ctx.step!r} emitted {kind!r}, which its emits does not list "
                 f"({', '.join(declared) or 'nothing'}): add it there, so that the flow's graph is true"
             )
-        self._ctx.emitted.append((kind, _copied(data, f"the data of {kind}")))
+        self._ctx.emitted.append((kind, _copy(data, f"the data of {kind}")))
 
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
-        self._ctx.logs.append(Said(level, message, _copied(dict(fields), "the fields of a log line")))
+        self._ctx.logs.append(LogLine(level, message, _copy(dict(fields), "the fields of a log line")))
 
     def progress(self, value: Any) -> None:
-        self._ctx.progressed.append(_copied(value, "progress"))
+        self._ctx.progressed.append(_copy(value, "progress"))
 
     def partial(self, chunk: Any) -> None:
-        self._ctx.partials.append(_copied(chunk, "a partial"))
+        self._ctx.partials.append(_copy(chunk, "a partial"))
 
 
 class _Memory:
-    """Keys and values, and the log of patches: every write takes effect at once."""
+    """State in memory: every write takes effect at once."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -177,8 +178,8 @@ class _Memory:
 
     async def state(self, key: str) -> StateRow | None:
         row = self._rows.get(key)
-        over = row is not None and row.expires is not None and row.expires <= self.clock.now_ms()
-        return None if over else row
+        has_expired = row is not None and row.expires is not None and row.expires <= self.clock.now_ms()
+        return None if has_expired else row
 
     async def states(self, prefix: str, *, after: str | None = None, limit: int = 100) -> list[StateRow]:
         rows = [await self.state(key) for key in sorted(self._rows) if key.startswith(prefix) and key > (after or "")]
@@ -191,21 +192,21 @@ class _Memory:
             self._rows[write.key] = StateRow(write.key, write.value, version, write.expires)
 
     def check(self) -> None:
-        """The attempt is never over."""
+        """Do nothing: the attempt never loses its lease."""
 
-    def written_before(self) -> bool:
+    def count_write(self) -> bool:
         return False
 
-    def recall(self, name: str) -> bytes | None:
+    def read_memo(self, name: str) -> bytes | None:
         return None
 
-    async def apply(self, write: StateWrite, name: str) -> bool:
+    async def commit_patch(self, write: StateWrite, memo: str) -> bool:
         self.write(write)
         return True
 
 
 class _FakeState(StateView):
-    """State that does not wait for a commit, so that what expires can be seen to."""
+    """State that is written without a commit, so that a test can see it expire."""
 
     def __init__(self, prefix: str, memory: _Memory, first: Mapping[str, Any] | None) -> None:
         self._pending: dict[str, StateWrite] = {}
@@ -231,13 +232,13 @@ class _FakeState(StateView):
 
 
 class _FakeSyncState(SyncStateView):
-    """No loop and no thread: a memory answers at once."""
+    """State for `def` steps, without a loop or a thread."""
 
     def __init__(self, view: StateView) -> None:
         self._view = view
 
     def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return _at_once(work)
+        return _run_now(work)
 
 
 class _FakeSyncContext(SyncContext):
@@ -251,8 +252,8 @@ class _FakeSyncContext(SyncContext):
     def branch(self) -> Branches:
         return _FakeBranches(self._inner)
 
-    def _answer(self, call: Coroutine[Any, Any, T]) -> T:
-        return _at_once(call)
+    def _block_on(self, call: Coroutine[Any, Any, T]) -> T:
+        return _run_now(call)
 
 
 class _FakeBranches(Branches):
@@ -261,7 +262,7 @@ class _FakeBranches(Branches):
 
 
 def _children(values: Mapping[str, Any], failed: Mapping[str, str]) -> list[ChildRow]:
-    """Children by key, `bull:<queue>:<id>`; anything else is a key as well."""
+    """Build rows of children from keys such as `bull:<queue>:<id>`; any other key works too."""
 
     def row(key: str, state: ChildState, value: bytes | None, reason: str | None) -> ChildRow:
         queue, _, id = key.rpartition(":")
@@ -271,15 +272,15 @@ def _children(values: Mapping[str, Any], failed: Mapping[str, str]) -> list[Chil
     return [*done, *(row(key, ChildState.IGNORED, None, why) for key, why in failed.items())]
 
 
-def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine gives that has nothing to wait for."""
+def _run_now(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never blocks and return its result."""
     try:
         work.send(None)
     except StopIteration as answer:
         return cast(T, answer.value)
     work.close()
-    raise AssertionError("a `def` step was given something to await: make the step async")
+    raise AssertionError("a `def` step got something it has to await: make the step async")
 
 
-def _copied(value: Any, what: str) -> Any:
+def _copy(value: Any, what: str) -> Any:
     return unpack(pack(value, what))

@@ -1,7 +1,7 @@
-"""Durable calls and waits of a `FakeContext`: the real ones, with the test as the world that answers them.
+"""Durable calls and waits of a `FakeContext`: the real ones, answered by the test.
 
-Where a handler would go to sleep, time moves on to what comes first: what the test gave, a time that is over, or a
-timeout that the test asked for.
+Where a handler would suspend, the clock moves to what comes first: an answer of the test, the end of a time wait, or
+a timeout that the test asked for.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from uuid import UUID
 
 import msgspec
 
-from ..core.clock import iso
+from ..core.clock import to_iso
 from ..core.durations import Duration
 from ..core.errors import AwaitTimeout, BadArgument, Suspension
 from ..core.events import Event
-from ..core.matching import contains
-from ..core.payload import pack, plain
-from ..core.retry import Retries
-from ..jobs.calls import Durable, Gate, Outcome, RunCall
-from ..jobs.durable import Durables
-from ..jobs.gates import GateBody, GateResult
-from ..jobs.journal import Call, Entry, Journal, encode
-from ..jobs.schemas import checker
-from ..jobs.triggers import PendingTrigger, TriggerGate
-from ..jobs.waits import EventGate, TimeGate, TriggerType, Waits
+from ..core.json_match import contains
+from ..core.payload import pack, to_plain
+from ..core.retry import RetryOption
+from ..core.schemas import make_validator
+from ..durable.call_recorder import CallRecorder
+from ..durable.calls import CallOutcome, DurableCall, RunCall, WaitCall
+from ..durable.journal import Journal, JournalCall, JournalEntry, encode
+from ..durable.triggers import PendingTrigger, TriggerWait
+from ..durable.wait_records import WaitBody, WaitResult
+from ..durable.waits import EventWait, TimeWait, TriggerType, Waits
 from ..ports.unit import NewJob, WaitChange
 from .clock import FakeClock
 
@@ -35,46 +35,47 @@ T = TypeVar("T")
 _UNANSWERED = object()
 
 
-class Waited(NamedTuple):
-    """A wait a handler came to: its type, what for, and what it asked besides."""
+class RecordedWait(NamedTuple):
+    """A wait that a handler reached: its type, its subject and its options."""
 
     type: str
     what: Any
     options: dict[str, Any]
 
 
-class Ran(NamedTuple):
-    """A `ctx.run` of a handler, and the value that is recorded of it."""
+class RecordedCall(NamedTuple):
+    """A `ctx.run` of a handler and its recorded value."""
 
     name: str
     value: Any
 
 
 class Answers:
-    """What the test says of a kind of wait. A tuple is given one after the other, anything else each time."""
+    """The test's answers to waits by name: a tuple holds successive answers, any other value answers every time."""
 
-    def __init__(self, given: Mapping[str, Any] | None) -> None:
-        self._given = dict(given or {})
-        self._turns: dict[str, int] = {}
+    def __init__(self, answers: Mapping[str, Any] | None) -> None:
+        self._answers = dict(answers or {})
+        self._positions: dict[str, int] = {}
 
     def take(self, *names: str) -> Any:
-        name = next((name for name in names if name in self._given), None)
+        """Return the next answer for the first name that has one."""
+        name = next((name for name in names if name in self._answers), None)
         if name is None:
             return _UNANSWERED
-        answer = self._given[name]
+        answer = self._answers[name]
         if not isinstance(answer, tuple):
             return answer
-        turn = self._turns.get(name, 0)
-        self._turns[name] = turn + 1
-        return answer[turn] if turn < len(answer) else _UNANSWERED
+        position = self._positions.get(name, 0)
+        self._positions[name] = position + 1
+        return answer[position] if position < len(answer) else _UNANSWERED
 
 
 class _Answered(BaseException):
-    """A gate is open now: the call is made once more."""
+    """A wait was resolved or time has passed: make the call again."""
 
 
-class FakeSleeping:
-    """The durable side of a handler under test. Nothing is written; the journal keeps the rules of the real one."""
+class FakeDurableSession:
+    """The durable session of a handler under test. It writes nothing; the journal applies the real rules."""
 
     def __init__(
         self,
@@ -87,9 +88,9 @@ class FakeSleeping:
     ) -> None:
         self.journal = Journal({}, "test", about)
         self.rng = random.Random(seed)
-        self.waited: list[Waited] = []
-        self.ran: list[Ran] = []
-        self.calls = FakeDurables(self)
+        self.waited: list[RecordedWait] = []
+        self.ran: list[RecordedCall] = []
+        self.calls = FakeCallRecorder(self)
         self.clock = clock
         self.job = "test"
         self.run = run or ""
@@ -109,117 +110,121 @@ class FakeSleeping:
         return self.clock.now_ms()
 
     def check(self) -> None:
-        """The attempt is never over."""
+        """Do nothing: the attempt never loses its lease."""
 
-    async def record(self) -> None:
-        self.journal.take()
+    async def flush(self) -> None:
+        self.journal.take_writes()
 
-    async def expire(self, gate: Sequence[WaitChange]) -> None:
-        self.journal.take()
+    async def expire(self, changes: Sequence[WaitChange]) -> None:
+        self.journal.take_writes()
 
-    def gate_body(self, key: str) -> GateBody:
-        return GateBody(key, self.now_ms)
+    def new_wait_body(self, key: str) -> WaitBody:
+        return WaitBody(key, self.now_ms)
 
-    def say(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
-        """Only a run has a stream."""
+    def add_step_event(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
+        """Do nothing: a step under test has no stream."""
 
-    def say_trigger(self, kind: str, id: str, data: dict[str, Any]) -> None:
-        """Only a run has a stream."""
+    def add_trigger_event(self, kind: str, id: str, data: dict[str, Any]) -> None:
+        """Do nothing: a step under test has no stream."""
 
-    def look_back(self, gate: str) -> NewJob:
-        raise AssertionError("a handler under test does not sleep")
+    def look_back_job(self, wait: str) -> NewJob:
+        raise AssertionError("a handler under test does not suspend")
 
-    def url(self, token: str) -> str:
+    def trigger_url(self, token: str) -> str:
         return f"http://test/api/triggers/{token}"
 
-    def suspend(self, waiting: Sequence[Gate[Any]]) -> Suspension:
-        """Opens what comes first; a gate of which the test says nothing opens never."""
-        answers = {gate: self._answer(gate) for gate in waiting}
-        given = {gate: answer for gate, answer in answers.items() if answer is not _UNANSWERED and not _late(answer)}
-        for gate, answer in given.items():
-            self._open(gate, answer)
-        if not given:
-            self._pass(waiting, answers)
+    def suspend(self, waiting: Sequence[WaitCall[Any]]) -> Suspension:
+        """Resolve the waits that the test answers; if there are none, move the clock to the next due wait."""
+        answers = {wait: self._answer(wait) for wait in waiting}
+        answered = {
+            wait: answer for wait, answer in answers.items() if answer is not _UNANSWERED and not _is_timeout(answer)
+        }
+        for wait, answer in answered.items():
+            self._resolve(wait, answer)
+        if not answered:
+            self._skip_time(waiting, answers)
         raise _Answered
 
-    def _answer(self, gate: Gate[Any]) -> Any:
-        # A trigger may be waited for again and again: its answer is one.
-        key = gate._trigger if isinstance(gate, TriggerGate) else gate
+    def _answer(self, wait: WaitCall[Any]) -> Any:
+        # A handler may wait for one trigger several times: it has one answer.
+        key = wait._trigger if isinstance(wait, TriggerWait) else wait
         if key not in self._taken:
-            if isinstance(gate, EventGate):
-                self._taken[key] = self._events.take(gate.name.rpartition("#")[0], gate._event)
-            elif isinstance(gate, TriggerGate):
-                self._taken[key] = self._triggers.take(gate._trigger.name)
+            if isinstance(wait, EventWait):
+                self._taken[key] = self._events.take(wait.name.rpartition("#")[0], wait._event)
+            elif isinstance(wait, TriggerWait):
+                self._taken[key] = self._triggers.take(wait._trigger.name)
             else:
                 self._taken[key] = _UNANSWERED
         return self._taken[key]
 
-    def _open(self, gate: Gate[Any], answer: Any) -> None:
-        if isinstance(gate, EventGate):
-            gate.settle(GateResult(self.now_ms, msgspec.Raw(encode(self._event(gate, answer)))))
-        elif isinstance(gate, TriggerGate):
-            trigger = gate._trigger
+    def _resolve(self, wait: WaitCall[Any], answer: Any) -> None:
+        if isinstance(wait, EventWait):
+            wait.record_result(WaitResult(self.now_ms, msgspec.Raw(encode(self._event(wait, answer)))))
+        elif isinstance(wait, TriggerWait):
+            trigger = wait._trigger
             data = pack(answer, f"the payload of trigger {trigger.name!r}")
             if trigger._body.schema is not None:
-                checker(trigger._body.schema, f"the payload of trigger {trigger.name!r}")(plain(answer, "it"))
-            trigger.settle(GateResult(self.now_ms, msgspec.Raw(data)))
+                make_validator(trigger._body.schema, f"the payload of trigger {trigger.name!r}")(to_plain(answer, "it"))
+            trigger.record_result(WaitResult(self.now_ms, msgspec.Raw(data)))
 
-    def _event(self, gate: EventGate, answer: Any) -> Event:
+    def _event(self, wait: EventWait, answer: Any) -> Event:
         if isinstance(answer, Event):
             return answer
-        data = plain(answer, f"the data of {gate._event}")
-        if gate._match and not contains(data, gate._match):
-            raise AssertionError(f"{gate._event} is waited for with match={gate._match!r}, and the test gives {data!r}")
+        data = to_plain(answer, f"the data of {wait._event}")
+        if wait._match and not contains(data, wait._match):
+            raise AssertionError(
+                f"the step waits for {wait._event} with match={wait._match!r}, but the test answers {data!r}"
+            )
         now = self.now_ms
-        return Event(id=f"{now}-1", ts=iso(now), kind=gate._event, subject="test", data=data)
+        return Event(id=f"{now}-1", ts=to_iso(now), kind=wait._event, subject="test", data=data)
 
-    def _pass(self, waiting: Sequence[Gate[Any]], answers: Mapping[Gate[Any], Any]) -> None:
-        """Lets time pass until the next gate opens by itself or gives up."""
-        due = [gate.due for gate in waiting if isinstance(gate, TimeGate) or _late(answers[gate])]
+    def _skip_time(self, waiting: Sequence[WaitCall[Any]], answers: Mapping[WaitCall[Any], Any]) -> None:
+        """Move the clock to the next wait that ends by itself: a time wait, or one the test lets time out."""
+        due = [wait.due for wait in waiting if isinstance(wait, TimeWait) or _is_timeout(answers[wait])]
         if not due:
-            raise AssertionError("; ".join(_missing(gate) for gate in waiting))
+            raise AssertionError("; ".join(_describe_unanswered(wait) for wait in waiting))
         if None in due:
-            raise AssertionError("AwaitTimeout is given for a wait that has no timeout and would wait for ever")
+            raise AssertionError("the test passes AwaitTimeout for a wait that has no timeout")
         self.clock.set_ms(max(self.now_ms, min(moment for moment in due if moment is not None)))
 
 
-def _late(answer: Any) -> bool:
+def _is_timeout(answer: Any) -> bool:
     return answer is AwaitTimeout or isinstance(answer, AwaitTimeout)
 
 
-def _missing(gate: Gate[Any]) -> str:
-    if isinstance(gate, TriggerGate):
-        name, given, what = gate._trigger.name, "triggers", "trigger"
+def _describe_unanswered(wait: WaitCall[Any]) -> str:
+    if isinstance(wait, TriggerWait):
+        name, argument, what = wait._trigger.name, "triggers", "trigger"
     else:
-        assert isinstance(gate, EventGate)
-        name, given, what = gate._event, "events", "event"
+        assert isinstance(wait, EventWait)
+        name, argument, what = wait._event, "events", "event"
     return (
-        f"the step waits for the {what} {name!r}, and the test does not say what comes: give "
-        f"FakeContext({given}={{{name!r}: …}}), or AwaitTimeout in place of … if nothing does"
+        f"the step waits for the {what} {name!r}, and the test has no answer: pass "
+        f"FakeContext({argument}={{{name!r}: …}}), or AwaitTimeout in place of … to simulate a timeout"
     )
 
 
 class _FakeRun(RunCall):
-    """A function called at once, with or without an event loop."""
+    """A `ctx.run` call that runs its function at once, with or without an event loop."""
 
-    async def _once(self) -> Any:
-        if self._timeout is not None:
-            return await super()._once()
+    async def _call_once(self) -> Any:
+        if self._timeout_s is not None:
+            return await super()._call_once()
         value = self._fn()
         return await value if isinstance(value, Coroutine) else value
 
 
-class FakeDurables(Durables):
-    """Durable calls that are made again where a real handler would be."""
+class FakeCallRecorder(CallRecorder):
+    """A call recorder that repeats a call where a real handler would re-run."""
 
-    def __init__(self, sleeping: FakeSleeping) -> None:
-        super().__init__(sleeping)
-        self._sleeping = sleeping
+    def __init__(self, session: FakeDurableSession) -> None:
+        super().__init__(session)
+        self._fake = session
 
-    def keep(self, call: Call, value: Any, error: str | None = None) -> Entry:
-        entry = super().keep(call, value, error)
+    def record(self, call: JournalCall, value: Any, error: str | None = None) -> JournalEntry:
+        entry = super().record(call, value, error)
         if call.kind == "run" and error is None:
-            self._sleeping.ran.append(Ran(call.key.rpartition("#")[0], plain(value, call.key)))
+            self._fake.ran.append(RecordedCall(call.key.rpartition("#")[0], to_plain(value, call.key)))
         return entry
 
     def run(
@@ -228,67 +233,67 @@ class FakeDurables(Durables):
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        retry: Retries | None,
+        retry: RetryOption | None,
         timeout: Duration | None,
     ) -> RunCall:
         real = super().run(name, fn, args, kwargs, retry, timeout)
-        return _FakeRun(self, real._call, real._fn, real._retry, real._timeout)
+        return _FakeRun(self, real._call, real._fn, real._retry, real._timeout_s)
 
-    async def pause(self, ms: int) -> None:
-        self._sleeping.clock.advance(ms / 1000)
+    async def sleep(self, ms: int) -> None:
+        self._fake.clock.advance(ms / 1000)
 
-    def pause_thread(self, ms: int) -> None:
-        self._sleeping.clock.advance(ms / 1000)
+    def sleep_thread(self, ms: int) -> None:
+        self._fake.clock.advance(ms / 1000)
 
     def uuid(self) -> str:
-        return str(self._value("uuid", lambda: str(UUID(int=self.rng.getrandbits(128), version=4))))
+        return str(self._record_value("uuid", lambda: str(UUID(int=self.rng.getrandbits(128), version=4))))
 
-    async def one(self, call: Durable[T]) -> T:
+    async def await_call(self, call: DurableCall[T]) -> T:
         while True:
             try:
-                return await super().one(call)
+                return await super().await_call(call)
             except _Answered:
                 continue
 
-    async def all(self, calls: Sequence[Durable[Any]]) -> list[Any]:
+    async def await_all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
         while True:
             try:
-                return await super().all(calls)
+                return await super().await_all(calls)
             except _Answered:
                 continue
 
-    async def first_of(self, calls: Mapping[str, Durable[Any]], call: Call) -> tuple[str, Any]:
+    async def await_first(self, calls: Mapping[str, DurableCall[Any]], call: JournalCall) -> tuple[str, Any]:
         while True:
             try:
-                return await super().first_of(calls, call)
+                return await super().await_first(calls, call)
             except _Answered:
                 continue
 
-    async def begin(self, calls: Sequence[Durable[Any]]) -> None:
-        """One after the other: a `def` step under test has no loop that could do it together."""
+    async def start_calls(self, calls: Sequence[DurableCall[Any]]) -> None:
+        """Start the calls one after the other: a `def` step under test has no loop to run them concurrently."""
         for call in calls:
-            await call.begin()
+            await call.start()
 
-    async def watch(self, gates: Sequence[Gate[Any]]) -> None:
-        """Nothing comes while a function runs."""
+    async def register_waits(self, waits: Sequence[WaitCall[Any]]) -> None:
+        """Do nothing: no wait is resolved while a function runs."""
 
-    async def until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, Outcome]:
-        """A function takes no time but what it moves the clock by: the first one there is ends first."""
+    async def run_until(self, due: int | None, runs: Mapping[str, RunCall]) -> dict[str, CallOutcome]:
+        """Run the first function: a function takes only the time by which it moves the clock."""
         key, run = next(iter(runs.items()))
-        return {key: await run.outcome()}
+        return {key: await run.run_unrecorded()}
 
 
 class FakeWaits(Waits):
-    """The gates of a handler under test, noted."""
+    """The waits of a handler under test, recorded for its assertions."""
 
-    def __init__(self, calls: Durables, sleeping: FakeSleeping) -> None:
-        super().__init__(calls, sleeping)
-        self._waited = sleeping.waited
+    def __init__(self, calls: CallRecorder, session: FakeDurableSession) -> None:
+        super().__init__(calls, session)
+        self._waited = session.waited
 
-    def time(self, until: Duration | datetime, *, name: str = "time") -> TimeGate:
-        gate = super().time(until, name=name)
-        self._waited.append(Waited("time", until, {}))
-        return gate
+    def time(self, until: Duration | datetime, *, name: str = "time") -> TimeWait:
+        wait = super().time(until, name=name)
+        self._waited.append(RecordedWait("time", until, {}))
+        return wait
 
     def event(
         self,
@@ -298,10 +303,10 @@ class FakeWaits(Waits):
         timeout: Duration | None = None,
         name: str | None = None,
         past: bool = True,
-    ) -> EventGate:
-        gate = super().event(kind, match=match, timeout=timeout, name=name, past=past)
-        self._waited.append(Waited("event", kind, _given(match=match, timeout=timeout)))
-        return gate
+    ) -> EventWait:
+        wait = super().event(kind, match=match, timeout=timeout, name=name, past=past)
+        self._waited.append(RecordedWait("event", kind, _drop_none(match=match, timeout=timeout)))
+        return wait
 
     def trigger(
         self,
@@ -313,9 +318,9 @@ class FakeWaits(Waits):
         signed: str | None = None,
     ) -> PendingTrigger:
         pending = super().trigger(name, type=type, timeout=timeout, schema=schema, signed=signed)
-        self._waited.append(Waited("trigger", name, _given(timeout=timeout, schema=schema, signed=signed)))
+        self._waited.append(RecordedWait("trigger", name, _drop_none(timeout=timeout, schema=schema, signed=signed)))
         return pending
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def _drop_none(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}

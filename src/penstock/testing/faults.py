@@ -1,9 +1,9 @@
-"""Making a store fail on purpose, and a log of what really ran that the engine knows nothing of.
+"""Fault injection for stores, and a log of handler executions that is independent of the engine.
 
     store = FaultStore(SqliteStore(), FaultAt("commit", 3, "after"))
 
-A call fails in one of two ways: `before` it reaches the store, or `after` the store has done what was asked, the
-answer being lost. Callers cannot tell one from the other, and must not have to.
+A call fails `before` it reaches the store, or `after` the store has executed it, so that only the answer is lost.
+Callers cannot distinguish the two, and must not need to.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from .history import Effect
 
 When = Literal["before", "after"]
 
-# What running work asks of a store; a crash-point sweep that misses one of these has a hole.
+# The store calls of running work: a crash-point sweep must cover all of them.
 HOT_PATH = ("commit", "claim", "renew")
 
 
-class Weather(Protocol):
-    """What befalls the calls of a store. Raising StoreUnavailable makes the call fail; waiting makes it late."""
+class FaultInjector(Protocol):
+    """Decides what happens to each call of a store: raise StoreUnavailable to fail it, wait to delay it."""
 
-    async def around(self, method: str, when: When) -> None: ...
+    async def on_call(self, method: str, when: When) -> None: ...
 
-    def blocking(self, method: str, when: When) -> None:
-        """The same for the one call that blocks, `renew`."""
+    def on_blocking_call(self, method: str, when: When) -> None:
+        """Decide the same for the only blocking call, `renew`."""
         ...
 
 
 class FaultStore:
-    """A store in bad weather: every call passes through `weather` on its way there and on its way back.
+    """A store whose calls pass through `faults` before and after they reach the inner store.
 
-    `calls` counts them by method and `in_flight` those inside the store. Opening and closing are left to the owner of
-    the inner store when `borrowed`, so that several can stand for several processes on one store.
+    `calls` counts calls by method, `in_flight` those inside the store. With `borrowed`, the owner of the inner store
+    opens and closes it, so that several FaultStores can stand for several processes on one store.
     """
 
-    def __init__(self, inner: Store, weather: Weather, *, borrowed: bool = False) -> None:
+    def __init__(self, inner: Store, faults: FaultInjector, *, borrowed: bool = False) -> None:
         self.inner = inner
-        self.weather = weather
+        self.faults = faults
         self.calls: Counter[str] = Counter()
         self.in_flight = 0
         self._borrowed = borrowed
@@ -66,9 +66,9 @@ class FaultStore:
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
         self.calls["renew"] += 1
-        self.weather.blocking("renew", "before")
+        self.faults.on_blocking_call("renew", "before")
         lost = self.inner.renew(claims, lease_ms)
-        self.weather.blocking("renew", "after")
+        self.faults.on_blocking_call("renew", "after")
         return lost
 
     def __getattr__(self, name: str) -> Any:
@@ -82,51 +82,51 @@ class FaultStore:
     def _wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
             self.calls[name] += 1
-            await self.weather.around(name, "before")
+            await self.faults.on_call(name, "before")
             self.in_flight += 1
             try:
                 answer = await call(*args, **kwargs)
             finally:
                 self.in_flight -= 1
-            await self.weather.around(name, "after")
+            await self.faults.on_call(name, "after")
             return answer
 
         return wrapped
 
 
-class Calm:
-    """Nothing happens."""
+class NoFaults:
+    """Injects nothing."""
 
-    async def around(self, method: str, when: When) -> None:
+    async def on_call(self, method: str, when: When) -> None:
         pass
 
-    def blocking(self, method: str, when: When) -> None:
+    def on_blocking_call(self, method: str, when: When) -> None:
         pass
 
 
 class FaultAt:
-    """One fault: the k-th call of a method fails, before it is made or after it was."""
+    """Fails the k-th call of one method, before or after the store executes it."""
 
     def __init__(self, method: str, k: int, when: When) -> None:
         self.method = method
         self.k = k
         self.when: When = when
-        self.struck = False
+        self.is_injected = False
         self._seen = 0
 
-    async def around(self, method: str, when: When) -> None:
-        self.blocking(method, when)
+    async def on_call(self, method: str, when: When) -> None:
+        self.on_blocking_call(method, when)
 
-    def blocking(self, method: str, when: When) -> None:
-        if method != self.method or self.struck:
+    def on_blocking_call(self, method: str, when: When) -> None:
+        if method != self.method or self.is_injected:
             return
         if when == "before":
             self._seen += 1
         if self._seen == self.k and when == self.when:
-            self.struck = True
-            self.strike()
+            self.is_injected = True
+            self.inject()
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         raise StoreUnavailable(f"fault injected {self.when} call {self.k} of {self.method}")
 
     def __repr__(self) -> str:
@@ -134,17 +134,17 @@ class FaultAt:
 
 
 class EffectLog:
-    """A file that handlers append one line to each time they run; many processes may share it.
+    """A file to which handlers append one line per execution; many processes may share it.
 
-    One `write` to a file opened O_APPEND is whole or absent, and survives the kill of its process.
+    One `write` to a file opened with O_APPEND is complete or absent, and survives the kill of its process.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._fd: int | None = None
 
-    def note(self, ctx: Any) -> None:
-        """Records that the handler of this `ctx` runs; call it first."""
+    def record(self, ctx: Any) -> None:
+        """Record that the handler of this `ctx` runs. Call it first in the handler."""
         step = ctx.step or ctx.queue
         self.append(Effect(ctx.run_id or "", step, ctx.job_id, ctx.attempt, ctx.idempotency_key()))
 

@@ -1,4 +1,4 @@
-"""The SQLite store without its threads: the same statements, run on the spot, so that a test decides their order."""
+"""The SQLite store without its threads: it executes the same statements inline, so that a test controls their order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import apsw
 
 from ..core.clock import Clock
 from ..stores.sqlite import SqliteStore
-from ..stores.sqlite.connection import MEMORY, connect, translate
+from ..stores.sqlite.connection import MEMORY, connect, translate_error
 
 T = TypeVar("T")
 
@@ -28,12 +28,12 @@ class InlineDatabase:
 
 
 class InlineStore(SqliteStore):
-    """A party's view of a shared database. Nothing waits inside a call: delays and faults come from outside."""
+    """One process's view of a shared database. No call waits: delays and faults are injected around it."""
 
     def __init__(self, database: InlineDatabase, *, clock: Clock, namespace: str = "nq") -> None:
         super().__init__(MEMORY, clock=clock, namespace=namespace)
         self._database = database
-        inline = _Inline(database, self)
+        inline = _InlineExecutor(database, self)
         self._writer = inline  # type: ignore[assignment]
         self._reader = inline  # type: ignore[assignment]
 
@@ -47,19 +47,19 @@ class InlineStore(SqliteStore):
             self._database.stores.remove(self)
 
 
-class _Inline:
-    """Stands for the writer's thread and for the readers'."""
+class _InlineExecutor:
+    """Replaces the writer thread and the reader threads."""
 
     def __init__(self, database: InlineDatabase, store: InlineStore) -> None:
         self._database = database
         self._store = store
 
     async def run(
-        self, work: Callable[[apsw.Cursor], T], then: Callable[[], None] | None = None, *, small: bool = False
+        self, work: Callable[[apsw.Cursor], T], on_commit: Callable[[], None] | None = None, *, is_small: bool = False
     ) -> T:
         result = self.run_blocking(work)
-        if then is not None:
-            then()
+        if on_commit is not None:
+            on_commit()
         return result
 
     def run_blocking(self, work: Callable[[apsw.Cursor], T]) -> T:
@@ -74,7 +74,7 @@ class _Inline:
             if connection.in_transaction:
                 cursor.execute("ROLLBACK")
             if isinstance(problem, apsw.Error):
-                raise translate(problem, MEMORY) from problem
+                raise translate_error(problem, MEMORY) from problem
             raise
         if connection.total_changes() != before and self._database.on_commit is not None:
             self._database.on_commit(self._store)

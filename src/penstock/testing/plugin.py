@@ -1,4 +1,4 @@
-"""The pytest plugin: `penstock_app`, `penstock_clock` and `--penstock-update`. It loads nothing until it is used."""
+"""The pytest plugin: `penstock_app`, `penstock_clock` and `--penstock-update`. It imports Penstock only when used."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 if TYPE_CHECKING:
     from .clock import FakeClock
-    from .kit import TestApp
+    from .test_app import TestApp
 
-try:  # strict mode of pytest-asyncio wants async fixtures marked; anyio takes them as they are
+try:  # pytest-asyncio in strict mode needs its own decorator for async fixtures; anyio does not
     from pytest_asyncio import fixture as async_fixture
 except ImportError:
     async_fixture = pytest.fixture  # type: ignore[assignment]
@@ -23,20 +23,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--penstock-update",
         action="store_true",
         default=False,
-        help="Save the histories that `assert_history` compares as they are now.",
+        help="Overwrite the saved histories that `assert_history` compares with the current ones.",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--penstock-update"):
-        from .snapshots import updating
+        from .snapshots import update_snapshots
 
-        updating.set(True)
+        update_snapshots.set(True)
 
 
 @pytest.fixture
 def penstock_clock() -> FakeClock:
-    """A clock that moves only when it is told to; that of the apps `penstock_app` makes."""
+    """Return the fake clock of the apps that `penstock_app` makes."""
     from .clock import FakeClock
 
     return FakeClock()
@@ -44,14 +44,14 @@ def penstock_clock() -> FakeClock:
 
 @async_fixture
 async def penstock_app(penstock_clock: FakeClock) -> AsyncIterator[Callable[..., Coroutine[Any, Any, TestApp]]]:
-    """Makes TestApps that work and are closed after the test: `app = await penstock_app(charge, ship, lease="5s")`."""
-    from .kit import TestApp
+    """Return a factory of running TestApps, closed after the test: `app = await penstock_app(charge, lease="5s")`."""
+    from .test_app import TestApp
 
     made: list[TestApp] = []
 
     async def make(*handlers: Callable[..., Any], **settings: Any) -> TestApp:
-        given = {"clock": penstock_clock, **settings}
-        app = TestApp(**given) if "dir" in given and not handlers else TestApp(handlers=handlers, **given)
+        options = {"clock": penstock_clock, **settings}
+        app = TestApp(**options) if "dir" in options and not handlers else TestApp(handlers=handlers, **options)
         await app.__aenter__()
         made.append(app)
         return app

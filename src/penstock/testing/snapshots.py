@@ -1,4 +1,4 @@
-"""Histories fit to compare: a run's events without what differs from run to run, and the file they are kept in."""
+"""History snapshots: a run's events without ids and times, saved in a file and compared with later runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from ..core.events import Event
 
 UPDATE = "--penstock-update"
-updating: ContextVar[bool] = ContextVar("penstock_updating", default=False)
-"""Whether saved histories are replaced; set by the pytest plugin."""
+update_snapshots: ContextVar[bool] = ContextVar("penstock_update_snapshots", default=False)
+"""Whether saved histories are overwritten; set by the pytest plugin."""
 
 _VARYING_META = ("worker", "duration", "scheduledAt")
 _VARYING_DATA = ("duration", "awaitDuration", "nextRetryAt", "resumeAt", "delayMs", "stack")
@@ -23,8 +23,8 @@ _VARYING_TEXT = (
 )
 
 
-def timeless(event: Event, run: str) -> dict[str, Any]:
-    """An event without ids, tokens, times, workers and durations."""
+def normalize_event(event: Event, run: str) -> dict[str, Any]:
+    """Return an event without ids, tokens, times, workers and durations."""
     meta = {key: value for key, value in (event.meta or {}).items() if key not in _VARYING_META}
     data = event.data
     if isinstance(data, dict) and event.kind.startswith(("flow.", "step.")):
@@ -38,11 +38,14 @@ def timeless(event: Event, run: str) -> dict[str, Any]:
 
 
 def compare(found: list[dict[str, Any]], path: Path, what: str) -> None:
-    """Saves a history if none is saved yet or updating was asked for; else an AssertionError says where they part."""
+    """Compare a history with the saved one; save it if there is none yet or `--penstock-update` was passed.
+
+    Raises AssertionError with the first difference.
+    """
     __tracebackhide__ = True
-    if updating.get() or not path.exists():
+    if update_snapshots.get() or not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_lines(found), "utf-8")
+        path.write_text(_format(found), "utf-8")
         return
     saved = json.loads(path.read_text("utf-8"))
     if saved == found:
@@ -52,11 +55,11 @@ def compare(found: list[dict[str, Any]], path: Path, what: str) -> None:
     then, now = (history[at] if at < len(history) else "nothing more" for history in (saved, found))
     raise AssertionError(
         f"{what} differs from {path.name} at event {at + 1}:\n  saved {then}\n  now   {now}\n"
-        f"If it is right now: pytest {UPDATE}"
+        f"If the new history is right: pytest {UPDATE}"
     )
 
 
-def _lines(history: list[dict[str, Any]]) -> str:
-    """An event a line: a changed history is read as a diff."""
+def _format(history: list[dict[str, Any]]) -> str:
+    """Format one event per line, so that a changed history is readable as a diff."""
     lines = ",\n".join(" " + json.dumps(event, ensure_ascii=False, sort_keys=True) for event in history)
     return f"[\n{lines}\n]\n"

@@ -1,4 +1,4 @@
-"""Waiting for something to become true, for as long as it takes and no longer."""
+"""Wait until a condition is true."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from ..core.durations import Duration, to_ms
 
 Condition = Callable[[], Any] | Callable[[], Awaitable[Any]]
 
-FIRST_PAUSE = 0.002
-LONGEST_PAUSE = 0.020
+MIN_INTERVAL_S = 0.002
+MAX_INTERVAL_S = 0.020
 
 
 async def until(condition: Condition, timeout: Duration = 10) -> Any:
-    """Asks again and again until the condition, sync or async, gives something true, and gives that back.
+    """Call the condition, sync or async, until it returns something true, and return that.
 
-    An AssertionError says what was waited for. An exception of the condition is raised as it is.
+    Raises AssertionError with the condition's name or source on timeout. Exceptions of the condition propagate.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + to_ms(timeout) / 1000
-    pause = FIRST_PAUSE
+    interval = MIN_INTERVAL_S
     while True:
-        # The time is read before asking: a condition that comes true at the last moment still counts.
-        late = loop.time() >= deadline
+        # Read the time before the call: a condition that becomes true at the last moment still counts.
+        is_late = loop.time() >= deadline
         answer = condition()
         if inspect.isawaitable(answer):
             answer = await answer
         if answer:
             return answer
-        if late:
-            raise AssertionError(f"waited {to_ms(timeout) / 1000:g} s for {_told(condition)}; it last gave {answer!r}")
-        await asyncio.sleep(pause)
-        pause = min(pause * 1.5, LONGEST_PAUSE)
+        if is_late:
+            raise AssertionError(
+                f"waited {to_ms(timeout) / 1000:g} s for {_describe(condition)}; it last returned {answer!r}"
+            )
+        await asyncio.sleep(interval)
+        interval = min(interval * 1.5, MAX_INTERVAL_S)
 
 
-def _told(condition: Condition) -> str:
-    """The condition's own words: a named function's name, a lambda's source."""
+def _describe(condition: Condition) -> str:
+    """Return the name of a function or the source of a lambda."""
     name = getattr(condition, "__qualname__", repr(condition))
     if not name.endswith("<lambda>"):
         return str(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))  # also in a process that a test starts here
 
 import postgres_server
-from penstock.app.backend import open_store
+from penstock.app.store_urls import open_store
 from penstock.core.clock import Clock
 from penstock.ports.store import Store
 

@@ -22,7 +22,7 @@ async def shop(order: str) -> str:
 
 async def buy(app: App, id: str, tx: Any) -> None:
     """A run by a key, and an event without one: nothing but the transaction keeps that from being told twice."""
-    await app.start("shop", id, idempotency_key=id, tx=tx)
+    await app.start("shop", id, key=id, tx=tx)
     await app.emit("order.made", id, tx=tx)
 
 

@@ -17,7 +17,7 @@ from penstock.testing.until import until
 from .backends import Backend
 from .fleet import Fleet
 
-PATIENCE = 60  # seconds
+TEST_TIMEOUT_S = 60  # seconds
 
 
 class Report(msgspec.Struct):
@@ -55,9 +55,9 @@ async def fell(backend: Backend, folder: Path, *, trees: int, kills: int, seed: 
             for n in range(kills):
                 wanted = len(fleet.effects.read()) + rng.randint(2, 12)
                 for k in range(trees * n // kills, trees * (n + 1) // kills):
-                    await app.add_flow(_tree(k))
+                    await app.jobs.enqueue_tree(_tree(k))
                     report.trees += 1
-                await until(lambda wanted=wanted: len(fleet.effects.read()) > wanted, PATIENCE)
+                await until(lambda wanted=wanted: len(fleet.effects.read()) > wanted, TEST_TIMEOUT_S)
                 await asyncio.to_thread(fleet.kill, fleet.working[0])  # the one that has been there longest
                 report.kills += 1
                 fleet.hire()
@@ -70,10 +70,10 @@ async def fell(backend: Backend, folder: Path, *, trees: int, kills: int, seed: 
 
 async def _missing(app: App, id: str) -> list[str]:
     try:
-        result = await app.job_result(id, timeout="30s")
+        result = await app.jobs.result(id, timeout="30s")
     except WaitTimeout as problem:
-        row = await app.queues.job(id)
-        return [f"{problem} (it is {row.state}, {await app.queues.dependencies(id)})"]
+        row = await app.jobs.get(id)
+        return [f"{problem} (it is {row.state}, {await app.jobs.count_children(id)})"]
     return [] if result == WHOLE else [f"{id} has {result}"]
 
 

@@ -19,13 +19,13 @@ from penstock.core.errors import PenstockError
 AT_ONCE = 20  # triggers
 
 
-async def fire_all(url: str, tokens: list[str], times: int, name: str) -> dict[str, object]:
+async def notify_all(url: str, tokens: list[str], times: int, name: str) -> dict[str, object]:
     told: Counter[str] = Counter()
     fired: list[str] = []
 
     async def fire(app: App, token: str, payload: str) -> None:
         try:
-            await app.fire(token, payload)
+            await app.waits.fire(token, payload)
         except PenstockError as problem:
             told[type(problem).__name__] += 1
         else:
@@ -54,7 +54,7 @@ def main() -> None:
     if not sys.stdin.readline():
         return  # nobody needs us
     tokens = options.tokens.read_text().split()
-    print(json.dumps(asyncio.run(fire_all(options.url, tokens, options.times, options.name))), flush=True)
+    print(json.dumps(asyncio.run(notify_all(options.url, tokens, options.times, options.name))), flush=True)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ async def race_fires(backend: Backend, folder: Path, *, triggers: int, fires: in
         return await trigger.wait()
 
     async with App(url, handlers=[ask]) as app:
-        async with app.working(concurrency=50):
+        async with app.workers.background(concurrency=50):
             runs = await asyncio.gather(*(app.start("ask", n) for n in range(triggers)))
             while not all(tokens):
                 await asyncio.sleep(0.02)

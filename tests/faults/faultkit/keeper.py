@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from penstock.core.errors import StoreError
-from penstock.ports.store import Commits
+from penstock.ports.store import WorkQueue
 from penstock.ports.unit import Claim
 
 
 class TaskKeeper:
-    """Does what `jobs.leases.LeaseKeeper` does, on the loop."""
+    """Does what `LeaseRenewer` does, on the loop."""
 
     def __init__(
-        self, store: Commits, lease_ms: int, held: Callable[[], Iterable[Claim]], lost: Callable[[list[Claim]], None]
+        self, store: WorkQueue, lease_ms: int, held: Callable[[], Iterable[Claim]], lost: Callable[[list[Claim]], None]
     ) -> None:
         self._store = store
         self._lease_ms = lease_ms
@@ -27,7 +27,7 @@ class TaskKeeper:
     def start(self) -> None:
         self._task = self._loop.create_task(self._main())
 
-    def poke(self) -> None:
+    def renew_soon(self) -> None:
         self._wake.set()
 
     def stop(self) -> None:

@@ -98,7 +98,7 @@ async def _chaos(
 ) -> None:
     for n in range(kills):
         for k in range(flows * n // kills, flows * (n + 1) // kills):
-            acknowledged.add(await app.start(FLOWS[k % 3], {"n": k}, idempotency_key=f"flow-{k}"))
+            acknowledged.add(await app.start(FLOWS[k % 3], {"n": k}, key=f"flow-{k}"))
         await asyncio.sleep(rng.random() * 0.35)
         victim = rng.choice(fleet.working)
         await asyncio.to_thread(fleet.kill, victim)
@@ -111,7 +111,7 @@ async def _chaos(
 async def _watch(app: App, report: Report) -> None:
     """At no moment is there an open run without a job or a wait: one look is one snapshot."""
     while True:
-        loose = await app.store.loose_runs()
+        loose = await app.store.stuck_runs()
         report.looks += 1
         if loose and len(report.violations) < 10:
             report.violations.append(f"loose: {loose[0]}: an open run with no job and no wait")

@@ -10,14 +10,14 @@ from penstock.testing.until import until
 from .proxy import Proxy
 from .trouble import Load
 
-PATIENCE = 60
+TEST_TIMEOUT_S = 60
 
 
 async def swallow(proxy: Proxy) -> None:
     """Requests get through, their replies do not."""
     before = proxy.swallowed
     proxy.swallow = True
-    await until(lambda: proxy.swallowed > before, PATIENCE)
+    await until(lambda: proxy.swallowed > before, TEST_TIMEOUT_S)
     proxy.swallow = False
 
 
@@ -45,5 +45,5 @@ async def make_trouble(proxy: Proxy, load: Load, times: int) -> None:
     rng = random.Random(9)
     kinds = (swallow, _drop, _delay, _refuse)
     for n in range(times):
-        await load.more(rng.randrange(2, 8), PATIENCE)
+        await load.more(rng.randrange(2, 8), TEST_TIMEOUT_S)
         await kinds[n % 4](proxy)

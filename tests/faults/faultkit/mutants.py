@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-import penstock.flows.assemble as assemble
-import penstock.jobs.committer as group_commit
-import penstock.jobs.quarantine as quarantine
-from penstock.ports.unit import Ask, CommitReply, Committed, Conflict, Unit
+import penstock.commit.committer as group_commit
+import penstock.flows.units as assemble
+import penstock.worker.quarantine as quarantine
+from penstock.ports.unit import ClaimRequest, CommitReply, Committed, Conflict, Unit
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing
 from penstock.stores.sqlite import writer as writing
-from penstock.stores.sqlite.append import SQL
+from penstock.stores.sqlite.statements import COMMIT as SQL
 
 from . import wait_mutants
 
@@ -78,7 +78,7 @@ class _SplitStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         first = [msgspec.structs.replace(unit, jobs=[]) for unit in units]
         reply = await self._inner.commit(first, ask)
         rest = [
@@ -106,39 +106,39 @@ def no_fence() -> None:
     def check(self: Any, unit: Unit, claim: Any, row: Any) -> Any:
         return Committed(repeated=True) if row is not None and row[3] == unit.id else None
 
-    assert hasattr(committing.Committer, "_check_fence")
-    committing.Committer._check_fence = check  # type: ignore[method-assign]
+    assert hasattr(committing.UnitWriter, "_check_fence")
+    committing.UnitWriter._check_fence = check  # type: ignore[method-assign]
 
 
 @mutant("a run record is overwritten whatever its version", "simulation")
 def no_version_check() -> None:
-    original = committing.Committer._check_version
+    original = committing.UnitWriter._check_version
 
     def check(self: Any, unit: Unit, run: Any, row: Any) -> Any:
         answer = original(self, unit, run, row)
         return None if isinstance(answer, Conflict) and run.expect else answer
 
-    committing.Committer._check_version = check  # type: ignore[method-assign]
+    committing.UnitWriter._check_version = check  # type: ignore[method-assign]
 
 
 @mutant("a decision made on a unit that was then refused is taken if the version number fits", "simulation")
 def versions_by_number() -> None:
-    original = committing.Committer._check_version
+    original = committing.UnitWriter._check_version
 
     def check(self: Any, unit: Unit, run: Any, row: Any) -> Any:
         return original(self, unit, msgspec.structs.replace(run, after=None), row)
 
-    committing.Committer._check_version = check  # type: ignore[method-assign]
+    committing.UnitWriter._check_version = check  # type: ignore[method-assign]
 
 
 @mutant("a unit sent again after a lost reply is not recognised", "simulation", "sweep:plain job")
 def repeats_unseen() -> None:
     _rewrite("fence", "token, unit", "token, NULL")
-    _rewrite("run_head", "paused, unit", "paused, ''")
-    _rewrite("fence_and_head", "j.token, j.unit", "j.token, NULL")
-    _rewrite("fence_and_head", "r.paused, r.unit", "r.paused, ''")
-    _rewrite("unit_applied", "WHERE id = ?", "WHERE id = ? AND 0")
-    _rewrite("remember_unit", "INSERT INTO", "INSERT OR IGNORE INTO")
+    _rewrite("run_version", "paused, unit", "paused, ''")
+    _rewrite("fence_and_run", "j.token, j.unit", "j.token, NULL")
+    _rewrite("fence_and_run", "r.paused, r.unit", "r.paused, ''")
+    _rewrite("applied_unit", "WHERE id = ?", "WHERE id = ? AND 0")
+    _rewrite("insert_unit", "INSERT INTO", "INSERT OR IGNORE INTO")
 
 
 @mutant("a unit sent again after a lost reply is given a new id", "simulation", "sweep:plain job")
@@ -146,8 +146,8 @@ def new_id_on_repeat() -> None:
     original = group_commit.Committer._wait_and_repeat
 
     async def repeat(self: Any, batch: Any, problem: Any) -> None:
-        for intent in batch:
-            intent.unit = msgspec.structs.replace(intent.unit, id=f"{intent.unit.id}x")
+        for request in batch:
+            request.unit = msgspec.structs.replace(request.unit, id=f"{request.unit.id}x")
         await original(self, batch, problem)
 
     group_commit.Committer._wait_and_repeat = repeat  # type: ignore[method-assign]
@@ -155,8 +155,8 @@ def new_id_on_repeat() -> None:
 
 @mutant("the second instance of a step is given the job id of the first", "simulation", "sweep:fan-out", "kill")
 def job_id_reused() -> None:
-    original = assemble.step_job
-    assemble.step_job = lambda run, step, n: original(run, step, 1)
+    original = assemble.step_job_id
+    assemble.step_job_id = lambda run, step, n: original(run, step, 1)
 
 
 @mutant("a dead letter is sent again under the id of the job that died", "simulation", "sweep:dead letter")
@@ -171,24 +171,24 @@ def finished_id_reused() -> None:
 
 @mutant("a running attempt of a cancelled run goes on writing logs and progress", "simulation", "sweep:cancel")
 def frames_after_the_end() -> None:
-    assert hasattr(committing.Committer, "_is_closed")
-    committing.Committer._is_closed = lambda self, run: False  # type: ignore[method-assign]
+    assert hasattr(committing.UnitWriter, "_is_closed")
+    committing.UnitWriter._is_closed = lambda self, run: False  # type: ignore[method-assign]
 
 
 @mutant("a key is taken as often as it is given", "simulation", "sweep:external")
 def keys_ignored() -> None:
-    _rewrite("seen", "WHERE key = ?", "WHERE key = ? AND 0")
-    _rewrite("see", "INSERT INTO", "INSERT OR IGNORE INTO")
+    _rewrite("once_key", "WHERE key = ?", "WHERE key = ? AND 0")
+    _rewrite("insert_once_key", "INSERT INTO", "INSERT OR IGNORE INTO")
 
 
 @mutant("two redrives both take the same dead letter", "simulation")
 def letters_taken_twice() -> None:
     _rewrite(
-        "takeable",
+        "removable_job",
         "SELECT 1 FROM jobs WHERE id = ?",
         "SELECT 1 WHERE ? IS NOT NULL OR EXISTS (SELECT 1 FROM jobs WHERE id = ''",
     )
-    SQL.takeable = SQL.takeable + ")"  # type: ignore[attr-defined]
+    SQL.removable_job = SQL.removable_job + ")"  # type: ignore[attr-defined]
 
 
 # The claim
@@ -210,30 +210,30 @@ def attempts_unrecorded() -> None:
 
 @mutant("a claim takes jobs whose lease still runs", "simulation")
 def leases_ignored() -> None:
-    _rewrite("expired", "lease <= ?", "? > 0")
-    _rewrite("peek", "min(lease)", "0 * min(lease)")
+    _rewrite("requeue_expired_leases", "lease <= ?", "? > 0")
+    _rewrite("peek_queue", "min(lease)", "0 * min(lease)")
 
 
 @mutant("a lease that ran out is never taken back", "simulation", "kill")
 def leases_for_ever() -> None:
-    _rewrite("expired", "lease <= ?", "? < 0")
+    _rewrite("requeue_expired_leases", "lease <= ?", "? < 0")
 
 
 @mutant("cancelling a run leaves its queued jobs, and they are handed out", "simulation", "sweep:cancel")
 def cancel_keeps_jobs() -> None:
     _rewrite("cancel_jobs", "state IN (-1, 0, 1, 3)", "state IN (-2)")
-    original = claiming.Claimer._is_to_be_worked_on
+    original = claiming.Claimer._is_runnable
 
     def worked_on(self: Any, row: Any) -> bool:
         _, _, closed, *_ = row
         return bool(closed) or original(self, row)
 
-    claiming.Claimer._is_to_be_worked_on = worked_on  # type: ignore[method-assign]
+    claiming.Claimer._is_runnable = worked_on  # type: ignore[method-assign]
 
 
 @mutant("what an attempt recorded with `patch` is forgotten by the next", "simulation", "sweep:state")
 def memos_forgotten() -> None:
-    _rewrite("memos_of", "ON m.scope = s.value", "ON m.scope = s.value AND 0")
+    _rewrite("memos_of_scopes", "ON m.scope = s.value", "ON m.scope = s.value AND 0")
 
 
 # The scheduler
@@ -249,7 +249,7 @@ class _LooseMoves:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         moves = [unit for unit in units if unit.schedule is not None]
         if not moves:
             return await self._inner.commit(units, ask)  # type: ignore[no-any-return]
@@ -303,8 +303,8 @@ def bystanders_blamed() -> None:
 
 @mutant("transactions begin deferred", "processes")
 def deferred_begin() -> None:
-    def attempt(self: Any, batch: Any, *, patient: bool = True) -> None:
-        cursor, self._patience.gone = self._cursor, not patient
+    def attempt(self: Any, batch: Any, *, may_wait: bool = True) -> None:
+        cursor, self._busy_handler.is_disabled = self._cursor, not may_wait
         cursor.execute("BEGIN")
         try:
             for ticket in batch:
@@ -315,21 +315,21 @@ def deferred_begin() -> None:
                 cursor.execute("ROLLBACK")
             raise
 
-    assert hasattr(writing.Writer, "_attempt")
-    writing.Writer._attempt = attempt  # type: ignore[method-assign]
+    assert hasattr(writing.Writer, "_run_transaction")
+    writing.Writer._run_transaction = attempt  # type: ignore[method-assign]
 
 
 @mutant("a commit is answered before it is on disk", "kill")
 def answered_too_early() -> None:
     import time
 
-    def attempt(self: Any, batch: Any, *, patient: bool = True) -> None:
-        cursor, self._patience.gone = self._cursor, not patient
+    def attempt(self: Any, batch: Any, *, may_wait: bool = True) -> None:
+        cursor, self._busy_handler.is_disabled = self._cursor, not may_wait
         cursor.execute("BEGIN IMMEDIATE")
         try:
             for ticket in batch:
                 ticket.result = ticket.work(cursor)
-            writing.deliver(batch)
+            writing.resolve(batch)
             time.sleep(0.01)
             cursor.execute("COMMIT")
         except BaseException:
@@ -337,7 +337,7 @@ def answered_too_early() -> None:
                 cursor.execute("ROLLBACK")
             raise
 
-    writing.Writer._attempt = attempt  # type: ignore[method-assign]
+    writing.Writer._run_transaction = attempt  # type: ignore[method-assign]
 
 
 # Waits
@@ -355,7 +355,7 @@ mutant("a gate is closed, and then its step is woken", "simulation", "sweep:even
 )
 mutant("what is due soon is handed out now", "timers")(wait_mutants.woken_before_time)
 mutant("what came due while nobody worked is not handed out", "timers")(wait_mutants.timers_forgotten)
-mutant("a wait that was let go is begun again", "simulation")(wait_mutants.losers_begun_again)
+mutant("a cancelled wait expires later", "simulation")(wait_mutants.losers_expire_later)
 mutant("who won is told before it is recorded", "sweep:functions that race")(
-    wait_mutants.winner_told_before_it_is_recorded
+    wait_mutants.winner_used_before_it_is_recorded
 )

@@ -94,7 +94,7 @@ class _Rounds:
             return [(job, attempt) for pid, job, attempt in self.begun()[before:] if pid == workman.pid]
 
         for _ in range(60):
-            self.ids += await self._app.enqueue_many("held", [len(self.ids) + n for n in range(self._jobs)])
+            self.ids += await self._app.jobs.enqueue_many("held", [len(self.ids) + n for n in range(self._jobs)])
             with suppress(AssertionError):  # the other one had them all
                 found: list[tuple[str, int]] = await until(seen, 1)
                 return found[-1]

@@ -48,9 +48,9 @@ async def poison_workers(
     report = Report(goods)
     arguments = ("--mutant", mutant) if mutant else ()
     async with App(backend.url(folder), handlers=HANDLERS) as app:
-        ids = [await app.enqueue("poison", {"n": 0}, id="bad")]
-        ids += await app.enqueue_many("patient", [{"n": n} for n in range(PATIENT)])
-        ids += await app.enqueue_many("good", [{"n": n} for n in range(goods - PATIENT)])
+        ids = [await app.enqueue("poison", {"n": 0}, key="bad")]
+        ids += await app.jobs.enqueue_many("patient", [{"n": n} for n in range(PATIENT)])
+        ids += await app.jobs.enqueue_many("good", [{"n": n} for n in range(goods - PATIENT)])
         began = time.monotonic()
         with Fleet(
             backend.url(folder),

@@ -38,7 +38,7 @@ async def race_workers(backend: Backend, folder: Path, *, flows: int, mutant: st
             while await app.store.runs(status="running", limit=1) and time.monotonic() < deadline:
                 await asyncio.sleep(0.05)
         history = await read_history(
-            app.store, effects=fleet.effects.read(), acknowledged=ids, triggers=TRIGGERS, calm=True
+            app.store, effects=fleet.effects.read(), acknowledged=ids, triggers=TRIGGERS, is_undisturbed=True
         )
-    refusals = fleet.logged("the store refuses") + fleet.logged("cannot claim") + fleet.logged("could not renew")
+    refusals = fleet.logged("the store is unavailable") + fleet.logged("cannot claim") + fleet.logged("could not renew")
     return Report(len(ids), refusals, time.monotonic() - began, [str(violation) for violation in check(history)])

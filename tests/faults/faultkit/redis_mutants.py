@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-import penstock.jobs.committer as group_commit
+import penstock.commit.committer as group_commit
 from penstock.core.errors import StoreError, StoreFull
-from penstock.ports.unit import Ask, CommitReply, Committed, Unit
+from penstock.ports.unit import ClaimRequest, CommitReply, Committed, Unit
 from penstock.stores.redis import scripts, store
 
 
@@ -46,7 +46,7 @@ def split_units(patch: Patch) -> None:
     """An attempt's events and the jobs they start are two scripts."""
     whole = store.RedisStore.commit
 
-    async def commit(self: Any, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self: Any, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         reply = await whole(self, [msgspec.structs.replace(unit, jobs=[]) for unit in units], ask)
         rest = [
             Unit(f"{unit.id}-jobs", jobs=unit.jobs)
@@ -74,14 +74,14 @@ def repeats_unseen(patch: Patch) -> None:
     _rewrite(
         patch,
         ("if job[3] == unit then return REPEATED end", ""),
-        ("if before[5] == unit then return REPEATED end", ""),
-        ("if remember and call('ZSCORE', NS .. 'units', unit) then return REPEATED end", ""),
+        ("if current_run[5] == unit then return REPEATED end", ""),
+        ("if needs_record and call('ZSCORE', NS .. 'units', unit) then return REPEATED end", ""),
     )
 
 
 def memory_outlives_the_server(patch: Patch) -> None:
     """What is known of runs is relied on after the server has come back without its last writes."""
-    patch.setattr(store.RedisStore, "lives", 0)
+    patch.setattr(store.RedisStore, "rewind_epoch", 0)
 
 
 def dropped_when_full(patch: Patch) -> None:
@@ -92,8 +92,8 @@ def dropped_when_full(patch: Patch) -> None:
         pass
 
     async def told_at_once(self: Any, batch: Any, problem: Any) -> None:
-        for intent in batch:
-            intent.fail(problem)
+        for request in batch:
+            request.fail(problem)
 
     def translate(problem: Exception, place: str) -> StoreError:
         found = real(problem, place)

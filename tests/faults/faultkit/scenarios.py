@@ -50,7 +50,7 @@ class Linear(Scenario):
         return [one, two, three]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("line", "line-1", {"order": 7})
             await stage.settle()
             assert await stage.insist(lambda: stage.app.result("line-1")) == {"order": 7}
@@ -100,7 +100,7 @@ class FanOut(Scenario):
         return [split, part, left, right, join]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("fan", "fan-1")
             await stage.settle()
 
@@ -129,7 +129,7 @@ class Retrying(Scenario):
         return [shaky, steady]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("flaky", "flaky-1")
             await stage.settle()
 
@@ -157,7 +157,7 @@ class DeadLetter(Scenario):
         return [first, dies]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("doomed", "doomed-1")
             await stage.settle()
             await stage.insist(lambda: self._redrive(stage))
@@ -197,15 +197,15 @@ class Cancelling(Scenario):
         return [slow, never]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("long", "runs", "runs")
             await stage.start("long", "waits", "waits")
             await asyncio.sleep(1.0)
-            await stage.insist(lambda: stage.app.cancel("waits"))
+            await stage.insist(lambda: stage.app.runs.cancel("waits"))
             job = await stage.store.job("waits.slow.1")
             assert job is not None
             assert job.state.value in ("cancelled", "active"), f"cancelled, but its job is {job.state}"
-            await stage.insist(lambda: stage.app.cancel("runs"))
+            await stage.insist(lambda: stage.app.runs.cancel("runs"))
             await stage.settle()
 
     async def judge(self, stage: Stage, history: History) -> None:
@@ -235,7 +235,7 @@ class Compensation(Scenario):
         return [reserve, charge, release]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("saga", "saga-1")
             await stage.settle()
 
@@ -260,11 +260,11 @@ class PlainJob(Scenario):
         return [mail]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
-            await stage.insist(lambda: stage.app.enqueue("mail", {"to": 7}, id="letter"))
+        async with stage.app.workers.background():
+            await stage.insist(lambda: stage.app.enqueue("mail", {"to": 7}, key="letter"))
             stage.acknowledged.add("letter")
             await stage.settle()
-            assert await stage.insist(lambda: stage.app.job_result("letter")) == "sent"
+            assert await stage.insist(lambda: stage.app.jobs.result("letter")) == "sent"
 
     async def judge(self, stage: Stage, history: History) -> None:
         events = history.queues["nq:queue:mail"]
@@ -291,19 +291,19 @@ class Scheduled(Scenario):
 
     async def drive(self, stage: Stage) -> None:
         soon = stage.notes.setdefault("soon", stage.clock.now_ms() // 1000 + 2)
-        async with stage.app.working():
+        async with stage.app.workers.background():
             known = {row.id for row in await stage.insist(stage.app.schedules)}
             if "ticks" not in known:
-                await stage.insist(lambda: stage.app.schedule("ticks", queue="tick", every="1s"))
+                await stage.insist(lambda: stage.app.schedules.add("ticks", queue="tick", every="1s"))
             if "reports" not in known:
-                await stage.insist(lambda: stage.app.schedule("reports", flow="report", every="2s"))
+                await stage.insist(lambda: stage.app.schedules.add("reports", flow="report", every="2s"))
             if "once" not in known:
                 at = datetime.fromtimestamp(soon, UTC)
-                await stage.insist(lambda: stage.app.schedule("once", queue="tick", at=at))
+                await stage.insist(lambda: stage.app.schedules.add("once", queue="tick", at=at))
             await asyncio.sleep(4.5)
             rows = {row.id: row for row in await stage.store.schedules()}
             for id in rows:
-                await stage.insist(lambda id=id: stage.app.unschedule(id))  # type: ignore[misc]
+                await stage.insist(lambda id=id: stage.app.schedules.remove(id))  # type: ignore[misc]
             await stage.settle()
 
     async def judge(self, stage: Stage, history: History) -> None:
@@ -327,7 +327,7 @@ class StartedTwice(Scenario):
         return [only]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await asyncio.gather(*(stage.start("single", "same", {"n": 1}) for _ in range(3)))
             await stage.start("single", "same", {"n": 1})
             await stage.settle()
@@ -365,7 +365,7 @@ class StatePatch(Scenario):
         await ctx.shared.patch("total", lambda n: (n or 0) + 1)
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("count", "count-1")
             await stage.settle()
 
@@ -394,7 +394,7 @@ class ExternalEmit(Scenario):
         return [opens, greets]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("door", "door-1")
             for n in range(2):
                 await stage.insist(lambda n=n: self._emit(stage, n))  # type: ignore[misc]
@@ -434,11 +434,11 @@ class GracefulStop(Scenario):
         return [works, ends]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             for n, seconds in enumerate((0.0, 0.8, 5.0)):  # ends before the stop, within the grace, after it
                 await stage.start("slow", f"slow-{n}", seconds)
             await asyncio.sleep(0.5)
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.settle()
 
     async def judge(self, stage: Stage, history: History) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-import penstock.jobs.worker as worker_module
+import penstock.worker.worker as worker_module
 from penstock import App, Permanent, Retry, flow, job, step
 from penstock.core.errors import PenstockError, RunError, StoreUnavailable, UnknownJob, UnknownRun
 from penstock.stores.sqlite import runs as run_rows
@@ -247,7 +247,7 @@ class Storm:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def around(self, method: str, when: When) -> None:
+    async def on_call(self, method: str, when: When) -> None:
         world, rng = self._world, self._world.rng
         profile = world.profile
         if profile.latency and rng.random() < 0.5:
@@ -260,7 +260,7 @@ class Storm:
         if rng.random() < (profile.before if when == "before" else profile.after):
             raise StoreUnavailable(f"simulated {when} {method}")
 
-    def blocking(self, method: str, when: When) -> None:
+    def on_blocking_call(self, method: str, when: When) -> None:
         world = self._world
         if not world.healed and world.rng.random() < (
             world.profile.before if when == "before" else world.profile.after
@@ -344,7 +344,7 @@ class World:
             name = rng.choice(sorted(self._workers))
             if name in self._apps:
                 self.counts["restarts"] += 1
-                self._apps[name].stop_worker()
+                self._apps[name].workers.stop()
 
     def die(self, party: Party) -> None:
         if party.dead:
@@ -375,7 +375,7 @@ class World:
         app = self._app(name)
         self._apps[name] = app
         async with app:
-            await app.run_worker(name=name, concurrency=self.dice(name).choice((1, 2, 5)))
+            await app.workers.run(name=name, concurrency=self.dice(name).choice((1, 2, 5)))
         self._apps.pop(name, None)
         self._workers.pop(name, None)
         if not self.healed:
@@ -398,13 +398,13 @@ class World:
             if store is not by and store not in self._glances and not party.dead:
                 self._glances.add(store)
                 self.loop.call_later(self.rng.uniform(0, 0.05), self._glance, store, context=party.context)
-        loose = run_rows.loose(self.database.connection.cursor(), 5)
+        loose = run_rows.stuck_runs(self.database.connection.cursor(), 5)
         if loose:
             self.violations.append(Violation("loose", loose[0], "an open run with no job and no wait"))
 
     def _glance(self, store: InlineStore) -> None:
         self._glances.discard(store)
-        store.signals.fire_all()
+        store.signals.notify_all()
 
     # Clients
 
@@ -442,7 +442,7 @@ class World:
                 task.add_done_callback(self._note_exception)
             if not self.profile.calm and self.dice(name).random() < 0.5:
                 self._apps[name] = app
-                async with app.working(name=name, concurrency=4):
+                async with app.workers.background(name=name, concurrency=4):
                     await asyncio.gather(*tasks)
                 self._apps.pop(name, None)
             await asyncio.gather(*tasks)
@@ -490,12 +490,12 @@ class World:
 
     async def _start(self, app: App, about: Any) -> None:
         flow, run, input = about
-        await app.start(flow, input, idempotency_key=run)
+        await app.start(flow, input, key=run)
         self.acknowledged.add(run)
 
     async def _cancel(self, app: App, run: str) -> None:
         try:
-            if await app.cancel(run, "by the plan"):
+            if await app.runs.cancel(run, "by the plan"):
                 self.counts["cancelled"] += 1
         except UnknownRun:
             self.violations.append(Violation("lost", run, "its start was answered, then it was unknown"))
@@ -527,9 +527,9 @@ class World:
         """Lets it go on before the client's plan is done, whoever paused it last."""
         run, seconds = about
         try:
-            await app.pause(run, "by the plan")
+            await app.runs.pause(run, "by the plan")
             await asyncio.sleep(seconds)
-            await app.resume(run, "by the plan")
+            await app.runs.resume(run, "by the plan")
         except RunError:
             return  # it had ended
 
@@ -543,12 +543,12 @@ class World:
                 raise
 
     async def _mail(self, app: App, id: str) -> None:
-        await app.enqueue("mail", {"to": id}, id=id)
+        await app.enqueue("mail", {"to": id}, key=id)
         self.acknowledged.add(id)
 
     async def _schedule(self, app: App, id: str) -> None:
-        if not any(row.id == id for row in await app.schedules()):
-            await app.schedule(id, queue="mail", every="2s", payload={"to": "tick"})
+        if not any(row.id == id for row in await app.schedules.list()):
+            await app.schedules.add(id, queue="mail", every="2s", input={"to": "tick"})
 
     # The end
 
@@ -574,7 +574,7 @@ class World:
         self._closing = True
         await asyncio.sleep(1.0)  # those hired last have begun
         for app in list(self._apps.values()):
-            app.stop_worker()
+            app.workers.stop()
         deadline = self.loop.time() + 60
         while self._apps and self.loop.time() < deadline:
             await asyncio.sleep(0.1)
@@ -584,7 +584,11 @@ class World:
     async def _judge(self) -> None:
         store = InlineStore(self.database, clock=self.clock)
         history = await read_history(
-            store, effects=self.effects, acknowledged=self.acknowledged, triggers=TRIGGERS, calm=self.profile.calm
+            store,
+            effects=self.effects,
+            acknowledged=self.acknowledged,
+            triggers=TRIGGERS,
+            is_undisturbed=self.profile.calm,
         )
         self.violations += check(history)
         self.counts["runs"] += len(history.runs)
@@ -636,7 +640,7 @@ class World:
 def prepare() -> None:
     """Makes this process a simulator: no threads, no time, no chance of its own."""
     logging.disable(logging.CRITICAL)
-    worker_module.LeaseKeeper = TaskKeeper  # type: ignore[misc,assignment]
+    worker_module.LeaseRenewer = TaskKeeper  # type: ignore[misc,assignment]
     warnings.simplefilter("ignore")
     sys.unraisablehook = lambda _: None  # coroutines of parties that were killed, closed by the collector
     gc.disable()

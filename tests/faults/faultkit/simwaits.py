@@ -143,7 +143,7 @@ async def fire(world: Any, app: App, run: str, payload: str) -> bool:
     tokens = world.facts.tokens.get(run, ())
     for token in world.rng.sample(tokens, len(tokens)):
         try:
-            await app.fire(token, payload)
+            await app.waits.fire(token, payload)
         except TriggerError:
             continue
         world.facts.fired.setdefault(run, []).append(payload)

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import penstock.jobs.worker as worker_module
+import penstock.worker.worker as worker_module
 from penstock import App
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import StoreUnavailable
 from penstock.ports.store import Store
-from penstock.testing.faults import Calm, FaultAt, FaultStore, Weather, When
+from penstock.testing.faults import FaultAt, FaultInjector, FaultStore, NoFaults, When
 from penstock.testing.history import Effect, History, Trigger, check, read_history
 
 from . import virtual
@@ -33,19 +33,19 @@ class DeathAt(FaultAt):
         self.died = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    async def around(self, method: str, when: When) -> None:
-        if not self.struck:
-            super().blocking(method, when)
-        if self.struck:
+    async def on_call(self, method: str, when: When) -> None:
+        if not self.is_injected:
+            super().on_blocking_call(method, when)
+        if self.is_injected:
             await asyncio.get_running_loop().create_future()  # the dead hear no answers
 
-    def blocking(self, method: str, when: When) -> None:
-        if not self.struck:
-            super().blocking(method, when)
-        if self.struck:
+    def on_blocking_call(self, method: str, when: When) -> None:
+        if not self.is_injected:
+            super().on_blocking_call(method, when)
+        if self.is_injected:
             raise StoreUnavailable("dead")
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         self._loop.call_soon_threadsafe(self.died.set)
 
     def __repr__(self) -> str:
@@ -81,14 +81,14 @@ class Stage:
         raise AssertionError("the store never answered")
 
     async def start(self, flow: str, run: str, input: Any = None) -> None:
-        await self.insist(lambda: self.app.start(flow, input, idempotency_key=run))
+        await self.insist(lambda: self.app.start(flow, input, key=run))
         self.acknowledged.add(run)
 
     async def settle(self, seconds: float = 40) -> None:
         """Waits until nothing is under way; at no moment may there be a run that nothing will move on."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
-            loose = await self.store.loose_runs()
+            loose = await self.store.stuck_runs()
             assert not loose, f"open runs with no job and no wait: {loose}"
             queues = [queue for queue in await self.store.queues() if not queue.name.endswith("-dlq")]
             busy = sum(queue.counts[state] for queue in queues for state in LIVE)
@@ -123,13 +123,13 @@ class Scenario:
 class Outcome:
     """How a scenario under one fault ended."""
 
-    def __init__(self, problems: list[str], struck: bool, calls: Counter[str]) -> None:
+    def __init__(self, problems: list[str], is_injected: bool, calls: Counter[str]) -> None:
         self.problems = problems
-        self.struck = struck
+        self.is_injected = is_injected
         self.calls = calls
 
 
-def perform(scenario: Scenario, backend: Backend, folder: Path, fault: Callable[[], Weather]) -> Outcome:
+def perform(scenario: Scenario, backend: Backend, folder: Path, fault: Callable[[], FaultInjector]) -> Outcome:
     """Plays a scenario with a fault on a fresh store."""
     if not backend.our_clock:
         return asyncio.run(_perform(scenario, backend, folder, fault, SystemClock(), "500ms"))
@@ -138,7 +138,7 @@ def perform(scenario: Scenario, backend: Backend, folder: Path, fault: Callable[
 
 
 async def _perform_virtually(
-    scenario: Scenario, backend: Backend, folder: Path, fault: Callable[[], Weather]
+    scenario: Scenario, backend: Backend, folder: Path, fault: Callable[[], FaultInjector]
 ) -> Outcome:
     clock = virtual.VirtualClock(asyncio.get_running_loop())
     return await _perform(scenario, backend, folder, fault, clock, "2s")
@@ -146,16 +146,16 @@ async def _perform_virtually(
 
 @contextmanager
 def _keeper_as_task() -> Iterator[None]:
-    real = worker_module.LeaseKeeper
-    worker_module.LeaseKeeper = TaskKeeper  # type: ignore[misc,assignment]
+    real = worker_module.LeaseRenewer
+    worker_module.LeaseRenewer = TaskKeeper  # type: ignore[misc,assignment]
     try:
         yield
     finally:
-        worker_module.LeaseKeeper = real  # type: ignore[misc]
+        worker_module.LeaseRenewer = real  # type: ignore[misc]
 
 
 async def _perform(
-    scenario: Scenario, backend: Backend, folder: Path, fault: Callable[[], Weather], clock: Clock, lease: str
+    scenario: Scenario, backend: Backend, folder: Path, fault: Callable[[], FaultInjector], clock: Clock, lease: str
 ) -> Outcome:
     inner = backend.open(folder, clock)
     await inner.open()
@@ -176,10 +176,10 @@ async def _perform(
     finally:
         await _bury()
         await inner.close()
-    return Outcome(problems, getattr(weather, "struck", False), store.calls)
+    return Outcome(problems, getattr(weather, "is_injected", False), store.calls)
 
 
-async def _told(scenario: Scenario, stage: Stage, store: FaultStore, weather: Weather) -> None:
+async def _told(scenario: Scenario, stage: Stage, store: FaultStore, weather: FaultInjector) -> None:
     """Tells the story; if its process dies, another one tells it again."""
     died = getattr(weather, "died", None)
     story = asyncio.create_task(_tell(scenario, stage, store))
@@ -189,11 +189,11 @@ async def _told(scenario: Scenario, stage: Stage, store: FaultStore, weather: We
     death = asyncio.create_task(died.wait())
     await asyncio.wait((story, death), return_when=asyncio.FIRST_COMPLETED)
     death.cancel()
-    if not weather.struck:  # type: ignore[attr-defined]
+    if not weather.is_injected:  # type: ignore[attr-defined]
         await story
         return
     await _bury()
-    await _tell(scenario, stage, FaultStore(stage.store, Calm(), borrowed=True))
+    await _tell(scenario, stage, FaultStore(stage.store, NoFaults(), borrowed=True))
 
 
 async def _tell(scenario: Scenario, stage: Stage, store: Any) -> None:

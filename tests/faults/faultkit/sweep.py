@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.testing.faults import Calm, FaultAt, Weather, When
+from penstock.testing.faults import FaultAt, FaultInjector, NoFaults, When
 
 from .backends import SQLITE_MEMORY, Backend
 from .scenarios import SCENARIOS
@@ -37,7 +37,7 @@ def sweep(
     """Plays a scenario with one fault at a time, at every call of every method (of those given), until none is left to
     strike."""
     swept = Swept()
-    calm = _play(scenario, backend, Calm)
+    calm = _play(scenario, backend, NoFaults)
     swept.problems += calm.problems
     for method in methods or sorted(calm.calls):
         for kind, when in kinds:
@@ -57,12 +57,12 @@ def _strikes(
     while True:
         k += 1
         outcome = _play(scenario, backend, lambda: kind(method, k, when))  # noqa: B023
-        if not outcome.struck:
+        if not outcome.is_injected:
             return
         yield k, outcome
 
 
-def _play(scenario: Scenario, backend: Backend, fault: Callable[[], Weather]) -> Outcome:
+def _play(scenario: Scenario, backend: Backend, fault: Callable[[], FaultInjector]) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="penstock-sweep-") as folder:
         return perform(scenario, backend, Path(folder), fault)
 

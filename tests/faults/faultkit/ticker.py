@@ -27,9 +27,9 @@ async def ticked() -> None: ...
 HANDLERS = (tick, ticked)
 
 
-async def fire_all(app: App, say: Any) -> None:
+async def notify_all(app: App, say: Any) -> None:
     """Fires until nothing is due; other schedulers do the same."""
-    scheduling: Any = app._scheduling
+    scheduling: Any = app._schedule_service
     inner = scheduling.fire
 
     async def fire(row: Any, target: Any, decision: Any) -> bool:
@@ -48,7 +48,7 @@ async def tick_on(options: argparse.Namespace) -> None:
         apps = [App(options.url, handlers=HANDLERS, clock=FakeClock(options.now)) for _ in range(options.schedulers)]
         for app in apps:
             await stack.enter_async_context(app)
-        await asyncio.gather(*(fire_all(app, lambda slot: print(slot, flush=True)) for app in apps))
+        await asyncio.gather(*(notify_all(app, lambda slot: print(slot, flush=True)) for app in apps))
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from penstock.testing.clock import START_MS, FakeClock
 
 from .backends import Backend
 from .length import HERE
-from .ticker import HANDLERS, fire_all
+from .ticker import HANDLERS, notify_all
 
 
 class Report(msgspec.Struct):
@@ -42,7 +42,7 @@ async def race_schedulers(
     clock = FakeClock(START_MS)
     url = backend.url(folder)
     async with App(url, handlers=HANDLERS, clock=clock) as app:
-        await app.schedule("s", every="1s", catch_up="all", **target)
+        await app.schedules.add("s", every="1s", catch_up="all", **target)
         clock.advance(slots)
         command = [sys.executable, "-m", "faultkit.ticker", url, "--now", str(clock.now_ms())]
         command += ["--mutant", mutant] if mutant else []
@@ -53,7 +53,7 @@ async def race_schedulers(
                 await asyncio.to_thread(teller.begin)
             told: list[int] = []
             if mutant is None:  # a mutant is for life, and this process has others to play
-                await fire_all(app, told.append)
+                await notify_all(app, told.append)
             for teller in tellers[kills:]:
                 report.told += await asyncio.to_thread(teller.finish)
             report.told += len(told)

@@ -83,14 +83,14 @@ async def fire_after_downtime(backend: Backend, folder: Path, *, timers: int, pa
     rng = random.Random(5)
     dues = [START_MS + rng.randrange(60_000, HOUR) for _ in range(timers)]
     async with App(backend.url(folder), handlers=scene.handlers, clock=clock) as app:
-        async with app.working(concurrency=100):
+        async with app.workers.background(concurrency=100):
             runs = [await app.start("nap", {"until": due}) for due in dues]
             await until(lambda: _asleep(app, timers), timeout=patience)
             clock.advance(HOUR // 4000)
             await _calm(app, patience)
             _compare(report, scene, {run: due <= clock.now_ms() for run, due in zip(runs, dues, strict=True)})
         clock.advance(HOUR // 1000)
-        async with app.working(concurrency=100):
+        async with app.workers.background(concurrency=100):
             await until(lambda: _ended(app), timeout=patience)
         await _finish(report, scene, app, runs)
     return report
@@ -102,8 +102,8 @@ async def jump(backend: Backend, folder: Path, *, timers: int, seed: int = 3, pa
     scene = _Scene(clock)
     rng = random.Random(seed)
     async with App(backend.url(folder), handlers=scene.handlers, clock=clock) as app:
-        async with app.working(concurrency=100):
-            await app.schedule("slots", queue="slots", every=EVERY, catch_up="all")
+        async with app.workers.background(concurrency=100):
+            await app.schedules.add("slots", queue="slots", every=EVERY, catch_up="all")
             runs = []
             for n in range(timers):
                 span = rng.randrange(60, 3 * 3600)
@@ -129,7 +129,7 @@ async def _ended(app: App) -> bool:
 
 async def _calm(app: App, patience: float) -> None:
     """Until everything that is due by now has been done."""
-    app.store.signals.fire_all()
+    app.store.signals.notify_all()
     await until(lambda: _nothing_due(app), timeout=patience)
 
 

@@ -22,7 +22,7 @@ QUICK = {"attempts": 1000, "backoff": {"type": "fixed", "delayMs": 50, "jitter":
 
 
 async def _work(ctx: Any) -> None:
-    EFFECTS.note(ctx)
+    EFFECTS.record(ctx)
     await asyncio.sleep(random.random() * MOST_MS / 1000)
 
 
@@ -34,7 +34,7 @@ async def line_1(x: Any, ctx: Any) -> None:
 
 @step(on="line.one", queue="b", emits="line.two", retry=QUICK)
 def line_2(x: Any, ctx: Any) -> None:
-    EFFECTS.note(ctx)
+    EFFECTS.record(ctx)
     time.sleep(random.random() * MOST_MS / 4000)
     ctx.emit("line.two", x)
 
@@ -96,21 +96,21 @@ async def good(x: Any, ctx: Any) -> str:
 @job(queue="patient", retry=QUICK)
 async def patient(x: Any, ctx: Any) -> str:
     """Takes longer than it takes a poison to come round again."""
-    EFFECTS.note(ctx)
+    EFFECTS.record(ctx)
     await asyncio.sleep(1.2)
     return "good"
 
 
 @job(queue="poison", retry=QUICK)
 async def poison(x: Any, ctx: Any) -> None:
-    EFFECTS.note(ctx)
+    EFFECTS.record(ctx)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @job(queue="held", retry=QUICK)
 async def held(x: Any, ctx: Any) -> str:
     """Takes long enough to be stopped in the middle of."""
-    EFFECTS.note(ctx)
+    EFFECTS.record(ctx)
     BEGUN(os.getpid(), ctx.job_id, ctx.attempt)
     await asyncio.sleep(0.4)
     return "done"

@@ -35,13 +35,13 @@ class Tree(Scenario):
     async def drive(self, stage: Stage) -> None:
         chapter = Node("books", "chapter", children=[Node("pages", 1), Node("pages", -1, on_failure="ignore")])
         tree = Node("books", "book", id="book", children=[chapter, Node("pages", 2)])
-        async with stage.app.working():
-            await stage.insist(lambda: stage.app.add_flow(tree))
+        async with stage.app.workers.background():
+            await stage.insist(lambda: stage.app.jobs.enqueue_tree(tree))
             stage.acknowledged.add("book")
             await stage.settle()
             inner = {"title": "chapter", "parts": [1], "torn": ["bull:pages:book-c1-c2"]}
             whole = {"title": "book", "parts": [inner, 2], "torn": []}
-            assert await stage.insist(lambda: stage.app.job_result("book", timeout="30s")) == whole
+            assert await stage.insist(lambda: stage.app.jobs.result("book", timeout="30s")) == whole
 
     async def judge(self, stage: Stage, history: History) -> None:
         ended = [e.subject for e in history.queues["nq:queue:books"] if e.kind == "job.completed"]

@@ -13,7 +13,7 @@ from .trades import EFFECTS, MOST_MS, QUICK
 
 @job(queue="pages", retry=QUICK, dead_letters=False)
 async def page(n: int, ctx: Any) -> int:
-    EFFECTS.note(ctx)
+    EFFECTS.record(ctx)
     await asyncio.sleep(random.random() * MOST_MS / 1000)
     if n < 0:
         raise Permanent("torn")
@@ -22,7 +22,7 @@ async def page(n: int, ctx: Any) -> int:
 
 @job(queue="books", retry=QUICK)
 async def book(title: str, ctx: Any) -> Any:
-    EFFECTS.note(ctx)
+    EFFECTS.record(ctx)
     values, torn = await ctx.children_values(), await ctx.failed_children()
     await asyncio.sleep(random.random() * MOST_MS / 1000)
     return {"title": title, "parts": [values[key] for key in sorted(values)], "torn": len(torn)}

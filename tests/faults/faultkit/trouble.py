@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock import App
 from penstock.core.errors import StoreUnavailable
-from penstock.testing.contracts.samples import held
+from penstock.testing.contracts.samples import add_and_claim
 from penstock.testing.faults import EffectLog
 from penstock.testing.history import check, read_history
 from penstock.testing.until import until
@@ -51,7 +51,7 @@ class Load:
 
         async def renewed() -> bool:
             try:
-                one = await held(self.app.store, "j")
+                one = await add_and_claim(self.app.store, "j")
                 return self.app.store.renew([one], 30_000) == []
             except StoreUnavailable:
                 return False
@@ -83,7 +83,7 @@ class Load:
 
     async def _start(self, number: int) -> bool:
         try:
-            run = await self.app.start(trades.FLOWS[number % 3], {"n": number}, idempotency_key=f"flow-{number}")
+            run = await self.app.start(trades.FLOWS[number % 3], {"n": number}, key=f"flow-{number}")
         except StoreUnavailable:
             return False
         self.acknowledged.append(run)
@@ -94,7 +94,7 @@ class Load:
         """At no moment is there an open run that nothing will move on."""
         while True:
             try:
-                loose = await self.app.store.loose_runs()
+                loose = await self.app.store.stuck_runs()
             except StoreUnavailable:
                 loose = []
             self.looks += 1
@@ -126,7 +126,7 @@ class Load:
         )
         self.problems += [str(violation) for violation in check(history)]
         self.problems += [] if not acknowledged else await self._unlike_what_was_said()
-        self.problems += [f"loose: {run}" for run in await self.app.store.loose_runs()]
+        self.problems += [f"loose: {run}" for run in await self.app.store.stuck_runs()]
 
     async def _unlike_what_was_said(self) -> list[str]:
         written = Counter(
@@ -163,7 +163,7 @@ async def under_way(
     try:
         async with App(url, handlers=trades.HANDLERS, lease=lease, namespace=namespace) as app:
             load = Load(app, effects, pace)
-            async with app.working(concurrency=20):
+            async with app.workers.background(concurrency=20):
                 producing = [asyncio.create_task(load.produce()) for _ in range(producers)]
                 producing.append(asyncio.create_task(load.say()))
                 watching = asyncio.create_task(load.watch())

@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-import penstock.flows.deliveries as deliveries
-import penstock.jobs.committer as group_commit
-import penstock.jobs.durable as durable
-import penstock.jobs.racing as racing
-import penstock.jobs.sleeping as sleeping
-import penstock.jobs.triggers as triggers
-import penstock.jobs.waits as waits
+import penstock.commit.committer as group_commit
+import penstock.durable.call_recorder as call_recorder
+import penstock.durable.first as first
+import penstock.durable.session as session
+import penstock.durable.triggers as triggers
+import penstock.durable.waits as waits
+import penstock.flows.delivery as deliveries
 from penstock.core.payload import unpack
-from penstock.jobs.gates import GateResult
-from penstock.ports.unit import Ask, CloseWait, CommitReply, Committed, OpenWait, Suspended, Unit
+from penstock.durable.wait_records import WaitResult
+from penstock.ports.unit import ClaimRequest, CommitReply, Committed, NewWait, SettleWait, Suspended, Unit
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing
 
@@ -45,7 +45,7 @@ class _Rewritten:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         reply = await self._inner.commit([self._change(unit) for unit in units], ask)
         rest = [
             later
@@ -64,7 +64,7 @@ def gates_unnamed() -> None:
     def change(unit: Unit) -> Unit:
         if not isinstance(unit.outcome, Suspended):
             return unit
-        known = [wait for wait in unit.waits if isinstance(wait, OpenWait) and wait.kind == "trigger"]
+        known = [wait for wait in unit.waits if isinstance(wait, NewWait) and wait.kind == "trigger"]
         return msgspec.structs.replace(unit, waits=[wait for wait in unit.waits if wait not in known])
 
     wrap_store(lambda store: _Rewritten(store, change, lambda _: None))
@@ -88,21 +88,21 @@ def taken_ignored() -> None:
 
 
 def close_unchecked() -> None:
-    original = committing.Committer._check_rest
+    original = committing.UnitWriter._check_rest
 
     def check(self: Any, unit: Unit) -> Any:
-        opened = [wait for wait in unit.waits if not isinstance(wait, CloseWait)]
+        opened = [wait for wait in unit.waits if not isinstance(wait, SettleWait)]
         return original(self, msgspec.structs.replace(unit, waits=opened))
 
-    committing.Committer._check_rest = check  # type: ignore[method-assign]
+    committing.UnitWriter._check_rest = check  # type: ignore[method-assign]
 
 
 def timeout_unrecorded() -> None:
-    async def expire(self: Any, gate: Sequence[Any]) -> None:
-        self.journal.kept.waits += gate
+    async def expire(self: Any, changes: Sequence[Any]) -> None:
+        self.journal.writes.waits += changes
 
-    assert hasattr(sleeping.Sleeping, "expire")
-    sleeping.Sleeping.expire = expire  # type: ignore[method-assign]
+    assert hasattr(session.DurableSession, "expire")
+    session.DurableSession.expire = expire  # type: ignore[method-assign]
 
 
 def wake_afterwards() -> None:
@@ -136,43 +136,43 @@ def timers_forgotten() -> None:
     claiming.Claimer.claim = claim  # type: ignore[method-assign]
 
 
-def losers_begun_again() -> None:
-    """Once `ctx.first` is decided, the wait that was let go still gives up when its own time comes."""
-    assert hasattr(waits, "expire")
+def losers_expire_later() -> None:
+    """Once `ctx.first` is decided, the cancelled wait still expires when its own time comes."""
+    assert hasattr(waits, "expire_wait")
 
-    async def expire(sleeping: Any, call: Any, gate: OpenWait, _opened: int) -> None:
-        call.settle(GateResult(sleeping.now_ms, timeout=True))
-        await sleeping.expire([CloseWait(gate.id, "expired")])
+    async def expire_wait(session: Any, record_result: Any, wait: NewWait, _started: int) -> None:
+        record_result(WaitResult(session.now_ms, timeout=True))
+        await session.expire([SettleWait(wait.id, "expired")])
 
-    async def first_of(self: Any, calls: Any, call: Any) -> tuple[str, Any]:
+    async def await_first(self: Any, calls: Any, call: Any) -> tuple[str, Any]:
         with self.exclusive("ctx.first"):
-            await self.begin(list(calls.values()))
+            await self.start_calls(list(calls.values()))
             won = (
                 unpack(bytes(call.entry.value))
                 if call.entry is not None
-                else await racing.Race(self, calls, call).winner()
+                else await first.FirstCall(self, calls, call).find_winner()
             )
             return won, calls[won].result()
 
-    waits.expire = triggers.expire = expire  # type: ignore[attr-defined]
-    durable.Durables.first_of = first_of  # type: ignore[method-assign]
+    waits.expire_wait = triggers.expire_wait = expire_wait  # type: ignore[attr-defined]
+    call_recorder.CallRecorder.await_first = await_first  # type: ignore[method-assign]
 
 
-def winner_told_before_it_is_recorded() -> None:
-    """The handler goes on with the function that won, and what it won is written with whatever comes next."""
-    watch, functions = durable.Durables.watch, racing.Race._functions
+def winner_used_before_it_is_recorded() -> None:
+    """The handler continues with the function that won, and its value is written with the next commit."""
+    register_waits, run_functions = call_recorder.CallRecorder.register_waits, first.FirstCall._run_functions
 
     async def nothing() -> None:
         pass
 
-    async def watched(self: Any, gates: Any) -> None:
-        await watch(self, gates)
+    async def registered(self: Any, waits: Any) -> None:
+        await register_waits(self, waits)
         self.flush = nothing
 
     async def won(self: Any) -> str:
-        winner = await functions(self)
-        del self._course.flush
+        winner = await run_functions(self)
+        del self._recorder.flush
         return winner
 
-    durable.Durables.watch = watched  # type: ignore[method-assign]
-    racing.Race._functions = won  # type: ignore[method-assign]
+    call_recorder.CallRecorder.register_waits = registered  # type: ignore[method-assign]
+    first.FirstCall._run_functions = won  # type: ignore[method-assign]

@@ -43,7 +43,7 @@ class TimeWait(Scenario):
         return [sleeper, after]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("nap", "nap-1")
             await stage.settle()
 
@@ -71,7 +71,7 @@ class EventWait(Scenario):
         return [waits]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("order", "order-1", 7)
             await asyncio.sleep(self._delay)
             for n, order in enumerate((6, 7, 7)):
@@ -109,7 +109,7 @@ class TriggerWait(Scenario):
         return [asks]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("ask", "fired")
             await stage.start("ask", "late")
             for _ in range(40):
@@ -122,7 +122,7 @@ class TriggerWait(Scenario):
         if "fired" not in self._tokens:
             return False
         try:
-            await stage.app.fire(self._tokens["fired"], {"ok": True})
+            await stage.app.waits.fire(self._tokens["fired"], {"ok": True})
         except TriggerError:
             stage.notes["refused"] += 1
             row = await stage.store.waits(run="fired")
@@ -154,7 +154,7 @@ class FirstOf(Scenario):
         return [picks]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("pick", "paid", 1)
             await stage.start("pick", "slow", 2)
             await stage.insist(lambda: stage.app.emit("paid", {"order": 1}, key="pays"))
@@ -195,7 +195,7 @@ class FunctionsRace(Scenario):
         return [races]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("race", "late", 30)
             await stage.start("race", "paid", 2)
             await stage.insist(lambda: stage.app.emit("paid", {"order": 2}, key="pays"))
@@ -222,7 +222,7 @@ class StartedByEvent(Scenario):
         return [receipt]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             while not await stage.store.waits(kind="flow"):
                 await asyncio.sleep(0.1)
             for n in range(3):
@@ -249,10 +249,10 @@ class CancelledWait(Scenario):
         return [waits]
 
     async def drive(self, stage: Stage) -> None:
-        async with stage.app.working():
+        async with stage.app.workers.background():
             await stage.start("order", "order-1")
             await asyncio.sleep(1.0)
-            await stage.insist(lambda: stage.app.cancel("order-1"))
+            await stage.insist(lambda: stage.app.runs.cancel("order-1"))
             await stage.insist(lambda: stage.app.emit("paid", None, key="pays"))
             await stage.settle()
 

@@ -33,7 +33,7 @@ async def _while() -> None:
 
 @flow("nap", queue="a", emits=[], retry=QUICK)
 async def nap(x: Any, ctx: Any) -> str:
-    EFFECTS.note(ctx)
+    EFFECTS.record(ctx)
     await ctx.wait.time(datetime.fromtimestamp(x["until"] / 1000, UTC))
     await _while()
     return "rested"
@@ -41,7 +41,7 @@ async def nap(x: Any, ctx: Any) -> str:
 
 @flow("order", queue="b", emits=[], retry=QUICK)
 async def order(x: Any, ctx: Any) -> list[str]:
-    EFFECTS.note(ctx)
+    EFFECTS.record(ctx)
     await _while()
     one = await ctx.wait.event("paid", match={"order": x["order"]}, name="one")
     await _while()
@@ -51,7 +51,7 @@ async def order(x: Any, ctx: Any) -> list[str]:
 
 @flow("ask", queue="a", emits=[], retry=QUICK)
 async def ask(x: Any, ctx: Any) -> Any:
-    EFFECTS.note(ctx)
+    EFFECTS.record(ctx)
     trigger = await ctx.wait.trigger("approval", type="api")
     if str(TOKENS) != "/dev/null.tokens":
         token = trigger.token
@@ -64,7 +64,7 @@ async def ask(x: Any, ctx: Any) -> Any:
 
 @flow("late", queue="b", emits=[], retry=QUICK)
 async def late(x: Any, ctx: Any) -> str:
-    EFFECTS.note(ctx)
+    EFFECTS.record(ctx)
     try:
         await ctx.wait.event("never", timeout=x["patience"])
     except AwaitTimeout:

@@ -63,7 +63,7 @@ async def kill_waiting(
                     fleet.hire()
                 await _over(app, patience)
             finally:
-                more.cancel()
+                more.runs.cancel()
                 await asyncio.wait((more,))
         history = await read_history(
             app.store, effects=fleet.effects.read(), acknowledged=outside.started, triggers=TRIGGERS
@@ -89,7 +89,7 @@ class _Outside:
         for n in range(len(self.started), runs):
             name, now = FLOWS[n % len(FLOWS)], self._app.clock.now_ms()
             input = {"order": n, "until": now + self._rng.randrange(200, 3000), "patience": self._rng.random() * 2}
-            self.started.append(await self._app.start(name, input, idempotency_key=f"{name}-{n}"))
+            self.started.append(await self._app.start(name, input, key=f"{name}-{n}"))
             if name == "order":  # one payment before its step comes to the gate, one some time later
                 await self._pay(n, 0)
                 asyncio.get_running_loop().call_later(self._rng.random() * 2, self._pay_soon, n)
@@ -111,7 +111,7 @@ class _Outside:
 
     async def _fire(self, run: str, token: str, by: str) -> None:
         try:
-            await self._app.fire(token, f"{run} {by}")
+            await self._app.waits.fire(token, f"{run} {by}")
         except TriggerError:
             return
         self.fired.setdefault(run, []).append(f"{run} {by}")
@@ -184,7 +184,7 @@ async def kill_everyone(backend: Backend, folder: Path, *, timers: int) -> Repor
             for _ in range(2):
                 fleet.hire()
             probe = await app.start("nap", {"until": 0})
-            await app.wait(probe, timeout=60)  # the workers are up; from here on the clock counts
+            await app.runs.wait(probe, timeout=60)  # the workers are up; from here on the clock counts
             until = app.clock.now_ms() + 2000 + timers * 12
             runs = await asyncio.gather(*(app.start("nap", {"until": until + n % 500}) for n in range(timers)))
             while await _asleep(app) < timers and app.clock.now_ms() < until:

@@ -29,14 +29,12 @@ async def work(options: argparse.Namespace) -> None:
         if options.starts:
             keep = asyncio.create_task(_start(app, options.starts, Line(options.acks)))
             keep.add_done_callback(lambda task: task.cancelled() or task.exception())
-        await app.run_worker(options.queues.split(",") if options.queues else None, concurrency=options.concurrency)
+        await app.workers.run(options.queues.split(",") if options.queues else None, concurrency=options.concurrency)
 
 
 async def _start(app: App, count: int, acks: Line) -> None:
     for n in range(count):
-        run = await app.start(
-            FLOWS[n % 3], {"by": os.getpid()}, idempotency_key=f"own-{os.getpid()}-{os.urandom(4).hex()}"
-        )
+        run = await app.start(FLOWS[n % 3], {"by": os.getpid()}, key=f"own-{os.getpid()}-{os.urandom(4).hex()}")
         acks(run)
         await asyncio.sleep(0.05)
 

@@ -8,17 +8,17 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from ...core.clock import moment_ms
+from ...core.clock import datetime_to_ms
 from ...core.durations import Duration, to_ms
 from ...core.errors import BadArgument, ConfigError, UnknownQueue
-from ...ports.messaging import Hands
+from ...ports.bridge import BridgeHost
 from ...ports.store import Store
 from ...stores.postgres import PostgresStore
 from ...stores.postgres.address import Address, read_address
 from ...stores.postgres.connection import Connection, Connections
-from .consuming import Consumer
+from .consumer import Consumer
 from .queues import Queues
-from .relaying import Relay
+from .relay import Relay
 from .schema import PgBossSchema, Statements, check
 from .targets import Target, resolve
 
@@ -56,7 +56,7 @@ class PgBoss:
         self._consumers: list[Consumer] = []
         self._relay: Relay | None = None
 
-    async def open(self, hands: Hands) -> None:
+    async def open(self, hands: BridgeHost) -> None:
         """Checks the schema and its queues; called by the App."""
         address = self._address(hands)
         self._connections = connections = Connections(address)
@@ -121,7 +121,7 @@ class PgBoss:
             raise ConfigError("this PgBoss is not open: give it to an App with bridges=[…], and open that")
 
         async def work(on: Connection) -> str | None:
-            due = moment_ms(at) if at is not None else None
+            due = datetime_to_ms(at) if at is not None else None
             if delay is not None:
                 due = int(await on.fetchval("SELECT extract(epoch FROM now()) * 1000")) + to_ms(delay)
             return await self._queues.send(
@@ -146,7 +146,7 @@ class PgBoss:
                     f"queue {queue!r} has the policy {STRICT}, which only pg-boss itself can keep: consume it in Node"
                 )
 
-    def _address(self, hands: Hands) -> Address:
+    def _address(self, hands: BridgeHost) -> Address:
         if self._url is not None:
             return read_address(self._url)
         if not isinstance(hands.store, PostgresStore):

@@ -10,7 +10,7 @@ import asyncpg
 
 from ...core.errors import ConfigError
 from ...stores.postgres.connection import Connection
-from ...stores.queries import Queries
+from ...stores.sql_files import Queries
 
 log = logging.getLogger("penstock.pgboss")
 

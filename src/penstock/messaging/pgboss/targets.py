@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...ports.messaging import Hands, Message
+from ...ports.bridge import BridgeHost, Message
 
 
 class StartFlow(msgspec.Struct, frozen=True):
@@ -15,7 +15,7 @@ class StartFlow(msgspec.Struct, frozen=True):
 
     flow: str
 
-    async def take(self, hands: Hands, message: Message) -> None:
+    async def take(self, hands: BridgeHost, message: Message) -> None:
         await hands.start(self.flow, message.data, message.id)
 
 
@@ -24,7 +24,7 @@ class EmitEvent(msgspec.Struct, frozen=True):
 
     kind: str
 
-    async def take(self, hands: Hands, message: Message) -> None:
+    async def take(self, hands: BridgeHost, message: Message) -> None:
         await hands.emit(self.kind, message.data, f"pgboss/{message.id}")
 
 
@@ -34,7 +34,7 @@ class AddJob(msgspec.Struct, frozen=True):
     queue: str
     name: str | None = None
 
-    async def take(self, hands: Hands, message: Message) -> None:
+    async def take(self, hands: BridgeHost, message: Message) -> None:
         await hands.enqueue(self.queue, self.name, message.data, message.id)
 
 
@@ -43,7 +43,7 @@ Handler = Callable[[Message], Awaitable[Any]]
 Target = Handover | Handler | Callable[..., Any]
 
 
-def resolve(target: Target, hands: Hands) -> Handover | Handler:
+def resolve(target: Target, hands: BridgeHost) -> Handover | Handler:
     """A function marked with @flow starts it; others are called with the message. An unknown flow is said now."""
     if isinstance(target, StartFlow):
         hands.check_flow(target.flow)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from ...core.errors import SettingError
+from ...core.near_match import did_you_mean
 
 OURS = ("schema", "pool", "pooling", "migrate")
 # What the driver takes; it hands on whatever else there is, as settings of the session.
@@ -97,8 +97,8 @@ def _choice(given: dict[str, str], name: str, values: dict[str, bool], default: 
 def unknown_option(name: str) -> SettingError:
     """For an option that neither we nor the driver nor the server has."""
     known = (*OURS, *DRIVERS)
-    close = difflib.get_close_matches(name, known, 1)
-    there = f"did you mean {close[0]!r}? There" if close else "there"
+    hint = did_you_mean(name, known)
+    there = f"{hint} There" if hint else "there"
     return SettingError(
         f"a Postgres URL has no option {name!r}: {there} are {', '.join(OURS)}; the driver's {', '.join(DRIVERS)}; "
         "and the settings of the server, such as statement_timeout"

@@ -99,11 +99,11 @@ SELECT g.n, e.body FROM unnest($1::text[]) WITH ORDINALITY AS g (name, n)
 CROSS JOIN LATERAL (SELECT sid FROM penstock.streams WHERE name = g.name OFFSET 0) AS s
 CROSS JOIN LATERAL (SELECT body FROM penstock.events WHERE sid = s.sid AND seq = 1 OFFSET 0) AS e;
 
--- name: loose_runs
+-- name: stuck_runs
 SELECT r.id FROM penstock.runs AS r WHERE NOT r.closed
   AND NOT EXISTS (SELECT 1 FROM penstock.jobs AS j
                   WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id AND j.state < 4)
-  AND NOT EXISTS (SELECT 1 FROM penstock.waits AS w WHERE w.run = r.id AND w.state = 'open')
+  AND NOT EXISTS (SELECT 1 FROM penstock.waits AS w WHERE w.run = r.id AND w.state = 'pending')
 ORDER BY r.created LIMIT $1;
 
 -- name: queues
@@ -227,15 +227,15 @@ SELECT name, value FROM penstock.memos WHERE scope = $1;
 
 -- name: open_waits
 SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits
-WHERE state = 'open' AND kind = $1 AND id > $2 ORDER BY id LIMIT $3;
+WHERE state = 'pending' AND kind = $1 AND id > $2 ORDER BY id LIMIT $3;
 
 -- name: open_waits_of_run
 SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits
-WHERE run = $1 AND state = 'open' AND ($2::text IS NULL OR kind = $2) AND id > $3 ORDER BY id LIMIT $4;
+WHERE run = $1 AND state = 'pending' AND ($2::text IS NULL OR kind = $2) AND id > $3 ORDER BY id LIMIT $4;
 
 -- name: listening
 SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits
-WHERE state = 'open' AND topic = $1 AND topic IS NOT NULL AND ($2::text[] IS NULL OR key = ANY ($2)) AND id > $3
+WHERE state = 'pending' AND topic = $1 AND topic IS NOT NULL AND ($2::text[] IS NULL OR key = ANY ($2)) AND id > $3
   AND stamp < $5
 ORDER BY id LIMIT $4;
 
@@ -382,7 +382,7 @@ SET synchronous_commit = off;
 -- name: notify
 SELECT pg_notify($1, $2);
 
--- name: whereabouts
+-- name: identity_query
 -- Run on connections of others too, whatever their settings: so nothing whose text depends on them.
 SELECT d.oid || '/' || d.datname, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
        current_setting('transaction_isolation')

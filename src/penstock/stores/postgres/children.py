@@ -12,9 +12,9 @@ import msgspec
 
 from ...ports.store import ChildRow, ChildState
 from ...ports.unit import (
-    Ask,
     Cancelled,
-    Claims,
+    ClaimBatch,
+    ClaimRequest,
     CommitReply,
     Committed,
     Completed,
@@ -24,8 +24,8 @@ from ...ports.unit import (
     Refused,
     Unit,
 )
-from ..kin import child_key, reason
-from ..queries import Queries
+from ..child_keys import child_key, error_text
+from ..sql_files import Queries
 from .commit import transact
 from .connection import Connection
 from .keeping import what_stays
@@ -43,15 +43,20 @@ def _statements(sql: Statements) -> Any:
 
 def concern(units: Sequence[Unit]) -> bool:
     """Whether one of the units has to do with parents or children."""
-    return any(unit.parent is not None or not unit.settled or _adds(unit.jobs) for unit in units)
+    return any(unit.parent is not None or not unit.children_settled or _adds(unit.jobs) for unit in units)
 
 
 def _adds(jobs: Sequence[NewJob]) -> bool:
-    return any(job.waits or job.parent is not None for job in jobs)
+    return any(job.waits_for_children or job.parent is not None for job in jobs)
 
 
 async def transact_families(
-    connection: Connection, sql: Statements, now: int | None, units: Sequence[Unit], ask: Ask | None, touched: set[str]
+    connection: Connection,
+    sql: Statements,
+    now: int | None,
+    units: Sequence[Unit],
+    ask: ClaimRequest | None,
+    touched: set[str],
 ) -> CommitReply:
     """What `transact` does, with parents told of their children before work is handed out."""
     async with connection.transaction():
@@ -61,9 +66,9 @@ async def transact_families(
         receipts = (await transact(connection, sql, now, kept, None, touched)).receipts
         await family.write(now, kept, receipts, touched)
         await family.tidy(now, receipts)
-        work = Claims()
+        work = ClaimBatch()
         if ask is not None:
-            work = (await transact(connection, sql, now, (), ask, touched)).work
+            work = (await transact(connection, sql, now, (), ask, touched)).claimed
         return CommitReply(family.receipts(receipts), work)
 
 
@@ -80,7 +85,7 @@ class _Family:
 
     async def judge(self) -> None:
         """Takes the locks, then looks: whoever tells a parent of a child, or completes one, holds the parent's row."""
-        trees = {n: unit for n, unit in enumerate(self._units) if unit.jobs and unit.jobs[0].waits}
+        trees = {n: unit for n, unit in enumerate(self._units) if unit.jobs and unit.jobs[0].waits_for_children}
         concerned = {unit.parent for unit in self._units if unit.parent is not None}
         ending = {n: unit.claim for n, unit in enumerate(self._units) if _completes_parent(unit)}
         concerned |= {claim.job for claim in ending.values() if claim is not None}
@@ -145,17 +150,17 @@ class _Family:
         new = [job for job, added in zip(unit.jobs, receipt.added, strict=True) if added]
         if not _adds(new):
             return
-        if unit.jobs[0].waits and len(new) < len(unit.jobs):
+        if unit.jobs[0].waits_for_children and len(new) < len(unit.jobs):
             # Someone has added one of these ids since we looked, perhaps the root: the whole call is made again.
             raise asyncpg.SerializationError("another has added a job of this tree")
         rows = [(job.parent, job) for job in new if job.parent is not None]
         for parent, job in rows:
-            if parent.instead is not None:
-                await self._connection.execute(self._sql.replace, job.id, job.queue, parent.id, parent.instead)
-        born = [(p.id, job.id, job.queue, p.on_failure.value) for p, job in rows if p.instead is None]
+            if parent.replaces is not None:
+                await self._connection.execute(self._sql.replace, job.id, job.queue, parent.id, parent.replaces)
+        born = [(p.id, job.id, job.queue, p.on_failure.value) for p, job in rows if p.replaces is None]
         if born:
             await self._connection.execute(self._sql.adopt, *map(list, zip(*born, strict=True)))
-        await self._connection.execute(self._sql.park, [job.id for job in new if job.waits])
+        await self._connection.execute(self._sql.park, [job.id for job in new if job.waits_for_children])
 
     def receipts(self, receipts: list[Receipt]) -> list[Receipt]:
         """One for each unit that was handed in."""
@@ -174,7 +179,7 @@ def _applied(receipt: Receipt) -> bool:
 
 
 def _completes_parent(unit: Unit) -> bool:
-    return not unit.settled and unit.claim is not None and isinstance(unit.outcome, Completed)
+    return not unit.children_settled and unit.claim is not None and isinstance(unit.outcome, Completed)
 
 
 def _end(unit: Unit) -> tuple[Any, ...] | None:
@@ -185,7 +190,7 @@ def _end(unit: Unit) -> tuple[Any, ...] | None:
         case Completed(result=result):
             return *place, COMPLETED, b"null" if result is None else result, None
         case Dead(error=error):
-            return *place, FAILED, None, reason(error)
+            return *place, FAILED, None, error_text(error)
         case Cancelled():
             return *place, CANCELLED, None, None
         case _:

@@ -7,21 +7,21 @@ from functools import lru_cache
 from typing import Any
 
 from ...ports.unit import (
-    Ask,
     Cancelled,
     Claim,
+    ClaimRequest,
     Completed,
     Dead,
-    GivenBack,
     NewEvent,
     NewJob,
-    OpenWait,
+    NewWait,
     Outcome,
+    Released,
     RetryAt,
     RunWrite,
     Suspended,
     Unit,
-    forgettable,
+    needs_receipt,
 )
 from .migrate import lock_key
 from .statements import CANCELLED, COMPLETED, DELAYED, FAILED, SUSPENDED, WAITING
@@ -75,11 +75,11 @@ class Columns:
             if job.added is not None:
                 self._event(n, len(rows["j"]), job.added)
         rows["m"] += [(n, memo.scope, memo.name, memo.value) for memo in unit.memos]
-        rows["t"] += [(n, id) for id in unit.takes]
+        rows["t"] += [(n, id) for id in unit.removes]
         rows["k"] += [(n, id) for id in unit.wakes]
         rows["s"] += [(n, write.key, write.value, write.expect, write.expires) for write in unit.state]
         for wait in unit.waits:
-            if not isinstance(wait, OpenWait):
+            if not isinstance(wait, NewWait):
                 gone = (None,) * 3
                 rows["w"].append((n, False, wait.id, *gone, wait.state, wait.lenient, *gone, None, None))
                 continue
@@ -98,12 +98,12 @@ class Columns:
         claim, run, move = unit.claim, unit.run, unit.schedule
         of_run = _run_of(unit)
         guard = claim is not None and run is None and claim.run is not None and bool(unit.events or not unit.outcome)
-        rest = bool(unit.takes or unit.wakes or unit.waits or unit.state or move or unit.once is not None)
+        rest = bool(unit.removes or unit.wakes or unit.waits or unit.state or move or unit.once_key is not None)
         return (
-            unit.id, forgettable(unit), *self._fence(claim), guard,
+            unit.id, needs_receipt(unit), *self._fence(claim), guard,
             self._run_places.get(of_run or ""), of_run, *(_run(run) if run is not None else _NO_RUN),
             *(_end(unit.outcome) if unit.outcome is not None and claim is not None else _NO_END),
-            unit.progress, rest, unit.once,
+            unit.progress, rest, unit.once_key,
             *((move.id, move.slot, move.next) if move is not None else (None, None, None)),
         )  # fmt: skip
 
@@ -113,11 +113,11 @@ class Columns:
         return self._job_places[claim.handle], claim.attempt, claim.token
 
 
-def ask_values(ask: Ask | None, secret: str) -> list[Any]:
+def ask_values(ask: ClaimRequest | None, secret: str) -> list[Any]:
     """From `worker` to `q_per_key`."""
     if ask is None:
         return [None, None, None, None, *([[]] * 6)]
-    wants = ask.wants
+    wants = ask.queues
     rates = [want.rate for want in wants]
     return [
         ask.worker, ask.lease_ms, secret, ask.limit if ask.limit is not None else sum(max(w.limit, 1) for w in wants),
@@ -143,7 +143,7 @@ def _job(n: int, job: NewJob) -> tuple[Any, ...]:
     started = job.started
     return (
         n, job.id, job.queue, job.name, job.payload, job.priority, job.due, job.run, job.scope, job.opts,
-        started.stream if started else None, started.head.decode() if started else None, job.rate_key,
+        started.stream if started else None, started.body_prefix.decode() if started else None, job.rate_key,
     )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def _end(outcome: Outcome) -> tuple[Any, ...]:
             return CANCELLED, 0, None, None, None
         case Suspended(due=due):
             return SUSPENDED if due is None else DELAYED, 0, due or 0, None, None
-        case GivenBack(due=due):
+        case Released(due=due):
             return WAITING, 0, due, None, None  # delayed if that is still to come by the store's clock
 
 
@@ -169,7 +169,7 @@ def _stretches(units: Sequence[Unit]) -> Iterator[int]:
     not hold goes alone."""
     last = 0
     for n, unit in enumerate(units, 1):
-        if unit.takes or unit.wakes or (unit.run is not None and unit.run.cancel_jobs):
+        if unit.removes or unit.wakes or (unit.run is not None and unit.run.cancel_jobs):
             if last < n - 1:
                 yield n - 1
             yield n

@@ -7,20 +7,20 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from ...core.ids import token
+from ...core.ids import new_token
 from ...ports.unit import (
     DELIVERIES,
-    Ask,
     Claim,
-    Claims,
+    ClaimBatch,
+    ClaimRequest,
     CommitReply,
     Committed,
     Conflict,
     Fenced,
-    GivenBack,
     NewEvent,
     Receipt,
     Refused,
+    Released,
     RetryAt,
     Suspended,
     Unit,
@@ -35,10 +35,15 @@ APPLIED, REPEATED, FENCED, CONFLICT, REFUSED = range(5)
 
 
 async def transact(
-    connection: Connection, sql: Statements, now: int | None, units: Sequence[Unit], ask: Ask | None, touched: set[str]
+    connection: Connection,
+    sql: Statements,
+    now: int | None,
+    units: Sequence[Unit],
+    ask: ClaimRequest | None,
+    touched: set[str],
 ) -> CommitReply:
     """Applies units in order and hands out the work asked for; `touched` collects the topics to signal afterwards."""
-    columns, secret, keeping = Columns(units, sql.schema), token(), Keeping(units)
+    columns, secret, keeping = Columns(units, sql.schema), new_token(), Keeping(units)
     values = [*columns.values(now), *ask_values(keeping.without_held(ask), secret)]
     if keeping:
         more = keeping.values()
@@ -50,10 +55,10 @@ async def transact(
     assert row is not None
     answer = _Answer(units, columns.events, row, touched, keeping.stand(row["stand"]) if keeping else {})
     receipts = answer.receipts()
-    work = Claims()
+    work = ClaimBatch()
     if ask is not None:
         times = [at for at in (row["next_due"], keeping.lifted()) if at is not None]
-        work = Claims(_claims(row, secret, touched), min(times, default=None))
+        work = ClaimBatch(_claims(row, secret, touched), min(times, default=None))
         # Whoever asks has just been given all there is of these: waking it for the same jobs would be for nothing.
         touched.difference_update(f"queue:{queue}" for queue in row["emptied"])
     if row["told"]:
@@ -62,17 +67,22 @@ async def transact(
 
 
 async def finish(
-    connection: Connection, sql: Statements, now: int | None, units: Sequence[Unit], ask: Ask | None, touched: set[str]
+    connection: Connection,
+    sql: Statements,
+    now: int | None,
+    units: Sequence[Unit],
+    ask: ClaimRequest | None,
+    touched: set[str],
 ) -> CommitReply:
     """The same for plain jobs that completed."""
-    secret, ordered = token(), sorted(units, key=handle)
+    secret, ordered = new_token(), sorted(units, key=handle)
     values = finish_values(ordered, ask, now, secret)
     if values is None:
         return await transact(connection, sql, now, units, ask, touched)
     row = await connection.fetchrow(sql.finish, *values)
     assert row is not None
     receipts = _finished(ordered, row, touched)
-    work = Claims(_claims(row, secret, touched), row["next_due"]) if ask is not None else Claims()
+    work = ClaimBatch(_claims(row, secret, touched), row["next_due"]) if ask is not None else ClaimBatch()
     if ordered != [*units]:
         by_job = dict(zip(map(handle, ordered), receipts, strict=True))
         receipts = [by_job[handle(unit)] for unit in units]
@@ -159,7 +169,7 @@ class _Answer:
             touched.add(f"run:{unit.run.id}")
         if unit.run is not None and unit.run.cancel_jobs:
             touched.add("cancelled")
-        if unit.claim is not None and isinstance(unit.outcome, RetryAt | GivenBack | Suspended):
+        if unit.claim is not None and isinstance(unit.outcome, RetryAt | Released | Suspended):
             touched.add(f"queue:{unit.claim.queue}")
         touched.update(f"queue:{job.queue}" for job in unit.jobs)
 

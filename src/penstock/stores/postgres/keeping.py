@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...ports.unit import Ask, Completed, Dead, GivenBack, NewJob, Unit
+from ...ports.unit import ClaimRequest, Completed, Dead, NewJob, Released, Unit
 from .statements import COMPLETED, FAILED
 
 _WIDTHS = (5, 3, 6)
@@ -38,8 +38,8 @@ class Keeping:
 
     def _add_end(self, n: int, unit: Unit) -> None:
         claim, outcome = unit.claim, unit.outcome
-        if claim is not None and isinstance(outcome, GivenBack) and outcome.hold is not None:
-            self._holds.append((n, claim.queue, outcome.hold))
+        if claim is not None and isinstance(outcome, Released) and outcome.hold_until is not None:
+            self._holds.append((n, claim.queue, outcome.hold_until))
         elif (kept := what_stays(unit)) is not None:
             self._keeps.append((n, *kept))
 
@@ -50,14 +50,14 @@ class Keeping:
             found += map(list, zip(*rows, strict=True)) if rows else [[]] * width
         return found
 
-    def without_held(self, ask: Ask | None) -> Ask | None:
+    def without_held(self, ask: ClaimRequest | None) -> ClaimRequest | None:
         """The ask, less of queues that these units hold: they are held when the call is over, and work is handed out
         in it."""
         held = {queue for _, queue, _ in self._holds}
         if ask is None or not held:
             return ask
-        wants = (msgspec.structs.replace(w, limit=0) if w.queue in held else w for w in ask.wants)
-        return msgspec.structs.replace(ask, wants=tuple(wants))
+        wants = (msgspec.structs.replace(w, limit=0) if w.queue in held else w for w in ask.queues)
+        return msgspec.structs.replace(ask, queues=tuple(wants))
 
     def lifted(self) -> int | None:
         """When the first of those holds is over."""
@@ -106,6 +106,6 @@ def _certain(unit: Unit) -> bool:
     return (
         unit.claim is None
         and unit.run is None
-        and unit.once is None
-        and not (unit.takes or unit.waits or unit.state or unit.schedule)
+        and unit.once_key is None
+        and not (unit.removes or unit.waits or unit.state or unit.schedule)
     )

@@ -27,7 +27,7 @@ _STATE = ("unit", "key", "value", "expect", "expires")
 def pending(unit: Unit, schema: str, now: int | None) -> str:
     """A unit from outside: a run begun, events, jobs, state. It takes nothing and ends no attempt."""
     assert unit.claim is None
-    assert not any((unit.takes, unit.wakes, unit.waits, unit.memos, unit.schedule))
+    assert not any((unit.removes, unit.wakes, unit.waits, unit.memos, unit.schedule))
     columns = Columns((unit,), schema)
     doc = _named(_UNIT, columns.rows["u"][0]) | {
         "now": now,

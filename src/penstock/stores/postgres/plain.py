@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...ports.unit import Ask, Completed, Unit
+from ...ports.unit import ClaimRequest, Completed, Unit
 
 # A column is sent as one text, since the driver asks of each element of an array whether it is an array, in Python. No
 # name of ours has this character, and JSON has it escaped.
@@ -13,9 +13,9 @@ SEPARATOR = "\x1f"
 NOTHING = b"-"  # which is no JSON
 
 
-def plain(units: Sequence[Unit], ask: Ask | None) -> bool:
+def plain(units: Sequence[Unit], ask: ClaimRequest | None) -> bool:
     """Whether `finish` can take all of it."""
-    if ask is not None and any(want.rate is not None or want.max_active is not None for want in ask.wants):
+    if ask is not None and any(want.rate is not None or want.max_active is not None for want in ask.queues):
         return False
     return all(map(_plain, units)) and len({handle(unit) for unit in units}) == len(units)
 
@@ -28,11 +28,11 @@ def _plain(unit: Unit) -> bool:
         and unit.claim is not None
         and unit.claim.run is None
         and unit.run is None
-        and unit.settled
-        and not (unit.jobs or unit.memos or unit.waits or unit.state or unit.wakes or unit.takes)
+        and unit.children_settled
+        and not (unit.jobs or unit.memos or unit.waits or unit.state or unit.wakes or unit.removes)
         and unit.progress is None
         and unit.schedule is None
-        and unit.once is None
+        and unit.once_key is None
         and unit.parent is None
         and all(event.kind is None for event in unit.events)
     )
@@ -43,7 +43,7 @@ def handle(unit: Unit) -> int:
     return unit.claim.handle
 
 
-def finish_values(units: Sequence[Unit], ask: Ask | None, now: int | None, secret: str) -> list[Any] | None:
+def finish_values(units: Sequence[Unit], ask: ClaimRequest | None, now: int | None, secret: str) -> list[Any] | None:
     """What `finish` takes, of units in the order of their jobs; None if it cannot be written so."""
     claims = [unit.claim for unit in units if unit.claim is not None]
     results = [unit.outcome.result for unit in units if isinstance(unit.outcome, Completed)]
@@ -62,7 +62,7 @@ def finish_values(units: Sequence[Unit], ask: Ask | None, now: int | None, secre
     found = [now, pks, texts[0], attempts, texts[1], texts[2], places, texts[3], texts[4]]
     if ask is None:
         return [*found, None, None, None, None, [], []]
-    wants = ask.wants
+    wants = ask.queues
     most = ask.limit if ask.limit is not None else sum(max(want.limit, 1) for want in wants)
     queues, limits = [want.queue for want in wants], [want.limit for want in wants]
     return [*found, ask.worker, ask.lease_ms, secret, most, queues, limits]

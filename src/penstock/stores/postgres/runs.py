@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...ports.store import RunRow
-from ..searching import Begun
+from ..run_search import RunStart
 from .connection import Connection
 from .events import LAST
 from .statements import Statements
@@ -56,14 +56,14 @@ async def looked_up(
     until: int | None,
     before: str | None,
     limit: int,
-) -> list[Begun]:
+) -> list[RunStart]:
     """By the index: runs whose first event contains the pattern as jsonb sees it, each with that event's body."""
     end = await _end(connection, sql, until, before)
     rows = await connection.fetch(sql.runs_begun, pattern, prefix, flow, status, since or 0, *end, limit)
     return [(RunRow(*row[:8]), row[8]) for row in rows]
 
 
-async def walked(connection: Connection, sql: Statements, prefix: str, *which: Any) -> list[Begun]:
+async def walked(connection: Connection, sql: Statements, prefix: str, *which: Any) -> list[RunStart]:
     """By time: the next runs there are, each with the body of its first event."""
     rows = await runs(connection, sql, *which)
     bodies = dict(await connection.fetch(sql.first_events, [prefix + row.id for row in rows]))
@@ -80,4 +80,4 @@ async def _end(connection: Connection, sql: Statements, until: int | None, befor
 
 
 async def loose(connection: Connection, sql: Statements, limit: int) -> list[str]:
-    return [row[0] for row in await connection.fetch(sql.loose_runs, limit)]
+    return [row[0] for row in await connection.fetch(sql.stuck_runs, limit)]

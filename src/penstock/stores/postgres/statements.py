@@ -6,7 +6,7 @@ import re
 from importlib import resources
 
 from ...core.errors import SettingError
-from ..queries import Queries
+from ..sql_files import Queries
 
 HELD, WAITING, DELAYED, ACTIVE, SUSPENDED, COMPLETED, FAILED, CANCELLED = range(-1, 7)
 

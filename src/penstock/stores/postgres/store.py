@@ -10,24 +10,25 @@ from typing import Any, TypeVar
 from ...core.clock import Clock, SystemClock
 from ...core.events import Event
 from ...core.payload import pack
-from ...ports.messaging import Write
+from ...ports.bridge import WriteUnits
 from ...ports.store import (
     ChildRow,
+    DatabaseIdentity,
     DueSchedules,
     FeedItem,
-    Home,
     JobRow,
     QueueRow,
     Retention,
     RunRow,
     ScheduleRow,
     StateRow,
+    StoreProfile,
     WaitRow,
 )
-from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Receipt, Unit
-from ..searching import search
+from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Receipt, Unit
+from ..run_search import search
 from ..signals import TopicSignals
-from ..tailing import follow
+from ..tail import follow
 from . import children, events, housekeeping, queues, runs, schedules, state, waits
 from .address import read_address
 from .children import concern, transact_families
@@ -43,15 +44,19 @@ from .turns import Turns, only_ends
 from .wakeups import Wakeups
 
 T = TypeVar("T")
-Transacts = Callable[[Connection, Statements, int | None, Sequence[Unit], Ask | None, set[str]], Awaitable[CommitReply]]
+Transacts = Callable[
+    [Connection, Statements, int | None, Sequence[Unit], ClaimRequest | None, set[str]], Awaitable[CommitReply]
+]
 
 
 class PostgresStore:
     """Runs, jobs, events and state in one schema of a Postgres database. Its clock is the server's, unless a test has
     another one."""
 
-    ends_under_way = 2  # while one is written here, handlers run there
-    worth_holding = 200  # a call costs much, another job in it little
+    # Two finishes in flight: while one is written, handlers run. The prefetch is large because a call costs much and
+    # one more job in it costs little.
+    profile = StoreProfile(is_remote=True, max_unordered_finishes=2, prefetch=200)
+    rewind_epoch = 0
 
     def __init__(self, url: str, *, clock: Clock | None = None, namespace: str = "nq") -> None:
         self.address = read_address(url)
@@ -64,7 +69,7 @@ class PostgresStore:
         self._wakeups = Wakeups(self.address, self._sql, self.signals)
         self._turns = Turns()
         self._under_way: set[asyncio.Task[Any]] = set()
-        self._home: Home | None = None
+        self._home: DatabaseIdentity | None = None
 
     async def open(self) -> None:
         await self._connections.run(lambda c: prepare(c, self._sql, self.address))
@@ -113,12 +118,12 @@ class PostgresStore:
         self.signals.fire(topics)
         self._wakeups.tell(topics)
 
-    async def together(self, work: Callable[[Connection, Write], Awaitable[T]]) -> T:
+    async def together(self, work: Callable[[Connection, WriteUnits], Awaitable[T]]) -> T:
         """One transaction of what `work` does with the connection and of the units it writes. After a collision with
         another it is called again."""
         return await self._to_the_end(self._together(work))
 
-    async def _together(self, work: Callable[[Connection, Write], Awaitable[T]]) -> T:
+    async def _together(self, work: Callable[[Connection, WriteUnits], Awaitable[T]]) -> T:
         touched: set[str] = set()
 
         async def whole(connection: Connection) -> T:
@@ -136,10 +141,10 @@ class PostgresStore:
 
     # Commits
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         return await self._to_the_end(self._commit(units, ask))
 
-    async def _commit(self, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
+    async def _commit(self, units: Sequence[Unit], ask: ClaimRequest | None) -> CommitReply:
         # In the order they were asked for: a claim that follows a commit sees what that has freed, and what was handed
         # in first is there first. Attempts that end at the same time have no order to keep.
         async with self._turns.beside() if only_ends(units) else self._turns.alone():
@@ -148,9 +153,9 @@ class PostgresStore:
             *before, last = apart(units)
             receipts = [r for part in before for r in (await self._transact(_way(part), part, None)).receipts]
             reply = await self._transact(_way(last), last, ask)
-        return CommitReply([*receipts, *reply.receipts], reply.work) if receipts else reply
+        return CommitReply([*receipts, *reply.receipts], reply.claimed) if receipts else reply
 
-    async def _transact(self, write: Transacts, units: Sequence[Unit], ask: Ask | None) -> CommitReply:
+    async def _transact(self, write: Transacts, units: Sequence[Unit], ask: ClaimRequest | None) -> CommitReply:
         touched: set[str] = set()
 
         async def work(connection: Connection) -> CommitReply:
@@ -161,22 +166,22 @@ class PostgresStore:
         self._fire(touched)
         return reply
 
-    async def home(self, *, fresh: bool = False) -> Home:
+    async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
         if self._home is None or fresh:
-            database, since, _ = await self._read(_row, self._sql.whereabouts)
-            self._home = Home(database, since)
+            database, since, _ = await self._read(_row, self._sql.identity_query)
+            self._home = DatabaseIdentity(database, since)
         return self._home
 
     @property
-    def whereabouts(self) -> str:
-        return self._sql.whereabouts
+    def identity_query(self) -> str:
+        return self._sql.identity_query
 
     def enlist(self, units: Sequence[Unit]) -> list[tuple[str, tuple[str, ...]]]:
         now = self._now()
         return [(self._sql.pend, (pending(unit, self.address.schema, now),)) for unit in units]
 
-    async def claim(self, ask: Ask) -> Claims:
-        return (await self.commit((), ask)).work
+    async def claim(self, ask: ClaimRequest) -> ClaimBatch:
+        return (await self.commit((), ask)).claimed
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
         return self._keeper.renew(claims, self._now(), lease_ms)
@@ -231,7 +236,7 @@ class PostgresStore:
             given = (runs.walked, prefix)
         return await search(lambda *page: self._read(*given, *which, *page), begun, before, limit)
 
-    async def loose_runs(self, limit: int = 100) -> list[str]:
+    async def stuck_runs(self, limit: int = 100) -> list[str]:
         return await self._read(runs.loose, limit)
 
     # Queues
@@ -325,7 +330,7 @@ class PostgresStore:
     ) -> list[WaitRow]:
         return await self._read(waits.open_ones, run, kind, after, limit)
 
-    async def listening(
+    async def waits_for_topic(
         self,
         topic: str,
         keys: Sequence[str] | None,
@@ -334,12 +339,12 @@ class PostgresStore:
         after: str | None = None,
         limit: int = 100,
     ) -> list[WaitRow]:
-        return await self._read(waits.listening, topic, keys, before, after, limit)
+        return await self._read(waits.waits_for_topic, topic, keys, before, after, limit)
 
-    async def told(
+    async def events_by_kind(
         self, kind: str, *, since: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[FeedItem]:
-        return await self._read(waits.told, kind, since, after, limit)
+        return await self._read(waits.events_by_kind, kind, since, after, limit)
 
     # State
 

@@ -33,7 +33,7 @@ async def open_ones(
     return sorted(found, key=lambda row: row.id)[:limit]
 
 
-async def listening(
+async def waits_for_topic(
     connection: Connection,
     sql: Statements,
     topic: str,
@@ -48,7 +48,7 @@ async def listening(
     return [WaitRow(*row) for row in await connection.fetch(sql.listening, topic, wanted, after or "", limit, stamp)]
 
 
-async def told(
+async def events_by_kind(
     connection: Connection, sql: Statements, kind: str, since: str | None, after: str | None, limit: int
 ) -> list[FeedItem]:
     return items(await connection.fetch(sql.told, kind, *place(after), since, limit))

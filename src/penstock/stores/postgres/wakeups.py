@@ -14,7 +14,7 @@ from typing import Any
 import asyncpg
 
 from ...core.errors import StoreError
-from ...core.ids import token
+from ...core.ids import new_token
 from ..signals import TopicSignals
 from .address import Address
 from .connection import Connection, connect, end
@@ -36,7 +36,7 @@ class Wakeups:
         self._sql = sql
         self._signals = signals
         self._channel = f"{address.schema}_wake"
-        self._me = token()
+        self._me = new_token()
         self._connection: Connection | None = None
         self._pending: set[str] = set()
         self._some = asyncio.Event()
@@ -81,7 +81,7 @@ class Wakeups:
             await connection.execute(self._sql.careless)  # a message is not worth waiting for the disk
             await connection.add_listener(self._channel, self._hear)
             self._connection = connection
-            self._signals.fire_all()  # what was said while nobody listened is looked for
+            self._signals.notify_all()  # what was said while nobody listened is looked for
             await lost.wait()
         finally:
             self._connection = None
@@ -92,7 +92,7 @@ class Wakeups:
         if sender == self._me:
             return
         if topics == [EVERYTHING]:
-            self._signals.fire_all()
+            self._signals.notify_all()
         else:
             self._signals.fire(topics)
 

@@ -1,4 +1,4 @@
-"""The Redis store: BullMQ's queues, one script a unit."""
+"""The Redis store, on BullMQ's queues."""
 
 from .store import RedisStore
 

@@ -1,4 +1,4 @@
-"""Where a Redis is and how to get in, from a URL."""
+"""Parses a Redis URL: hosts, login, database and TLS."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from ...core.errors import SettingError
 
 FORMS = "redis://host:6379/0, rediss://user:password@host:6379/0 or redis+sentinel://host:26379,host:26379/name/0"
 OPTIONS = {
-    "ca": "the file with the authority of the server's certificate",
-    "db": "the database, if it is not in the path",
-    "prefix": "how the keys of queues begin",
-    "sentinel_password": "what sentinels ask for",
+    "ca": "file with the certificate authority of the server",
+    "db": "database, if it is not in the path",
+    "prefix": "prefix of BullMQ's keys",
+    "sentinel_password": "password of the sentinels",
 }
 SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A server, or the sentinels that know which one it is."""
+    """One server, the nodes of a cluster, or the sentinels that know the master."""
 
     hosts: tuple[tuple[str, int], ...]
     user: str | None = None
     password: str | None = None
     db: int = 0
     tls: bool = False
-    master: str | None = None  # the name sentinels know it by
+    master: str | None = None  # its name at the sentinels
     ca: str | None = None
     sentinel_password: str | None = None
     queue_prefix: str | None = None
 
     def __str__(self) -> str:
-        """Fit for a message: no password."""
+        """Return the hosts for a message, without the password."""
         where = ",".join(f"{host}:{port}" for host, port in self.hosts)
         return f"redis at {where}" + (f" ({self.master})" if self.master else "")
 
@@ -45,28 +45,28 @@ class Address(msgspec.Struct, frozen=True):
             return ssl.create_default_context(cafile=self.ca)
         except (OSError, ssl.SSLError) as problem:
             raise SettingError(
-                f"ca={self.ca} is no file of certificates ({problem}): name the authority's PEM"
+                f"ca={self.ca} is not a file of certificates ({problem}): name a PEM file of the authority"
             ) from None
 
 
 def parse(url: str) -> Address:
-    """The address a URL names; see OPTIONS for what may follow a `?`."""
+    """Parse a URL; OPTIONS lists what may follow a `?`."""
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES or not rest:
         raise SettingError(f"not a Redis URL: write {FORMS}")
-    server = re.split("[/?]", rest, maxsplit=1)[0]  # by hand: there may be several hosts
-    login, _, places = server.rpartition("@")
+    server = re.split("[/?]", rest, maxsplit=1)[0]  # urlsplit does not allow several hosts
+    login, _, host_list = server.rpartition("@")
     parts = urlsplit(f"redis://host{rest[len(server) :]}")
     path = [unquote(part) for part in parts.path.split("/") if part]
     sentinel = scheme.endswith("+sentinel")
     if sentinel and not path:
         raise SettingError(f"the URL names sentinels and no master: write {FORMS}")
     master = path.pop(0) if sentinel else None
-    usual = 26379 if sentinel else 6379
-    hosts = tuple(_host(place, usual, rest) for place in (places or "localhost").split(","))
+    default_port = 26379 if sentinel else 6379
+    hosts = tuple(_host(text, default_port, rest) for text in (host_list or "localhost").split(","))
     query = {key: values[-1] for key, values in parse_qs(parts.query, keep_blank_values=True).items()}
     if unknown := sorted(set(query) - set(OPTIONS)):
-        raise SettingError(f"a Redis URL has no option {unknown[0]!r}: there are {', '.join(OPTIONS)}")
+        raise SettingError(f"a Redis URL has no option {unknown[0]!r}; the options are {', '.join(OPTIONS)}")
     query = {key: value for key, value in query.items() if value}
     user, _, password = login.partition(":")
     return Address(
@@ -82,21 +82,20 @@ def parse(url: str) -> Address:
     )
 
 
-def _host(place: str, port: int, rest: str) -> tuple[str, int]:
-    if place.startswith("["):  # an IPv6 address
-        host, _, given = place[1:].partition("]")
-        given = given.lstrip(":")
+def _host(text: str, default_port: int, rest: str) -> tuple[str, int]:
+    if text.startswith("["):  # IPv6
+        host, _, port = text[1:].partition("]")
+        port = port.lstrip(":")
     else:
-        host, _, given = place.partition(":")
-    given = given or str(port)
-    if not given.isdecimal() or not 0 < int(given) < 65536:
-        # A password with a slash in it breaks the URL in two, and stands where the port would: it is not to be shown.
-        shown = "what stands after the host" if "@" in rest.partition(place)[2] else given
+        host, _, port = text.partition(":")
+    port = port or str(default_port)
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        # A slash in a password splits the URL, and the password is read as the port: do not show it.
+        shown = "the text after the host" if "@" in rest.partition(text)[2] else port
         raise SettingError(
-            f"{shown} is not a port: one lies between 1 and 65535; a / or a ? in a password is written %2F or %3F; "
-            f"write {FORMS}"
+            f"{shown} is not a port between 1 and 65535; write / and ? in a password as %2F and %3F; write {FORMS}"
         )
-    return host or "localhost", int(given)
+    return host or "localhost", int(port)
 
 
 def _number(text: str, what: str) -> int:

@@ -1,76 +1,85 @@
-"""Requests for work as the arguments of a script, and its reply as claims."""
+"""Encodes claim requests as script arguments, and decodes the reply as claims."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...core.ids import token
-from ...ports.unit import Ask, Claim, Claims, Want
-from .names import outside
+from ...core.ids import new_token
+from ...ports.unit import Claim, ClaimBatch, ClaimRequest, QueueDemand
+from .job_ids import unescape_id
+from .job_schedulers import ScheduledJob
 from .resp import HEAD, Part
-from .schedulers import Scheduled
 
-FIXED = 15  # values that every claim has
+FIXED_VALUES = 15  # values that every claim has
 
 
-def encode(ask: Ask | None) -> list[Part]:
-    """What plain_claims.lua and claim.lua read."""
-    if ask is None:
+def encode(request: ClaimRequest | None) -> list[Part]:
+    """Return the arguments that claim_args.lua describes."""
+    if request is None:
         return [0]
-    out: list[Part] = [len(ask.wants), ask.lease_ms, ask.worker, token(), "" if ask.limit is None else ask.limit]
-    for want in ask.wants:
-        out += _want(want)
+    out: list[Part] = [
+        len(request.queues),
+        request.lease_ms,
+        request.worker,
+        new_token(),
+        "" if request.limit is None else request.limit,
+    ]
+    for demand in request.queues:
+        out += _demand(demand)
     return out
 
 
-def _want(want: Want) -> tuple[Part, ...]:
-    rate = want.rate
+def _demand(demand: QueueDemand) -> tuple[Part, ...]:
+    rate = demand.rate
     limits: tuple[Part, ...] = ("", "", "0")
     if rate is not None:
         limits = (rate.max, rate.duration_ms, "1" if rate.per_key else "0")
-    return want.queue, want.limit, *limits, "" if want.max_active is None else want.max_active
+    return demand.queue, demand.limit, *limits, "" if demand.max_active is None else demand.max_active
 
 
-def claims(reply: Any, here: int | None) -> Claims:
-    """What was handed out. The time to ask again is told by the clock of whoever asks, which says `here`: by that of a
-    server that is behind it would seem to be over already, and be asked for again and again."""
+def claims(reply: Any, client_now: int | None) -> ClaimBatch:
+    """Return the claimed jobs and when to claim again.
+
+    That time is converted to the caller's clock, which shows `client_now`: by the clock of a server that is behind, it
+    would already have passed, and the caller would claim again and again.
+    """
     now, due = reply[2:4]
-    if due is not None and here is not None:
-        due += here - now
-    return Claims([_claim(row, now) for row in _rows(reply)], due)
+    if due is not None and client_now is not None:
+        due += client_now - now
+    return ClaimBatch([_claim(row, now) for row in _rows(reply)], due)
 
 
-def scheduled(reply: Any) -> list[Scheduled]:
-    """Those that a scheduler of another program has made: its next job is made when one is handed out."""
+def scheduled_jobs(reply: Any) -> list[ScheduledJob]:
+    """Return the claimed jobs that a job scheduler of another program created."""
     rows = [row for row in _rows(reply) if row[13] is not None]
-    return [Scheduled(row[1].decode(), row[0].decode(), row[13].decode(), row[14]) for row in rows]
+    return [ScheduledJob(row[1].decode(), row[0].decode(), row[13].decode(), row[14]) for row in rows]
 
 
 def topics(reply: Any) -> set[str]:
-    """What handing out has touched."""
+    """Return the topics that the claim changed."""
     return set(reply[4].decode().split("\n")) if reply[4] else set()
 
 
-def emptied(reply: Any) -> set[str]:
-    """Queues of which nothing due is left."""
+def drained(reply: Any) -> set[str]:
+    """Return the topics of queues without a due job."""
     return {f"queue:{queue}" for queue in reply[5].decode().split("\n")} if reply[5] else set()
 
 
 def _rows(reply: list[Any]) -> list[list[Any]]:
-    """Each claim: what all have, how many names and values its memos are, and these."""
+    """Split the reply into claims: the fixed values, the number of memo values, and the memos."""
     rows, at = [], HEAD + reply[1]
     while at < len(reply):
-        end = at + FIXED + 1 + reply[at + FIXED]
+        end = at + FIXED_VALUES + 1 + reply[at + FIXED_VALUES]
         rows.append(reply[at:end])
         at = end
     return rows
 
 
 def _claim(row: list[Any], now: int) -> Claim:
-    id, queue, name, payload, opts, scope, attempt, secret, failures, crashes, run, version, record = row[:13]
-    memos = row[FIXED + 1 :]
+    id, queue, name, payload, opts, scope, attempt, token, failures, crashes, run, version, record = row[:13]
+    memos = row[FIXED_VALUES + 1 :]
     return Claim(
-        outside(id), queue.decode(), name.decode(), payload, opts, scope.decode(), attempt, secret.decode(), failures,
-        crashes, 0, run.decode() if run is not None else None, version, record,
+        unescape_id(id), queue.decode(), name.decode(), payload, opts, scope.decode(), attempt, token.decode(),
+        failures, crashes, 0, run.decode() if run is not None else None, version, record,
         {memos[n].decode(): memos[n + 1] for n in range(0, len(memos), 2)}, now,
     )  # fmt: skip

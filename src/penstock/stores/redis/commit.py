@@ -1,4 +1,4 @@
-"""Units as the arguments of one script, and its replies as receipts."""
+"""Encodes units as script arguments, and decodes the reply as receipts."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from ...ports.unit import (
     Conflict,
     Dead,
     Fenced,
-    GivenBack,
-    Keep,
+    KeepJobs,
     NewJob,
-    OpenWait,
+    NewWait,
     Outcome,
     Parent,
     Receipt,
     Refused,
+    Released,
     RetryAt,
     Suspended,
     Unit,
     WaitChange,
-    forgettable,
+    needs_receipt,
 )
-from .names import inside, outside
-from .options import options_of
+from .job_ids import escape_id, unescape_id
+from .job_options import bullmq_options
 from .resp import HEAD, Part
 
-# A result that is none, in JSON that no encoder writes: workers of other programs read it as null.
-NOTHING = b" null"
-BATCH = 64
+# "No result", as JSON that no encoder writes: other programs read it as null.
+NO_RESULT = b" null"
+MAX_UNITS_PER_CALL = 64
 _FLAG = ("0", "1")
 
 
@@ -50,15 +50,17 @@ _error = msgspec.json.Decoder(_Error).decode
 
 
 def encode(unit: Unit) -> list[Part]:
-    """What units.lua reads: the id, whether to remember it, and each thing after its letter. What most attempts end
-    with is one thing."""
+    """Return the arguments that read_units.lua reads: the id, whether to record it, and each part after its letter.
+
+    The end of most attempts is a single part, which the fast path takes (lua/fast).
+    """
     claim, run = unit.claim, unit.run
-    out = _plain_end(unit)
+    out = _fast_end(unit)
     add = out.extend
     if not out:
-        add(("U", unit.id, _FLAG[forgettable(unit)]))
+        add(("U", unit.id, _FLAG[needs_receipt(unit)]))
         if claim is not None:
-            add(("C", claim.queue, inside(claim.job), claim.attempt, claim.token, claim.run or ""))
+            add(("C", claim.queue, escape_id(claim.job), claim.attempt, claim.token, claim.run or ""))
             if unit.outcome is not None:
                 add(_outcome(unit.outcome))
         if run is not None:
@@ -75,21 +77,21 @@ def encode(unit: Unit) -> list[Part]:
         _encode_job(job, add)
     for memo in unit.memos:
         add(("M", memo.scope, memo.name, memo.value))
-    if unit.waits or unit.state or unit.takes or unit.wakes or unit.schedule is not None or unit.once is not None:
+    if unit.waits or unit.state or unit.removes or unit.wakes or unit.schedule is not None or unit.once_key is not None:
         _encode_rest(unit, out)
     return out
 
 
-def _plain_end(unit: Unit) -> list[Part]:
-    """What most attempts end with, as one thing: a job that gave a result, and a run that goes on or is over."""
+def _fast_end(unit: Unit) -> list[Part]:
+    """Return a completed attempt, with the run it changes, as one part; nothing if the unit needs more."""
     claim, run, outcome = unit.claim, unit.run, unit.outcome
     if claim is None or not isinstance(outcome, Completed) or outcome.keep is not None:
         return []
-    value = NOTHING if outcome.result is None else outcome.result
-    end: list[Part] = ["Y", unit.id, claim.queue, inside(claim.job), claim.attempt, claim.token, value]
+    value = NO_RESULT if outcome.result is None else outcome.result
+    end: list[Part] = ["Y", unit.id, claim.queue, escape_id(claim.job), claim.attempt, claim.token, value]
     if run is None:
         return end if claim.run is None and not unit.jobs else []
-    if run.paused or run.cancel_jobs or run.after is not None or forgettable(unit):
+    if run.paused or run.cancel_jobs or run.after is not None or needs_receipt(unit):
         return []
     end[0] = "Z"
     end += (run.id, run.expect, run.record, run.flow, run.status, _FLAG[run.closed])
@@ -104,18 +106,18 @@ def _encode_rest(unit: Unit, out: list[Part]) -> None:
         add(("S", write.key, b"" if write.value is None else write.value, _FLAG[write.value is not None]))
         add(("" if write.expect is None else write.expect, "" if write.expires is None else write.expires))
     for job in unit.wakes:
-        add(("K", inside(job)))
-    for job in unit.takes:
-        add(("T", inside(job)))
+        add(("K", escape_id(job)))
+    for job in unit.removes:
+        add(("T", escape_id(job)))
     move = unit.schedule
     if move is not None:
         add(("D", move.id, move.slot, "" if move.next is None else move.next))
-    if unit.once is not None:
-        add(("N", unit.once))
+    if unit.once_key is not None:
+        add(("N", unit.once_key))
 
 
 def encode_put(row: ScheduleRow, was: ScheduleRow | None) -> list[Part]:
-    """What a schedule is to be, and what it must be until then; goes with a unit."""
+    """Return a schedule to write and the row it must replace, as a part of a unit."""
     return ["Q", row.id, *_schedule(row), *(("", *[""] * 6) if was is None else ("1", *_schedule(was)))]
 
 
@@ -125,35 +127,34 @@ def _schedule(row: ScheduleRow) -> tuple[Part, ...]:
 
 
 def _outcome(outcome: Outcome) -> tuple[Part, ...]:
-    """Kind, due, what BullMQ's tools are shown, the error, of those that ended how many and how old may stay, and the
-    stack. The usual one has a letter of its own."""
+    """Return kind, due time, the text for BullMQ's tools, error, count and age of jobs to keep, and stack trace."""
     match outcome:
         case Completed(result=result, keep=None):
-            return "G", NOTHING if result is None else result
+            return "G", NO_RESULT if result is None else result
         case Completed(result=result, keep=keep):
-            return "O", "completed", "", NOTHING if result is None else result, "", *_keep(keep), ""
+            return "O", "completed", "", NO_RESULT if result is None else result, "", *_keep(keep), ""
         case RetryAt(due=due, error=error):
-            reason, stack = _shown(error)
+            reason, stack = _reason_and_stack(error)
             return "O", "retry", due, reason, error, "", "", stack
         case Dead(error=error, keep=keep):
-            reason, stack = _shown(error)
+            reason, stack = _reason_and_stack(error)
             return "O", "dead", "", reason, error, *_keep(keep), stack
         case Suspended(due=due):
             return "O", "suspended", "" if due is None else due, "", "", "", "", ""
         case Cancelled(reason=reason):
             return "O", "cancelled", "", reason, "", "", "", ""
-        case GivenBack(due=due, hold=hold):
-            return "O", "given_back", due, "" if hold is None else hold, "", "", "", ""
+        case Released(due=due, hold_until=hold):
+            return "O", "released", due, "" if hold is None else hold, "", "", "", ""
 
 
-def _keep(keep: Keep | None) -> tuple[Part, Part]:
+def _keep(keep: KeepJobs | None) -> tuple[Part, Part]:
     if keep is None:
         return "", ""
     return "" if keep.count is None else keep.count, "" if keep.age_ms is None else keep.age_ms
 
 
-def _shown(error: bytes) -> tuple[Part, Part]:
-    """What went wrong and where, as BullMQ has it."""
+def _reason_and_stack(error: bytes) -> tuple[Part, Part]:
+    """Return the message and the stack trace as BullMQ stores them."""
     try:
         found = _error(error)
     except msgspec.MsgspecError:
@@ -162,28 +163,33 @@ def _shown(error: bytes) -> tuple[Part, Part]:
 
 
 def _encode_job(job: NewJob, add: Callable[[tuple[Part, ...]], None]) -> None:
-    """The job, then what few of them have."""
-    started, added, id, scope = job.started, job.added, inside(job.id), job.scope
+    """Add the job, then the parts that few jobs have."""
+    started, added, id, scope = job.started, job.added, escape_id(job.id), job.scope
     if scope is None and id != job.id:
         scope = job.id
-    begins = (started.stream, started.head) if started is not None else ("", "")
-    add(("J", id, job.queue, job.name, job.payload, job.run or "", job.opts, *begins, options_of(job)))
+    start = (started.stream, started.body_prefix) if started is not None else ("", "")
+    add(("J", id, job.queue, job.name, job.payload, job.run or "", job.opts, *start, bullmq_options(job)))
     if job.priority or job.due or scope or job.rate_key or job.dedupe is not None:
         add(("B", job.priority, job.due, scope or "", job.rate_key or "", _FLAG[job.dedupe is not None]))
     if added is not None:
         add(("A", added.stream, added.body, added.kind or ""))
-    if job.waits or job.parent is not None:
-        add(("F", _FLAG[job.waits], *_parent(job.parent)))
+    if job.waits_for_children or job.parent is not None:
+        add(("F", _FLAG[job.waits_for_children], *_parent(job.parent)))
 
 
 def _parent(parent: Parent | None) -> tuple[Part, ...]:
     if parent is None:
         return "", "", "", ""
-    return inside(parent.id), parent.queue, parent.on_failure.value, inside(parent.instead) if parent.instead else ""
+    return (
+        escape_id(parent.id),
+        parent.queue,
+        parent.on_failure.value,
+        escape_id(parent.replaces) if parent.replaces else "",
+    )
 
 
 def _wait(wait: WaitChange) -> tuple[Part, ...]:
-    if isinstance(wait, OpenWait):
+    if isinstance(wait, NewWait):
         due = "" if wait.due is None else wait.due
         key = wait.key or ""
         return "W", wait.id, wait.run, wait.scope, wait.kind, wait.body, due, wait.job, wait.topic or "", key
@@ -191,12 +197,12 @@ def _wait(wait: WaitChange) -> tuple[Part, ...]:
 
 
 def receipts(reply: list[Any]) -> list[Receipt]:
-    """What a script says of its units, one after another: how many values these are comes before them."""
+    """Return the receipts of a reply."""
     found: list[Receipt] = []
     at, last = HEAD, HEAD + reply[1]
     while at < last:
         kind = reply[at]
-        if kind == 1 and reply[at + 1] == 2 and not reply[at + 4]:  # one event and no job, as most have
+        if kind == 1 and reply[at + 1] == 2 and not reply[at + 4]:  # one event and no job, as most units have
             found.append(Committed([(reply[at + 2], reply[at + 3])]))
             at += 5
         elif kind == 1:
@@ -214,25 +220,24 @@ def receipts(reply: list[Any]) -> list[Receipt]:
     return found
 
 
-def _committed(places: list[int], added: list[Any]) -> Committed:
-    events = list(zip(places[::2], places[1::2], strict=True))
-    stand = {n: outside(new) for n, new in enumerate(added) if isinstance(new, bytes)}
-    return Committed(events, [new == 1 for new in added], stand)
+def _committed(ids: list[int], added: list[Any]) -> Committed:
+    events = list(zip(ids[::2], ids[1::2], strict=True))
+    duplicates = {n: unescape_id(new) for n, new in enumerate(added) if isinstance(new, bytes)}
+    return Committed(events, [new == 1 for new in added], duplicates)
 
 
 def _refused(why: str, key: bytes) -> Refused:
-    return Refused(why, outside(key) if why in ("taken", "job", "children") else key.decode())
+    return Refused(why, unescape_id(key) if why in ("taken", "job", "children") else key.decode())
 
 
 def batches(units: Sequence[Unit]) -> list[list[Part]]:
-    """Units for one call of the script each: what it sets up is set up once for all of them, but nobody else is
-    served while it runs."""
+    """Return the arguments of each script call. More units per call save setup time; fewer block the server shorter."""
     return [
-        [part for unit in units[start : start + BATCH] for part in encode(unit)]
-        for start in range(0, len(units), BATCH)
+        [part for unit in units[start : start + MAX_UNITS_PER_CALL] for part in encode(unit)]
+        for start in range(0, len(units), MAX_UNITS_PER_CALL)
     ]
 
 
 def topics(replies: Sequence[Any]) -> set[str]:
-    """What the committed units touched."""
+    """Return the topics that the commits changed."""
     return {topic for reply in replies if reply[0] for topic in reply[0].decode().split("\n")}

@@ -1,4 +1,8 @@
-"""One connection to Redis on the event loop: whatever is sent before replies come back goes out together."""
+"""The event loop's connection to Redis. Commands that are sent before replies arrive go out together.
+
+redis-py sends one command at a time on a connection and takes seven times the processor time for a script call
+(docs/decisions/0007).
+"""
 
 from __future__ import annotations
 
@@ -11,81 +15,81 @@ from typing import Any
 import hiredis
 
 from ...core.errors import StoreClosed, StoreError, StoreUnavailable
-from .place import Host, Place, is_replica, packed
-from .resp import pack, translate
+from .resp import pack, pack_all, translate
 from .scripts import scripts
+from .topology import Host, Topology, is_demoted, is_replica
 
-CONNECT_SECONDS = 5.0
-REDIRECTS = 3  # servers of a cluster to be sent to before it is an answer
-SILENCE_SECONDS = 15.0  # a server that says nothing for so long, though it was asked, is not there
+CONNECT_TIMEOUT_S = 5.0
+REPLY_TIMEOUT_S = 15.0  # a server that sends nothing for this long, though a call is open, is gone
+MAX_REDIRECTS = 3  # MOVED replies to follow before the error is raised
 Replies = list[Any]
 
 
-class Wire(asyncio.Protocol):
-    """Bytes out, replies in. Each call waits for as many replies as it sent commands."""
+class Connection(asyncio.Protocol):
+    """Sends commands and collects replies. Each call waits for as many replies as it sent commands."""
 
-    def __init__(self, place: str, peer: Host) -> None:
-        self._place = place
+    def __init__(self, where: str, peer: Host) -> None:
+        self._where = where
         self.peer = peer
         self._reader = hiredis.Reader()
         self._calls: deque[tuple[asyncio.Future[Replies], int]] = deque()
         self._replies: Replies = []
         self._transport: asyncio.Transport | None = None
-        self._heard = 0.0
+        self._last_data = 0.0
         self._loop = asyncio.get_running_loop()
-        self._watch: asyncio.TimerHandle | None = None
-        self.on_push: Callable[[list[bytes]], None] | None = None  # for a line that listens to a channel
+        self._timer: asyncio.TimerHandle | None = None
+        self.on_message: Callable[[list[bytes]], None] | None = None  # for a subscribed connection
         self.lost = asyncio.Event()
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
-        self._watch = self._loop.call_later(SILENCE_SECONDS / 3, self._look)
+        self._timer = self._loop.call_later(REPLY_TIMEOUT_S / 3, self._check_timeout)
 
     def connection_lost(self, problem: Exception | None) -> None:
         self._transport = None
         self.lost.set()
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         why = f" ({problem})" if problem else ""
-        error = StoreUnavailable(f"{self._place} hung up{why}")
+        error = StoreUnavailable(f"{self._where} closed the connection{why}")
         for future, _ in self._calls:
             if not future.done():
                 future.set_exception(error)
         self._calls.clear()
 
     def data_received(self, data: bytes) -> None:
-        self._heard = self._loop.time()
+        self._last_data = self._loop.time()
         self._reader.feed(data)
         replies = self._replies
         while True:
             reply = self._reader.gets()
             if reply is False:
                 return
-            if self.on_push is not None and reply[0] == b"message":
-                self.on_push(reply)
+            if self.on_message is not None and reply[0] == b"message":
+                self.on_message(reply)
                 continue
             if not self._calls:
-                continue  # nobody asked
+                continue  # no call is open
             replies.append(reply)
             future, count = self._calls[0]
             if len(replies) == count:
                 self._calls.popleft()
-                if not future.done():  # its caller may have gone away
+                if not future.done():  # its caller may be cancelled
                     future.set_result(replies)
                 self._replies = replies = []
 
     def call(self, data: bytes, count: int) -> asyncio.Future[Replies]:
-        """Sends commands that are packed already; gives their replies, errors among them."""
+        """Send packed commands; the future resolves to their replies, errors included."""
         future: asyncio.Future[Replies] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
-            future.set_exception(StoreUnavailable(f"{self._place} hung up"))
+            future.set_exception(StoreUnavailable(f"{self._where} closed the connection"))
             return future
         if not self._calls:
-            self._heard = self._loop.time()
+            self._last_data = self._loop.time()
         self._calls.append((future, count))
         self._transport.write(data)
         return future
@@ -94,160 +98,139 @@ class Wire(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _look(self) -> None:
-        if self._calls and self._loop.time() - self._heard > SILENCE_SECONDS:
+    def _check_timeout(self) -> None:
+        if self._calls and self._loop.time() - self._last_data > REPLY_TIMEOUT_S:
             self.close()
             return
-        self._watch = self._loop.call_later(SILENCE_SECONDS / 3, self._look)
+        self._timer = self._loop.call_later(REPLY_TIMEOUT_S / 3, self._check_timeout)
 
 
 class Client:
-    """A connection that comes back by itself: a call on a lost one opens the next."""
+    """A connection that reconnects: a call on a lost connection opens a new one."""
 
-    def __init__(self, place: Place, name: str) -> None:
-        self.place = place
+    def __init__(self, topology: Topology, name: str) -> None:
+        self.topology = topology
         self._name = name
-        self._wire: Wire | None = None
+        self._connection: Connection | None = None
         self._opened = 0
-        self._opening: asyncio.Lock = asyncio.Lock()
-        self._closed = False
+        self._connecting: asyncio.Lock = asyncio.Lock()
+        self._is_closed = False
 
     @property
-    def lives(self) -> int:
-        """How many connections there were, the lost ones counted when they are lost: behind the next one there may be
-        another server."""
-        lost = self._wire is None or not self._wire.open
-        return 2 * self._opened + lost
+    def rewind_epoch(self) -> int:
+        """Count connections, a lost one as soon as it is lost: the next one may lead to a server with older data."""
+        is_lost = self._connection is None or not self._connection.is_open
+        return 2 * self._opened + is_lost
 
     async def call(self, *parts: Any) -> Any:
-        """One command and its reply; an error is raised in our words."""
+        """Send one command and return its reply; raises our error for an error reply."""
         (reply,) = await self.send([pack(parts)])
         if isinstance(reply, hiredis.HiredisError):
-            raise translate(reply, str(self.place))
+            raise translate(reply, str(self.topology))
         return reply
 
     async def send(self, commands: list[bytes]) -> Replies:
-        """Commands in one write; gives their replies, errors among them. A script Redis has forgotten is loaded, a
-        server whose keys are elsewhere is left for the other; what could not run is sent again in its order."""
-        wire = self._wire if self._wire is not None and self._wire.open else await self._open()
-        replies = await wire.call(b"".join(commands) if len(commands) > 1 else commands[0], len(commands))
-        missing = [n for n, reply in enumerate(replies) if _is_unknown(reply)]
+        """Send commands in one write and return their replies, errors included.
+
+        Loads scripts that the server has lost and follows keys that moved to another node; commands that could not
+        run are sent again in order.
+        """
+        current = self._connection
+        connection = current if current is not None and current.is_open else await self._open()
+        replies = await connection.call(b"".join(commands) if len(commands) > 1 else commands[0], len(commands))
+        missing = [n for n, reply in enumerate(replies) if _is_unknown_script(reply)]
         if missing:
-            await _load(wire, str(self.place))
-            await self._again(wire, commands, replies, missing)
-        for _ in range(REDIRECTS):
-            moved = [n for n, reply in enumerate(replies) if self.place.learn(reply, wire.peer)]
+            await _load_scripts(connection, str(self.topology))
+            await self._send_again(connection, commands, replies, missing)
+        for _ in range(MAX_REDIRECTS):
+            moved = [n for n, reply in enumerate(replies) if self.topology.follow_move(reply, connection.peer)]
             if not moved:
                 break
-            wire.close()
-            wire = await self._open()
-            await self._again(wire, commands, replies, moved)
-        if any(map(self.place.is_left, replies)):
-            wire.close()  # the next call asks who is master
+            connection.close()
+            connection = await self._open()
+            await self._send_again(connection, commands, replies, moved)
+        if any(map(is_demoted, replies)):
+            connection.close()  # the next call finds the new master
         return replies
 
-    async def _again(self, wire: Wire, commands: list[bytes], replies: Replies, which: list[int]) -> None:
-        again = await wire.call(b"".join(commands[n] for n in which), len(which))
+    async def _send_again(
+        self, connection: Connection, commands: list[bytes], replies: Replies, which: list[int]
+    ) -> None:
+        again = await connection.call(b"".join(commands[n] for n in which), len(which))
         for n, reply in zip(which, again, strict=True):
             replies[n] = reply
 
     async def close(self) -> None:
-        self._closed = True
+        self._is_closed = True
         self.drop()
 
     def drop(self) -> None:
-        """Lets the connection go; the next call opens another."""
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+        """Close the connection; the next call opens a new one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    async def _open(self) -> Wire:
-        async with self._opening:
-            if self._closed:
-                raise StoreClosed(f"the store at {self.place} is closed")
-            if self._wire is None or not self._wire.open:
-                self._wire = await connect(self.place, self._name)
+    async def _open(self) -> Connection:
+        async with self._connecting:
+            if self._is_closed:
+                raise StoreClosed(f"the store at {self.topology} is closed")
+            if self._connection is None or not self._connection.is_open:
+                self._connection = await connect(self.topology, self._name)
                 self._opened += 1
-                await _load(self._wire, str(self.place))
-            return self._wire
+                await _load_scripts(self._connection, str(self.topology))
+            return self._connection
 
 
-async def connect(place: Place, name: str) -> Wire:
-    """A connection that is let in and in its database."""
+async def connect(topology: Topology, name: str) -> Connection:
+    """Open a connection: logged in, and in its database."""
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            if place.address.master:
-                return await _enter(place, await locate(place), name)
-            return await _first(place, name)
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            if topology.address.master:
+                return await _connect_to(topology, await topology.find_master(), name)
+            return await _connect_to_first(topology, name)
     except ssl.SSLCertVerificationError as problem:
         why = problem.verify_message
-        raise StoreError(f"the certificate of {place} is not trusted ({why}): ?ca=file names its authority") from None
+        raise StoreError(
+            f"the certificate of {topology} is not trusted ({why}): name its authority with ?ca=file"
+        ) from None
     except (OSError, TimeoutError) as problem:
-        raise StoreUnavailable(f"cannot reach {place} ({problem or 'no answer'}): is it running?") from None
+        raise StoreUnavailable(f"cannot reach {topology} ({problem or 'no answer'}): is it running?") from None
 
 
-async def _first(place: Place, name: str) -> Wire:
-    """The first server that answers."""
-    *others, last = place.candidates()
+async def _connect_to_first(topology: Topology, name: str) -> Connection:
+    """Connect to the first server that answers."""
+    *others, last = topology.candidates()
     for host in others:
         try:
-            return await _enter(place, host, name)
+            return await _connect_to(topology, host, name)
         except (OSError, StoreUnavailable):
-            place.forget()
-    return await _enter(place, last, name)
+            topology.forget_node()
+    return await _connect_to(topology, last, name)
 
 
-async def _dial(place: Place, host: Host) -> Wire:
-    loop = asyncio.get_running_loop()
-    _, wire = await loop.create_connection(lambda: Wire(str(place), host), *host, ssl=place.address.context())
-    return wire
-
-
-async def _enter(place: Place, host: Host, name: str) -> Wire:
-    wire = await _dial(place, host)
+async def _connect_to(topology: Topology, host: Host, name: str) -> Connection:
+    loop, where = asyncio.get_running_loop(), str(topology)
+    _, connection = await loop.create_connection(lambda: Connection(where, host), *host, ssl=topology.address.context())
     try:
-        commands = place.greeting(name)
-        replies = await wire.call(packed(commands), len(commands))
-        for reply in replies[: -1 if place.address.master else None]:
+        commands = topology.handshake(name)
+        replies = await connection.call(pack_all(commands), len(commands))
+        for reply in replies[: -1 if topology.address.master else None]:
             if isinstance(reply, hiredis.HiredisError):
-                raise translate(reply, str(place))
+                raise translate(reply, where)
         if is_replica(replies[-1]):
-            raise StoreUnavailable(f"{place} is between two masters: {host[0]}:{host[1]} is none")
-    except BaseException:  # also when the time is up: a line nobody uses would stay open
-        wire.close()
+            raise StoreUnavailable(f"{where} is changing its master: {host[0]}:{host[1]} is a replica now")
+    except BaseException:  # a timeout too: the connection would stay open
+        connection.close()
         raise
-    return wire
+    return connection
 
 
-async def locate(place: Place) -> Host:
-    """Asks the sentinels in turn who the master is."""
-    why = "none of them answers"
-    for host in place.address.hosts:
-        try:
-            wire = await _dial(place, host)
-        except ssl.SSLCertVerificationError:
-            raise
-        except OSError:
-            continue
-        try:
-            commands = place.question()
-            found = (await wire.call(packed(commands), len(commands)))[-1]
-        except StoreError:
-            continue
-        finally:
-            wire.close()
-        if isinstance(found, list):
-            return found[0].decode(), int(found[1])
-        why = str(found) if found is not None else "they do not know that name"
-    raise StoreUnavailable(f"no sentinel of {place} tells its master ({why})")
-
-
-async def _load(wire: Wire, place: str) -> None:
+async def _load_scripts(connection: Connection, where: str) -> None:
     commands = [pack(("SCRIPT", "LOAD", script.text)) for script in scripts().values()]
-    for reply in await wire.call(b"".join(commands), len(commands)):
+    for reply in await connection.call(b"".join(commands), len(commands)):
         if isinstance(reply, hiredis.HiredisError):
-            raise translate(reply, place)
+            raise translate(reply, where)
 
 
-def _is_unknown(reply: Any) -> bool:
+def _is_unknown_script(reply: Any) -> bool:
     return isinstance(reply, hiredis.HiredisError) and str(reply).startswith("NOSCRIPT")

@@ -1,4 +1,8 @@
-"""Wake-ups from other processes: one connection listens for all of them."""
+"""Wake-ups from other processes, over one subscribed connection.
+
+Every commit of every process arrives here, so it uses our own connection: redis-py takes three times the processor time
+for a message (docs/decisions/0007).
+"""
 
 from __future__ import annotations
 
@@ -8,101 +12,102 @@ from collections.abc import Callable, Iterable
 import hiredis
 
 from ...core.errors import StoreError, StoreUnavailable
-from .connection import Wire, connect, locate
-from .place import Place
+from .connection import Connection, connect
 from .resp import pack, translate
+from .topology import Topology
 
-FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0  # seconds between tries to come back
-PING_SECONDS = 5.0
-ASK_SECONDS = 0.5  # between questions to sentinels who the master is
+MIN_RECONNECT_DELAY_S, MAX_RECONNECT_DELAY_S = 0.05, 1.0
+PING_INTERVAL_S = 5.0
+MASTER_CHECK_INTERVAL_S = 0.5
 
 
 class Subscription:
-    """Keeps a subscription alive; after every loss everyone looks, for nobody knows what was said meanwhile."""
+    """Keeps a subscription alive. After every reconnect all listeners are notified, because messages may be missing."""
 
     def __init__(
         self,
-        place: Place,
+        topology: Topology,
         channel: str,
         origin: str,
-        hear: Callable[[Iterable[str]], None],
-        hear_all: Callable[[], None],
-        left: Callable[[], None],
+        *,
+        notify: Callable[[Iterable[str]], None],
+        notify_all: Callable[[], None],
+        on_new_master: Callable[[], None],
     ) -> None:
-        self._place = place
+        self._topology = topology
         self._channel = channel
         self._origin = origin.encode()
-        self._hear = hear
-        self._hear_all = hear_all
-        self._left = left
-        self._wire: Wire | None = None
+        self._notify = notify
+        self._notify_all = notify_all
+        self._on_new_master = on_new_master
+        self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns once it listens."""
-        self._wire = await self._subscribe()
-        self._task = asyncio.create_task(self._keep())
+        """Subscribe; returns when Redis has confirmed it."""
+        self._connection = await self._subscribe()
+        self._task = asyncio.create_task(self._keep_subscribed())
 
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        self._hang_up()  # here too: a task that is cancelled before it began does nothing
+        self._drop()  # a task that is cancelled before its first step does not
 
-    def _hang_up(self) -> None:
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    async def _keep(self) -> None:
-        pause = FIRST_WAIT
+    async def _keep_subscribed(self) -> None:
+        delay = MIN_RECONNECT_DELAY_S
         while True:
             try:
-                if self._wire is None:
-                    self._wire = await self._subscribe()
-                    self._hear_all()
-                pause = FIRST_WAIT
-                await self._mind(self._wire)
+                if self._connection is None:
+                    self._connection = await self._subscribe()
+                    self._notify_all()
+                delay = MIN_RECONNECT_DELAY_S
+                await self._watch(self._connection)
             except (StoreError, OSError, TimeoutError):
-                self._hang_up()
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_WAIT)
+                self._drop()
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, MAX_RECONNECT_DELAY_S)
 
-    async def _mind(self, wire: Wire) -> None:
-        """Until the line is lost; one that is dead without a word is found out by asking."""
-        sentinels = self._place.address.master is not None
+    async def _watch(self, connection: Connection) -> None:
+        """Return when the connection is lost. A ping finds one that is dead without an error."""
+        has_sentinels = self._topology.address.master is not None
         while True:
             try:
-                async with asyncio.timeout(ASK_SECONDS if sentinels else PING_SECONDS):
-                    await wire.lost.wait()
+                async with asyncio.timeout(MASTER_CHECK_INTERVAL_S if has_sentinels else PING_INTERVAL_S):
+                    await connection.lost.wait()
             except TimeoutError:
                 pass
-            await wire.call(pack(("PING",)), 1)
-            if sentinels:
-                await self._follow(wire)
+            await connection.call(pack(("PING",)), 1)
+            if has_sentinels:
+                await self._check_master(connection)
 
-    async def _follow(self, wire: Wire) -> None:
-        """A master that was replaced goes on answering for ten seconds, and all that it is told then is lost."""
-        async with asyncio.timeout(ASK_SECONDS):
-            master = await locate(self._place)
-        if master != wire.peer:
-            self._left()
-            raise StoreUnavailable(f"{self._place} has another master now")
+    async def _check_master(self, connection: Connection) -> None:
+        """Leave a master that was replaced: it may answer for ten more seconds, and all writes to it are lost."""
+        async with asyncio.timeout(MASTER_CHECK_INTERVAL_S):
+            master = await self._topology.find_master()
+        if master != connection.peer:
+            self._on_new_master()
+            raise StoreUnavailable(f"{self._topology} has another master now")
 
-    async def _subscribe(self) -> Wire:
-        wire = await connect(self._place, "penstock-live")
+    async def _subscribe(self) -> Connection:
+        connection = await connect(self._topology, "penstock-live")
         try:
-            (reply,) = await wire.call(pack(("SUBSCRIBE", self._channel)), 1)
+            (reply,) = await connection.call(pack(("SUBSCRIBE", self._channel)), 1)
             if isinstance(reply, hiredis.HiredisError):
-                raise translate(reply, str(self._place))
+                raise translate(reply, str(self._topology))
         except BaseException:
-            wire.close()
+            connection.close()
             raise
-        wire.on_push = self._said
-        return wire
+        connection.on_message = self._receive
+        return connection
 
-    def _said(self, message: list[bytes]) -> None:
+    def _receive(self, message: list[bytes]) -> None:
         origin, _, topics = message[2].partition(b"\n")
         if origin != self._origin:
-            self._hear(topics.decode().split("\n"))
+            self._notify(topics.decode().split("\n"))

@@ -1,4 +1,4 @@
-"""Redis' protocol: commands as bytes, errors in our words."""
+"""Redis' protocol: commands as bytes, and its errors as ours."""
 
 from __future__ import annotations
 
@@ -6,48 +6,82 @@ import re
 from collections.abc import Sequence
 
 import hiredis
+from redis import exceptions
 
 from ...core.errors import StoreError, StoreFull, StoreUnavailable
 
 Part = bytes | str | int
-HEAD = 6  # values that every reply of turn.lua begins with
-AWAY = (
+HEAD = 6  # values that every reply of commit.lua starts with
+UNAVAILABLE = (
     "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK", "MOVED", "BUSY", "UNKILLABLE", "NOREPLICAS",
     "MISCONF",
 )  # fmt: skip
-LOCKED_OUT = ("WRONGPASS", "NOAUTH", "NOPERM")
-_INSIDE = re.compile(r"\b(OOM|LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|NOPERM|NOREPLICAS|MISCONF) ")
+NOT_ALLOWED = ("WRONGPASS", "NOAUTH", "NOPERM")
+_INSIDE_SCRIPT = re.compile(r"\b(OOM|LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|NOPERM|NOREPLICAS|MISCONF) ")
+# redis-py removes the word from the message and names it by a class.
+_WORDS = (
+    (exceptions.OutOfMemoryError, "OOM"),
+    (exceptions.NoPermissionError, "NOPERM"),
+    (exceptions.AuthenticationError, "NOAUTH"),
+    (exceptions.BusyLoadingError, "LOADING"),
+    (exceptions.ReadOnlyError, "READONLY"),
+    (exceptions.MasterDownError, "MASTERDOWN"),
+    (exceptions.ClusterDownError, "CLUSTERDOWN"),
+    (exceptions.TryAgainError, "TRYAGAIN"),
+    (exceptions.MovedError, "MOVED"),
+    (exceptions.AskError, "ASK"),
+)
 
 
 def pack(parts: Sequence[Part]) -> bytes:
-    """One command as it goes over the wire."""
+    """Return one command as it goes over the connection."""
     packed: bytes = hiredis.pack_command(tuple(parts))  # type: ignore[arg-type]
     return packed
 
 
+def pack_all(commands: Sequence[Sequence[Part]]) -> bytes:
+    """Return several commands as they go over the connection."""
+    return b"".join(map(pack, commands))
+
+
 def word_of(problem: Exception) -> str:
-    """The word an error of Redis begins with; for one inside a script, what the command there said."""
+    """Return the first word of an error; for an error inside a script, the word of the command that failed there."""
     text = str(problem)
-    inner = _INSIDE.search(text)
+    inner = _INSIDE_SCRIPT.search(text)
     return inner[1] if inner is not None else text.partition(" ")[0]
 
 
-def translate(problem: Exception, place: str) -> StoreError:
-    """Our error for one of Redis'."""
-    text, word = str(problem), word_of(problem)
+def translate(problem: Exception, where: str) -> StoreError:
+    """Return our error for an error reply of Redis."""
+    return _store_error(str(problem), word_of(problem), where)
+
+
+def translate_client_error(problem: Exception, where: str) -> StoreError:
+    """Return our error for one that redis-py raised."""
+    for kind, word in _WORDS:
+        if isinstance(problem, kind):
+            return _store_error(f"{word} {problem}", word, where)
+    if isinstance(problem, (exceptions.ConnectionError, exceptions.TimeoutError, OSError)):
+        return StoreUnavailable(f"{where} does not answer ({problem})")
+    return translate(problem, where)
+
+
+def _store_error(text: str, word: str, where: str) -> StoreError:
     rest = text.partition(" ")[2]
     if word == "OOM":
-        return StoreFull(f"{place} has no memory left (maxmemory): give it more or sweep, work goes on by itself")
+        return StoreFull(
+            f"{where} has no memory left (maxmemory): raise the limit or delete old data; work then continues by itself"
+        )
     if word == "NQVERSION":
         queue, _, version = rest.partition(" ")
         return StoreError(
             f"the queue {queue!r} is used by {version.split()[0]}: BullMQ before 6 loses jobs of paused queues; "
             "upgrade that program, or use another queue"
         )
-    if word in LOCKED_OUT or "The user executing the script can't" in text:
-        return StoreError(f"{place} does not let us in ({text}): check user, password and ACL")
+    if word in NOT_ALLOWED or "The user executing the script can't" in text:
+        return StoreError(f"{where} denies access ({text}): check user, password and ACL")
     if "SELECT is not allowed in cluster mode" in text:
-        return StoreError(f"{place} is a cluster, which has one database: end the URL with /0")
-    if word in AWAY:
-        return StoreUnavailable(f"{place} cannot answer now ({text})")
-    return StoreError(f"{place}: {text}")
+        return StoreError(f"{where} is a cluster, which has one database: end the URL with /0")
+    if word in UNAVAILABLE:
+        return StoreUnavailable(f"{where} cannot answer now ({text})")
+    return StoreError(f"{where}: {text}")

@@ -1,4 +1,4 @@
-"""Rows of the port from what scripts reply."""
+"""Converts replies of the scripts to rows of the port."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ import msgspec
 from ...core.events import decode_event
 from ...ports.store import ChildRow, ChildState, FeedItem, JobRow, QueueRow, RunRow, ScheduleRow, StateRow, WaitRow
 from ...ports.unit import JobState
-from ..searching import Begun
-from .commit import NOTHING
-from .names import outside
+from ..run_search import RunStart
+from .commit import NO_RESULT
+from .job_ids import unescape_id
 
-COUNTED = tuple(state.value for state in JobState)  # in the order of read_jobs.lua
+COUNTED_STATES = tuple(state.value for state in JobState)  # in the order of read_jobs.lua
 
 
 def job(reply: list[Any]) -> JobRow:
     id, queue, state, lease, flat = reply
-    has = _fields(flat)
-    name = outside(id)
-    result, run, scope = has.get(b"returnvalue"), has.get(b"nq:r"), has.get(b"nq:s")
+    fields = _fields(flat)
+    name = unescape_id(id)
+    result, run, scope = fields.get(b"returnvalue"), fields.get(b"nq:run"), fields.get(b"nq:scope")
     return JobRow(
         id=name,
         queue=queue.decode(),
-        name=has.get(b"name", b"").decode(),
+        name=fields.get(b"name", b"").decode(),
         state=JobState(state.decode()),
-        payload=has.get(b"data", b""),
-        opts=has.get(b"nq:o", b"{}"),
-        priority=int(has.get(b"nq:p") or has.get(b"priority") or 0),
-        due=int(float(has.get(b"nq:d") or 0)),
-        attempt=int(has.get(b"ats", 0)),
-        failures=int(has.get(b"nq:f", 0)),
-        crashes=int(has.get(b"nq:c", 0)),
+        payload=fields.get(b"data", b""),
+        opts=fields.get(b"nq:opts", b"{}"),
+        priority=int(fields.get(b"nq:priority") or fields.get(b"priority") or 0),
+        due=int(float(fields.get(b"nq:due") or 0)),
+        attempt=int(fields.get(b"ats", 0)),
+        failures=int(fields.get(b"nq:failures", 0)),
+        crashes=int(fields.get(b"nq:crashes", 0)),
         run=run.decode() if run is not None else None,
         scope=scope.decode() if scope is not None else name,
-        created=int(has.get(b"timestamp", 0)),
-        finished=_number(has.get(b"finishedOn")),
-        progress=has.get(b"progress"),
-        result=None if result == NOTHING else result,
-        error=has.get(b"nq:e") or has.get(b"failedReason"),
+        created=int(fields.get(b"timestamp", 0)),
+        finished=_number(fields.get(b"finishedOn")),
+        progress=fields.get(b"progress"),
+        result=None if result == NO_RESULT else result,
+        error=fields.get(b"nq:error") or fields.get(b"failedReason"),
         lease=_number(lease),
-        parent=outside(parent.rpartition(b":")[2]) if (parent := has.get(b"parentKey")) else None,
+        parent=unescape_id(parent.rpartition(b":")[2]) if (parent := fields.get(b"parentKey")) else None,
     )
 
 
 def child(reply: list[Any]) -> ChildRow:
     key, state, *rest = reply
     _, queue, id = key.rsplit(b":", 2)
-    row = ChildRow(key.decode(), queue.decode(), outside(id), ChildState(state.decode()))
+    row = ChildRow(key.decode(), queue.decode(), unescape_id(id), ChildState(state.decode()))
     if row.state is ChildState.PROCESSED:
-        return msgspec.structs.replace(row, value=b"null" if rest[0] == NOTHING else rest[0])
+        return msgspec.structs.replace(row, value=b"null" if rest[0] == NO_RESULT else rest[0])
     if row.state is ChildState.IGNORED:
         return msgspec.structs.replace(row, reason=rest[0].decode(errors="replace"))
     return row
@@ -58,7 +58,7 @@ def child(reply: list[Any]) -> ChildRow:
 
 def queue(reply: list[Any]) -> QueueRow:
     name, paused, *counts = reply
-    return QueueRow(name.decode(), bool(paused), dict(zip(COUNTED, counts, strict=True)))
+    return QueueRow(name.decode(), bool(paused), dict(zip(COUNTED_STATES, counts, strict=True)))
 
 
 def run(reply: list[Any]) -> RunRow:
@@ -68,25 +68,25 @@ def run(reply: list[Any]) -> RunRow:
     )
 
 
-def begun(reply: list[Any]) -> Begun:
-    """A run with the body of its first event."""
+def run_with_first_event(reply: list[Any]) -> RunStart:
+    """Return a run and the body of its first event."""
     *row, body = reply
     return run(row), body
 
 
 def wait(reply: list[Any]) -> WaitRow:
     id, flat = reply
-    has = _fields(flat)
-    topic, key = has.get(b"topic"), has.get(b"key")
+    fields = _fields(flat)
+    topic, key = fields.get(b"topic"), fields.get(b"key")
     return WaitRow(
         id.decode(),
-        has[b"run"].decode(),
-        has[b"scope"].decode(),
-        has[b"kind"].decode(),
-        has[b"state"].decode(),
-        has[b"body"],
-        _number(has.get(b"due")),
-        has[b"job"].decode(),
+        fields[b"run"].decode(),
+        fields[b"scope"].decode(),
+        fields[b"kind"].decode(),
+        fields[b"state"].decode(),
+        fields[b"body"],
+        _number(fields.get(b"due")),
+        fields[b"job"].decode(),
         topic.decode() if topic is not None else None,
         key.decode() if key is not None else None,
     )

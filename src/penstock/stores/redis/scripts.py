@@ -1,7 +1,10 @@
-"""Our scripts, put together at start from BullMQ's own and ours.
+"""Composes our scripts from BullMQ's files and ours.
 
-BullMQ's script bodies come from the installed `bullmq` package and become local functions; ours call them. The package
-is the protocol: a file that differs from the one tested is refused by name.
+BullMQ's files come from the installed `bullmq` package and become local functions that our files call. A file that
+differs from the tested one is refused by name.
+
+A commit has one full path, which calls BullMQ's scripts, and one fast path (`lua/fast`) for jobs without special
+settings. The fast path declines before its first write, and the full path then starts over.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from importlib import metadata, resources
 
 from ...core.errors import ConfigError
 
-TESTED = "3.4.4"
-# The files used and how they begin to hash, as they are in that version.
+TESTED_VERSION = "3.4.4"
+# The files we use, with the start of their SHA-256 in that version.
 FILES = {
     "addDelayedJob-6": "33d07c0c376c760f",
     "addParentJob-6": "8b6bc95ce60c2302",
@@ -29,21 +32,21 @@ FILES = {
 }
 
 
-class Inner:
-    """Parts that are a function of that name: what they define is made when it is called."""
+class Function:
+    """Parts inside a Lua function: what they define is created when it is called."""
 
-    def __init__(self, name: str, *parts: Part) -> None:
+    def __init__(self, name: str, *parts: Part, returns: str = "") -> None:
         self.name = name
         self.parts = parts
+        self.returns = returns
 
 
-Part = str | Inner
-# Each script in levels of BullMQ's files and ours. A level is a function inside the one before it. All functions are
-# made anew for every call of a script: what they use of an outer level is at hand then, each name of their own level
-# has to be looked for.
-FIRST = ("base", "together")
-LONG = Inner(
-    "go_long",
+Part = str | Function
+# Each script is a list of levels; a level is a function inside the one before it. Lua creates all functions of a script
+# for each call, and creates them faster if the names they use are in an outer level.
+PRELUDE = ("prelude", "write_buffer")
+FULL_PATH = Function(
+    "load_full_path",
     "addDelayedJob-6",
     "addParentJob-6",
     "addPrioritizedJob-9",
@@ -52,22 +55,28 @@ LONG = Inner(
     "moveToFinished-14",
     "moveStalledJobsToWait-9",
     "removeJob-2",
-    "usual",
-    "queue",
-    "kin",
-    "finish",
-    Inner("commit_long", "add", "units", "checks", "writes", "commit"),
-    Inner("claim_long", "claim"),
-    "long",
+    "fast/bullmq",
+    "job_states",
+    "children",
+    "end_attempt",
+    Function("commit_full", "add_job", "read_units", "check_unit", "write_unit", "commit_full"),
+    Function("claim_full", "claim_full"),
+    returns="commit_full, claim_full",
 )
-STEPS = Inner("go_steps", "usual", "plain_steps")
+FAST_STEPS = Function("load_fast_steps", "fast/bullmq", "fast/steps")
 PARTS: dict[str, tuple[tuple[Part, ...], ...]] = {
-    "turn": (FIRST, ("queues", "append"), (STEPS, "plain_ends", "plain_claims", LONG, "turn")),
-    "renew": (FIRST, ("removeJob-2", "queue", "renew")),
-    "reads": (FIRST, ("removeJob-2", "queue", "read_jobs", "read_runs", "read_events", "reads")),
-    "admin": (FIRST, ("removeJob-2", "pause-7", "updateJobScheduler-12", "queue", "kin", "admin")),
+    "commit": (
+        PRELUDE,
+        ("queue_cache", "events"),
+        (FAST_STEPS, "fast/finish", "claim_args", "fast/claim", FULL_PATH, "commit"),
+    ),
+    "renew": (PRELUDE, ("removeJob-2", "job_states", "renew")),
+    "read": (PRELUDE, ("removeJob-2", "job_states", "read_jobs", "read_runs", "read_events", "read_state")),
+    "admin": (
+        PRELUDE,
+        ("removeJob-2", "pause-7", "updateJobScheduler-12", "job_states", "children", "housekeeping", "admin"),
+    ),
 }
-
 
 _COMMENT = re.compile(r"--\[\[.*?\]\]", re.DOTALL)
 _DEFINES = re.compile(r"local function \w+|local \w+ = function|\w+ = function|local remove\w+\s*$")
@@ -75,7 +84,7 @@ _FORWARD = re.compile(r"local \w+\s*$")
 
 
 class Script:
-    """A script's text and the name Redis knows it by."""
+    """The text of a script and its SHA-1, by which Redis finds it."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -85,7 +94,7 @@ class Script:
 
 @cache
 def scripts() -> dict[str, Script]:
-    """Every script by name; the same for every store of the process."""
+    """Return all scripts by name."""
     return {name: Script(name, _compose(levels)) for name, levels in PARTS.items()}
 
 
@@ -95,41 +104,42 @@ def _compose(levels: tuple[tuple[Part, ...], ...]) -> str:
 
 
 def _text(part: Part) -> str:
-    if isinstance(part, Inner):
-        return f"local function {part.name}(...)\n" + "\n".join(map(_text, part.parts)) + "\nend"
+    if isinstance(part, Function):
+        body = "\n".join(map(_text, part.parts)) + (f"\nreturn {part.returns}" if part.returns else "")
+        return f"local function {part.name}(...)\n{body}\nend"
     if part in FILES:
-        return _wrap(f"bull_{part.partition('-')[0]}", _theirs(part))
+        return _wrap(f"bull_{part.partition('-')[0]}", _bullmq_file(part))
     return resources.files(__package__).joinpath("lua", f"{part}.lua").read_text("utf-8")
 
 
 def _wrap(name: str, text: str) -> str:
-    """A script as a function. The functions it defines use nothing but what they are given: they are made once for all
-    calls, and not before the first."""
-    defined, inside = ["local rcall = redis.call"], False
+    """Return a script of BullMQ's as a function. Its inner functions use only their parameters, so they are created
+    once, at the first call."""
+    definitions, is_inside = ["local rcall = redis.call"], False
     main: list[str] = []
     for line in _COMMENT.sub("", text).split("\n"):
-        begins = not inside and _DEFINES.match(line) is not None
-        (defined if inside or begins else main).append(line)
-        if inside or begins:
-            inside = line.rstrip() != "end" and not _FORWARD.match(line)
-    makes = "\n".join([*defined, "return function(KEYS, ARGV)", *main, "end"])
+        is_start = not is_inside and _DEFINES.match(line) is not None
+        (definitions if is_inside or is_start else main).append(line)
+        if is_inside or is_start:
+            is_inside = line.rstrip() != "end" and not _FORWARD.match(line)
+    body = "\n".join([*definitions, "return function(KEYS, ARGV)", *main, "end"])
     return (
-        f"local function make_{name}()\n{makes}\nend\nlocal made_{name}\n"
+        f"local function make_{name}()\n{body}\nend\nlocal made_{name}\n"
         f"local function {name}(KEYS, ARGV)\nmade_{name} = made_{name} or make_{name}()\n"
         f"return made_{name}(KEYS, ARGV)\nend"
     )
 
 
-def _theirs(file: str) -> str:
+def _bullmq_file(file: str) -> str:
     try:
         text = resources.files("bullmq").joinpath("commands", f"{file}.lua").read_text("utf-8")
     except (ModuleNotFoundError, FileNotFoundError):
         raise ConfigError(
-            f"the Redis store needs the package bullmq {TESTED} and its {file}.lua: pip install 'penstock[redis]'"
+            f"the Redis store needs {file}.lua of the package bullmq {TESTED_VERSION}: pip install 'penstock[redis]'"
         ) from None
     if hashlib.sha256(text.encode()).hexdigest()[:16] != FILES[file]:
         raise ConfigError(
             f"{file}.lua of bullmq {metadata.version('bullmq')} is not the one this version was tested with "
-            f"({TESTED}): pip install bullmq=={TESTED}"
+            f"({TESTED_VERSION}): pip install bullmq=={TESTED_VERSION}"
         )
     return text

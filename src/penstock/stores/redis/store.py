@@ -1,4 +1,4 @@
-"""The Redis store: a unit is one script, a batch one pipeline, the queues are BullMQ's."""
+"""The Redis store: one script call commits a batch of units, and the queues are BullMQ's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from ...core.clock import Clock, SystemClock
 from ...core.events import Event, decode_event
-from ...core.ids import event_seq, token
+from ...core.ids import event_seq, new_token
 from ...ports.store import (
     ChildRow,
     DueSchedules,
@@ -22,84 +22,96 @@ from ...ports.store import (
     RunRow,
     ScheduleRow,
     StateRow,
+    StoreProfile,
     WaitRow,
 )
-from ...ports.unit import Ask, Claim, Claims, CommitReply, Committed, JobState, Unit
-from ..searching import Begun, search
+from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, Committed, JobState, Unit
+from ..run_search import RunStart, search
 from ..signals import TopicSignals
-from ..tailing import follow
+from ..tail import follow
 from . import claim as claiming
 from . import commit as committing
-from . import housekeeping, job_events, rows
+from . import housekeeping, rows
 from .address import parse
-from .blocking import BlockingClient
 from .connection import Client
-from .names import inside
-from .place import Place
+from .job_ids import escape_id
+from .job_schedulers import ScheduledJob, next_job
+from .lease_client import LeaseClient
 from .pubsub import Subscription
+from .queue_events import QueueEvents
 from .resp import Part, pack, translate
-from .schedulers import Scheduled, following
 from .scripts import scripts
+from .topology import Topology
 
-METRICS = 10_080  # minutes, a week: for so long BullMQ's metrics say how many jobs ended in each
-# What BullMQ's moveToFinished is told: the lock is ours to release, and nothing is removed.
-FINISH = msgspec.msgpack.encode(
-    {"token": "0", "keepJobs": {"count": -1}, "attempts": 0, "maxMetricsSize": METRICS, "lockDuration": 30_000}
+METRICS_MINUTES = 10_080  # BullMQ's metrics cover a week
+# Options of BullMQ's moveToFinished: we release the lock ourselves and remove nothing.
+FINISH_OPTIONS = msgspec.msgpack.encode(
+    {"token": "0", "keepJobs": {"count": -1}, "attempts": 0, "maxMetricsSize": METRICS_MINUTES, "lockDuration": 30_000}
 )
 
 
 class RedisStore:
-    """Runs, jobs, events and state in one Redis; workers of BullMQ in other languages share its queues."""
+    """Keeps runs, jobs, events and state in one Redis; BullMQ workers in other languages share its queues."""
 
-    lanes = 2  # while scripts run here, handlers run there
-    worth_holding = 42  # with more slots, commits go beside each other anyway
+    # Two commits in flight: while a script runs on the server, handlers run here. A worker with more than 42 slots
+    # needs no prefetch, because its commits overlap anyway.
+    profile = StoreProfile(
+        is_remote=True, max_commits_in_flight=2, max_unordered_finishes=2, prefetch=42, may_rewind=True
+    )
 
     def __init__(
         self, url: str, *, clock: Clock | None = None, namespace: str = "nq", queue_prefix: str | None = None
     ) -> None:
         self.address = parse(url)
         self.signals = TopicSignals()
-        # The server's clock is everyone's; only a test brings its own.
+        # All processes use the server's clock; only a test has its own.
         self._clock = None if clock is None or isinstance(clock, SystemClock) else clock
         self._namespace = namespace
-        self._prefix = queue_prefix or self.address.queue_prefix or housekeeping.usual_prefix(namespace)
-        self._origin = token()
+        self._prefix = queue_prefix or self.address.queue_prefix or housekeeping.default_queue_prefix(namespace)
+        self._origin = new_token()
         self._channel = f"{namespace}:live:{self.address.db}"
         name = f"penstock-{self._origin}"
-        place = self._place = Place(self.address)
-        self._client = Client(place, name)
-        self._blocking = BlockingClient(place, name)
+        topology = self._topology = Topology(self.address)
+        self._client = Client(topology, name)
+        self._lease_client = LeaseClient(topology, name)
         self._subscription = Subscription(
-            place, self._channel, self._origin, self.signals.fire, self.signals.fire_all, self._leave
+            topology,
+            self._channel,
+            self._origin,
+            notify=self.signals.fire,
+            notify_all=self.signals.notify_all,
+            on_new_master=self._reconnect,
         )
 
     async def open(self) -> None:
         try:
-            await housekeeping.check_place(self._client, self._namespace, self._prefix)
+            await housekeeping.check_server(self._client, self._namespace, self._prefix)
             await self._subscription.start()
         except BaseException:
             self._client.drop()
+            await self._topology.close()
             raise
 
     async def close(self) -> None:
         await self._subscription.stop()
         await self._client.close()
-        self._blocking.close()
-        await asyncio.sleep(0)  # the loop may end right after: it has to let go of the sockets first
+        self._lease_client.close()
+        await self._topology.close()
+        await asyncio.sleep(0)  # lets the event loop close the sockets, in case it ends right after
 
     @property
-    def lives(self) -> int:
-        return self._client.lives
+    def rewind_epoch(self) -> int:
+        return self._client.rewind_epoch
 
-    def _leave(self) -> None:
+    def _reconnect(self) -> None:
         self._client.drop()
-        self._blocking.leave()
+        self._lease_client.reconnect()
 
     def _call(self, script: str, parts: Sequence[Part]) -> list[Part]:
-        """A script with what every one of them begins with."""
+        """Return a script call: the arguments that all scripts share, then its own."""
         now = "" if self._clock is None else self._clock.now_ms()
-        begin: list[Part] = [scripts()[script].sha, 1, self._channel, self._namespace, self._prefix, now, self._origin]
-        return [*begin, FINISH, *parts]
+        shared: list[Part] = [scripts()[script].sha, 1, self._channel, self._namespace, self._prefix, now, self._origin]
+        return [*shared, FINISH_OPTIONS, *parts]
 
     async def _send(self, calls: list[tuple[str, Sequence[Part]]]) -> list[Any]:
         commands = [pack(["EVALSHA", *self._call(script, parts)]) for script, parts in calls]
@@ -110,52 +122,52 @@ class RedisStore:
         return replies
 
     async def _read(self, *parts: Part | None) -> Any:
-        (reply,) = await self._send([("reads", ["" if part is None else part for part in parts])])
+        (reply,) = await self._send([("read", ["" if part is None else part for part in parts])])
         return reply
 
     async def _admin(self, *parts: Part | None) -> Any:
-        ((reply, said),) = await self._send([("admin", ["" if part is None else part for part in parts])])
-        if said:
-            self.signals.fire(said.decode().split("\n"))
+        ((reply, topics),) = await self._send([("admin", ["" if part is None else part for part in parts])])
+        if topics:
+            self.signals.fire(topics.decode().split("\n"))
         return reply
 
     # Commits
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         if not units and ask is None:
             return CommitReply([])
         *others, last = committing.batches(units) or [[]]
-        calls: list[tuple[str, Sequence[Part]]] = [("turn", [0, *batch]) for batch in others]
-        calls.append(("turn", [*claiming.encode(ask), *last]))
+        calls: list[tuple[str, Sequence[Part]]] = [("commit", [0, *batch]) for batch in others]
+        calls.append(("commit", [*claiming.encode(ask), *last]))
         replies = await self._send(calls)
-        work = Claims()
-        touched = committing.topics(replies)
+        work = ClaimBatch()
+        changed = committing.topics(replies)
         if ask is not None:
-            asked = replies[-1]
-            work = claiming.claims(asked, SystemClock().now_ms() if self._clock is None else None)
-            # Whoever asks has just been given all there is of these: waking it for the same jobs would be for nothing.
-            touched = (touched - claiming.emptied(asked)) | claiming.topics(asked)
-            for one in claiming.scheduled(asked):
-                await self._advance(one, asked[2])
-        self.signals.fire(touched)
-        return CommitReply([one for reply in replies for one in committing.receipts(reply)], work)
+            reply = replies[-1]
+            work = claiming.claims(reply, SystemClock().now_ms() if self._clock is None else None)
+            # The caller has just claimed every due job of the drained queues: do not wake it for them.
+            changed = (changed - claiming.drained(reply)) | claiming.topics(reply)
+            for job in claiming.scheduled_jobs(reply):
+                await self._schedule_next(job, reply[2])
+        self.signals.fire(changed)
+        return CommitReply([receipt for reply in replies for receipt in committing.receipts(reply)], work)
 
-    async def _advance(self, one: Scheduled, now_ms: int) -> None:
-        next_ = following(one, now_ms)
-        if next_ is not None:
-            await self._admin("advance", one.queue, one.job, one.scheduler, *next_)
+    async def _schedule_next(self, job: ScheduledJob, now_ms: int) -> None:
+        following = next_job(job, now_ms)
+        if following is not None:
+            await self._admin("advance", job.queue, job.job, job.scheduler, *following)
 
-    async def claim(self, ask: Ask) -> Claims:
-        return (await self.commit((), ask)).work
+    async def claim(self, ask: ClaimRequest) -> ClaimBatch:
+        return (await self.commit((), ask)).claimed
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
         if not claims:
             return []
         parts: list[Part] = [lease_ms]
         for claim in claims:
-            parts += (claim.queue, inside(claim.job), claim.attempt, claim.token, claim.run or "")
+            parts += (claim.queue, escape_id(claim.job), claim.attempt, claim.token, claim.run or "")
         script = scripts()["renew"]
-        return [claims[n] for n in self._blocking.evaluate(script, self._call("renew", parts)[1:])]
+        return [claims[n] for n in self._lease_client.evaluate(script, self._call("renew", parts)[1:])]
 
     # Events
 
@@ -180,10 +192,10 @@ class RedisStore:
     def job_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
         if after:
             event_seq(after)
-        return job_events.follow(self._place, f"{self._prefix}:{queue}:events", after)
+        return QueueEvents(self._topology, f"{self._prefix}:{queue}:events").follow(after)
 
     async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
-        found = await (self._read("newest") if after is None else self._read("feed", after, limit))
+        found = await (self._read("newest_event") if after is None else self._read("feed", after, limit))
         return [rows.feed_item(item) for item in found]
 
     async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]:
@@ -213,13 +225,16 @@ class RedisStore:
         if begun is None:
             return [rows.run(row) for row in await self._read("runs", *which, before, limit)]
 
-        async def page(before: str | None, limit: int) -> list[Begun]:
-            return [rows.begun(row) for row in await self._read("begun", *which, before, limit)]
+        async def page(before: str | None, limit: int) -> list[RunStart]:
+            return [
+                rows.run_with_first_event(row)
+                for row in await self._read("runs_with_first_event", *which, before, limit)
+            ]
 
         return await search(page, begun, before, limit)
 
-    async def loose_runs(self, limit: int = 100) -> list[str]:
-        return [id.decode() for id in await self._read("loose", limit)]
+    async def stuck_runs(self, limit: int = 100) -> list[str]:
+        return [id.decode() for id in await self._read("stuck_runs", limit)]
 
     # Queues
 
@@ -227,10 +242,12 @@ class RedisStore:
         return sorted((rows.queue(row) for row in await self._read("queues")), key=lambda row: row.name)
 
     async def jobs(self, queue: str, state: JobState, *, after: str | None = None, limit: int = 50) -> list[JobRow]:
-        return [rows.job(row) for row in await self._read("jobs", queue, state.value, after and inside(after), limit)]
+        return [
+            rows.job(row) for row in await self._read("jobs", queue, state.value, after and escape_id(after), limit)
+        ]
 
     async def job(self, id: str) -> JobRow | None:
-        found = await self._read("job", inside(id))
+        found = await self._read("job", escape_id(id))
         return rows.job(found) if found is not None else None
 
     async def pause(self, queue: str) -> None:
@@ -252,10 +269,10 @@ class RedisStore:
         return int(await self._admin("drain", queue, int(delayed)))
 
     async def children(self, id: str) -> list[ChildRow]:
-        return sorted((rows.child(row) for row in await self._read("children", inside(id))), key=lambda row: row.key)
+        return sorted((rows.child(row) for row in await self._read("children", escape_id(id))), key=lambda row: row.key)
 
     async def _change(self, verb: str, id: str) -> bool:
-        return await self._admin(verb, inside(id)) is not None
+        return await self._admin(verb, escape_id(id)) is not None
 
     async def memos(self, scope: str) -> dict[str, bytes]:
         flat = await self._client.call("HGETALL", f"{self._namespace}:memos:{scope}")
@@ -264,8 +281,8 @@ class RedisStore:
     # Schedules
 
     async def put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None = None) -> bool:
-        parts = committing.encode(unit if unit is not None else Unit(id=f"put-{token()}"))
-        replies = await self._send([("turn", [0, *parts, *committing.encode_put(row, was)])])
+        parts = committing.encode(unit if unit is not None else Unit(id=f"put-{new_token()}"))
+        replies = await self._send([("commit", [0, *parts, *committing.encode_put(row, was)])])
         self.signals.fire(committing.topics(replies))
         return isinstance(committing.receipts(replies[0])[0], Committed)
 
@@ -281,12 +298,12 @@ class RedisStore:
         return [rows.schedule(row) for row in await self._read("schedules")]
 
     async def due_schedules(self, after: ScheduleRow | None = None, limit: int = 100) -> DueSchedules:
-        place = (after.next, after.id) if after is not None else (None, None)
-        now, found = await self._read("due", *place, limit)
+        cursor = (after.next, after.id) if after is not None else (None, None)
+        now, found = await self._read("due_schedules", *cursor, limit)
         return DueSchedules(now, [rows.schedule(row) for row in found])
 
     async def next_schedule(self, after_ms: int = 0) -> int | None:
-        found: int | None = await self._read("next", after_ms)
+        found: int | None = await self._read("next_schedule", after_ms)
         return found
 
     # Waits
@@ -300,7 +317,7 @@ class RedisStore:
     ) -> list[WaitRow]:
         return [rows.wait(row) for row in await self._read("waits", run, kind, after, limit)]
 
-    async def listening(
+    async def waits_for_topic(
         self,
         topic: str,
         keys: Sequence[str] | None,
@@ -309,13 +326,13 @@ class RedisStore:
         after: str | None = None,
         limit: int = 100,
     ) -> list[WaitRow]:
-        found = await self._read("listening", topic, before, after, limit, int(keys is not None), *(keys or ()))
+        found = await self._read("waits_for_topic", topic, before, after, limit, int(keys is not None), *(keys or ()))
         return [rows.wait(row) for row in found]
 
-    async def told(
+    async def events_by_kind(
         self, kind: str, *, since: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[FeedItem]:
-        return [rows.feed_item(item) for item in await self._read("told", kind, since, after, limit)]
+        return [rows.feed_item(item) for item in await self._read("events_by_kind", kind, since, after, limit)]
 
     # State
 
@@ -329,8 +346,8 @@ class RedisStore:
     # Housekeeping
 
     async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
-        gone = await self._admin("sweep", *housekeeping.given(what), limit, *housekeeping.KEPT_MS)
-        return dict(zip(("runs", "jobs", "events", "states"), gone, strict=True))
+        removed = await self._admin("sweep", *housekeeping.sweep_arguments(what, limit))
+        return dict(zip(("runs", "jobs", "events", "states"), removed, strict=True))
 
     async def describe(self) -> dict[str, Any]:
         return await housekeeping.describe(self._client)

@@ -1,4 +1,4 @@
-"""The embedded store: one SQLite file, or memory."""
+"""The SQLite store: one file, or memory."""
 
 from .store import SqliteStore
 

@@ -1,4 +1,4 @@
--- The statements of reading and administration.
+-- Statements of reading, administration and housekeeping.
 
 -- name: stream
 SELECT sid, seq FROM streams WHERE name = ?;
@@ -13,7 +13,7 @@ SELECT seq, ms, body FROM events WHERE sid = ? AND seq > ? AND seq < ? ORDER BY 
 SELECT e.pos, s.name, e.seq, e.ms, e.body FROM events e JOIN streams s ON s.sid = e.sid
 WHERE e.pos > ? ORDER BY e.pos LIMIT ?;
 
--- name: feed_end
+-- name: last_feed_item
 SELECT e.pos, s.name, e.seq, e.ms, e.body FROM events e JOIN streams s ON s.sid = e.sid ORDER BY e.pos DESC LIMIT 1;
 
 -- name: stream_names
@@ -51,10 +51,10 @@ WHERE flow = ? AND status = ? AND created >= ? AND (created, id) < (?, ?) ORDER 
 -- name: first_event
 SELECT e.body FROM streams s JOIN events e ON e.sid = s.sid AND e.seq = 1 WHERE s.name = ?;
 
--- name: loose_runs
+-- name: stuck_runs
 SELECT id FROM runs r WHERE closed = 0
   AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id AND j.state < 4)
-  AND NOT EXISTS (SELECT 1 FROM waits w WHERE w.run = r.id AND w.state = 'open')
+  AND NOT EXISTS (SELECT 1 FROM waits w WHERE w.run = r.id AND w.state = 'pending')
 ORDER BY created LIMIT ?;
 
 -- name: queue_names
@@ -80,7 +80,7 @@ SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, 
        progress, result, error, lease,
        (SELECT c.parent FROM children c WHERE c.child = jobs.id LIMIT 1) FROM jobs WHERE id = ?;
 
--- name: job_place
+-- name: job_position
 SELECT pk, priority, due, finished FROM jobs WHERE id = ?;
 
 -- name: jobs_waiting
@@ -143,7 +143,7 @@ WHERE id = ? AND spec = ? AND target = ? AND next IS ? AND last IS ? AND paused 
 -- name: remove_schedule
 DELETE FROM schedules WHERE id = ? RETURNING id;
 
--- name: remove_schedule_as_it_was
+-- name: remove_unchanged_schedule
 DELETE FROM schedules WHERE id = ? AND spec = ? AND target = ? RETURNING id;
 
 -- name: schedule
@@ -179,36 +179,36 @@ SELECT id FROM runs r WHERE closed = 1
                   AND j.state = 2 AND j.lease > ?2)
 ORDER BY created, id LIMIT ?3;
 
--- name: forget_run
+-- name: delete_run
 DELETE FROM runs WHERE id = ?;
 
--- name: forget_run_jobs
+-- name: delete_run_jobs
 DELETE FROM jobs WHERE id > ? AND id < ? AND run = ?;
 
--- name: forget_run_memos
+-- name: delete_run_memos
 DELETE FROM memos WHERE scope IN (SELECT coalesce(scope, id) FROM jobs WHERE id > ? AND id < ? AND run = ?);
 
 -- name: run_triggers
 SELECT id FROM waits WHERE run = ? AND kind = 'trigger';
 
--- name: forget_run_waits
+-- name: delete_run_waits
 DELETE FROM waits WHERE run = ?;
 
--- name: forget_run_states
+-- name: delete_run_state
 DELETE FROM states WHERE key >= ? AND key < ?;
 
--- name: forget_events
+-- name: delete_events
 DELETE FROM events WHERE sid = (SELECT sid FROM streams WHERE name = ?);
 
--- name: forget_stream
+-- name: delete_stream
 DELETE FROM streams WHERE name = ?;
 
--- name: old_jobs
+-- name: delete_old_jobs
 DELETE FROM jobs WHERE pk IN (
   SELECT pk FROM jobs WHERE queue = ? AND state IN (4, 5, 6) AND state >= 4 AND finished < ? AND run IS NULL LIMIT ?)
 RETURNING coalesce(scope, id), id;
 
--- name: surplus_jobs
+-- name: delete_surplus_jobs
 DELETE FROM jobs WHERE pk IN (
   SELECT pk FROM jobs WHERE queue = ?1 AND state >= 4 AND run IS NULL AND (finished, pk) <= (
     SELECT finished, pk FROM jobs WHERE queue = ?1 AND state >= 4 AND run IS NULL
@@ -216,31 +216,31 @@ DELETE FROM jobs WHERE pk IN (
   LIMIT ?3)
 RETURNING coalesce(scope, id), id;
 
--- name: forget_job_memos
+-- name: delete_job_memos
 DELETE FROM memos WHERE scope = ?1 AND NOT EXISTS (
   SELECT 1 FROM jobs WHERE id = ?1 OR (id > ?1 || '.' AND id < ?1 || '/'));
 
--- name: free_ended_key
+-- name: delete_dedupe_key_without_ttl
 DELETE FROM dedupes WHERE job = ? AND until IS NULL;
 
--- name: free_key
+-- name: delete_dedupe_key
 DELETE FROM dedupes WHERE job = ?;
 
--- name: old_keys
+-- name: delete_expired_dedupe_keys
 DELETE FROM dedupes WHERE (queue, key) IN (
   SELECT d.queue, d.key FROM dedupes d LEFT JOIN jobs j ON j.id = d.job
   WHERE d.until <= ?1 OR (d.until IS NULL AND coalesce(j.state, 4) >= 4) LIMIT ?2);
 
--- name: old_holds
+-- name: delete_expired_holds
 DELETE FROM holds WHERE until <= ?;
 
--- name: expired_states
+-- name: delete_expired_state
 DELETE FROM states WHERE key IN (SELECT key FROM states WHERE expires IS NOT NULL AND expires <= ? LIMIT ?);
 
--- name: old_once
+-- name: delete_old_once_keys
 DELETE FROM once WHERE key IN (SELECT key FROM once WHERE at < ? LIMIT ?);
 
--- name: old_units
+-- name: delete_old_units
 DELETE FROM units WHERE id IN (SELECT id FROM units WHERE at < ? LIMIT ?);
 
 -- name: memos
@@ -249,26 +249,26 @@ SELECT name, value FROM memos WHERE scope = ?;
 -- name: wait
 SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits WHERE id = ?;
 
--- name: open_waits
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_open
-WHERE state = 'open' AND kind = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
+-- name: pending_waits
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_pending
+WHERE state = 'pending' AND kind = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
 
--- name: open_waits_of_run
+-- name: pending_waits_of_run
 SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_by_run
-WHERE run = ?1 AND state = 'open' AND (?2 IS NULL OR kind = ?2) AND id > ?3 ORDER BY id LIMIT ?4;
+WHERE run = ?1 AND state = 'pending' AND (?2 IS NULL OR kind = ?2) AND id > ?3 ORDER BY id LIMIT ?4;
 
--- name: listening
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_listening
-WHERE state = 'open' AND topic = ?1 AND topic IS NOT NULL AND key IN (SELECT value FROM json_each(?2)) AND id > ?3
+-- name: waits_for_topic
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_by_topic
+WHERE state = 'pending' AND topic = ?1 AND topic IS NOT NULL AND key IN (SELECT value FROM json_each(?2)) AND id > ?3
   AND pos < ?5
 ORDER BY id LIMIT ?4;
 
--- name: listening_at_all
-SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_listening
-WHERE state = 'open' AND topic = ?1 AND topic IS NOT NULL AND id > ?2 AND pos < ?4 ORDER BY id LIMIT ?3;
+-- name: waits_for_topic_and_any_key
+SELECT id, run, scope, kind, state, body, due, job, topic, key FROM waits INDEXED BY waits_by_topic
+WHERE state = 'pending' AND topic = ?1 AND topic IS NOT NULL AND id > ?2 AND pos < ?4 ORDER BY id LIMIT ?3;
 
--- name: told
-SELECT e.pos, s.name, e.seq, e.ms, e.body FROM events e INDEXED BY events_told JOIN streams s ON s.sid = e.sid
+-- name: events_by_kind
+SELECT e.pos, s.name, e.seq, e.ms, e.body FROM events e INDEXED BY events_by_kind JOIN streams s ON s.sid = e.sid
 WHERE e.kind = ?1 AND e.kind IS NOT NULL AND e.pos > max(?2, coalesce((
   SELECT b.pos FROM streams t JOIN events b ON b.sid = t.sid WHERE t.name = ?3 ORDER BY b.seq LIMIT 1), 0))
 ORDER BY e.pos LIMIT ?4;

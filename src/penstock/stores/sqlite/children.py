@@ -1,4 +1,4 @@
-"""Parents and children, inside the transaction the cursor is in."""
+"""Track the children that parents wait for, inside a transaction."""
 
 from __future__ import annotations
 
@@ -9,117 +9,118 @@ import apsw
 
 from ...ports.store import ChildRow, ChildState
 from ...ports.unit import Cancelled, Completed, Dead, NewJob, OnFailure, Refused, Unit
-from ..kin import child_key, reason
-from ..queries import Queries
+from ..child_keys import child_key, error_text
+from .statements import CHILDREN as SQL
 
-SQL = Queries(__package__, "kin.sql")
 UNPROCESSED, PROCESSED, IGNORED, FAILED = range(4)
 STATES = (ChildState.UNPROCESSED, ChildState.PROCESSED, ChildState.IGNORED, ChildState.FAILED)
 
 
 def check(cursor: apsw.Cursor, unit: Unit) -> Refused | None:
-    """What is in the way of a unit that completes a parent, or adds a tree."""
+    """Return why a unit cannot complete a parent or add a tree, None if it can."""
     claim = unit.claim
-    completes = not unit.settled and claim is not None and isinstance(unit.outcome, Completed)
-    if claim is not None and completes and cursor.execute(SQL.unsettled, (claim.job,)).fetchone() is not None:
+    completes = not unit.children_settled and claim is not None and isinstance(unit.outcome, Completed)
+    if claim is not None and completes and cursor.execute(SQL.unsettled_child, (claim.job,)).fetchone() is not None:
         return Refused("children", claim.job)
-    if is_tree(unit) and not _exists(cursor, unit.jobs[0].id):
+    if is_tree(unit) and not _job_exists(cursor, unit.jobs[0].id):
         for job in unit.jobs[1:]:
-            if _exists(cursor, job.id):
+            if _job_exists(cursor, job.id):
                 return Refused("job", job.id)
     return None
 
 
 def is_tree(unit: Unit) -> bool:
-    return bool(unit.jobs) and unit.jobs[0].waits
+    return bool(unit.jobs) and unit.jobs[0].waits_for_children
 
 
-def known(cursor: apsw.Cursor, unit: Unit) -> bool:
-    """Whether a tree is there already: then nothing of it is added."""
-    return is_tree(unit) and _exists(cursor, unit.jobs[0].id)
+def tree_exists(cursor: apsw.Cursor, unit: Unit) -> bool:
+    """Return whether the unit adds a tree that exists: then no job of it is added."""
+    return is_tree(unit) and _job_exists(cursor, unit.jobs[0].id)
 
 
-def _exists(cursor: apsw.Cursor, id: str) -> bool:
-    return cursor.execute(SQL.exists, (id,)).fetchone() is not None
+def _job_exists(cursor: apsw.Cursor, id: str) -> bool:
+    return cursor.execute(SQL.job_exists, (id,)).fetchone() is not None
 
 
-def adopt(cursor: apsw.Cursor, job: NewJob) -> None:
-    """A job that was added is waited for by its parent."""
+def add_child(cursor: apsw.Cursor, job: NewJob) -> None:
+    """Let the parent of a new job wait for it."""
     parent = job.parent
     assert parent is not None
-    if parent.instead is not None:
-        cursor.execute(SQL.replace, (job.id, job.queue, parent.id, parent.instead))
+    if parent.replaces is not None:
+        cursor.execute(SQL.replace_child, (job.id, job.queue, parent.id, parent.replaces))
     else:
-        cursor.execute(SQL.adopt, (parent.id, job.id, job.queue, parent.on_failure.value))
+        cursor.execute(SQL.insert_child, (parent.id, job.id, job.queue, parent.on_failure.value))
 
 
-def tell(cursor: apsw.Cursor, unit: Unit, now: int, touched: set[str]) -> None:
-    """A job has ended: its parent has the result, or goes on without one."""
+def settle(cursor: apsw.Cursor, unit: Unit, now: int, touched: set[str]) -> None:
+    """Record the end of a child for its parent, and release the parent if it was the last one."""
     claim, parent = unit.claim, unit.parent
     assert claim is not None
     assert parent is not None
-    execute, place = cursor.execute, (parent, claim.job)
+    execute, key = cursor.execute, (parent, claim.job)
     match unit.outcome:
         case Completed(result=result):
             value = b"null" if result is None else result
-            if execute(SQL.settle, (PROCESSED, value, *place)).fetchall():
-                _release_if_none_pends(cursor, parent, now, touched)
+            if execute(SQL.settle_child, (PROCESSED, value, *key)).fetchall():
+                _release_if_settled(cursor, parent, now, touched)
         case Cancelled():
-            if execute(SQL.drop, place).fetchall():
-                _release_if_none_pends(cursor, parent, now, touched)
+            if execute(SQL.delete_child, key).fetchall():
+                _release_if_settled(cursor, parent, now, touched)
         case Dead(error=error):
-            found = execute(SQL.on_failure, place).fetchone()
+            found = execute(SQL.on_failure, key).fetchone()
             if found is not None:
-                _failed(cursor, place, OnFailure(str(found[0])), reason(error), now, touched)
+                _settle_failed(cursor, key, OnFailure(str(found[0])), error_text(error), now, touched)
 
 
-def _failed(cursor: apsw.Cursor, place: tuple[str, str], how: OnFailure, why: str, now: int, touched: set[str]) -> None:
-    execute, parent = cursor.execute, place[0]
-    match how:
+def _settle_failed(
+    cursor: apsw.Cursor, key: tuple[str, str], policy: OnFailure, error: str, now: int, touched: set[str]
+) -> None:
+    execute, parent = cursor.execute, key[0]
+    match policy:
         case OnFailure.FAIL:
-            execute(SQL.settle, (FAILED, why, *place)).fetchall()
-            _touch(execute(SQL.hurry, (parent,)), touched)
+            execute(SQL.settle_child, (FAILED, error, *key)).fetchall()
+            _touch(execute(SQL.release_parent_now, (parent,)), touched)
         case OnFailure.CONTINUE:
-            execute(SQL.settle, (IGNORED, why, *place)).fetchall()
-            _touch(execute(SQL.release, (now, parent)), touched)
+            execute(SQL.settle_child, (IGNORED, error, *key)).fetchall()
+            _touch(execute(SQL.release_parent, (now, parent)), touched)
         case OnFailure.IGNORE:
-            execute(SQL.settle, (IGNORED, why, *place)).fetchall()
-            _release_if_none_pends(cursor, parent, now, touched)
+            execute(SQL.settle_child, (IGNORED, error, *key)).fetchall()
+            _release_if_settled(cursor, parent, now, touched)
         case OnFailure.REMOVE:
-            execute(SQL.drop, place).fetchall()
-            _release_if_none_pends(cursor, parent, now, touched)
+            execute(SQL.delete_child, key).fetchall()
+            _release_if_settled(cursor, parent, now, touched)
         case OnFailure.WAIT:
             pass
 
 
-def _release_if_none_pends(cursor: apsw.Cursor, parent: str, now: int, touched: set[str]) -> None:
-    if cursor.execute(SQL.pending, (parent,)).fetchone() is None:
-        _touch(cursor.execute(SQL.release, (now, parent)), touched)
+def _release_if_settled(cursor: apsw.Cursor, parent: str, now: int, touched: set[str]) -> None:
+    if cursor.execute(SQL.pending_child, (parent,)).fetchone() is None:
+        _touch(cursor.execute(SQL.release_parent, (now, parent)), touched)
 
 
 def _touch(rows: Iterable[tuple[Any, ...]], touched: set[str]) -> None:
     touched.update(f"queue:{row[0]}" for row in list(rows))
 
 
-def gone(cursor: apsw.Cursor, ids: Iterable[str], now: int) -> set[str]:
-    """Jobs were removed: nobody waits for them any more. Gives the topics of parents that can go on."""
+def release_parents_of_deleted(cursor: apsw.Cursor, ids: Iterable[str], now: int) -> set[str]:
+    """Let parents no longer wait for deleted jobs. Return the topics of parents that can continue."""
     touched: set[str] = set()
     for id in ids:
-        for (parent,) in cursor.execute(SQL.drop_gone, (id,)).fetchall():
-            _release_if_none_pends(cursor, str(parent), now, touched)
+        for (parent,) in cursor.execute(SQL.delete_child_of_any_parent, (id,)).fetchall():
+            _release_if_settled(cursor, str(parent), now, touched)
     return touched
 
 
-def forget(cursor: apsw.Cursor, scopes: Iterable[str]) -> None:
-    """What children gave goes with the last job that could read it."""
+def delete_values(cursor: apsw.Cursor, scopes: Iterable[str]) -> None:
+    """Delete the values of children with the last job that can read them."""
     for scope in scopes:
-        cursor.execute(SQL.forget, (scope,))
+        cursor.execute(SQL.delete_children, (scope,))
 
 
-def retried(cursor: apsw.Cursor, id: str) -> None:
-    """A failed job was put back: its parent waits for it again, and it for its own children that are not done."""
-    cursor.execute(SQL.wait_again, (id,))
-    cursor.execute(SQL.wait_for_children, (id,))
+def reset(cursor: apsw.Cursor, id: str) -> None:
+    """Let the parent of a retried job wait for it again, and the job for its own unfinished children."""
+    cursor.execute(SQL.reset_child, (id,))
+    cursor.execute(SQL.suspend_parent, (id,))
 
 
 def children(cursor: apsw.Cursor, id: str) -> list[ChildRow]:

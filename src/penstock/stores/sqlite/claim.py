@@ -1,4 +1,4 @@
-"""Handing out jobs: due ones, priority first, within the limits, with their run record and their `started` event."""
+"""Claim due jobs, priority first, within the limits, with their run records and `started` events."""
 
 from __future__ import annotations
 
@@ -8,123 +8,126 @@ from typing import Any
 import apsw
 import msgspec
 
-from ...core.ids import token
-from ...ports.unit import Ask, Claim, Claims, NewEvent, RateLimit, Started, Want
-from .append import SQL, Appender
+from ...core.ids import new_token
+from ...ports.unit import Claim, ClaimBatch, ClaimRequest, NewEvent, QueueDemand, RateLimit, Started
+from .events import Appender
+from .statements import COMMIT as SQL
 
 
 class Claimer:
-    """Claims inside the transaction the cursor is in."""
+    """Claims jobs inside a transaction."""
 
     def __init__(self, cursor: apsw.Cursor, now: int, appender: Appender) -> None:
         self._cursor = cursor
         self._now = now
         self._append = appender.append
-        self.emptied: list[str] = []  # queues of which nothing due is left
+        self.emptied: list[str] = []  # queues without due jobs left
 
-    def claim(self, ask: Ask) -> Claims:
+    def claim(self, request: ClaimRequest) -> ClaimBatch:
+        """Claim what the request allows, and return when more may be due."""
         claims: list[Claim] = []
-        times: list[int | None] = []  # at which there may be more to take
-        for want in ask.wants:
-            if ask.limit is None or len(claims) < ask.limit:
-                times += self._claim(want, ask, claims)
-        return Claims(claims, min((time for time in times if time is not None), default=None))
+        times: list[int | None] = []  # when more jobs may be due
+        for demand in request.queues:
+            if request.limit is None or len(claims) < request.limit:
+                times += self._claim(demand, request, claims)
+        return ClaimBatch(claims, min((time for time in times if time is not None), default=None))
 
-    def _claim(self, want: Want, ask: Ask, claims: list[Claim]) -> tuple[int | None, ...]:
-        """Takes what it can of one queue; gives the times at which there may be more."""
-        queue, now, before = want.queue, self._now, len(claims)
-        paused, hold, due, lease, waiting = self._cursor.execute(SQL.peek, (queue,)).fetchone()  # type: ignore[misc]
+    def _claim(self, demand: QueueDemand, request: ClaimRequest, claims: list[Claim]) -> tuple[int | None, ...]:
+        """Claim jobs of one queue. Return the times when more may be due."""
+        queue, now, before = demand.queue, self._now, len(claims)
+        paused, hold, due, lease, waiting = self._cursor.execute(SQL.peek_queue, (queue,)).fetchone()  # type: ignore[misc]
         if paused:
             return ()
         if due is not None and due <= now:
-            self._cursor.execute(SQL.wake_delayed, (queue, now))
-            waiting, due = True, self._one(SQL.next_due, queue)
+            self._cursor.execute(SQL.promote_due_jobs, (queue, now))
+            waiting, due = True, self._fetch_value(SQL.next_due, queue)
         if lease is not None and lease <= now:
-            self._cursor.execute(SQL.expired, (queue, now))
-            waiting, lease = True, self._one(SQL.next_expiry, queue)
+            self._cursor.execute(SQL.requeue_expired_leases, (queue, now))
+            waiting, lease = True, self._fetch_value(SQL.next_lease_expiry, queue)
         if hold is not None and hold > now:
             return hold, due, lease
         if not waiting:
             self.emptied.append(queue)
             return due, lease
-        lifted = self._take(want, ask, claims)
-        if want.rate is not None:  # what it does not allow was put off
-            due = self._one(SQL.next_due, queue)
-        return lifted, due, lease, (now + ask.lease_ms if len(claims) > before else None)
+        limited_until = self._take(demand, request, claims)
+        if demand.rate is not None:  # jobs over the limit were delayed
+            due = self._fetch_value(SQL.next_due, queue)
+        return limited_until, due, lease, (now + request.lease_ms if len(claims) > before else None)
 
-    def _one(self, sql: str, queue: str) -> int | None:
+    def _fetch_value(self, sql: str, queue: str) -> int | None:
         row = self._cursor.execute(sql, (queue,)).fetchone()
         return row[0] if row else None
 
-    def _take(self, want: Want, ask: Ask, claims: list[Claim]) -> int | None:
-        """Takes what the want allows; gives the time at which a limit that held it back is lifted."""
-        left = want.limit if ask.limit is None else min(want.limit, ask.limit - len(claims))
-        if want.max_active is not None:
-            left = min(left, want.max_active - (self._one(SQL.count_active, want.queue) or 0))
-        budget = _Budget(self._cursor, want.queue, want.rate, self._now) if want.rate else None
-        page = left if budget is None else min(left, budget.room())
+    def _take(self, demand: QueueDemand, request: ClaimRequest, claims: list[Claim]) -> int | None:
+        """Claim what the demand allows. Return when a rate limit that stopped it ends."""
+        left = demand.limit if request.limit is None else min(demand.limit, request.limit - len(claims))
+        if demand.max_active is not None:
+            left = min(left, demand.max_active - (self._fetch_value(SQL.count_active, demand.queue) or 0))
+        budget = _RateBudget(self._cursor, demand.queue, demand.rate, self._now) if demand.rate else None
+        page = left if budget is None else min(left, budget.remaining())
         while page > 0:
-            # One more than wanted says whether any is left.
-            rows = self._cursor.execute(SQL.waiting, (want.queue, page + 1)).fetchall()
+            # One more than needed shows whether any is left.
+            rows = self._cursor.execute(SQL.waiting_jobs, (demand.queue, page + 1)).fetchall()
             memos = self._memos(rows[:page])
             row: tuple[Any, ...]
             for row in rows[:page]:
-                if not self._is_to_be_worked_on(row):
+                if not self._is_runnable(row):
                     continue
                 if budget is not None and not budget.spend(row[4]):
-                    self._cursor.execute(SQL.postpone, (budget.until(row[4]), row[0]))
+                    self._cursor.execute(SQL.delay_job, (budget.until(row[4]), row[0]))
                 else:
-                    claims.append(self._activate(want.queue, row, memos.get(row[11] or row[7], {}), ask))
+                    claims.append(self._activate(demand.queue, row, memos.get(row[11] or row[7], {}), request))
                     left -= 1
             if len(rows) <= page:
-                self.emptied.append(want.queue)
+                self.emptied.append(demand.queue)
                 break
-            page = left if budget is None else min(left, budget.room())
+            page = left if budget is None else min(left, budget.remaining())
         if budget is not None:
             budget.save()
-            return budget.held_until()
+            return budget.limited_until()
         return None
 
-    def _is_to_be_worked_on(self, row: Sequence[Any]) -> bool:
-        """Jobs are dropped with a run that is closed or gone, and held with one that is paused."""
+    def _is_runnable(self, row: Sequence[Any]) -> bool:
+        """Return whether a job may run. Cancel it if its run is closed or deleted, hold it if the run is paused."""
         pk, run, closed, paused = row[:4]
         if run is None or (closed == 0 and not paused):
             return True
         if closed == 0:
-            self._cursor.execute(SQL.hold, (pk,))
+            self._cursor.execute(SQL.hold_job, (pk,))
         else:
-            self._cursor.execute(SQL.drop_closed, (self._now, pk))
+            self._cursor.execute(SQL.cancel_job, (self._now, pk))
         return False
 
     def _memos(self, rows: Sequence[Sequence[Any]]) -> dict[str, dict[str, bytes]]:
-        """By scope, what is recorded of those that were handed out before, or go on for another: one read for all."""
+        """Read the memos of jobs that were claimed before or continue another job, by scope, with one statement."""
         scopes = [row[11] or row[7] for row in rows if row[12] or row[11] is not None]
         found: dict[str, dict[str, bytes]] = {}
         if scopes:
-            listed = msgspec.json.encode(scopes).decode()
-            for scope, name, value in self._cursor.execute(SQL.memos_of, (listed,)):
+            encoded = msgspec.json.encode(scopes).decode()
+            for scope, name, value in self._cursor.execute(SQL.memos_of_scopes, (encoded,)):
                 found.setdefault(scope, {})[name] = value
         return found
 
-    def _activate(self, queue: str, row: Sequence[Any], memos: dict[str, bytes], ask: Ask) -> Claim:
-        pk, run, _, _, _, version, record, job, name, payload, opts, scope, attempt, failures, crashes, stream, head = (
-            row
-        )
+    def _activate(self, queue: str, row: Sequence[Any], memos: dict[str, bytes], request: ClaimRequest) -> Claim:
+        (
+            pk, run, _, _, _, version, record, job, name, payload, opts, scope, attempt, failures, crashes, stream,
+            prefix,
+        ) = row  # fmt: skip
         execute = self._cursor.execute
         attempt += 1
-        secret = token()
-        execute(SQL.activate, (attempt, secret, self._now + ask.lease_ms, pk))
+        token = new_token()
+        execute(SQL.claim_job, (attempt, token, self._now + request.lease_ms, pk))
         if stream is not None:
-            body = Started(stream, head).body(attempt, ask.worker)
+            body = Started(stream, prefix).body(attempt, request.worker)
             self._append((NewEvent(stream, body),))
         return Claim(
-            job, queue, name, payload, opts, scope or job, attempt, secret, failures, crashes, pk, run, version or 0,
+            job, queue, name, payload, opts, scope or job, attempt, token, failures, crashes, pk, run, version or 0,
             record, memos, self._now,
         )  # fmt: skip
 
 
-class _Budget:
-    """What a rate limit still allows in the present window, for the queue or for each key."""
+class _RateBudget:
+    """Counts what a rate limit still allows in the present window, for the queue or for each key."""
 
     def __init__(self, cursor: apsw.Cursor, queue: str, rate: RateLimit, now: int) -> None:
         self._cursor = cursor
@@ -136,21 +139,22 @@ class _Budget:
 
     def _window(self, key: str) -> tuple[int, int]:
         if key not in self._windows:
-            row = self._cursor.execute(SQL.rate, (self._queue, key)).fetchone()
-            # Who waited for the file may read an earlier clock than who began the window; more than a span earlier, and
-            # the clock has gone back.
-            fresh = row is None or not self._now < row[0] <= self._now + 2 * self._rate.duration_ms
-            self._windows[key] = (row[0], row[1]) if row and not fresh else (self._now + self._rate.duration_ms, 0)
+            row = self._cursor.execute(SQL.rate_window, (self._queue, key)).fetchone()
+            # A process that waited for the file may have read its clock before the window was started. If it is more
+            # than one window earlier, the clock has gone back.
+            is_new = row is None or not self._now < row[0] <= self._now + 2 * self._rate.duration_ms
+            self._windows[key] = (row[0], row[1]) if row and not is_new else (self._now + self._rate.duration_ms, 0)
         return self._windows[key]
 
     def _key(self, key: object) -> str:
         return str(key or "") if self._rate.per_key else ""
 
-    def room(self) -> int:
-        """How many rows are worth looking at."""
+    def remaining(self) -> int:
+        """Return how many rows to read."""
         return self._rate.max - self._window("")[1] if not self._rate.per_key else 100
 
     def spend(self, key: object) -> bool:
+        """Count one job, or return False if the limit is reached."""
         name = self._key(key)
         until, used = self._window(name)
         if used >= self._rate.max:
@@ -165,9 +169,9 @@ class _Budget:
     def save(self) -> None:
         for key in self._changed:
             until, used = self._windows[key]
-            self._cursor.execute(SQL.set_rate, (self._queue, key, until, used))
+            self._cursor.execute(SQL.set_rate_window, (self._queue, key, until, used))
 
-    def held_until(self) -> int | None:
-        if self._rate.per_key or self.room() > 0:
+    def limited_until(self) -> int | None:
+        if self._rate.per_key or self.remaining() > 0:
             return None
         return self._window("")[0]

@@ -1,7 +1,8 @@
-"""Applying units: every check first, every write after, so that a refused unit has touched nothing."""
+"""Apply units inside a transaction: all checks first, all writes after, so that a refused unit writes nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -9,33 +10,57 @@ import apsw
 from ...ports.unit import (
     Cancelled,
     Claim,
-    CloseWait,
+    ClaimBatch,
+    ClaimRequest,
+    CommitReply,
     Committed,
     Completed,
     Conflict,
     Dead,
     Fenced,
-    GivenBack,
     NewJob,
-    OpenWait,
+    NewWait,
     Receipt,
     Refused,
+    Released,
     RetryAt,
     RunWrite,
+    SettleWait,
     Suspended,
     Unit,
-    forgettable,
+    needs_receipt,
 )
 from . import children
-from .append import SQL, Appender
-from .keeping import Keeper
+from .claim import Claimer
+from .dedupe import DedupeKeys
+from .events import Appender
+from .retention import JobRetention
+from .statements import COMMIT as SQL
 
 WAITING, DELAYED, ACTIVE, SUSPENDED, COMPLETED, FAILED, CANCELLED = range(7)
 WAITING_CHILDREN = -2
 
 
-class Committer:
-    """Applies units inside the transaction the cursor is in. `touched` collects the topics to signal afterwards."""
+def commit(
+    cursor: apsw.Cursor, now: int, units: Sequence[Unit], request: ClaimRequest | None, touched: set[str]
+) -> CommitReply:
+    """Apply units in order, then claim the requested jobs. `touched` collects the topics to signal afterwards."""
+    appender = Appender(cursor, now, touched)
+    writer = UnitWriter(cursor, now, touched, appender)
+    receipts = [writer.apply(unit) for unit in units]
+    writer.retention.prune()
+    claimed = ClaimBatch()
+    if request is not None:
+        claimer = Claimer(cursor, now, appender)
+        claimed = claimer.claim(request)
+        # The caller has just received all due jobs of these queues: a wake-up would find nothing.
+        touched.difference_update(f"queue:{queue}" for queue in claimer.emptied)
+    appender.flush()
+    return CommitReply(receipts, claimed)
+
+
+class UnitWriter:
+    """Checks and writes units. `touched` collects the topics to signal after the commit."""
 
     def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str], appender: Appender) -> None:
         self._cursor = cursor
@@ -43,21 +68,23 @@ class Committer:
         self._touched = touched
         self._appender = appender
         self._append = appender.append
-        self.keeper = Keeper(cursor, now, touched)
-        # Status, closed and paused of the run being written, as they were.
-        self._head: tuple[str, int, int] = ("", 0, 0)
-        # At least so many waits of the run being closed are open; None if nobody has looked.
-        self._gates: int | None = None
+        self.retention = JobRetention(cursor, now, touched)
+        self._dedupe = DedupeKeys(cursor, now)
+        # Status, closed and paused of the run, before this unit.
+        self._run_before: tuple[str, int, int] = ("", 0, 0)
+        # A lower bound of the pending waits of the run that this unit closes; None if not counted.
+        self._pending_waits: int | None = None
 
     def apply(self, unit: Unit) -> Receipt:
-        remember = forgettable(unit)
-        if remember and self._cursor.execute(SQL.unit_applied, (unit.id,)).fetchone() is not None:
+        """Write a unit, or return why it is refused or was applied before."""
+        needs_row = needs_receipt(unit)
+        if needs_row and self._cursor.execute(SQL.applied_unit, (unit.id,)).fetchone() is not None:
             return Committed(repeated=True)
         refusal = self._check(unit)
         if refusal is not None:
             return refusal
-        if remember:
-            self._cursor.execute(SQL.remember_unit, (unit.id, self._now))
+        if needs_row:
+            self._cursor.execute(SQL.insert_unit, (unit.id, self._now))
         return self._write(unit)
 
     # Checks
@@ -66,31 +93,31 @@ class Committer:
         refusal = self._check_owner(unit)
         if refusal is not None:
             return refusal
-        if not unit.settled or (unit.jobs and unit.jobs[0].waits):
-            refused = children.check(self._cursor, unit)
-            if refused is not None:
-                return refused
-        if unit.takes or unit.waits or unit.state or unit.schedule is not None or unit.once is not None:
+        if not unit.children_settled or (unit.jobs and unit.jobs[0].waits_for_children):
+            refusal = children.check(self._cursor, unit)
+            if refusal is not None:
+                return refusal
+        if unit.removes or unit.waits or unit.state or unit.schedule is not None or unit.once_key is not None:
             return self._check_rest(unit)
         return None
 
     def _check_owner(self, unit: Unit) -> Receipt | None:
-        """The fence of its claim and the version of its run, read together if it has both."""
+        """Check the fence of the claim and the version of the run. Read both with one statement if there are both."""
         claim, run = unit.claim, unit.run
-        self._gates = None
+        self._pending_waits = None
         if claim is None:
-            return None if run is None else self._check_version(unit, run, self._one(SQL.run_head, (run.id,)))
+            return None if run is None else self._check_version(unit, run, self._fetch_one(SQL.run_version, (run.id,)))
         if run is None:
-            return self._check_fence(unit, claim, self._one(SQL.fence, (claim.handle,)))
+            return self._check_fence(unit, claim, self._fetch_one(SQL.fence, (claim.handle,)))
         if run.closed:
-            row = self._one(SQL.fence_and_last, (claim.handle, run.id, len(unit.waits) + 1))
-            self._gates = row[10] if row else None
+            row = self._fetch_one(SQL.fence_run_and_waits, (claim.handle, run.id, len(unit.waits) + 1))
+            self._pending_waits = row[10] if row else None
         else:
-            row = self._one(SQL.fence_and_head, (claim.handle, run.id))
+            row = self._fetch_one(SQL.fence_and_run, (claim.handle, run.id))
         refusal = self._check_fence(unit, claim, row and row[:4])
         return refusal or self._check_version(unit, run, row[4:10] if row and row[4] is not None else None)
 
-    def _one(self, sql: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def _fetch_one(self, sql: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return self._cursor.execute(sql, values).fetchone()
 
     def _check_fence(self, unit: Unit, claim: Claim, row: tuple[Any, ...] | None) -> Receipt | None:
@@ -102,7 +129,7 @@ class Committer:
         if state != ACTIVE or token != claim.token or attempt != claim.attempt:
             return Fenced()
         if unit.run is None and claim.run is not None and (unit.events or unit.outcome is None):
-            # A cancelled run's attempt may end, but nothing comes after the run's last event.
+            # An attempt of a cancelled run may end, but must not append after the run's last event.
             return Fenced() if self._is_closed(claim.run) else None
         return None
 
@@ -117,22 +144,22 @@ class Committer:
             return Committed(repeated=True)
         if version != run.expect or (run.after is not None and run.after != last):
             return Conflict(version, record)
-        self._head = (status, closed, paused)
+        self._run_before = (status, closed, paused)
         return None
 
     def _check_rest(self, unit: Unit) -> Receipt | None:
         execute = self._cursor.execute
-        if unit.once is not None and execute(SQL.seen, (unit.once,)).fetchone() is not None:
-            return Refused("duplicate", unit.once)
-        for job in unit.takes:
-            if execute(SQL.takeable, (job,)).fetchone() is None:
+        if unit.once_key is not None and execute(SQL.once_key, (unit.once_key,)).fetchone() is not None:
+            return Refused("duplicate", unit.once_key)
+        for job in unit.removes:
+            if execute(SQL.removable_job, (job,)).fetchone() is None:
                 return Refused("taken", job)
         for wait in unit.waits:
-            if isinstance(wait, CloseWait) and wait.lenient:
+            if isinstance(wait, SettleWait) and wait.lenient:
                 continue
             found = execute(SQL.wait_state, (wait.id,)).fetchone()
-            late = found in (("resolved",), ("expired",)) if isinstance(wait, OpenWait) else found != ("open",)
-            if late:
+            is_late = found in (("resolved",), ("expired",)) if isinstance(wait, NewWait) else found != ("pending",)
+            if is_late:
                 return Refused("wait", wait.id)
         for write in unit.state:
             if write.expect is not None:
@@ -152,53 +179,53 @@ class Committer:
         if unit.claim is not None:
             self._write_job(unit)
             if unit.parent is not None:
-                children.tell(self._cursor, unit, self._now, self._touched)
-        for job in unit.takes:
-            self._cursor.execute(SQL.take, (job,))
+                children.settle(self._cursor, unit, self._now, self._touched)
+        for job in unit.removes:
+            self._cursor.execute(SQL.remove_job, (job,))
         for job in unit.wakes:
-            self._wake(job)
-        places = self._append(unit.events) if unit.events else []
-        stand: dict[int, str] = {}
-        if children.known(self._cursor, unit):
+            self._wake_job(job)
+        positions = self._append(unit.events) if unit.events else []
+        deduplicated: dict[int, str] = {}
+        if children.tree_exists(self._cursor, unit):
             added = [False] * len(unit.jobs)
         else:
-            added = [self._add(n, job, stand) for n, job in enumerate(unit.jobs)]
-        if unit.memos or unit.waits or unit.state or unit.schedule is not None or unit.once is not None:
+            added = [self._add_job(n, job, deduplicated) for n, job in enumerate(unit.jobs)]
+        if unit.memos or unit.waits or unit.state or unit.schedule is not None or unit.once_key is not None:
             self._write_rest(unit)
         if unit.run is not None and unit.run.closed:
             self._close_run(unit.run)
         if isinstance(unit.outcome, Completed | Dead) and unit.outcome.keep is not None:
-            self.keeper.ended(unit, unit.outcome.keep)
-        return Committed(places, added, stand)
+            self.retention.note_finished(unit, unit.outcome.keep)
+        return Committed(positions, added, deduplicated)
 
     def _write_run(self, unit_id: str, run: RunWrite) -> None:
         execute, now = self._cursor.execute, self._now
         if run.expect == 0:
             values = (run.id, run.flow, run.status, run.closed, run.paused, now, now, unit_id, run.record)
             execute(SQL.insert_run, values)
-        elif (run.status, run.closed, run.paused) == self._head:
+        elif (run.status, run.closed, run.paused) == self._run_before:
             execute(SQL.update_run, (run.expect + 1, now, unit_id, run.record, run.id))
         else:
             execute(
                 SQL.update_run_status,
                 (run.expect + 1, now, unit_id, run.record, run.status, run.closed, run.paused, run.id),
             )
-            if self._head[2] and not run.paused:
-                self._touch_queues(SQL.release, (now, f"{run.id}.", f"{run.id}/", run.id))
+            if self._run_before[2] and not run.paused:
+                self._touch_queues(SQL.release_held_jobs, (now, f"{run.id}.", f"{run.id}/", run.id))
         if run.cancel_jobs:
             execute(SQL.cancel_jobs, (now, unit_id, f"{run.id}.", f"{run.id}/", run.id))
             self._touched.add("cancelled")
 
     def _close_run(self, run: RunWrite) -> None:
-        """After the unit's own waits: one that the last unit of a run has resolved is not cancelled."""
-        if self._gates != 0:
+        """Cancel the pending waits of a run, after the unit's own waits: those that it resolves are not cancelled."""
+        if self._pending_waits != 0:
             self._cursor.execute(SQL.cancel_waits, (run.id,))
         self._touched.add(f"run:{run.id}")
 
-    def _wake(self, job: str) -> None:
-        found = self._one(SQL.asleep, (job,))  # RETURNING would take twice as long
+    def _wake_job(self, job: str) -> None:
+        found = self._fetch_one(SQL.sleeping_job, (job,))  # RETURNING takes twice as long
         if found is not None:
-            self._cursor.execute(SQL.wake, (found[0],))
+            self._cursor.execute(SQL.wake_job, (found[0],))
             self._touched.add(f"queue:{found[1]}")
 
     def _touch_queues(self, sql: str, values: tuple[Any, ...]) -> None:
@@ -215,66 +242,66 @@ class Committer:
             case None:
                 return
             case Completed(result=result):
-                execute(SQL.finish, (COMPLETED, now, unit.id, result, pk))
+                execute(SQL.finish_job, (COMPLETED, now, unit.id, result, pk))
             case RetryAt(due=due, error=error):
-                execute(SQL.retry_at, (due, unit.id, error, pk))
+                execute(SQL.retry_job, (due, unit.id, error, pk))
             case Dead(error=error):
-                execute(SQL.fail, (FAILED, now, unit.id, error, pk))
+                execute(SQL.fail_job, (FAILED, now, unit.id, error, pk))
             case Cancelled():
-                execute(SQL.finish, (CANCELLED, now, unit.id, None, pk))
+                execute(SQL.finish_job, (CANCELLED, now, unit.id, None, pk))
             case Suspended(due=due):
-                execute(SQL.suspend, (SUSPENDED if due is None else DELAYED, due or 0, unit.id, pk))
-            case GivenBack(due=due, hold=hold):
-                execute(SQL.give_back, (DELAYED if due > now else WAITING, due, unit.id, pk))
-                if hold is not None:
-                    execute(SQL.hold_queue, (claim.queue, hold))
-        if isinstance(outcome, RetryAt | GivenBack | Suspended):
+                execute(SQL.suspend_job, (SUSPENDED if due is None else DELAYED, due or 0, unit.id, pk))
+            case Released(due=due, hold_until=hold_until):
+                execute(SQL.release_job, (DELAYED if due > now else WAITING, due, unit.id, pk))
+                if hold_until is not None:
+                    execute(SQL.hold_queue, (claim.queue, hold_until))
+        if isinstance(outcome, RetryAt | Released | Suspended):
             self._touched.add(f"queue:{claim.queue}")
 
-    def _add(self, n: int, job: NewJob, stand: dict[int, str]) -> bool:
+    def _add_job(self, n: int, job: NewJob, deduplicated: dict[int, str]) -> bool:
         started = job.started
-        if job.dedupe is not None and (holder := self.keeper.holder(job, job.dedupe)) is not None:
-            stand[n] = holder
+        if job.dedupe is not None and (holder := self._dedupe.holder(job, job.dedupe)) is not None:
+            deduplicated[n] = holder
             return False
-        state = WAITING_CHILDREN if job.waits else DELAYED if job.due > self._now else WAITING
+        state = WAITING_CHILDREN if job.waits_for_children else DELAYED if job.due > self._now else WAITING
         self._cursor.execute(
-            SQL.add_job,
+            SQL.insert_job,
             (
                 job.id, job.queue, job.name, state, job.priority, job.due, job.run, job.scope, job.rate_key, self._now,
-                started.stream if started else None, started.head if started else None, job.opts, job.payload,
+                started.stream if started else None, started.body_prefix if started else None, job.opts, job.payload,
             ),
         )  # fmt: skip
         added = self._cursor.connection.changes() == 1
         topic = f"queue:{job.queue}"
         if topic not in self._touched:
-            self._cursor.execute(SQL.know_queue, (job.queue,))
+            self._cursor.execute(SQL.insert_queue, (job.queue,))
             self._touched.add(topic)
         if added and job.dedupe is not None:
-            self.keeper.hold(job, job.dedupe)
+            self._dedupe.hold(job, job.dedupe)
         if added and job.added is not None:
             self._append((job.added,))
         if added and job.parent is not None:
-            children.adopt(self._cursor, job)
+            children.add_child(self._cursor, job)
         return added
 
     def _write_rest(self, unit: Unit) -> None:
         execute = self._cursor.execute
         for memo in unit.memos:
-            execute(SQL.memo, (memo.scope, memo.name, memo.value))
+            execute(SQL.insert_memo, (memo.scope, memo.name, memo.value))
         for wait in unit.waits:
-            if isinstance(wait, OpenWait):
+            if isinstance(wait, NewWait):
                 execute(
-                    SQL.open_wait,
+                    SQL.upsert_wait,
                     (
                         wait.id, wait.run, wait.scope, wait.kind, wait.due, wait.job, wait.topic, wait.key, wait.body,
-                        self._appender.place_gate(),
+                        self._appender.wait_position(),
                     ),
                 )  # fmt: skip
-                self._gates = None
+                self._pending_waits = None
             else:
-                execute(SQL.close_wait, (wait.state, wait.id))
-                if self._gates is not None:
-                    self._gates -= self._cursor.connection.changes()
+                execute(SQL.settle_wait, (wait.state, wait.id))
+                if self._pending_waits is not None:
+                    self._pending_waits -= self._cursor.connection.changes()
         for write in unit.state:
             if write.value is None:
                 execute(SQL.delete_state, (write.key,))
@@ -282,5 +309,5 @@ class Committer:
                 execute(SQL.set_state, (write.key, write.value, write.expires))
         if unit.schedule is not None:
             execute(SQL.move_schedule, (unit.schedule.next, unit.schedule.slot, unit.schedule.id))
-        if unit.once is not None:
-            execute(SQL.see, (unit.once, self._now))
+        if unit.once_key is not None:
+            execute(SQL.insert_once_key, (unit.once_key, self._now))

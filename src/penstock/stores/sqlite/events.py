@@ -1,53 +1,171 @@
-"""Reading streams."""
+"""Append events and read streams.
+
+Appending assigns positions while units are applied; the rows are written together at the end of the transaction.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
+import msgspec
 
 from ...core.events import Event, decode_event
-from ...core.ids import event_seq
+from ...core.ids import event_id, event_seq
+from ...core.payload import MAX_PAYLOAD_BYTES
 from ...ports.store import FeedItem
-from ..queries import Queries
+from ...ports.unit import DELIVER, DELIVERIES, NewEvent
+from .statements import ADMIN, COMMIT
 
-SQL = Queries(__package__, "admin.sql")
 LAST = 2**62
+# A stream with an empty name, which no caller can use, counts the events of all streams. Readers of the feed keep that
+# number, so it is never assigned twice, even when the newest events are trimmed.
+FEED = ""
+MAX_EVENTS_PER_DELIVERY = 50  # enough to share the cost of a job, few enough to spread over workers
+
+
+class _StreamHead:
+    """The last position assigned in a stream."""
+
+    __slots__ = ("ms", "seq", "sid")
+
+    def __init__(self, sid: int, seq: int, ms: int) -> None:
+        self.sid = sid
+        self.seq = seq
+        self.ms = ms
+
+
+class Appender:
+    """Collects the events of one piece of work. Call `flush` before the commit: nothing is written earlier."""
+
+    def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str]) -> None:
+        self._cursor = cursor
+        self._now = now
+        self._touched = touched
+        self._heads: dict[str, _StreamHead] = {}
+        self._rows: list[tuple[int, int, int, bytes, str | None]] = []
+        # Stream and row of events that waits may match, by kind and by the number of waits created before.
+        self._matchable: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        self._new_waits = 0
+
+    def append(self, events: Sequence[NewEvent]) -> list[tuple[int, int]]:
+        """Assign each event its position `(ms, seq)`: gapless in its stream, its time never going back."""
+        positions: list[tuple[int, int]] = []
+        for event in events:
+            head = self._heads.get(event.stream) or self._head(event.stream)
+            head.seq += 1
+            if event.kind is not None:
+                self._matchable.setdefault((event.kind, self._new_waits), []).append((event.stream, len(self._rows)))
+            self._rows.append((head.sid, head.seq, head.ms, event.body, event.kind))
+            positions.append((head.ms, head.seq))
+        return positions
+
+    def wait_position(self) -> int:
+        """Return the last position over all streams: a wait created now matches events after it."""
+        self._new_waits += 1
+        return (self._heads.get(FEED) or self._head(FEED)).seq + len(self._rows)
+
+    def flush(self) -> None:
+        """Write the collected events, and jobs that deliver those with pending waits."""
+        if not self._rows:
+            return
+        feed = self._head(FEED)
+        first, count = feed.seq + 1, len(self._rows)
+        feed.seq += count
+        rows = [(pos, *row) for pos, row in enumerate(self._rows, first)]
+        self._cursor.executemany(COMMIT.insert_event, rows)
+        heads = [(head.seq, head.ms, head.sid) for head in self._heads.values()]
+        self._cursor.executemany(COMMIT.update_stream_head, heads)
+        if self._matchable:
+            self._deliver(first)
+        self._rows.clear()
+
+    def _deliver(self, first: int) -> None:
+        """Add jobs that deliver events with pending waits. A wait that is created later looks back by itself.
+
+        Events of one kind share a job, unless a wait was created between them: it may match only the later ones.
+        """
+        has_waits: dict[str, bool] = {}
+        for (kind, _), positions in self._matchable.items():
+            if kind not in has_waits:
+                has_waits[kind] = self._cursor.execute(COMMIT.has_pending_wait, (kind,)).fetchone() is not None
+            if has_waits[kind]:
+                self._add_deliveries(positions, first)
+        self._matchable.clear()
+
+    def _add_deliveries(self, positions: list[tuple[str, int]], first: int) -> None:
+        batch: list[dict[str, Any]] = []
+        size = 0
+        for stream, row in positions:
+            _, seq, ms, body, _ = self._rows[row]
+            if len(batch) == MAX_EVENTS_PER_DELIVERY or (batch and size + len(body) > MAX_PAYLOAD_BYTES):
+                self._add_delivery(batch)
+                batch, size = [], 0
+            size += len(body)
+            id, cursor = event_id(ms, seq), str(first + row)
+            batch.append({"stream": stream, "id": id, "cursor": cursor, "body": msgspec.Raw(body)})
+        self._add_delivery(batch)
+
+    def _add_delivery(self, batch: list[dict[str, Any]]) -> None:
+        payload = msgspec.json.encode(batch[0] if len(batch) == 1 else {"events": batch})
+        job = (f"delivery.{batch[0]['cursor']}", DELIVERIES, DELIVER, self._now, b"{}", payload)
+        self._cursor.execute(COMMIT.insert_queue, (DELIVERIES,))
+        self._cursor.execute(COMMIT.insert_delivery, job)
+        self._touched.add(f"queue:{DELIVERIES}")
+
+    def _head(self, stream: str) -> _StreamHead:
+        row = self._cursor.execute(COMMIT.stream_head, (stream,)).fetchone()
+        if row is None:
+            self._cursor.execute(COMMIT.insert_stream, (stream, self._now))
+            row = (self._cursor.connection.last_insert_rowid(), 0, self._now)
+        sid, seq, ms = row
+        head = self._heads[stream] = _StreamHead(sid, seq, max(ms, self._now))
+        if stream != FEED:
+            self._touched.add(f"stream:{stream}")
+            self._touched.add("events")
+        return head
 
 
 def read(
     cursor: apsw.Cursor, stream: str, after: str | None, before: str | None, limit: int, backward: bool
 ) -> list[Event]:
+    """Return the events of a stream between two cursors."""
     low = event_seq(after) if after else 0
     high = event_seq(before) if before else LAST
-    row = cursor.execute(SQL.stream, (stream,)).fetchone()
+    row = cursor.execute(ADMIN.stream, (stream,)).fetchone()
     if row is None:
         return []
-    sql = SQL.read_backward if backward else SQL.read_forward
+    sql = ADMIN.read_backward if backward else ADMIN.read_forward
     rows: Any = cursor.execute(sql, (row[0], low, high, limit))
     return [decode_event(stream, seq, ms, body) for seq, ms, body in rows]
 
 
 def feed(cursor: apsw.Cursor, after: str | None, limit: int) -> list[FeedItem]:
-    rows: Any = cursor.execute(SQL.feed_end) if after is None else cursor.execute(SQL.feed, (int(after or 0), limit))
+    """Return events of all streams after a cursor, or the last one without a cursor."""
+    if after is None:
+        rows: Any = cursor.execute(ADMIN.last_feed_item)
+    else:
+        rows = cursor.execute(ADMIN.feed, (int(after or 0), limit))
     return [FeedItem(str(pos), stream, decode_event(stream, seq, ms, body)) for pos, stream, seq, ms, body in rows]
 
 
-def names(cursor: apsw.Cursor, prefix: str, after: str | None, limit: int) -> list[str]:
-    rows = cursor.execute(SQL.stream_names, (after or "", prefix, prefix + "\U0010ffff", limit))
+def stream_names(cursor: apsw.Cursor, prefix: str, after: str | None, limit: int) -> list[str]:
+    rows = cursor.execute(ADMIN.stream_names, (after or "", prefix, prefix + "\U0010ffff", limit))
     return [row[0] for row in rows]
 
 
 def trim(cursor: apsw.Cursor, stream: str, keep: int | None, before_ms: int | None) -> int:
-    row = cursor.execute(SQL.stream, (stream,)).fetchone()
+    """Delete the oldest events of a stream. Return how many."""
+    row = cursor.execute(ADMIN.stream, (stream,)).fetchone()
     if row is None:
         return 0
     sid, last = row
     removed = 0
     if keep is not None:
-        cursor.execute(SQL.trim_by_seq, (sid, last - keep))
+        cursor.execute(ADMIN.trim_by_seq, (sid, last - keep))
         removed += cursor.connection.changes()
     if before_ms is not None:
-        cursor.execute(SQL.trim_by_time, (sid, sid, before_ms))
+        cursor.execute(ADMIN.trim_by_time, (sid, sid, before_ms))
         removed += cursor.connection.changes()
     return removed

@@ -1,4 +1,4 @@
-"""Reads on connections of their own, so that a long list never holds up a commit."""
+"""Read on separate connections, so that a long list never delays a commit."""
 
 from __future__ import annotations
 
@@ -10,54 +10,55 @@ from typing import Any, TypeVar
 import apsw
 
 from ...core.errors import StoreClosed
-from .connection import MEMORY, connect, translate
-from .looking import Onlooker, check, connect_to_read, outdated
-from .writer import Ticket, Work, Writer, deliver
+from .connection import MEMORY, connect, translate_error
+from .read_only import ReadOnlyWriter, check_unchanged, connect_read_only, is_outdated
+from .writer import Work, WorkItem, Writer, resolve
 
 T = TypeVar("T")
 
-THREADS = 2  # one may be busy with a long list
-TOGETHER = 16  # reads that one thread takes at once
+READER_THREADS = 2  # one may be busy with a long list
+MAX_BATCH = 16  # reads that one thread takes at once
 
 
 class Reader:
-    """Runs read-only work on two threads; a memory database has one connection only, the writer's.
+    """Runs read-only work on two threads. A memory database has only the writer's connection.
 
-    What has come in together is read together and answered by one wake-up of the loop: under load, waking costs more
-    than reading.
+    Reads that arrive together run together, and one wake-up of the event loop answers them: under load, waking costs
+    more than reading.
     """
 
-    def __init__(self, path: str, writer: Writer | Onlooker) -> None:
+    def __init__(self, path: str, writer: Writer | ReadOnlyWriter) -> None:
         self._path = path
-        self._connect = connect if isinstance(writer, Writer) else connect_to_read
+        self._connect = connect if isinstance(writer, Writer) else connect_read_only
         self._writer = writer
-        self._inbox: queue.SimpleQueue[Ticket[Any] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[WorkItem[Any] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._closed = False
-        self._door = threading.Lock()  # nothing gets into the inbox after it was closed: nobody would answer
+        self._is_closed = False
+        self._inbox_lock = threading.Lock()  # nothing enters the inbox after closing: no thread would answer it
 
     async def run(self, work: Work[T]) -> T:
+        """Run work in a read transaction and return its result."""
         if self._path == MEMORY:
             return await self._writer.run(work)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        with self._door:
-            if self._closed:
+        with self._inbox_lock:
+            if self._is_closed:
                 raise StoreClosed(f"the store {self._path} is closed")
-            if len(self._threads) < THREADS:
-                self._start()
-            self._inbox.put(Ticket(work, future, loop))
+            if len(self._threads) < READER_THREADS:
+                self._start_thread()
+            self._inbox.put(WorkItem(work, future, loop))
         return await future
 
     def close(self) -> None:
-        with self._door:
-            self._closed = True
+        with self._inbox_lock:
+            self._is_closed = True
             for _ in self._threads:
                 self._inbox.put(None)
         for thread in self._threads:
             thread.join()
 
-    def _start(self) -> None:
+    def _start_thread(self) -> None:
         name = f"penstock-read-{len(self._threads)}"
         thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._threads.append(thread)
@@ -66,50 +67,50 @@ class Reader:
     def _main(self) -> None:
         connection: apsw.Connection | None = None
         try:
-            while (ticket := self._inbox.get()) is not None:
-                batch = self._collect(ticket)
+            while (item := self._inbox.get()) is not None:
+                batch = self._collect(item)
                 try:
-                    if connection is not None and outdated(connection):
+                    if connection is not None and is_outdated(connection):
                         connection.close()
                         connection = None
                     connection = connection or self._connect(self._path)
                     _read(connection, self._path, batch)
                 except Exception as problem:
-                    for one in batch:
-                        one.error = one.error or _told(problem, self._path)
-                deliver(batch)
+                    for item in batch:
+                        item.error = item.error or _translate(problem, self._path)
+                resolve(batch)
         finally:
             if connection is not None:
                 connection.close()
 
-    def _collect(self, first: Ticket[Any]) -> list[Ticket[Any]]:
+    def _collect(self, first: WorkItem[Any]) -> list[WorkItem[Any]]:
         batch = [first]
-        while len(batch) < TOGETHER:
+        while len(batch) < MAX_BATCH:
             try:
-                ticket = self._inbox.get_nowait()
+                item = self._inbox.get_nowait()
             except queue.Empty:
                 break
-            if ticket is None:
-                self._inbox.put(None)  # the end: whoever looks next is to see it
+            if item is None:
+                self._inbox.put(None)  # the end mark: this thread sees it again after the batch
                 break
-            batch.append(ticket)
+            batch.append(item)
         return batch
 
 
-def _read(connection: apsw.Connection, path: str, batch: list[Ticket[Any]]) -> None:
+def _read(connection: apsw.Connection, path: str, batch: list[WorkItem[Any]]) -> None:
     cursor = connection.cursor()
-    cursor.execute("BEGIN")  # what one piece of work reads is of one moment
+    cursor.execute("BEGIN")  # all reads of one piece of work see one snapshot
     try:
-        for ticket in batch:
+        for item in batch:
             try:
-                ticket.result = ticket.work(cursor)
+                item.result = item.work(cursor)
             except Exception as problem:
-                ticket.error = _told(problem, path)
+                item.error = _translate(problem, path)
     finally:
         if connection.in_transaction:
             cursor.execute("COMMIT")
-    check(connection, path)
+    check_unchanged(connection, path)
 
 
-def _told(problem: Exception, path: str) -> BaseException:
-    return translate(problem, path) if isinstance(problem, apsw.Error) else problem
+def _translate(problem: Exception, path: str) -> BaseException:
+    return translate_error(problem, path) if isinstance(problem, apsw.Error) else problem

@@ -1,4 +1,4 @@
-"""Reading runs."""
+"""Read and search runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import apsw
 
 from ...ports.store import RunRow
-from ..searching import Begun
-from .events import LAST, SQL
+from ..run_search import RunStart
+from .events import LAST
+from .statements import ADMIN as SQL
 
 
 def run(cursor: apsw.Cursor, id: str) -> RunRow | None:
@@ -43,17 +44,17 @@ def runs(
     return [_row(row) for row in rows]
 
 
-def begun(cursor: apsw.Cursor, namespace: str, rows: list[RunRow]) -> list[Begun]:
-    """The rows with the body of each run's first event."""
-    found: list[Begun] = []
+def with_first_event(cursor: apsw.Cursor, namespace: str, rows: list[RunRow]) -> list[RunStart]:
+    """Return the rows with the body of each run's first event."""
+    found: list[RunStart] = []
     for row in rows:
         first: Any = cursor.execute(SQL.first_event, (f"{namespace}:flow:{row.id}",)).fetchone()
         found.append((row, first[0] if first else None))
     return found
 
 
-def loose(cursor: apsw.Cursor, limit: int) -> list[str]:
-    return [row[0] for row in cursor.execute(SQL.loose_runs, (limit,))]
+def stuck_runs(cursor: apsw.Cursor, limit: int) -> list[str]:
+    return [row[0] for row in cursor.execute(SQL.stuck_runs, (limit,))]
 
 
 def _row(row: tuple[object, ...]) -> RunRow:

@@ -1,15 +1,15 @@
-"""Schedules: kept here, moved on by the commit that fires them."""
+"""Read and write schedules. The commit that fires a schedule advances it."""
 
 from __future__ import annotations
 
 import apsw
 
 from ...ports.store import DueSchedules, ScheduleRow
-from .events import SQL
+from .statements import ADMIN as SQL
 
 
 def put(cursor: apsw.Cursor, row: ScheduleRow, was: ScheduleRow | None) -> bool:
-    """Whether it was still as it was and now is as it is to be."""
+    """Write a schedule if it is still as it `was`. Return whether it was written."""
     values = (row.spec, row.target, row.next, row.last, row.paused, row.fired)
     if was is None:
         return bool(cursor.execute(SQL.add_schedule, (row.id, *values)).fetchall())
@@ -20,21 +20,21 @@ def put(cursor: apsw.Cursor, row: ScheduleRow, was: ScheduleRow | None) -> bool:
 def remove(cursor: apsw.Cursor, id: str, was: ScheduleRow | None) -> bool:
     if was is None:
         return bool(cursor.execute(SQL.remove_schedule, (id,)).fetchall())
-    return bool(cursor.execute(SQL.remove_schedule_as_it_was, (id, was.spec, was.target)).fetchall())
+    return bool(cursor.execute(SQL.remove_unchanged_schedule, (id, was.spec, was.target)).fetchall())
 
 
-def one(cursor: apsw.Cursor, id: str) -> ScheduleRow | None:
+def get(cursor: apsw.Cursor, id: str) -> ScheduleRow | None:
     row = cursor.execute(SQL.schedule, (id,)).fetchone()
     return _row(row) if row is not None else None
 
 
-def all(cursor: apsw.Cursor) -> list[ScheduleRow]:
+def list_(cursor: apsw.Cursor) -> list[ScheduleRow]:
     return [_row(row) for row in cursor.execute(SQL.schedules)]
 
 
 def due(cursor: apsw.Cursor, now: int, after: ScheduleRow | None, limit: int) -> DueSchedules:
-    place = (after.next, after.id) if after is not None else (0, "")
-    return DueSchedules(now, [_row(row) for row in cursor.execute(SQL.due_schedules, (now, *place, limit))])
+    position = (after.next, after.id) if after is not None else (0, "")
+    return DueSchedules(now, [_row(row) for row in cursor.execute(SQL.due_schedules, (now, *position, limit))])
 
 
 def next_due(cursor: apsw.Cursor, after_ms: int) -> int | None:

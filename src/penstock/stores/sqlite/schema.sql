@@ -1,11 +1,12 @@
--- The embedded store. States: -2 waiting for children, -1 held, 0 waiting, 1 delayed, 2 active, 3 suspended, 4 completed, 5 failed, 6 cancelled.
--- Times are milliseconds since the epoch. Partial indexes keep claims as fast with a million finished jobs as with none.
+-- The SQLite schema. Job states: -2 waiting for children, -1 held, 0 waiting, 1 delayed, 2 active, 3 suspended, 4 completed, 5 failed, 6 cancelled.
+-- Times are milliseconds since the epoch. Partial indexes keep claims fast with a million finished jobs.
+-- After a change here, add a migration and see schema.py.
 
 CREATE TABLE streams (
   sid  INTEGER PRIMARY KEY,
   name TEXT NOT NULL UNIQUE,
-  seq  INTEGER NOT NULL,          -- the last sequence number given out
-  ms   INTEGER NOT NULL           -- the last time given out: it never goes back
+  seq  INTEGER NOT NULL,          -- the last sequence number
+  ms   INTEGER NOT NULL           -- the time of the last event: it never goes back
 );
 
 CREATE TABLE events (
@@ -13,11 +14,11 @@ CREATE TABLE events (
   sid  INTEGER NOT NULL,
   seq  INTEGER NOT NULL,
   ms   INTEGER NOT NULL,
-  kind TEXT,                      -- of events that others may wait for
+  kind TEXT,                      -- set for events that waits may match
   body BLOB NOT NULL
 );
 CREATE UNIQUE INDEX events_by_stream ON events (sid, seq);
-CREATE INDEX events_told ON events (kind, pos) WHERE kind IS NOT NULL;
+CREATE INDEX events_by_kind ON events (kind, pos) WHERE kind IS NOT NULL;
 
 CREATE TABLE runs (
   id      TEXT PRIMARY KEY,
@@ -28,7 +29,7 @@ CREATE TABLE runs (
   paused  INTEGER NOT NULL DEFAULT 0,
   created INTEGER NOT NULL,
   updated INTEGER NOT NULL,
-  unit    TEXT NOT NULL,          -- the last unit applied: a repeated commit is recognised by it
+  unit    TEXT NOT NULL,          -- the last unit applied: identifies a repeated commit
   record  BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX runs_by_time ON runs (created, id);
@@ -37,7 +38,7 @@ CREATE INDEX runs_by_status ON runs (status, created, id);
 CREATE INDEX runs_open ON runs (created) WHERE closed = 0;
 
 CREATE TABLE jobs (
-  pk        INTEGER PRIMARY KEY,  -- order of arrival
+  pk        INTEGER PRIMARY KEY,  -- order of insertion
   id        TEXT NOT NULL UNIQUE,
   queue     TEXT NOT NULL,
   name      TEXT NOT NULL,
@@ -56,7 +57,7 @@ CREATE TABLE jobs (
   created   INTEGER NOT NULL,
   finished  INTEGER,
   started_stream TEXT,
-  started_head   BLOB,
+  started_prefix BLOB,
   opts      BLOB NOT NULL,
   payload   BLOB NOT NULL,
   progress  BLOB,
@@ -95,17 +96,17 @@ CREATE TABLE waits (
   run    TEXT NOT NULL,
   scope  TEXT NOT NULL,
   kind   TEXT NOT NULL,
-  state  TEXT NOT NULL,           -- open, resolved, expired or cancelled
+  state  TEXT NOT NULL,           -- pending, resolved, expired or cancelled
   due    INTEGER,
-  job    TEXT NOT NULL,           -- whom to wake
-  topic  TEXT,                    -- the kind of event that may close it
-  key    TEXT,                    -- what that event must hold
-  pos    INTEGER NOT NULL,        -- the last event of all streams when it was first opened
+  job    TEXT NOT NULL,           -- the job to wake
+  topic  TEXT,                    -- the kind of event that may resolve it
+  key    TEXT,                    -- what that event must contain
+  pos    INTEGER NOT NULL,        -- the position of the last event when the wait was created
   body   BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX waits_by_run ON waits (run, state);
-CREATE INDEX waits_open ON waits (kind, id) WHERE state = 'open';
-CREATE INDEX waits_listening ON waits (topic, key, id) WHERE state = 'open' AND topic IS NOT NULL;
+CREATE INDEX waits_pending ON waits (kind, id) WHERE state = 'pending';
+CREATE INDEX waits_by_topic ON waits (topic, key, id) WHERE state = 'pending' AND topic IS NOT NULL;
 
 CREATE TABLE states (
   key     TEXT PRIMARY KEY,
@@ -126,14 +127,41 @@ CREATE TABLE schedules (
 ) WITHOUT ROWID;
 CREATE INDEX schedules_due ON schedules (next) WHERE next IS NOT NULL AND paused = 0;
 
-CREATE TABLE once (
+CREATE TABLE once (                -- once keys of applied units
   key TEXT PRIMARY KEY,
   at  INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX once_by_time ON once (at);
 
-CREATE TABLE units (              -- applied units that neither a job nor a run row remembers
+CREATE TABLE units (              -- applied units that no job or run row identifies
   id TEXT PRIMARY KEY,
   at INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX units_by_time ON units (at);
+
+CREATE TABLE children (             -- jobs that a parent waits for; the parent is in state -2 until they have ended
+  parent     TEXT NOT NULL,
+  child      TEXT NOT NULL,
+  queue      TEXT NOT NULL,         -- the child's
+  on_failure TEXT NOT NULL,
+  state      INTEGER NOT NULL DEFAULT 0,  -- 0 unprocessed, 1 processed, 2 ignored, 3 failed
+  value      BLOB,                  -- a result, or the text of an error
+  PRIMARY KEY (parent, child)
+) WITHOUT ROWID;
+CREATE INDEX children_pending ON children (parent) WHERE state = 0;
+CREATE INDEX children_by_child ON children (child);
+CREATE INDEX jobs_waiting_children ON jobs (queue, pk) WHERE state = -2;
+
+CREATE TABLE dedupes (              -- deduplication keys
+  queue TEXT NOT NULL,
+  key   TEXT NOT NULL,
+  job   TEXT NOT NULL,              -- the job that holds the key
+  until INTEGER,                    -- when the key expires; NULL: when the job ends
+  PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
+CREATE INDEX dedupes_by_job ON dedupes (job);
+
+CREATE TABLE holds (                -- queues that hand out no jobs until a time
+  queue TEXT PRIMARY KEY,
+  until INTEGER NOT NULL
+) WITHOUT ROWID;

@@ -1,11 +1,11 @@
-"""Reading the state store."""
+"""Read state."""
 
 from __future__ import annotations
 
 import apsw
 
 from ...ports.store import StateRow
-from .events import SQL
+from .statements import ADMIN as SQL
 
 
 def get(cursor: apsw.Cursor, key: str, now: int) -> StateRow | None:

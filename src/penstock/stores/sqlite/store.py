@@ -1,4 +1,4 @@
-"""The embedded store: one writer thread with grouped transactions, readers of their own."""
+"""The SQLite store: one writer thread with grouped transactions, and separate readers."""
 
 from __future__ import annotations
 
@@ -21,27 +21,31 @@ from ...ports.store import (
     RunRow,
     ScheduleRow,
     StateRow,
+    StoreProfile,
     WaitRow,
 )
-from ...ports.unit import Ask, Claim, Claims, CommitReply, JobState, Unit
-from ..searching import search
+from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
+from ..run_search import search
 from ..signals import TopicSignals
-from ..tailing import follow
-from . import children, events, housekeeping, queues, runs, schedules, state, waits
-from .append import SQL
+from ..tail import follow
+from . import admin, children, events, housekeeping, runs, schedules, state, waits
+from .commit import commit
 from .connection import MEMORY
-from .looking import Onlooker
+from .read_only import ReadOnlyWriter
 from .reader import Reader
-from .transact import transact
+from .statements import COMMIT as SQL
 from .writer import Writer
 
 T = TypeVar("T")
 
-FEW = 16  # jobs and events that a small commit hands out and writes
+SMALL_COMMIT_ROWS = 16  # jobs and events that a small commit claims and writes
 
 
 class SqliteStore:
-    """Runs, jobs, events and state in one SQLite file; `:memory:` keeps them in this process."""
+    """Keeps runs, jobs, events and state in one SQLite file, or with `:memory:` in this process."""
+
+    profile = StoreProfile()
+    rewind_epoch = 0
 
     def __init__(
         self, path: str = MEMORY, *, clock: Clock | None = None, namespace: str = "nq", read_only: bool = False
@@ -51,7 +55,7 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self._namespace = namespace
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._writer = Onlooker(path) if read_only else Writer(path, self._others_committed)
+        self._writer = ReadOnlyWriter(path) if read_only else Writer(path, self._on_foreign_commit)
         self._reader = Reader(path, self._writer)
 
     async def open(self) -> None:
@@ -65,17 +69,17 @@ class SqliteStore:
 
     # Commits
 
-    async def commit(self, units: Sequence[Unit], ask: Ask | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
         touched: set[str] = set()
 
         def work(cursor: apsw.Cursor) -> CommitReply:
-            touched.clear()  # after a failed batch the same work runs again, alone
-            return transact(cursor, self._clock.now_ms(), units, ask, touched)
+            touched.clear()  # after a failed batch, the same work runs again alone
+            return commit(cursor, self._clock.now_ms(), units, ask, touched)
 
-        return await self._writer.run(work, lambda: self.signals.fire(touched), small=_small(units, ask))
+        return await self._writer.run(work, lambda: self.signals.fire(touched), is_small=_is_small(units, ask))
 
-    async def claim(self, ask: Ask) -> Claims:
-        return (await self.commit((), ask)).work
+    async def claim(self, ask: ClaimRequest) -> ClaimBatch:
+        return (await self.commit((), ask)).claimed
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
         def work(cursor: apsw.Cursor) -> list[Claim]:
@@ -104,7 +108,7 @@ class SqliteStore:
         return await self._reader.run(lambda c: events.feed(c, after, limit))
 
     async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]:
-        return await self._reader.run(lambda c: events.names(c, prefix, after, limit))
+        return await self._reader.run(lambda c: events.stream_names(c, prefix, after, limit))
 
     async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
         return await self._writer.run(lambda c: events.trim(c, stream, keep, before_ms))
@@ -131,56 +135,59 @@ class SqliteStore:
         if begun is None:
             return await self._reader.run(lambda c: page(c, before, limit))
         return await search(
-            lambda *at: self._reader.run(lambda c: runs.begun(c, self._namespace, page(c, *at))), begun, before, limit
+            lambda *at: self._reader.run(lambda c: runs.with_first_event(c, self._namespace, page(c, *at))),
+            begun,
+            before,
+            limit,
         )
 
-    async def loose_runs(self, limit: int = 100) -> list[str]:
-        return await self._reader.run(lambda c: runs.loose(c, limit))
+    async def stuck_runs(self, limit: int = 100) -> list[str]:
+        return await self._reader.run(lambda c: runs.stuck_runs(c, limit))
 
     # Queues
 
     async def queues(self) -> list[QueueRow]:
-        return await self._reader.run(queues.queues)
+        return await self._reader.run(admin.queues)
 
     async def jobs(self, queue: str, state: JobState, *, after: str | None = None, limit: int = 50) -> list[JobRow]:
-        return await self._reader.run(lambda c: queues.jobs(c, queue, state, after, limit))
+        return await self._reader.run(lambda c: admin.jobs(c, queue, state, after, limit))
 
     async def job(self, id: str) -> JobRow | None:
-        return await self._reader.run(lambda c: queues.job(c, id))
+        return await self._reader.run(lambda c: admin.job(c, id))
 
     async def pause(self, queue: str) -> None:
-        await self._writer.run(lambda c: queues.set_paused(c, queue, True))
+        await self._writer.run(lambda c: admin.set_paused(c, queue, True))
 
     async def resume(self, queue: str) -> None:
-        await self._writer.run(lambda c: queues.set_paused(c, queue, False))
+        await self._writer.run(lambda c: admin.set_paused(c, queue, False))
         self.signals.fire((f"queue:{queue}",))
 
     async def promote(self, id: str) -> bool:
-        return await self._change(lambda c: queues.promote(c, id))
+        return await self._change(lambda c: admin.promote(c, id))
 
     async def retry(self, id: str) -> bool:
-        return await self._change(lambda c: queues.retry(c, id))
+        return await self._change(lambda c: admin.retry(c, id))
 
     async def remove(self, id: str) -> bool:
-        return await self._change(lambda c: queues.remove(c, id, self._clock.now_ms()))
+        return await self._change(lambda c: admin.remove(c, id, self._clock.now_ms()))
 
     async def drain(self, queue: str, *, delayed: bool = False) -> int:
-        return await self._clean(lambda c, touched: queues.drain(c, queue, delayed, self._clock.now_ms(), touched))
+        return await self._delete(lambda c, touched: admin.drain(c, queue, delayed, self._clock.now_ms(), touched))
 
     async def _change(self, work: Callable[[apsw.Cursor], set[str]]) -> bool:
         touched = await self._writer.run(work)
         self.signals.fire(touched)
         return bool(touched)
 
-    async def _clean(self, work: Callable[[apsw.Cursor, set[str]], T]) -> T:
-        """Removes what may have been waited for."""
+    async def _delete(self, work: Callable[[apsw.Cursor, set[str]], T]) -> T:
+        """Delete rows, and signal the parents that waited for deleted jobs."""
         touched: set[str] = set()
 
-        def once(cursor: apsw.Cursor) -> T:
-            touched.clear()  # after a failed batch the same work runs again, alone
+        def run(cursor: apsw.Cursor) -> T:
+            touched.clear()  # after a failed batch, the same work runs again alone
             return work(cursor, touched)
 
-        return await self._writer.run(once, lambda: self.signals.fire(touched))
+        return await self._writer.run(run, lambda: self.signals.fire(touched))
 
     async def children(self, id: str) -> list[ChildRow]:
         return await self._reader.run(lambda c: children.children(c, id))
@@ -195,7 +202,7 @@ class SqliteStore:
             if not schedules.put(cursor, row, was):
                 return False
             if unit is not None:
-                transact(cursor, self._clock.now_ms(), (unit,), None, touched)
+                commit(cursor, self._clock.now_ms(), (unit,), None, touched)
             return True
 
         return await self._writer.run(work, lambda: self.signals.fire({*touched, "schedules"}))
@@ -204,10 +211,10 @@ class SqliteStore:
         return await self._writer.run(lambda c: schedules.remove(c, id, was))
 
     async def schedule(self, id: str) -> ScheduleRow | None:
-        return await self._reader.run(lambda c: schedules.one(c, id))
+        return await self._reader.run(lambda c: schedules.get(c, id))
 
     async def schedules(self) -> list[ScheduleRow]:
-        return await self._reader.run(schedules.all)
+        return await self._reader.run(schedules.list_)
 
     async def due_schedules(self, after: ScheduleRow | None = None, limit: int = 100) -> DueSchedules:
         return await self._reader.run(lambda c: schedules.due(c, self._clock.now_ms(), after, limit))
@@ -218,7 +225,7 @@ class SqliteStore:
     # Waits
 
     async def wait_row(self, id: str) -> WaitRow | None:
-        return await self._reader.run(lambda c: waits.one(c, id))
+        return await self._reader.run(lambda c: waits.get(c, id))
 
     async def memos(self, scope: str) -> dict[str, bytes]:
         return await self._reader.run(lambda c: waits.memos(c, scope))
@@ -226,9 +233,9 @@ class SqliteStore:
     async def waits(
         self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[WaitRow]:
-        return await self._reader.run(lambda c: waits.open_ones(c, run, kind, after, limit))
+        return await self._reader.run(lambda c: waits.list_pending(c, run, kind, after, limit))
 
-    async def listening(
+    async def waits_for_topic(
         self,
         topic: str,
         keys: Sequence[str] | None,
@@ -237,12 +244,12 @@ class SqliteStore:
         after: str | None = None,
         limit: int = 100,
     ) -> list[WaitRow]:
-        return await self._reader.run(lambda c: waits.listening(c, topic, keys, before, after, limit))
+        return await self._reader.run(lambda c: waits.waits_for_topic(c, topic, keys, before, after, limit))
 
-    async def told(
+    async def events_by_kind(
         self, kind: str, *, since: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[FeedItem]:
-        return await self._reader.run(lambda c: waits.told(c, kind, since, after, limit))
+        return await self._reader.run(lambda c: waits.events_by_kind(c, kind, since, after, limit))
 
     # State
 
@@ -255,7 +262,7 @@ class SqliteStore:
     # Housekeeping
 
     async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
-        return await self._clean(
+        return await self._delete(
             lambda c, touched: housekeeping.sweep(c, what, self._clock.now_ms(), limit, self._namespace, touched)
         )
 
@@ -263,22 +270,22 @@ class SqliteStore:
         size = await asyncio.to_thread(os.path.getsize, self.path) if self.path != MEMORY else 0
         return {"store": "sqlite", "path": self.path, "sqlite": apsw.sqlite_lib_version(), "bytes": size}
 
-    def _others_committed(self) -> None:
-        """Called on the writer's thread when another process has written: everyone looks for themselves."""
+    def _on_foreign_commit(self) -> None:
+        """Notify all listeners that another process has committed. Runs on the writer's thread."""
         loop = self._loop
-        if loop is not None and not self.signals.silent:
-            _call_soon(loop, self.signals.fire_all)
+        if loop is not None and self.signals.has_listeners:
+            _call_soon(loop, self.signals.notify_all)
 
 
-def _small(units: Sequence[Unit], ask: Ask | None) -> bool:
-    """Whether it takes a few statements, whatever the store holds."""
-    wanted = 0 if ask is None else ask.limit or sum(want.limit for want in ask.wants)
+def _is_small(units: Sequence[Unit], ask: ClaimRequest | None) -> bool:
+    """Return whether the commit takes only a few statements, however much the store holds."""
+    claimed = 0 if ask is None else ask.limit or sum(demand.limit for demand in ask.queues)
     written = sum(len(unit.events) + len(unit.jobs) for unit in units)
-    return wanted + written <= FEW
+    return claimed + written <= SMALL_COMMIT_ROWS
 
 
 def _renew(cursor: apsw.Cursor, claim: Claim, until: int) -> bool:
-    cursor.execute(SQL.renew, (until, claim.handle, claim.token, claim.attempt))
+    cursor.execute(SQL.renew_lease, (until, claim.handle, claim.token, claim.attempt))
     if cursor.connection.changes() == 0:
         return False
     return claim.run is None or cursor.execute(SQL.run_closed, (claim.run,)).fetchone() == (0,)
@@ -287,5 +294,5 @@ def _renew(cursor: apsw.Cursor, claim: Claim, until: int) -> bool:
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     try:
         loop.call_soon_threadsafe(call)
-    except RuntimeError:  # the loop closed in the meantime
+    except RuntimeError:  # the loop was closed meanwhile
         pass

@@ -1,4 +1,4 @@
-"""Reading gates and the events that may open them."""
+"""Read waits, and the events that may resolve them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import msgspec
 
 from ...core.events import decode_event
 from ...ports.store import FeedItem, WaitRow
-from .events import LAST, SQL
+from .events import LAST
+from .statements import ADMIN as SQL
 
 KINDS = ("time", "event", "trigger", "flow")
 
 
-def one(cursor: apsw.Cursor, id: str) -> WaitRow | None:
+def get(cursor: apsw.Cursor, id: str) -> WaitRow | None:
     row = cursor.execute(SQL.wait, (id,)).fetchone()
     return WaitRow(*row) if row is not None else None
 
@@ -25,28 +26,32 @@ def memos(cursor: apsw.Cursor, scope: str) -> dict[str, bytes]:
     return dict(rows.fetchall())
 
 
-def open_ones(cursor: apsw.Cursor, run: str | None, kind: str | None, after: str | None, limit: int) -> list[WaitRow]:
+def list_pending(
+    cursor: apsw.Cursor, run: str | None, kind: str | None, after: str | None, limit: int
+) -> list[WaitRow]:
     if run is not None:
-        rows: Any = cursor.execute(SQL.open_waits_of_run, (run, kind, after or "", limit))
+        rows: Any = cursor.execute(SQL.pending_waits_of_run, (run, kind, after or "", limit))
         return [WaitRow(*row) for row in rows]
     found: list[WaitRow] = []
     for one in KINDS if kind is None else (kind,):
-        rows = cursor.execute(SQL.open_waits, (one, after or "", limit))
+        rows = cursor.execute(SQL.pending_waits, (one, after or "", limit))
         found += [WaitRow(*row) for row in rows]
     return sorted(found, key=lambda row: row.id)[:limit]
 
 
-def listening(
+def waits_for_topic(
     cursor: apsw.Cursor, topic: str, keys: Sequence[str] | None, before: str | None, after: str | None, limit: int
 ) -> list[WaitRow]:
     last = int(before) if before is not None else LAST
     if keys is None:
-        rows: Any = cursor.execute(SQL.listening_at_all, (topic, after or "", limit, last))
+        rows: Any = cursor.execute(SQL.waits_for_topic_and_any_key, (topic, after or "", limit, last))
     else:
-        rows = cursor.execute(SQL.listening, (topic, msgspec.json.encode(keys).decode(), after or "", limit, last))
+        rows = cursor.execute(
+            SQL.waits_for_topic, (topic, msgspec.json.encode(keys).decode(), after or "", limit, last)
+        )
     return [WaitRow(*row) for row in rows]
 
 
-def told(cursor: apsw.Cursor, kind: str, since: str | None, after: str | None, limit: int) -> list[FeedItem]:
-    rows: Any = cursor.execute(SQL.told, (kind, int(after or 0), since, limit))
+def events_by_kind(cursor: apsw.Cursor, kind: str, since: str | None, after: str | None, limit: int) -> list[FeedItem]:
+    rows: Any = cursor.execute(SQL.events_by_kind, (kind, int(after or 0), since, limit))
     return [FeedItem(str(pos), stream, decode_event(stream, seq, ms, body)) for pos, stream, seq, ms, body in rows]

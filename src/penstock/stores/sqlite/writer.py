@@ -1,8 +1,8 @@
-"""One connection writes, on a thread of its own; what arrives while it writes goes together in the next transaction.
+"""One connection writes, on its own thread. Work that arrives during a transaction goes together into the next one.
 
-A small write that finds nothing else under way is done by its caller, on the loop: handing it to the thread and back
-takes two wake-ups, a fifth of a lone step's time. Only while the file proves quick, though, and once in a turn of the
-loop: whatever takes long, waits for another process or fails is the thread's.
+A small write that finds the writer idle runs on the caller's thread, which is the event loop's: handing it to the
+writer thread and back costs two wake-ups, a fifth of the time of a single step. It does so only while the disk is fast,
+and once per turn of the loop. Work that takes long, waits for another process or fails goes to the writer thread.
 """
 
 from __future__ import annotations
@@ -18,252 +18,260 @@ from typing import Any, Generic, TypeVar
 import apsw
 
 from ...core.errors import StoreClosed
-from .connection import Patience, connect, translate
+from .connection import BusyHandler, connect, translate_error
 
 T = TypeVar("T")
 Work = Callable[[apsw.Cursor], T]
 
-# How often the writer looks whether another process has committed. It reads shared memory, not the disk.
-GLANCE = 0.02
-# A transaction over so soon, in seconds, may as well be the loop's own.
-QUICK = 0.002
-# So many pages in the log are brought into the file.
-LONG_LOG = 4000
+# How often the writer checks whether another process has committed. The check reads shared memory, not the disk.
+POLL_INTERVAL_S = 0.02
+# A transaction faster than this may run on the event loop.
+INLINE_MAX_S = 0.002
+# The writer copies the log into the file when it has this many pages.
+CHECKPOINT_PAGES = 4000
 
 
-class Ticket(Generic[T]):
-    """A piece of work and who waits for it."""
+class WorkItem(Generic[T]):
+    """A piece of work and the future that receives its result."""
 
-    __slots__ = ("error", "future", "loop", "result", "then", "work")
+    __slots__ = ("error", "future", "loop", "on_commit", "result", "work")
 
     def __init__(
         self,
         work: Work[T],
         future: asyncio.Future[T] | Future[T],
         loop: asyncio.AbstractEventLoop | None = None,
-        then: Callable[[], None] | None = None,
+        on_commit: Callable[[], None] | None = None,
     ) -> None:
         self.work = work
         self.future = future
         self.loop = loop
-        self.then = then
+        self.on_commit = on_commit
         self.result: T | None = None
         self.error: BaseException | None = None
 
-    def settle(self) -> None:
+    def resolve(self) -> None:
         future = self.future
-        if not future.done():  # else its caller has gone away; the work is done all the same
+        if not future.done():  # if it is, its caller was cancelled; the work is committed all the same
             if self.error is not None:
                 future.set_exception(self.error)
             else:
                 future.set_result(self.result)  # type: ignore[arg-type]
-        if self.error is None and self.then is not None:
-            self.then()
+        if self.error is None and self.on_commit is not None:
+            self.on_commit()
 
 
 class Writer:
-    """Runs pieces of work inside grouped transactions. `glance` is called when another process has committed."""
+    """Runs pieces of work in grouped transactions, and calls `on_foreign_commit` when another process has committed."""
 
-    def __init__(self, path: str, glance: Callable[[], None]) -> None:
+    def __init__(self, path: str, on_foreign_commit: Callable[[], None]) -> None:
         self.path = path
-        self._glance = glance
-        self._inbox: queue.SimpleQueue[Ticket[Any] | None] = queue.SimpleQueue()
+        self._on_foreign_commit = on_foreign_commit
+        self._inbox: queue.SimpleQueue[WorkItem[Any] | None] = queue.SimpleQueue()
         self._opened: Future[None] = Future()
-        self._closed = False
-        self._door = threading.Lock()  # nothing gets into the inbox after it was closed: nobody would answer
-        self._hands = threading.Lock()  # who holds it has the connection
-        self._patience = Patience()
+        self._is_closed = False
+        self._inbox_lock = threading.Lock()  # nothing enters the inbox after closing: no thread would answer it
+        self._connection_lock = threading.Lock()
+        self._busy_handler = BusyHandler()
         self._connection: apsw.Connection
         self._cursor: apsw.Cursor
-        self._under_way = 0  # tickets in the inbox and in the thread's hands
-        self._quick = False  # the last lone transaction was
-        self._log = 0  # pages
-        self._turn: object = None  # of the loop, in which something was written by its caller
+        self._unfinished = 0  # items in the inbox and on the thread
+        self._is_fast = False  # the last transaction with a single item was
+        self._wal_pages = 0
+        self._inline_turn: object = None  # set after an inline write until the next turn of the loop
         self._thread = threading.Thread(target=self._main, name="penstock-sqlite", daemon=True)
 
     def start(self) -> None:
+        """Open the file, or raise what is wrong with it."""
         self._thread.start()
         self._opened.result()
 
-    async def run(self, work: Work[T], then: Callable[[], None] | None = None, *, small: bool = False) -> T:
-        """Runs work in the next transaction; returns once that is on disk. `then` follows on the caller's loop,
-        whether or not the caller still waits. Work known to be `small` may be done here and now."""
+    async def run(self, work: Work[T], on_commit: Callable[[], None] | None = None, *, is_small: bool = False) -> T:
+        """Run work in the next transaction and return its result once that is on disk.
+
+        `on_commit` is called on the caller's loop afterwards, even if the caller was cancelled. Small work may run on
+        the caller's thread.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        ticket = Ticket(work, future, loop, then)
-        if not (small and self._done_here(ticket, loop)):
-            self._put(ticket)
+        item = WorkItem(work, future, loop, on_commit)
+        if not (is_small and self._try_inline(item, loop)):
+            self._put(item)
         return await future
 
     def run_blocking(self, work: Work[T]) -> T:
-        """The same, for a caller with no event loop."""
+        """Run work in the next transaction, for a caller without an event loop."""
         future: Future[T] = Future()
-        self._put(Ticket(work, future))
+        self._put(WorkItem(work, future))
         return future.result()
 
     def close(self) -> None:
-        with self._door:
-            if not self._closed:
-                self._closed = True
+        """Finish the work in the inbox and close the file."""
+        with self._inbox_lock:
+            if not self._is_closed:
+                self._is_closed = True
                 self._inbox.put(None)
-        if self._thread.ident is not None:  # it was opened
+        if self._thread.ident is not None:  # it was started
             self._thread.join()
 
-    def _put(self, ticket: Ticket[Any]) -> None:
-        with self._door:
-            if self._closed:
+    def _put(self, item: WorkItem[Any]) -> None:
+        with self._inbox_lock:
+            if self._is_closed:
                 raise StoreClosed(f"the store {self.path} is closed")
-            self._under_way += 1
-            self._inbox.put(ticket)
+            self._unfinished += 1
+            self._inbox.put(item)
 
-    def _done_here(self, ticket: Ticket[Any], loop: asyncio.AbstractEventLoop) -> bool:
-        """Writes on the caller's thread if that is as good; else nothing has happened yet."""
-        if not self._quick or self._under_way or self._turn is not None or not self._hands.acquire(blocking=False):
+    def _try_inline(self, item: WorkItem[Any], loop: asyncio.AbstractEventLoop) -> bool:
+        """Write on the caller's thread if the writer is idle. Return False if nothing was written."""
+        if not self._is_fast or self._unfinished or self._inline_turn is not None:
+            return False
+        if not self._connection_lock.acquire(blocking=False):
             return False
         try:
-            self._attempt([ticket], patient=False)
+            self._run_transaction([item], may_wait=False)
         except Exception:
-            return False  # the thread tries again, as patiently as it takes, and says what is wrong
+            return False  # the thread tries again, waits as long as it takes, and reports the error
         finally:
-            self._hands.release()
-        self._turn = loop.call_soon(self._next_turn)
-        ticket.settle()
+            self._connection_lock.release()
+        self._inline_turn = loop.call_soon(self._end_inline_turn)
+        item.resolve()
         return True
 
-    def _next_turn(self) -> None:
-        self._turn = None
+    def _end_inline_turn(self) -> None:
+        self._inline_turn = None
 
     def _main(self) -> None:
         try:
-            self._connection = connect(self.path, self._patience)
-            self._connection.set_wal_hook(self._logged)  # in place of SQLite's own checkpoints inside a commit
+            self._connection = connect(self.path, self._busy_handler)
+            self._connection.set_wal_hook(self._note_wal_pages)  # replaces SQLite's own checkpoints inside a commit
             self._cursor = self._connection.cursor()
         except BaseException as problem:
-            self._refuse_rest()
+            self._fail_rest()
             self._opened.set_exception(problem)
             return
         self._opened.set_result(None)
         try:
             self._serve()
         finally:
-            self._refuse_rest()
-            with self._hands:
+            self._fail_rest()
+            with self._connection_lock:
                 self._connection.close()
 
     def _serve(self) -> None:
-        seen, looked = self._look(None), time.monotonic()
-        stop = False
-        while not stop:
+        version, checked_at = self._check_foreign_commits(None), time.monotonic()
+        is_last = False
+        while not is_last:
             try:
-                batch, stop = self._collect(self._inbox.get(timeout=GLANCE))
+                batch, is_last = self._collect(self._inbox.get(timeout=POLL_INTERVAL_S))
             except queue.Empty:
                 batch = []
             if batch:
-                with self._hands:
-                    self._transact(batch)
-            if self._log >= LONG_LOG:
-                self._shorten_log()
-            # Not after each transaction: whoever waits for its answer would wait for the look too.
-            if time.monotonic() - looked >= GLANCE:
-                seen, looked = self._look(seen), time.monotonic()
+                with self._connection_lock:
+                    self._commit_batch(batch)
+            if self._wal_pages >= CHECKPOINT_PAGES:
+                self._checkpoint()
+            # Not after each transaction: the next caller would wait for the check too.
+            if time.monotonic() - checked_at >= POLL_INTERVAL_S:
+                version, checked_at = self._check_foreign_commits(version), time.monotonic()
 
-    def _look(self, seen: int | None) -> int | None:
-        """Tells when another process has committed since the version seen; gives the present one."""
+    def _check_foreign_commits(self, last: int | None) -> int | None:
+        """Report if another process has committed since the data version `last`, and return the present version."""
         try:
-            with self._hands:
-                now = _data_version(self._cursor)
+            with self._connection_lock:
+                version = _data_version(self._cursor)
         except apsw.Error:
-            return seen  # the next commit says what is wrong; a look must not end the thread that answers
-        if seen is not None and now != seen:
-            self._glance()
-        return now
+            return last  # the next commit reports the error; a check must not end the thread
+        if last is not None and version != last:
+            self._on_foreign_commit()
+        return version
 
-    def _logged(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
-        self._log = pages
+    def _note_wal_pages(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        self._wal_pages = pages
         return apsw.SQLITE_OK
 
-    def _shorten_log(self) -> None:
-        """Brings what is logged into the file. Not inside a commit: its caller would wait, and the loop perhaps."""
-        self._log = 0  # the next commit says how long it is now
+    def _checkpoint(self) -> None:
+        """Copy the log into the file. Not inside a commit: its caller would wait, and perhaps the event loop."""
+        self._wal_pages = 0  # the next commit sets it
         try:
-            with self._hands:
+            with self._connection_lock:
                 self._connection.wal_checkpoint()
         except apsw.Error:
-            pass  # the log is as good; the next commit asks again
+            pass  # the data is safe in the log; the next commit asks for a checkpoint again
 
-    def _collect(self, first: Ticket[Any] | None) -> tuple[list[Ticket[Any]], bool]:
-        batch: list[Ticket[Any]] = []
-        ticket = first
-        while ticket is not None:
-            batch.append(ticket)
+    def _collect(self, first: WorkItem[Any] | None) -> tuple[list[WorkItem[Any]], bool]:
+        """Return all items of the inbox, and whether the writer is to stop after them."""
+        batch: list[WorkItem[Any]] = []
+        item = first
+        while item is not None:
+            batch.append(item)
             try:
-                ticket = self._inbox.get_nowait()
+                item = self._inbox.get_nowait()
             except queue.Empty:
                 return batch, False
         return batch, True
 
-    def _transact(self, batch: list[Ticket[Any]]) -> None:
+    def _commit_batch(self, batch: list[WorkItem[Any]]) -> None:
         try:
-            self._attempt(batch)
+            self._run_transaction(batch)
         except Exception as problem:
             if len(batch) == 1 or isinstance(problem, apsw.BusyError):
-                # A file that another process holds is held for all of them: they are told together.
-                for ticket in batch:
-                    ticket.error = translate(problem, self.path) if isinstance(problem, apsw.Error) else problem
+                # A file that another process has locked is locked for the whole batch.
+                for item in batch:
+                    item.error = translate_error(problem, self.path) if isinstance(problem, apsw.Error) else problem
             else:
-                # One piece of work broke: each goes alone, so that it hurts no neighbour.
-                for ticket in batch:
-                    self._transact([ticket])
+                # One item failed: run each alone, so that it does not affect the others.
+                for item in batch:
+                    self._commit_batch([item])
                 return
-        with self._door:
-            self._under_way -= len(batch)
-        deliver(batch)
+        with self._inbox_lock:
+            self._unfinished -= len(batch)
+        resolve(batch)
 
-    def _attempt(self, batch: list[Ticket[Any]], *, patient: bool = True) -> None:
+    def _run_transaction(self, batch: list[WorkItem[Any]], *, may_wait: bool = True) -> None:
         cursor, since = self._cursor, time.perf_counter()
-        self._patience.gone = not patient
+        self._busy_handler.is_disabled = not may_wait
         cursor.execute("BEGIN IMMEDIATE")
         try:
-            for ticket in batch:
-                ticket.result = ticket.work(cursor)
+            for item in batch:
+                item.result = item.work(cursor)
             cursor.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
                 cursor.execute("ROLLBACK")
             raise
         if len(batch) == 1:
-            self._quick = time.perf_counter() - since < QUICK
+            self._is_fast = time.perf_counter() - since < INLINE_MAX_S
 
-    def _refuse_rest(self) -> None:
-        with self._door:
-            self._closed = True
-        rest: list[Ticket[Any]] = []
+    def _fail_rest(self) -> None:
+        with self._inbox_lock:
+            self._is_closed = True
+        rest: list[WorkItem[Any]] = []
         while not self._inbox.empty():
-            ticket = self._inbox.get_nowait()
-            if ticket is not None:
-                ticket.error = StoreClosed(f"the store {self.path} is closed")
-                rest.append(ticket)
-        deliver(rest)
+            item = self._inbox.get_nowait()
+            if item is not None:
+                item.error = StoreClosed(f"the store {self.path} is closed")
+                rest.append(item)
+        resolve(rest)
 
 
-def deliver(batch: list[Ticket[Any]]) -> None:
-    """Hands results over with one wake-up a loop, not one a ticket."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Ticket[Any]]] = {}
-    for ticket in batch:
-        if ticket.loop is None:
-            ticket.settle()
+def resolve(batch: list[WorkItem[Any]]) -> None:
+    """Resolve the futures of a batch with one wake-up per event loop, not one per item."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[WorkItem[Any]]] = {}
+    for item in batch:
+        if item.loop is None:
+            item.resolve()
         else:
-            by_loop.setdefault(ticket.loop, []).append(ticket)
-    for loop, tickets in by_loop.items():
+            by_loop.setdefault(item.loop, []).append(item)
+    for loop, items in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_settle, tickets)
+            loop.call_soon_threadsafe(_resolve_all, items)
         except RuntimeError:  # the loop is closed: nobody waits any more
             pass
 
 
-def _settle(tickets: list[Ticket[Any]]) -> None:
-    for ticket in tickets:
-        ticket.settle()
+def _resolve_all(items: list[WorkItem[Any]]) -> None:
+    for item in items:
+        item.resolve()
 
 
 def _data_version(cursor: apsw.Cursor) -> int:

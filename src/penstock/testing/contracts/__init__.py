@@ -1,4 +1,4 @@
-"""The contracts every store keeps, as tests. A store's author subclasses one class:
+"""The contract of a store, as tests. To test a store, subclass one class:
 
     class TestMyStore(StoreContract):
         async def make_store(self, clock):
@@ -7,29 +7,30 @@
 Needs pytest and pytest-asyncio.
 """
 
-from . import rewriting as rewriting
+from . import assert_rewrite as assert_rewrite  # first: it registers the contracts before they are imported
 from .claim import ClaimContract
 from .commit import CommitContract
-from .dedupe import DedupeContract, HoldContract
-from .deliveries import DeliveriesContract
+from .dedupe import DedupeContract, QueueHoldContract
+from .delivery import DeliveriesContract
 from .event_log import EventLogContract
-from .families import FamiliesContract
 from .feed import FeedContract
 from .housekeeping import HousekeepingContract
-from .keeping import KeepingContract
+from .job_trees import JobTreesContract
 from .lease import LeaseContract
 from .limits import LimitsContract
 from .outcomes import OutcomeContract
+from .profile import ProfileContract
 from .queue_admin import QueueAdminContract
 from .refusals import RefusalContract
 from .repeats import RepeatContract
+from .retention import RetentionContract
 from .runs import RunsContract
 from .schedules import SchedulesContract
 from .search import RunSearchContract
 from .signals import SignalsContract
-from .sleeping import PausedRunContract, SleepingContract
 from .state import StateContract
-from .subject import StoreUnderTest
+from .store_under_test import StoreUnderTest
+from .suspension import PausedRunContract, SuspensionContract
 from .tail import TailContract
 from .waits import WaitsContract
 
@@ -41,12 +42,12 @@ class StoreContract(
     OutcomeContract,
     ClaimContract,
     LimitsContract,
-    KeepingContract,
+    RetentionContract,
     DedupeContract,
-    HoldContract,
+    QueueHoldContract,
     LeaseContract,
     WaitsContract,
-    SleepingContract,
+    SuspensionContract,
     PausedRunContract,
     DeliveriesContract,
     RunsContract,
@@ -56,12 +57,13 @@ class StoreContract(
     FeedContract,
     SignalsContract,
     QueueAdminContract,
-    FamiliesContract,
+    JobTreesContract,
     SchedulesContract,
     StateContract,
     HousekeepingContract,
+    ProfileContract,
 ):
-    """All of them together."""
+    """The complete contract of a store."""
 
 
 __all__ = [
@@ -70,26 +72,27 @@ __all__ = [
     "DedupeContract",
     "DeliveriesContract",
     "EventLogContract",
-    "FamiliesContract",
     "FeedContract",
-    "HoldContract",
     "HousekeepingContract",
-    "KeepingContract",
+    "JobTreesContract",
     "LeaseContract",
     "LimitsContract",
     "OutcomeContract",
     "PausedRunContract",
+    "ProfileContract",
     "QueueAdminContract",
+    "QueueHoldContract",
     "RefusalContract",
     "RepeatContract",
+    "RetentionContract",
     "RunSearchContract",
     "RunsContract",
     "SchedulesContract",
     "SignalsContract",
-    "SleepingContract",
     "StateContract",
     "StoreContract",
     "StoreUnderTest",
+    "SuspensionContract",
     "TailContract",
     "WaitsContract",
 ]

@@ -1,4 +1,4 @@
-"""Handing out work: which job, to whom, with what."""
+"""Claims: which jobs are claimed, in which order, and what a claim carries."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from msgspec.structs import replace
 
 from ...core.durations import to_ms
 from ...ports.store import Store
-from ...ports.unit import Ask, Completed, GivenBack, JobState, Memo, RetryAt, Want
+from ...ports.unit import ClaimRequest, Completed, JobState, Memo, QueueDemand, Released, RetryAt
 from ..clock import FakeClock
 from .samples import (
     ERROR,
     LEASE,
     STREAM,
     add,
+    add_and_claim,
     apply,
-    ask,
     claim,
     claim_one,
+    claim_request,
     event,
-    held,
     job,
     names,
     run,
@@ -28,53 +28,53 @@ from .samples import (
     state_of,
     unit,
 )
-from .subject import StoreUnderTest
+from .store_under_test import StoreUnderTest
 
 
 class ClaimContract(StoreUnderTest):
-    """Order, batches, delays, and what a claim brings with it."""
+    """Order, batches, delays, and the contents of a claim."""
 
     async def test_lower_priority_number_first_then_order_of_arrival(self, store: Store) -> None:
         await add(store, job("late", priority=5), job("a"), job("b"))
         await add(store, job("urgent", priority=-1), job("c"), job("later", priority=5))
         assert names(await claim(store)) == ["urgent", "a", "b", "c", "late", "later"]
 
-    async def test_a_batch_has_no_more_than_asked_for(self, store: Store) -> None:
+    async def test_a_batch_respects_the_limit(self, store: Store) -> None:
         await add(store, *(job(f"j{n}") for n in range(5)))
         assert names(await claim(store, limit=2)) == ["j0", "j1"]
         assert names(await claim(store, limit=2)) == ["j2", "j3"]
         assert names(await claim(store, limit=2)) == ["j4"]
         assert await claim(store, limit=2) == []
 
-    async def test_asking_for_none_gives_none(self, store: Store) -> None:
+    async def test_a_limit_of_zero_claims_nothing(self, store: Store) -> None:
         await add(store, job("j"))
         assert await claim(store, limit=0) == []
         assert await state_of(store, "j") == "waiting"
 
     async def test_each_queue_has_its_own_limit(self, store: Store) -> None:
         await add(store, *(job(f"{q}{n}", q) for n in range(3) for q in ("red", "blue", "green")))
-        given = await claim(store, "red", "blue", limit=2)
-        assert sorted(names(given)) == ["blue0", "blue1", "red0", "red1"]
-        assert {c.job: c.queue for c in given}["blue1"] == "blue"
+        claims = await claim(store, "red", "blue", limit=2)
+        assert sorted(names(claims)) == ["blue0", "blue1", "red0", "red1"]
+        assert {c.job: c.queue for c in claims}["blue1"] == "blue"
         assert [q.counts["waiting"] for q in await store.queues()] == [1, 3, 1]
 
     async def test_a_limit_over_all_queues(self, store: Store) -> None:
         await add(store, *(job(f"{q}{n}", q) for n in range(3) for q in ("red", "blue", "green")))
-        both = Ask(tuple(Want(q, 2) for q in ("red", "blue", "green")), to_ms(LEASE), "w1", limit=3)
-        given = [claim.queue for claim in (await store.claim(both)).claims]
-        assert len(given) == 3
-        assert max(map(given.count, given)) <= 2
+        both = ClaimRequest(tuple(QueueDemand(q, 2) for q in ("red", "blue", "green")), to_ms(LEASE), "w1", limit=3)
+        queues = [claim.queue for claim in (await store.claim(both)).claims]
+        assert len(queues) == 3
+        assert max(map(queues.count, queues)) <= 2
         assert names((await store.claim(replace(both, limit=0))).claims) == []
         assert len((await store.claim(replace(both, limit=99))).claims) >= 4
 
-    async def test_a_queue_nobody_knows_is_empty(self, store: Store) -> None:
-        found = await store.claim(ask("nowhere"))
+    async def test_an_unknown_queue_is_empty(self, store: Store) -> None:
+        found = await store.claim(claim_request("nowhere"))
         assert (found.claims, found.next_due) == ([], None)
 
-    async def test_a_delayed_job_comes_when_it_is_due(self, store: Store, clock: FakeClock) -> None:
+    async def test_a_delayed_job_is_claimed_when_it_is_due(self, store: Store, clock: FakeClock) -> None:
         due = clock.now_ms() + 60_000
         await add(store, job("later", due=due), job("now"))
-        first = await store.claim(ask(lease="1h"))
+        first = await store.claim(claim_request(lease="1h"))
         assert (names(first), first.next_due) == (["now"], due)
         clock.set_ms(due - 1)
         assert await claim(store) == []
@@ -91,25 +91,25 @@ class ClaimContract(StoreUnderTest):
         clock.advance("1s")
         assert names(await claim(store)) == ["delayed", "plain"]
 
-    async def test_next_due_is_the_earliest_of_what_is_left(self, store: Store, clock: FakeClock) -> None:
+    async def test_next_due_is_the_earliest_due_time(self, store: Store, clock: FakeClock) -> None:
         now = clock.now_ms()
-        assert (await store.claim(ask())).next_due is None
+        assert (await store.claim(claim_request())).next_due is None
         await add(store, job("c", "blue", due=now + 30_000), job("a", due=now + 20_000), job("b", due=now + 10_000))
-        assert (await store.claim(ask("orders", "blue"))).next_due == now + 10_000
-        assert (await store.claim(ask("blue"))).next_due == now + 30_000
+        assert (await store.claim(claim_request("orders", "blue"))).next_due == now + 10_000
+        assert (await store.claim(claim_request("blue"))).next_due == now + 30_000
         clock.set_ms(now + 10_000)
-        assert (await store.claim(ask(lease="1h"))).next_due == now + 20_000
+        assert (await store.claim(claim_request(lease="1h"))).next_due == now + 20_000
 
-    async def test_next_due_is_also_when_a_lease_runs_out(self, store: Store, clock: FakeClock) -> None:
+    async def test_next_due_includes_the_expiry_of_leases(self, store: Store, clock: FakeClock) -> None:
         await add(store, job("j"))
-        found = await store.claim(ask(lease="30s"))
+        found = await store.claim(claim_request(lease="30s"))
         assert found.next_due == clock.now_ms() + 30_000
-        # Whoever asks next must know it too: the holder may be a process that is dead.
-        assert (await store.claim(ask(worker="w2"))).next_due == clock.now_ms() + 30_000
+        # The next caller must see it too: the process that holds the lease may be dead.
+        assert (await store.claim(claim_request(worker="w2"))).next_due == clock.now_ms() + 30_000
 
     async def test_next_due_when_a_batch_left_work_behind(self, store: Store, clock: FakeClock) -> None:
         await add(store, job("a"), job("b"), job("c", due=clock.now_ms() + 5000))
-        assert (await store.claim(ask(limit=1))).next_due == clock.now_ms() + 5000
+        assert (await store.claim(claim_request(limit=1))).next_due == clock.now_ms() + 5000
 
     async def test_a_claim_carries_the_job(self, store: Store) -> None:
         await add(store, job("j", opts=b'{"x":1}'))
@@ -130,15 +130,15 @@ class ClaimContract(StoreUnderTest):
         assert (one.run, one.version, one.record) == ("r", 2, b'{"at":"two"}')
 
     async def test_a_claim_carries_the_memos_of_its_scope(self, store: Store) -> None:
-        first = await held(store, "j")
+        first = await add_and_claim(store, "j")
         memos = [Memo("j", "rate#1", b"1.5"), Memo("j", "now#1", b"7"), Memo("other", "rate#1", b"9")]
         await apply(store, unit(claim=first, outcome=RetryAt(0, ERROR), memos=memos))
         assert (await claim_one(store)).memos == {"rate#1": b"1.5", "now#1": b"7"}
-        resumed = await held(store, "j.r1", scope="j")
+        resumed = await add_and_claim(store, "j.r1", scope="j")
         assert (resumed.scope, resumed.memos) == ("j", {"rate#1": b"1.5", "now#1": b"7"})
 
-    async def test_a_new_job_that_says_its_scope_has_memos_at_once(self, store: Store) -> None:
-        """A job that was moved here from another store brings what it has recorded."""
+    async def test_a_new_job_with_a_scope_has_its_memos(self, store: Store) -> None:
+        """A job imported from another store keeps its memos."""
         await apply(store, unit(memos=[Memo("j", "rate#1", b"1.5")], jobs=[job("j", scope="j")]))
         assert (await claim_one(store)).memos == {"rate#1": b"1.5"}
 
@@ -146,7 +146,7 @@ class ClaimContract(StoreUnderTest):
         await add(store, job("j", started=started()))
         assert await store.read(STREAM) == []
         first = await claim_one(store, worker="w1")
-        await apply(store, unit(claim=first, outcome=GivenBack(), events=[event("given.back")]))
+        await apply(store, unit(claim=first, outcome=Released(), events=[event("job.released")]))
         clock.advance("1s")
         await claim_one(store, worker="w-2.local_7")
         one, _, two = await store.read(STREAM)
@@ -156,7 +156,7 @@ class ClaimContract(StoreUnderTest):
         assert [one.seq, two.seq] == [1, 3]
         assert two.id == f"{clock.now_ms()}-3"
 
-    async def test_started_moves_the_stream_and_not_the_run(self, store: Store) -> None:
+    async def test_started_moves_the_stream_but_not_the_run_version(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r", started=started("nq:flow:r"))]))
         one = await claim_one(store)
         assert one.version == 1
@@ -175,7 +175,7 @@ class ClaimContract(StoreUnderTest):
             (4, "s3"),
         ]
 
-    async def test_jobs_of_a_closed_run_are_never_handed_out(self, store: Store) -> None:
+    async def test_jobs_of_a_closed_run_are_never_claimed(self, store: Store) -> None:
         jobs = [job(f"r.a.{n}", run="r", started=started("nq:flow:r")) for n in range(3)]
         await apply(store, unit(run=run("r"), jobs=jobs))
         await add(store, job("live"))
@@ -184,21 +184,21 @@ class ClaimContract(StoreUnderTest):
         assert await store.read("nq:flow:r") == []
         assert await claim(store) == []
 
-    async def test_jobs_of_a_closed_run_take_nobodys_place(self, store: Store) -> None:
+    async def test_jobs_of_a_closed_run_do_not_use_up_the_limit(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), jobs=[job(f"r.a.{n}", run="r") for n in range(3)]))
         await add(store, job("one"), job("two"))
         await apply(store, unit(run=run("r", 1, status="cancelled", closed=True)))
         assert names(await claim(store, limit=2)) == ["one", "two"]
 
-    async def test_no_job_is_given_to_two(self, store: Store) -> None:
+    async def test_no_job_is_claimed_twice(self, store: Store) -> None:
         await add(store, *(job(f"j{n:02}") for n in range(30)))
-        given = await asyncio.gather(*(claim(store, limit=4, worker=f"w{n}") for n in range(10)))
-        flat = [name for batch in given for name in names(batch)]
+        claims = await asyncio.gather(*(claim(store, limit=4, worker=f"w{n}") for n in range(10)))
+        flat = [name for batch in claims for name in names(batch)]
         assert sorted(flat) == [f"j{n:02}" for n in range(30)]
-        assert len({one.token for batch in given for one in batch}) == 30
+        assert len({one.token for batch in claims for one in batch}) == 30
 
     async def test_a_completed_job_does_not_come_back(self, store: Store, clock: FakeClock) -> None:
-        one = await held(store, "j")
+        one = await add_and_claim(store, "j")
         await apply(store, unit(claim=one, outcome=Completed()))
         clock.advance("1d")
         assert await claim(store, lease=LEASE) == []

@@ -1,4 +1,4 @@
-"""A unit is applied whole: every part of it, in one write, in the order given."""
+"""A unit is applied completely: every part of it, in one write, in order."""
 
 from __future__ import annotations
 
@@ -6,21 +6,35 @@ import asyncio
 
 from ...core.events import Event
 from ...ports.store import Store
-from ...ports.unit import CloseWait, Committed, Completed, Conflict, GivenBack, JobState, Memo, RunWrite, Unit
+from ...ports.unit import Committed, Completed, Conflict, JobState, Memo, Released, RunWrite, SettleWait, Unit
 from ..clock import FakeClock
-from .picture import picture
-from .samples import STREAM, add, apply, ask, claim_one, event, held, job, names, run, seqs, state_of, unit
-from .scene import JOB, KEY, OTHER_STREAM, RUN, SCHEDULE, SLOT, SPARE, set_scene
-from .subject import StoreUnderTest
+from .samples import (
+    STREAM,
+    add,
+    add_and_claim,
+    apply,
+    claim_one,
+    claim_request,
+    event,
+    job,
+    names,
+    run,
+    seqs,
+    state_of,
+    unit,
+)
+from .seeded_store import JOB, KEY, OTHER_STREAM, RUN, SCHEDULE, SLOT, SPARE, seed_store
+from .snapshot import take_snapshot
+from .store_under_test import StoreUnderTest
 
 
 class CommitContract(StoreUnderTest):
-    """What an accepted unit leaves behind."""
+    """What an accepted unit writes."""
 
     async def test_whole_unit_writes_every_part(self, store: Store, clock: FakeClock) -> None:
-        scene = await set_scene(store)
+        seeded = await seed_store(store)
         now = clock.advance("5s")
-        receipt = await apply(store, scene.whole())
+        receipt = await apply(store, seeded.full_unit())
 
         assert receipt == Committed(events=[(now, 3), (now, 1), (now, 4)], added=[True, True])
         done = await store.job(JOB)
@@ -50,16 +64,16 @@ class CommitContract(StoreUnderTest):
             SLOT,
             1,
         )
-        assert (await apply(store, unit(waits=[CloseWait("wait-2", "resolved")]))) == Committed()
+        assert (await apply(store, unit(waits=[SettleWait("wait-2", "resolved")]))) == Committed()
 
     async def test_an_empty_commit_and_an_empty_unit_change_nothing(self, store: Store) -> None:
-        before = await picture(store)
+        before = await take_snapshot(store)
         assert (await store.commit([])).receipts == []
         assert await apply(store, unit()) == Committed()
-        assert await picture(store) == before
+        assert await take_snapshot(store) == before
 
     async def test_payload_and_opts_come_back_byte_for_byte(self, store: Store) -> None:
-        # Spaces, empty containers, big integers, text beyond the BMP: whoever parses payloads changes some of these.
+        # Spaces, empty containers, big integers, text beyond the BMP: parsing and re-encoding changes some of these.
         raw = '{ "a":[] ,"b":{},"c":9007199254740991,"d":1.0,"e":"\U0001f9ea\\u0000"}'.encode()
         await add(store, job("j", opts=raw))
         await store.commit([unit(run=run("r", record=raw), memos=[Memo("j", "m", raw)])])
@@ -77,12 +91,12 @@ class CommitContract(StoreUnderTest):
         assert await store.job("j") == before
 
     async def test_a_finished_job_keeps_its_id(self, store: Store) -> None:
-        claim = await held(store, "j")
+        claim = await add_and_claim(store, "j")
         await apply(store, unit(claim=claim, outcome=Completed()))
         assert await apply(store, unit(jobs=[job("j")])) == Committed(added=[False])
         assert await state_of(store, "j") == "completed"
 
-    async def test_a_job_brings_its_event_when_its_id_is_new(self, store: Store) -> None:
+    async def test_the_added_event_is_appended_only_for_a_new_id(self, store: Store) -> None:
         new, old = (
             job("new", added=event("job.added", data="new")),
             job("old", added=event("job.added", data="old")),
@@ -94,15 +108,15 @@ class CommitContract(StoreUnderTest):
             (1, "first", None),
             (2, "job.added", "new"),
         ]
-        # Sent again it adds nothing, so that adding a job needs no memory of the unit.
+        # A repeated unit adds nothing, so the store need not remember units that only add jobs.
         again = unit(jobs=[new])
         for _ in range(2):
             await apply(store, again)
         assert len(await store.read(STREAM)) == 2
 
-    async def test_a_taken_job_may_be_added_again_by_the_same_unit(self, store: Store) -> None:
+    async def test_a_removed_job_may_be_added_again_by_the_same_unit(self, store: Store) -> None:
         await add(store, job("j", priority=3))
-        assert await apply(store, unit(takes=["j"], jobs=[job("j", priority=1)])) == Committed(added=[True])
+        assert await apply(store, unit(removes=["j"], jobs=[job("j", priority=1)])) == Committed(added=[True])
         row = await store.job("j")
         assert row is not None
         assert row.priority == 1
@@ -111,8 +125,8 @@ class CommitContract(StoreUnderTest):
         a, b = "nq:flow:a", "nq:flow:b"
         units = [unit(events=[event("x", s) for s in mix]) for mix in ([a, b, a], [b], [a, a, b, b, a])]
         reply = await store.commit(units)
-        places = [r.events for r in reply.receipts if isinstance(r, Committed)]
-        assert [[seq for _, seq in found] for found in places] == [[1, 1, 2], [2], [3, 4, 3, 4, 5]]
+        positions = [r.events for r in reply.receipts if isinstance(r, Committed)]
+        assert [[seq for _, seq in found] for found in positions] == [[1, 1, 2], [2], [3, 4, 3, 4, 5]]
         assert seqs(await store.read(a)) == [1, 2, 3, 4, 5]
         assert seqs(await store.read(b)) == [1, 2, 3, 4]
 
@@ -133,7 +147,7 @@ class CommitContract(StoreUnderTest):
         assert read == Event(f"{ms}-{seq}", read.ts, "order.paid", "order/7", data=data)
         assert read.ts == "2023-11-14T22:13:20.000Z"
 
-    async def test_a_chain_of_units_may_build_on_each_other(self, store: Store) -> None:
+    async def test_units_of_one_commit_may_build_on_each_other(self, store: Store) -> None:
         chain = [unit(run=run("r", n, b'{"at":%d}' % n), events=[event(stream="nq:flow:r")]) for n in range(4)]
         reply = await store.commit(chain)
         assert all(isinstance(r, Committed) for r in reply.receipts)
@@ -141,9 +155,9 @@ class CommitContract(StoreUnderTest):
         assert row is not None
         assert (row.version, row.record) == (4, b'{"at":3}')
 
-    async def test_a_refused_link_breaks_the_rest_of_the_chain(self, store: Store) -> None:
-        await apply(store, unit(once="k"))
-        first, second = unit(run=run("r"), once="k"), unit(run=run("r", 1), events=[event()])
+    async def test_a_refused_unit_makes_its_successors_conflict(self, store: Store) -> None:
+        await apply(store, unit(once_key="k"))
+        first, second = unit(run=run("r"), once_key="k"), unit(run=run("r", 1), events=[event()])
         reply = await store.commit([first, second, unit(events=[event("free")])])
         assert reply.receipts[1] == Conflict(0, None)
         assert isinstance(reply.receipts[2], Committed)
@@ -169,18 +183,18 @@ class CommitContract(StoreUnderTest):
         read = await store.read(STREAM, limit=1000)
         assert seqs(read) == list(range(1, 81))
         data = [e.data for e in read]
-        assert data[::2] == data[1::2]  # a unit's events of one stream follow each other
+        assert data[::2] == data[1::2]  # events of one unit are adjacent in a stream
         assert sorted(data[::2]) == list(range(40))
 
-    async def test_work_asked_for_with_a_commit_sees_that_commit(self, store: Store) -> None:
-        claim = await held(store, "j1")
-        reply = await store.commit([unit(claim=claim, outcome=Completed(), jobs=[job("j2")])], ask())
+    async def test_a_claim_with_a_commit_sees_that_commit(self, store: Store) -> None:
+        claim = await add_and_claim(store, "j1")
+        reply = await store.commit([unit(claim=claim, outcome=Completed(), jobs=[job("j2")])], claim_request())
         assert isinstance(reply.receipts[0], Committed)
-        assert names(reply.work) == ["j2"]
+        assert names(reply.claimed) == ["j2"]
 
     async def test_a_memo_is_written_once(self, store: Store) -> None:
-        claim = await held(store, "j")
+        claim = await add_and_claim(store, "j")
         await apply(store, unit(claim=claim, memos=[Memo("j", "rate#1", b"1"), Memo("j", "rate#1", b"2")]))
         await apply(store, unit(claim=claim, memos=[Memo("j", "rate#1", b"3"), Memo("j", "rate#2", b"4")]))
-        await apply(store, unit(claim=claim, outcome=GivenBack()))
+        await apply(store, unit(claim=claim, outcome=Released()))
         assert (await claim_one(store)).memos == {"rate#1": b"1", "rate#2": b"4"}

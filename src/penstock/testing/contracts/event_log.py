@@ -8,7 +8,7 @@ from ...core.ids import BadId
 from ...ports.store import Store
 from ..clock import FakeClock
 from .samples import STREAM, apply, event, seqs, unit
-from .subject import StoreUnderTest
+from .store_under_test import StoreUnderTest
 
 
 async def write(store: Store, count: int, stream: str = STREAM) -> None:
@@ -16,9 +16,9 @@ async def write(store: Store, count: int, stream: str = STREAM) -> None:
 
 
 class EventLogContract(StoreUnderTest):
-    """The cursor is an event id, and the sequence in it is the position."""
+    """The cursor is an event id, and its sequence number is the position."""
 
-    async def test_a_stream_nobody_wrote_is_empty(self, store: Store) -> None:
+    async def test_an_unknown_stream_is_empty(self, store: Store) -> None:
         assert await store.read("nq:flow:none") == []
         assert await store.read("nq:flow:none", backward=True) == []
         with pytest.raises(BadId):
@@ -60,7 +60,7 @@ class EventLogContract(StoreUnderTest):
     ) -> None:
         await write(store, 10)
         await write(store, 3, "nq:flow:other")
-        # The time in a cursor is not the position: one from another moment means the same.
+        # The time in a cursor does not matter, only its sequence number.
         cursor = {"after": after, "before": before}
         ids = {name: f"1-{seq}" for name, seq in cursor.items() if seq is not None}
         read = await store.read(STREAM, limit=limit, backward=backward, **ids)
@@ -83,7 +83,7 @@ class EventLogContract(StoreUnderTest):
                 cursor = page[-1].id
             assert found == (list(range(10, 0, -1)) if backward else list(range(1, 11)))
 
-    async def test_a_cursor_that_is_none_is_refused(self, store: Store) -> None:
+    async def test_an_invalid_cursor_is_refused(self, store: Store) -> None:
         await write(store, 1)
         for cursor in ("abc", "1", "1-", "1-x", "1-1-1", "1-99999999999999999999999", "1-²"):
             with pytest.raises(BadId):
@@ -138,7 +138,7 @@ class EventLogContract(StoreUnderTest):
             clock.advance("1s")
         assert await store.trim(STREAM, keep=3, before_ms=clock.now_ms() - 2000) == 2
 
-    async def test_a_trimmed_stream_goes_on_counting(self, store: Store, clock: FakeClock) -> None:
+    async def test_a_trimmed_stream_continues_its_sequence(self, store: Store, clock: FakeClock) -> None:
         await write(store, 3)
         last = (await store.read(STREAM))[-1].id
         assert await store.trim(STREAM, keep=0) == 3
@@ -149,5 +149,5 @@ class EventLogContract(StoreUnderTest):
         assert new.seq == 4
         assert new.id.split("-")[0] == last.split("-")[0]  # and its time does not go back either
 
-    async def test_trim_of_a_stream_nobody_wrote(self, store: Store) -> None:
+    async def test_trim_of_an_unknown_stream(self, store: Store) -> None:
         assert await store.trim("nq:flow:none", keep=0) == 0

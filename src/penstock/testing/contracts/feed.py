@@ -7,26 +7,26 @@ import asyncio
 from ...ports.store import FeedItem, Store
 from .event_log import write
 from .samples import STREAM, add, apply, claim, event, job, run, started, unit
-from .subject import StoreUnderTest
+from .store_under_test import StoreUnderTest
 
-PATIENCE = 20  # seconds; only a failing test takes so long
+TIMEOUT_S = 20  # only a failing test takes this long
 
 
 class FeedContract(StoreUnderTest):
-    """A reader with a cursor misses nothing, whatever is trimmed behind it."""
+    """A reader with a cursor misses no event, even if events before the cursor are trimmed."""
 
     async def test_an_empty_feed(self, store: Store) -> None:
         assert await store.feed(None) == []
         assert await store.feed("") == []
 
-    async def test_none_gives_the_newest_to_begin_from(self, store: Store) -> None:
+    async def test_none_returns_the_newest_event_as_a_starting_point(self, store: Store) -> None:
         await write(store, 3)
         await write(store, 1, "nq:flow:last")
         (newest,) = await store.feed(None)
         assert (newest.stream, newest.event.seq) == ("nq:flow:last", 1)
         assert await store.feed(newest.cursor) == []
         await write(store, 2)
-        assert _places(await store.feed(newest.cursor)) == [(STREAM, 4), (STREAM, 5)]
+        assert _positions(await store.feed(newest.cursor)) == [(STREAM, 4), (STREAM, 5)]
 
     async def test_all_streams_in_the_order_of_commits(self, store: Store) -> None:
         a, b = "nq:flow:a", "nq:flow:b"
@@ -36,7 +36,7 @@ class FeedContract(StoreUnderTest):
         await apply(store, unit(events=[event("5", b)]))
         items = await store.feed("")
         assert [item.event.kind for item in items] == ["1", "2", "3", "4", "step.started", "5"]
-        assert _places(items) == [(a, 1), (b, 1), (a, 2), (a, 3), (b, 2), (b, 3)]
+        assert _positions(items) == [(a, 1), (b, 1), (a, 2), (a, 3), (b, 2), (b, 3)]
         assert [item.event for item in items if item.stream == a] == await store.read(a)
         assert len({item.cursor for item in items}) == len(items)
 
@@ -50,20 +50,20 @@ class FeedContract(StoreUnderTest):
         assert found == await store.feed("")
         assert len(found) == 7
 
-    async def test_a_refused_unit_leaves_no_gap_to_wait_for(self, store: Store) -> None:
+    async def test_a_refused_unit_leaves_no_gap_in_the_feed(self, store: Store) -> None:
         await write(store, 1)
         await apply(store, unit(run=run("r", 7), events=[event(), event()]))
         await write(store, 1)
-        assert _places(await store.feed("")) == [(STREAM, 1), (STREAM, 2)]
+        assert _positions(await store.feed("")) == [(STREAM, 1), (STREAM, 2)]
 
-    async def test_a_cursor_stays_good_when_what_it_points_to_is_trimmed(self, store: Store) -> None:
+    async def test_a_cursor_stays_valid_when_its_event_is_trimmed(self, store: Store) -> None:
         await write(store, 3)
         (newest,) = await store.feed(None)
         await store.trim(STREAM, keep=0)
         assert await store.feed(newest.cursor) == []
-        # A store that gives out the place again hides these from a reader who has been there.
+        # A store that reused positions would hide these from a reader with that cursor.
         await write(store, 2)
-        assert _places(await store.feed(newest.cursor)) == [(STREAM, 4), (STREAM, 5)]
+        assert _positions(await store.feed(newest.cursor)) == [(STREAM, 4), (STREAM, 5)]
 
     async def test_a_reader_among_writers_misses_nothing(self, store: Store) -> None:
         writers, each = 6, 20
@@ -84,9 +84,9 @@ class FeedContract(StoreUnderTest):
 
         reading = asyncio.create_task(reader())
         await asyncio.gather(*map(writer, range(writers)))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             found = await reading
-        assert sorted(_places(found)) == sorted(
+        assert sorted(_positions(found)) == sorted(
             [(f"nq:flow:{n}", k) for n in range(writers) for k in range(1, each + 1)]
             + [(STREAM, k) for k in range(1, writers * each + 1)]
         )
@@ -94,5 +94,5 @@ class FeedContract(StoreUnderTest):
         assert of_stream == sorted(of_stream)
 
 
-def _places(items: list[FeedItem]) -> list[tuple[str, int]]:
+def _positions(items: list[FeedItem]) -> list[tuple[str, int]]:
     return [(item.stream, item.event.seq) for item in items]

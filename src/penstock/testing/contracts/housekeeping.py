@@ -1,21 +1,20 @@
-"""Retention: what is finished and old goes, what is alive stays."""
+"""Sweeping: old finished work is removed, live work stays."""
 
 from __future__ import annotations
 
 from ...ports.store import Retention, Store
-from ...ports.unit import DELIVERIES, CloseWait, Committed, Completed, Dead, Memo, Refused, RetryAt, StateWrite
+from ...ports.unit import DELIVERIES, Committed, Completed, Dead, Memo, Refused, RetryAt, SettleWait, StateWrite
 from ..clock import FakeClock
-from .picture import picture
 from .queue_admin import one_in_each_state
 from .samples import (
     ERROR,
     QUEUE,
     add,
+    add_and_claim,
     apply,
     claim,
     claim_one,
     event,
-    held,
     job,
     run,
     seqs,
@@ -23,7 +22,8 @@ from .samples import (
     unit,
     wait,
 )
-from .subject import StoreUnderTest
+from .snapshot import take_snapshot
+from .store_under_test import StoreUnderTest
 
 FAR = 10**15
 
@@ -31,13 +31,13 @@ FAR = 10**15
 class HousekeepingContract(StoreUnderTest):
     """Sweeping never touches open runs or active jobs."""
 
-    async def test_nothing_is_swept_that_was_not_asked_for(self, store: Store, clock: FakeClock) -> None:
+    async def test_an_empty_retention_sweeps_nothing(self, store: Store, clock: FakeClock) -> None:
         await one_in_each_state(store, clock)
         await _closed_run(store, "r")
         clock.advance("30d")
-        before = await picture(store)
+        before = await take_snapshot(store)
         assert await store.sweep(Retention()) == {"runs": 0, "jobs": 0, "events": 0, "states": 0}
-        assert await picture(store) == before
+        assert await take_snapshot(store) == before
 
     async def test_finished_jobs_by_age(self, store: Store, clock: FakeClock) -> None:
         await _done(store, "old")
@@ -69,11 +69,11 @@ class HousekeepingContract(StoreUnderTest):
     async def test_jobs_of_runs_stay_with_their_run(self, store: Store, clock: FakeClock) -> None:
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r"), job("r.b.1", run="r")]))
         await apply(store, unit(claim=await claim_one(store), outcome=Dead(ERROR)))
-        before = await picture(store)
+        before = await take_snapshot(store)
         assert (await store.sweep(Retention(jobs_before=FAR, keep_jobs=0)))["jobs"] == 0
-        assert await picture(store) == before
+        assert await take_snapshot(store) == before
 
-    async def test_closed_runs_by_age_with_all_that_is_theirs(self, store: Store, clock: FakeClock) -> None:
+    async def test_closed_runs_by_age_with_everything_they_own(self, store: Store, clock: FakeClock) -> None:
         await _closed_run(store, "old")
         await _closed_run(store, "old.er")
         await apply(
@@ -92,9 +92,9 @@ class HousekeepingContract(StoreUnderTest):
             None,
             "completed",
         ]
-        assert await apply(store, unit(waits=[CloseWait("wait-old", "resolved")])) == Refused("wait", "wait-old")
+        assert await apply(store, unit(waits=[SettleWait("wait-old", "resolved")])) == Refused("wait", "wait-old")
 
-    async def test_a_swept_run_is_forgotten_whole(self, store: Store, clock: FakeClock) -> None:
+    async def test_a_swept_run_leaves_nothing_behind(self, store: Store, clock: FakeClock) -> None:
         await _closed_run(store, "r")
         await store.sweep(Retention(runs_before=FAR))
         await apply(store, unit(run=run("r"), events=[event(stream="nq:flow:r")], jobs=[job("r.a.1", run="r")]))
@@ -109,7 +109,7 @@ class HousekeepingContract(StoreUnderTest):
         assert (await store.sweep(Retention(runs_before=clock.now_ms())))["runs"] == 0
         assert (await store.sweep(Retention(runs_before=clock.now_ms() + 1)))["runs"] == 1
 
-    async def test_open_runs_are_never_swept_and_take_no_place(self, store: Store, clock: FakeClock) -> None:
+    async def test_open_runs_are_never_swept_nor_counted(self, store: Store, clock: FakeClock) -> None:
         for n in range(3):
             await _closed_run(store, f"c{n}")
             await apply(store, unit(run=run(f"o{n}"), jobs=[job(f"o{n}.a.1", "live", run=f"o{n}")]))
@@ -129,14 +129,14 @@ class HousekeepingContract(StoreUnderTest):
         assert isinstance(await apply(store, unit(claim=one, outcome=Completed())), Committed)
         assert (await store.sweep(Retention(runs_before=FAR)))["runs"] == 1
 
-    async def test_a_dead_workers_lease_does_not_keep_a_run_for_ever(self, store: Store, clock: FakeClock) -> None:
+    async def test_an_expired_lease_does_not_keep_a_closed_run(self, store: Store, clock: FakeClock) -> None:
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
         await claim_one(store)
         await apply(store, unit(run=run("r", 1, status="cancelled", closed=True)))
         clock.advance("1h")
         assert (await store.sweep(Retention(runs_before=FAR)))["runs"] == 1
 
-    async def test_batches_until_nothing_is_left(self, store: Store) -> None:
+    async def test_sweeping_in_batches_until_nothing_is_left(self, store: Store) -> None:
         for n in range(5):
             await _closed_run(store, f"r{n}")
             await _done(store, f"j{n}")
@@ -149,10 +149,10 @@ class HousekeepingContract(StoreUnderTest):
         assert sum(jobs) == 15
         assert max(runs) <= 2
 
-    async def test_a_swept_run_takes_the_streams_of_its_triggers_along(self, store: Store) -> None:
+    async def test_a_swept_run_removes_the_streams_of_its_triggers(self, store: Store) -> None:
         for id in ("r", "other"):
-            gate = wait(f"t-{id}", id, kind="trigger")
-            await apply(store, unit(run=run(id), waits=[gate], events=[event(stream=f"nq:trigger:t-{id}")]))
+            trigger = wait(f"t-{id}", id, kind="trigger")
+            await apply(store, unit(run=run(id), waits=[trigger], events=[event(stream=f"nq:trigger:t-{id}")]))
         await apply(store, unit(run=run("r", 1, status="cancelled", closed=True)))
         await store.sweep(Retention(runs_before=FAR))
         assert await store.streams("nq:trigger:") == ["nq:trigger:t-other"]
@@ -164,14 +164,14 @@ class HousekeepingContract(StoreUnderTest):
         assert (await store.sweep(Retention(runs_before=FAR, keep_runs=0)))["runs"] == 0
         assert [row.id for row in await store.waits(run="r")] == ["w"]
 
-    async def test_events_of_queues_and_of_everyone_by_count(self, store: Store) -> None:
-        await add(store, job("j"))  # the queue is known by its job
+    async def test_events_of_queue_and_global_streams_by_count(self, store: Store) -> None:
+        await add(store, job("j"))  # a job makes the queue known
         streams = (f"nq:queue:{QUEUE}", "nq:global", "nq:flow:r")
         await apply(store, unit(run=run("r"), events=[event(stream=name) for name in streams for _ in range(5)]))
         assert (await store.sweep(Retention(keep_events=2)))["events"] == 6
         assert [seqs(await store.read(name)) for name in streams] == [[4, 5], [4, 5], [1, 2, 3, 4, 5]]
 
-    async def test_finished_deliveries_by_a_count_of_their_own(self, store: Store) -> None:
+    async def test_finished_deliveries_have_their_own_count(self, store: Store) -> None:
         for n in range(4):
             await _done(store, f"d{n}", DELIVERIES)
             await _done(store, f"j{n}")
@@ -180,11 +180,11 @@ class HousekeepingContract(StoreUnderTest):
         assert [await state_of(store, f"j{n}") for n in range(4)] == ["completed"] * 4
         assert (await store.sweep(Retention(keep_jobs=0, keep_deliveries=9)))["jobs"] == 5
 
-    async def test_a_swept_job_takes_its_memos_along(self, store: Store) -> None:
-        one = await held(store, "j")
+    async def test_a_swept_job_removes_its_memos(self, store: Store) -> None:
+        one = await add_and_claim(store, "j")
         await apply(store, unit(claim=one, outcome=Completed(), memos=[Memo("j", "rate#1", b"1")]))
         await store.sweep(Retention(jobs_before=FAR))
-        await apply(store, unit(claim=await held(store, "j"), outcome=RetryAt(0, ERROR)))
+        await apply(store, unit(claim=await add_and_claim(store, "j"), outcome=RetryAt(0, ERROR)))
         assert (await claim_one(store)).memos == {}
 
     async def test_old_events_of_queue_and_global_streams(self, store: Store, clock: FakeClock) -> None:
@@ -197,12 +197,12 @@ class HousekeepingContract(StoreUnderTest):
         assert gone["events"] == 2
         assert [len(await store.read(stream)) for stream in streams] == [1, 1, 2, 2]
 
-    async def test_expired_state_goes_with_any_sweep(self, store: Store, clock: FakeClock) -> None:
+    async def test_every_sweep_removes_expired_state(self, store: Store, clock: FakeClock) -> None:
         end = clock.now_ms() + 1000
         await apply(store, unit(state=[StateWrite("a", b"1", expires=end), StateWrite("b", b"1", expires=end + 1)]))
         await apply(store, unit(state=[StateWrite("c", b"1")]))
         clock.set_ms(end)
-        assert (await store.sweep(Retention()))["states"] in (0, 1)  # a store may let keys expire by itself
+        assert (await store.sweep(Retention()))["states"] in (0, 1)  # a store may expire keys by itself
         assert [row.key for row in await store.states("")] == ["b", "c"]
 
     async def test_a_swept_job_frees_its_id(self, store: Store) -> None:
@@ -215,11 +215,11 @@ class HousekeepingContract(StoreUnderTest):
 
 
 async def _done(store: Store, id: str, queue: str = QUEUE) -> None:
-    await apply(store, unit(claim=await held(store, id, queue), outcome=Completed()))
+    await apply(store, unit(claim=await add_and_claim(store, id, queue), outcome=Completed()))
 
 
 async def _closed_run(store: Store, id: str) -> None:
-    """A closed run with two jobs, two events, a memo, a wait and a key of its own state."""
+    """Add a closed run with two jobs, two events, a memo, a wait and a key of its own state."""
     stream, queue = f"nq:flow:{id}", f"of-{id}"
     await apply(
         store,

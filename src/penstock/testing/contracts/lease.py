@@ -1,4 +1,4 @@
-"""Leases: how long a claim holds, and what happens when its worker is gone."""
+"""Leases: how long a claim is valid, and what happens when its worker is gone."""
 
 from __future__ import annotations
 
@@ -8,21 +8,36 @@ import threading
 import msgspec
 
 from ...ports.store import Store
-from ...ports.unit import Claim, Committed, Completed, Fenced, GivenBack, JobState
+from ...ports.unit import Claim, Committed, Completed, Fenced, JobState, Released
 from ..clock import FakeClock
-from .samples import STREAM, add, apply, ask, claim, claim_one, event, held, job, names, run, started, state_of, unit
-from .subject import StoreUnderTest
+from .samples import (
+    STREAM,
+    add,
+    add_and_claim,
+    apply,
+    claim,
+    claim_one,
+    claim_request,
+    event,
+    job,
+    names,
+    run,
+    started,
+    state_of,
+    unit,
+)
+from .store_under_test import StoreUnderTest
 
 
 async def renew(store: Store, *claims: Claim, lease_ms: int = 30_000) -> list[str]:
-    """Renews from another thread, as the lease keeper does; gives the jobs that are lost."""
+    """Renew from another thread, as the worker does; return the lost jobs."""
     return names(await asyncio.to_thread(store.renew, claims, lease_ms))
 
 
 class LeaseContract(StoreUnderTest):
-    """A job is one worker's until its lease runs out, and never two workers' results are kept."""
+    """A job belongs to one worker until its lease expires, and only one worker's result is kept."""
 
-    async def test_an_expired_lease_is_handed_out_again(self, store: Store, clock: FakeClock) -> None:
+    async def test_a_job_with_an_expired_lease_is_claimed_again(self, store: Store, clock: FakeClock) -> None:
         await add(store, job("j", started=started()))
         first = await claim_one(store, worker="w1")
         clock.advance("29999ms")
@@ -40,15 +55,15 @@ class LeaseContract(StoreUnderTest):
             assert (one.crashes, one.attempt) == (crashes, crashes + 1)
             clock.advance("30s")
 
-    async def test_a_crash_is_counted_though_nobody_can_take_the_job(self, store: Store, clock: FakeClock) -> None:
-        await held(store, "j")
+    async def test_a_crash_is_counted_by_a_claim_with_limit_zero(self, store: Store, clock: FakeClock) -> None:
+        await add_and_claim(store, "j")
         clock.advance("30s")
         assert await claim(store, limit=0) == []
         assert await claim(store, limit=0) == []
         assert (await claim_one(store)).crashes == 1
 
-    async def test_the_late_worker_is_fenced_and_the_new_one_is_not(self, store: Store, clock: FakeClock) -> None:
-        late = await held(store, "j")
+    async def test_the_worker_that_lost_its_lease_is_fenced(self, store: Store, clock: FakeClock) -> None:
+        late = await add_and_claim(store, "j")
         clock.advance("31s")
         new = await claim_one(store, worker="w2")
         assert await apply(store, unit(claim=late, outcome=Completed(b'"late"'))) == Fenced()
@@ -66,23 +81,23 @@ class LeaseContract(StoreUnderTest):
         assert names(await claim(store)) == ["first", "second"]
 
     async def test_one_expired_lease_does_not_touch_another(self, store: Store, clock: FakeClock) -> None:
-        await held(store, "short")
+        await add_and_claim(store, "short")
         await add(store, job("long"))
         await claim_one(store, lease="1h")
         clock.advance("31s")
         assert names(await claim(store)) == ["short"]
 
     async def test_a_renewed_lease_holds(self, store: Store, clock: FakeClock) -> None:
-        one = await held(store, "j")
+        one = await add_and_claim(store, "j")
         for _ in range(5):
             clock.advance("20s")
             assert await renew(store, one) == []
         assert await claim(store) == []
-        assert (await store.claim(ask())).next_due == clock.now_ms() + 30_000
+        assert (await store.claim(claim_request())).next_due == clock.now_ms() + 30_000
         assert isinstance(await apply(store, unit(claim=one, outcome=Completed())), Committed)
 
     async def test_renewing_counts_from_now(self, store: Store, clock: FakeClock) -> None:
-        one = await held(store, "j")
+        one = await add_and_claim(store, "j")
         clock.advance("10s")
         await renew(store, one, lease_ms=5000)
         clock.advance("4999ms")
@@ -90,18 +105,18 @@ class LeaseContract(StoreUnderTest):
         clock.advance("1ms")
         assert names(await claim(store)) == ["j"]
 
-    async def test_renewing_tells_what_is_lost(self, store: Store, clock: FakeClock) -> None:
+    async def test_renewing_returns_lost_claims(self, store: Store, clock: FakeClock) -> None:
         await add(store, *(job(id) for id in ("crashed", "done", "back")))
         crashed, done, back = await claim(store)
         await apply(store, unit(claim=done, outcome=Completed()))
-        await apply(store, unit(claim=back, outcome=GivenBack()))
+        await apply(store, unit(claim=back, outcome=Released()))
         clock.advance("31s")
         assert sorted(names(await claim(store, worker="w2"))) == ["back", "crashed"]
-        kept = await held(store, "kept")
+        kept = await add_and_claim(store, "kept")
         assert await renew(store, crashed, kept, done, back) == ["crashed", "done", "back"]
 
     async def test_a_lost_claim_does_not_renew_its_successor(self, store: Store, clock: FakeClock) -> None:
-        late = await held(store, "j")
+        late = await add_and_claim(store, "j")
         clock.advance("31s")
         new = await claim_one(store, worker="w2")
         await renew(store, late, lease_ms=3_600_000)
@@ -110,25 +125,25 @@ class LeaseContract(StoreUnderTest):
         clock.advance("30s")
         assert names(await claim(store)) == ["j"]
 
-    async def test_renewing_tells_what_belongs_to_a_closed_run(self, store: Store) -> None:
+    async def test_renewing_returns_claims_of_closed_runs(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
         of_run = await claim_one(store)
-        alone = await held(store, "alone")
+        alone = await add_and_claim(store, "alone")
         assert await renew(store, of_run, alone) == []
         await apply(store, unit(run=run("r", 1, status="cancelled", closed=True)))
         assert await renew(store, of_run, alone) == ["r.a.1"]
 
-    async def test_a_claim_of_a_closed_run_may_still_end(self, store: Store) -> None:
+    async def test_a_claim_of_a_closed_run_may_still_finish(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
         one = await claim_one(store)
         await apply(store, unit(run=run("r", 1, status="cancelled", closed=True, cancel_jobs=True)))
         assert await state_of(store, "r.a.1") == "active"
-        # It may end, but nothing is said after the run's last event.
+        # The attempt may finish, but appends nothing after the run's last event.
         assert await apply(store, unit(claim=one, events=[event("step.log")], progress=b"9")) == Fenced()
         assert await store.read(STREAM) == []
         assert isinstance(await apply(store, unit(claim=one, outcome=Completed())), Committed)
 
-    async def test_an_expired_job_of_a_closed_run_is_over(self, store: Store, clock: FakeClock) -> None:
+    async def test_an_expired_job_of_a_closed_run_is_cancelled(self, store: Store, clock: FakeClock) -> None:
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
         await claim_one(store)
         await apply(store, unit(run=run("r", 1, status="cancelled", closed=True)))
@@ -141,7 +156,7 @@ class LeaseContract(StoreUnderTest):
     async def test_renewing_nothing_is_fine(self, store: Store) -> None:
         assert await renew(store) == []
 
-    async def test_many_threads_renew_while_work_goes_on(self, store: Store, clock: FakeClock) -> None:
+    async def test_many_threads_renew_during_commits(self, store: Store, clock: FakeClock) -> None:
         await add(store, *(job(f"j{n}") for n in range(20)))
         claims = await claim(store, limit=20)
         clock.advance("20s")
@@ -157,7 +172,7 @@ class LeaseContract(StoreUnderTest):
         assert await claim(store) == []
 
     async def test_renewing_works_while_the_event_loop_is_stuck(self, store: Store, clock: FakeClock) -> None:
-        one = await held(store, "j")
+        one = await add_and_claim(store, "j")
         clock.advance("20s")
         done = threading.Thread(target=store.renew, args=([one], 30_000))
         done.start()

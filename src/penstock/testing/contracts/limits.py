@@ -1,21 +1,21 @@
-"""What holds jobs back: pauses, places, rates."""
+"""Limits: paused queues, max_active and rate limits."""
 
 from __future__ import annotations
 
 from ...ports.store import Store
-from ...ports.unit import Completed, GivenBack, RateLimit
+from ...ports.unit import Completed, RateLimit, Released
 from ..clock import FakeClock
-from .samples import add, apply, ask, claim, claim_one, held, job, names, run, unit
-from .subject import StoreUnderTest
+from .samples import add, add_and_claim, apply, claim, claim_one, claim_request, job, names, run, unit
+from .store_under_test import StoreUnderTest
 
 TWO_A_SECOND = RateLimit(2, 1000)
 ONE_A_SECOND_EACH = RateLimit(1, 1000, per_key=True)
 
 
 class LimitsContract(StoreUnderTest):
-    """Limits hold for all workers together, and only for as long as they should."""
+    """Limits apply to all workers together, and only for their time."""
 
-    async def test_a_paused_queue_hands_out_nothing(self, store: Store, clock: FakeClock) -> None:
+    async def test_no_job_of_a_paused_queue_is_claimed(self, store: Store, clock: FakeClock) -> None:
         await add(store, job("j"), job("later", due=clock.now_ms() + 1000), job("k", "blue"))
         await store.pause("orders")
         assert names(await claim(store, "orders", "blue")) == ["k"]
@@ -24,8 +24,8 @@ class LimitsContract(StoreUnderTest):
         await store.resume("orders")
         assert names(await claim(store)) == ["j", "later"]
 
-    async def test_a_paused_queue_takes_in_jobs_and_outcomes(self, store: Store) -> None:
-        one = await held(store, "j")
+    async def test_a_paused_queue_accepts_jobs_and_outcomes(self, store: Store) -> None:
+        one = await add_and_claim(store, "j")
         await store.pause("orders")
         await apply(store, unit(claim=one, outcome=Completed(), jobs=[job("next")]))
         (queue,) = await store.queues()
@@ -46,7 +46,7 @@ class LimitsContract(StoreUnderTest):
         await apply(store, unit(claim=first[0], outcome=Completed()))
         assert names(await claim(store, max_active=3, worker="w3")) == ["j3"]
 
-    async def test_max_active_lower_than_what_runs_already(self, store: Store) -> None:
+    async def test_max_active_lower_than_the_active_jobs(self, store: Store) -> None:
         await add(store, *(job(f"j{n}") for n in range(5)))
         await claim(store, limit=3)
         assert await claim(store, max_active=1) == []
@@ -54,7 +54,7 @@ class LimitsContract(StoreUnderTest):
     async def test_max_active_is_freed_when_a_worker_dies(self, store: Store, clock: FakeClock) -> None:
         await add(store, job("a"), job("b"))
         assert names(await claim(store, max_active=1)) == ["a"]
-        found = await store.claim(ask(max_active=1))
+        found = await store.claim(claim_request(max_active=1))
         assert (found.claims, found.next_due) == ([], clock.now_ms() + 30_000)
         clock.advance("30s")
         assert names(await claim(store, max_active=1)) == ["a"]
@@ -63,7 +63,7 @@ class LimitsContract(StoreUnderTest):
         await add(store, *(job(f"j{n}") for n in range(5)))
         assert names(await claim(store, rate=TWO_A_SECOND)) == ["j0", "j1"]
         end = clock.now_ms() + 1000
-        held_back = await store.claim(ask(rate=TWO_A_SECOND, lease="1h", worker="w2"))
+        held_back = await store.claim(claim_request(rate=TWO_A_SECOND, lease="1h", worker="w2"))
         assert (held_back.claims, held_back.next_due) == ([], end)
         clock.set_ms(end - 1)
         assert await claim(store, rate=TWO_A_SECOND) == []
@@ -75,16 +75,16 @@ class LimitsContract(StoreUnderTest):
         assert names(await claim(store, rate=TWO_A_SECOND, limit=1)) == ["j0"]
         clock.advance("500ms")
         assert names(await claim(store, rate=TWO_A_SECOND)) == ["j1"]
-        clock.advance("500ms")  # the window began with its first claim
+        clock.advance("500ms")  # the window starts with its first claim
         assert names(await claim(store, rate=TWO_A_SECOND)) == ["j2", "j3"]
 
-    async def test_rate_holds_for_one_whose_clock_is_a_little_behind(self, store: Store, clock: FakeClock) -> None:
+    async def test_rate_holds_for_a_clock_slightly_behind(self, store: Store, clock: FakeClock) -> None:
         await add(store, *(job(f"j{n}") for n in range(5)))
         await claim(store, rate=TWO_A_SECOND)
         clock.set_ms(clock.now_ms() - 5)
         assert await claim(store, rate=TWO_A_SECOND) == []
 
-    async def test_rate_does_not_block_after_a_clock_that_went_far_ahead(self, store: Store, clock: FakeClock) -> None:
+    async def test_rate_does_not_block_after_the_clock_went_far_back(self, store: Store, clock: FakeClock) -> None:
         await add(store, *(job(f"j{n}") for n in range(5)))
         await claim(store, rate=TWO_A_SECOND)
         clock.set_ms(clock.now_ms() - 3_600_000)
@@ -101,7 +101,7 @@ class LimitsContract(StoreUnderTest):
         one = RateLimit(1, 1000)
         assert names(await claim(store, "a", "b", rate=one)) == ["a1", "b1"]
 
-    async def test_rate_does_not_keep_the_order_from_holding(self, store: Store, clock: FakeClock) -> None:
+    async def test_rate_keeps_the_order_of_priorities(self, store: Store, clock: FakeClock) -> None:
         await add(store, *(job(f"j{n}") for n in range(4)))
         await claim(store, rate=TWO_A_SECOND)
         await add(store, job("urgent", priority=-1))
@@ -112,7 +112,7 @@ class LimitsContract(StoreUnderTest):
         await add(store, *(job(f"{key}{n}", rate_key=key) for n in range(3) for key in ("ann", "bob")))
         rate = ONE_A_SECOND_EACH
         assert names(await claim(store, rate=rate)) == ["ann0", "bob0"]
-        held_back = await store.claim(ask(rate=rate, lease="1h"))
+        held_back = await store.claim(claim_request(rate=rate, lease="1h"))
         assert (held_back.claims, held_back.next_due) == ([], clock.now_ms() + 1000)
         clock.advance("999ms")
         assert await claim(store, rate=rate) == []
@@ -143,10 +143,10 @@ class LimitsContract(StoreUnderTest):
         assert await claim(store, rate=rate, max_active=2) == []
         assert names(await claim(store, rate=rate, max_active=4)) == ["j2", "j3"]
 
-    async def test_a_job_given_back_waits_for_its_turn(self, store: Store, clock: FakeClock) -> None:
+    async def test_a_released_job_waits_until_it_is_due(self, store: Store, clock: FakeClock) -> None:
         await add(store, job("a"), job("b"))
         one = await claim_one(store)
-        await apply(store, unit(claim=one, outcome=GivenBack(clock.now_ms() + 100)))
+        await apply(store, unit(claim=one, outcome=Released(clock.now_ms() + 100)))
         assert names(await claim(store)) == ["b"]
         clock.advance("100ms")
         assert names(await claim(store)) == ["a"]

@@ -1,4 +1,4 @@
-"""How an attempt can end, and what becomes of its job."""
+"""How an attempt can end, and what happens to its job."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ...ports.unit import (
     Completed,
     Dead,
     Fenced,
-    GivenBack,
     JobState,
     Outcome,
+    Released,
     RetryAt,
     Suspended,
 )
 from ..clock import FakeClock
-from .samples import ERROR, apply, ask, claim, claim_one, event, held, names, unit
-from .subject import StoreUnderTest
+from .samples import ERROR, add_and_claim, apply, claim, claim_one, claim_request, event, names, unit
+from .store_under_test import StoreUnderTest
 
 
 class OutcomeContract(StoreUnderTest):
-    """Each outcome, seen from the queue."""
+    """The effect of each outcome on the queue."""
 
     async def test_completed_keeps_the_result(self, store: Store, clock: FakeClock) -> None:
         row = await _end(store, Completed(b'{"ok":1}'))
@@ -54,7 +54,7 @@ class OutcomeContract(StoreUnderTest):
         assert (row.state, row.error, row.failures, row.result) == (JobState.FAILED, ERROR, 1, None)
         assert row.finished == clock.now_ms()
 
-    async def test_suspended_holds_no_place_and_is_not_over(self, store: Store, clock: FakeClock) -> None:
+    async def test_suspended_is_neither_active_nor_finished(self, store: Store, clock: FakeClock) -> None:
         row = await _end(store, Suspended())
         assert (row.state, row.finished, row.failures) == (JobState.SUSPENDED, None, 0)
         clock.advance("1d")
@@ -66,26 +66,26 @@ class OutcomeContract(StoreUnderTest):
         row = await _end(store, Cancelled("asked for"))
         assert (row.state, row.finished, row.failures) == (JobState.CANCELLED, clock.now_ms(), 0)
 
-    async def test_given_back_goes_unharmed_to_where_it_was(self, store: Store) -> None:
-        first = await held(store, "first")
-        await held(store, "second")
-        await apply(store, unit(claim=first, outcome=GivenBack()))
+    async def test_a_released_job_keeps_its_position(self, store: Store) -> None:
+        first = await add_and_claim(store, "first")
+        await add_and_claim(store, "second")
+        await apply(store, unit(claim=first, outcome=Released()))
         row = await store.job("first")
         assert row is not None
         assert (row.state, row.failures, row.crashes, row.error) == (JobState.WAITING, 0, 0, None)
         again = await claim_one(store)
         assert (again.job, again.attempt, again.failures, again.crashes) == ("first", 2, 0, 0)
 
-    async def test_given_back_for_later(self, store: Store, clock: FakeClock) -> None:
+    async def test_a_job_released_with_a_delay(self, store: Store, clock: FakeClock) -> None:
         due = clock.now_ms() + 1000
-        row = await _end(store, GivenBack(due))
+        row = await _end(store, Released(due))
         assert (row.state, row.due) == (JobState.DELAYED, due)
-        assert (await store.claim(ask())).next_due == due
+        assert (await store.claim(claim_request())).next_due == due
         clock.set_ms(due)
         assert names(await claim(store)) == ["j"]
 
-    async def test_a_unit_without_an_outcome_goes_on_with_the_attempt(self, store: Store) -> None:
-        one = await held(store, "j")
+    async def test_a_unit_without_an_outcome_continues_the_attempt(self, store: Store) -> None:
+        one = await add_and_claim(store, "j")
         for percent in (b"10", b"20"):
             assert isinstance(await apply(store, unit(claim=one, progress=percent, events=[event()])), Committed)
         row = await store.job("j")
@@ -95,11 +95,11 @@ class OutcomeContract(StoreUnderTest):
 
     @pytest.mark.parametrize(
         "outcome",
-        [Completed(), RetryAt(0, ERROR), Dead(ERROR), Suspended(), Cancelled("stop"), GivenBack()],
+        [Completed(), RetryAt(0, ERROR), Dead(ERROR), Suspended(), Cancelled("stop"), Released()],
         ids=lambda outcome: type(outcome).__name__,
     )
     async def test_an_attempt_ends_once(self, store: Store, outcome: Outcome) -> None:
-        one = await held(store, "j")
+        one = await add_and_claim(store, "j")
         await apply(store, unit(claim=one, outcome=outcome))
         before = await store.job("j")
         assert await apply(store, unit(claim=one, outcome=Completed(b"2"))) == Fenced()
@@ -107,18 +107,18 @@ class OutcomeContract(StoreUnderTest):
         assert await store.job("j") == before
 
     async def test_a_removed_job_is_fenced(self, store: Store) -> None:
-        one = await held(store, "j")
-        await apply(store, unit(claim=one, outcome=GivenBack()))
+        one = await add_and_claim(store, "j")
+        await apply(store, unit(claim=one, outcome=Released()))
         assert await store.remove("j")
         assert await apply(store, unit(claim=one, outcome=Completed())) == Fenced()
-        # Nor does the claim fit whatever takes the removed job's place.
-        other = await held(store, "j")
+        # The old claim does not match a new job with the same id either.
+        other = await add_and_claim(store, "j")
         assert await apply(store, unit(claim=one, outcome=Completed())) == Fenced()
         assert isinstance(await apply(store, unit(claim=other, outcome=Completed())), Committed)
 
     async def test_two_attempts_have_different_tokens(self, store: Store) -> None:
-        one = await held(store, "j")
-        await apply(store, unit(claim=one, outcome=GivenBack()))
+        one = await add_and_claim(store, "j")
+        await apply(store, unit(claim=one, outcome=Released()))
         two = await claim_one(store)
         assert two.token != one.token
         forged = msgspec.structs.replace(two, token=one.token)
@@ -126,7 +126,7 @@ class OutcomeContract(StoreUnderTest):
 
 
 async def _end(store: Store, outcome: Outcome) -> JobRow:
-    one = await held(store, "j")
+    one = await add_and_claim(store, "j")
     assert isinstance(await apply(store, unit(claim=one, outcome=outcome)), Committed)
     row = await store.job("j")
     assert row is not None

@@ -1,4 +1,4 @@
-"""Queues as administrators see and change them."""
+"""Queue administration: listing, pausing, promoting, retrying, removing, draining."""
 
 from __future__ import annotations
 
@@ -7,16 +7,30 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ...ports.store import JobRow, QueueRow, Store
-from ...ports.unit import Cancelled, Committed, Completed, Dead, GivenBack, JobState, Memo, Parent, RetryAt, Suspended
+from ...ports.unit import Cancelled, Committed, Completed, Dead, JobState, Memo, Parent, Released, RetryAt, Suspended
 from ..clock import FakeClock
-from .samples import ERROR, QUEUE, add, apply, ask, claim, claim_one, held, job, names, run, state_of, unit
-from .subject import StoreUnderTest
+from .samples import (
+    ERROR,
+    QUEUE,
+    add,
+    add_and_claim,
+    apply,
+    claim,
+    claim_one,
+    claim_request,
+    job,
+    names,
+    run,
+    state_of,
+    unit,
+)
+from .store_under_test import StoreUnderTest
 
 EMPTY = {state.value: 0 for state in JobState}
 
 
 class QueueAdminContract(StoreUnderTest):
-    """Every verb, on every state a job can be in."""
+    """Every operation, on every state of a job."""
 
     async def test_queues_with_their_counts(self, store: Store, clock: FakeClock) -> None:
         assert await store.queues() == []
@@ -31,7 +45,7 @@ class QueueAdminContract(StoreUnderTest):
             QueueRow("stopped", True, EMPTY),
         ]
 
-    async def test_a_job_as_it_is_shown(self, store: Store, clock: FakeClock) -> None:
+    async def test_the_columns_of_a_job_row(self, store: Store, clock: FakeClock) -> None:
         now = clock.now_ms()
         step = job("r.a.1", run="r", scope="r.a", priority=4, opts=b"[]")
         await apply(store, unit(run=run("r"), jobs=[step]))
@@ -77,7 +91,7 @@ class QueueAdminContract(StoreUnderTest):
             found += [row.id for row in page]
         assert found == ["a", "b", "c", "d"]
 
-    async def test_pages_go_on_though_the_jobs_seen_were_retried(self, store: Store, clock: FakeClock) -> None:
+    async def test_pages_continue_after_a_job_that_was_retried(self, store: Store, clock: FakeClock) -> None:
         for n in range(5):
             await _failed(store, clock, f"j{n}", QUEUE)
         last: str | None = None
@@ -94,7 +108,7 @@ class QueueAdminContract(StoreUnderTest):
         assert names(await claim(store)) == ["j"]
 
     async def test_retry_puts_a_failed_job_back(self, store: Store) -> None:
-        one = await held(store, "j")
+        one = await add_and_claim(store, "j")
         await apply(store, unit(claim=one, outcome=RetryAt(0, ERROR)))
         await apply(store, unit(claim=await claim_one(store), outcome=Dead(ERROR)))
         assert await store.retry("j")
@@ -109,7 +123,7 @@ class QueueAdminContract(StoreUnderTest):
         )
         again = await claim_one(store)
         assert (again.failures, again.crashes) == (0, 0)
-        assert again.attempt > 2  # attempts are never counted twice: the fence depends on it
+        assert again.attempt > 2  # attempt numbers are never reused: the fence depends on it
         assert isinstance(await apply(store, unit(claim=again, outcome=Completed())), Committed)
 
     async def test_retry_leaves_jobs_of_runs_to_the_engine(self, store: Store) -> None:
@@ -126,7 +140,7 @@ class QueueAdminContract(StoreUnderTest):
             ("remove", {state.value for state in JobState} - {"active"}),
         ],
     )
-    async def test_a_verb_works_on_the_states_it_is_for(
+    async def test_an_operation_works_only_on_its_states(
         self, store: Store, clock: FakeClock, verb: str, allowed: set[str]
     ) -> None:
         await one_in_each_state(store, clock)
@@ -146,15 +160,15 @@ class QueueAdminContract(StoreUnderTest):
         assert names(await claim(store)) == ["k"]
         assert await apply(store, unit(jobs=[job("j")])) == Committed(added=[True])
 
-    async def test_a_removed_job_takes_its_memos_along(self, store: Store) -> None:
-        one = await held(store, "j")
+    async def test_a_removed_job_removes_its_memos(self, store: Store) -> None:
+        one = await add_and_claim(store, "j")
         await apply(store, unit(claim=one, outcome=Dead(ERROR), memos=[Memo("j", "rate#1", b"1")]))
         await store.remove("j")
-        again = await held(store, "j")
+        again = await add_and_claim(store, "j")
         await apply(store, unit(claim=again, outcome=RetryAt(0, ERROR)))
         assert (await claim_one(store)).memos == {}
 
-    async def test_drain_deletes_what_waits_and_belongs_to_no_run(self, store: Store, clock: FakeClock) -> None:
+    async def test_drain_deletes_waiting_jobs_outside_of_runs(self, store: Store, clock: FakeClock) -> None:
         await one_in_each_state(store, clock)
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
         await add(store, job("more"), job("other", "letters"))
@@ -165,13 +179,13 @@ class QueueAdminContract(StoreUnderTest):
         assert await state_of(store, "other") == "waiting"
         assert await store.drain(QUEUE) == 0
 
-    async def test_drain_deletes_what_is_delayed_when_asked(self, store: Store, clock: FakeClock) -> None:
+    async def test_drain_deletes_delayed_jobs_on_request(self, store: Store, clock: FakeClock) -> None:
         due = clock.now_ms() + 1000
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r", due=due)]))
         await add(store, job("now"), job("later", due=due))
         assert await store.drain(QUEUE, delayed=True) == 2
         assert await state_of(store, "r.a.1") == "delayed"
-        assert (await store.claim(ask())).next_due == due
+        assert (await store.claim(claim_request())).next_due == due
 
     async def test_pausing_twice_and_resuming_twice(self, store: Store) -> None:
         for verb, paused in (
@@ -188,14 +202,14 @@ Put = Callable[[Store, FakeClock, str, str], Awaitable[None]]
 
 
 async def one_in_each_state(store: Store, clock: FakeClock, queue: str = QUEUE) -> None:
-    """A job `<queue>.<state>` in every state; the waiting one comes last, so that no claim finds it."""
+    """Add a job `<queue>.<state>` in every state; the waiting one comes last, so that no claim takes it."""
     for state in (*list(JobState)[1:], JobState.WAITING):
         await IN_STATE[state](store, clock, f"{queue}.{state.value}", queue)
 
 
 async def _active(store: Store, clock: FakeClock, id: str, queue: str) -> None:
-    # First in line, whatever else is waiting.
-    assert (await held(store, id, queue, priority=-1)).job == id
+    # Before any other waiting job.
+    assert (await add_and_claim(store, id, queue, priority=-1)).job == id
 
 
 async def _waiting(store: Store, clock: FakeClock, id: str, queue: str) -> None:
@@ -207,24 +221,24 @@ async def _delayed(store: Store, clock: FakeClock, id: str, queue: str) -> None:
 
 
 async def _suspended(store: Store, clock: FakeClock, id: str, queue: str) -> None:
-    await apply(store, unit(claim=await held(store, id, queue, priority=-1), outcome=Suspended()))
+    await apply(store, unit(claim=await add_and_claim(store, id, queue, priority=-1), outcome=Suspended()))
 
 
 async def _completed(store: Store, clock: FakeClock, id: str, queue: str) -> None:
-    await apply(store, unit(claim=await held(store, id, queue, priority=-1), outcome=Completed()))
+    await apply(store, unit(claim=await add_and_claim(store, id, queue, priority=-1), outcome=Completed()))
 
 
 async def _failed(store: Store, clock: FakeClock, id: str, queue: str) -> None:
-    await apply(store, unit(claim=await held(store, id, queue, priority=-1), outcome=Dead(ERROR)))
+    await apply(store, unit(claim=await add_and_claim(store, id, queue, priority=-1), outcome=Dead(ERROR)))
 
 
 async def _cancelled(store: Store, clock: FakeClock, id: str, queue: str) -> None:
-    await apply(store, unit(claim=await held(store, id, queue, priority=-1), outcome=Cancelled("stop")))
+    await apply(store, unit(claim=await add_and_claim(store, id, queue, priority=-1), outcome=Cancelled("stop")))
 
 
 async def _waiting_children(store: Store, clock: FakeClock, id: str, queue: str) -> None:
     child = job(f"{id}-child", "elsewhere", parent=Parent(id, queue))
-    await add(store, job(id, queue, waits=True), child)
+    await add(store, job(id, queue, waits_for_children=True), child)
 
 
 async def _held_back(store: Store, clock: FakeClock, id: str, queue: str) -> None:
@@ -232,8 +246,8 @@ async def _held_back(store: Store, clock: FakeClock, id: str, queue: str) -> Non
     if await store.run(of) is None:
         await apply(store, unit(run=run(of, status="paused", paused=True)))
     await add(store, job(id, queue, run=of, priority=-1))
-    for other in await claim(store, queue, limit=1):  # the claim that met it went on to the next in line
-        await apply(store, unit(claim=other, outcome=GivenBack()))
+    for other in await claim(store, queue, limit=1):  # the claim skipped the held job and took the next one
+        await apply(store, unit(claim=other, outcome=Released()))
 
 
 IN_STATE: dict[JobState, Put] = {

@@ -1,12 +1,12 @@
-"""Runs: their record and version, lists of them, and what is cancelled with them."""
+"""Runs: record and version, lists, and what cancelling a run cancels."""
 
 from __future__ import annotations
 
 from ...ports.store import RunRow, Store
-from ...ports.unit import CloseWait, Committed, Completed, Suspended
+from ...ports.unit import Committed, Completed, SettleWait, Suspended
 from ..clock import FakeClock
 from .samples import add, apply, claim, claim_one, event, job, names, run, state_of, unit, wait
-from .subject import StoreUnderTest
+from .store_under_test import StoreUnderTest
 
 
 def ids(rows: list[RunRow]) -> list[str]:
@@ -14,7 +14,7 @@ def ids(rows: list[RunRow]) -> list[str]:
 
 
 class RunsContract(StoreUnderTest):
-    """One record a run, one version a write."""
+    """One record per run, one version per write."""
 
     async def test_a_new_run_has_version_one(self, store: Store, clock: FakeClock) -> None:
         await apply(store, unit(run=run("r", record=b'{"a":1}')))
@@ -33,10 +33,10 @@ class RunsContract(StoreUnderTest):
             row = RunRow("r", version + 1, "shop", status, status == "completed", created + 1000, now, b"%d" % version)
             assert await store.run("r") == row
 
-    async def test_a_closed_run_may_be_opened_again(self, store: Store) -> None:
+    async def test_a_closed_run_may_be_reopened(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))
         for version, closed in ((1, True), (2, False)):
-            # The same status on purpose: what is open is said by `closed` alone.
+            # The same status on purpose: only `closed` decides whether a run is open.
             await apply(store, unit(run=run("r", version, closed=closed)))
             row = await store.run("r")
             assert row is not None
@@ -67,13 +67,13 @@ class RunsContract(StoreUnderTest):
         assert await _paged(store, flow="shop", status="failed") == both
         assert await store.runs(flow="none") == []
 
-    async def test_a_list_shows_a_status_once_it_moved(self, store: Store) -> None:
+    async def test_a_list_shows_the_new_status(self, store: Store) -> None:
         await apply(store, unit(run=run("r")))
         await apply(store, unit(run=run("r", 1, status="failed", closed=True)))
         assert ids(await store.runs(status="running")) == []
         assert ids(await store.runs(status="failed")) == ["r"]
 
-    async def test_cancelling_drops_what_waits_and_leaves_what_runs(self, store: Store, clock: FakeClock) -> None:
+    async def test_cancelling_cancels_waiting_jobs_but_not_active_ones(self, store: Store, clock: FakeClock) -> None:
         later = clock.now_ms() + 60_000
         steps = [job("r.run.1", run="r"), job("r.gone.1", run="r"), job("r.done.1", run="r")]
         await apply(store, unit(run=run("r"), jobs=steps))
@@ -81,7 +81,7 @@ class RunsContract(StoreUnderTest):
         await apply(store, unit(claim=suspended, outcome=Suspended()))
         await apply(store, unit(claim=done, outcome=Completed()))
         await add(store, job("r.wait.1", run="r"), job("r.late.1", run="r", due=later), job("alone"))
-        # The cancelling unit's own jobs are added after, such as those that compensate.
+        # The cancelling unit's own jobs are added afterwards, such as compensation jobs.
         undo = job("r.undo.1", run="r")
         receipt = await apply(store, unit(run=run("r", 1, status="cancelling", cancel_jobs=True), jobs=[undo]))
         assert receipt == Committed(added=[True])
@@ -108,24 +108,24 @@ class RunsContract(StoreUnderTest):
         assert isinstance(await apply(store, unit(claim=one, outcome=Completed(b"1"), run=closing)), Committed)
         assert [await state_of(store, id) for id in ("r.a.1", "r.b.1")] == ["completed", "cancelled"]
 
-    async def test_loose_runs_are_those_nothing_will_move(self, store: Store, clock: FakeClock) -> None:
+    async def test_stuck_runs_have_no_job_and_no_wait(self, store: Store, clock: FakeClock) -> None:
         await apply(store, unit(run=run("waiting"), jobs=[job("waiting.a.1", run="waiting")]))
         await apply(store, unit(run=run("delayed"), jobs=[job("delayed.a.1", run="delayed", due=clock.now_ms() + 9)]))
-        await apply(store, unit(run=run("gated"), waits=[wait("w", "gated")]))
+        await apply(store, unit(run=run("pending"), waits=[wait("w", "pending")]))
         await apply(store, unit(run=run("closed", status="completed", closed=True)))
-        for id in ("active", "asleep"):
+        for id in ("active", "suspended"):
             await apply(store, unit(run=run(id), jobs=[job(f"{id}.a.1", "blue", run=id)]))
-        _, asleep = await claim(store, "blue")
-        await apply(store, unit(claim=asleep, outcome=Suspended()))
-        assert await store.loose_runs() == []
+        _, suspended = await claim(store, "blue")
+        await apply(store, unit(claim=suspended, outcome=Suspended()))
+        assert await store.stuck_runs() == []
 
         await apply(store, unit(run=run("loose"), events=[event()]))
         await apply(store, unit(run=run("loose.b"), jobs=[job("loose.b.a.1", run="loose.b")]))
         await apply(store, unit(run=run("done"), jobs=[job("done.a.1", "green", run="done")]))
         await apply(store, unit(claim=await claim_one(store, "green"), outcome=Completed()))
-        await apply(store, unit(waits=[CloseWait("w", "resolved")]))
-        assert sorted(await store.loose_runs()) == ["done", "gated", "loose"]
-        assert len(await store.loose_runs(limit=2)) == 2
+        await apply(store, unit(waits=[SettleWait("w", "resolved")]))
+        assert sorted(await store.stuck_runs()) == ["done", "loose", "pending"]
+        assert len(await store.stuck_runs(limit=2)) == 2
 
 
 async def _paged(store: Store, flow: str | None = None, status: str | None = None) -> list[str]:

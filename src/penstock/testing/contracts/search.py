@@ -1,16 +1,16 @@
-"""Runs are found by when they were created and by what their first event says, alike on every store."""
+"""Run search: by creation time and by the data of the first event, with the same meaning on every store."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ...ports.store import Store
-from ...stores import searching
+from ...stores import run_search
 from ..clock import FakeClock
 from .samples import apply, event, run, unit
-from .subject import StoreUnderTest
+from .store_under_test import StoreUnderTest
 
-# What a run began with, what is looked for, whether it is found.
+# The input of a run, the searched part, whether the run is found.
 MATCHES: list[tuple[Any, Any, bool]] = [
     ({"customer": 7, "lines": []}, {"customer": 7}, True),
     ({"customer": 7}, {"customer": 7.0}, True),
@@ -43,10 +43,10 @@ MATCHES: list[tuple[Any, Any, bool]] = [
 ]
 
 
-async def begin(store: Store, id: str, input: Any = None, **fields: Any) -> None:
-    said = event("flow.started", f"nq:flow:{id}", {"input": input})
+async def start_run(store: Store, id: str, input: Any = None, **fields: Any) -> None:
+    first = event("flow.started", f"nq:flow:{id}", {"input": input})
     later = event("step.completed", f"nq:flow:{id}", {"input": "later"})
-    await apply(store, unit(run=run(id, **fields), events=[said, later]))
+    await apply(store, unit(run=run(id, **fields), events=[first, later]))
 
 
 async def find(store: Store, input: Any, **which: Any) -> list[str]:
@@ -54,47 +54,47 @@ async def find(store: Store, input: Any, **which: Any) -> list[str]:
 
 
 class RunSearchContract(StoreUnderTest):
-    """One meaning of containment; pages of what was found."""
+    """One meaning of containment on every store, with pages."""
 
-    async def test_what_a_run_began_with_contains_what_is_looked_for(self, store: Store) -> None:
+    async def test_runs_are_found_by_a_part_of_their_input(self, store: Store) -> None:
         for n, (input, _, _) in enumerate(MATCHES):
-            await begin(store, f"r{n}", input)
+            await start_run(store, f"r{n}", input)
         found = [f"r{n}" in await find(store, wanted) for n, (_, wanted, _) in enumerate(MATCHES)]
         assert found == [expected for _, _, expected in MATCHES]
 
     async def test_only_the_first_event_counts(self, store: Store) -> None:
-        await begin(store, "r", "first")
+        await start_run(store, "r", "first")
         assert await find(store, "later") == []
         assert await find(store, "first") == ["r"]
         await store.trim("nq:flow:r", keep=1)
         assert await find(store, "first") == await find(store, "later") == []
 
-    async def test_streams_that_are_no_runs_are_not_found(self, store: Store) -> None:
-        await begin(store, "r", 7)
+    async def test_streams_that_are_not_runs_are_not_found(self, store: Store) -> None:
+        await start_run(store, "r", 7)
         for stream in ("nq:entity:r", "nq:flow:gone", "xx:flow:r", "nq:queue:r"):
             await apply(store, unit(events=[event("flow.started", stream, {"input": 8})]))
         assert await find(store, 8) == []
 
     async def test_when_a_run_was_created(self, store: Store, clock: FakeClock) -> None:
-        began: dict[str, int] = {}
+        created: dict[str, int] = {}
         for n in range(6):
-            await begin(store, f"r{n}", n % 2)
-            began[f"r{n}"] = clock.now_ms()
+            await start_run(store, f"r{n}", n % 2)
+            created[f"r{n}"] = clock.now_ms()
             clock.advance("1ms" if n % 2 else 0)  # two share a millisecond
-        for since in (None, *began.values()):
-            for until in (None, *began.values()):
+        for since in (None, *created.values()):
+            for until in (None, *created.values()):
                 wanted = [
-                    id for id, ms in began.items() if (since is None or ms >= since) and (until is None or ms < until)
+                    id for id, ms in created.items() if (since is None or ms >= since) and (until is None or ms < until)
                 ]
                 rows = await store.runs(since=since, until=until)
                 assert sorted(row.id for row in rows) == wanted
                 odd = [id for id in wanted if int(id[1:]) % 2]
                 assert sorted(await find(store, 1, since=since, until=until)) == odd
 
-    async def test_everything_together_with_pages(self, store: Store, clock: FakeClock) -> None:
+    async def test_all_filters_together_with_pages(self, store: Store, clock: FakeClock) -> None:
         for n in range(24):
             fields = {"flow": "shop" if n % 2 else "mail", "status": "failed" if n % 3 else "running"}
-            await begin(store, f"r{n:02}", {"customer": n % 4}, **fields)
+            await start_run(store, f"r{n:02}", {"customer": n % 4}, **fields)
             clock.advance("1ms" if n % 5 else 0)
         start = (await store.runs(limit=1))[0].created - 14
         which = {"flow": "shop", "status": "failed", "since": start}
@@ -105,9 +105,9 @@ class RunSearchContract(StoreUnderTest):
             found += page
         assert found == wanted
 
-    async def test_it_looks_beyond_the_first_page(self, store: Store) -> None:
-        await begin(store, "a", "rare")
-        for n in range(searching.PAGE + 1):
-            await begin(store, f"b{n}", "common")
+    async def test_a_search_reads_beyond_the_first_page(self, store: Store) -> None:
+        await start_run(store, "a", "rare")
+        for n in range(run_search.PAGE_RUNS + 1):
+            await start_run(store, f"b{n}", "common")
         assert await find(store, "rare") == ["a"]
-        assert len(await find(store, "common", limit=1000)) == searching.PAGE + 1
+        assert len(await find(store, "common", limit=1000)) == run_search.PAGE_RUNS + 1

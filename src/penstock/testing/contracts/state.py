@@ -8,7 +8,7 @@ from ...ports.store import StateRow, Store
 from ...ports.unit import Committed, Receipt, Refused, StateWrite
 from ..clock import FakeClock
 from .samples import apply, unit
-from .subject import StoreUnderTest
+from .store_under_test import StoreUnderTest
 
 
 async def put(
@@ -18,9 +18,9 @@ async def put(
 
 
 class StateContract(StoreUnderTest):
-    """Last write wins, unless it says which version it expects."""
+    """The last write wins, unless it expects a version."""
 
-    async def test_a_key_nobody_wrote(self, store: Store) -> None:
+    async def test_an_unknown_key(self, store: Store) -> None:
         assert await store.state("k") is None
         assert await store.states("") == []
 
@@ -34,7 +34,7 @@ class StateContract(StoreUnderTest):
         await put(store, "k", b"1")
         assert isinstance(await put(store, "k", None), Committed)
         assert await store.state("k") is None
-        assert isinstance(await put(store, "k", None), Committed)  # already gone is gone
+        assert isinstance(await put(store, "k", None), Committed)  # deleting a missing key is fine
         assert isinstance(await put(store, "k", b"2", expect=0), Committed)
 
     async def test_compare_and_set(self, store: Store) -> None:
@@ -46,7 +46,7 @@ class StateContract(StoreUnderTest):
         assert isinstance(await put(store, "k", None, expect=2), Committed)
         assert await store.state("k") is None
 
-    async def test_one_key_of_many_refuses_them_all(self, store: Store) -> None:
+    async def test_one_refused_key_refuses_the_unit(self, store: Store) -> None:
         await put(store, "b", b"1")
         writes = [StateWrite("a", b"1"), StateWrite("b", b"2", expect=7), StateWrite("c", b"1")]
         assert await apply(store, unit(state=writes)) == Refused("state", "b")
@@ -85,7 +85,7 @@ class StateContract(StoreUnderTest):
         assert (row.value, row.expires) == (b"2", None)
         assert isinstance(await put(store, "k", b"3", expect=row.version), Committed)
 
-    async def test_each_write_says_its_own_time_to_live(self, store: Store, clock: FakeClock) -> None:
+    async def test_each_write_sets_its_own_time_to_live(self, store: Store, clock: FakeClock) -> None:
         end = clock.now_ms() + 1000
         await put(store, "kept", b"1", expires=end)
         await put(store, "kept", b"2")
@@ -94,7 +94,7 @@ class StateContract(StoreUnderTest):
         clock.set_ms(end)
         assert [row.key for row in await store.states("")] == ["kept"]
 
-    async def test_a_time_to_live_in_the_past_is_over_at_once(self, store: Store, clock: FakeClock) -> None:
+    async def test_a_time_to_live_in_the_past_expires_at_once(self, store: Store, clock: FakeClock) -> None:
         await put(store, "k", b"1", expires=clock.now_ms())
         assert await store.state("k") is None
 

@@ -1,4 +1,4 @@
-"""Waits: gates that are closed once, by whoever comes first."""
+"""Waits: settled once, by the first that comes."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import msgspec
 import pytest
 
 from ...ports.store import Store, WaitRow
-from ...ports.unit import CloseWait, Committed, Completed, Memo, Refused, Unit
+from ...ports.unit import Committed, Completed, Memo, Refused, SettleWait, Unit
 from .samples import STREAM, apply, claim_one, event, job, run, unit, wait
-from .subject import StoreUnderTest
+from .store_under_test import StoreUnderTest
 
 
 class WaitsContract(StoreUnderTest):
-    """Of event, trigger, timeout and cancel, the first wins."""
+    """The first of event, trigger, timeout and cancel wins."""
 
-    async def test_the_first_to_close_a_wait_wins(self, store: Store) -> None:
+    async def test_the_first_to_settle_a_wait_wins(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
 
-        def closing(how: str) -> Unit:
-            return unit(waits=[CloseWait("w", how)], events=[event(how)], jobs=[job(f"r.{how}", run="r")])
+        def settle(how: str) -> Unit:
+            return unit(waits=[SettleWait("w", how)], events=[event(how)], jobs=[job(f"r.{how}", run="r")])
 
-        first, second = (await store.commit([closing("resolved"), closing("expired")])).receipts
+        first, second = (await store.commit([settle("resolved"), settle("expired")])).receipts
         assert isinstance(first, Committed)
         assert second == Refused("wait", "w")
         assert [e.kind for e in await store.read(STREAM)] == ["resolved"]
@@ -31,90 +31,88 @@ class WaitsContract(StoreUnderTest):
 
     async def test_one_of_many_racing_wins(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
-        racing = [apply(store, unit(waits=[CloseWait("w", "resolved")], events=[event(data=n)])) for n in range(20)]
+        racing = [apply(store, unit(waits=[SettleWait("w", "resolved")], events=[event(data=n)])) for n in range(20)]
         receipts = await asyncio.gather(*racing)
         assert sum(isinstance(r, Committed) for r in receipts) == 1
         assert sum(r == Refused("wait", "w") for r in receipts) == 19
         assert len(await store.read(STREAM)) == 1
 
     @pytest.mark.parametrize("how", ["resolved", "expired"])
-    async def test_a_wait_that_was_opened_or_gave_up_is_not_opened_again(self, store: Store, how: str) -> None:
+    async def test_a_resolved_or_expired_wait_cannot_be_registered_again(self, store: Store, how: str) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
-        await apply(store, unit(waits=[CloseWait("w", how)]))
+        await apply(store, unit(waits=[SettleWait("w", how)]))
         again = unit(waits=[wait("w", "r")], events=[event()], memos=[Memo("r.charge.1", "a#1", b"1")])
         assert await apply(store, again) == Refused("wait", "w")
         assert await _state(store, "w") == how
         assert await store.read(STREAM) == []
 
-    async def test_a_cancelled_wait_is_opened_again(self, store: Store) -> None:
+    async def test_a_cancelled_wait_may_be_registered_again(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
-        await apply(store, unit(waits=[CloseWait("w", "cancelled")]))
+        await apply(store, unit(waits=[SettleWait("w", "cancelled")]))
         assert await store.waits() == []
         assert isinstance(await apply(store, unit(waits=[wait("w", "r", body=b"[2]")])), Committed)
         assert [(row.id, row.body) for row in await store.waits()] == [("w", b"[2]")]
-        assert isinstance(await apply(store, unit(waits=[CloseWait("w", "resolved")])), Committed)
+        assert isinstance(await apply(store, unit(waits=[SettleWait("w", "resolved")])), Committed)
 
-    async def test_an_open_wait_opened_again_says_something_else(self, store: Store) -> None:
+    async def test_registering_a_pending_wait_again_replaces_it(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", topic="a", key="k", due=1)]))
         await apply(store, unit(waits=[wait("w", "r", topic="b", key="l", due=2, job="r.b.1", body=b"[2]")]))
         scope, kind = "r.charge.1", "event"
-        assert await store.wait_row("w") == WaitRow("w", "r", scope, kind, "open", b"[2]", 2, "r.b.1", "b", "l")
-        assert await store.listening("a", None) == []
-        assert [row.id for row in await store.listening("b", ["l"])] == ["w"]
+        assert await store.wait_row("w") == WaitRow("w", "r", scope, kind, "pending", b"[2]", 2, "r.b.1", "b", "l")
+        assert await store.waits_for_topic("a", None) == []
+        assert [row.id for row in await store.waits_for_topic("b", ["l"])] == ["w"]
 
-    async def test_opened_and_closed_by_one_unit(self, store: Store) -> None:
-        both = unit(run=run("r"), waits=[wait("w", "r"), CloseWait("w", "cancelled", lenient=True)])
+    async def test_a_wait_registered_and_settled_by_one_unit(self, store: Store) -> None:
+        both = unit(run=run("r"), waits=[wait("w", "r"), SettleWait("w", "cancelled", lenient=True)])
         assert isinstance(await apply(store, both), Committed)
         assert await _state(store, "w") == "cancelled"
 
     @pytest.mark.parametrize("before", ["resolved", "expired", "cancelled"])
-    async def test_a_lenient_close_leaves_what_is_closed_as_it_is(self, store: Store, before: str) -> None:
+    async def test_a_lenient_settle_leaves_a_settled_wait_unchanged(self, store: Store, before: str) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r"), wait("open", "r")]))
-        await apply(store, unit(waits=[CloseWait("w", before)]))
-        closes = [CloseWait(id, "cancelled", lenient=True) for id in ("w", "open", "missing")]
-        assert isinstance(await apply(store, unit(waits=closes, events=[event()])), Committed)
+        await apply(store, unit(waits=[SettleWait("w", before)]))
+        settles = [SettleWait(id, "cancelled", lenient=True) for id in ("w", "open", "missing")]
+        assert isinstance(await apply(store, unit(waits=settles, events=[event()])), Committed)
         assert [await _state(store, id) for id in ("w", "open", "missing")] == [before, "cancelled", None]
 
-    async def test_a_wait_as_it_is_shown(self, store: Store) -> None:
+    async def test_the_columns_of_a_wait_row(self, store: Store) -> None:
         assert await store.wait_row("w") is None
         await apply(store, unit(run=run("r"), waits=[wait("w", "r", due=5, job="r.a.1", topic="t", key="k")]))
         body = b'{"kind":"order.paid"}'
-        row = WaitRow("w", "r", "r.charge.1", "event", "open", body, 5, "r.a.1", "t", "k")
+        row = WaitRow("w", "r", "r.charge.1", "event", "pending", body, 5, "r.a.1", "t", "k")
         assert await store.wait_row("w") == row
         assert await store.waits() == [row]
-        await apply(store, unit(waits=[CloseWait("w", "expired")]))
+        await apply(store, unit(waits=[SettleWait("w", "expired")]))
         assert await store.wait_row("w") == msgspec.structs.replace(row, state="expired")
 
-    async def test_all_waits_of_a_unit_must_be_open(self, store: Store) -> None:
+    async def test_all_waits_settled_by_a_unit_must_be_pending(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("a", "r"), wait("b", "r")]))
-        await apply(store, unit(waits=[CloseWait("b", "expired")]))
-        both = unit(waits=[CloseWait("a", "resolved"), CloseWait("b", "resolved")])
+        await apply(store, unit(waits=[SettleWait("b", "expired")]))
+        both = unit(waits=[SettleWait("a", "resolved"), SettleWait("b", "resolved")])
         assert await apply(store, both) == Refused("wait", "b")
-        assert isinstance(await apply(store, unit(waits=[CloseWait("a", "resolved")])), Committed)
+        assert isinstance(await apply(store, unit(waits=[SettleWait("a", "resolved")])), Committed)
 
-    async def test_cancelling_a_run_closes_its_waits_and_no_others(self, store: Store) -> None:
+    async def test_cancelling_a_run_cancels_only_its_own_waits(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("w", "r")]))
         await apply(store, unit(run=run("r.b"), waits=[wait("other", "r.b")]))
         await apply(store, unit(run=run("r", 1, status="cancelled", closed=True, cancel_jobs=True)))
-        assert await apply(store, unit(waits=[CloseWait("w", "resolved")])) == Refused("wait", "w")
-        assert isinstance(await apply(store, unit(waits=[CloseWait("other", "resolved")])), Committed)
+        assert await apply(store, unit(waits=[SettleWait("w", "resolved")])) == Refused("wait", "w")
+        assert isinstance(await apply(store, unit(waits=[SettleWait("other", "resolved")])), Committed)
 
     @pytest.mark.parametrize("status", ["completed", "failed"])
-    async def test_a_run_that_closes_cancels_its_open_waits(self, store: Store, status: str) -> None:
+    async def test_closing_a_run_cancels_its_pending_waits(self, store: Store, status: str) -> None:
         await apply(store, unit(run=run("r"), waits=[wait("a", "r"), wait("b", "r")]))
         await apply(store, unit(run=run("r.b"), waits=[wait("other", "r.b")]))
-        await apply(store, unit(waits=[CloseWait("a", "resolved")]))
+        await apply(store, unit(waits=[SettleWait("a", "resolved")]))
         await apply(store, unit(run=run("r", 1, status=status, closed=True)))
-        assert [await _state(store, id) for id in ("a", "b", "other")] == ["resolved", "cancelled", "open"]
+        assert [await _state(store, id) for id in ("a", "b", "other")] == ["resolved", "cancelled", "pending"]
 
     @pytest.mark.parametrize("by", ["attempt", "command"])
-    async def test_a_wait_closed_by_the_unit_that_closes_its_run_is_what_that_unit_says(
-        self, store: Store, by: str
-    ) -> None:
-        opened = [wait(id, "r") for id in ("resolved", "expired", "left", "other")]
-        await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")], waits=opened))
-        closes = [CloseWait("resolved", "resolved"), CloseWait("expired", "expired", lenient=True)]
-        last = unit(run=run("r", 1, status="completed", closed=True), waits=[*closes, wait("new", "r")])
+    async def test_a_unit_that_settles_a_run_may_settle_its_waits(self, store: Store, by: str) -> None:
+        waits = [wait(id, "r") for id in ("resolved", "expired", "left", "other")]
+        await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")], waits=waits))
+        settles = [SettleWait("resolved", "resolved"), SettleWait("expired", "expired", lenient=True)]
+        last = unit(run=run("r", 1, status="completed", closed=True), waits=[*settles, wait("new", "r")])
         if by == "attempt":
             last.claim, last.outcome = await claim_one(store), Completed()
         assert isinstance(await apply(store, last), Committed)
@@ -122,24 +120,24 @@ class WaitsContract(StoreUnderTest):
         assert [await _state(store, id) for id in ids] == ["resolved", "expired", *["cancelled"] * 3]
         assert await store.waits(run="r") == []
 
-    async def test_the_only_wait_of_a_run_is_closed_by_the_unit_that_closes_the_run(self, store: Store) -> None:
+    async def test_a_unit_that_settles_a_run_may_settle_its_only_wait(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")], waits=[wait("w", "r")]))
         claim = await claim_one(store)
         closing = run("r", 1, status="completed", closed=True)
-        waits = [CloseWait("w", "resolved", lenient=True), CloseWait("w", "cancelled", lenient=True)]
+        waits = [SettleWait("w", "resolved", lenient=True), SettleWait("w", "cancelled", lenient=True)]
         await apply(store, unit(claim=claim, outcome=Completed(), run=closing, waits=waits))
         assert await _state(store, "w") == "resolved"
 
-    async def test_a_run_closed_in_the_same_call_takes_the_waits_before_it(self, store: Store) -> None:
+    async def test_a_run_closed_in_the_same_commit_cancels_earlier_waits(self, store: Store) -> None:
         await store.commit([unit(run=run("r"), waits=[wait("w", "r")]), unit(run=run("r", 1, closed=True))])
         assert await _state(store, "w") == "cancelled"
 
-    async def test_open_waits_by_run_and_kind_with_pages(self, store: Store) -> None:
+    async def test_pending_waits_by_run_and_kind_with_pages(self, store: Store) -> None:
         kinds = ("time", "event", "trigger")
         for of in ("r", "r.b"):
-            opened = [wait(f"{kind}-{of}-{n}", of, kind=kind) for kind in kinds for n in range(3)]
-            await apply(store, unit(run=run(of), waits=opened))
-        await apply(store, unit(waits=[wait("flow-1", "", kind="flow", topic="t"), CloseWait("time-r-0", "resolved")]))
+            waits = [wait(f"{kind}-{of}-{n}", of, kind=kind) for kind in kinds for n in range(3)]
+            await apply(store, unit(run=run(of), waits=waits))
+        await apply(store, unit(waits=[wait("flow-1", "", kind="flow", topic="t"), SettleWait("time-r-0", "resolved")]))
         everything = sorted(f"{kind}-{of}-{n}" for kind in kinds for of in ("r", "r.b") for n in range(3))
         everything.remove("time-r-0")
         assert await _pages(store) == sorted([*everything, "flow-1"])
@@ -149,12 +147,10 @@ class WaitsContract(StoreUnderTest):
         assert await _pages(store, kind="flow") == ["flow-1"]
         assert await _pages(store, run="none") == []
 
-    async def test_who_listens_to_a_topic_by_key_with_pages(self, store: Store) -> None:
-        opened = [
-            wait(f"{topic}-{key}-{n}", "r", topic=topic, key=key) for topic in "ab" for key in "xyz" for n in "12"
-        ]
-        await apply(store, unit(run=run("r"), waits=[*opened, wait("deaf", "r")]))
-        await apply(store, unit(waits=[CloseWait("a-y-1", "resolved")]))
+    async def test_waits_for_a_topic_by_key_with_pages(self, store: Store) -> None:
+        waits = [wait(f"{topic}-{key}-{n}", "r", topic=topic, key=key) for topic in "ab" for key in "xyz" for n in "12"]
+        await apply(store, unit(run=run("r"), waits=[*waits, wait("no-topic", "r")]))
+        await apply(store, unit(waits=[SettleWait("a-y-1", "resolved")]))
         assert await _listeners(store, "a", ["x"]) == ["a-x-1", "a-x-2"]
         assert await _listeners(store, "a", ["z", "y", "none"]) == ["a-y-2", "a-z-1", "a-z-2"]
         assert await _listeners(store, "a", None) == ["a-x-1", "a-x-2", "a-y-2", "a-z-1", "a-z-2"]
@@ -182,6 +178,6 @@ async def _pages(store: Store, **which: Any) -> list[str]:
 
 async def _listeners(store: Store, topic: str, keys: list[str] | None) -> list[str]:
     found: list[str] = []
-    while page := await store.listening(topic, keys, after=found[-1] if found else None, limit=2):
+    while page := await store.waits_for_topic(topic, keys, after=found[-1] if found else None, limit=2):
         found += [row.id for row in page]
     return found

@@ -1,13 +1,13 @@
-"""What must hold of every history, whatever happened while it was made: one pure function for every layer of tests.
+"""The rules that hold for every history, whatever happened while it was made. One pure function for all test layers.
 
     history = await read_history(store, effects=log.read(), acknowledged=ids)
     assert check(history) == []
 
-Steps run at least once and are recorded exactly once; a worker that lost its lease can record nothing.
+Steps run at least once and are recorded exactly once; a worker that lost its lease cannot record anything.
 """
 
-from .checking import check
-from .facts import Effect, History, RunHistory, Trigger, Violation
-from .reading import read_history
+from .checker import check
+from .reader import read_history
+from .records import Effect, History, RunHistory, Trigger, Violation
 
 __all__ = ["Effect", "History", "RunHistory", "Trigger", "Violation", "check", "read_history"]

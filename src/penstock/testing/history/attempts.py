@@ -1,24 +1,23 @@
-"""The rules of one stream, and of the attempts it tells of: only the newest attempt of a job may speak."""
+"""The rules of one stream and of the attempts it records: only a job's newest attempt may record anything."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from ...core.events import Event
-from .facts import Violation
-from .told import instance, is_users, meta_of, started_job
-from .wait_rules import AWAITS, OPENED
+from .records import Violation, instance_of, is_user_kind, meta_of, started_job
+from .wait_rules import WAIT_ENDED_KINDS, WAIT_STARTED_KINDS
 
-# Kinds an attempt writes about itself: only the newest attempt of a job may.
-OWN_KINDS = frozenset(
+# Kinds that an attempt records about itself: only the newest attempt of a job may.
+ATTEMPT_KINDS = frozenset(
     f"{family}.{what}"
     for family in ("step", "job")
     for what in ("completed", "failed", "cancelled", "progress", "partial")
-) | {"log", "buffer.drop", "schema.error", *AWAITS, *OPENED}
+) | {"log", "buffer.drop", "schema.error", *WAIT_STARTED_KINDS, *WAIT_ENDED_KINDS}
 
 
 def check_stream(stream: str, events: Sequence[Event]) -> Iterator[Violation]:
-    """Sequence gapless, time never going back."""
+    """Check that the sequence has no gap and time never goes back."""
     last_ms = last_seq = 0
     for event in events:
         ms, seq = (int(part) for part in event.id.split("-"))
@@ -30,58 +29,58 @@ def check_stream(stream: str, events: Sequence[Event]) -> Iterator[Violation]:
 
 
 class Attempts:
-    """The attempts of each job, as its stream tells them. An event that names no job is of its step's newest one."""
+    """The attempts of each job in one stream. An event that names no job belongs to its step's newest job."""
 
-    def __init__(self, stream: str, calm: bool) -> None:
+    def __init__(self, stream: str, is_undisturbed: bool) -> None:
         self._stream = stream
-        self._calm = calm
-        self._over: set[tuple[str, int]] = set()  # attempts that failed or went to sleep
+        self._is_undisturbed = is_undisturbed
+        self._over: set[tuple[str, int]] = set()  # attempts that failed or suspended
         self._jobs: dict[tuple[str, int], str] = {}
         self.latest: dict[str, int] = {}
         self.ended: dict[str, str] = {}
 
     def job_of(self, event: Event) -> str | None:
         if event.flow is None:
-            return event.subject  # a plain job's events are about the job
+            return event.subject  # the subject of a plain job's events is the job
         meta = event.meta or {}
-        job = meta.get("jobId") or self._jobs.get(instance(event))
-        # What a handler emitted names its job as the cause; what came from outside was written by no attempt.
-        return meta.get("causationId") if is_users(event.kind) and "jobId" not in meta else job
+        job = meta.get("jobId") or self._jobs.get(instance_of(event))
+        # An event emitted by a handler names its job as the cause; no attempt wrote an event from outside.
+        return meta.get("causationId") if is_user_kind(event.kind) and "jobId" not in meta else job
 
-    def started(self, event: Event) -> Iterator[Violation]:
+    def check_start(self, event: Event) -> Iterator[Violation]:
+        """Check that attempts count from 1 without a gap and none starts after the job's end."""
         job, attempt = started_job(event), meta_of(event, "attempt")
-        self._jobs[instance(event)] = job
+        self._jobs[instance_of(event)] = job
         before = self.latest.get(job, 0)
         if attempt != before + 1:
             yield Violation("attempts", self._stream, f"{job}: attempt {attempt} starts after attempt {before}")
         if job in self.ended:
             yield Violation("attempts", self._stream, f"{job}: attempt {attempt} starts after {self.ended[job]}")
-        if self._calm and before and (job, before) not in self._over:
+        if self._is_undisturbed and before and (job, before) not in self._over:
             yield Violation("wasted", self._stream, f"{job}: attempt {attempt} starts, attempt {before} did not end")
         self.latest[job] = max(attempt, before)
 
-    def spoke(self, event: Event) -> Iterator[Violation]:
-        """Whatever an attempt records is recorded while no later attempt has begun and its job has not ended."""
+    def check_record(self, event: Event) -> Iterator[Violation]:
+        """Check that an attempt records nothing after a later attempt has started or its job has ended."""
         job, attempt = self.job_of(event), meta_of(event, "attempt")
         if event.kind == "step.resumed" and job is not None:
-            # What it was about to sleep on came first: then it gives the job back and says nothing.
+            # The wait was resolved before the attempt suspended: it then releases the job and records nothing.
             self._over.add((job, self.latest.get(job, 0)))
         if attempt is None:
             return
-        if event.kind in ("step.failed", "job.failed", *AWAITS):
+        if event.kind in ("step.failed", "job.failed", *WAIT_STARTED_KINDS):
             self._over.add((job or "", attempt))
         newest, what = self.latest.get(job or "", 0), f"{event.id} {event.kind} of {job}"
         if attempt != newest:
-            yield Violation("fence", self._stream, f"{what} is of attempt {attempt}, {newest} is the newest")
+            yield Violation("fence", self._stream, f"{what} is from attempt {attempt}, but {newest} is the newest")
         if job in self.ended:
             yield Violation("fence", self._stream, f"{what} follows {self.ended[job]}")
 
-    def end(self, event: Event) -> Iterator[Violation]:
+    def check_end(self, event: Event) -> Iterator[Violation]:
+        """Check that a started job ends, and ends once."""
         job = self.job_of(event)
         if job is None:
-            yield Violation(
-                "attempts", self._stream, f"{event.id} {event.kind} of {event.step}, which was never started"
-            )
+            yield Violation("attempts", self._stream, f"{event.id} {event.kind} of {event.step}, which never started")
             return
         if job in self.ended:
             yield Violation("completion", self._stream, f"{job}: {event.kind} after {self.ended[job]}")

@@ -1,4 +1,4 @@
-"""The rules of one run: one beginning and one end, steps that end once, and starts that have a cause."""
+"""The rules of one run: it starts and ends once, its steps end once, and every start has a cause."""
 
 from __future__ import annotations
 
@@ -6,48 +6,51 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from ...core.events import Event
-from .attempts import OWN_KINDS, Attempts, check_stream
-from .facts import RunHistory, Trigger, Violation
-from .told import instance, is_final, is_users, meta_of
-from .wait_rules import AWAITS, check_waits
+from .attempts import ATTEMPT_KINDS, Attempts, check_stream
+from .records import RunHistory, Trigger, Violation, instance_of, is_final, is_user_kind, meta_of
+from .wait_rules import WAIT_STARTED_KINDS, check_waits
 
 TERMINAL = ("flow.completed", "flow.failed", "flow.cancelled", "flow.compensated")
 
 
 def check_run(
-    run: RunHistory, triggers: Mapping[str, Trigger] | None = None, *, settled: bool = True, calm: bool = False
+    run: RunHistory,
+    triggers: Mapping[str, Trigger] | None = None,
+    *,
+    is_finished: bool = True,
+    is_undisturbed: bool = False,
 ) -> list[Violation]:
-    """The rules of one run."""
-    found = [*check_stream(run.id, run.events), *_check_ends(run, settled)]
-    attempts = Attempts(run.id, calm)
+    """Check one run."""
+    found = [*check_stream(run.id, run.events), *_check_ends(run, is_finished)]
+    attempts = Attempts(run.id, is_undisturbed)
     for event in run.events:
         if event.kind == "step.started":
-            found += attempts.started(event)
-        elif event.kind in OWN_KINDS or is_users(event.kind):
-            found += attempts.spoke(event)
+            found += attempts.check_start(event)
+        elif event.kind in ATTEMPT_KINDS or is_user_kind(event.kind):
+            found += attempts.check_record(event)
         if event.kind == "step.completed" or (
             event.kind == "step.failed" and is_final(event) and meta_of(event, "attempt")
         ):
-            found += attempts.end(event)
+            found += attempts.check_end(event)
     found += _check_instances(run)
     found += _check_causes(run)
-    found += check_waits(run, calm=calm)
+    found += check_waits(run, is_undisturbed=is_undisturbed)
     if triggers is not None:
         found += _check_triggers(run, triggers)
     return found
 
 
-def _check_ends(run: RunHistory, settled: bool) -> Iterator[Violation]:
-    """One beginning, one end, and nothing after it. Only a redrive takes a failure back, and says so."""
+def _check_ends(run: RunHistory, is_finished: bool) -> Iterator[Violation]:
+    """Check that a run starts once, ends once and records nothing afterwards. Only a redrive reopens a failed run."""
     events = run.events
     if not events or events[0].kind != "flow.started" or events[0].seq != 1:
-        yield Violation("terminal", run.id, "its stream does not begin with flow.started")
+        yield Violation("terminal", run.id, "its stream does not start with flow.started")
     ended: Event | None = None
-    for place, event in enumerate(events):
-        if event.kind == "flow.started" and place:
+    for position, event in enumerate(events):
+        if event.kind == "flow.started" and position:
             yield Violation("terminal", run.id, f"{event.id}: a second flow.started")
         if ended is not None:
-            after = [e.kind for e in events[place : place + 2]]
+            after = [e.kind for e in events[position : position + 2]]
             if ended.kind == "flow.failed" and after == ["step.redriven", "flow.reopened"]:
                 ended = None
             else:
@@ -56,82 +59,82 @@ def _check_ends(run: RunHistory, settled: bool) -> Iterator[Violation]:
             ended = event
     status = ended.kind.removeprefix("flow.") if ended is not None else None
     if run.closed != (ended is not None) or (status is not None and run.status != status):
-        yield Violation("terminal", run.id, f"its row says {run.status}, its stream {status or 'that it goes on'}")
-    if settled and not run.closed:
+        yield Violation("terminal", run.id, f"its row is {run.status}, its stream {status or 'has not ended'}")
+    if is_finished and not run.closed:
         yield Violation(
             "stuck", run.id, f"is still {run.status}; its last event is {events[-1].kind if events else 'none'}"
         )
 
 
 def _check_instances(run: RunHistory) -> Iterator[Violation]:
-    """Each step instance completes at most once, and none is left open by a run that says it is complete or failed."""
-    begun: set[tuple[str, int]] = set()
+    """Check that each step instance completes at most once, and that a completed or failed run leaves none running."""
+    started: set[tuple[str, int]] = set()
     completed: Counter[tuple[str, int]] = Counter()
     ended: set[tuple[str, int]] = set()
     for event in run.events:
-        here = instance(event)
+        instance = instance_of(event)
         match event.kind:
             case "step.started":
-                begun.add(here)
+                started.add(instance)
             case "step.completed":
-                completed[here] += 1
-                ended.add(here)
+                completed[instance] += 1
+                ended.add(instance)
             case "step.failed" if is_final(event):
-                ended.add(here)
+                ended.add(instance)
             case "step.redriven":
-                ended.discard(here)
+                ended.discard(instance)
     for (step, n), times in completed.items():
         if times > 1:
             yield Violation("completion", run.id, f"{step}#{n} completed {times} times")
     if run.closed and run.status != "cancelled":
-        for step, n in sorted(begun - ended):
+        for step, n in sorted(started - ended):
             yield Violation("completion", run.id, f"the run is {run.status}, but {step}#{n} never ended")
     if run.status == "completed":
-        for step, n in sorted(begun - completed.keys()):
+        for step, n in sorted(started - completed.keys()):
             yield Violation("completion", run.id, f"the run is completed, but {step}#{n} is not")
 
 
 def _check_causes(run: RunHistory) -> Iterator[Violation]:
-    """What a completed step says it started was started by it, and nothing else was."""
-    said: Counter[tuple[str, str]] = Counter()
-    enders: set[str] = set()
-    slept: set[str] = set()  # what a step started before it waited is told by its events alone
+    """Check that a completed step started exactly the steps that it recorded as its starts."""
+    recorded: Counter[tuple[str, str]] = Counter()
+    completed: set[str] = set()
+    suspended: set[str] = set()  # a step that waited does not record what it started before the wait
     jobs: dict[tuple[str, int], str] = {}
     for event in run.events:
-        job = jobs.get(instance(event), "")
+        job = jobs.get(instance_of(event), "")
         if event.kind == "step.started":
-            jobs[instance(event)] = meta_of(event, "jobId")
-        elif event.kind in AWAITS:
-            slept.add(job)
-        elif event.kind == "step.completed" and job not in slept:
-            enders.add(job)
-            said.update((job, step) for step in (event.meta or {}).get("starts", ()))
-    seen = Counter((cause, step) for (step, _), cause in _instances(run).items() if cause in enders)
-    everything_ran = run.closed and run.status != "cancelled"
-    for pair in said.keys() | seen.keys():
-        if seen[pair] > said[pair] or (everything_ran and seen[pair] != said[pair]):
+            jobs[instance_of(event)] = meta_of(event, "jobId")
+        elif event.kind in WAIT_STARTED_KINDS:
+            suspended.add(job)
+        elif event.kind == "step.completed" and job not in suspended:
+            completed.add(job)
+            recorded.update((job, step) for step in (event.meta or {}).get("starts", ()))
+    seen = Counter((cause, step) for (step, _), cause in _instances(run).items() if cause in completed)
+    has_run_everything = run.closed and run.status != "cancelled"
+    for pair in recorded.keys() | seen.keys():
+        if seen[pair] > recorded[pair] or (has_run_everything and seen[pair] != recorded[pair]):
             yield Violation(
-                "starts", run.id, f"{pair[0]} says it started {pair[1]} {said[pair]} times, {seen[pair]} ran"
+                "starts", run.id, f"{pair[0]} recorded {recorded[pair]} starts of {pair[1]}, but {seen[pair]} ran"
             )
 
 
 def _check_triggers(run: RunHistory, triggers: Mapping[str, Trigger]) -> Iterator[Violation]:
-    """Steps counted again from the events alone, by the flow's own table."""
+    """Check how often each step ran against the events and the flow's trigger table."""
     arrived: Counter[str] = Counter()
     for event in run.events:
         if event.kind == "flow.compensating":
             break
-        if is_users(event.kind):
+        if is_user_kind(event.kind):
             arrived[event.kind] += 1
     ran = Counter(step for step, _ in _instances(run))
-    everything_ran = run.closed and run.status != "cancelled"
+    has_run_everything = run.closed and run.status != "cancelled"
     for step, trigger in triggers.items():
         due = _due(trigger, arrived)
-        if ran[step] > due or (everything_ran and ran[step] != due):
+        if ran[step] > due or (has_run_everything and ran[step] != due):
             yield Violation(
                 "starts",
                 run.id,
-                f"{step} ({trigger.mode} of {', '.join(trigger.kinds)}) is due {due} times, {ran[step]} ran",
+                f"{step} ({trigger.mode} of {', '.join(trigger.kinds)}) is due {due} times, but ran {ran[step]} times",
             )
 
 
@@ -145,9 +148,9 @@ def _due(trigger: Trigger, arrived: Counter[str]) -> int:
 
 
 def _instances(run: RunHistory) -> dict[tuple[str, int], str]:
-    """Each step instance that ran, and the job or command that caused it."""
+    """Return each step instance that ran, and the job or command that caused it."""
     out: dict[tuple[str, int], str] = {}
     for event in run.events:
         if event.kind == "step.started":
-            out.setdefault(instance(event), meta_of(event, "causationId"))
+            out.setdefault(instance_of(event), meta_of(event, "causationId"))
     return out

@@ -1,4 +1,4 @@
-"""The rules of waits: a gate is opened once, by one thing, while its step is under way."""
+"""The rules of waits: a wait ends once, for one reason, before its step ends."""
 
 from __future__ import annotations
 
@@ -6,63 +6,66 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ...core.events import Event
-from .facts import RunHistory, Violation
-from .told import instance, is_final
+from .records import RunHistory, Violation, instance_of, is_final
 
-AWAITS = ("step.await.time", "step.await.event", "step.await.trigger")
-OPENED = ("step.resumed", "step.await.timeout")
-_TRIGGER_ENDS = ("trigger.fired", "trigger.timeout")
+WAIT_STARTED_KINDS = ("step.await.time", "step.await.event", "step.await.trigger")
+WAIT_ENDED_KINDS = ("step.resumed", "step.await.timeout")
+_TRIGGER_ENDED_KINDS = ("trigger.fired", "trigger.timeout")
 
-Gate = tuple[str, int, str]  # step, n, the durable call
+WaitKey = tuple[str, int, str]  # step, n, the durable call
 
 
-def check_waits(run: RunHistory, *, calm: bool = False) -> Iterator[Violation]:
-    """Whatever a step waited for came once or ran out once; nothing of it comes after the step's or the run's end."""
-    opened: dict[Gate, Event] = {}
-    ended: dict[tuple[str, int], Event] = {}
-    asleep: dict[tuple[str, int], bool] = {}  # instances that went to sleep -> whether anything has come since
+def check_waits(run: RunHistory, *, is_undisturbed: bool = False) -> Iterator[Violation]:
+    """Check that each wait is resolved or expires at most once, and never after its step has ended."""
+    waits_ended: dict[WaitKey, Event] = {}
+    steps_ended: dict[tuple[str, int], Event] = {}
+    suspended: dict[tuple[str, int], bool] = {}  # suspended instance -> whether a wait of it has ended since
     for event in run.events:
-        here = instance(event)
-        if event.kind in AWAITS or event.kind in OPENED:
-            yield from _check_gate(run, event, opened, ended)
-        if event.kind in OPENED:
-            asleep[here] = True
-        elif event.kind in AWAITS:
-            if calm and asleep.get(here) is False and not _same_sleep(event, run.events):
-                yield Violation("wasted", run.id, f"{event.id}: {here[0]}#{here[1]} was woken, and nothing had come")
-            asleep[here] = False
+        instance = instance_of(event)
+        if event.kind in WAIT_STARTED_KINDS or event.kind in WAIT_ENDED_KINDS:
+            yield from _check_wait(run, event, waits_ended, steps_ended)
+        if event.kind in WAIT_ENDED_KINDS:
+            suspended[instance] = True
+        elif event.kind in WAIT_STARTED_KINDS:
+            if is_undisturbed and suspended.get(instance) is False and not _is_same_suspension(event, run.events):
+                yield Violation(
+                    "wasted", run.id, f"{event.id}: {instance[0]}#{instance[1]} resumed, but no wait had ended"
+                )
+            suspended[instance] = False
         elif event.kind == "step.completed" or (event.kind == "step.failed" and is_final(event)):
-            ended[here] = event
-            asleep.pop(here, None)
+            steps_ended[instance] = event
+            suspended.pop(instance, None)
         elif event.kind == "step.redriven":
-            ended.pop(here, None)
+            steps_ended.pop(instance, None)
 
 
-def _same_sleep(event: Event, events: Sequence[Event]) -> bool:
-    """Whether the event before it is of the same going to sleep: several gates are held in one write."""
+def _is_same_suspension(event: Event, events: Sequence[Event]) -> bool:
+    """Return whether the wait before this one belongs to the same suspension: one write may start several waits."""
     attempt = (event.meta or {}).get("attempt")
-    before = [e for e in events if e.seq < event.seq and instance(e) == instance(event) and e.kind in AWAITS]
+    before = [
+        e for e in events if e.seq < event.seq and instance_of(e) == instance_of(event) and e.kind in WAIT_STARTED_KINDS
+    ]
     return bool(before) and (before[-1].meta or {}).get("attempt") == attempt
 
 
-def _check_gate(
-    run: RunHistory, event: Event, opened: dict[Gate, Event], ended: dict[tuple[str, int], Event]
+def _check_wait(
+    run: RunHistory, event: Event, waits_ended: dict[WaitKey, Event], steps_ended: dict[tuple[str, int], Event]
 ) -> Iterator[Violation]:
-    here = instance(event)
-    gate = (*here, str(event.data["wait"]))
-    what = f"{event.id} {event.kind} of {gate[2]} in {gate[0]}#{gate[1]}"
-    if gate in opened:
-        yield Violation("waits", run.id, f"{what} follows {opened[gate].kind} ({opened[gate].id})")
-    if here in ended:
-        yield Violation("waits", run.id, f"{what} follows {ended[here].kind} ({ended[here].id})")
-    if event.kind in OPENED:
-        opened[gate] = event
+    instance = instance_of(event)
+    wait = (*instance, str(event.data["wait"]))
+    what = f"{event.id} {event.kind} of {wait[2]} in {wait[0]}#{wait[1]}"
+    if wait in waits_ended:
+        yield Violation("waits", run.id, f"{what} follows {waits_ended[wait].kind} ({waits_ended[wait].id})")
+    if instance in steps_ended:
+        yield Violation("waits", run.id, f"{what} follows {steps_ended[instance].kind} ({steps_ended[instance].id})")
+    if event.kind in WAIT_ENDED_KINDS:
+        waits_ended[wait] = event
 
 
 def check_trigger(stream: str, events: Sequence[Event]) -> Iterator[Violation]:
-    """A trigger is registered once, and fired or given up once."""
+    """Check that a trigger is registered once, and fires or expires at most once."""
     kinds = Counter(event.kind for event in events)
     if kinds["trigger.registered"] != 1:
         yield Violation("trigger", stream, f"was registered {kinds['trigger.registered']} times")
-    if sum(kinds[kind] for kind in _TRIGGER_ENDS) > 1:
-        yield Violation("trigger", stream, f"was opened more than once: {[event.kind for event in events]}")
+    if sum(kinds[kind] for kind in _TRIGGER_ENDED_KINDS) > 1:
+        yield Violation("trigger", stream, f"ended more than once: {[event.kind for event in events]}")

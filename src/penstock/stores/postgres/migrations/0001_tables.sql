@@ -110,8 +110,8 @@ CREATE TABLE penstock.waits (
   body  bytea NOT NULL
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX waits_by_run ON penstock.waits (run, id);
-CREATE INDEX waits_open ON penstock.waits (kind, id) WHERE state = 'open';
-CREATE INDEX waits_listening ON penstock.waits (topic, key, id) WHERE state = 'open' AND topic IS NOT NULL;
+CREATE INDEX waits_pending ON penstock.waits (kind, id) WHERE state = 'pending';
+CREATE INDEX waits_by_topic ON penstock.waits (topic, key, id) WHERE state = 'pending' AND topic IS NOT NULL;
 
 CREATE TABLE penstock.states (
   key     text COLLATE "C" PRIMARY KEY,

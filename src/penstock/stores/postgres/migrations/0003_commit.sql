@@ -30,7 +30,7 @@ BEGIN
            FROM unnest(w_unit, w_opens, w_id, w_lenient) WITH ORDINALITY AS w (unit, opens, id, lenient, ord)
            LEFT JOIN penstock.waits AS g ON g.id = w.id WHERE w.unit = i ORDER BY w.ord LOOP
     IF (x.opens AND x.state IN ('resolved', 'expired'))
-       OR NOT (x.opens OR x.lenient OR x.state IS NOT DISTINCT FROM 'open') THEN
+       OR NOT (x.opens OR x.lenient OR x.state IS NOT DISTINCT FROM 'pending') THEN
       why := 'wait';
       what := x.id;
       RETURN;
@@ -68,16 +68,16 @@ BEGIN
     IF x.opens THEN
       -- A gate that was closed since it was looked at is not opened again: nothing is found, and the call is made again.
       INSERT INTO penstock.waits AS g (id, run, scope, kind, state, due, job, topic, key, stamp, body)
-      VALUES (x.id, x.run, x.scope, x.kind, 'open', x.due, x.job, x.topic, x.key,
+      VALUES (x.id, x.run, x.scope, x.kind, 'pending', x.due, x.job, x.topic, x.key,
               pg_current_xact_id()::text::bigint, x.body)
       ON CONFLICT (id) DO UPDATE SET
-        state = 'open', due = x.due, job = x.job, topic = x.topic, key = x.key, body = x.body
-      WHERE g.state IN ('open', 'cancelled');
+        state = 'pending', due = x.due, job = x.job, topic = x.topic, key = x.key, body = x.body
+      WHERE g.state IN ('pending', 'cancelled');
       IF NOT FOUND THEN
         RAISE serialization_failure USING MESSAGE = 'a gate was closed meanwhile';
       END IF;
     ELSE
-      UPDATE penstock.waits SET state = x.state WHERE id = x.id AND state = 'open';
+      UPDATE penstock.waits SET state = x.state WHERE id = x.id AND state = 'pending';
     END IF;
   END LOOP;
 END $$;
@@ -204,7 +204,7 @@ BEGIN
     FROM (
       SELECT x.* FROM unnest(x_stream, homes, ranks, x_kind) WITH ORDINALITY AS x (stream, home, rank, kind, n)
       WHERE x.kind IS NOT NULL AND EXISTS (
-        SELECT 1 FROM penstock.waits AS g WHERE g.topic = x.kind AND g.topic IS NOT NULL AND g.state = 'open')
+        SELECT 1 FROM penstock.waits AS g WHERE g.topic = x.kind AND g.topic IS NOT NULL AND g.state = 'pending')
       ORDER BY x.n) AS a;
     GET DIAGNOSTICS told = ROW_COUNT;
     IF told > 0 THEN

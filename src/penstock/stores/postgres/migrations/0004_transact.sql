@@ -179,7 +179,7 @@ BEGIN
         r_paused[r] := u_flags[i] & 2 <> 0;
         r_unit[r] := u_id[i];
         IF r_closed[r] THEN
-          UPDATE penstock.waits SET state = 'cancelled' WHERE run = r_ids[r] AND state = 'open';
+          UPDATE penstock.waits SET state = 'cancelled' WHERE run = r_ids[r] AND state = 'pending';
         END IF;
         IF u_flags[i] & 4 <> 0 THEN
           UPDATE penstock.jobs SET state = 6, finished = now, unit = u_id[i]

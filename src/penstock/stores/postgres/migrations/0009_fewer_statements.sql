@@ -282,7 +282,7 @@ BEGIN
       SELECT x.* FROM unnest(x_stream, homes, ranks, x_kind, x_body) WITH ORDINALITY
         AS x (stream, home, rank, kind, body, n)
       WHERE x.kind IS NOT NULL AND EXISTS (
-        SELECT 1 FROM penstock.waits AS g WHERE g.topic = x.kind AND g.topic IS NOT NULL AND g.state = 'open')
+        SELECT 1 FROM penstock.waits AS g WHERE g.topic = x.kind AND g.topic IS NOT NULL AND g.state = 'pending')
       ORDER BY x.n) AS a;
     GET DIAGNOSTICS told = ROW_COUNT;
     IF told > 0 THEN
@@ -488,7 +488,7 @@ BEGIN
         r_paused[r] := u_flags[i] & 2 <> 0;
         r_unit[r] := u_id[i];
         IF r_closed[r] THEN
-          UPDATE penstock.waits SET state = 'cancelled' WHERE run = r_ids[r] AND state = 'open';
+          UPDATE penstock.waits SET state = 'cancelled' WHERE run = r_ids[r] AND state = 'pending';
         END IF;
         IF u_flags[i] & 4 <> 0 THEN
           UPDATE penstock.jobs SET state = 6, finished = now, unit = u_id[i]

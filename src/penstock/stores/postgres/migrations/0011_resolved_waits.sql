@@ -5,7 +5,7 @@ DO $migration$
 DECLARE
   before text := pg_get_functiondef(to_regproc('penstock.transact'));
   without text := replace(before, $part$        IF r_closed[r] THEN
-          UPDATE penstock.waits SET state = 'cancelled' WHERE run = r_ids[r] AND state = 'open';
+          UPDATE penstock.waits SET state = 'cancelled' WHERE run = r_ids[r] AND state = 'pending';
         END IF;
 $part$, '');
   after text := replace(without, $part$          INSERT INTO penstock.once (key, at) VALUES (u_once[i], now);
@@ -16,7 +16,7 @@ $part$, $part$          INSERT INTO penstock.once (key, at) VALUES (u_once[i], n
       END IF;
       -- After its own waits: one that the last unit of a run has resolved is not cancelled.
       IF u_expect[i] IS NOT NULL AND u_flags[i] & 1 <> 0 THEN
-        UPDATE penstock.waits SET state = 'cancelled' WHERE run = r_ids[r] AND state = 'open';
+        UPDATE penstock.waits SET state = 'cancelled' WHERE run = r_ids[r] AND state = 'pending';
       END IF;
 $part$);
 BEGIN

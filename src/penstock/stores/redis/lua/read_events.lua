@@ -1,6 +1,7 @@
--- Events: of one stream, and of all in the order of commits.
--- Events that references of a stream lead to, as many as asked for; those that were trimmed since are passed over.
-local function follow(list, from, limit)
+-- Reads events: of one stream, and of all streams in commit order.
+
+-- Return the events that a stream of references points to. Skips events that were trimmed since.
+local function read_references(list, from, limit)
   local items = {}
   while #items < limit do
     local refs = call('XRANGE', list, from, '+', 'COUNT', limit)
@@ -15,9 +16,9 @@ local function follow(list, from, limit)
   return items
 end
 
-function READS.feed() return follow(NS .. 'feed', arg(1) == '' and '-' or '(' .. arg(1), tonumber(arg(2))) end
+function READS.feed() return read_references(NS .. 'feed', arg(1) == '' and '-' or '(' .. arg(1), tonumber(arg(2))) end
 
-function READS.newest()
+function READS.newest_event()
   local from = '+'
   while true do
     local refs = call('XREVRANGE', NS .. 'feed', from, '-', 'COUNT', 50)
@@ -30,20 +31,20 @@ function READS.newest()
   end
 end
 
--- With a stream to begin from, what came after its first event.
-function READS.told()
+-- `since` names a stream: only events after its first one.
+function READS.events_by_kind()
   local kind, since, after, limit = arg(1), arg(2), arg(3), tonumber(arg(4))
   if since ~= '' then
-    local head = call('HGET', NS .. 'heads', since)
+    local head = call('HGET', NS .. 'stream_heads', since)
     local first = head and string.match(head, '^%d+ %d+ (.+)$')
-    if first and (after == '' or earlier(after, first)) then after = first end
+    if first and (after == '' or is_earlier(after, first)) then after = first end
   end
-  return follow(NS .. 'told:' .. kind, after == '' and '-' or '(' .. after, limit)
+  return read_references(NS .. 'kinds:' .. kind, after == '' and '-' or '(' .. after, limit)
 end
 
 local function seq_of(entry) return tonumber(string.match(entry[1], '-(%d+)$')) end
 
--- Where an event stands is its sequence; the time in a cursor only helps to find it, and may be another moment's.
+-- The sequence decides the position of an event. The time in a cursor only helps to find it and may differ.
 local function forward_from(stream, low, cursor)
   if low == 0 then return '-' end
   local next = call('XRANGE', stream, '(' .. cursor, '+', 'COUNT', 1)[1]
@@ -74,10 +75,10 @@ local function backward_from(stream, high, cursor, last)
   end
 end
 
--- Events strictly between two places.
+-- Return the events strictly between two cursors.
 function READS.read()
   local stream, after, before, limit, backward = arg(1), arg(2), arg(3), tonumber(arg(4)), arg(5) == '1'
-  local head = call('HGET', NS .. 'heads', stream)
+  local head = call('HGET', NS .. 'stream_heads', stream)
   if not head then return {} end
   local last = tonumber(string.match(head, '^%d+ (%d+)'))
   local low = after == '' and 0 or tonumber(string.match(after, '-(%d+)$'))

@@ -1,18 +1,18 @@
--- Reading: ARGV[6] names what, the rest is its own. Nothing here writes.
+-- Reads jobs and queues. ARGV[6] names the read, the rest are its arguments. Nothing here writes.
 local function arg(n) return ARGV[6 + n] end
 local FAR = '\255\255\255\255'
 
--- Where to go on in an index whose members all have the score 0.
+-- Return the lower bound of the next page of an index by name.
 local function after_prefix(prefix, after)
   if after ~= '' and after >= prefix then return '(' .. after end
   return '[' .. prefix
 end
 
 local function job_row(queue, id)
-  local base = base_of(queue)
+  local base = base_key(queue)
   local flat = call('HGETALL', base .. id)
   if #flat == 0 then return false end
-  return {id, queue, (state_of(base, id)), call('ZSCORE', base .. 'nq:leases', id), flat}
+  return {id, queue, (job_state(base, id)), call('ZSCORE', base .. 'nq:leases', id), flat}
 end
 
 local function job_rows(queue, ids)
@@ -24,7 +24,7 @@ local function job_rows(queue, ids)
   return rows
 end
 
--- A page of a sorted set after a member; one that is no longer in it has no place: what is left comes from the start.
+-- Return a page of a sorted set after a member; from the start if the member is gone.
 local function page_of(set, after, limit)
   local rank = after ~= '' and call('ZRANK', set, after)
   local start = rank and rank + 1 or 0
@@ -65,11 +65,11 @@ function READS.job()
   return queue and job_row(queue, arg(1))
 end
 
--- What a parent knows of its children: key, what became of it, and its value or why it failed.
+-- Return the children of a job: key, state, and value or error.
 function READS.children()
   local queue, rows = find_queue(arg(1)), {}
   if not queue then return rows end
-  local key = base_of(queue) .. arg(1)
+  local key = base_key(queue) .. arg(1)
   for _, child in ipairs(call('SMEMBERS', key .. ':dependencies')) do rows[#rows + 1] = {child, 'unprocessed'} end
   for _, child in ipairs(call('ZRANGE', key .. ':unsuccessful', 0, -1)) do rows[#rows + 1] = {child, 'failed'} end
   for set, state in pairs({processed = 'processed', failed = 'ignored'}) do
@@ -81,7 +81,7 @@ end
 
 function READS.jobs()
   local queue, state, after, limit = arg(1), arg(2), arg(3), tonumber(arg(4))
-  local base, ids = base_of(queue), nil
+  local base, ids = base_key(queue), nil
   if state == 'waiting' then
     ids = waiting_ids(base, after, limit)
   elseif state == 'active' then
@@ -96,7 +96,7 @@ end
 function READS.queues()
   local rows = {}
   for _, name in ipairs(call('SMEMBERS', NS .. 'queues')) do
-    local base = base_of(name)
+    local base = base_key(name)
     local function size(set) return call('ZCARD', base .. set) end
     rows[#rows + 1] = {name, call('HEXISTS', base .. 'meta', 'paused'),
       call('LLEN', base .. 'wait') + size('prioritized'), size('delayed'), call('LLEN', base .. 'active'),

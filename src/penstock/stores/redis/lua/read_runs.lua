@@ -1,4 +1,4 @@
--- Runs, and the gates they wait at.
+-- Reads runs and their waits.
 local function run_row(id)
   local row = call('HMGET', NS .. 'run:' .. id, 'version', 'flow', 'status', 'closed', 'created', 'updated', 'record')
   if not row[1] then return false end
@@ -7,21 +7,21 @@ end
 
 function READS.run() return run_row(arg(1)) end
 
--- Newest first; with a flow and a status, the flow's are looked through.
+-- Newest first. With both a flow and a status, the runs of the flow are filtered.
 function READS.runs()
-  local flow, status, since, till, before, limit = arg(1), arg(2), arg(3), arg(4), arg(5), tonumber(arg(6))
+  local flow, status, since, until_ms, before, limit = arg(1), arg(2), arg(3), arg(4), arg(5), tonumber(arg(6))
   local list = NS .. (flow ~= '' and 'runs:flow:' .. flow or status ~= '' and 'runs:status:' .. status or 'runs')
-  local low, high, place = since == '' and '-inf' or since, till == '' and '+inf' or '(' .. till, nil
+  local low, high, parse_cursor = since == '' and '-inf' or since, until_ms == '' and '+inf' or '(' .. until_ms, nil
   if before ~= '' then
-    place = call('ZSCORE', NS .. 'runs', before)
-    if not place then return {} end
-    if till == '' or tonumber(place) < tonumber(till) then high = place end
+    parse_cursor = call('ZSCORE', NS .. 'runs', before)
+    if not parse_cursor then return {} end
+    if until_ms == '' or tonumber(parse_cursor) < tonumber(until_ms) then high = parse_cursor end
   end
   local rows, skip = {}, 0
   while #rows < limit do
     local ids = call('ZREVRANGEBYSCORE', list, high, low, 'WITHSCORES', 'LIMIT', skip, 200)
     for n = 1, #ids, 2 do
-      local row = not (ids[n + 1] == place and ids[n] >= before) and run_row(ids[n])
+      local row = not (ids[n + 1] == parse_cursor and ids[n] >= before) and run_row(ids[n])
       if row and (status == '' or row[4] == status) then
         rows[#rows + 1] = row
         if #rows == limit then break end
@@ -33,8 +33,8 @@ function READS.runs()
   return rows
 end
 
--- The same, each with the body of its first event.
-function READS.begun()
+-- The same, with the body of each run's first event.
+function READS.runs_with_first_event()
   local rows = READS.runs()
   for _, row in ipairs(rows) do
     local first = call('XRANGE', NS .. 'flow:' .. row[1], '-', '+', 'COUNT', 1)[1]
@@ -44,24 +44,24 @@ function READS.begun()
 end
 
 local LIVE = {waiting = true, delayed = true, active = true, suspended = true, held = true}
-local function is_loose(id)
+local function is_stuck(id)
   for _, job in ipairs(call('ZRANGE', NS .. 'run:' .. id .. ':jobs', 0, -1)) do
-    local queue = queue_of(job)
-    if queue and LIVE[state_of(base_of(queue), job)] then return false end
+    local queue = existing_queue(job)
+    if queue and LIVE[job_state(base_key(queue), job)] then return false end
   end
   for _, wait in ipairs(call('ZRANGE', NS .. 'run:' .. id .. ':waits', 0, -1)) do
-    if call('HGET', NS .. 'wait:' .. wait, 'state') == 'open' then return false end
+    if call('HGET', NS .. 'wait:' .. wait, 'state') == 'pending' then return false end
   end
   return true
 end
 
-function READS.loose()
+function READS.stuck_runs()
   local found, limit, at = {}, tonumber(arg(1)), 0
   while #found < limit do
     local ids = call('ZRANGE', NS .. 'runs:open', at, at + 199)
     if #ids == 0 then break end
     for _, id in ipairs(ids) do
-      if #found < limit and is_loose(id) then found[#found + 1] = id end
+      if #found < limit and is_stuck(id) then found[#found + 1] = id end
     end
     at = at + 200
   end
@@ -83,7 +83,7 @@ function READS.waits()
     local ids = call('ZRANGEBYLEX', NS .. 'run:' .. run .. ':waits', after ~= '' and '(' .. after or '-', '+')
     for _, id in ipairs(ids) do
       local wait = call('HMGET', NS .. 'wait:' .. id, 'state', 'kind')
-      if wait[1] == 'open' and (kind == '' or wait[2] == kind) then rows[#rows + 1] = wait_row(id) end
+      if wait[1] == 'pending' and (kind == '' or wait[2] == kind) then rows[#rows + 1] = wait_row(id) end
       if #rows == limit then break end
     end
     return rows
@@ -99,26 +99,26 @@ function READS.waits()
   return rows
 end
 
-local function place(cursor)
+local function parse_cursor(cursor)
   local ms, seq = string.match(cursor, '^(%d+)-(%d+)$')
   return tonumber(ms), tonumber(seq)
 end
 
-local function earlier(a, b)
-  local ams, aseq = place(a)
-  local bms, bseq = place(b)
+local function is_earlier(a, b)
+  local ams, aseq = parse_cursor(a)
+  local bms, bseq = parse_cursor(b)
   return ams < bms or (ams == bms and aseq < bseq)
 end
 
--- The gates of a topic in the order of their ids, those opened before a place of the feed; args from 6: the keys.
-local function listeners(topic, after, limit, keys)
+-- Return the ids of the waits of a topic, in order; with keys, only those of these keys.
+local function topic_wait_ids(topic, after, limit, keys)
   local ids = {}
   if not keys then
     return call('ZRANGEBYLEX', NS .. 'topic:' .. topic, after ~= '' and '(' .. after or '-', '+', 'LIMIT', 0, limit)
   end
   for _, key in ipairs(keys) do
     local low = after ~= '' and '(' .. key .. '\n' .. after or '[' .. key .. '\n'
-    local page = call('ZRANGEBYLEX', NS .. 'topickeys:' .. topic, low, '(' .. key .. '\11', 'LIMIT', 0, limit)
+    local page = call('ZRANGEBYLEX', NS .. 'topic_keys:' .. topic, low, '(' .. key .. '\11', 'LIMIT', 0, limit)
     for _, member in ipairs(page) do ids[#ids + 1] = string.sub(member, #key + 2) end
   end
   table.sort(ids)
@@ -126,7 +126,7 @@ local function listeners(topic, after, limit, keys)
   return ids
 end
 
-function READS.listening()
+function READS.waits_for_topic()
   local topic, before, after, limit, keyed = arg(1), arg(2), arg(3), tonumber(arg(4)), arg(5) == '1'
   local keys, rows = nil, {}
   if keyed then
@@ -134,10 +134,10 @@ function READS.listening()
     for n = 12, #ARGV do keys[#keys + 1] = ARGV[n] end
   end
   while #rows < limit do
-    local ids = listeners(topic, after, limit, keys)
+    local ids = topic_wait_ids(topic, after, limit, keys)
     for _, id in ipairs(ids) do
       local pos = call('HGET', NS .. 'wait:' .. id, 'pos')
-      if pos and (before == '' or earlier(pos, before)) and #rows < limit then rows[#rows + 1] = wait_row(id) end
+      if pos and (before == '' or is_earlier(pos, before)) and #rows < limit then rows[#rows + 1] = wait_row(id) end
       after = id
     end
     if #ids < limit then break end

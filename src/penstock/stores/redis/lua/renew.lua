@@ -1,8 +1,9 @@
--- Extends leases. ARGV[6] is for how long; then queue, job, attempt, token and run of each. Gives which are lost.
+-- Extends leases. ARGV[6] is the lease in ms; then queue, job, attempt, token and run of each claim. Returns the indexes
+-- of the lost ones.
 local lost = {}
 for i = 7, #ARGV, 5 do
-  local base, id = base_of(ARGV[i]), ARGV[i + 1]
-  local job = call('HMGET', base .. id, 'nq:t', 'ats')
+  local base, id = base_key(ARGV[i]), ARGV[i + 1]
+  local job = call('HMGET', base .. id, 'nq:token', 'ats')
   if job[1] == ARGV[i + 3] and job[2] == ARGV[i + 2] then
     call('SET', base .. id .. ':lock', ARGV[i + 3], 'PX', ARGV[6])
     call('SREM', base .. 'stalled', id)

@@ -1,0 +1,77 @@
+"""What bridges to other systems' queues do with an App."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..commit.sink import BridgeSink
+from ..handlers.decorators import FlowDefinition, read_definitions
+from ..ports.bridge import Bridge, BridgeHost, WriteUnits
+from ..ports.store import Store
+from .connect_retry import open_with_retry
+from .workers import start_service
+
+if TYPE_CHECKING:
+    from .app import App
+
+BRIDGE_CONNECT_TIMEOUT = "30s"  # when a worker starts
+
+
+@asynccontextmanager
+async def run_bridges(app: App, bridges: Sequence[Bridge]) -> AsyncIterator[None]:
+    """Open the bridges that worker files declare and move their messages while a worker runs."""
+    async with AsyncExitStack() as stack:
+        for bridge in bridges:
+            await open_with_retry(
+                "a bridge is not open yet", partial(bridge.open, AppBridgeHost(app)), BRIDGE_CONNECT_TIMEOUT
+            )
+            stack.push_async_callback(bridge.close)
+        tasks = [start_service(bridge.run, "penstock-bridge") for bridge in bridges]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class AppBridgeHost:
+    """The App as a bridge sees it."""
+
+    def __init__(self, app: App, write: WriteUnits | None = None) -> None:
+        self._app = app
+        transactions = app._transactions
+        self._writers = transactions.direct if write is None else transactions.writers_to(BridgeSink(write))
+
+    @property
+    def store(self) -> Store:
+        return self._app.store
+
+    def with_writer(self, write: WriteUnits) -> BridgeHost:
+        return AppBridgeHost(self._app, write)
+
+    def flow_of(self, target: Callable[..., Any]) -> str | None:
+        found = (one.name for one in read_definitions(target) if isinstance(one, FlowDefinition))
+        return next(found, None)
+
+    def check_flow(self, name: str) -> None:
+        self._app.registry.flow(name)
+
+    async def start(self, flow: str, input: Any, key: str) -> None:
+        await self._writers.runs.start(flow, input, key=key)
+
+    async def emit(self, kind: str, data: Any, key: str) -> None:
+        await self._writers.emit(kind, data, None, key)
+
+    async def enqueue(self, queue: str, name: str | None, payload: Any, key: str) -> None:
+        await self._writers.jobs.enqueue(queue, [payload], name=name, key=key)
+
+    async def load_value(self, key: str) -> Any:
+        return await self._app.state.get(key)
+
+    async def save_value(self, key: str, value: Any) -> None:
+        await self._app.state.set(key, value)

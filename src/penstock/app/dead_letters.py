@@ -1,0 +1,216 @@
+"""`app.dead_letters`: what finally failed, kept until it is redriven or discarded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from ..commit.committer import CommitRequest
+from ..commit.runtime import Runtime
+from ..core.errors import RunError, UnknownJob, UnknownRun
+from ..core.ids import dead_letter_id
+from ..core.payload import pack
+from ..flows.commands import Commands, read_letter
+from ..jobs.dead_letters import DeadLetter
+from ..jobs.engine import JobOptions, new_job
+from ..ports.store import JobRow
+from ..ports.unit import Committed, JobState, Unit
+from .arguments import a_name, count
+
+GONE = "another call took it first"
+
+
+class Redriven(msgspec.Struct):
+    """What a redrive did, for each dead letter."""
+
+    sent: dict[str, str] = {}  # dead letter -> its new job
+    refused: dict[str, str] = {}  # dead letter -> reason
+
+
+class DeadLetters:
+    """Jobs and steps that finally failed, kept in `<queue>-dlq` (or the queue their handler names) until redriven."""
+
+    def __init__(self, runtime: Runtime, commands: Commands) -> None:
+        self._registry = runtime.registry
+        self._store = runtime.store
+        self._commands = commands
+        self._committer = runtime.committer
+        self._bodies = runtime.bodies
+        self._unit_id = runtime.new_unit_id
+
+    async def queues(self) -> dict[str, int]:
+        """Return the dead-letter queues that are not empty, with their counts."""
+        named = {handler.dlq for handler in self._registry().handlers()}
+        rows = [row for row in await self._store.queues() if row.name.endswith("-dlq") or row.name in named]
+        return {row.name: row.counts["waiting"] for row in rows if row.counts["waiting"]}
+
+    async def list(self, queue: str, *, after: str | None = None, limit: int = 50) -> list[tuple[str, DeadLetter]]:
+        """Return a page of dead letters with their ids, oldest first.
+
+        Args:
+            queue: The queue whose jobs failed, with or without `-dlq`.
+            after: Id of the last dead letter of the page before.
+            limit: Maximum number of dead letters.
+        """
+        last = _letter_id(after) if after is not None else None
+        rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=last, limit=count(limit))
+        return [(row.id, read_letter(row)) for row in rows]
+
+    async def get(self, id: str) -> DeadLetter:
+        """Return a dead letter, by its id or by the id of the job that failed."""
+        return read_letter(await self._row(id))
+
+    async def redrive(self, id: str, *, input: Any = None) -> Redriven:
+        """Put one dead letter back to work.
+
+        Args:
+            id: Id of the dead letter, or of the job that failed.
+            input: Another input instead of the recorded one.
+        """
+        done = Redriven()
+        await self._redrive(await self._row(id), done, None if input is None else pack(input))
+        return done
+
+    async def retry_step(self, failed: JobRow) -> Redriven:
+        """Redrive a failed step that has no dead letter."""
+        done = Redriven()
+        try:
+            sent = await self._commands.retry_step(failed)
+        except (RunError, UnknownRun) as problem:
+            done.refused[failed.id] = str(problem)
+            return done
+        if sent is None:
+            done.refused[failed.id] = GONE
+        else:
+            done.sent[failed.id] = sent
+        return done
+
+    async def redrive_all(
+        self,
+        queue: str,
+        *,
+        where: Callable[[DeadLetter], bool] | None = None,
+        change: Callable[[Any], Any] | None = None,
+        limit: int | None = None,
+    ) -> Redriven:
+        """Redrive the dead letters of a queue.
+
+        Args:
+            queue: The queue whose jobs failed.
+            where: Redrive only those for which this function returns true.
+            change: Function that returns the new input for a recorded one.
+            limit: Maximum number to redrive.
+        """
+        done = Redriven()
+        for id in await self._select(queue, where):
+            if limit is not None and len(done.sent) >= limit:
+                break
+            row = await self._store.job(id)
+            if row is None:
+                done.refused[id] = GONE
+                continue
+            payload = None if change is None else pack(change(read_letter(row).original_data))
+            await self._redrive(row, done, payload)
+        return done
+
+    async def discard(self, id: str) -> bool:
+        """Delete a dead letter for good."""
+        row = await self._row(id)
+        return await self._store.remove(row.id)
+
+    async def _select(self, queue: str, where: Callable[[DeadLetter], bool] | None) -> Sequence[str]:
+        """Return the ids first and redrive afterwards: pages shift while dead letters leave them."""
+        selected: list[str] = []
+        after: str | None = None
+        while rows := await self._store.jobs(self._dlq(queue), JobState.WAITING, after=after, limit=500):
+            after = rows[-1].id
+            selected += [row.id for row in rows if where is None or where(read_letter(row))]
+        return selected
+
+    async def _row(self, id: str) -> JobRow:
+        row = await self._store.job(_letter_id(id))
+        if row is None:
+            raise UnknownJob(f"there is no dead letter {id!r}: `penstock dlq` lists the queues that have some")
+        return row
+
+    async def _redrive(self, row: JobRow, done: Redriven, payload: bytes | None) -> None:
+        letter = read_letter(row)
+        data = payload if payload is not None else pack(letter.original_data)
+        try:
+            if letter.run is not None:
+                sent = await self._commands.redrive(row, letter, data)
+            else:
+                sent = await self._resend(row, letter, data)
+        except (RunError, UnknownRun) as problem:
+            done.refused[row.id] = str(problem)
+            return
+        if sent is None:
+            done.refused[row.id] = GONE
+        else:
+            done.sent[row.id] = sent
+
+    async def _resend(self, row: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
+        before = msgspec.convert(letter.options, JobOptions)
+        if (before.parent is not None or before.waits) and payload == pack(letter.original_data):
+            return await self._retry_in_place(row, letter)
+        await self._check_id_is_free(letter.original_job_id, before)
+        options = msgspec.structs.replace(before, redriven=before.redriven + 1)
+        scope = letter.original_job_id.partition(".redrive-")[0]  # it keeps its memos and its idempotency key
+        id = f"{scope}.redrive-{options.redriven}"
+        job = new_job(
+            id=id,
+            scope=scope,
+            queue=letter.queue,
+            name=letter.original_job_name,
+            payload=payload,
+            bodies=self._bodies,
+            options=options,
+        )
+        if before.parent is not None:
+            parent = msgspec.structs.replace(before.parent, replaces=letter.original_job_id)
+            job = msgspec.structs.replace(job, parent=parent)
+        unit = Unit(self._unit_id(), jobs=[job], removes=[row.id])
+        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
+        return id if isinstance(receipt, Committed) else None
+
+    async def _check_id_is_free(self, id: str, before: JobOptions) -> None:
+        """Raise if another job knows this one by its id: with a new input it becomes a new job."""
+        if before.waits:
+            raise RunError(
+                f"job {id!r} has children that know it by its id: redrive it unchanged, or add its tree again"
+            )
+        parent = await self._store.job(before.parent.id) if before.parent is not None else None
+        if parent is not None and parent.state is JobState.FAILED:
+            raise RunError(
+                f"job {id!r} failed its parent {parent.id!r}, which knows it by its id: redrive both unchanged, "
+                "or add their tree again with another input"
+            )
+
+    async def _retry_in_place(self, row: JobRow, letter: DeadLetter) -> str | None:
+        """Retry a job of a tree under its own id, by which its parent and its children know it.
+
+        The dead letter goes first: the job may leave another one at once. `app.jobs.retry` works without it.
+        """
+        job = await self._store.job(letter.original_job_id)
+        if job is None or job.state is not JobState.FAILED:
+            raise RunError(f"job {letter.original_job_id!r} is gone or not failed: add its tree again")
+        unit = Unit(self._unit_id(), removes=[row.id])
+        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
+        if not isinstance(receipt, Committed) or not await self._store.retry(job.id):
+            return None
+        return job.id
+
+    def _dlq(self, queue: str) -> str:
+        """Return the dead-letter queue of a queue; one that is a dead-letter queue itself is returned as it is."""
+        handlers = self._registry().handlers()
+        if queue.endswith("-dlq") or any(handler.dlq == queue for handler in handlers):
+            return queue
+        return next((handler.dlq for handler in handlers if handler.queue_name == queue), f"{queue}-dlq")
+
+
+def _letter_id(id: str) -> str:
+    """The id of a letter, given that or the id of the job that died."""
+    a_name(id, "id", "the id of a dead letter, or of the job that died")
+    return id if id.endswith(".dlq") else dead_letter_id(id)

@@ -1,0 +1,204 @@
+"""Enqueuing jobs and trees of jobs: validate the input, apply the handler's options, command the enqueue."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from ..commit.committer import CommitRequest
+from ..commit.runtime import Runtime
+from ..commit.sink import CommandSink
+from ..core.durations import to_ms
+from ..core.errors import BadArgument, ConfigError, PenstockError
+from ..core.ids import check_job_id, check_name, uuid7
+from ..core.payload import pack, unpack
+from ..core.priority import check_priority
+from ..core.retry import RetryOption, RetryPolicy
+from ..handlers.decorators import read_definitions
+from ..handlers.handler import Handler, JobDefinition
+from ..handlers.options import KeepOption, build_published_options, read_keep
+from ..jobs.engine import JobOptions, new_job
+from ..jobs.job_trees import JobTree, Node, read_tree
+from ..ports.unit import Committed, Dedupe, NewJob, OnFailure, Parent, PublishedOptions, Refused, Unit
+from .advice import Advice
+from .arguments import several, text
+
+MAX_JOBS_PER_COMMIT = 200
+
+
+class JobEnqueuer:
+    """Enqueues jobs through one sink, with the options of their handler if it is known here."""
+
+    def __init__(self, runtime: Runtime, sink: CommandSink, advice: Advice) -> None:
+        self._runtime = runtime
+        self._sink = sink
+        self.advice = advice
+
+    async def enqueue(
+        self,
+        queue: str | Callable[..., Any],
+        inputs: Sequence[Any],
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        delay_ms: int = 0,
+        priority: int | None = None,
+        retry: RetryOption | None = None,
+        correlation_id: str | None = None,
+        keep_completed: KeepOption | None = None,
+        keep_failed: KeepOption | None = None,
+        dedupe: Dedupe | None = None,
+    ) -> list[str]:
+        """Enqueue a job for each input and return the ids in order.
+
+        A key that exists adds nothing. For a job whose dedupe key is taken, the id is that of the job that holds it.
+        """
+        queue, name = self.resolve(queue, name)
+        options = JobOptions(
+            text(correlation_id, "the correlation id"),
+            RetryPolicy.parse(retry) if retry is not None else None,
+            keep_completed=read_keep(keep_completed, "keep_completed"),
+            keep_failed=read_keep(keep_failed, "keep_failed"),
+        )
+        make = partial(self.build, name=name, key=key, delay_ms=delay_ms, priority=priority, dedupe=dedupe)
+        jobs = _build_each(several(inputs, "inputs"), lambda input: make(queue, input, options))
+        ids = [job.id for job in jobs]
+        for start in range(0, len(jobs), MAX_JOBS_PER_COMMIT):
+            unit = Unit(self._runtime.new_unit_id(), jobs=jobs[start : start + MAX_JOBS_PER_COMMIT])
+            receipt = await self._sink.submit(CommitRequest(lambda _v, _r, unit=unit: unit))  # type: ignore[misc]
+            if isinstance(receipt, Committed):
+                for position, holder in receipt.deduplicated.items():
+                    ids[start + position] = holder
+        await self.advice.warn_about_queue(queue, name)
+        return ids
+
+    def build(
+        self,
+        queue: str,
+        input: Any,
+        options: JobOptions,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        delay_ms: int = 0,
+        priority: int | None = None,
+        dedupe: Dedupe | None = None,
+    ) -> NewJob:
+        """Build one validated job, with the key, delay, priority and rate key its handler declares."""
+        data = pack(input, f"the input of a job of queue {check_name(queue, 'queue name')!r}")
+        handler = self._runtime.registry().job(queue, name or "*")
+        rate_key, published = None, _published_options(handler, options)
+        if handler is not None:
+            value = unpack(data)
+            handler.check_input(value)
+            key = key if key is not None else handler.make_key(value)
+            rate_key = handler.make_rate_key(value)
+            delay_ms = delay_ms or handler.delay_ms
+            priority = handler.priority if priority is None else priority
+        now = self._runtime.clock.now_ms()
+        return new_job(
+            id=check_job_id(key) if key is not None else uuid7(now),
+            queue=queue,
+            name=name or (handler.name if handler is not None else queue),
+            payload=data,
+            bodies=self._runtime.bodies,
+            options=options,
+            priority=check_priority(0 if priority is None else priority),
+            due=now + delay_ms if delay_ms else 0,
+            rate_key=rate_key,
+            dedupe=dedupe,
+            published=published,
+        )
+
+    def resolve(self, job: str | Callable[..., Any], name: str | None) -> tuple[str, str | None]:
+        """Return the queue and the name of a job, from a queue's name or from the function marked with `@job`."""
+        if not callable(job):
+            return job, name
+        fn = inspect.unwrap(job)
+        registered = [one.handler for one in self._runtime.registry().jobs.values()]
+        known = [handler for handler in registered if handler.fn is fn or handler.fn is job]
+        declared = [one.handler for one in read_definitions(job) if isinstance(one, JobDefinition)]
+        for handler in [*known, *declared]:
+            return handler.queue_name, name or handler.name
+        shown = getattr(job, "__name__", job)
+        raise ConfigError(f"{shown!r} is not marked with @job, so no job can be made of it: mark it, or name a queue")
+
+    async def enqueue_tree(self, tree: Node | Mapping[str, Any], correlation_id: str | None) -> JobTree:
+        """Enqueue a whole tree; nothing of it if a job with the root's id exists."""
+        jobs: list[NewJob] = []
+        planned = self._plan(read_tree(tree), None, None, text(correlation_id, "the correlation id"), jobs)
+        _check_ids(jobs)
+        unit = Unit(self._runtime.new_unit_id(), jobs=jobs)
+        receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
+        if isinstance(receipt, Refused):
+            raise BadArgument(
+                f"job {receipt.key!r} exists already, so the tree was not added: give that child another id, or none"
+            )
+        for queue in dict.fromkeys(job.queue for job in jobs):
+            await self.advice.warn_about_queue(queue)
+        return planned
+
+    def _plan(
+        self, node: Node, id: str | None, parent: Parent | None, correlation: str | None, jobs: list[NewJob]
+    ) -> JobTree:
+        """Add the jobs of a node, parents before children.
+
+        The ids of children follow from their parent's, so that a tree with an id is the same tree when it is added
+        again.
+        """
+        queue, name = self.resolve(node.job, node.name)
+        policy = RetryPolicy.parse(node.retry) if node.retry is not None else None
+        options = JobOptions(correlation, policy, waits=bool(node.children), parent=parent)
+        job = self.build(
+            queue,
+            node.input,
+            options,
+            name=name,
+            key=node.id if node.id is not None else id,
+            delay_ms=to_ms(node.delay) if node.delay is not None else 0,
+            priority=node.priority,
+        )
+        jobs.append(msgspec.structs.replace(job, waits_for_children=bool(node.children), parent=parent))
+        children = [
+            self._plan(child, f"{job.id}-c{n}", Parent(job.id, queue, OnFailure(child.on_failure)), correlation, jobs)
+            for n, child in enumerate(node.children, 1)
+        ]
+        return JobTree(job.id, queue, job.name, children)
+
+
+def _build_each(inputs: list[Any], build: Callable[[Any], NewJob]) -> list[NewJob]:
+    """Build a job for each input; an error names the item it is about."""
+    jobs: list[NewJob] = []
+    for n, input in enumerate(inputs):
+        try:
+            jobs.append(build(input))
+        except PenstockError as problem:
+            if len(inputs) > 1:
+                problem.args = (f"item {n} of {len(inputs)} (none was added): {problem}", *problem.args[1:])
+            raise
+    return jobs
+
+
+def _published_options(handler: Handler | None, options: JobOptions) -> PublishedOptions | None:
+    """Return what other programs on the queue may know of the job's retries and retention."""
+    policy = options.retry or (handler.retry if handler is not None else None)
+    keeps = (options.keep_completed, options.keep_failed)
+    if handler is not None:
+        keeps = (keeps[0] or handler.keep_completed, keeps[1] or handler.keep_failed)
+    return (
+        build_published_options(policy or RetryPolicy(), *keeps)
+        if policy is not None or keeps != (None, None)
+        else None
+    )
+
+
+def _check_ids(jobs: Sequence[NewJob]) -> None:
+    counts = Counter(job.id for job in jobs)
+    for id, count in counts.items():
+        if count > 1:
+            raise BadArgument(f"the tree has {count} jobs with the id {id!r}: give each its own id, or none")

@@ -1,0 +1,308 @@
+"""Runs as lines of JSON, out of one store and into another: each run with its events, jobs, waits, state and record.
+
+A step that waits is run again once in the other store, with its memos, and goes on waiting there; tokens keep working.
+Times and event ids come through as they were. Jobs that had ended are not made again: their story is in the events.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..core.clock import SystemClock
+from ..core.errors import PenstockError, RunError
+from ..core.event_bodies import EventBodies
+from ..core.events import Event, EventBody, encode_body
+from ..core.ids import check_id, dead_letter_id
+from ..flows.engine import table_key
+from ..flows.run_record import decode as decode_record
+from ..flows.units import Assembler, decode_options
+from ..handlers.trigger_table import TriggerTable
+from ..ports.store import JobRow, RunRow
+from ..ports.unit import (
+    Claim,
+    Committed,
+    JobState,
+    Memo,
+    NewEvent,
+    NewJob,
+    NewWait,
+    RunWrite,
+    StateWrite,
+    Unit,
+    WaitChange,
+)
+from .run_actions import jobs_of
+
+if TYPE_CHECKING:
+    from .app import App
+
+FORMAT = 2
+OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
+PAGE = 200  # events a commit
+
+
+class BadExport(PenstockError):
+    """A file is not what `penstock export` writes."""
+
+    code = "bad_export"
+
+
+class SavedRun(msgspec.Struct, rename="camel"):
+    """One line of an export: all there is of a run."""
+
+    penstock: int
+    run: str
+    flow: str
+    status: str
+    closed: bool
+    created: int
+    updated: int
+    record: msgspec.Raw
+    events: list[Event]
+    jobs: list[dict[str, Any]]
+    state: dict[str, msgspec.Raw] = {}
+    memos: dict[str, dict[str, msgspec.Raw]] = {}  # by scope
+    waits: list[dict[str, Any]] = []  # those that are open
+    ended: list[dict[str, Any]] = []  # jobs of steps that completed and have memos: for replaying, not for importing
+
+
+class PlayedClock:
+    """The machine's clock, except while what happened then is written again."""
+
+    def __init__(self) -> None:
+        self._real = SystemClock()
+        self.then: int | None = None
+
+    def now_ms(self) -> int:
+        return self._real.now_ms() if self.then is None else self.then
+
+
+_decode = msgspec.json.Decoder(SavedRun).decode
+
+
+def read_line(line: bytes, number: int) -> SavedRun:
+    """A line of an export, or BadExport saying which line it is not."""
+    try:
+        saved = _decode(line)
+        check_id(saved.run, "run id")
+        decode_record(bytes(saved.record))
+    except (msgspec.DecodeError, PenstockError) as problem:
+        raise BadExport(f"line {number} is not a run that `penstock export` has written: {problem}") from None
+    if saved.penstock > FORMAT:
+        raise BadExport(f"line {number} was written by a newer Penstock (format {saved.penstock}): upgrade")
+    return saved
+
+
+def read_runs(data: bytes) -> Iterator[SavedRun]:
+    """Read the lines of an export; raise BadExport for a line that is not a run or a run that appears twice."""
+    seen: set[str] = set()
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        saved = read_line(line, number)
+        if saved.run in seen:
+            raise BadExport(f"line {number}: run {saved.run!r} is in the file twice")
+        seen.add(saved.run)
+        yield saved
+
+
+async def import_runs(app: App, clock: PlayedClock, data: bytes, on_run: Callable[[], object] = int) -> int:
+    """Import every run of an export, or none if the store already has one of them; return how many.
+
+    `app` must have been opened with `clock`; `on_run` is called after each run."""
+    importer = Importer(app, clock)
+    for saved in read_runs(data):
+        await importer.check(saved)
+    count = 0
+    for saved in read_runs(data):
+        await importer.add(saved)
+        count += 1
+        on_run()
+    return count
+
+
+async def all_runs(app: App) -> AsyncIterator[str]:
+    """The ids of every run, newest first."""
+    before: str | None = None
+    while page := await app.runs.list(before=before, limit=500):
+        for row in page:
+            yield row.id
+        before = page[-1].id
+
+
+async def export_run(app: App, id: str) -> bytes:
+    """A run as one line of JSON."""
+    row = await app.store.run(id)
+    if row is None:
+        raise RunError(f"run {id!r} went away while it was exported")
+    jobs, ended = await _jobs(app, row)
+    scopes = {job["scope"] for job in (*jobs, *ended)} | {_scope_of_letter(job["id"]) for job in jobs}
+    found = {scope: await app.store.memos(scope) for scope in sorted(scopes)}
+    memos = {scope: {name: msgspec.Raw(value) for name, value in kept.items()} for scope, kept in found.items() if kept}
+    saved = SavedRun(
+        FORMAT, row.id, row.flow, row.status, row.closed, row.created, row.updated, msgspec.Raw(row.record),
+        await app.events.read_all(f"{app.settings.namespace}:flow:{id}"), jobs, await _state(app, row), memos,
+        await _waits(app, id), [job for job in ended if job["scope"] in memos],
+    )  # fmt: skip
+    return msgspec.json.encode(saved)
+
+
+async def _jobs(app: App, row: RunRow) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What of a run is still to be done, and its dead letters; and what it has completed."""
+    found: list[dict[str, Any]] = []
+    ended: list[dict[str, Any]] = []
+    for id in await jobs_of(app, row.id):
+        job, letter = await app.store.job(id), await app.store.job(dead_letter_id(id))
+        found += [_job(one) for one in (job, letter) if one is not None and one.state in OPEN]
+        if job is not None and job.state is JobState.COMPLETED:
+            ended.append(_job(job))
+    return found, ended
+
+
+async def _waits(app: App, run: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    after: str | None = None
+    while rows := await app.store.waits(run=run, after=after):
+        after = rows[-1].id
+        names = ("id", "kind", "scope", "due", "job", "topic", "key")
+        found += [{**{name: getattr(row, name) for name in names}, "body": msgspec.Raw(row.body)} for row in rows]
+    return found
+
+
+def _scope_of_letter(id: str) -> str:
+    """Whose memos a dead letter's step would go on with."""
+    return id.removesuffix(".dlq").partition(".redrive-")[0]
+
+
+def _job(row: JobRow) -> dict[str, Any]:
+    kept = ("id", "queue", "name", "priority", "due", "run", "scope")
+    raw = {"payload": msgspec.Raw(row.payload), "opts": msgspec.Raw(row.opts)}
+    return {**{name: getattr(row, name) for name in kept}, **raw}
+
+
+async def _state(app: App, row: RunRow) -> dict[str, msgspec.Raw]:
+    rows = []
+    prefix, after = f"run/{row.id}/", None
+    while page := await app.store.states(prefix, after=after, limit=500):
+        rows += page
+        after = page[-1].key
+    pinned = decode_record(row.record).table
+    if pinned is not None and (table := await app.store.state(table_key(pinned))) is not None:
+        rows.append(table)
+    return {one.key: msgspec.Raw(one.value) for one in rows}
+
+
+class Importer:
+    """Writes saved runs into a store that was opened with the same PlayedClock."""
+
+    def __init__(self, app: App, clock: PlayedClock) -> None:
+        self._app = app
+        self._clock = clock
+        self._bodies = EventBodies(app.settings.namespace)
+        self._units = map(f"import-{os.urandom(6).hex()}-{{}}".format, itertools.count(1))
+
+    async def check(self, saved: SavedRun) -> None:
+        """Refuses a run that is there."""
+        if await self._app.store.run(saved.run) is not None:
+            raise RunError(f"run {saved.run!r} is in this store already: nothing was imported")
+
+    async def add(self, saved: SavedRun) -> None:
+        """Writes a run. Its row comes last, so that a run is there whole or not at all; what an import that was
+        killed has left behind is gone on with."""
+        try:
+            await self._events(saved)
+            await self._run(saved)
+        finally:
+            self._clock.then = None
+
+    async def _events(self, saved: SavedRun) -> None:
+        stream = self._bodies.flow(saved.run)
+        there = await self._app.events.read(stream, limit=1, backward=True)
+        batch: list[Event] = []
+        for event in saved.events[there[0].seq if there else 0 :]:
+            # A commit has one time: a new one begins where the time changes.
+            if batch and (_ms(event) != _ms(batch[0]) or len(batch) == PAGE):
+                await self._append(saved.run, batch)
+                batch = []
+            batch.append(event)
+        if batch:
+            await self._append(saved.run, batch)
+
+    async def _append(self, run: str, batch: list[Event]) -> None:
+        self._clock.then, stream = _ms(batch[0]), self._bodies.flow(run)
+        await self._commit(Unit(next(self._units), events=[NewEvent(stream, _body(run, event)) for event in batch]))
+
+    async def _run(self, saved: SavedRun) -> None:
+        record, jobs = bytes(saved.record), [self._new_job(saved, job) for job in saved.jobs]
+        state = [StateWrite(key, bytes(value)) for key, value in saved.state.items()]
+        # A second write only for when an ended run was changed last: an open one may be worked on already.
+        moments = (saved.created, saved.updated) if saved.closed else (saved.created,)
+        memos = [
+            Memo(scope, name, bytes(value))
+            for scope, kept in saved.memos.items()
+            if any(scope in (job["scope"], _scope_of_letter(job["id"])) for job in saved.jobs)
+            for name, value in kept.items()
+        ]
+        waits: list[WaitChange] = [_open_wait(saved.run, wait) for wait in saved.waits]
+        paused = decode_record(record).paused
+        for version, self._clock.then in enumerate(moments):
+            write = RunWrite(saved.run, version, record, saved.flow, saved.status, saved.closed, paused)
+            await self._commit(Unit(next(self._units), run=write, jobs=jobs, state=state, memos=memos, waits=waits))
+            jobs, state, memos, waits = [], [], [], []
+
+    def _new_job(self, saved: SavedRun, job: dict[str, Any]) -> NewJob:
+        payload, opts = msgspec.json.encode(job["payload"]), msgspec.json.encode(job["opts"])
+        if job["run"] is None:  # a dead letter
+            return NewJob(job["id"], job["queue"], job["name"], payload, opts=opts)
+        record = decode_record(bytes(saved.record))
+        table = TriggerTable(saved.flow, "", {})
+        maker = Assembler(saved.run, table, None, self._bodies, saved.created)
+        # Its scope is said even if it is its own id: that is how the store knows that there are memos.
+        scope = job["scope"] if job["scope"] != job["id"] or job["scope"] in saved.memos else None
+        return maker.job(
+            job["id"], job["name"], job["queue"], payload, decode_options(opts), record, "import",
+            priority=job["priority"], due=job["due"], scope=scope,
+        )  # fmt: skip
+
+    async def _commit(self, unit: Unit) -> None:
+        receipt = (await self._app.store.commit([unit])).receipts[0]
+        if not isinstance(receipt, Committed):
+            raise RunError("the store was written by someone else meanwhile: import again")
+
+
+def _open_wait(run: str, wait: dict[str, Any]) -> NewWait:
+    body = msgspec.json.encode(wait["body"])
+    return NewWait(
+        wait["id"], run, wait["scope"], wait["kind"], body, wait["due"], wait["job"], wait["topic"], wait["key"]
+    )
+
+
+def saved_claims(saved: SavedRun, now: int) -> list[Claim]:
+    """The steps of a saved run as a worker would be handed them: those that are open, and those that had memos."""
+    return [
+        Claim(
+            job["id"], job["queue"], job["name"], msgspec.json.encode(job["payload"]), msgspec.json.encode(job["opts"]),
+            job["scope"], 1, "", 0, 0, 0, saved.run, 1, bytes(saved.record),
+            {name: bytes(value) for name, value in saved.memos.get(job["scope"], {}).items()}, now,
+        )
+        for job in (*saved.jobs, *saved.ended)
+        if job["run"] is not None
+    ]  # fmt: skip
+
+
+def _ms(event: Event) -> int:
+    return int(event.id.partition("-")[0])
+
+
+def _body(run: str, event: Event) -> bytes:
+    """The event as it is stored: without what the stream's name says."""
+    subject = event.subject if event.subject != run else None
+    flow = event.flow if event.flow != run else None
+    corr = event.correlation_id if event.correlation_id != event.subject else None
+    data = msgspec.Raw(msgspec.json.encode(event.data)) if event.data is not None else None
+    return encode_body(EventBody(event.kind, subject, flow, event.step, event.trigger, corr, data, event.meta))

@@ -1,0 +1,246 @@
+"""`app.jobs`: enqueue plain jobs, look at them, wait for them, act on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..core.durations import Duration
+from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
+from ..core.ids import dead_letter_id
+from ..core.outage_retry import OutageRetry
+from ..core.payload import unpack
+from ..core.retry import RetryOption
+from ..handlers.options import KeepOption
+from ..jobs.job_trees import JobTree, Node
+from ..ports.store import ChildRow, ChildState, JobRow
+from ..ports.unit import JobState
+from ..stores.child_keys import error_text
+from .arguments import count, dedupe_key, delay_ms, one_of
+from .deadline import deadline
+from .views import ChildView, JobView, job_view
+
+if TYPE_CHECKING:
+    from .app import App
+
+MAX_EVENTS_SEARCHED = 1000  # of a queue, for the end of a job that was removed
+
+
+class Jobs:
+    """Plain jobs: queued work that belongs to no run. Steps of runs can be read here too."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._store = app.store
+
+    async def enqueue(
+        self,
+        queue: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        retry: RetryOption | None = None,
+        correlation_id: str | None = None,
+        dedupe: str | None = None,
+        dedupe_ttl: Duration | None = None,
+        keep_completed: KeepOption | None = None,
+        keep_failed: KeepOption | None = None,
+        tx: Any = None,
+    ) -> str:
+        """Enqueue a job and return its id.
+
+        Args:
+            queue: A queue's name, or a function marked with `@job`.
+            input: What the handler receives: any JSON value, dataclass, msgspec or pydantic model.
+            key: Idempotency key. It becomes the job's id; a key that exists adds nothing.
+            name: Name of the job, if several handlers share the queue.
+            delay: How long to wait before the job is due, such as "10m".
+            at: When the job is due, a datetime with a time zone. Instead of `delay`.
+            priority: Lower runs first. Default 0, or what the handler declares.
+            retry: Retry policy of this job instead of the handler's: a number of attempts, a mapping or a RetryPolicy.
+            correlation_id: Stored with the job and its events, to find what belongs together.
+            dedupe: A key within the queue. While another job holds it, nothing is added and that job's id is returned.
+            dedupe_ttl: How long the dedupe key is held. Default: until the job has ended.
+            keep_completed: What stays of the job when it completes: True, False, a number of jobs or an age.
+            keep_failed: The same for a job that failed.
+            tx: A connection or session of your own; the job is added when its transaction commits.
+        """
+        if tx is not None and dedupe is not None:
+            raise BadArgument(
+                "dedupe= cannot be used with tx=: the key's holder is only known at commit. Use key= instead."
+            )
+        async with self._app._transactions.writers(tx) as writers:
+            ids = await writers.jobs.enqueue(
+                queue,
+                [input],
+                name=name,
+                key=key,
+                delay_ms=delay_ms(delay, at, self._app.clock),
+                priority=priority,
+                retry=retry,
+                correlation_id=correlation_id,
+                keep_completed=keep_completed,
+                keep_failed=keep_failed,
+                dedupe=dedupe_key(dedupe, dedupe_ttl),
+            )
+        return ids[0]
+
+    async def enqueue_many(
+        self,
+        queue: str | Callable[..., Any],
+        inputs: Sequence[Any],
+        *,
+        name: str | None = None,
+        delay: Duration | None = None,
+        priority: int | None = None,
+        retry: RetryOption | None = None,
+        keep_completed: KeepOption | None = None,
+        keep_failed: KeepOption | None = None,
+        tx: Any = None,
+    ) -> list[str]:
+        """Enqueue many jobs, a few hundred per commit, and return their ids in order.
+
+        Args:
+            queue: A queue's name, or a function marked with `@job`.
+            inputs: One input per job.
+            name: Name of the jobs, if several handlers share the queue.
+            delay: How long to wait before the jobs are due.
+            priority: Lower runs first.
+            retry: Retry policy of these jobs instead of the handler's.
+            keep_completed: What stays of each job when it completes.
+            keep_failed: The same for jobs that failed.
+            tx: A connection or session of your own; all or none of the jobs are added when its transaction commits.
+        """
+        async with self._app._transactions.writers(tx) as writers:
+            return await writers.jobs.enqueue(
+                queue,
+                inputs,
+                name=name,
+                delay_ms=delay_ms(delay, None, self._app.clock),
+                priority=priority,
+                retry=retry,
+                keep_completed=keep_completed,
+                keep_failed=keep_failed,
+            )
+
+    async def enqueue_tree(self, tree: Node | Mapping[str, Any], *, correlation_id: str | None = None) -> JobTree:
+        """Enqueue a job with its children, and theirs, in one commit, and return their ids.
+
+        A parent runs when all its children have ended, and can read their results. A tree whose root has an id is
+        added once.
+
+        Args:
+            tree: A `Node`, or the dict that BullMQ's FlowProducer takes.
+            correlation_id: Stored with every job of the tree.
+        """
+        return await self._app._transactions.direct.jobs.enqueue_tree(tree, correlation_id)
+
+    async def get(self, id: str) -> JobView:
+        """Return a job. Raise UnknownJob if there is none."""
+        return job_view(await self._row(id))
+
+    async def list(
+        self, queue: str, state: JobState | str = JobState.WAITING, *, after: str | None = None, limit: int = 50
+    ) -> list[JobView]:
+        """Return a page of a queue's jobs in one state.
+
+        Args:
+            queue: The queue's name.
+            state: waiting, delayed, active, suspended, completed, failed, cancelled, waiting-children or held.
+            after: Id of the last job of the page before.
+            limit: Maximum number of jobs.
+        """
+        state = JobState(one_of(state, [one.value for one in JobState], "state"))
+        return [job_view(row) for row in await self._store.jobs(queue, state, after=after, limit=count(limit))]
+
+    async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
+        """Wait for a job to end and return its result. Raise RunFailed if it failed or was cancelled.
+
+        Args:
+            id: The job's id.
+            timeout: Raise WaitTimeout after this long.
+        """
+        async with deadline(f"job {id!r}", timeout, "its queue") as outage_retry:
+            return await self._result(id, None, outage_retry)
+
+    async def retry(self, id: str) -> bool:
+        """Put a failed or cancelled job back into its queue and remove its dead letter. Return False if it is neither.
+
+        Steps of runs are retried with `app.runs.retry`.
+        """
+        row = await self._row(id)
+        if row.state is JobState.FAILED and row.run is None:
+            await self._store.remove(dead_letter_id(id))  # first: the job may leave another one at once
+        return await self._store.retry(id)
+
+    async def promote(self, id: str) -> bool:
+        """Make a delayed job due now. Return False if it is not delayed."""
+        if await self._store.promote(id):
+            return True
+        await self._row(id)  # raises for an unknown id
+        return False
+
+    async def remove(self, id: str) -> bool:
+        """Delete a plain job that no worker holds. A step belongs to its run: cancel the run instead."""
+        row = await self._row(id)
+        if row.run is not None and row.state in (JobState.WAITING, JobState.DELAYED, JobState.SUSPENDED):
+            raise RunError(f"job {id!r} belongs to run {row.run!r}: cancel the run instead")
+        return await self._store.remove(id)
+
+    async def children(self, id: str) -> Sequence[ChildView]:
+        """Return the children of a job with their results or failures; none if it was not added as a parent."""
+        await self._row(id)
+        return [await self._child(row) for row in await self._store.children(id)]
+
+    async def count_children(self, id: str) -> dict[str, int]:
+        """Return how many children of a job are processed, unprocessed, ignored and failed."""
+        await self._row(id)
+        rows = await self._store.children(id)
+        return {state.value: sum(row.state is state for row in rows) for state in ChildState}
+
+    async def _child(self, row: ChildRow) -> ChildView:
+        value = unpack(row.value) if row.value is not None else None
+        why = row.reason
+        if row.state is ChildState.FAILED and why is None:
+            # Not every store keeps the reason with the parent: it is in the child itself, as long as that is kept.
+            job = await self._store.job(row.id)
+            why = error_text(job.error) if job is not None and job.error is not None else None
+        return ChildView(row.key, row.queue, row.id, row.state, value, why)
+
+    async def _result(self, id: str, queue: str | None, outage_retry: OutageRetry) -> Any:
+        """Wait for the job. One that was removed when it ended is found by its last event, if its queue is known."""
+        stream = self._app._bodies.queue(queue or (await outage_retry.call(self._row, id)).queue)
+        with self._store.signals.listen(f"stream:{stream}") as listener:
+            while True:
+                row = await outage_retry.call(self._store.job, id)
+                if row is None:
+                    return await outage_retry.call(self._result_from_events, stream, id)
+                if row.state == JobState.COMPLETED:
+                    return unpack(row.result) if row.result is not None else None
+                if row.state in (JobState.FAILED, JobState.CANCELLED):
+                    error = unpack(row.error) if row.error is not None else {}
+                    raise RunFailed(f"job {id!r} {row.state.value}: {error.get('error', '')}")
+                await listener.wait(1.0)
+
+    async def _result_from_events(self, stream: str, id: str) -> Any:
+        for event in await self._store.read(stream, limit=MAX_EVENTS_SEARCHED, backward=True):
+            if event.subject == id and event.kind == "job.completed":
+                return event.data["result"]
+            if event.subject == id and event.kind in ("job.failed", "job.cancelled"):
+                raise RunFailed(f"job {id!r} {event.kind.removeprefix('job.')}: {event.data.get('error', '')}")
+        raise _unknown_job(id)
+
+    async def _row(self, id: str) -> JobRow:
+        row = await self._store.job(id)
+        if row is None:
+            raise _unknown_job(id)
+        return row
+
+
+def _unknown_job(id: str) -> UnknownJob:
+    return UnknownJob(f"there is no job {id!r}: it may have been removed, or be in another store")

@@ -1,0 +1,87 @@
+"""Checking the open runs of a store against the code that is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..core.errors import UnknownFlow
+from ..core.near_match import did_you_mean
+from ..flows.preflight import Checker, Trouble
+from ..flows.run_record import COMPENSATING, PAUSED, RUNNING
+from ..ports.store import JobRow, RunRow
+from ..ports.unit import Claim, JobState
+from ..runners.inprocess import InProcessRunner
+from .run_actions import jobs_of
+
+if TYPE_CHECKING:
+    from .app import App
+
+OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
+
+
+class PreflightReport(msgspec.Struct):
+    """What a preflight check looked at, and what it found."""
+
+    runs: int = 0
+    steps: int = 0
+    troubles: list[Trouble] = []
+
+    @property
+    def broken(self) -> list[Trouble]:
+        return [trouble for trouble in self.troubles if trouble.breaks]
+
+
+async def check_runs(app: App, flow: str | None = None) -> PreflightReport:
+    """Rehearses every open step of a store, or of one flow. Nothing is written; code outside `ctx.run` is executed."""
+    done = PreflightReport()
+    async with checker(app) as check:
+        for status in (RUNNING, PAUSED, COMPENSATING):
+            async for row in _rows(app, flow, status):
+                done.runs += 1
+                for claim in await _claims(app, row):
+                    done.steps += 1
+                    if (trouble := await check.check(claim)) is not None:
+                        done.troubles.append(trouble)
+    if not done.runs and flow is not None and flow not in app.registry.flows:
+        hint = did_you_mean(flow, app.registry.flows) or "no open run is of it, and no worker file defines it"
+        raise UnknownFlow(f"there is no flow {flow!r}: {hint}")
+    return done
+
+
+@asynccontextmanager
+async def checker(app: App) -> AsyncIterator[Checker]:
+    """A checker by the code of an App that is open."""
+    runner = InProcessRunner(1)
+    try:
+        yield Checker(app._engine, runner)
+    finally:
+        await runner.close()
+
+
+def claim_of(row: RunRow, job: JobRow, memos: dict[str, bytes], now: int) -> Claim:
+    """A job as a worker would be handed it, without handing it out."""
+    return Claim(
+        job.id, job.queue, job.name, job.payload, job.opts, job.scope, job.attempt + 1, "", job.failures, job.crashes,
+        0, row.id, row.version, row.record, memos, now,
+    )  # fmt: skip
+
+
+async def _rows(app: App, flow: str | None, status: str) -> AsyncIterator[RunRow]:
+    before: str | None = None
+    while page := await app.store.runs(flow=flow, status=status, before=before, limit=200):
+        before = page[-1].id
+        for row in page:
+            yield row
+
+
+async def _claims(app: App, row: RunRow) -> list[Claim]:
+    claims: list[Claim] = []
+    for id in await jobs_of(app, row.id):
+        job = await app.store.job(id)
+        if job is not None and job.run == row.id and job.state in OPEN:
+            claims.append(claim_of(row, job, await app.store.memos(job.scope), app.clock.now_ms()))
+    return claims

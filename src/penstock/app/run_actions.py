@@ -1,0 +1,84 @@
+"""Acting on a whole run: retry its failed steps, or replay it as a new run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import RunError
+from ..core.events import Event
+from ..core.ids import dead_letter_id
+from ..core.redaction import REDACTED
+from ..flows.run_record import FAILED, RUNNING
+from ..flows.run_record import decode as decode_record
+from ..ports.store import JobRow
+from ..ports.unit import JobState
+from .dead_letters import Redriven
+from .options import UNSET
+
+if TYPE_CHECKING:
+    from .app import App
+
+
+async def jobs_of(app: App, run: str) -> list[str]:
+    """Return the ids of every job a run has had, oldest first, also of those that were removed."""
+    events = await app.events.read_all(app._bodies.flow(run))
+    recorded = [job for event in events if (job := (event.meta or {}).get("jobId"))]
+    row = await app.store.run(run)
+    counted = app._engines.of_run(row).job_ids(run, row.record) if row is not None else []
+    return list(dict.fromkeys([*recorded, *counted]))
+
+
+async def retry_run(app: App, run: str) -> Redriven:
+    """Redrive the failed steps of a failed run, each from its dead letter, or from the record if it left none."""
+    row = await app.runs._row(run)
+    status = decode_record(row.record).status
+    if status not in (FAILED, RUNNING):
+        raise RunError(f"run {run!r} is {status}, not failed: `penstock runs replay {run}` starts it again")
+    redriven = Redriven()
+    for id, job in (await _last_jobs(app, run)).items():
+        if await app.store.job(dead_letter_id(id)) is not None:
+            one = await app.dead_letters.redrive(id)
+        elif job is not None and job.state is JobState.FAILED:
+            one = await app.dead_letters.retry_step(job)
+        else:
+            continue
+        redriven.sent.update(one.sent)
+        redriven.refused.update(one.refused)
+    if not redriven.sent and not redriven.refused:
+        raise RunError(
+            f"run {run!r} is {status} and has no failed step to retry: `penstock runs replay {run}` starts it again"
+        )
+    return redriven
+
+
+async def _last_jobs(app: App, run: str) -> dict[str, JobRow | None]:
+    """Return the newest job of each step instance, with its row if it is still kept."""
+    last: dict[str, tuple[int, str]] = {}
+    for id in await jobs_of(app, run):
+        scope, _, times = id.partition(".redrive-")
+        last[scope] = max(last.get(scope, (0, id)), (int(times or 0), id))
+    return {id: await app.store.job(id) for _, id in last.values()}
+
+
+async def replay_run(app: App, run: str, input: Any = UNSET, key: str | None = None) -> str:
+    """Start a new run of the same flow with the recorded input, or with another one, and return its id."""
+    await app.runs._row(run)
+    first = (await app.events.read(app._bodies.flow(run), limit=1))[0]
+    flow, recorded = _read_start(run, first)
+    if input is UNSET and _is_redacted(recorded):
+        raise RunError(f"the input of run {run!r} was recorded with its secrets redacted: pass it with --input")
+    return await app.runs.start(flow, recorded if input is UNSET else input, key=key)
+
+
+def _read_start(run: str, event: Event) -> tuple[str, Any]:
+    if event.kind != "flow.started" or not isinstance(event.data, dict):
+        raise RunError(f"run {run!r} has lost its first event, and its input with it: start a new run")
+    return event.data["name"], event.data.get("input")
+
+
+def _is_redacted(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_is_redacted, value.values()))
+    if isinstance(value, list):
+        return any(map(_is_redacted, value))
+    return isinstance(value, str) and REDACTED in value

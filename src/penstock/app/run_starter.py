@@ -1,0 +1,71 @@
+"""Starting runs: resolve the flow, validate the input, choose the id, command the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..commit.runtime import Runtime
+from ..core.errors import ConfigError
+from ..core.ids import check_id, uuid7
+from ..core.payload import pack, unpack
+from ..core.priority import check_priority
+from ..flows.commands import Commands
+from ..handlers.decorators import FlowDefinition, read_definitions
+from ..handlers.registry import Flow
+from .advice import Advice
+from .arguments import text, texts
+
+
+class RunStarter:
+    """Starts runs through one sink: the store, or the caller's transaction."""
+
+    def __init__(self, runtime: Runtime, commands: Commands, advice: Advice) -> None:
+        self._runtime = runtime
+        self._commands = commands
+        self._advice = advice
+
+    def resolve(self, flow: str | Callable[..., Any]) -> Flow:
+        """Return the flow of a name, or of a function marked with `@flow`."""
+        registry = self._runtime.registry()
+        if isinstance(flow, str):
+            return registry.flow(flow)
+        for definition in read_definitions(flow):
+            if isinstance(definition, FlowDefinition):
+                return registry.flow(definition.name)
+        raise ConfigError(f"{getattr(flow, '__name__', flow)!r} is not marked with @flow, so it cannot be started")
+
+    async def start(
+        self,
+        flow: str | Callable[..., Any],
+        input: Any,
+        *,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        delay_ms: int = 0,
+        tags: Mapping[str, str] | None = None,
+    ) -> str:
+        """Start a run and return its id. A key that was used before starts nothing."""
+        known = self.resolve(flow)
+        data = pack(input, f"the input of flow {known.name!r}")
+        entry = known.definition.entry.handler
+        value = unpack(data)
+        entry.check_input(value)
+        run = self.new_id(key if key is not None else entry.make_key(value, known.name))
+        started = await self._commands.start(
+            known,
+            run,
+            data,
+            correlation_id=text(correlation_id, "the correlation id"),
+            priority=check_priority(priority or 0),
+            delay_ms=delay_ms,
+            tags=texts(tags, "tags"),
+        )
+        if not started:
+            await self._advice.warn_about_other_input(run, value)
+        return run
+
+    def new_id(self, key: str | None) -> str:
+        """Return the id of a new run: its idempotency key, or a UUIDv7."""
+        return check_id(key, "idempotency key") if key is not None else uuid7(self._runtime.clock.now_ms())

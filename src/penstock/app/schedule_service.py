@@ -1,0 +1,212 @@
+"""Storing schedules and firing them: each slot is one unit that also moves the schedule on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ..commit.committer import CommitRequest
+from ..commit.runtime import Runtime
+from ..core.clock import to_iso
+from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule
+from ..core.events import EventBody
+from ..core.ids import check_schedule_id, uuid7
+from ..core.payload import pack, unpack
+from ..flows.commands import Commands
+from ..handlers.registry import Registry
+from ..jobs.engine import JobOptions
+from ..ports.store import ScheduleRow
+from ..ports.unit import Committed, JobState, NewEvent, Unit
+from ..schedules.service import Scheduler
+from ..schedules.spec import (
+    CODE,
+    BadSchedule,
+    Before,
+    FireSlot,
+    HoldSlot,
+    PassSlot,
+    ScheduleSpec,
+    Target,
+    decide,
+    renewed,
+    resumed,
+    spec_of,
+    target_of,
+)
+from .enqueuer import JobEnqueuer
+
+log = logging.getLogger("penstock.scheduler")
+_OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED)
+
+
+class ScheduleService:
+    """Stores the schedules of an App, keeps declared ones up to date and fires slots that are due."""
+
+    def __init__(self, runtime: Runtime, commands: Commands, enqueuer: JobEnqueuer) -> None:
+        self._store = runtime.store
+        self._committer = runtime.committer
+        self._commands = commands
+        self._enqueuer = enqueuer
+        self._bodies = runtime.bodies
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
+        self._registry = runtime.registry
+        self._prepared: Registry | None = None
+        self.scheduler = Scheduler(runtime.store, self)
+
+    # Storing
+
+    async def upsert(self, id: str, spec: ScheduleSpec, target: Target) -> ScheduleRow:
+        """Create or change a schedule. The number of slots it has fired is kept."""
+        check_schedule_id(id)
+        self._check_target(target)
+        while True:
+            was = await self._store.schedule(id)
+            row = renewed(was, id, spec, target, self._clock.now_ms())
+            # Refused if it fired or changed since it was read: the decision may no longer hold.
+            if row == was or await self._store.put_schedule(row, was):
+                if target.queue is not None:
+                    await self._enqueuer.advice.warn_about_queue(target.queue, target.name)
+                return row
+
+    async def pause(self, id: str) -> ScheduleRow:
+        return await self._change(id, lambda row: msgspec.structs.replace(row, paused=True))
+
+    async def resume(self, id: str) -> ScheduleRow:
+        return await self._change(id, lambda row: resumed(row, self._clock.now_ms()) if row.paused else row)
+
+    async def _change(self, id: str, change: Callable[[ScheduleRow], ScheduleRow]) -> ScheduleRow:
+        while True:
+            was = await self.get(id)
+            row = change(was)
+            if row == was or await self._store.put_schedule(row, was):
+                return row
+
+    async def get(self, id: str) -> ScheduleRow:
+        row = await self._store.schedule(id)
+        if row is None:
+            raise UnknownSchedule(f"there is no schedule {id!r}: `penstock schedules` lists them")
+        return row
+
+    def _check_target(self, target: Target) -> None:
+        """Raise now what would fail when a slot fires."""
+        if (target.flow is None) == (target.queue is None):
+            raise BadSchedule("a schedule starts a flow or enqueues a job: give either flow=… or queue=…")
+        data = pack(target.input, "the input of a schedule")
+        if target.flow is not None:
+            self._registry().flow(target.flow).definition.entry.handler.check_input(unpack(data))
+        else:
+            self._job(target, None)
+
+    # Declared in code
+
+    async def prepare(self) -> None:
+        """Store the schedules that the code declares and remove those it no longer does, once per registry."""
+        registry = self._registry()
+        if registry is self._prepared:
+            return
+        for id, (spec, target) in registry.schedules.items():
+            try:
+                await self.upsert(id, spec, target)
+            except StoreError:
+                raise  # the scheduler tries again
+            except PenstockError as problem:
+                log.error("cannot store schedule %s, which the code declares: %s", id, problem)
+        for row in await self._store.schedules():
+            if self._is_dropped(registry, row) and await self._store.remove_schedule(row.id, row):
+                log.info("removed schedule %s: the code no longer declares it", row.id)
+        self._prepared = registry
+
+    def _is_dropped(self, registry: Registry, row: ScheduleRow) -> bool:
+        """Return whether this code declared the schedule before and no longer does. Other deployments keep theirs."""
+        if spec_of(row).origin != CODE or row.id in registry.schedules:
+            return False
+        target = target_of(row)
+        if target.flow is not None:
+            return target.flow in registry.flows
+        return (target.queue or "", target.name or "*") in registry.jobs
+
+    # Firing
+
+    async def is_held(self, row: ScheduleRow, now: int) -> bool:
+        """Return whether a due slot waits for the work of the slot before."""
+        spec, target = spec_of(row), target_of(row)
+        if row.last is None or spec.overlap == "allow":
+            return False
+        return isinstance(decide(spec, row, now, await self.before(row, target)), HoldSlot)
+
+    async def before(self, row: ScheduleRow, target: Target) -> Before | None:
+        id = f"{row.id}.{row.last}"
+        if target.flow is not None:
+            run = await self._store.run(id)
+            return Before(id, not run.closed, run.updated if run.closed else None) if run is not None else None
+        job = await self._store.job(id)
+        if job is None:
+            return None
+        return Before(id, job.state in _OPEN, job.finished, cancellable=job.state != JobState.ACTIVE)
+
+    async def fire(self, row: ScheduleRow, target: Target, decision: FireSlot) -> bool:
+        """Start the work of a slot and move the schedule on, in one commit. Return False if another scheduler did."""
+        move, replaces = decision.move, decision.replaces
+        id = f"{row.id}.{move.slot}"
+        if target.flow is None:
+            unit = Unit(self._unit_id(), jobs=[self._job(target, id)], schedule=move)
+            if replaces is not None:
+                # If a worker took that job meanwhile, the unit is refused.
+                unit.removes, unit.events = [replaces], [self._dropped(target, replaces)]
+            return isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed)
+        flow = self._registry().flow(target.flow)
+        if replaces is not None:
+            # A separate commit before the slot fires: after a crash in between, the slot is still due and the next
+            # scheduler finds the run ended. The run of the slot that fires now is never the one cancelled.
+            try:
+                await self._commands.cancel(replaces, f"replaced by the slot {to_iso(move.slot)} of schedule {row.id}")
+            except UnknownRun:
+                pass  # removed since
+        return await self._commands.start(
+            flow, id, pack(target.input), priority=target.priority or 0, cause=f"schedule-{row.id}", move=move
+        )
+
+    async def pass_by(self, row: ScheduleRow, decision: PassSlot) -> bool:
+        assert row.next is not None
+        data = {
+            "slot": to_iso(row.next),
+            "next": to_iso(decision.next) if decision.next is not None else None,
+            "reason": decision.reason,
+        }
+        event = self._event(self._bodies.global_stream, "schedule.skipped", row.id, data)
+        log.info("schedule %s skipped its slot %s: %s", row.id, data["slot"], decision.reason)
+        passed = msgspec.structs.replace(row, next=decision.next)
+        return await self._store.put_schedule(passed, row, Unit(self._unit_id(), events=[event]))
+
+    async def run_now(self, id: str) -> str:
+        """Start the work of a schedule now, besides its slots, and return the id of the run or the job."""
+        row = await self.get(id)
+        target = target_of(row)
+        new = f"{id}.{uuid7(self._clock.now_ms())}"
+        if target.flow is not None:
+            flow = self._registry().flow(target.flow)
+            await self._commands.start(
+                flow, new, pack(target.input), priority=target.priority or 0, cause=f"schedule-{id}"
+            )
+        else:
+            unit = Unit(self._unit_id(), jobs=[self._job(target, new)])
+            await self._committer.submit(CommitRequest(lambda _v, _r: unit))
+        return new
+
+    def _job(self, target: Target, id: str | None) -> Any:
+        assert target.queue is not None
+        return self._enqueuer.build(
+            target.queue, target.input, JobOptions(), name=target.name, key=id, priority=target.priority
+        )
+
+    def _dropped(self, target: Target, job: str) -> NewEvent:
+        assert target.queue is not None
+        stream = self._bodies.queue(target.queue)
+        return self._event(stream, "job.cancelled", job, {"reason": "replaced by the next slot of its schedule"})
+
+    def _event(self, stream: str, kind: str, subject: str, data: Any) -> NewEvent:
+        return NewEvent(stream, self._bodies.encode(EventBody(kind, subject, data=msgspec.Raw(pack(data)))))

@@ -1,0 +1,99 @@
+"""`app.schedules`: start flows and enqueue jobs by interval, by cron or once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..core.durations import Duration
+from ..core.ids import check_name
+from ..core.priority import check_priority
+from ..schedules.spec import CatchUp, Overlap, Target, make_spec
+from .schedule_service import ScheduleService
+from .views import ScheduleView, schedule_view
+
+if TYPE_CHECKING:
+    from .app import App
+
+
+class Schedules:
+    """Schedules of this App. Workers fire them."""
+
+    def __init__(self, app: App, service: ScheduleService) -> None:
+        self._app = app
+        self._service = service
+
+    async def add(
+        self,
+        id: str,
+        *,
+        flow: str | Callable[..., Any] | None = None,
+        queue: str | None = None,
+        name: str | None = None,
+        input: Any = None,
+        every: Duration | None = None,
+        cron: str | None = None,
+        tz: str = "UTC",
+        at: datetime | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        overlap: Overlap = "allow",
+        catch_up: CatchUp = "one",
+        priority: int | None = None,
+    ) -> ScheduleView:
+        """Create or replace a schedule. Give `flow` or `queue`, and one of `every`, `cron` and `at`.
+
+        Args:
+            id: Name of the schedule.
+            flow: The flow to start: its name, or the function marked with `@flow`.
+            queue: The queue to enqueue a job to.
+            name: Name of the job, if several handlers share the queue.
+            input: What the flow or the job receives.
+            every: Interval such as "15m", at least "1s".
+            cron: Cron expression with five fields, such as "0 9 * * 1-5".
+            tz: Time zone of the cron expression.
+            at: Fire once at this datetime.
+            start: No slot before this datetime.
+            end: No slot after this datetime.
+            limit: Maximum number of slots that fire.
+            overlap: If the last slot's work is still open: "allow", "skip" the slot, "queue" it, or "replace" the work.
+            catch_up: Slots missed while no worker ran: fire "one", "all" or "none" of them.
+            priority: Of what it starts; lower runs first.
+        """
+        target = Target(
+            self._app._transactions.direct.runs.resolve(flow).name if flow is not None else None,
+            check_name(queue, "queue name") if queue is not None else None,
+            name,
+            input,
+            check_priority(priority) if priority is not None else None,
+        )
+        spec = make_spec(
+            every=every, cron=cron, tz=tz, at=at, start=start, end=end, limit=limit, overlap=overlap, catch_up=catch_up
+        )
+        return schedule_view(await self._service.upsert(id, spec, target))
+
+    async def get(self, id: str) -> ScheduleView:
+        """Return a schedule. Raise UnknownSchedule if there is none."""
+        return schedule_view(await self._service.get(id))
+
+    async def list(self) -> list[ScheduleView]:
+        """Return all schedules, by id."""
+        return [schedule_view(row) for row in await self._app.store.schedules()]
+
+    async def pause(self, id: str) -> ScheduleView:
+        """Pause a schedule: it fires no more until `resume`. What it has started goes on."""
+        return schedule_view(await self._service.pause(id))
+
+    async def resume(self, id: str) -> ScheduleView:
+        """Resume a paused schedule with its next slot. Slots that passed meanwhile do not fire."""
+        return schedule_view(await self._service.resume(id))
+
+    async def remove(self, id: str) -> bool:
+        """Remove a schedule. Return False if there was none."""
+        return await self._app.store.remove_schedule(id)
+
+    async def run_now(self, id: str) -> str:
+        """Start what a schedule starts, now and besides its slots, and return the id of the run or the job."""
+        return await self._service.run_now(id)

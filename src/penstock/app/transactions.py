@@ -1,0 +1,102 @@
+"""Write commands from outside of runs: to the store at once, or as part of the caller's own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ..commit.committer import CommitRequest
+from ..commit.runtime import Runtime
+from ..commit.sink import CommandSink, TransactionSink
+from ..core.errors import ConfigError, StoreError
+from ..core.events import check_kind
+from ..core.ids import check_id
+from ..core.payload import pack, unpack
+from ..flows.commands import Commands, check_open
+from ..flows.engine import FlowEngine
+from ..flows.run_record import decode
+from ..ports.store import DatabaseIdentity, Enlists, RunRow
+from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit
+from ..transactions.enlist import TransactionWriter
+from ..worker.outcomes import pack_record
+from .advice import Advice
+from .arguments import text
+from .enqueuer import JobEnqueuer
+from .events import EventAppender
+from .run_starter import RunStarter
+
+
+class Writers:
+    """Starts runs, enqueues jobs and emits events, all into one sink."""
+
+    def __init__(self, engine: FlowEngine, sink: CommandSink, advice: Advice) -> None:
+        runtime = engine.runtime
+        self.commands = Commands(engine, sink)
+        self.events = EventAppender(runtime, sink)
+        self.runs = RunStarter(runtime, self.commands, advice)
+        self.jobs = JobEnqueuer(runtime, sink, advice)
+        self._store = runtime.store
+        self._sink = sink
+        self._engine = engine
+
+    async def emit(self, kind: str, data: Any, run: str | None, key: str | None) -> None:
+        """Emit an event to one run, or globally."""
+        if run is None:
+            await self.events.append(self._engine.bodies.global_stream, kind, data, key=key)
+        elif self._sink.is_deferred:
+            await self._emit_by_job(run, kind, data, key)
+        else:
+            await self.commands.emit(run, check_kind(kind), data, key=key)
+
+    async def _emit_by_job(self, run: str, kind: str, data: Any, key: str | None) -> None:
+        """Enqueue a job that emits the event after the transaction has committed.
+
+        Deciding now what the event starts would lock the run until the caller commits. The job decides on the run's
+        record as it is then.
+        """
+        body = pack(data, f"the data of {check_kind(kind)}")
+        await self._check_run(check_id(run, "run id"), kind, body)
+        unit_id = self._engine.new_unit_id()
+        emission = {"run": run, "kind": kind, "data": unpack(body), "key": text(key, "the key") or f"tx-{unit_id}"}
+        unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, pack_record(emission))])
+        await self._sink.submit(CommitRequest(lambda _v, _r: unit))
+
+    async def _check_run(self, run: str, kind: str, body: bytes) -> None:
+        """Raise what is already wrong with the event. A missing run is fine: the same transaction may start it."""
+        row = await self._find_run(run)
+        if row is not None:
+            check_open(run, row.record, f"receive {kind!r}")
+            self._engine.check_event(decode(row.record).flow, kind, body)
+
+    async def _find_run(self, run: str) -> RunRow | None:
+        try:
+            return await self._store.run(run)
+        except StoreError:  # the outbox accepts the event while the store is down
+            return None
+
+
+class Transactions:
+    """Picks the writers for each call: straight to the store, or into the transaction passed as `tx=`."""
+
+    def __init__(self, runtime: Runtime, make: Callable[[CommandSink], Writers]) -> None:
+        self._store = runtime.store
+        self.writers_to = make
+        self.direct = make(runtime.committer)
+        self._transaction = TransactionWriter(runtime.store, runtime.bodies.namespace, self._identify_database)
+
+    @asynccontextmanager
+    async def writers(self, tx: Any) -> AsyncIterator[Writers]:
+        """Yield the writers of one call. With a `tx`, their units are in that transaction when the block ends."""
+        if tx is None:
+            yield self.direct
+            return
+        sink = tx if isinstance(tx, TransactionSink) else TransactionSink()
+        yield self.writers_to(sink)
+        if sink is not tx:
+            await self._transaction.write(tx, sink.units)
+
+    async def _identify_database(self, fresh: bool) -> DatabaseIdentity:
+        if not isinstance(self._store, Enlists):
+            raise ConfigError("this store is not in a database that other programs connect to")
+        return await self._store.database_identity(fresh=fresh)

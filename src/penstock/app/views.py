@@ -1,0 +1,156 @@
+"""What `App` returns about runs, jobs and schedules: decoded values, never rows with bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..core.clock import to_iso
+from ..core.payload import unpack
+from ..ports.store import ChildState, JobRow, RunRow, ScheduleRow
+from ..ports.unit import JobState
+from ..schedules.spec import spec_of, target_of
+
+
+class RunSummary(msgspec.Struct, frozen=True, rename="camel"):
+    """A run as lists show it. `app.runs.get(id)` has the rest."""
+
+    id: str
+    flow: str
+    status: str
+    closed: bool
+    started_at: str
+    updated_at: str
+    kind: str = "flow"
+
+
+class JobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A job: where it is, what it received and what became of it."""
+
+    id: str
+    queue: str
+    name: str
+    state: JobState
+    input: Any = None
+    priority: int = 0
+    attempt: int = 0
+    failures: int = 0  # attempts that failed
+    crashes: int = 0  # attempts whose worker disappeared
+    created_at: str = ""
+    due_at: str | None = None
+    finished_at: str | None = None
+    lease_expires_at: str | None = None
+    progress: Any = None
+    result: Any = None
+    error: Any = None
+    run: str | None = None  # the run it belongs to, if it is a step
+    parent: str | None = None  # the job that waits for it
+
+
+class ChildView(msgspec.Struct, frozen=True):
+    """A child of a job, as its parent sees it."""
+
+    key: str  # `bull:<queue>:<id>`
+    queue: str
+    id: str
+    state: ChildState
+    value: Any = None  # the result, once it is processed
+    reason: str | None = None  # why it failed, if it is ignored or failed
+
+
+class ScheduleView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A schedule: when it fires, what it starts, and how often it has fired."""
+
+    id: str
+    flow: str | None = None
+    queue: str | None = None
+    name: str | None = None
+    input: Any = None
+    every_ms: int | None = None
+    cron: str | None = None
+    tz: str = "UTC"
+    at: str | None = None
+    start: str | None = None
+    end: str | None = None
+    limit: int | None = None
+    overlap: str = "allow"
+    catch_up: str = "one"
+    priority: int | None = None
+    origin: str | None = None  # "code" if a decorator or a worker file declares it
+    paused: bool = False
+    fired: int = 0
+    next_at: str | None = None
+    last_at: str | None = None
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    """A queue and its number of jobs in each state."""
+
+    name: str
+    paused: bool
+    counts: dict[str, int]
+
+
+def run_summary(row: RunRow) -> RunSummary:
+    """Return the list entry of a run."""
+    return RunSummary(row.id, row.flow, row.status, row.closed, to_iso(row.created), to_iso(row.updated), row.kind)
+
+
+def job_view(row: JobRow) -> JobView:
+    """Return a job with its input, result and error decoded."""
+    return JobView(
+        id=row.id,
+        queue=row.queue,
+        name=row.name,
+        state=row.state,
+        input=unpack(row.payload),
+        priority=row.priority,
+        attempt=row.attempt,
+        failures=row.failures,
+        crashes=row.crashes,
+        created_at=to_iso(row.created),
+        due_at=_time(row.due),
+        finished_at=_time(row.finished),
+        lease_expires_at=_time(row.lease),
+        progress=_value(row.progress),
+        result=_value(row.result),
+        error=_value(row.error),
+        run=row.run,
+        parent=row.parent,
+    )
+
+
+def schedule_view(row: ScheduleRow) -> ScheduleView:
+    """Return a schedule with its specification and target decoded."""
+    spec, target = spec_of(row), target_of(row)
+    return ScheduleView(
+        id=row.id,
+        flow=target.flow,
+        queue=target.queue,
+        name=target.name,
+        input=target.input,
+        every_ms=spec.every_ms,
+        cron=spec.cron,
+        tz=spec.tz,
+        at=_time(spec.at_ms),
+        start=_time(spec.start_ms),
+        end=_time(spec.end_ms),
+        limit=spec.limit,
+        overlap=spec.overlap,
+        catch_up=spec.catch_up,
+        priority=target.priority,
+        origin=spec.origin,
+        paused=row.paused,
+        fired=row.fired,
+        next_at=_time(row.next),
+        last_at=_time(row.last),
+    )
+
+
+def _time(ms: int | None) -> str | None:
+    return to_iso(ms) if ms else None
+
+
+def _value(data: bytes | None) -> Any:
+    return unpack(data) if data is not None else None

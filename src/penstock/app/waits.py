@@ -1,0 +1,99 @@
+"""`app.waits`: list what runs wait for, and fire triggers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..commit.runtime import Runtime
+from ..core.clock import to_iso
+from ..core.errors import BadArgument
+from ..durable.trigger_commands import Signature, TriggerCommands
+from ..durable.wait_records import EVENT, TIME, TRIGGER, decode_body
+from ..ports.store import WaitRow
+from .arguments import count
+
+KINDS = (TIME, EVENT, TRIGGER)
+
+
+class WaitView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A pending wait: which step of which run waits for what, since when and until when."""
+
+    id: str
+    run: str
+    step: str | None
+    kind: str  # time, event or trigger
+    name: str  # of the durable call
+    since: str
+    until: str | None = None
+    n: int = 1
+    event: str | None = None
+    match: Any = None
+    trigger: str | None = None  # webhook, user or api
+    signed: bool = False
+
+
+class Waits:
+    """Pending waits and triggers."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = runtime.store
+        self._triggers = TriggerCommands(runtime)
+
+    async def list(
+        self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[WaitView]:
+        """Return a page of pending waits, in the order of their ids.
+
+        Args:
+            run: Only waits of this run.
+            kind: Only waits of this kind: time, event or trigger.
+            after: Id of the last wait of the page before.
+            limit: Maximum number of waits.
+        """
+        if kind is not None and kind not in KINDS:
+            raise BadArgument(f"kind={kind!r}: a run waits for a 'time', an 'event' or a 'trigger'")
+        count(limit)
+        found: list[WaitRow] = []
+        while len(found) < limit and (rows := await self._store.waits(run=run, kind=kind, after=after, limit=limit)):
+            after = rows[-1].id
+            found += [row for row in rows if row.kind in KINDS]  # others start flows and belong to no run
+        return [wait_view(row) for row in found[:limit]]
+
+    async def fire(self, token: str, data: Any = None, *, signature: Signature | None = None) -> str:
+        """Fire a trigger and return the id of the run that goes on. A token works once.
+
+        Args:
+            token: The trigger's token, or its URL.
+            data: What the waiting step receives: any JSON value.
+            signature: The signature of the call, for triggers that require one.
+        """
+        return await self._triggers.fire(token, data, signature)
+
+    async def token(self, id: str) -> str:
+        """Return a new token for a pending trigger: for a declared wait, or after a link was lost.
+
+        Args:
+            id: Id of the trigger; `app.waits.list(kind="trigger")` lists them.
+        """
+        return await self._triggers.issue_token(id)
+
+
+def wait_view(row: WaitRow) -> WaitView:
+    """Return a pending wait with its body decoded."""
+    body = decode_body(row.body)
+    return WaitView(
+        id=row.id,
+        run=row.run,
+        step=body.step,
+        kind=row.kind,
+        name=body.name or body.key.partition("#")[0],
+        since=to_iso(body.at),
+        until=to_iso(row.due) if row.due is not None else None,
+        n=body.n,
+        event=row.topic,
+        match=body.match or None,
+        trigger=body.type,
+        signed=body.signed is not None,
+    )

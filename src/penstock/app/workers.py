@@ -1,0 +1,290 @@
+"""`app.workers`: the worker of this process and the services that run beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import re
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Any
+
+from ..commit.runtime import Runtime
+from ..core.errors import ConfigError, StoreError, UnknownQueue
+from ..core.ids import check_name
+from ..flows.start_on import StartOnWaits
+from ..handlers.registry import Registry
+from ..ports.bridge import Bridge
+from ..ports.store import Retention
+from ..ports.unit import DELIVERIES, Claim
+from ..runners.inprocess import InProcessRunner
+from ..settings import Settings
+from ..worker.capacity import QueueLimits
+from ..worker.outcomes import Work
+from ..worker.worker import Worker
+from .arguments import count, several
+from .gc_tuning import fewer_collections
+from .schedule_service import ScheduleService
+from .store_urls import reads_only
+
+log = logging.getLogger("penstock.worker")
+FIRST_RESTART_PAUSE_S, MAX_RESTART_PAUSE_S = 1.0, 60.0
+
+
+async def run_restarting(run: Callable[[], Coroutine[Any, Any, None]], service: str) -> None:
+    """Run a service until it is cancelled or done, and restart it if it fails."""
+    pause = FIRST_RESTART_PAUSE_S
+    while True:
+        try:
+            return await run()
+        except Exception:
+            log.exception("%s failed, restarting in %.0f s", service, pause)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, MAX_RESTART_PAUSE_S)
+
+
+def start_service(run: Callable[[], Coroutine[Any, Any, None]], name: str) -> asyncio.Task[None]:
+    """Start a service as a task that restarts it. No caller awaits it, so it must not end silently."""
+    return asyncio.create_task(run_restarting(run, name.removeprefix("penstock-")), name=name)
+
+
+SWEEP_INTERVAL_S = 60.0
+KEEP_DELIVERIES = 100  # finished delivery jobs; every event that a step waits for makes one
+
+
+ClaimOpener = Callable[[Claim], Coroutine[Any, Any, Work]]
+
+
+class _ClaimEngine:
+    """The worker's engine: the App opens its claims."""
+
+    def __init__(self, open_claim: ClaimOpener) -> None:
+        self.open = open_claim
+
+
+class Workers:
+    """The worker inside this process. An App runs one at a time; more need more processes, or more Apps."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        open_claim: ClaimOpener,
+        schedules: ScheduleService,
+        start_on: StartOnWaits,
+        settings: Settings,
+        bridges: Sequence[Bridge] = (),
+        file_bridges: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    ) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._engine = _ClaimEngine(open_claim)
+        self._schedules = schedules
+        self._start_on = start_on
+        self._clock = runtime.clock
+        self._settings = settings
+        self._registry = runtime.registry
+        self._bridges = bridges
+        self._file_bridges = file_bridges
+        self._worker: Worker | None = None
+        self._requested: tuple[Sequence[str], int] = ((), 1)
+        self._ended = asyncio.Event()
+        self._ended.set()
+        self._closed = False
+
+    async def run(
+        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+    ) -> None:
+        """Run a worker until it is cancelled or `stop` is called. Work in hand is finished or released first.
+
+        Args:
+            queues: Queues to work on. Default: those of the loaded handlers.
+            concurrency: Maximum number of handlers at once.
+            name: Name of the worker in events and logs.
+        """
+        await self._run(queues, concurrency, _worker_name(name))
+
+    async def _run(self, queues: Sequence[str] | None, concurrency: int | None, name: str) -> None:
+        if self._closed:  # closed before its task ran: on a closed store it would wait for ever
+            return
+        if self._worker is not None:
+            raise ConfigError("this App runs a worker already: create another App for another worker")
+        settings = self._settings
+        if reads_only(settings.url):
+            raise ConfigError(f"a worker needs to write, and {settings.url} is read-only: remove ?mode=ro from the URL")
+        queues = several(queues, "queues") if queues is not None else None
+        concurrency = count(concurrency, "concurrency") if concurrency is not None else None
+        self._requested = queues or settings.queues, concurrency or settings.concurrency
+        runner = InProcessRunner(max(settings.threads, concurrency or settings.concurrency))
+        worker = Worker(
+            name=name,
+            runtime=self._runtime,
+            engine=self._engine,
+            runner=runner,
+            queues=self._limits(*self._requested),
+            concurrency=concurrency or settings.concurrency,
+            lease_ms=settings.lease,
+            grace=settings.grace / 1000,
+            max_crashes=settings.max_crashes,
+        )
+        self._worker = worker
+        self._ended.clear()
+        background = [
+            start_service(self._schedules.scheduler.run, "penstock-scheduler"),
+            start_service(self._sweep, "penstock-sweep"),
+            start_service(self._register_start_on, "penstock-start-on"),
+            *(start_service(bridge.run, "penstock-bridge") for bridge in self._bridges),
+        ]
+        try:
+            async with self._file_bridges():
+                with fewer_collections():
+                    await self._until_stopped(worker)
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.wait(background)
+            await runner.close()
+            self._worker = None
+            self._ended.set()
+
+    @property
+    def active(self) -> int:
+        """Number of attempts that are running."""
+        return self._worker.active if self._worker is not None else 0
+
+    @property
+    def requested(self) -> int:
+        """Number of jobs that may arrive: their claim is not answered yet."""
+        return self._worker.reserved if self._worker is not None else 0
+
+    @property
+    def next_due(self) -> int | None:
+        """When more work is due, in milliseconds, as far as the worker knows."""
+        return self._worker.next_due if self._worker is not None else None
+
+    def stop(self) -> None:
+        """Stop the worker: it takes no more work, and `run` returns when work in hand is finished or released."""
+        if self._worker is not None:
+            self._worker.stop()
+
+    def refresh(self) -> None:
+        """Give the running worker the queues and limits of the present registry."""
+        if self._worker is None:
+            return
+        queues, concurrency = self._requested
+        known = self._registry().queues()
+        wanted = [queue for queue in queues or known if queue in known]
+        self._worker.change_queues(self._limits(wanted, concurrency) if wanted else {})
+        self._store.signals.notify_all()  # the services for declared schedules and start_on read the registry again
+
+    async def close(self) -> None:
+        self._closed = True
+        self.stop()
+        await self._ended.wait()
+
+    @asynccontextmanager
+    async def background(
+        self, queues: Sequence[str] | None = None, *, concurrency: int | None = None, name: str | None = None
+    ) -> AsyncIterator[None]:
+        """Run a worker in the background: `async with app.workers.background():`.
+
+        Args:
+            queues: Queues to work on. Default: those of the loaded handlers.
+            concurrency: Maximum number of handlers at once.
+            name: Name of the worker in events and logs.
+        """
+        running = self._run(queues, concurrency, _worker_name(name))
+        task = asyncio.create_task(running, name="penstock-worker")
+        try:
+            await asyncio.sleep(0)
+            if not task.done():  # else it could not start, and `await task` raises why
+                yield
+        finally:
+            if not task.done():
+                self.stop()
+            await task
+
+    async def _until_stopped(self, worker: Worker) -> None:
+        """Run the worker; when cancelled, stop it properly first."""
+        work = asyncio.create_task(worker.run(), name="penstock-work")
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            worker.stop()
+            await asyncio.wait((work,))
+            raise
+        finally:
+            if work.done() and not work.cancelled():
+                work.result()
+
+    def _limits(self, queues: Sequence[str], concurrency: int) -> dict[str, QueueLimits]:
+        handlers = self._registry().handlers()
+        known = sorted({handler.queue_name for handler in handlers})
+        for queue in queues:
+            if queue not in known:
+                raise UnknownQueue(
+                    f"no handler here takes jobs of queue {queue!r}: known are {', '.join(known) or 'none'}"
+                )
+        limits: dict[str, QueueLimits] = {}
+        for queue in queues or known:
+            mine = [handler for handler in handlers if handler.queue_name == queue]
+            own = [handler.concurrency for handler in mine if handler.concurrency is not None]
+            most = [handler.max_active for handler in mine if handler.max_active is not None]
+            rate = next((handler.rate for handler in mine if handler.rate is not None), None)
+            limits[queue] = QueueLimits(min(own, default=concurrency), rate, min(most, default=None))
+        # Every worker delivers events, whatever queues it works on.
+        limits[DELIVERIES] = QueueLimits(concurrency)
+        return limits
+
+    async def _register_start_on(self) -> None:
+        """Register the waits by which events start flows, again after each reload."""
+        kept: Registry | None = None
+        with self._store.signals.listen("registry") as listener:
+            while True:
+                try:
+                    if kept is not (registry := self._registry()):
+                        await self._start_on.register(registry.flows)
+                        kept = registry
+                except StoreError as problem:
+                    log.warning("cannot register which events start flows, retrying: %s", problem)
+                await listener.wait(5.0 if kept is None else None)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            try:
+                await self._sweep_all()
+            except StoreError as problem:
+                log.warning("cannot apply retention, retrying later: %s", problem)
+
+    async def _sweep_all(self) -> None:
+        """Sweep in small batches with pauses between them: work goes first."""
+        removed = {"runs": 1}
+        while any(removed.values()):
+            removed = await self._store.sweep(self._retention())
+            await asyncio.sleep(0.1)
+
+    def _retention(self) -> Retention:
+        now, settings = self._clock.now_ms(), self._settings
+
+        def before(age: int | None) -> int | None:
+            return None if age is None else now - age
+
+        return Retention(
+            runs_before=before(settings.retain_runs),
+            jobs_before=before(settings.retain_jobs),
+            events_before=before(settings.retain_events),
+            keep_runs=settings.keep_runs,
+            keep_jobs=settings.keep_jobs,
+            keep_events=settings.keep_events,
+            keep_deliveries=KEEP_DELIVERIES,
+        )
+
+
+def _worker_name(name: str | None) -> str:
+    if name is not None:
+        return check_name(name, "worker name")
+    host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname())
+    return f"{host[:50]}-{os.getpid()}-{random.randrange(16**4):04x}"

@@ -1,0 +1,126 @@
+"""Errors on stderr: one sentence with its code, or one JSON object. Tracebacks only with --debug."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from cyclopts import App, CycloptsError, UnknownCommandError, UnusedCliTokensError
+
+from ..core.errors import PenstockError
+from .argv import CommandLine, has_flag, input_option, split_command_line
+
+EXIT_OK, EXIT_FAILED, EXIT_ERROR, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 2, 70, 130
+
+
+class UsageError(PenstockError):
+    """The command line was called with arguments it does not understand."""
+
+    code = "usage"
+
+
+class ErrorFormat(NamedTuple):
+    """How to print errors: as JSON or as a sentence, with a traceback or without."""
+
+    json: bool
+    debug: bool
+
+
+def report_errors(command: Callable[[], int], args: list[str]) -> int:
+    """Run a command; turn an exception into a message and an exit code."""
+    debug = has_flag(args, "--debug") or os.environ.get("PENSTOCK_DEBUG", "") not in ("", "0")
+    format = ErrorFormat(has_flag(args, "--json"), debug)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode is no reason to fail
+    try:
+        code = command()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader has stopped reading, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_OK
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except CycloptsError as problem:
+        print_error(format, _describe(problem, args), UsageError.code, f"Try: {_help_command(args)}")
+        return EXIT_ERROR
+    except PenstockError as problem:
+        print_error(format, str(problem), problem.code)
+        return EXIT_ERROR
+    except Exception as problem:
+        hint = "" if debug else "Run it again with --debug for a traceback."
+        message = f"{type(problem).__name__}: {problem}; this is a bug in Penstock, please report it."
+        print_error(format, message, "internal", hint)
+        return EXIT_BUG
+
+
+def print_error(format: ErrorFormat, message: str, code: str, hint: str = "") -> None:
+    """Print the error being handled on stderr: a sentence with its code, or one line of JSON."""
+    if not format.json:
+        if format.debug:
+            traceback.print_exc()
+        warn(f"error: {message}{hint and ' '}{hint} [{code}]")
+        return
+    error = {"code": code, "message": message}
+    if hint:
+        error["hint"] = hint
+    if format.debug:
+        error["traceback"] = traceback.format_exc()
+    unicode = (getattr(sys.stderr, "encoding", None) or "").lower().startswith("utf")
+    warn(json.dumps({"error": error}, ensure_ascii=not unicode))
+
+
+def warn(message: str) -> None:
+    """Print a line on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def colour_text(text: str, colour: str) -> str:
+    """Colour text (by ANSI number) for a terminal; leave it as it is for a pipe."""
+    return f"\x1b[{colour}m{text}\x1b[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+
+
+def _describe(problem: CycloptsError, args: list[str]) -> str:
+    """Return the parser's own message, or a better one for unknown and misplaced arguments."""
+    from .commands import build_parser
+
+    unused = problem.unused_tokens or [""]
+    word = unused[0]
+    parser = build_parser()
+    call = split_command_line(args, parser)
+    if isinstance(problem, UnknownCommandError) and word.startswith("-"):
+        usage = " ".join(["penstock", *call.words, "COMMAND", word])
+        return f"expected a command, got the option {word}; options come after the command: {usage}."
+    if isinstance(problem, UnusedCliTokensError) and word:
+        for name in call.words:
+            parser = parser[name]
+        return _describe_unused(unused, call, parser)
+    return str(problem).strip()
+
+
+def _describe_unused(unused: Sequence[str], call: CommandLine, command: App) -> str:
+    """Explain arguments that no parameter takes: most are a misspelt command or an input without its option."""
+    from ..core.near_match import did_you_mean
+
+    group, word = " ".join(call.words), unused[0]
+    below = [name for name in command if not name.startswith("-")]
+    if word in below:
+        rest = " ".join(one for one in call.rest if one != word)
+        return f"the command {word} must come before its options: penstock {group} {word} {rest}."
+    if word in call.rest[:1] and below:
+        hint = did_you_mean(word, below) or f"there are {', '.join(below)}."
+        return f"there is no command '{group} {word}': {hint}"
+    text = f"unexpected argument {' '.join(unused)!r}"
+    option = input_option(command)
+    return f"{text}; did you mean {option}?" if option is not None and not word.startswith("-") else f"{text}."
+
+
+def _help_command(args: list[str]) -> str:
+    from .commands import build_parser
+
+    return " ".join(["penstock", *split_command_line(args, build_parser()).words[:1], "--help"])

@@ -1,0 +1,113 @@
+"""Read the values of options strictly: inputs, tags, durations, times."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..core.durations import MAX_DURATION_TEXT, to_ms
+from ..core.errors import NotJSON
+from ..core.payload import parse_json
+from .errors import UsageError
+
+
+def read_input(text: str | None, option: str = "--input") -> Any:
+    """Read JSON from the text itself, from a file (`@FILE`) or from standard input (`-`)."""
+    if text is None:
+        return None
+    if text == "-":
+        return parse_json(sys.stdin.buffer.read(), "the input on stdin")
+    if text.startswith("@"):
+        return parse_json(_read_file(text[1:]), f"the input in {text[1:]}")
+    is_option = option.startswith("-")
+    before = f"{option} " if is_option else ""
+    try:
+        return parse_json(text, f"the value of {option}" if is_option else f"the {option}")
+    except NotJSON as problem:
+        if _is_file(text):
+            raise NotJSON(f"{problem}; to read the file of that name, write {before}@{text}") from None
+        if text[:1] in ("{", "[") and "Expecting" in str(problem):  # Python's message for missing quotes
+            hint = "put double quotes around names and text, and single quotes around the whole value"
+            raise NotJSON(f'{problem}; {hint}: {before}\'{{"id": "A7"}}\'') from None
+        if not text[:1].isalpha():
+            raise
+        raise NotJSON(f"{problem}; text needs double quotes of its own: {before}'\"{text}\"'") from None
+
+
+def read_tags(tags: list[str] | None) -> dict[str, str]:
+    """Read the values of --tag."""
+    found: dict[str, str] = {}
+    for tag in tags or ():
+        name, equals, value = tag.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--tag {tag}: expected name=value, such as --tag customer=ada")
+        found[name] = value
+    return found
+
+
+def read_delay(text: str | None, option: str = "--delay") -> str | None:
+    """Return the value of a duration option once it is known to be valid."""
+    if text is not None:
+        try:
+            to_ms(text)
+        except ValueError as problem:
+            raise UsageError(f"{option}: {problem}") from None
+    return text
+
+
+def read_time(text: str | None, option: str = "--at") -> datetime | None:
+    """Read an ISO 8601 time; without a time zone it is UTC."""
+    try:
+        return _with_zone(datetime.fromisoformat(text)) if text is not None else None
+    except ValueError:
+        raise UsageError(f"{option} {text}: expected a time such as 2030-01-31T09:00:00+01:00") from None
+
+
+def read_ago(text: str | None, option: str) -> datetime | str | None:
+    """Read a time, or a duration that counts back from now."""
+    if text is None:
+        return None
+    try:
+        to_ms(text)
+        return text
+    except ValueError:
+        pass
+    try:
+        return _with_zone(datetime.fromisoformat(text))
+    except ValueError:
+        raise UsageError(
+            f"{option} {text}: expected a duration such as 2h, at most {MAX_DURATION_TEXT}, "
+            "or a time such as 2030-01-31T09:00"
+        ) from None
+
+
+def read_limit(limit: int) -> int:
+    """Check the value of --limit."""
+    return read_count(limit, "--limit")
+
+
+def read_count(value: int, option: str) -> int:
+    """Check the value of an option that counts something."""
+    if value < 1:
+        raise UsageError(f"{option} {value}: expected a whole number of at least 1")
+    return value
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # not a possible path: too long, or with a null in it
+        return False
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as problem:
+        raise UsageError(f"cannot read the input file {path}: {problem.strerror}") from None
+
+
+def _with_zone(time: datetime) -> datetime:
+    return time if time.utcoffset() is not None else time.replace(tzinfo=UTC)

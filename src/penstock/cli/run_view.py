@@ -1,0 +1,229 @@
+"""A run as text: rows of steps, drawn live by rich (`RunPanel`) or printed as plain lines (`render_text`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from ..core.clock import Clock, from_iso
+from ..core.durations import format_ms
+from ..flows.reducer import FlowView, StepView
+
+MAX_INSTANCES = 6  # of one step on rows of their own; more are folded into one row
+MAX_DETAIL_CHARS = 70  # of an error or of partial output
+MAX_RESULT_CHARS = 200  # of a result in a panel
+MAX_TEXT_CHARS = 10_000  # of a result in plain lines
+BAR_CHARS = 16
+MARKS = {
+    "completed": "✓", "failed": "✗", "running": "●", "retrying": "↻", "pending": "·", "waiting": "…", "timeout": "✗",
+    "cancelled": "–",
+}  # fmt: skip
+ASCII = {"✓": "+", "✗": "x", "●": "*", "↻": "~", "·": ".", "…": "_", "–": "-"}
+COLOURS = {
+    "running": "cyan", "completed": "green", "failed": "red", "retrying": "yellow", "pending": "dim", "waiting": "blue",
+    "timeout": "red", "cancelled": "magenta", "compensating": "yellow", "compensated": "yellow",
+    "paused": "magenta",
+}  # fmt: skip
+
+
+class RunPanel:
+    """A rich renderable of a run, as of the moment it is drawn."""
+
+    def __init__(self, view: FlowView, clock: Clock) -> None:
+        self.view = view
+        self._clock = clock
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        now = self._clock.now_ms()
+        rows = build_rows(self.view, now)
+        # Rows that do not fit the screen would scroll away on every redraw.
+        room = max((options.height or console.height) - 4, 5)
+        hidden = len(rows) - room if options.is_terminal and len(rows) > room else 0
+        yield self._header(now)
+        if hidden:
+            yield Text(f"  {hidden} more above", style="dim")
+        for line in _render_rows(rows[hidden:], options.encoding.startswith("utf")):
+            line.truncate(options.max_width, overflow="ellipsis")
+            yield line
+        for label, style, text in end_lines(self.view, MAX_RESULT_CHARS):
+            yield Text.assemble((f"{label} ", style), text)
+
+    def _header(self, now: int) -> Text:
+        view = self.view
+        status = (view.status, COLOURS.get(view.status, ""))
+        spent = (format_elapsed(view, now), "dim")
+        return Text.assemble((view.name or "run", "bold"), " ", (view.id, "dim"), "  ", status, "  ", spent)
+
+
+def render_text(view: FlowView, now_ms: int, unicode: bool = True) -> str:
+    """Return a run as plain lines of text, for a pipe."""
+    rows = build_rows(view, now_ms)
+    lines = [" ".join(part for part in (view.name, view.id, view.status, format_elapsed(view, now_ms)) if part)]
+    name = max((len(row.name) for row in rows), default=0)
+    took = max((len(row.took) for row in rows), default=0)
+    for row in rows:
+        percent = f"{row.progress:.0f} %" if row.progress is not None else ""
+        rest = "  ".join(part for part in (row.note, percent, row.detail) if part)
+        lines.append(f"  {_mark(row.status, unicode)} {row.name:<{name}}  {row.took:>{took}}  {rest}".rstrip())
+    lines += [f"{label} {text}" for label, _, text in end_lines(view, MAX_TEXT_CHARS)]
+    return "\n".join(lines)
+
+
+def end_lines(view: FlowView, max_chars: int) -> Iterator[tuple[str, str, str]]:
+    """Yield the last lines of a run: label, style and text."""
+    for step, kinds in (view.unmet or {}).items():
+        yield "unmet", "yellow", f"{step} never started: {', '.join(kinds)} did not arrive"
+    if view.status == "completed":
+        yield "result", "dim", one_line(view.result, max_chars)
+    elif view.error is not None:
+        yield "error", "red", one_line(view.error, max_chars)
+    elif view.reason:
+        yield "reason", "dim", one_line(view.reason, max_chars)
+
+
+def format_elapsed(view: FlowView, now_ms: int) -> str:
+    """Return how long the run took, or has taken so far."""
+    if view.duration is not None:
+        return format_ms(view.duration)
+    return format_ms(max(now_ms - from_iso(view.started_at), 0)) if view.started_at else ""
+
+
+def one_line(value: Any, max_chars: int = MAX_DETAIL_CHARS) -> str:
+    """Return a value on one line, cut at the end: text as it is, anything else as JSON."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One instance of a step, or many folded into one."""
+
+    status: str
+    name: str
+    note: str = ""  # attempt, counts
+    took: str = ""
+    progress: float | None = None  # up to 100
+    detail: str = ""
+
+
+def build_rows(view: FlowView, now_ms: int) -> list[StepRow]:
+    """Return the steps in the order they started. Many instances of a step become one row, plus their failures."""
+    by_step: dict[str, list[StepView]] = {}
+    for step in view.steps.values():
+        by_step.setdefault(step.step, []).append(step)
+    rows: list[StepRow] = [] if by_step or view.status != "running" else [StepRow("pending", "waiting for a worker")]
+    for name, steps in by_step.items():
+        if len(steps) <= MAX_INSTANCES:
+            rows += [_build_row(step, now_ms) for step in steps]
+        else:
+            rows.append(_fold_rows(name, steps))
+            rows += [_build_row(step, now_ms) for step in steps if step.status == "failed"][:MAX_INSTANCES]
+    return rows
+
+
+def _build_row(step: StepView, now_ms: int) -> StepRow:
+    name = step.step if step.n == 1 else f"{step.step}#{step.n}"
+    note = f"attempt {step.attempt}" if step.attempt > 1 else ""
+    return StepRow(step.status, name, note, _took(step, now_ms), _percent(step), _detail(step, now_ms))
+
+
+def _fold_rows(name: str, steps: list[StepView]) -> StepRow:
+    counts: dict[str, int] = {}
+    for step in steps:
+        counts[step.status] = counts.get(step.status, 0) + 1
+    order = [status for status in MARKS if status in counts]
+    worst = next((s for s in ("failed", "running", "retrying", "waiting", "pending") if s in counts), order[0])
+    done = 100 * sum(step.completed_at is not None for step in steps) / len(steps)
+    note = ", ".join(f"{counts[status]} {status}" for status in order)
+    return StepRow(worst, f"{name} ×{len(steps)}", note, progress=done if worst in ("running", "pending") else None)
+
+
+def _took(step: StepView, now_ms: int) -> str:
+    if step.duration is not None:
+        return format_ms(step.duration)
+    if step.status == "running" and step.started_at is not None:
+        return format_ms(max(now_ms - from_iso(step.started_at), 0))
+    return ""
+
+
+def _percent(step: StepView) -> float | None:
+    value = step.progress
+    if step.status != "running" or isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(min(max(value, 0), 100))
+
+
+def _detail(step: StepView, now_ms: int) -> str:
+    if step.status == "retrying" and step.next_retry_at is not None:
+        wait = max(from_iso(step.next_retry_at) - now_ms, 0)
+        return one_line(f"retry in {format_ms(wait)}: {step.error or ''}")
+    if step.status in ("failed", "timeout", "retrying"):
+        return one_line(step.error or "")
+    if step.status == "waiting":
+        return one_line(_describe_waits(step, now_ms), MAX_DETAIL_CHARS * (1 + len(step.also_awaits)))
+    if step.partials:
+        return _last_partial(step.partials)
+    if step.progress is not None and step.status == "running" and _percent(step) is None:
+        return one_line(step.progress)
+    return ""
+
+
+def _describe_waits(step: StepView, now_ms: int) -> str:
+    waits = [(one["type"], one["data"]) for one in step.also_awaits] + [(step.await_type, step.await_data)]
+    return ", ".join(_describe_wait(type_, data if isinstance(data, dict) else {}, now_ms) for type_, data in waits)
+
+
+def _describe_wait(type_: str | None, data: dict[str, Any], now_ms: int) -> str:
+    match type_:
+        case "time":
+            until = data.get("resumeAt")
+            left = f" (in {format_ms(max(from_iso(until) - now_ms, 0))})" if until else ""
+            return f"until {until}{left}"
+        case "event":
+            match = f" {one_line(data['match'])}" if data.get("match") else ""
+            return f"for {data.get('eventKind')}{match}"
+        case _:
+            return f"for trigger {data.get('name') or data.get('triggerId')}"
+
+
+def _last_partial(partials: list[Any]) -> str:
+    """Return the line being written if the chunks are text, otherwise the last chunk."""
+    if not isinstance(partials[-1], str):
+        return one_line(partials[-1])
+    text = "".join(chunk for chunk in partials[-200:] if isinstance(chunk, str))
+    line = one_line(text.strip().rpartition("\n")[2], MAX_TEXT_CHARS)
+    return line if len(line) <= MAX_DETAIL_CHARS else "…" + line[1 - MAX_DETAIL_CHARS :]
+
+
+def _render_rows(rows: list[StepRow], unicode: bool) -> list[Text]:
+    """Return a line per row with aligned columns; a narrow screen cuts only the last column."""
+    name, note, took = (
+        max((cell_len(getattr(row, part)) for row in rows), default=0) for part in ("name", "note", "took")
+    )
+    lines = []
+    for row in rows:
+        line = Text(f"  {_mark(row.status, unicode)} ", COLOURS.get(row.status, ""), no_wrap=True)
+        line.append(set_cell_size(row.name, name), "default not dim")
+        line.append("  " + set_cell_size(row.note, note) if note else "", "not dim yellow")
+        line.append(f"  {row.took:>{took}}", "dim default")
+        if row.progress is not None:
+            done = round(BAR_CHARS * row.progress / 100)
+            line.append("  " + ("━" if unicode else "=") * done, "not dim cyan")
+            line.append(("━" if unicode else "-") * (BAR_CHARS - done), "bright_black")
+        colour = "not dim red" if row.status in ("failed", "retrying", "timeout") else "dim default"
+        line.append(f"  {row.detail}" if row.detail else "", colour)
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+def _mark(status: str, unicode: bool) -> str:
+    mark = MARKS.get(status, "?")
+    return mark if unicode else ASCII.get(mark, mark)

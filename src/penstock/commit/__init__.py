@@ -1,0 +1,1 @@
+"""From decisions to committed units: group commit, and deciding again after a conflict."""

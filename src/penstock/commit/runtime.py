@@ -1,0 +1,30 @@
+"""What every engine and command of one App shares, passed once instead of argument by argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..core.clock import Clock
+from ..core.event_bodies import EventBodies
+from ..ports.store import Store
+from .committer import Committer
+
+if TYPE_CHECKING:
+    from ..handlers.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The store, the group commit in front of it, and where time, ids and code come from.
+
+    `registry` is a function because `app.reload()` replaces the registry while work goes on.
+    """
+
+    store: Store
+    committer: Committer
+    bodies: EventBodies
+    clock: Clock
+    new_unit_id: Callable[[], str]
+    registry: Callable[[], Registry]

@@ -1,0 +1,1 @@
+"""`ctx`: what a handler uses while it runs."""

@@ -1,0 +1,297 @@
+"""`ctx` of an `async def` handler: identity, events, state, live output, durable calls and waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..core.durations import Duration
+from ..core.events import BadEmit
+from ..core.payload import unpack
+from ..core.retry import RetryOption
+from ..durable.calls import require_name_and_function
+from ..ports.store import ChildRow, ChildState
+from .state import DONE, Done, StateView
+
+if TYPE_CHECKING:
+    from ..durable.call_recorder import CallRecorder
+    from ..durable.calls import DurableCall, RunCall
+    from ..durable.session import DurableSession
+    from ..durable.waits import Waits
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class AttemptChannel(Protocol):
+    """The attempt behind a `ctx`."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the attempt must stop."""
+        ...
+
+    def check(self) -> None:
+        """Raise ContextClosed once the attempt is over."""
+        ...
+
+    def state_view(self, prefix: str) -> StateView:
+        """Return the state under a prefix, with the attempt's own writes on top."""
+        ...
+
+    @property
+    def session(self) -> DurableSession:
+        """The journal, the durable calls and the waits of the attempt."""
+        ...
+
+    async def list_children(self) -> list[ChildRow]:
+        """Return the children of the attempt's job."""
+        ...
+
+    async def remove_job(self, id: str) -> bool:
+        """Delete a job that no worker holds."""
+        ...
+
+    def emit(self, kind: str, data: Any, correlation_id: str | None) -> None: ...
+
+    def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None: ...
+
+    def progress(self, value: Any) -> None: ...
+
+    def partial(self, chunk: Any) -> None: ...
+
+
+class CorrelationId(str):
+    """A string that can also be called, as `ctx.correlation_id()` in the first spec."""
+
+    __slots__ = ()
+
+    def __call__(self) -> str:
+        return str(self)
+
+
+class Log:
+    """`ctx.log("…")`, `ctx.log.warning("…", order=7)`: a line in the run's stream, with run, step and attempt."""
+
+    def __init__(self, channel: AttemptChannel) -> None:
+        self._channel = channel
+
+    def __call__(self, message: object, level: str = "info", **fields: Any) -> Done:
+        if level == "warn":
+            level = "warning"
+        if level not in LEVELS:
+            raise ValueError(f"{level!r} is not a log level: write {', '.join(LEVELS)}")
+        self._channel.check()
+        self._channel.log(level, str(message), fields)
+        return DONE
+
+    def debug(self, message: object, **fields: Any) -> Done:
+        return self(message, "debug", **fields)
+
+    def info(self, message: object, **fields: Any) -> Done:
+        return self(message, "info", **fields)
+
+    def warning(self, message: object, **fields: Any) -> Done:
+        return self(message, "warning", **fields)
+
+    warn = warning
+
+    def error(self, message: object, **fields: Any) -> Done:
+        return self(message, "error", **fields)
+
+
+class Context:
+    """The handle of one attempt. Await `ctx.state` and durable calls; other calls may be awaited or not.
+
+    Attributes:
+        job_id: The id of the job.
+        queue: The queue the job was claimed from.
+        attempt: The number of this attempt, from 1.
+        run_id: The id of the run; None for a plain job.
+        flow: The name of the flow; None for a plain job.
+        step: The name of the step; None for a plain job.
+        n: Which instance of the step this is, from 1: a step with `mode="each"` has several.
+        correlation_id: The correlation id of the run or job.
+        awaited: The event, or the data of the trigger, that a declared wait waited for.
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: AttemptChannel,
+        job_id: str,
+        queue: str,
+        attempt: int,
+        scope: str,
+        run_id: str | None = None,
+        flow: str | None = None,
+        step: str | None = None,
+        n: int = 1,
+        correlation_id: str = "",
+    ) -> None:
+        # The attempt does not know its handle: a cycle would keep both in memory until a garbage collection.
+        self._channel = channel
+        self._scope = scope
+        self.job_id = job_id
+        self.queue = queue
+        self.attempt = attempt
+        self.run_id = run_id
+        self.flow = flow
+        self.step = step
+        self.n = n
+        self.correlation_id = CorrelationId(correlation_id)
+        self.awaited: Any = None
+
+    # Most handlers use few of these: each is built on first use.
+
+    @cached_property
+    def state(self) -> StateView:
+        """Keys the steps of this run share; for a plain job, the same as `shared`."""
+        return self.shared if self.run_id is None else self._channel.state_view(f"run/{self.run_id}/")
+
+    @cached_property
+    def shared(self) -> StateView:
+        """Keys the whole application shares."""
+        return self._channel.state_view("shared/")
+
+    @cached_property
+    def log(self) -> Log:
+        """Write to the run's stream and to Python's logging."""
+        return Log(self._channel)
+
+    @property
+    def logger(self) -> Log:
+        return self.log
+
+    def emit(self, kind: str | Mapping[str, Any], data: Any = None) -> Done:
+        """Emit an event. It appears, and starts the steps that listen to it, once, when this attempt commits.
+
+        Also accepts the specs' dicts: `{"kind": …, "data": …}` and `{"type": "log"|"progress"|"partial", "data": …}`.
+        """
+        self._channel.check()
+        if isinstance(kind, str):
+            self._channel.emit(kind, data, None)
+        else:
+            self._emit_mapping(kind)
+        return DONE
+
+    def progress(self, value: Any) -> Done:
+        """Report progress, a number up to 100 or any JSON value; shown live."""
+        self._channel.check()
+        self._channel.progress(value)
+        return DONE
+
+    def partial(self, chunk: Any) -> Done:
+        """Send a piece of output before the end; shown live."""
+        self._channel.check()
+        self._channel.partial(chunk)
+        return DONE
+
+    def idempotency_key(self, name: str = "") -> str:
+        """Return a key that is the same for every attempt of this step: pass it to other services so that their effects
+        happen once."""
+        return f"{self._scope}.{name}" if name else self._scope
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this attempt must stop: its run was cancelled, its lease was lost or its time is up."""
+        return self._channel.is_stopped
+
+    # Children of a job in a tree of jobs
+
+    async def children_values(self) -> dict[str, Any]:
+        """Return what the children returned, each under its key, `bull:<queue>:<id>`."""
+        self._channel.check()
+        rows = await self._channel.list_children()
+        return {row.key: unpack(row.value) for row in rows if row.value is not None}
+
+    async def failed_children(self) -> dict[str, str]:
+        """Return the errors of children whose failure this job ignores, each under its key."""
+        self._channel.check()
+        rows = await self._channel.list_children()
+        return {row.key: row.reason or "" for row in rows if row.state is ChildState.IGNORED}
+
+    async def remove_children(self) -> int:
+        """Delete the children that have not started, and return how many.
+
+        A job that runs early because a child failed ("continue") cannot complete while other children are pending.
+        """
+        self._channel.check()
+        rows = [row for row in await self._channel.list_children() if row.state is ChildState.UNPROCESSED]
+        return sum([await self._channel.remove_job(row.id) for row in rows])
+
+    # Durable calls: made once; a replay of the handler gets the recorded results
+
+    @require_name_and_function
+    def run(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        retry: RetryOption | None = None,
+        timeout: Duration | None = None,
+        **kwargs: Any,
+    ) -> RunCall:
+        """Call a function once and record its value; a replay of the handler gets the recorded value.
+
+        Args:
+            name: Name of the durable call, unique in the handler.
+            fn: The function, async or not, followed by its arguments.
+            retry: Retry the function here; its final failure is recorded and raised as CallFailed. Without it, a
+                failure fails the attempt, and the step's own retry policy decides.
+            timeout: Fail the call with AttemptTimeout after this duration.
+        """
+        return self.calls.run(name, fn, args, kwargs, retry, timeout)
+
+    @property
+    def wait(self) -> Waits:
+        """Wait for a time, an event or a trigger; the step uses no slot meanwhile: `await ctx.wait.time("1h")`."""
+        return self._channel.session.waits
+
+    async def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
+        """Return the values of several durable calls once all are done."""
+        return await self.calls.await_all(calls)
+
+    def first(
+        self, calls: Mapping[str, DurableCall[Any]], *, name: str = "first"
+    ) -> Coroutine[Any, Any, tuple[str, Any]]:
+        """Return the name and the value of the durable call that is done first; cancel the other waits."""
+        recorder = self.calls
+        return recorder.await_first(calls, recorder.next_call(name, "first"))
+
+    @property
+    def calls(self) -> CallRecorder:
+        """The durable calls of the attempt."""
+        return self._channel.session.calls
+
+    def now(self) -> datetime:
+        """Return the current time; a replay of the handler gets the same."""
+        return self.calls.now()
+
+    def uuid(self) -> str:
+        """Return a new UUID; a replay of the handler gets the same."""
+        return self.calls.uuid()
+
+    def random(self) -> float:
+        """Return a random number from 0 up to 1; a replay of the handler gets the same."""
+        return self.calls.random()
+
+    def _emit_mapping(self, event: Mapping[str, Any]) -> None:
+        if "kind" in event:
+            self._channel.emit(event["kind"], event.get("data"), event.get("correlationId"))
+            return
+        match event.get("type"):
+            case "log":
+                data = event.get("data")
+                entry = data if isinstance(data, Mapping) else {"msg": data}
+                self.log(entry.get("msg", entry.get("message", "")), str(entry.get("level", "info")))
+            case "progress":
+                self.progress(event.get("data"))
+            case "partial":
+                self.partial(event.get("data"))
+            case other:
+                raise BadEmit(
+                    f"emit got {dict(event)!r}: pass a kind and data, a dict with 'kind', "
+                    f"or one with 'type' log, progress or partial (not {other!r})"
+                )

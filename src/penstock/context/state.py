@@ -1,0 +1,232 @@
+"""`ctx.state`: keys and values, written with the attempt's commit or patched atomically at once."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from ..core.clock import Clock
+from ..core.durations import Duration, to_ms
+from ..core.errors import BadArgument, PenstockError
+from ..core.payload import pack, unpack
+from ..ports.store import State
+from ..ports.unit import StateWrite
+
+MAX_PATCH_TRIES = 100
+PATCH_PAUSE_S = 0.002  # multiplied by the number of tries another process won
+MAX_KEY_CHARS = 500
+
+Key = str | Sequence[str]
+KeyLocks = WeakValueDictionary[str, asyncio.Lock]
+_locks_by_store: WeakKeyDictionary[State, KeyLocks] = WeakKeyDictionary()
+
+
+class StateConflict(PenstockError):
+    """A key was set and patched in one attempt."""
+
+    code = "state_conflict"
+
+
+class StateContention(PenstockError):
+    """A patch lost to other processes too many times in a row."""
+
+    code = "state_contention"
+
+
+class Done:
+    """Already done. It may be awaited or not, so that async and sync handlers read alike."""
+
+    def __await__(self) -> Any:
+        return iter(())
+
+
+DONE = Done()
+
+
+class StateRecorder(Protocol):
+    """The attempt, as its state sees it."""
+
+    def check(self) -> None:
+        """Raise if the attempt is over: its writes would be lost."""
+        ...
+
+    def count_write(self) -> bool:
+        """Count a set or delete, and return whether an earlier attempt committed it before it suspended."""
+        ...
+
+    def read_memo(self, name: str) -> bytes | None:
+        """Return the recorded result of a patch, or None."""
+        ...
+
+    async def commit_patch(self, write: StateWrite, memo: str) -> bool:
+        """Compare and set, together with the memo; return False if another write came first."""
+        ...
+
+
+class StateView:
+    """State under one prefix, with this attempt's own writes on top of what is stored."""
+
+    def __init__(
+        self, prefix: str, store: State, clock: Clock, recorder: StateRecorder, writes: dict[str, StateWrite]
+    ) -> None:
+        self._prefix = prefix
+        self._store = store
+        self._clock = clock
+        self._recorder = recorder
+        self._writes = writes
+        self._patches: dict[str, int] = {}
+
+    async def get(self, key: Key, default: Any = None) -> Any:
+        """Return the value of a key, or the default."""
+        full = self._prefix + join_key(key)
+        if full in self._writes:
+            value = self._writes[full].value
+            return default if value is None else unpack(value)
+        row = await self._store.state(full)
+        return default if row is None else unpack(row.value)
+
+    def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> Done:
+        """Set a value when the attempt commits; it expires after `ttl`."""
+        self._recorder.check()
+        full = self._prefix + join_key(key)
+        packed = pack(value, f"state {full}")
+        if not self._recorder.count_write():
+            self._writes[full] = StateWrite(full, packed, None, self._expiry(ttl))
+        return DONE
+
+    def delete(self, key: Key) -> Done:
+        """Delete a key when the attempt commits."""
+        self._recorder.check()
+        full = self._prefix + join_key(key)
+        if not self._recorder.count_write():
+            self._writes[full] = StateWrite(full, None)
+        return DONE
+
+    async def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
+        """Return the keys and values under a prefix, in key order."""
+        start = self._prefix + (join_key(prefix) if prefix else "")
+        rows = {row.key: row.value for row in await self._store.states(start, limit=limit)}
+        for full, write in self._writes.items():
+            if full.startswith(start):
+                rows.pop(full, None)
+                if write.value is not None:
+                    rows[full] = write.value
+        return {key.removeprefix(self._prefix): unpack(rows[key]) for key in sorted(rows)[:limit]}
+
+    async def patch(
+        self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None, name: str | None = None
+    ) -> Any:
+        """Apply `change` to the stored value atomically, at once and once, and return the new value.
+
+        A replay of the handler returns the recorded values: of the first patch of a key, of the second, and so on.
+
+        Args:
+            key: The key to patch.
+            change: A function of the old value (None if there is none) that returns the new one.
+            ttl: The new value expires after this duration.
+            name: Identifies the patch in a handler that does not always patch in the same order.
+        """
+        self._recorder.check()
+        if not callable(change):
+            raise BadArgument(f"change={change!r}: pass a function that makes the new value from the old one")
+        full = self._prefix + join_key(key)
+        if full in self._writes:
+            raise StateConflict(
+                f"state {full} was set in this attempt and is not committed yet, so it cannot be patched: "
+                "use either set or patch for a key"
+            )
+        memo = self._memo_name(full, name)
+        recorded = self._recorder.read_memo(memo)
+        if recorded is not None:
+            return unpack(recorded)
+        return await patch_state(
+            self._store, full, change, self._expiry(ttl), lambda write: self._recorder.commit_patch(write, memo)
+        )
+
+    def _memo_name(self, full: str, name: str | None) -> str:
+        if name is not None:
+            return f"patch:{full}@{name}"
+        number = self._patches[full] = self._patches.get(full, 0) + 1
+        return f"patch:{full}#{number}"
+
+    def _expiry(self, ttl: Duration | None) -> int | None:
+        return None if ttl is None else self._clock.now_ms() + to_ms(ttl)
+
+
+class SyncStateView:
+    """The state of a `def` handler: calls block its thread until the answer is there."""
+
+    def __init__(self, view: StateView, loop: asyncio.AbstractEventLoop) -> None:
+        self._view = view
+        self._loop = loop
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """Return the value of a key, or the default."""
+        return self._wait(self._view.get(key, default))
+
+    def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> None:
+        """Set a value when the attempt commits; it expires after `ttl`."""
+        self._view.set(key, value, ttl=ttl)
+
+    def delete(self, key: Key) -> None:
+        """Delete a key when the attempt commits."""
+        self._view.delete(key)
+
+    def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
+        """Return the keys and values under a prefix, in key order."""
+        return dict(self._wait(self._view.list(prefix, limit=limit)))
+
+    def patch(
+        self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None, name: str | None = None
+    ) -> Any:
+        """Apply `change` to the stored value atomically, at once and once, and return the new value."""
+        return self._wait(self._view.patch(key, change, ttl=ttl, name=name))
+
+    def _wait(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def join_key(key: Key) -> str:
+    """Return a key as text; a list of parts, as the specs write it, is joined with slashes."""
+    if not isinstance(key, str | list | tuple):
+        raise BadArgument(f"{key!r} cannot be a state key: pass a string, or a list of parts")
+    text = key if isinstance(key, str) else "/".join(str(part) for part in key)
+    if not text or len(text) > MAX_KEY_CHARS:
+        raise BadArgument(f"{text!r} cannot be a state key: use 1 to {MAX_KEY_CHARS} characters")
+    return text
+
+
+async def patch_state(
+    store: State,
+    key: str,
+    change: Callable[[Any], Any],
+    expires: int | None,
+    write: Callable[[StateWrite], Awaitable[bool]],
+) -> Any:
+    """Read, change and write a value until no other write comes between, and return the new value.
+
+    `write` returns False if the key has changed since it was read. Callers in one process take turns: a hundred
+    instances that count in one key would otherwise all read the same number, and all but one would try again, each
+    time. The version of what was read detects writes of other processes."""
+    async with _key_lock(store, key):
+        for tries in range(MAX_PATCH_TRIES):
+            row = await store.state(key)
+            changed = change(None if row is None else unpack(row.value))
+            if inspect.isawaitable(changed):  # the function is in another process
+                changed = await changed
+            value = pack(changed, f"state {key}")
+            if await write(StateWrite(key, value, row.version if row else 0, expires)):
+                return unpack(value)
+            await asyncio.sleep(PATCH_PAUSE_S * tries)
+    raise StateContention(
+        f"state {key} was changed by other processes {MAX_PATCH_TRIES} times while being patched: spread the writes "
+        "over more keys, or give the step a retry"
+    )
+
+
+def _key_lock(store: State, key: str) -> asyncio.Lock:
+    locks = _locks_by_store.setdefault(store, WeakValueDictionary())
+    return locks.setdefault(key, asyncio.Lock())

@@ -1,0 +1,262 @@
+"""`ctx` of a `def` handler, which runs on a thread: every call blocks that thread until its answer is there."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from ..core.durations import Duration
+from ..core.errors import BadArgument, CallFailed, ReplayError
+from ..core.events import Event
+from ..core.retry import RetryOption, RetryPolicy
+from ..durable.call_recorder import CallRecorder
+from ..durable.calls import (
+    DurableCall,
+    RunCall,
+    call_failed,
+    check_run_arguments,
+    read_value,
+    require_name_and_function,
+)
+from ..durable.triggers import Trigger, TriggerWait
+from ..durable.waits import TriggerType, Waits
+from .context import Context
+from .state import SyncStateView
+
+T = TypeVar("T")
+
+
+class SyncContext:
+    """The handle of one attempt, for `def` handlers. It has the attributes of `Context`."""
+
+    def __init__(self, inner: Context, loop: asyncio.AbstractEventLoop) -> None:
+        self._inner = inner
+        self._loop = loop
+        self.state = SyncStateView(inner.state, loop)
+        self.shared = SyncStateView(inner.shared, loop)
+        self.job_id = inner.job_id
+        self.queue = inner.queue
+        self.attempt = inner.attempt
+        self.run_id = inner.run_id
+        self.flow = inner.flow
+        self.step = inner.step
+        self.n = inner.n
+        self.correlation_id = inner.correlation_id
+        self.log = self.logger = inner.log
+        self.awaited: Any = None
+
+    def emit(self, kind: str | Mapping[str, Any], data: Any = None) -> None:
+        """Emit an event. It appears, and starts the steps that listen to it, once, when this attempt commits."""
+        self._inner.emit(kind, data)
+
+    def progress(self, value: Any) -> None:
+        """Report progress, a number up to 100 or any JSON value; shown live."""
+        self._inner.progress(value)
+
+    def partial(self, chunk: Any) -> None:
+        """Send a piece of output before the end; shown live."""
+        self._inner.partial(chunk)
+
+    def idempotency_key(self, name: str = "") -> str:
+        """Return a key that is the same for every attempt of this step."""
+        return self._inner.idempotency_key(name)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this attempt must stop: its run was cancelled, its lease was lost or its time is up."""
+        return self._inner.cancelled
+
+    def children_values(self) -> dict[str, Any]:
+        """Return what the children returned, each under its key, `bull:<queue>:<id>`."""
+        return self._block_on(self._inner.children_values())
+
+    def failed_children(self) -> dict[str, str]:
+        """Return the errors of children whose failure this job ignores, each under its key."""
+        return self._block_on(self._inner.failed_children())
+
+    def remove_children(self) -> int:
+        """Delete the children that have not started, and return how many."""
+        return self._block_on(self._inner.remove_children())
+
+    # Durable calls
+
+    @require_name_and_function
+    def run(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        retry: RetryOption | None = None,
+        timeout: None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a function once, on this thread, and record its value. No timeout: a thread cannot be stopped."""
+        if timeout is not None:
+            raise BadArgument(
+                f"ctx.run({name!r}, timeout={timeout!r}) in a `def` handler: a thread cannot be stopped; give the "
+                "function its own timeout, or make the handler async"
+            )
+        check_run_arguments(name, fn)
+        calls = self._calls
+        call = calls.next_call(name, "run")
+        if call.entry is not None:
+            return read_value(call.entry)
+        with calls.exclusive(call.key):
+            self._block_on(calls.flush_urgent())
+            try:
+                value = _call_with_retries(call.key, lambda: fn(*args, **kwargs), RetryPolicy.parse(retry), calls)
+            except CallFailed as problem:
+                calls.record(call, None, str(problem))
+                self._block_on(calls.flush())
+                raise
+            entry = calls.record(call, value)
+            self._block_on(calls.flush())
+        return read_value(entry)
+
+    @property
+    def wait(self) -> SyncWaits:
+        """Wait for a time, an event or a trigger: `ctx.wait.time("1h")`."""
+        return SyncWaits(self._inner.wait, self._calls, self._block_on)
+
+    @property
+    def branch(self) -> Branches:
+        """Build durable calls for `ctx.all` and `ctx.first`: `ctx.branch.event("order.paid")`."""
+        return Branches(self._inner)
+
+    def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
+        """Return the values of several branches once all are done."""
+        return self._block_on(self._calls.await_all(calls))
+
+    def first(self, calls: Mapping[str, DurableCall[Any]], *, name: str = "first") -> tuple[str, Any]:
+        """Return the name and the value of the branch that is done first; cancel the other waits."""
+        call = self._calls.next_call(name, "first")
+        return self._block_on(self._calls.await_first(calls, call))
+
+    def now(self) -> datetime:
+        """Return the current time; a replay of the handler gets the same."""
+        return self._inner.now()
+
+    def uuid(self) -> str:
+        """Return a new UUID; a replay of the handler gets the same."""
+        return self._inner.uuid()
+
+    def random(self) -> float:
+        """Return a random number from 0 up to 1; a replay of the handler gets the same."""
+        return self._inner.random()
+
+    @property
+    def _calls(self) -> CallRecorder:
+        return self._inner.calls
+
+    def _block_on(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+def _call_with_retries(name: str, fn: Callable[[], Any], retry: RetryPolicy, calls: CallRecorder) -> Any:
+    failures = 0
+    while True:
+        try:
+            value = fn()
+        except ReplayError:
+            raise
+        except Exception as problem:
+            failures += 1
+            if retry.attempts == 1:
+                raise
+            delay = retry.next_delay_ms(problem, failures, calls.rng)
+            if delay is None:
+                raise call_failed(name, failures, problem) from problem
+            calls.sleep_thread(delay)
+            continue
+        if inspect.iscoroutine(value):
+            value.close()
+            raise TypeError(f"{name} got an async function in a `def` handler: make the handler async too")
+        return value
+
+
+class SyncWaits:
+    """`ctx.wait` of a `def` handler."""
+
+    def __init__(self, waits: Waits, calls: CallRecorder, block_on: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._waits = waits
+        self._calls = calls
+        self._block_on = block_on
+
+    def time(self, until: Duration | datetime, *, name: str = "time") -> None:
+        """Wait for a duration, or until a moment."""
+        self._block_on(self._calls.await_call(self._waits.time(until, name=name)))
+
+    def event(
+        self,
+        kind: str,
+        *,
+        match: Mapping[str, Any] | None = None,
+        timeout: Duration | None = None,
+        name: str | None = None,
+        past: bool = True,
+    ) -> Event:
+        """Wait for an event of a kind whose data contains `match`."""
+        wait = self._waits.event(kind, match=match, timeout=timeout, name=name, past=past)
+        event: Event = self._block_on(self._calls.await_call(wait))
+        return event
+
+    def trigger(
+        self,
+        name: str,
+        *,
+        type: TriggerType = "webhook",
+        timeout: Duration | None = None,
+        schema: Mapping[str, Any] | None = None,
+        signed: str | None = None,
+    ) -> SyncTrigger:
+        """Create a one-time trigger."""
+        pending = self._waits.trigger(name, type=type, timeout=timeout, schema=schema, signed=signed)
+        return SyncTrigger(self._block_on(pending.register()), self._calls, self._block_on)
+
+
+class SyncTrigger:
+    """A one-time way to resume this step from outside."""
+
+    def __init__(
+        self, trigger: Trigger, calls: CallRecorder, block_on: Callable[[Coroutine[Any, Any, Any]], Any]
+    ) -> None:
+        self._trigger = trigger
+        self._calls = calls
+        self._block_on = block_on
+        self.id = trigger.id
+        self.name = trigger.name
+
+    @property
+    def token(self) -> str:
+        return self._trigger.token
+
+    @property
+    def url(self) -> str:
+        return self._trigger.url
+
+    def wait(self) -> Any:
+        """Suspend until the trigger is fired and return the data sent with it."""
+        return self._block_on(self._calls.await_call(self._trigger.wait()))
+
+    @property
+    def branch(self) -> TriggerWait:
+        """The wait as a branch of `ctx.all` or `ctx.first`."""
+        return self._trigger.wait()
+
+
+class Branches:
+    """Builds durable calls that are not made yet."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.time = ctx.wait.time
+        self.event = ctx.wait.event
+
+    @require_name_and_function
+    def run(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunCall:
+        """Build a call of a function on its own thread."""
+        check_run_arguments(name, fn)
+        return self._ctx.run(name, asyncio.to_thread, fn, *args, **kwargs)

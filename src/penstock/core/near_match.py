@@ -1,0 +1,30 @@
+"""Near matches: "did you mean …?" for a word that is not known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .errors import DefinitionError
+
+
+def near_matches(word: object, known: Iterable[str], limit: int = 1) -> list[str]:
+    """Return the known words nearest to this one, best first."""
+    return difflib.get_close_matches(str(word), sorted(known), limit)
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return a hint at the nearest known word, or "" if none is near."""
+    near = near_matches(word, known)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+def check_keys(options: Mapping[str, Any], known: set[str], what: str, where: str | None = None) -> None:
+    """Raise DefinitionError for an unknown key, with the nearest known one."""
+    if not isinstance(options, Mapping):
+        raise DefinitionError(f"{what} is {options!r}: pass a mapping of {', '.join(sorted(known))}", where=where)
+    for key in options:
+        if key not in known:
+            hint = did_you_mean(key, known) or f"known keys are {', '.join(sorted(known))}"
+            raise DefinitionError(f"{what} has the unknown key {key!r}: {hint}", where=where)

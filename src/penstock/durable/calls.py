@@ -1,0 +1,236 @@
+"""Durable calls: `RunCall` for `ctx.run`, `WaitCall` for what a handler waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+
+from ..core.errors import AttemptTimeout, BadArgument, CallFailed, ReplayError
+from ..core.payload import unpack
+from ..core.retry import RetryPolicy
+from .journal import JournalCall, JournalEntry
+
+if TYPE_CHECKING:
+    from .call_recorder import CallRecorder
+
+T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Any])
+log = logging.getLogger("penstock.worker")
+_EXAMPLE = 'ctx.run("charge", charge, 7)'
+
+
+class DurableCall(Generic[T]):
+    """A durable call; nothing happens until it is awaited."""
+
+    def __init__(self, calls: CallRecorder, name: str) -> None:
+        self.name = name
+        self.awaited = False
+        self._calls = calls
+
+    def __del__(self) -> None:
+        if not getattr(self, "awaited", True):
+            about = self._calls.journal.about
+            log.warning("%s: %s was never awaited, so it did nothing: write `await` before it", about, self.name)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._calls.await_call(self).__await__()
+
+    async def start(self) -> None:
+        """Do the work. A wait only checks whether it is over."""
+
+    def is_done(self) -> bool:
+        """Return whether the result is known."""
+        raise NotImplementedError
+
+    def result(self) -> T:
+        """Return the value, or raise the recorded error, once the call is done."""
+        raise NotImplementedError
+
+
+class WaitCall(DurableCall[T]):
+    """A durable call that waits for something outside the handler."""
+
+    event_kind: str | None = None  # the kind of event that resolves it
+    shared = False  # another wait of the same suspension is for the same kind of event
+
+    @property
+    def due(self) -> int | None:
+        """When it resolves by itself or expires, in milliseconds; None for never."""
+        raise NotImplementedError
+
+    @property
+    def resolved_at(self) -> int:
+        """When it was resolved, in milliseconds; `ctx.first` picks the earliest."""
+        raise NotImplementedError
+
+    def suspend(self) -> None:
+        """Add to the next commit what the store needs to resume the handler."""
+        raise NotImplementedError
+
+    def register(self) -> None:
+        """Add to the next commit what the store needs to resolve it while functions of a `ctx.first` run."""
+
+    def cancel(self) -> None:
+        """Cancel it: another call won the `ctx.first`."""
+        raise NotImplementedError
+
+    def cancel_if_pending(self) -> None:
+        """Cancel it after `register`. The commit is refused if it was resolved meanwhile, so the earlier one wins."""
+        self.cancel()
+
+
+class CallOutcome(NamedTuple):
+    """The result of a function that is not recorded yet."""
+
+    at: int
+    value: Any = None
+    failure: Exception | None = None
+
+
+class RunCall(DurableCall[Any]):
+    """`ctx.run`: calls a function once and records its value before the handler continues."""
+
+    def __init__(
+        self, calls: CallRecorder, call: JournalCall, fn: Callable[[], Any], retry: RetryPolicy, timeout_s: float | None
+    ) -> None:
+        super().__init__(calls, call.key)
+        self._call = call
+        self._entry = call.entry
+        self._fn = fn
+        self._retry = retry
+        self._timeout_s = timeout_s
+
+    def is_done(self) -> bool:
+        return self._entry is not None
+
+    def result(self) -> Any:
+        assert self._entry is not None
+        return read_value(self._entry)
+
+    async def start(self) -> None:
+        if self._entry is None:
+            await self._calls.flush_urgent()
+            try:
+                value = await self._call_with_retries()
+            except CallFailed as problem:
+                self._entry = self._calls.record(self._call, None, str(problem))
+                await self._calls.flush()
+                raise
+            self._entry = self._calls.record(self._call, value)
+            await self._calls.flush()
+
+    async def run_unrecorded(self) -> CallOutcome:
+        """Call the function without recording its outcome: it may lose a `ctx.first`."""
+        try:
+            value = await self._call_with_retries()
+        except Exception as problem:
+            return CallOutcome(self._calls.now_ms, failure=problem)
+        return CallOutcome(self._calls.now_ms, value)
+
+    def accept(self, outcome: CallOutcome) -> None:
+        """Record the outcome of the function that won. A failure the step's own retry policy handles is raised."""
+        if outcome.failure is not None and not isinstance(outcome.failure, CallFailed):
+            raise outcome.failure
+        error = str(outcome.failure) if outcome.failure is not None else None
+        self._entry = self._calls.record(self._call, outcome.value, error)
+
+    async def _call_with_retries(self) -> Any:
+        failures = 0
+        while True:
+            try:
+                return await self._call_once()
+            except ReplayError:
+                raise
+            except Exception as problem:
+                failures += 1
+                if self._retry.attempts == 1:
+                    raise  # the step's own policy decides, and the step's next attempt calls the function again
+                delay = self._retry.next_delay_ms(problem, failures, self._calls.rng)
+                if delay is None:
+                    raise call_failed(self.name, failures, problem) from problem
+            await self._calls.sleep(delay)
+
+    async def _call_once(self) -> Any:
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                value = self._fn()
+                return await value if inspect.isawaitable(value) else value
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise AttemptTimeout(f"{self.name} ran longer than its timeout of {self._timeout_s:g} s") from None
+
+
+def call_failed(name: str, failures: int, problem: Exception) -> CallFailed:
+    """Build the error of a `ctx.run` whose retries are used up."""
+    return CallFailed(f"{name} failed for good after {failures} tries: {type(problem).__name__}: {problem}")
+
+
+def read_value(entry: JournalEntry) -> Any:
+    """Return the recorded value of a call, or raise its recorded failure."""
+    if entry.error is not None:
+        raise CallFailed(entry.error)
+    return unpack(bytes(entry.value))
+
+
+def mark_shared_kinds(waits: Sequence[WaitCall[Any]]) -> None:
+    """Mark waits for the same kind of event: one event must resolve only one of them."""
+    kinds = Counter(wait.event_kind for wait in waits)
+    for wait in waits:
+        wait.shared = kinds[wait.event_kind] > 1
+
+
+# The arguments of `ctx.run`: a name, then a function that has not been called yet.
+
+
+def require_name_and_function(method: Method) -> Method:
+    """Decorate a `run(self, name, fn, …)` to raise BadArgument for a missing one. Its type stays the same."""
+
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) < 3 and len(args) + ("name" in kwargs) + ("fn" in kwargs) < 3:
+            raise _missing_argument(args[1:])
+        return method(*args, **kwargs)
+
+    return cast(Method, call)
+
+
+def check_run_arguments(name: Any, fn: Any) -> None:
+    """Raise BadArgument unless these are a name and a function, in this order."""
+    if not isinstance(name, str):
+        raise BadArgument(f"ctx.run({_show(name)}, …): pass the name first, then the function: {_EXAMPLE}")
+    if callable(fn):
+        return
+    shown = _show(fn)
+    if inspect.iscoroutine(fn):
+        fn.close()  # nothing will await it, and Python would warn about that instead
+        raise BadArgument(
+            f"ctx.run({name!r}, {shown}): the function is already called, and a replay of the handler would call it "
+            f"again: pass the function itself, then its arguments: ctx.run({name!r}, {fn.__name__}, …)"
+        )
+    raise BadArgument(
+        f"ctx.run({name!r}, {shown}): pass the function itself, then its arguments, so that it is called once: "
+        f"ctx.run({name!r}, charge, 7)"
+    )
+
+
+def _missing_argument(args: tuple[object, ...]) -> BadArgument:
+    if not args:
+        return BadArgument(f"ctx.run(): pass a name, a function and its arguments: {_EXAMPLE}")
+    if isinstance(args[0], str):
+        return BadArgument(f"ctx.run({args[0]!r}): the function is missing, pass it after the name: {_EXAMPLE}")
+    return BadArgument(f"ctx.run({_show(args[0])}): the name is missing, pass it before the function: {_EXAMPLE}")
+
+
+def _show(value: object) -> str:
+    """Return a value as it is written in the code, as far as that is known."""
+    if inspect.iscoroutine(value):
+        return f"{value.__name__}(…)"
+    name = getattr(value, "__name__", None) if callable(value) else None
+    shown = name if isinstance(name, str) else repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"

@@ -1,0 +1,203 @@
+"""Declared waits: `wait=` of a step, or `await` in its config, and how an attempt runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from ..core.durations import Duration, ms_to_duration, to_ms
+from ..core.errors import AwaitTimeout, BadDuration, DefinitionError
+from ..core.events import BadEmit, Event, check_kind
+from ..core.near_match import check_keys
+from ..core.payload import pack, unpack
+from .session import DurableSession
+from .waits import TriggerType
+
+AwaitType = Literal["time", "event", "trigger"]
+_KEYS = {
+    *("type", "event", "eventKind", "kind", "match", "where", "trigger", "triggerType", "name", "schema", "signed"),
+    *("announce", "delay", "delayMs", "timeout", "timeoutMs", "onTimeout", "on_timeout"),
+}
+
+
+@dataclass(frozen=True)
+class Await:
+    """A wait that is part of a step's definition, so that diagrams show it.
+
+    Args:
+        type: `"event"` and `"trigger"` wait before the handler runs, `"time"` waits after it and holds its result.
+        event: The kind of event to wait for.
+        match: What the event's data must contain, or a function of the step's input that returns it.
+        where: A function of the event (and the input) that accepts or rejects the event.
+        trigger: Who fires the trigger: `"webhook"`, `"user"` or `"api"`.
+        name: Name of the durable call.
+        schema: JSON schema the data of a trigger must match.
+        signed: Environment variable with the secret that callers sign a trigger's data with.
+        announce: Called once with the trigger (its `id`, `token` and `url`) and the input, to send the URL to someone.
+        delay: How long to wait, or a function of the handler's result that returns it.
+        timeout: Fail with AwaitTimeout after this duration, or continue with `on_timeout`.
+        on_timeout: The step that runs instead when the wait expires.
+    """
+
+    type: AwaitType
+    event: str | None = None
+    match: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None
+    where: Callable[..., bool] | None = None
+    trigger: TriggerType = "webhook"
+    name: str | None = None
+    schema: Mapping[str, Any] | None = None
+    signed: str | None = None
+    announce: Callable[..., Any] | None = None
+    delay: Duration | Callable[[Any], Duration] | None = None
+    timeout: Duration | None = None
+    on_timeout: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.type not in ("time", "event", "trigger"):
+            raise DefinitionError(f"await type {self.type!r}: write 'time', 'event' or 'trigger'")
+        if self.type == "event":
+            try:
+                check_kind(self.event or "")
+            except BadEmit as problem:
+                raise DefinitionError(f"an await of type 'event' needs the event's kind: {problem}") from None
+        if self.type == "time" and self.delay is None:
+            raise DefinitionError("an await of type 'time' needs a delay: a duration, or a function of the result")
+        if self.type == "time" and (self.timeout is not None or self.on_timeout is not None):
+            raise DefinitionError("an await of type 'time' has no timeout: its delay is the whole wait")
+        if self.announce is not None and self.type != "trigger":
+            raise DefinitionError(f"announce needs a trigger, and an await of type {self.type!r} has none")
+        if self.on_timeout is not None and self.timeout is None:
+            raise DefinitionError(f"onTimeout={self.on_timeout!r} without a timeout would never run: give both")
+        for name, value in (("timeout", self.timeout), ("delay", None if callable(self.delay) else self.delay)):
+            try:
+                to_ms(value if value is not None else 0)
+            except BadDuration as problem:
+                raise DefinitionError(f"the {name} of an await: {problem}") from None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the wait as diagrams and the registry show it."""
+        shown: dict[str, Any] = {
+            "type": self.type,
+            "eventKind": self.event,
+            "triggerType": self.trigger if self.type == "trigger" else None,
+            "name": self.name,
+            "onTimeout": self.on_timeout,
+        }
+        for key, span in (("delay", self.delay), ("timeout", self.timeout)):
+            if span is not None and not callable(span):
+                shown[key] = to_ms(span)
+        return {key: value for key, value in shown.items() if value is not None}
+
+
+def read_await(value: Await | Mapping[str, Any] | None, option: str = "wait") -> Await | None:
+    """Read a wait as the specs write it: `{type, eventKind, where, match, delay, triggerType, timeout, onTimeout}`.
+
+    Numbers are seconds, as everywhere; `delayMs` and `timeoutMs` are milliseconds. `option` is its name in errors.
+    """
+    if value is None or isinstance(value, Await):
+        return value
+    if not isinstance(value, Mapping):
+        raise DefinitionError(
+            f"{option} is {value!r}: give a mapping with a type of time, event or trigger, such as "
+            '{"type": "time", "delay": "1h"}'
+        )
+    check_keys(value, _KEYS, option)
+    return Await(
+        type=value.get("type", "event" if "eventKind" in value else ""),
+        event=value.get("eventKind", value.get("event", value.get("kind"))),
+        match=value.get("match"),
+        where=value.get("where"),
+        trigger=value.get("triggerType", value.get("trigger", "webhook")),
+        name=value.get("name"),
+        schema=value.get("schema"),
+        signed=value.get("signed"),
+        announce=value.get("announce"),
+        delay=_span(value, "delay"),
+        timeout=_span(value, "timeout"),
+        on_timeout=value.get("onTimeout", value.get("on_timeout")),
+    )
+
+
+def _span(value: Mapping[str, Any], key: str) -> Any:
+    ms = value.get(f"{key}Ms")
+    if ms is not None and (isinstance(ms, bool) or not isinstance(ms, int | float)):
+        raise DefinitionError(f"{key}Ms={ms!r} of an await: give a number of milliseconds")
+    return ms_to_duration(ms) if ms is not None else value.get(key)
+
+
+class TimeoutHandover(BaseException):
+    """The wait expired, and another step takes over."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__(step)
+        self.step = step
+
+
+class EmittingAttempt(Protocol):
+    """The attempt, as a declared wait sees it."""
+
+    @property
+    def session(self) -> DurableSession: ...
+
+    def take_emits(self) -> list[tuple[str, bytes, str | None]]:
+        """Take back what the handler emitted."""
+        ...
+
+    def restore_emits(self, emits: list[tuple[str, bytes, str | None]]) -> None:
+        """Emit again what was taken back."""
+        ...
+
+
+async def wait_before(wait: Await, value: Any, attempt: EmittingAttempt) -> Any:
+    """Wait before the handler runs, and return the event, or the data the trigger was fired with."""
+    session = attempt.session
+    try:
+        if wait.type == "event":
+            return await _wait_for_event(wait, value, session)
+        trigger = await session.waits.trigger(
+            wait.name or "await", type=wait.trigger, timeout=wait.timeout, schema=wait.schema, signed=wait.signed
+        )
+        if wait.announce is not None:
+            await session.calls.run("await announce", wait.announce, (trigger, value), {}, None, None)
+        return await trigger.wait()
+    except AwaitTimeout:
+        if wait.on_timeout is None:
+            raise
+        raise TimeoutHandover(wait.on_timeout) from None
+
+
+async def _wait_for_event(wait: Await, value: Any, session: DurableSession) -> Event:
+    assert wait.event is not None
+    match = wait.match(value) if callable(wait.match) else wait.match
+    deadline: int | None = None
+    while True:
+        call = session.waits.event(wait.event, match=match, timeout=wait.timeout, name=wait.name or "await")
+        call.deadline = deadline
+        event: Event = await call
+        if wait.where is None or _accepts(wait.where, event, value):
+            return event
+        deadline = call.due  # a rejected event does not extend the timeout
+
+
+def _accepts(where: Callable[..., bool], event: Event, value: Any) -> bool:
+    code = getattr(where, "__code__", None)
+    return bool(where(event) if code is not None and code.co_argcount == 1 else where(event, value))
+
+
+async def wait_after(wait: Await, attempt: EmittingAttempt, run: Callable[[], Awaitable[Any]]) -> Any:
+    """Run the handler once, hold its result and its emits for the delay, then return the result."""
+    session = attempt.session
+    call = session.calls.next_call("await result", "result")
+    if call.entry is None:
+        result = unpack(pack(await run(), "the result"))
+        emits = [[kind, unpack(data), correlation] for kind, data, correlation in attempt.take_emits()]
+        held = {"result": result, "emits": emits}
+        session.calls.record(call, held)
+    else:
+        held = unpack(bytes(call.entry.value))
+    delay = wait.delay(held["result"]) if callable(wait.delay) else wait.delay
+    assert delay is not None
+    await session.waits.time(delay, name="await")
+    attempt.restore_emits([(kind, pack(data), correlation) for kind, data, correlation in held["emits"]])
+    return held["result"]

@@ -1,0 +1,131 @@
+"""Commands on triggers from outside: fire one, issue another token."""
+
+from __future__ import annotations
+
+import hmac
+import os
+from typing import Any
+
+import msgspec
+
+from ..commit.committer import CommitRequest
+from ..commit.runtime import Runtime
+from ..core.errors import (
+    BadArgument,
+    BadSignature,
+    TriggerCancelled,
+    TriggerError,
+    TriggerExpired,
+    TriggerUsed,
+    UnknownTrigger,
+)
+from ..core.payload import pack, unpack
+from ..core.schemas import make_validator
+from ..core.signatures import verify
+from ..ports.store import WaitRow
+from ..ports.unit import Committed, Memo, NewWait, Unit
+from .journal import encode
+from .triggers import hash_token, new_secret, token_memo
+from .wait_records import TRIGGER, WaitBody, WaitResult, build_trigger_event, decode_body, resolve_wait
+
+_REASONS = {"webhook": "Webhook received", "user": "User action received", "api": "API call received"}
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """The signature of a call, in the form of Standard Webhooks."""
+
+    id: str
+    timestamp: int  # seconds since the epoch
+    value: str  # `v1,<base64>`, several separated by spaces
+    body: bytes | None = None  # the signed bytes as received; None: the JSON of the data
+
+
+class TriggerCommands:
+    """Fires triggers. One commit writes the trigger's stream, the run's stream and the wake-up of the waiting step."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = runtime.store
+        self._committer = runtime.committer
+        self._bodies = runtime.bodies
+        self._clock = runtime.clock
+        self._unit_id = runtime.new_unit_id
+
+    async def fire(self, token: str, data: Any, signature: Signature | None = None) -> str:
+        """Fire a trigger and return the id of the run that resumes."""
+        row, body = await self._find(token)
+        self._check_state(row)
+        self._check_signature(body, data, signature)
+        return await self.resolve(row, body, data)
+
+    async def issue_token(self, id: str) -> str:
+        """Return a new token for a pending trigger. Its other tokens stay valid until the first one is used."""
+        row = await self._store.wait_row(id)
+        if row is None or row.kind != TRIGGER:
+            raise UnknownTrigger(f"there is no trigger {id!r}: `penstock waits` lists the pending ones")
+        self._check_state(row)
+        secret, body = new_secret(), decode_body(row.body)
+        body.tokens.append(hash_token(secret))
+        memo = Memo(row.scope, token_memo(body.key, secret), encode(hash_token(secret)))
+        wait = NewWait(row.id, row.run, row.scope, TRIGGER, encode(body), row.due, row.job)
+        # The step may register the wait again with the tokens in its memos; this memo adds the new one to them.
+        unit = Unit(self._unit_id(), memos=[memo], waits=[wait])
+        if not isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed):
+            raise TriggerUsed(f"trigger {row.id} was fired by another call at the same moment")
+        return f"{row.id}.{secret}"
+
+    async def resolve(self, row: WaitRow, body: WaitBody, data: Any) -> str:
+        """Fire a trigger without a token, and return the id of the run that resumes."""
+        packed = pack(data, "the data of a trigger")
+        if body.schema is not None:
+            make_validator(body.schema, f"the data of trigger {body.name!r}")(unpack(packed))
+        result = WaitResult(self._clock.now_ms(), msgspec.Raw(packed))
+        unit = resolve_wait(row, body, result, self._bodies, self._unit_id(), _REASONS[body.type or "api"])
+        event_data = {"type": body.type, "payload": msgspec.Raw(packed)}
+        fired = build_trigger_event(self._bodies, "trigger.fired", row.id, row.run, body, event_data)
+        unit.events.insert(0, fired)
+        receipt = await self._committer.submit(CommitRequest(lambda _v, _r: unit))
+        if not isinstance(receipt, Committed):
+            now = await self._store.wait_row(row.id)
+            self._check_state(now if now is not None else row)
+            raise TriggerUsed(f"trigger {row.id} was fired by another call at the same moment")
+        return row.run
+
+    async def _find(self, token: str) -> tuple[WaitRow, WaitBody]:
+        if not isinstance(token, str):
+            raise BadArgument(f"token={token!r}: pass the token of a trigger, or its URL, as a string")
+        id, _, secret = token.rpartition("/")[2].partition(".")
+        row = await self._store.wait_row(id) if secret else None
+        if row is not None and row.kind == TRIGGER:
+            body = decode_body(row.body)
+            hashed = hash_token(secret)
+            # Compare with every token, so that the time it takes reveals nothing.
+            if any([hmac.compare_digest(hashed, known) for known in body.tokens]):  # noqa: C419
+                return row, body
+        raise UnknownTrigger(
+            "no trigger has this token: check that it was copied in full, and that this is the right store"
+        )
+
+    def _check_state(self, row: WaitRow) -> None:
+        problems: dict[str, TriggerError] = {
+            "resolved": TriggerUsed(f"trigger {row.id} was already fired: a token works once"),
+            "expired": TriggerExpired(f"trigger {row.id} has expired: its step continued without it"),
+            "cancelled": TriggerCancelled(f"trigger {row.id} is cancelled: its step or its run has ended"),
+        }
+        if row.state in problems:
+            raise problems[row.state]
+        if row.due is not None and row.due <= self._clock.now_ms():
+            raise problems["expired"]
+
+    def _check_signature(self, body: WaitBody, data: Any, signature: Signature | None) -> None:
+        if body.signed is None:
+            return
+        secret = os.environ.get(body.signed)
+        if not secret:
+            raise TriggerError(
+                f"trigger {body.name!r} is signed with the secret in {body.signed}, which this process does not have: "
+                "set that environment variable where triggers are fired"
+            )
+        if signature is None:
+            raise BadSignature(f"trigger {body.name!r} accepts only signed calls: send id, timestamp and signature")
+        sent = signature.body if signature.body is not None else pack(data)
+        verify(secret, signature.id, signature.timestamp, sent, signature.value, self._clock.now_ms() // 1000)

@@ -1,0 +1,173 @@
+"""Waits as the store holds them, and how they end: resolved from outside, or expired by their own step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from ..core.durations import format_ms
+from ..core.errors import AwaitTimeout
+from ..core.event_bodies import EventBodies
+from ..core.events import EventBody
+from ..core.ids import digest
+from ..ports.store import WaitRow
+from ..ports.unit import Memo, NewEvent, NewJob, NewWait, SettleWait, Unit, WaitChange
+from .call_recorder import CallSession
+from .journal import RESULT, encode
+
+TIME, EVENT, TRIGGER = "time", "event", "trigger"
+RUN_ID_TIME_CHARS = 13  # the characters of a UUIDv7 that hold its time
+
+
+class WaitBody(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """What a wait stores for those who resolve it."""
+
+    key: str  # the durable call it belongs to
+    at: int  # when it started
+    step: str | None = None
+    n: int = 1
+    correlation_id: str | None = None
+    match: Any = None
+    taken: list[str] = []  # the events this step has received, `stream@id`
+    shared: bool = False  # the step has other pending waits for this kind: one event resolves one of them
+    name: str | None = None
+    type: str | None = None
+    tokens: list[str] = []  # hashes
+    schema: Any = None
+    signed: str | None = None
+
+
+class WaitResult(msgspec.Struct, omit_defaults=True):
+    """How a wait ended."""
+
+    at: int
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    timeout: bool = False
+    ref: str | None = None  # the event that resolved it
+
+
+decode_body = msgspec.json.Decoder(WaitBody).decode
+decode_result = msgspec.json.Decoder(WaitResult).decode
+
+
+class WaitSession(CallSession, Protocol):
+    """The attempt, as waits see it."""
+
+    @property
+    def run(self) -> str: ...
+
+    @property
+    def job(self) -> str: ...
+
+    def new_wait_body(self, key: str) -> WaitBody:
+        """Build a wait's body with what the attempt knows."""
+        ...
+
+    def add_step_event(self, kind: str, data: dict[str, Any], trigger: str | None = None) -> None:
+        """Append an event of the step with the next commit."""
+        ...
+
+    def add_trigger_event(self, kind: str, id: str, data: dict[str, Any]) -> None:
+        """Append an event to a trigger's own stream with the next commit."""
+        ...
+
+    async def expire(self, changes: Sequence[WaitChange]) -> None:
+        """Commit the journal's writes together with a wait that expires. Restart the attempt if the wait was resolved
+        at the last moment."""
+        ...
+
+    def look_back_job(self, wait: str) -> NewJob:
+        """Build a job that checks whether the event came before the wait."""
+        ...
+
+    def trigger_url(self, token: str) -> str:
+        """Return the URL that fires a trigger."""
+        ...
+
+
+def wait_id(kind: str, scope: str, key: str) -> str:
+    """Return a wait's id: the same on every replay."""
+    return f"{kind[0]}-{digest(f'{scope} {key}'.encode())}"
+
+
+def sortable_wait_id(kind: str, scope: str, key: str) -> str:
+    """Return a wait's id that sorts by the start of its run.
+
+    Waits of runs that started together mostly resolve together; sorted next to each other, a store writes few
+    pages."""
+    return f"{kind[0]}-{scope[:RUN_ID_TIME_CHARS]}-{digest(f'{scope} {key}'.encode())}"
+
+
+def event_ref(stream: str, id: str) -> str:
+    """Return how a wait's records name an event."""
+    return f"{stream}@{id}"
+
+
+def resolve_wait(
+    row: WaitRow, body: WaitBody, result: WaitResult, bodies: EventBodies, unit_id: str, reason: str
+) -> Unit:
+    """Build the unit that resolves a wait, records its result and wakes the waiting step."""
+    data = {"wait": body.key, "reason": reason, "awaitDuration": max(result.at - body.at, 0)}
+    meta = {"awaitType": row.kind, **({"triggerId": row.id} if row.kind == TRIGGER else {})}
+    resumed = build_step_event(bodies, "step.resumed", row.run, body.step, body.n, body.correlation_id, data, meta)
+    return Unit(
+        unit_id,
+        waits=[SettleWait(row.id, "resolved")],
+        memos=[Memo(row.scope, body.key + RESULT, encode(result))],
+        events=[resumed],
+        wakes=[row.job],
+    )
+
+
+async def expire_wait(
+    session: WaitSession, record_result: Callable[[WaitResult], None], wait: NewWait, started: int
+) -> None:
+    """Expire a wait. The commit comes before the handler continues, so that nothing can resolve the wait any more."""
+    now, is_trigger = session.now_ms, wait.kind == TRIGGER
+    record_result(WaitResult(now, timeout=True))
+    data = {"wait": decode_body(wait.body).key, "awaitType": wait.kind, "duration": now - started}
+    session.add_step_event("step.await.timeout", data, wait.id if is_trigger else None)
+    if is_trigger:
+        session.add_trigger_event("trigger.timeout", wait.id, {"duration": now - started})
+    # Register it again first: it may never have been registered, or the run may have ended and been retried since,
+    # which cancelled the wait. If something else has settled it, the store refuses the unit.
+    await session.expire([wait, SettleWait(wait.id, "expired", lenient=True)])
+
+
+def timeout_error(name: str, started: Mapping[str, Any] | None) -> AwaitTimeout:
+    """Build the error of a wait that expired."""
+    waited = started["due"] - started["at"] if started is not None else 0
+    return AwaitTimeout(f"{name} did not come within {format_ms(waited)}")
+
+
+def timeout_field(timeout_ms: int | None) -> dict[str, int]:
+    """Return the `timeout` field of a wait's event, if it has one."""
+    return {} if timeout_ms is None else {"timeout": timeout_ms}
+
+
+def build_step_event(
+    bodies: EventBodies,
+    kind: str,
+    run: str,
+    step: str | None,
+    n: int,
+    correlation_id: str | None,
+    data: dict[str, Any],
+    meta: dict[str, Any],
+) -> NewEvent:
+    """Build an event of the waiting step for its run's stream."""
+    if n > 1:
+        meta = {**meta, "n": n}
+    body = EventBody(kind, None, None, step, None, correlation_id, msgspec.Raw(encode(data)), meta)
+    return NewEvent(bodies.flow(run), bodies.encode(body))
+
+
+def build_trigger_event(
+    bodies: EventBodies, kind: str, id: str, run: str, wait: WaitBody, data: dict[str, Any]
+) -> NewEvent:
+    """Build an event for a trigger's own stream."""
+    raw = msgspec.Raw(encode(data))
+    body = EventBody(kind, None, run, wait.step, id, wait.correlation_id or run, raw)
+    return NewEvent(bodies.stream_name("trigger", id), bodies.encode(body))

@@ -1,0 +1,92 @@
+"""Checking open steps against the present code: which of them could not go on, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import msgspec
+
+from ..core.errors import PayloadError, UnknownFlow, UnknownStep, VersionMismatch
+from ..core.payload import unpack
+from ..ports.runner import Runner
+from ..ports.unit import Claim
+from ..worker.outcomes import Failure
+from ..worker.replay_check import ReplayCheck
+from ..worker.services import AttemptServices
+from .engine import FlowEngine
+from .run_record import RunRecord
+from .run_record import decode as decode_record
+from .units import StepOptions, decode_options
+from .version_policy import mismatch
+
+PINNED = "pinned"  # not broken: left to workers that have its version
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """Why a step could not go on with the present code."""
+
+    run: str
+    flow: str
+    step: str
+    n: int
+    code: str
+    reason: str
+
+    @property
+    def breaks(self) -> bool:
+        return self.code != PINNED
+
+
+class Checker:
+    """Rehearses steps. What their handlers do outside `ctx.run` is done."""
+
+    def __init__(self, engine: FlowEngine, runner: Runner) -> None:
+        self._engine = engine
+        self._registry = engine.runtime.registry
+        self._state = engine.runtime.store
+        self._runner = runner
+        self._clock = engine.runtime.clock
+
+    async def check(self, claim: Claim) -> Trouble | None:
+        """What is wrong with a step; None if it can go on, as far as it is recorded."""
+        assert claim.run is not None
+        assert claim.record is not None
+        record, options = decode_record(claim.record), decode_options(claim.opts)
+        found = self._at_sight(claim, record, options) or await self._rehearsed(claim)
+        return Trouble(claim.run, record.flow, options.step, options.n, *found) if found is not None else None
+
+    def _at_sight(self, claim: Claim, record: RunRecord, options: StepOptions) -> tuple[str, str] | None:
+        flow = self._registry().flows.get(record.flow)
+        if flow is None:
+            return UnknownFlow.code, f"there is no flow {record.flow!r} any more"
+        said = mismatch(str(claim.run), record, flow)
+        if said is not None:
+            return (PINNED if flow.definition.on_change == "pin" else VersionMismatch.code), said
+        step = flow.steps.get(options.step)
+        if step is None:
+            return UnknownStep.code, f"flow {record.flow!r} has no step {options.step!r} any more"
+        try:
+            step.handler.check_input(unpack(claim.payload))
+        except PayloadError as problem:
+            return problem.code, str(problem)
+        return None
+
+    async def _rehearsed(self, claim: Claim) -> tuple[str, str] | None:
+        if not claim.memos:
+            return None  # nothing of it is recorded that new code could disagree with
+        runtime = self._engine.runtime
+        services = AttemptServices(
+            store=runtime.store,
+            committer=runtime.committer,
+            clock=runtime.clock,
+            new_unit_id=runtime.new_unit_id,
+            runner=self._runner,
+            rng=random.Random(),
+            max_crashes=claim.crashes,
+            loop=asyncio.get_running_loop(),
+        )
+        result = await ReplayCheck(await self._engine.open(claim), services).run()
+        if not isinstance(result, Failure):
+            return None
+        return result.error.code or result.error.name, result.error.error

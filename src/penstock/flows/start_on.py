@@ -1,0 +1,72 @@
+"""Flows that an event starts: the gates that stand for them, and what the event gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..commit.committer import CommitRequest
+from ..commit.runtime import Runtime
+from ..core.events import Event
+from ..core.ids import digest
+from ..core.json_match import contains, index_key
+from ..core.payload import pack
+from ..durable.journal import encode
+from ..durable.wait_records import WaitBody
+from ..handlers.registry import Flow
+from ..handlers.subscriptions import Subscription
+from ..ports.store import WaitRow
+from ..ports.unit import NewWait, SettleWait, Unit, WaitChange
+
+FLOW = "flow"
+
+
+def start_inputs(flow: Flow, event: Event) -> list[bytes]:
+    """What a flow that starts on an event is given; nothing if its own functions do not want it."""
+    inputs = []
+    for on in flow.definition.start_on:
+        if on.kind == event.kind and _wanted(on, event):
+            inputs.append(pack(event.data if on.map is None else on.map(event), f"the input of flow {flow.name!r}"))
+    return inputs[:1]
+
+
+def _wanted(on: Subscription, event: Event) -> bool:
+    if on.when is None:
+        return True
+    return bool(on.when(event)) if callable(on.when) else contains(event.data, dict(on.when))
+
+
+class StartOnWaits:
+    """Registers the waits by which events start flows, and cancels those that no code declares any more."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = runtime.store
+        self._committer = runtime.committer
+        self._unit_id = runtime.new_unit_id
+
+    async def register(self, flows: Mapping[str, Flow]) -> None:
+        wanted = {wait.id: wait for flow in flows.values() for wait in self._gates(flow)}
+        there: dict[str, WaitRow] = {}
+        after: str | None = None
+        while rows := await self._store.waits(kind=FLOW, after=after):
+            after = rows[-1].id
+            there.update((row.id, row) for row in rows)
+        changes: list[WaitChange] = [wait for id, wait in wanted.items() if not _same(there.get(id), wait)]
+        # Of flows this process does not know, another one may.
+        gone = [row.id for row in there.values() if row.scope in flows and row.id not in wanted]
+        changes += [SettleWait(id, "cancelled", lenient=True) for id in gone]
+        if changes:
+            unit = Unit(self._unit_id(), waits=changes)
+            await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
+
+    def _gates(self, flow: Flow) -> list[NewWait]:
+        gates = []
+        for on in flow.definition.start_on:
+            match = dict(on.when) if isinstance(on.when, Mapping) else {}
+            id = f"f-{digest(f'{flow.name} {on.kind} {encode(match)!r}'.encode())}"
+            body = WaitBody(flow.name, 0, match=match)
+            gates.append(NewWait(id, "", flow.name, FLOW, encode(body), None, "", on.kind, index_key(match)))
+        return gates
+
+
+def _same(row: WaitRow | None, wait: NewWait) -> bool:
+    return row is not None and (row.body, row.topic, row.key) == (wait.body, wait.topic, wait.key)

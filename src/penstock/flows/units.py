@@ -1,0 +1,123 @@
+"""From a decision to the parts of a unit: bodies become events, starts become jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..core.event_bodies import EventBodies
+from ..core.events import RESERVED_PREFIXES, EventBody
+from ..core.ids import step_job_id
+from ..core.payload import unpack
+from ..handlers.registry import Flow
+from ..handlers.trigger_table import TriggerTable
+from ..ports.unit import NewEvent, NewJob, RunWrite, Started
+from .decide import Decision, Start
+from .run_record import CANCELLED, RunRecord, encode
+
+
+class StepOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """What a step's job carries besides its input."""
+
+    step: str
+    n: int = 1
+    redriven: int = 0
+
+
+decode_options = msgspec.json.Decoder(StepOptions).decode
+
+
+def told(kind: str) -> str | None:
+    """The kind of an event that others may wait for: not of those the engine writes about its own doings."""
+    return None if kind.startswith(RESERVED_PREFIXES) else kind
+
+
+class Assembler:
+    """Turns decisions about one run into what the store writes."""
+
+    def __init__(self, run: str, table: TriggerTable, flow: Flow | None, bodies: EventBodies, now: int) -> None:
+        self._run = run
+        self._table = table
+        self._flow = flow
+        self._encode = bodies.encode
+        self._stream = bodies.flow(run)
+        self._now = now
+
+    def run_write(self, decision: Decision, version: int) -> RunWrite:
+        record = decision.record
+        return RunWrite(
+            self._run,
+            version,
+            encode(record),
+            record.flow,
+            record.shown_status,
+            record.closed,
+            record.paused,
+            record.status == CANCELLED,
+        )
+
+    def events(self, decision: Decision) -> list[NewEvent]:
+        return [NewEvent(self._stream, self._encode(body), told(body.kind)) for body in decision.events]
+
+    def jobs(self, decision: Decision, delay_ms: int = 0) -> list[NewJob]:
+        return [self._job(start, decision.record, delay_ms) for start in decision.starts]
+
+    def _job(self, start: Start, record: RunRecord, delay_ms: int) -> NewJob:
+        step = self._table.steps[start.step]
+        id = step_job_id(self._run, start.step, start.n)
+        wait = delay_ms or step.delay_ms
+        return self.job(
+            id,
+            start.step,
+            step.queue,
+            start.input,
+            StepOptions(start.step, start.n),
+            record,
+            start.cause,
+            priority=step.priority or record.priority,
+            due=self._now + wait if wait else 0,
+            shown=start.input if start.made_here else None,
+        )
+
+    def job(
+        self,
+        id: str,
+        step: str,
+        queue: str,
+        input: bytes,
+        options: StepOptions,
+        record: RunRecord,
+        cause: str,
+        *,
+        priority: int = 0,
+        due: int = 0,
+        scope: str | None = None,
+        shown: bytes | None = None,
+    ) -> NewJob:
+        """The job of a step instance, with the event its claim will append."""
+        meta: dict[str, Any] = {"jobId": id, "causationId": cause}
+        if options.n > 1:
+            meta["n"] = options.n
+        data = msgspec.Raw(b'{"input":' + shown + b"}") if shown is not None else None
+        corr = record.shown_correlation(self._run)
+        head = self._encode(EventBody("step.started", step=step, correlation_id=corr, data=data, meta=meta))
+        return NewJob(
+            id,
+            queue,
+            step,
+            input,
+            priority,
+            due,
+            self._run,
+            scope,
+            encode(options),
+            Started(self._stream, head[:-2] + b","),
+            self._rate_key(step, input),
+        )
+
+    def _rate_key(self, step: str, input: bytes) -> str | None:
+        definition = self._flow.steps.get(step) if self._flow is not None else None
+        if definition is None or definition.handler.rate_key is None:
+            return None
+        return definition.handler.make_rate_key(unpack(input))

@@ -1,0 +1,251 @@
+"""A handler: a function and how it is to be run. Shared by plain jobs and flow steps."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..context.context import Context
+from ..context.sync_context import SyncContext
+from ..core.errors import BadArgument, DefinitionError
+from ..core.ids import BadId, check_name, digest
+from ..core.payload import to_plain
+from ..core.priority import BadPriority, check_priority
+from ..core.retry import RetryPolicy
+from ..core.schemas import Validator, make_validator, needs_validation
+from ..durable.declared_waits import Await, read_await
+from ..ports.runner import HandlerRef
+from ..ports.unit import KeepJobs, RateLimit
+from .fingerprint import compute_fingerprint
+from .options import (
+    IdempotencyKey,
+    RateKeyOption,
+    read_flag,
+    read_idempotency_key,
+    read_keep,
+    read_limit,
+    read_positive,
+    read_rate_key,
+    read_span,
+    read_timeout,
+)
+
+if TYPE_CHECKING:
+    from ..schedules.declared import CodeSchedule
+
+DEFINITIONS_ATTRIBUTE = "__penstock__"
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A function with its operational settings."""
+
+    name: str
+    fn: Callable[..., Any]
+    queue: str | None = None  # None: discovery names it after the file
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    timeout_ms: int | None = None
+    priority: int = 0
+    delay_ms: int = 0
+    concurrency: int | None = None
+    max_active: int | None = None
+    rate: RateLimit | None = None
+    rate_key: RateKeyOption | None = None
+    dead_letters: bool = True
+    dead_letter_queue: str | None = None
+    keep_completed: KeepJobs | None = None
+    keep_failed: KeepJobs | None = None
+    idempotency_key: IdempotencyKey | None = None
+    input_schema: Any = None
+    output_schema: Any = None
+    wait: Await | None = None
+    file: str = ""
+    line: int = 0
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "name")
+        if self.queue is not None:
+            check_name(self.queue, "queue name")
+        if self.dead_letter_queue is not None:
+            check_name(self.dead_letter_queue, "dead_letter_queue")
+        if inspect.isgeneratorfunction(self.fn) or inspect.isasyncgenfunction(self.fn) or isinstance(self.fn, type):
+            kind = "a class" if isinstance(self.fn, type) else "a generator"
+            raise DefinitionError(f"{self.name} is {kind}: a handler is a function with a result", where=self.where)
+        parameters = list(inspect.signature(self.fn).parameters.values())
+        annotation, passes = _shape(self.fn, parameters, self.where)
+        schema = self.input_schema if self.input_schema is not None else annotation
+        checks = (
+            make_validator(schema, f"the input of {self.name}") if schema is not None else None,
+            make_validator(self.output_schema, f"the result of {self.name}")
+            if self.output_schema is not None
+            else None,
+        )
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.fn))
+        object.__setattr__(self, "_passes", passes)
+        object.__setattr__(self, "wants_ctx", passes[1])
+        object.__setattr__(self, "_checks", checks)
+        object.__setattr__(self, "input_schema", schema)
+
+    is_async: bool = field(init=False, default=False)
+    takes_ctx: bool = field(init=False, default=True)
+    _passes: tuple[bool, bool] = field(init=False, default=(True, True), repr=False)
+    _checks: tuple[Validator | None, Validator | None] = field(init=False, default=(None, None), repr=False)
+
+    @cached_property
+    def code(self) -> str:
+        """Which code it is: the same in every process, another after a change."""
+        return compute_fingerprint(self.fn)
+
+    @cached_property
+    def ref(self) -> HandlerRef:
+        """Return what another process needs to find the function."""
+        name = getattr(self.fn, "__qualname__", None)
+        is_importable = bool(self.file) and name is not None and "<" not in name
+        return HandlerRef(self.name, self.queue_name, self.file, name if is_importable else None, self.is_async)
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else getattr(self.fn, "__qualname__", self.name)
+
+    @property
+    def queue_name(self) -> str:
+        """The queue it is claimed from."""
+        return self.queue or "default"
+
+    @property
+    def dlq(self) -> str:
+        return self.dead_letter_queue or f"{self.queue_name}-dlq"
+
+    def check_input(self, value: Any) -> Any:
+        check = self._checks[0]
+        return value if check is None else check(value)
+
+    @property
+    def has_output_schema(self) -> bool:
+        return self._checks[1] is not None
+
+    def check_output(self, value: Any) -> Any:
+        check = self._checks[1]
+        if check is not None:
+            check(value)
+        return value
+
+    def call(self, value: Any, ctx: Context | SyncContext | None) -> Any:
+        """Calls the function with what its signature asks for."""
+        wants_input, takes_ctx = self._passes
+        if wants_input:
+            return self.fn(value, ctx) if takes_ctx else self.fn(value)
+        return self.fn(ctx) if takes_ctx else self.fn()
+
+    def make_key(self, payload: Any, owner: str | None = None) -> str | None:
+        """The idempotency key the definition asks for, if any; `owner` is the flow, else the queue it is unique in."""
+        if self.idempotency_key is None:
+            return None
+        if self.idempotency_key == "auto":
+            # The order of an object's keys says nothing: the same input has the same key.
+            content = msgspec.json.encode([owner or self.queue_name, self.name, to_plain(payload)], order="sorted")
+            return f"{self.name}-{digest(content)}"
+        try:
+            return self.idempotency_key(payload)
+        except Exception as problem:
+            raise BadArgument(
+                f"the idempotency_key of {self.name} ({self.where}) could not be made of this input: "
+                f"{type(problem).__name__}: {problem}"
+            ) from problem
+
+    def make_rate_key(self, payload: Any) -> str | None:
+        """Whose budget a job draws on: a dotted path into the payload, or a function of it."""
+        if self.rate_key is None:
+            return None
+        if callable(self.rate_key):
+            return str(self.rate_key(payload))
+        value = payload
+        for part in self.rate_key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return str(value)
+
+    def on(self, queue: str) -> Handler:
+        """The same handler on a queue, unless it names its own."""
+        return self if self.queue is not None else replace(self, queue=queue)
+
+
+def _shape(fn: Callable[..., Any], parameters: list[inspect.Parameter], where: str) -> tuple[Any, tuple[bool, bool]]:
+    """What a signature asks for: the input's annotation if it is a model, and whether input and ctx are passed."""
+    try:
+        hints = typing.get_type_hints(fn)
+    except Exception:  # a name only known to a type checker
+        hints = {}
+    wants_input = takes_ctx = False
+    annotation: Any = None
+    for parameter in parameters:
+        hint = hints.get(parameter.name)
+        if parameter.name in ("ctx", "context") or hint in (Context, SyncContext):
+            takes_ctx = True
+        elif not wants_input and not takes_ctx:
+            wants_input = True
+            annotation = hint if needs_validation(hint) else None
+        elif parameter.default is inspect.Parameter.empty:
+            raise DefinitionError(
+                f"the handler takes {len(parameters)} parameters ({', '.join(p.name for p in parameters)}): "
+                "write (input, ctx), (input), (ctx) or ()",
+                where=where,
+            )
+    return annotation, (wants_input, takes_ctx)
+
+
+def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str, Any]) -> Handler:
+    """A handler from decorator options."""
+    code = getattr(fn, "__code__", None)
+    file, line = (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
+    where = f"{file}:{line}"
+    try:
+        retry = RetryPolicy.parse(options.get("retry"))
+        return Handler(
+            name=_name_of(fn) if name is None else name,
+            fn=fn,
+            queue=options.get("queue"),
+            retry=retry,
+            timeout_ms=read_timeout(options.get("timeout")),
+            priority=check_priority(options.get("priority") or 0),
+            delay_ms=read_span("delay", options.get("delay")) or 0,
+            concurrency=read_positive("concurrency", options.get("concurrency")),
+            max_active=read_positive("max_active", options.get("max_active")),
+            rate=read_limit(options.get("rate_limit"), options.get("rate_key")),
+            rate_key=read_rate_key(options.get("rate_key")),
+            dead_letters=read_flag("dead_letters", options.get("dead_letters", True)) and retry.on_fail == "dlq",
+            dead_letter_queue=options.get("dead_letter_queue"),
+            keep_completed=read_keep(options.get("keep_completed"), "keep_completed"),
+            keep_failed=read_keep(options.get("keep_failed"), "keep_failed"),
+            idempotency_key=read_idempotency_key(options.get("key")),
+            input_schema=options.get("input_schema"),
+            output_schema=options.get("output_schema"),
+            wait=read_await(options.get("wait")),
+            file=file,
+            line=line,
+        )
+    except DefinitionError as problem:
+        raise problem if problem.where else DefinitionError(str(problem), where=where) from None
+    except (ValueError, BadId, BadPriority) as problem:
+        raise DefinitionError(str(problem), where=where) from None
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    name = getattr(fn, "__name__", None)
+    if not isinstance(name, str):
+        raise DefinitionError(f"{fn!r} has no name of its own: give a function, or name it with name=…")
+    return name
+
+
+@dataclass(frozen=True)
+class JobDefinition:
+    """A plain job: no flow, one queue. `any_name` takes jobs of every name on its queue."""
+
+    handler: Handler
+    any_name: bool = False
+    schedule: CodeSchedule | None = None

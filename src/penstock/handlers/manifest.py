@@ -1,0 +1,99 @@
+"""The registry as JSON: what was found, for tools and for other processes. No functions, no secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.schemas import to_json_schema
+from .decorators import FlowDefinition, StepDefinition
+from .discovery import DiscoveredHandler
+from .registry import Registry
+from .subscriptions import Subscription
+
+
+def describe(registry: Registry, *, version: int, compiled_at: str, store: str, namespace: str) -> dict[str, Any]:
+    """The JSON-safe registry of the spec: no functions, no secrets."""
+    index: dict[str, list[dict[str, str]]] = {}
+    flows: dict[str, Any] = {}
+    worker_of = _worker_ids(registry)
+    for name, flow in registry.flows.items():
+        entry = flow.definition.entry
+        steps: dict[str, Any] = {}
+        for step_name, step in flow.steps.items():
+            place = {"queue": step.handler.queue_name, "workerId": worker_of.get(id(step.handler), "")}
+            if step is not entry:
+                steps[step_name] = {**place, "triggers": list(step.kinds), "mode": step.mode, **_await(step)}
+            for kind in step.kinds:
+                index.setdefault(kind, []).append({"flowId": name, "step": step_name, **place})
+        main = {"step": entry.name, "queue": entry.handler.queue_name, "workerId": worker_of.get(id(entry.handler), "")}
+        flows[name] = {"main": {**main, **_await(entry)}, "steps": steps}
+        if flow.definition.start_on:
+            flows[name]["startOn"] = [_subscription(on) for on in flow.definition.start_on]
+    return {
+        "version": version,
+        "compiledAt": compiled_at,
+        "provider": {"name": store},
+        "logger": {"name": "console", "level": "info"},
+        "state": {"name": store, "namespace": namespace},
+        "eventStore": {"name": store},
+        "runner": {"py": {"enabled": True, "isolate": "inprocess"}},
+        "workers": [_worker(item) for item in registry.found],
+        "flows": flows,
+        "eventIndex": index,
+        "problems": [{"code": p.code, "message": p.message, "file": p.file, "line": p.line} for p in registry.problems],
+    }
+
+
+def _await(step: StepDefinition) -> dict[str, Any]:
+    return {"await": step.handler.wait.describe()} if step.handler.wait is not None else {}
+
+
+def _subscription(on: Subscription) -> dict[str, Any]:
+    """An event that starts a flow; of its functions only that they are there."""
+    shown: dict[str, Any] = {"eventKind": on.kind}
+    if on.when is not None:
+        shown["when"] = dict(on.when) if isinstance(on.when, Mapping) else True
+    if on.map is not None:
+        shown["map"] = True
+    return shown
+
+
+def _worker_ids(registry: Registry) -> dict[int, str]:
+    out: dict[int, str] = {}
+    for item in registry.found:
+        definition = item.definition
+        handler = definition.entry.handler if isinstance(definition, FlowDefinition) else definition.handler
+        out[id(handler)] = item.worker_id
+    return out
+
+
+def _worker(item: DiscoveredHandler) -> dict[str, Any]:
+    definition = item.definition
+    step = definition.entry if isinstance(definition, FlowDefinition) else definition
+    out: dict[str, Any] = {
+        "id": item.worker_id,
+        "kind": "py",
+        "filePath": item.file,
+        "exportName": item.export,
+        "queue": step.handler.queue_name,
+    }
+    if step.handler.input_schema is not None:
+        out["inputSchema"] = to_json_schema(step.handler.input_schema)
+    if isinstance(step, StepDefinition):
+        flow: dict[str, Any] = {
+            "id": step.flow,
+            "role": "main" if step is not definition else "step",
+            "step": step.name,
+        }
+        if step.emits is not None:
+            flow["emits"] = list(step.emits)
+        if step.kinds:
+            flow["triggers"] = list(step.kinds)
+        flow.update(_await(step))
+        if any(s.when is not None or s.map is not None for s in step.subscriptions):
+            flow["subscriptionsRef"] = {"filePath": item.file, "exportName": item.export}
+        if isinstance(definition, FlowDefinition) and definition.version is not None:
+            flow["version"] = definition.version
+        out["flow"] = flow
+    return out

@@ -1,0 +1,268 @@
+"""The registry: everything that was found, checked and frozen, and its JSON-safe description."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from msgspec.structs import replace
+
+from ..core.errors import DefinitionError, PenstockError, UnknownFlow
+from ..core.near_match import near_matches
+from ..core.schemas import Validator, make_validator
+from ..schedules.spec import ScheduleSpec, Target
+from .decorators import FlowDefinition, StepDefinition
+from .discovery import DiscoveredHandler, LoadProblem
+from .handler import Handler, JobDefinition
+from .trigger_table import TableStep, TriggerTable
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A flow ready to run: its trigger table and its members."""
+
+    definition: FlowDefinition
+    table: TriggerTable
+    steps: Mapping[str, StepDefinition]
+    event_validators: Mapping[str, Validator]
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+
+@dataclass(frozen=True)
+class Registry:
+    """What this process knows. Never changed; a reload makes a new one."""
+
+    flows: Mapping[str, Flow] = field(default_factory=dict)
+    jobs: Mapping[tuple[str, str], JobDefinition] = field(default_factory=dict)
+    found: tuple[DiscoveredHandler, ...] = ()
+    problems: tuple[LoadProblem, ...] = ()
+    schedules: Mapping[str, tuple[ScheduleSpec, Target]] = field(default_factory=dict)
+
+    def flow(self, name: str) -> Flow:
+        """The flow of a name, or UnknownFlow with the nearest known ones."""
+        flow = self.flows.get(name)
+        if flow is None:
+            raise UnknownFlow(f"there is no flow {name!r}: {_nearest(name, self.flows, 'flows')}{self._hint()}")
+        return flow
+
+    def job(self, queue: str, name: str) -> Handler | None:
+        found = self.jobs.get((queue, name)) or self.jobs.get((queue, "*"))
+        return found.handler if found is not None else None
+
+    def step(self, flow: str, name: str) -> StepDefinition | None:
+        known = self.flows.get(flow)
+        return known.steps.get(name) if known is not None else None
+
+    def handlers(self) -> list[Handler]:
+        """Every handler once."""
+        steps = {id(s.handler): s.handler for flow in self.flows.values() for s in flow.steps.values()}
+        jobs = {id(j.handler): j.handler for j in self.jobs.values()}
+        return [*steps.values(), *jobs.values()]
+
+    def queues(self) -> list[str]:
+        return sorted({handler.queue_name for handler in self.handlers()})
+
+    def _hint(self) -> str:
+        found = len(self.problems)
+        return f" ({found} problem{'s' if found > 1 else ''} found while loading: {self.problems[0]})" if found else ""
+
+
+def _nearest(name: str, known: Iterable[str], what: str) -> str:
+    names = sorted(known)
+    near = near_matches(name, names, 3)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    return f"known {what} are {', '.join(names)}" if names else f"no {what} are defined"
+
+
+def build_registry(found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
+    """Checks definitions against each other. What is wrong is left out and reported; the rest works."""
+    problems = list(problems)
+    flows, steps, jobs = _sorted(found, problems)
+    ready: dict[str, Flow] = {}
+    for name, definition in flows.items():
+        try:
+            ready[name] = _assemble(definition, steps, problems)
+        except PenstockError as problem:
+            problems.append(_problem(problem, definition.entry.handler))
+    _check_strays(steps, ready, problems)
+    _check_limits([*_all_handlers(ready), *(j.handler for j in jobs.values())], problems)
+    schedules = _schedules(ready, jobs, problems)
+    return Registry(
+        MappingProxyType(ready), MappingProxyType(jobs), tuple(found), tuple(problems), MappingProxyType(schedules)
+    )
+
+
+def _schedules(
+    flows: Mapping[str, Flow], jobs: Mapping[tuple[str, str], JobDefinition], problems: list[LoadProblem]
+) -> dict[str, tuple[ScheduleSpec, Target]]:
+    """The schedules the definitions ask for, each called like what it starts unless it has an id."""
+    starts = [flow.definition for flow in flows.values()]
+    asked = [(flow.schedule, flow.entry.handler, Target(flow=flow.name)) for flow in starts]
+    for job in jobs.values():
+        target = Target(queue=job.handler.queue_name, name=None if job.any_name else job.handler.name)
+        asked.append((job.schedule, job.handler, target))
+    found: dict[str, tuple[ScheduleSpec, Target]] = {}
+    owners: dict[str, Handler] = {}
+    for declared, handler, target in asked:
+        if declared is None:
+            continue
+        id = declared.id or target.flow or handler.name
+        if owners.setdefault(id, handler) is not handler:
+            message = f"schedule {id!r} is defined twice, the first at {owners[id].where}: give one an id of its own"
+            problems.append(LoadProblem("duplicate_schedule", message, handler.file, handler.line))
+            continue
+        found[id] = (declared.spec, replace(target, input=declared.payload, priority=declared.priority))
+    return found
+
+
+def _sorted(
+    found: list[DiscoveredHandler], problems: list[LoadProblem]
+) -> tuple[dict[str, FlowDefinition], list[StepDefinition], dict[tuple[str, str], JobDefinition]]:
+    flows: dict[str, FlowDefinition] = {}
+    steps: list[StepDefinition] = []
+    jobs: dict[tuple[str, str], JobDefinition] = {}
+    for item in found:
+        match item.definition:
+            case FlowDefinition() as definition:
+                twin = flows.setdefault(definition.name, definition)
+                if twin is not definition:
+                    problems.append(_twice("flow", definition.name, definition.entry.handler, twin.entry.handler))
+            case StepDefinition() as definition:
+                steps.append(definition)
+            case JobDefinition() as definition:
+                key = (definition.handler.queue_name, "*" if definition.any_name else definition.handler.name)
+                other = jobs.setdefault(key, definition)
+                if other is not definition:
+                    problems.append(_twice("job", "/".join(key), definition.handler, other.handler))
+    return flows, steps, jobs
+
+
+def _assemble(definition: FlowDefinition, steps: list[StepDefinition], problems: list[LoadProblem]) -> Flow:
+    members = _members(definition, steps, problems)
+    _drop_unmet_joins(definition, members, problems)
+    _check_named_steps(definition, members)
+    checks = {kind: make_validator(schema, f"the data of {kind}") for kind, schema in definition.events.items()}
+    steps_of_table = {name: _table_step(step) for name, step in members.items()}
+    table = TriggerTable(definition.name, definition.entry.name, steps_of_table, definition.version)
+    return Flow(definition, table, MappingProxyType(members), MappingProxyType(checks))
+
+
+def _table_step(step: StepDefinition) -> TableStep:
+    handler = step.handler
+    return TableStep(
+        handler.queue_name,
+        step.kinds,
+        step.mode,
+        handler.priority,
+        handler.delay_ms,
+        step.compensation,
+        step.compensate_on,
+    )
+
+
+def _members(
+    definition: FlowDefinition, steps: list[StepDefinition], problems: list[LoadProblem]
+) -> dict[str, StepDefinition]:
+    """The entry, the steps that name this flow, and those reachable from them through emits and subscriptions."""
+    members = {definition.entry.name: definition.entry}
+    kinds = {*definition.accepts, *(definition.entry.emits or ())}
+    named = {definition.entry.compensation, definition.entry.on_timeout}
+    left = [step for step in steps if step.flow in (None, definition.name)]
+    joined = True
+    while joined:
+        joined = False
+        for step in left[:]:
+            if step.flow is None and kinds.isdisjoint(step.kinds) and step.name not in named:
+                continue
+            left.remove(step)
+            joined = True
+            twin = members.setdefault(step.name, step)
+            if twin is not step:
+                problems.append(_twice(f"step of flow {definition.name!r}", step.name, step.handler, twin.handler))
+                continue
+            kinds.update(step.emits or ())
+            named.update((step.compensation, step.on_timeout))
+    return members
+
+
+def _drop_unmet_joins(
+    definition: FlowDefinition, members: dict[str, StepDefinition], problems: list[LoadProblem]
+) -> None:
+    if any(step.emits is None for step in members.values()):
+        return  # a step that declares no emits may emit anything
+    emitted = {*definition.accepts}.union(*(step.emits or () for step in members.values()))
+    for name, step in list(members.items()):
+        missing = [kind for kind in step.kinds if kind not in emitted]
+        if step.mode == "all" and missing:
+            message = (
+                f"step {name!r} waits for all of {', '.join(step.kinds)}, but no step of flow {definition.name!r} "
+                f"emits {', '.join(missing)}: add it to the emits of a step, or to accepts=[…] of the flow if it comes "
+                "from outside"
+            )
+            problems.append(LoadProblem("unmet_join", message, step.handler.file, step.handler.line))
+            del members[name]
+
+
+def _check_named_steps(definition: FlowDefinition, members: dict[str, StepDefinition]) -> None:
+    for step in members.values():
+        for other, what in ((step.compensation, "is compensated by"), (step.on_timeout, "hands over on timeout to")):
+            if other is not None and other not in members:
+                raise DefinitionError(
+                    f"step {step.name!r} {what} {other!r}, which flow {definition.name!r} does not have: "
+                    f"{_nearest(other, members, 'steps')}",
+                    code="unknown_step",
+                    where=step.handler.where,
+                )
+
+
+def _check_strays(steps: list[StepDefinition], flows: Mapping[str, Flow], problems: list[LoadProblem]) -> None:
+    used = {id(step) for flow in flows.values() for step in flow.steps.values()}
+    known = {(p.file, p.line) for p in problems}
+    for step in steps:
+        handler = step.handler
+        if id(step) in used or (handler.file, handler.line) in known:
+            continue
+        if step.flow is not None and step.flow not in flows:
+            near = _nearest(step.flow, flows, "flows")
+            message = f"step {step.name!r} belongs to flow {step.flow!r}, which has no first step: {near}"
+            problems.append(LoadProblem("unknown_flow", message, handler.file, handler.line))
+        else:
+            kinds = ", ".join(step.kinds) or "nothing"
+            message = (
+                f"step {step.name!r} listens to {kinds}, which no flow emits: it will never start; declare it in emits"
+            )
+            problems.append(LoadProblem("unreachable_step", message, handler.file, handler.line))
+
+
+def _all_handlers(flows: Mapping[str, Flow]) -> list[Handler]:
+    return [step.handler for flow in flows.values() for step in flow.steps.values()]
+
+
+def _check_limits(handlers: list[Handler], problems: list[LoadProblem]) -> None:
+    """A rate limit belongs to a queue: two handlers of one queue cannot disagree about it."""
+    seen: dict[str, Handler] = {}
+    for handler in handlers:
+        if handler.rate is None:
+            continue
+        first = seen.setdefault(handler.queue_name, handler)
+        if first.rate != handler.rate:
+            message = (
+                f"queue {handler.queue_name!r} is given two different rate limits ({first.where} gives another one)"
+            )
+            problems.append(LoadProblem("rate_conflict", message, handler.file, handler.line))
+
+
+def _twice(what: str, name: str, one: Handler, other: Handler) -> LoadProblem:
+    code = "duplicate_step" if what.startswith("step") else f"duplicate_{what.split()[0]}"
+    message = f"{what} {name!r} is defined twice, the first at {other.where}: rename one; the first is used"
+    return LoadProblem(code, message, one.file, one.line)
+
+
+def _problem(problem: PenstockError, handler: Handler) -> LoadProblem:
+    code = problem.kind if isinstance(problem, DefinitionError) else problem.code
+    return LoadProblem(code, str(problem), handler.file, handler.line)

@@ -1,0 +1,282 @@
+"""Frames: the messages between a worker and a handler that runs in another process, as JSON objects with a `type`.
+
+The host sends notices (no answer), calls (each with an id that its answer repeats) and one end. The worker sends the
+task, answers, and requests to execute a function that only the host has. Times are milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Frame(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Base of all frames: camelCase keys, defaults left out."""
+
+
+# Notices
+
+
+class Emit(Frame, frozen=True, tag="emit"):
+    """`ctx.emit`: an event that appears when the attempt commits."""
+
+    kind: str
+    data: Any = None
+    correlation_id: str | None = None
+
+
+class Log(Frame, frozen=True, tag="log"):
+    """`ctx.log`: a line for the run's stream and for the worker's log."""
+
+    message: str
+    level: str = "info"
+    fields: dict[str, Any] = {}
+
+
+class Progress(Frame, frozen=True, tag="progress"):
+    """`ctx.progress`: shown live."""
+
+    value: Any
+
+
+class Partial(Frame, frozen=True, tag="partial"):
+    """`ctx.partial`: a piece of output, shown live."""
+
+    chunk: Any
+
+
+class StateSet(Frame, frozen=True, tag="state.set"):
+    """`ctx.state.set`, or `ctx.shared.set`: written when the attempt commits."""
+
+    key: str
+    value: Any
+    ttl_ms: int | None = None
+    shared: bool = False
+
+
+class StateDelete(Frame, frozen=True, tag="state.delete"):
+    """`ctx.state.delete`: written when the attempt commits."""
+
+    key: str
+    shared: bool = False
+
+
+Notice = Emit | Log | Progress | Partial | StateSet | StateDelete
+
+
+# Durable calls, as data
+
+
+class RunFunction(Frame, frozen=True, tag="run"):
+    """`ctx.run(name, fn)`: the worker asks for an `Execute` of `function` unless the call is recorded."""
+
+    name: str
+    function: int
+    retry: dict[str, Any] | int | None = None
+    timeout_ms: int | None = None
+
+
+class WaitTime(Frame, frozen=True, tag="wait.time"):
+    """`ctx.wait.time`: for a duration, or until a moment."""
+
+    delay_ms: int | None = None
+    until_ms: int | None = None
+    name: str = "time"
+
+
+class WaitEvent(Frame, frozen=True, tag="wait.event"):
+    """`ctx.wait.event`: the answer is the event."""
+
+    kind: str
+    match: dict[str, Any] | None = None
+    timeout_ms: int | None = None
+    name: str | None = None
+    past: bool = True
+
+
+class WaitTrigger(Frame, frozen=True, tag="wait.trigger"):
+    """`trigger.wait()`: the answer is the data that the trigger was fired with."""
+
+    trigger: str  # the id from the answer to NewTrigger
+
+
+DurableCallFrame = RunFunction | WaitTime | WaitEvent | WaitTrigger
+
+
+# Requests
+
+
+class StateGet(Frame, frozen=True, tag="state.get"):
+    """The answer is `{"found": bool, "value": …}`."""
+
+    key: str
+    shared: bool = False
+
+
+class StateList(Frame, frozen=True, tag="state.list"):
+    """The answer is an object of keys and values."""
+
+    prefix: str = ""
+    limit: int = 100
+    shared: bool = False
+
+
+class StatePatch(Frame, frozen=True, tag="state.patch"):
+    """Change a value atomically: the worker executes `function` with the stored value. The answer is the new one."""
+
+    key: str
+    function: int
+    ttl_ms: int | None = None
+    name: str | None = None
+    shared: bool = False
+
+
+class AwaitCall(Frame, frozen=True, tag="await"):
+    """Await one durable call."""
+
+    call: DurableCallFrame
+
+
+class AwaitAll(Frame, frozen=True, tag="all"):
+    """`ctx.all`: the answer is the list of values."""
+
+    calls: list[DurableCallFrame]
+
+
+class AwaitFirst(Frame, frozen=True, tag="first"):
+    """`ctx.first`: the answer is `[name, value]` of the call that was done first."""
+
+    calls: dict[str, DurableCallFrame]
+    name: str = "first"
+
+
+class NewTrigger(Frame, frozen=True, tag="trigger"):
+    """`ctx.wait.trigger`: the answer is `{"id": …, "name": …}`."""
+
+    name: str
+    kind: Literal["webhook", "user", "api"] = "webhook"
+    timeout_ms: int | None = None
+    schema: dict[str, Any] | None = None
+    signed: str | None = None
+
+
+class TriggerToken(Frame, frozen=True, tag="trigger.token"):
+    """`trigger.token` and `trigger.url`: the answer is `{"token": …, "url": …}`."""
+
+    trigger: str
+
+
+class RecordedValue(Frame, frozen=True, tag="value"):
+    """`ctx.now`, `ctx.uuid`, `ctx.random`: the same value in every run of the handler. `now` is in milliseconds."""
+
+    of: Literal["now", "uuid", "random"]
+
+
+class Children(Frame, frozen=True, tag="children"):
+    """`ctx.children_values`, `ctx.failed_children`, `ctx.remove_children`."""
+
+    what: Literal["values", "failed", "remove"]
+
+
+Request = (
+    StateGet
+    | StateList
+    | StatePatch
+    | AwaitCall
+    | AwaitAll
+    | AwaitFirst
+    | NewTrigger
+    | TriggerToken
+    | RecordedValue
+    | Children
+)
+
+
+# What the host sends besides notices
+
+
+class ErrorFrame(Frame, frozen=True):
+    """An exception, as data."""
+
+    name: str  # of its class
+    message: str = ""
+    bases: list[str] = []  # names of its base classes, nearest first: `retriable_errors` may list one of them
+    code: str | None = None
+    stack: str | None = None
+    after_ms: int | None = None  # of Retry and RateLimited
+    retriable: bool | None = None
+    answer: int | None = None  # the id of the call whose answer was this very exception
+
+
+class Call(Frame, frozen=True, tag="call"):
+    """A request that needs an answer. `site` is `file:line` of the handler."""
+
+    id: int
+    request: Request
+    site: str | None = None
+
+
+class Executed(Frame, frozen=True, tag="executed"):
+    """The result of an `Execute`."""
+
+    id: int
+    value: Any = None
+    error: ErrorFrame | None = None
+
+
+class Done(Frame, frozen=True, tag="done"):
+    """The handler returned."""
+
+    result: Any = None
+
+
+class Failed(Frame, frozen=True, tag="error"):
+    """The handler raised. RateLimited and Retry are errors too: their `after_ms` says when."""
+
+    error: ErrorFrame
+
+
+HandlerFrame = Emit | Log | Progress | Partial | StateSet | StateDelete | Call | Executed | Done | Failed
+
+
+# What the worker sends
+
+
+class Run(Frame, frozen=True, tag="run"):
+    """Run this task (see ports.runner.Task)."""
+
+    task: msgspec.Raw
+
+
+class Answer(Frame, frozen=True, tag="answer"):
+    """The answer to a call."""
+
+    id: int
+    value: Any = None
+    error: ErrorFrame | None = None
+
+
+class Execute(Frame, frozen=True, tag="execute"):
+    """Call function `function` with `value` (of a state patch; a `ctx.run` takes none), and send `Executed`."""
+
+    id: int
+    function: int
+    value: Any = None
+
+
+class Suspend(Frame, frozen=True, tag="suspend"):
+    """The attempt waits: stop the handler. It runs again from the top when the wait is settled."""
+
+
+class Cancel(Frame, frozen=True, tag="cancel"):
+    """Stop the handler: its run was cancelled, its lease was lost, or its time is up."""
+
+    reason: str
+
+
+WorkerFrame = Run | Answer | Execute | Suspend | Cancel
+
+encode_frame = msgspec.json.Encoder().encode
+decode_handler_frame = msgspec.json.Decoder(HandlerFrame).decode
+decode_worker_frame = msgspec.json.Decoder(WorkerFrame).decode

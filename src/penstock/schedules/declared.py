@@ -1,0 +1,74 @@
+"""Schedules that the code itself asks for: `schedule=` of a decorator, `schedule` or `cron` of a worker file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import DefinitionError, PenstockError
+from ..core.ids import check_schedule_id
+from ..core.near_match import check_keys
+from ..core.payload import pack, unpack
+from ..core.priority import check_priority
+
+if TYPE_CHECKING:
+    from ..handlers.handler import Handler
+from .spec import CODE, BadSchedule, ScheduleSpec, make_spec
+
+ScheduleConfig = str | Mapping[str, Any]
+"""A cron expression ("0 9 * * 1-5"), an interval ("15m"), or a mapping with the arguments of `app.schedule`."""
+
+_MOMENTS = ("at", "start", "end")
+_KNOWN = {"id", "every", "cron", "tz", *_MOMENTS, "limit", "overlap", "catch_up", "payload", "priority"}
+
+
+@dataclass(frozen=True)
+class CodeSchedule:
+    """A schedule in the code; without an id it is called like what it starts."""
+
+    spec: ScheduleSpec
+    id: str | None = None
+    payload: Any = None
+    priority: int | None = None
+
+
+def read_schedule(value: ScheduleConfig | None, handler: Handler) -> CodeSchedule | None:
+    """The schedule a definition asks for, checked; a DefinitionError names the place."""
+    if value is None:
+        return None
+    try:
+        return _read(value, handler)
+    except DefinitionError:
+        raise
+    except PenstockError as problem:
+        raise DefinitionError(f"schedule: {problem}", where=handler.where) from None
+
+
+def _read(value: ScheduleConfig, handler: Handler) -> CodeSchedule:
+    if isinstance(value, str):
+        value = {"cron": value} if len(value.split()) > 1 else {"every": value}
+    if not isinstance(value, Mapping):
+        raise BadSchedule(f'{value!r} is not a schedule: write "0 9 * * 1-5", "15m" or {{"cron": …, "tz": …}}')
+    given = {re.sub("([A-Z])", r"_\1", key).lower(): item for key, item in value.items()}
+    check_keys(given, _KNOWN, "schedule", handler.where)
+    id, payload, priority = given.pop("id", None), given.pop("payload", None), given.pop("priority", None)
+    for name in _MOMENTS:
+        if isinstance(given.get(name), str):
+            given[name] = _moment(name, given[name])
+    handler.check_input(unpack(pack(payload, "the payload of the schedule")))
+    return CodeSchedule(
+        make_spec(**given, origin=CODE),
+        check_schedule_id(id) if id is not None else None,
+        payload,
+        check_priority(priority) if priority is not None else None,
+    )
+
+
+def _moment(name: str, text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise BadSchedule(f"{name}={text!r}: write a time such as 2030-01-31T09:00:00+01:00") from None

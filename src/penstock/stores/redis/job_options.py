@@ -1,0 +1,48 @@
+"""A job's options as BullMQ writes them, for its workers in other languages and for dashboards."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from ...ports.unit import KeepJobs, NewJob, PublishedOptions
+from .resp import Part
+
+_encode = msgspec.json.Encoder().encode
+
+
+def bullmq_options(job: NewJob) -> Part:
+    """Return the options as JSON, without the job's id."""
+    if job.dedupe is None:
+        return b"" if job.published is None else _encoded(job.published)
+    found = {} if job.published is None else _to_dict(job.published)
+    found["de"] = {"id": job.dedupe.key}
+    if job.dedupe.ttl_ms is not None:
+        found["de"]["ttl"] = job.dedupe.ttl_ms
+    return _encode(found)
+
+
+@lru_cache(256)  # all jobs of a handler have the same
+def _encoded(options: PublishedOptions) -> bytes:
+    return _encode(_to_dict(options))
+
+
+def _to_dict(options: PublishedOptions) -> dict[str, Any]:
+    found: dict[str, Any] = {"attempts": options.attempts}
+    if options.attempts > 1 and options.backoff_ms:
+        found["backoff"] = {"type": options.backoff, "delay": options.backoff_ms}
+        if options.jitter:
+            found["backoff"]["jitter"] = 0.5  # half of the delay is random, as in our workers
+    for name, keep in (("removeOnComplete", options.keep_completed), ("removeOnFail", options.keep_failed)):
+        if keep is not None:
+            found[name] = _removal(keep)
+    return found
+
+
+def _removal(keep: KeepJobs) -> Any:
+    if keep.age_ms is None:
+        return keep.count == 0 or (False if keep.count is None else keep.count)
+    age = -(-keep.age_ms // 1000)  # in seconds, rounded up
+    return {"age": age} if keep.count is None else {"age": age, "count": keep.count}

@@ -1,0 +1,46 @@
+-- Parents and children in BullMQ's keys: `<parent>:dependencies` (pending children), `:processed` (their values),
+-- `:failed` (errors of ignored children) and `:unsuccessful` (children that failed their parent).
+local FLAGS = {fail = 'fpof', continue = 'cpof', ignore = 'idof', remove = 'rdof'}
+
+-- Return the parent of a new job as BullMQ's add scripts expect it. A job that replaces another is a child only if the
+-- parent still waits for that one.
+local function parent_args(base, job)
+  if not job.parent then return end
+  local parent_queue_key = BULL .. job.parent_queue
+  local key = parent_queue_key .. ':' .. job.parent
+  if job.replaces and call('SREM', key .. ':dependencies', base .. job.replaces) == 0 then return end
+  if call('EXISTS', key) == 0 then return end
+  local parent = {id = job.parent, queueKey = parent_queue_key}
+  local flag = FLAGS[job.on_failure]
+  if flag then parent[flag] = true end
+  return {key = key, flag = flag, data = parent}
+end
+
+-- Add a job that waits for its children, ordered by arrival within a millisecond.
+local function push_waiting_children(base, id, number)
+  call('ZADD', base .. 'waiting-children', now + (tonumber(number or 0) % 1024) / 1024, id)
+end
+
+-- Return whether children keep a job from completing: one is pending, or one has failed it.
+local function has_open_children(key)
+  return call('SCARD', key .. ':dependencies') > 0 or call('ZCARD', key .. ':unsuccessful') > 0
+end
+
+-- Remove a cancelled child from its parent's dependencies, as if the child had been removed.
+local function detach_from_parent(key)
+  local parent = call('HGET', key, 'parentKey')
+  if not parent or call('SREM', parent .. ':dependencies', key) == 0 then return end
+  local base, id = string.match(parent, '^(.*:)([^:]*)$')
+  if call('SCARD', parent .. ':dependencies') > 0 or call('ZREM', base .. 'waiting-children', id) == 0 then return end
+  local delay = tonumber(call('HGET', parent, 'delay') or 0)
+  if delay > 0 then push_delayed(base, id, now + delay) else push_waiting(base, id, true, 'waiting-children') end
+end
+
+-- Add a failed child that is retried to its parent's dependencies again.
+local function reattach_to_parent(key)
+  local parent = call('HGET', key, 'parentKey')
+  if parent and call('EXISTS', parent) == 1
+    and (call('ZREM', parent .. ':unsuccessful', key) == 1 or call('HDEL', parent .. ':failed', key) == 1) then
+    call('SADD', parent .. ':dependencies', key)
+  end
+end

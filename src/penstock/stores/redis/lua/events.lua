@@ -1,0 +1,66 @@
+-- Appends events. Sequence numbers have no gaps, and the time of a stream never goes back. The feed holds a reference to
+-- each event, in commit order.
+local stream_heads, grown_streams, undelivered, saved_heads = {}, {}, {}, {}
+local listed_kinds, awaited_kinds = {}, {} -- kinds in the index; kinds that a wait is pending for
+
+-- Read the heads of many streams in one call.
+local function load_heads(streams)
+  for first = 1, #streams, MAX_CALL_VALUES do
+    local last = math.min(first + MAX_CALL_VALUES - 1, #streams)
+    local found = call('HMGET', NS .. 'stream_heads', unpack(streams, first, last))
+    for i = first, last do saved_heads[streams[i]] = found[i - first + 1] end
+  end
+end
+
+local function stream_head(stream)
+  local head = stream_heads[stream]
+  if head then return head end
+  local saved = saved_heads[stream]
+  if saved == nil then saved = call('HGET', NS .. 'stream_heads', stream) end
+  if saved then
+    local ms, seq, first = string.match(saved, '^(%d+) (%d+) (.+)$')
+    head = {ms = ms, seq = tonumber(seq), first = first}
+    if tonumber(ms) < now then head.ms = now_text end
+  else
+    head = {ms = now_text, seq = 0}
+    call('ZADD', NS .. 'streams', 0, stream)
+  end
+  stream_heads[stream] = head
+  grown_streams[#grown_streams + 1] = stream
+  notify('stream:' .. stream)
+  notify('events')
+  return head
+end
+
+local function append(stream, body, kind)
+  local head = stream_head(stream)
+  head.seq = head.seq + 1
+  local id = head.ms .. '-' .. head.seq
+  call('XADD', stream, id, 'body', body)
+  local pos = call('XADD', NS .. 'feed', '*', 'stream', stream, 'id', id)
+  if not head.first then head.first = pos end
+  if kind and kind ~= '' then
+    call('XADD', NS .. 'kinds:' .. kind, pos, 'stream', stream, 'id', id)
+    if not listed_kinds[kind] then call('SADD', NS .. 'kinds', kind) end
+    listed_kinds[kind] = true
+    undelivered[#undelivered + 1] = {kind, stream, id, pos, body}
+  end
+  return tonumber(head.ms), head.seq
+end
+
+local function flush_heads()
+  for _, stream in ipairs(grown_streams) do
+    local head = stream_heads[stream]
+    if head.first then -- else the first append failed
+      buffer_write('HSET', NS .. 'stream_heads', stream, head.ms .. ' ' .. head.seq .. ' ' .. head.first)
+    end
+  end
+end
+
+-- Run the body of a script, then write what is buffered. After an error too: events that were appended stay.
+local function run_and_flush(body)
+  local ok, failure = pcall(body)
+  flush_heads()
+  flush_all()
+  if not ok then error(type(failure) == 'table' and failure.err or failure, 0) end
+end

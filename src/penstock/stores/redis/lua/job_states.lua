@@ -1,0 +1,187 @@
+-- Moves jobs between BullMQ's lists and sets, and our own beside them: nq:suspended, nq:held and nq:cancelled (sorted
+-- sets), nq:leases (job to the end of its lease) and nq:urgent (jobs in `wait` with a priority below 0).
+local base_keys = {}
+local function base_key(queue)
+  local base = base_keys[queue]
+  if not base then
+    base = BULL .. queue .. ':'
+    base_keys[queue] = base
+  end
+  return base
+end
+
+local LIMITER_FULL = 9007199254740991 -- the value of BullMQ's limiter that stops every worker
+
+local function lookup_queue(id)
+  local queue = job_queues[id]
+  if queue == nil then
+    queue = call('HGET', NS .. 'job_queues', id)
+    job_queues[id] = queue
+  end
+  return queue
+end
+
+local function remember_queue(id, queue) job_queues[id], unsaved_job_queues[id] = queue, queue end
+
+local function forget_queue(id)
+  job_queues[id], unsaved_job_queues[id] = false, nil
+  call('HDEL', NS .. 'job_queues', id)
+end
+
+local function existing_queue(id)
+  local queue = lookup_queue(id)
+  if queue and call('EXISTS', BULL .. queue .. ':' .. id) == 1 then return queue end
+  return false
+end
+
+-- Find the queue of any job. Jobs of other programs are in no index of ours, so each queue is checked.
+local function find_queue(id)
+  local queue = existing_queue(id)
+  if queue then return queue end
+  for _, name in ipairs(call('SMEMBERS', NS .. 'queues')) do
+    if call('EXISTS', BULL .. name .. ':' .. id) == 1 and call('TYPE', BULL .. name .. ':' .. id).ok == 'hash'
+      and call('HEXISTS', BULL .. name .. ':' .. id, 'name') == 1 then
+      return name
+    end
+  end
+  return false
+end
+
+local registered = {}
+local function register_queue(queue)
+  if not registered[queue] then
+    registered[queue] = true
+    call('SADD', NS .. 'queues', queue)
+  end
+end
+
+local function add_marker_if_running(base)
+  if call('HEXISTS', base .. 'meta', 'paused') == 0 then call('ZADD', base .. 'marker', 0, '0') end
+end
+
+local function add_delayed_marker(base)
+  local first = call('ZRANGE', base .. 'delayed', 0, 0, 'WITHSCORES')
+  if first[2] then call('ZADD', base .. 'marker', tonumber(first[2]) / 0x1000, '1') end
+end
+
+-- Insert an urgent or returning job behind the jobs of `wait` that run before it. Workers take from the right end, so
+-- only urgent jobs are moved.
+local function push_ordered(base, id, rank)
+  local wait, urgent, ahead = base .. 'wait', base .. 'nq:urgent', {}
+  while true do
+    local last = call('LINDEX', wait, -1 - #ahead)
+    local score = last and call('ZSCORE', urgent, last)
+    if not score or tonumber(score) > rank then break end
+    ahead[#ahead + 1] = last
+  end
+  if #ahead > 0 then call('LTRIM', wait, 0, -1 - #ahead) end
+  call('RPUSH', wait, id)
+  for i = #ahead, 1, -1 do call('RPUSH', wait, ahead[i]) end
+end
+
+-- Add a job to its queue. `front`: it was claimed before and goes first.
+local function push_waiting(base, id, front, from)
+  local job = call('HMGET', base .. id, 'priority', 'nq:priority', 'nq:number')
+  local priority = tonumber(job[2] or job[1] or 0)
+  if priority > 0 then
+    local count = 0
+    if not front then count = call('INCR', base .. 'pc') % 0x100000000 end
+    call('ZADD', base .. 'prioritized', priority * 0x100000000 + count, id)
+  elseif priority < 0 then
+    local rank = priority * 0x100000000 + tonumber(job[3] or 0)
+    push_ordered(base, id, rank)
+    call('ZADD', base .. 'nq:urgent', rank, id)
+  elseif front then
+    push_ordered(base, id, 0)
+  else
+    call('LPUSH', base .. 'wait', id)
+  end
+  add_marker_if_running(base)
+  call('XADD', base .. 'events', '*', 'event', 'waiting', 'jobId', id, 'prev', from)
+end
+
+local function push_delayed(base, id, due)
+  local score = due * 0x1000
+  local last = call('ZREVRANGEBYSCORE', base .. 'delayed', score + 0xfff, score, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  if last then score = math.min(tonumber(last) + 1, score + 0xfff) end
+  call('ZADD', base .. 'delayed', score, id)
+  call('HSET', base .. id, 'delay', math.max(due - now, 0), 'nq:due', due)
+  call('XADD', base .. 'events', '*', 'event', 'delayed', 'jobId', id, 'delay', due)
+  add_delayed_marker(base)
+end
+
+-- Return the score of a finished job: its time, and within a millisecond its order of arrival.
+local function finished_score(base, id, arrived)
+  return now + (tonumber(arrived or call('HGET', base .. id, 'nq:number') or 0) % 1024) / 1024
+end
+
+local function push_cancelled(base, id)
+  call('ZADD', base .. 'nq:cancelled', finished_score(base, id), id)
+  call('HSET', base .. id, 'finishedOn', now)
+  call('XADD', base .. 'events', '*', 'event', 'removed', 'jobId', id, 'prev', 'cancelled')
+end
+
+local SETS = {'delayed', 'completed', 'failed', 'nq:suspended', 'nq:cancelled', 'nq:held', 'prioritized',
+  'waiting-children'}
+local STATES = {['nq:suspended'] = 'suspended', ['nq:cancelled'] = 'cancelled', ['nq:held'] = 'held',
+  prioritized = 'waiting'}
+
+-- Return the state of a job, and the sorted set it is in, if any.
+local function job_state(base, id)
+  flush_writes()
+  for _, set in ipairs(SETS) do
+    if call('ZSCORE', base .. set, id) then return STATES[set] or set, set end
+  end
+  if call('ZSCORE', base .. 'nq:leases', id) or call('LPOS', base .. 'active', id) then return 'active' end
+  return 'waiting'
+end
+
+local function remove_from_state(base, id, set)
+  if set then
+    call('ZREM', base .. set, id)
+    if set == 'completed' or set == 'failed' then call('ZREM', base .. 'nq:retained:' .. set, id) end
+  else
+    call('LREM', base .. 'wait', -1, id)
+    call('ZREM', base .. 'nq:urgent', id)
+  end
+end
+
+-- Remove the lock, the lease and the fence of a job together.
+local function release_lock(base, id)
+  call('DEL', base .. id .. ':lock')
+  call('SREM', base .. 'stalled', id)
+  call('ZREM', base .. 'nq:leases', id)
+  call('HDEL', base .. id, 'nq:token')
+end
+
+-- Delete memos when no job can read them any more. A job that continues another has its scope, and a dead letter can
+-- still be redriven into one.
+local function delete_unused_memos(scope)
+  if existing_queue(scope) or existing_queue(scope .. '.dlq') then return end
+  if #call('ZRANGEBYLEX', NS .. 'memo_scopes', '[' .. scope .. '\n', '(' .. scope .. '\11', 'LIMIT', 0, 1) == 0 then
+    call('DEL', NS .. 'memos:' .. scope)
+  end
+end
+
+-- Notify the parent's queue after a child changed. BullMQ's scripts move the parent; we wake our workers and copy its due
+-- time to our field.
+local function notify_parent_queue(parent)
+  if not parent or string.sub(parent, 1, #BULL) ~= BULL then return end
+  local queue, id = string.match(string.sub(parent, #BULL + 1), '^(.*):([^:]*)$')
+  if not queue then return end
+  local due = call('ZSCORE', base_key(queue) .. 'delayed', id)
+  if due then call('HSET', parent, 'nq:due', math.floor(tonumber(due) / 0x1000)) end
+  notify('queue:' .. queue)
+end
+
+-- Delete a job that no worker holds. Returns its memo scope.
+local function delete_job(base, id, set)
+  local job = call('HMGET', base .. id, 'nq:scope', 'nq:run', 'parentKey')
+  remove_from_state(base, id, set)
+  bull_removeJob({base .. id, base .. 'repeat'}, {id, '0', base})
+  forget_queue(id)
+  if job[1] then call('ZREM', NS .. 'memo_scopes', job[1] .. '\n' .. id) end
+  if job[2] then call('ZREM', NS .. 'run:' .. job[2] .. ':jobs', id) end
+  notify_parent_queue(job[3])
+  return job[1] or id
+end

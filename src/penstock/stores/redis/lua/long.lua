@@ -1,1 +1,0 @@
-return commit_long, claim_long

@@ -1,0 +1,69 @@
+-- Reads the settings of each queue once per script, and counts what the script does to it.
+local queues, is_only_adding = {}, false -- true while nothing can leave a wait list
+
+local function queue_info(name)
+  local queue = queues[name]
+  if queue then return queue end
+  local base = BULL .. name .. ':'
+  local meta = call('HMGET', base .. 'meta', 'paused', 'concurrency', 'max', 'opts.maxLenEvents', 'version')
+  local is_fast = not meta[1] and not meta[2] and not meta[3] and meta[4] and true
+  -- All fields are set here, because Lua reallocates a table that grows.
+  queue = {name = name, base = base, wait = base .. 'wait', active = base .. 'active', events = base .. 'events',
+    completed = base .. 'completed', leases = base .. 'nq:leases', is_fast = is_fast, max_events = meta[4],
+    paused = meta[1], version = meta[5], finished_ids = false, finished_scores = false, is_tail = false, next_ids = false,
+    count = 0, next_delayed = false, next_lease_end = false, is_marked = false, is_trimmed = false, has_waiting = false}
+  queues[name] = queue
+  return queue
+end
+
+local function add_marker(queue)
+  if not queue.is_marked then call('ZADD', queue.base .. 'marker', '0', '0') end
+  queue.is_marked = true
+end
+
+-- Write the counters that cover several jobs of a queue.
+local function flush_counts()
+  for _, queue in pairs(queues) do
+    if queue.first_number and queue.more_numbers > 0 then call('INCRBY', queue.base .. 'id', queue.more_numbers) end
+    if queue.completed_count and queue.completed_count > 0 then
+      call('HINCRBY', queue.base .. 'metrics:completed', 'count', queue.completed_count)
+    end
+    queue.first_number, queue.completed_count = nil, nil
+  end
+end
+
+-- Write all that is buffered. Needed before one of BullMQ's scripts, which reads the same keys.
+local function flush_all()
+  flush_counts()
+  flush_writes()
+end
+
+-- Return how many jobs of the queue this script has completed; false if the last job ended in another minute. BullMQ's
+-- metrics count by the minute, and its own script starts a new one.
+local function completed_this_minute(queue)
+  if queue.completed_count == nil then
+    local previous = call('HGET', queue.base .. 'metrics:completed', 'prevTS')
+    queue.completed_count = previous and math.floor(previous / 60000) == math.floor(now / 60000) and 0
+  end
+  return queue.completed_count
+end
+
+local function is_drained(queue)
+  if is_only_adding and queue.has_waiting then return false end
+  flush_writes()
+  if call('LLEN', queue.wait) > 0 then
+    queue.has_waiting = true
+    return false
+  end
+  return call('LLEN', queue.active) == 0 and call('ZCARD', queue.base .. 'prioritized') == 0
+end
+
+local function add_completed_event(queue, id, value)
+  if queue.is_trimmed then
+    call('XADD', queue.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', value, 'prev', 'active')
+  else
+    call('XADD', queue.events, 'MAXLEN', '~', queue.max_events, '*', 'event', 'completed', 'jobId', id, 'returnvalue',
+      value, 'prev', 'active')
+    queue.is_trimmed = true
+  end
+end

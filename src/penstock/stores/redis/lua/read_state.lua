@@ -1,0 +1,55 @@
+-- Reads state and schedules, then runs the read that ARGV[6] names.
+local function state_row(key)
+  local row = call('HMGET', NS .. 'state:' .. key, 'value', 'version', 'expires')
+  if not row[1] or (row[3] and tonumber(row[3]) <= now) then return false end
+  return {key, row[1], tonumber(row[2]), row[3] and tonumber(row[3])}
+end
+
+function READS.state() return state_row(arg(1)) end
+
+function READS.states()
+  local prefix, after, limit, rows = arg(1), arg(2), tonumber(arg(3)), {}
+  while #rows < limit do
+    local keys = call('ZRANGEBYLEX', NS .. 'states', after_prefix(prefix, after), '(' .. prefix .. FAR, 'LIMIT', 0, 200)
+    for _, key in ipairs(keys) do
+      local row = #rows < limit and state_row(key)
+      if row then rows[#rows + 1] = row end
+      after = key
+    end
+    if #keys < 200 then break end
+  end
+  return rows
+end
+
+local function schedule_row(id)
+  local row = call('HMGET', NS .. 'schedule:' .. id, 'spec', 'target', 'next', 'last', 'paused', 'fired')
+  if not row[1] then return false end
+  return {id, unpack(row, 1, 6)}
+end
+
+function READS.schedule() return schedule_row(arg(1)) end
+
+function READS.schedules()
+  local rows = {}
+  for _, id in ipairs(call('ZRANGE', NS .. 'schedules', 0, -1)) do rows[#rows + 1] = schedule_row(id) end
+  return rows
+end
+
+function READS.due_schedules()
+  local slot, after, limit, rows = arg(1), arg(2), tonumber(arg(3)), {}
+  local ids = call('ZRANGEBYSCORE', NS .. 'schedules:due', slot == '' and '-inf' or slot, now, 'WITHSCORES')
+  for n = 1, #ids, 2 do
+    if not (slot ~= '' and ids[n + 1] == slot and ids[n] <= after) then
+      rows[#rows + 1] = schedule_row(ids[n])
+      if #rows == limit then break end
+    end
+  end
+  return {now, rows}
+end
+
+function READS.next_schedule()
+  local first = call('ZRANGEBYSCORE', NS .. 'schedules:due', '(' .. arg(1), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  return first and tonumber(first)
+end
+
+return READS[ARGV[6]]()

@@ -1,0 +1,24 @@
+"""Load SQL statements from .sql files, in which each has a line `-- name: word` above it."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+
+class Queries:
+    """The statements of one .sql file, as attributes."""
+
+    def __init__(self, package: str, file: str) -> None:
+        statements: dict[str, str] = {}
+        name = ""
+        for line in resources.files(package).joinpath(file).read_text("utf-8").splitlines():
+            if line.startswith("-- name:"):
+                name = line.removeprefix("-- name:").strip()
+                statements[name] = ""
+            elif name and not line.startswith("--"):
+                statements[name] += line.rstrip() + "\n"
+        # Plain attributes, because every commit reads some for each of its statements.
+        self.__dict__.update({key: text.strip().rstrip(";") for key, text in statements.items()})
+
+    def __getattr__(self, name: str) -> str:
+        raise AttributeError(f"there is no statement named {name!r}")

@@ -1,0 +1,39 @@
+"""Deduplication keys: which job holds a key, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import apsw
+
+from ...ports.unit import Dedupe, NewJob
+from .statements import ADMIN, COMMIT
+
+
+class DedupeKeys:
+    """Reads and sets keys inside a transaction."""
+
+    def __init__(self, cursor: apsw.Cursor, now: int) -> None:
+        self._cursor = cursor
+        self._now = now
+
+    def holder(self, job: NewJob, dedupe: Dedupe) -> str | None:
+        """Return the job that holds the key, None if the new job may be added."""
+        row = self._cursor.execute(COMMIT.dedupe_holder, (job.queue, dedupe.key, job.id, self._now)).fetchone()
+        return str(row[0]) if row else None
+
+    def hold(self, job: NewJob, dedupe: Dedupe) -> None:
+        """Let a job hold the key, until its time to live is over or the job has ended."""
+        until = self._now + dedupe.ttl_ms if dedupe.ttl_ms is not None else None
+        self._cursor.execute(COMMIT.set_dedupe_key, (job.queue, dedupe.key, job.id, until))
+
+
+def release_keys(cursor: apsw.Cursor, ids: Iterable[str]) -> None:
+    """Release the keys of jobs that a caller has removed."""
+    for id in ids:
+        cursor.execute(ADMIN.delete_dedupe_key, (id,))
+
+
+def release_key_without_ttl(cursor: apsw.Cursor, id: str) -> None:
+    """Release the key of a job that had ended and runs again, unless the key has a time to live."""
+    cursor.execute(ADMIN.delete_dedupe_key_without_ttl, (id,))

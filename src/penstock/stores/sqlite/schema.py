@@ -1,0 +1,86 @@
+"""The schema of a file and its version: create it, migrate it, or refuse it.
+
+A file carries `APPLICATION_ID` and the version of its schema. `schema.sql` creates the newest version. To change the
+schema, edit it and append a file to `MIGRATIONS` that upgrades a file of the version before.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import apsw
+
+from ...core.errors import StoreCorrupt, StoreError
+
+APPLICATION_ID = 0x50454E53  # "PENS", in PRAGMA application_id: many programs count their versions from 1
+FIRST_VERSION = 4  # in PRAGMA user_version; earlier versions were never released
+MIGRATIONS: tuple[str, ...] = ()  # the first upgrades FIRST_VERSION by one
+SCHEMA_VERSION = FIRST_VERSION + len(MIGRATIONS)
+
+
+def check_version(connection: apsw.Connection, path: str) -> int:
+    """Return the schema version of a Penstock file, 0 for an empty file. Refuse any other file."""
+    connection.execute("BEGIN")  # one snapshot: another process may be creating the schema
+    try:
+        application, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
+        is_empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
+    finally:
+        connection.execute("ROLLBACK")
+    if application != APPLICATION_ID:
+        if is_empty:
+            return 0
+        raise StoreCorrupt(f"{path} is a SQLite file of another program: use another path")
+    _check_supported(version, path)
+    return version
+
+
+def check_current(version: int, path: str) -> None:
+    """Raise unless a file that cannot be migrated, because it is opened read-only, has the current schema."""
+    if version < SCHEMA_VERSION:
+        found = f"schema version {version}, this Penstock reads {SCHEMA_VERSION}" if version else "no schema yet"
+        raise StoreError(f"{path} has {found}: open it once without ?mode=ro, which migrates it")
+
+
+def create_or_migrate(connection: apsw.Connection, path: str, version: int) -> None:
+    """Create the schema in an empty file, or apply the migrations that a file lacks, in one transaction."""
+    if version == SCHEMA_VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Read again inside the transaction: another process may have been faster.
+        is_ours = _pragma(connection, "application_id") == APPLICATION_ID
+        version = _pragma(connection, "user_version") if is_ours else 0
+        if version:
+            _check_supported(version, path)
+        files = MIGRATIONS[version - FIRST_VERSION :] if version else ("schema.sql",)
+        for file in files:
+            connection.execute(_read(file))
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _check_supported(version: int, path: str) -> None:
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} was written by a newer Penstock (schema version {version}, this one supports up to "
+            f"{SCHEMA_VERSION}): upgrade Penstock"
+        )
+    if version < FIRST_VERSION:
+        raise StoreError(
+            f"{path} was written by an older Penstock (schema version {version}, this one supports {FIRST_VERSION} to "
+            f"{SCHEMA_VERSION}) and cannot be migrated: finish its runs with that Penstock, then use a new file"
+        )
+
+
+def _read(file: str) -> str:
+    return resources.files(__package__).joinpath(file).read_text("utf-8")
+
+
+def _pragma(connection: apsw.Connection, name: str) -> int:
+    row = connection.execute(f"PRAGMA {name}").fetchone()
+    assert row is not None
+    return int(row[0])

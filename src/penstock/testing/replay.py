@@ -1,0 +1,66 @@
+"""Replay saved runs against the current code, in a project's own tests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from ..app import App
+from ..app.export import SavedRun, read_line, saved_claims
+from ..app.preflight import PreflightReport, checker
+from ..ports.unit import StateWrite, Unit
+
+
+def replay(
+    path: str | Path, handlers: Iterable[Callable[..., Any]] | None = None, *, dir: str | Path | None = None
+) -> PreflightReport:
+    """Re-run handlers on runs saved by `penstock export`; raise AssertionError if a step could not continue.
+
+    Nothing is written and functions passed to `ctx.run` are not called. Code outside `ctx.run` runs again.
+    """
+    __tracebackhide__ = True
+    saved = [
+        read_line(line, number) for number, line in enumerate(Path(path).read_bytes().splitlines(), 1) if line.strip()
+    ]
+    checked: PreflightReport = _run_in_thread(lambda: _check(saved, handlers, dir))
+    if checked.broken:
+        lines = "\n".join(f"  run {t.run}, step {t.step}: {t.reason} [{t.code}]" for t in checked.broken)
+        raise AssertionError(f"{len(checked.broken)} of {checked.steps} steps cannot continue with this code:\n{lines}")
+    return checked
+
+
+async def _check(
+    saved: list[SavedRun], handlers: Iterable[Callable[..., Any]] | None, dir: str | Path | None
+) -> PreflightReport:
+    done = PreflightReport()
+    async with App(":memory:", dir, handlers=handlers) as app, checker(app) as check:
+        for number, run in enumerate(saved):
+            done.runs += 1
+            state = [StateWrite(key, bytes(value)) for key, value in run.state.items()]
+            await app.store.commit([Unit(f"replay-{number}", state=state)])
+            for claim in saved_claims(run, app.clock.now_ms()):
+                done.steps += 1
+                if (trouble := await check.check(claim)) is not None:
+                    done.troubles.append(trouble)
+    return done
+
+
+def _run_in_thread(make: Callable[[], Any]) -> Any:
+    """Run a coroutine on a thread of its own: the test may already have a running loop."""
+    answer: list[Any] = []
+
+    def work() -> None:
+        try:
+            answer.append(asyncio.run(make()))
+        except BaseException as problem:
+            answer.append(problem)
+
+    thread = threading.Thread(target=work, name="penstock-replay")
+    thread.start()
+    thread.join()
+    if isinstance(answer[0], BaseException):
+        raise answer[0]
+    return answer[0]

@@ -1,0 +1,202 @@
+"""`TestApp`: an App in memory with its own worker and fake clock, to test flows.
+
+A day of backoff takes milliseconds: when nothing is left to do now, the clock moves to the next due moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar, Unpack, overload
+
+from ..app import App
+from ..app.options import NoInput, StartOptions
+from ..app.waits import WaitView
+from ..core.durations import Duration, to_ms
+from ..core.outage_retry import OutageRetry
+from ..durable.trigger_commands import Signature
+from ..durable.wait_records import TRIGGER, decode_body
+from ..flows.reducer import FlowView
+from ..jobs.job_trees import Node
+from ..ports.unit import Claim, JobState
+from ..settings import SettingOptions
+from ..worker.outcomes import Work
+from .auto_clock import AutoClock
+from .clock import FakeClock
+from .crashes import Crashed, CrashLogFilter, CrashPlan
+from .pending_waits import describe_wait, list_pending_waits
+from .snapshots import compare, normalize_event
+
+__all__ = ["Crashed", "TestApp"]
+I = TypeVar("I")  # noqa: E741
+_TOKEN = re.compile(r"(^|/)t-[0-9a-f]{32}\.")
+
+
+class TestApp(App):
+    """An App for tests.
+
+        async with TestApp(handlers=[charge, ship]) as app:
+            run = await app.run_flow("shop", {"order": 7})
+            assert run.status == "completed"
+
+    Takes the arguments of App. By default the store is in memory, the clock moves only when time is skipped, and
+    nothing is redacted, so that tests see real values.
+    """
+
+    __test__ = False  # pytest: not a test class
+
+    def __init__(
+        self,
+        url: str = ":memory:",
+        dir: str | Path | None = None,
+        *,
+        handlers: Iterable[Callable[..., Any]] | None = None,
+        clock: FakeClock | None = None,
+        **settings: Unpack[SettingOptions],
+    ) -> None:
+        self.time = clock or FakeClock()
+        settings.setdefault("redact", ())
+        super().__init__(url, dir, handlers=handlers, clock=self.time, **settings)
+        self._auto_clock = AutoClock(self)
+        self._crash_plan = CrashPlan()
+        self._crash_log_filter = CrashLogFilter()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        await self._start_on.register(self.registry.flows)  # what a test emits first starts flows already
+        self._crash_log_filter.install()
+        self._task = asyncio.create_task(self.workers.run(), name="penstock-test-worker")
+        await asyncio.sleep(0)
+        if self._task.done():  # the worker could not start: close() raises the reason
+            await self.close()
+        return self
+
+    async def close(self) -> None:
+        """Stop the worker and close the store. Calling it twice is fine."""
+        try:
+            await super().close()
+        finally:
+            task, self._task = self._task, None
+            if task is not None:
+                await task
+            self._crash_log_filter.remove()
+
+    # Run work
+
+    @overload
+    async def run_flow(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> FlowView: ...
+
+    @overload
+    async def run_flow(self, flow: NoInput, input: None = None, **options: Unpack[StartOptions]) -> FlowView: ...
+
+    @overload
+    async def run_flow(self, flow: Callable[[I, Any], Any], input: I, **options: Unpack[StartOptions]) -> FlowView: ...
+
+    @overload
+    async def run_flow(self, flow: Callable[[I], Any], input: I, **options: Unpack[StartOptions]) -> FlowView: ...
+
+    async def run_flow(self, flow: Any, input: Any = None, **options: Unpack[StartOptions]) -> FlowView:
+        """Start a run, skip time until it has ended, and return its view."""
+        return await self.finish(await self.start(flow, input, **options))
+
+    async def run_job(self, queue: str | Callable[..., Any], input: Any = None, **options: Any) -> Any:
+        """Enqueue a job, skip time until it has ended, and return its result; raise RunFailed if it failed.
+
+        Takes the arguments of `app.jobs.enqueue`.
+        """
+        name, _ = self._transactions.direct.jobs.resolve(queue, None)
+        id = await self.jobs.enqueue(queue, input, **options)
+        await self._auto_clock.skip_until(lambda: self._job_ended(id), f"job {id}")
+        return await self.jobs._result(id, name, OutageRetry(f"the end of job {id!r}"))
+
+    async def run_tree(self, tree: Node | Mapping[str, Any]) -> Any:
+        """Enqueue a tree of jobs, skip time until its root has ended, and return the root's result."""
+        added = await self.jobs.enqueue_tree(tree)
+        await self._auto_clock.skip_until(lambda: self._job_ended(added.id), f"job {added.id}")
+        return await self.jobs.result(added.id)
+
+    async def finish(self, run: str) -> FlowView:
+        """Skip time until a run has ended, and return its view."""
+        await self._auto_clock.skip_until(lambda: self._run_ended(run), f"run {run}")
+        return await self.runs.get(run)
+
+    async def advance(self, by: Duration) -> None:
+        """Advance the clock; everything due on the way happens at its own time."""
+        await self._auto_clock.skip_to(self.time.now_ms() + to_ms(by))
+
+    async def settle(self) -> None:
+        """Wait until nothing is left to do at the present time."""
+        await self._auto_clock.settle()
+
+    async def fire(
+        self, trigger: str, data: Any = None, *, run: str | None = None, signature: Signature | None = None
+    ) -> str:
+        """Fire a trigger by its name; pass `run` if several runs wait for it. A token or a URL works too."""
+        await self.settle()
+        waits = await list_pending_waits(self.waits, run)
+        found = [wait for wait in waits if (wait.kind, wait.name) == (TRIGGER, trigger)]
+        if not found and _TOKEN.search(trigger):
+            return await self.waits.fire(trigger, data, signature=signature)
+        if len(found) != 1:
+            raise AssertionError(_not_one(trigger, found, waits))
+        row = await self.store.wait_row(found[0].id)
+        assert row is not None
+        return await self.waits._triggers.resolve(row, decode_body(row.body), data)
+
+    def crash(self, step: str, *, attempt: int = 1, after: bool = False) -> None:
+        """Crash an attempt of a step (or of a job of that name) before its handler, or after it with everything it
+        recorded lost. The job runs again when its lease expires."""
+        self._crash_plan.add(step, attempt, after)
+
+    # Inspect
+
+    async def emitted(self, run: str, kind: str | None = None) -> list[Any]:
+        """Return the data of a run's emitted events in order: of one kind, or (kind, data) pairs of all kinds."""
+        view = await self.runs.get(run)
+        if kind is None:
+            return [(event["kind"], event["data"]) for event in view.emitted]
+        return [event["data"] for event in view.emitted if event["kind"] == kind]
+
+    async def step_result(self, run: str, step: str, *, n: int = 1) -> Any:
+        """Return the result of a step; raise AssertionError with its status if it has not completed."""
+        view = (await self.runs.get(run)).steps.get(step if n == 1 else f"{step}#{n}")
+        if view is None or view.status != "completed":
+            state = "never started" if view is None else f"is {view.status}: {view.error or ''}"
+            raise AssertionError(f"step {step!r} of run {run} {state}")
+        return view.result
+
+    async def pending_waits(self, run: str | None = None) -> list[WaitView]:
+        """Return the pending waits of a run, or of all runs, once nothing is left to do now."""
+        await self.settle()
+        return await list_pending_waits(self.waits, run)
+
+    async def history(self, run: str) -> list[dict[str, Any]]:
+        """Return a run's events without ids, times, workers and durations, ready to compare."""
+        events = await self.events.read_all(f"{self.settings.namespace}:flow:{run}")
+        return [normalize_event(event, run) for event in events]
+
+    async def assert_history(self, run: str, file: str | Path) -> None:
+        """Compare a run's history with the saved one; save it if there is none yet. `pytest --penstock-update`
+        overwrites saved histories."""
+        __tracebackhide__ = True
+        compare(await self.history(run), Path(file), f"the history of run {run}")
+
+    async def _run_ended(self, run: str) -> bool:
+        return (await self.runs._row(run)).closed
+
+    async def _job_ended(self, id: str) -> bool:
+        row = await self.store.job(id)  # None if retention removed it when it ended
+        return row is None or row.state in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+
+    async def open_claim(self, claim: Claim) -> Work:
+        return self._crash_plan.apply(claim, await super().open_claim(claim))
+
+
+def _not_one(trigger: str, found: list[WaitView], waits: list[WaitView]) -> str:
+    if found:
+        return f"{len(found)} runs wait for the trigger {trigger!r}: choose one with run=…"
+    pending = "; ".join(map(describe_wait, waits)) or "no run has a pending wait"
+    return f"no run waits for the trigger {trigger!r}: {pending}"

@@ -1,0 +1,1 @@
+"""The worker: claims jobs, runs attempts, commits their outcomes, renews leases."""

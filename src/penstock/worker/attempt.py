@@ -1,0 +1,215 @@
+"""One attempt: checks the input, runs the handler, and turns how it ended into a result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from ..core.errors import (
+    AttemptCancelled,
+    RateLimited,
+    ReplayError,
+    SchemaViolation,
+    StoreError,
+    SuspendSwallowed,
+    Suspension,
+    WorkerLost,
+)
+from ..core.payload import NULL, pack, unpack
+from ..durable import declared_waits
+from ..durable.declared_waits import TimeoutHandover
+from ..durable.session import DurableSession
+from ..ports.runner import Task
+from ..ports.unit import DELIVERIES
+from ..telemetry.logging import enter_attempt, leave_attempt
+from .channel import WorkerChannel
+from .failures import ErrorInfo, plan_retry
+from .outcomes import AttemptResult, Failure, Interruption, RateLimitHit, Success, WaitSuspension, Work
+from .services import AttemptServices
+
+
+class Attempt:
+    """Runs one claim's handler once. Its channel carries what the handler emits, asks and records."""
+
+    def __init__(self, work: Work, services: AttemptServices) -> None:
+        self.work = work
+        self.is_abandoned = False  # the worker shuts down and cancels the attempt's task
+        self._services = services
+        self._channel = self._open_channel()
+
+    def _open_channel(self) -> WorkerChannel:
+        return WorkerChannel(self.work, self._services)
+
+    async def run(self) -> AttemptResult:
+        """Run the handler and return how it ended; raises only what the store raises."""
+        try:
+            return await self._run()
+        except StoreError:
+            raise
+        except Exception as problem:  # raised while the result was being built
+            return self.bare_failure(ErrorInfo.from_exception(problem, self.work.bodies))
+
+    def interrupt(self, reason: str) -> None:
+        """Stop the handler. Call it on the event loop's thread."""
+        self._channel.interrupt(reason)
+
+    def dispose(self) -> None:
+        """Release what the attempt holds, after its result is recorded."""
+        self._channel.dispose()
+
+    async def fail(self, problem: Exception) -> Failure:
+        """Return the attempt as failed after all: its result could not be recorded."""
+        return await self._failure(problem, is_raised=False)
+
+    def bare_failure(self, error: ErrorInfo, is_final: bool = False) -> Failure:
+        """Return the attempt as failed, with nothing but its error: the rest cannot be recorded."""
+        policy, failures = self.work.handler.retry, self.work.claim.failures + 1
+        delay = None if is_final or failures >= policy.attempts else policy.delay_ms(failures, self._services.rng)
+        return Failure(self._channel.empty_output(), error, delay, is_bare=True)
+
+    # The handler
+
+    async def _run(self) -> AttemptResult:
+        work, claim, channel = self.work, self.work.claim, self._channel
+        try:
+            # The engine's own jobs crash nobody. Giving up on one would leave a step suspended for ever.
+            if claim.crashes > self._services.max_crashes and claim.queue != DELIVERIES:
+                raise WorkerLost(
+                    f"{claim.crashes} workers died or stalled while running {claim.job}; it is not tried again"
+                )
+            result = await self._call(work.handler.check_input(unpack(claim.payload)))
+            return await self._success(result)
+        except Suspension:
+            if (problem := channel.session.journal.problem) is not None:
+                return await self._failure(problem)
+            return await self._suspension()
+        except TimeoutHandover as handover:
+            output, writes = await channel.close_output(), channel.session.finish()
+            return Success(output, NULL, channel.emitted, [], writes, handover.step)
+        except AttemptCancelled as stop:
+            return Interruption(await channel.close_output(), stop.reason)
+        except RateLimited as limit:
+            return await self._rate_limit(limit)
+        except SchemaViolation as problem:
+            return await self._failure(problem, {"message": str(problem), "attempt": claim.attempt})
+        except asyncio.CancelledError:
+            if self.is_abandoned:
+                raise
+            # The handler cancelled the task that runs it: its attempt fails, the worker goes on.
+            task = asyncio.current_task()
+            while task is not None and task.uncancel():
+                pass
+            return await self._failure(RuntimeError("the handler cancelled its own task"))
+        except BaseException as problem:
+            # SystemExit, KeyboardInterrupt and the like end this attempt, not the worker.
+            return await self._failure(problem)
+        finally:
+            channel.is_over = True
+
+    async def _call(self, value: Any) -> Any:
+        """Call the handler, before or after the wait that its definition declares."""
+        wait, channel = self.work.handler.wait, self._channel
+        ctx = channel.bind(value)
+        if channel.stop_reason is not None:
+            raise AttemptCancelled(channel.stop_reason)
+        before = enter_attempt(channel.log_fields)
+        try:
+            if wait is None:
+                return await self._run_task()
+            if wait.type == "time":
+                return await declared_waits.wait_after(wait, channel, self._run_task)
+            awaited = await declared_waits.wait_before(wait, value, channel)
+            if ctx is not None:
+                ctx.awaited = awaited
+            return await self._run_task(awaited)
+        finally:
+            leave_attempt(before)
+
+    def _run_task(self, awaited: Any = None) -> Coroutine[Any, Any, Any]:
+        work, claim, handler = self.work, self.work.claim, self.work.handler
+        task = Task(
+            handler.ref,
+            "job" if work.run_id is None else "flow",
+            msgspec.Raw(claim.payload),
+            claim.job,
+            claim.queue,
+            claim.attempt,
+            claim.scope,
+            work.correlation_id,
+            work.run_id,
+            work.flow,
+            work.step,
+            work.n,
+            None if handler.timeout_ms is None else handler.timeout_ms / 1000,
+            claim.memos,
+            awaited,
+        )
+        return self._services.runner.run(task, self._channel)
+
+    # Results
+
+    async def _success(self, value: Any) -> Success:
+        channel, result = self._channel, self._pack_result(value)
+        if not channel.has_session:
+            return Success(await channel.close_output(), result, channel.emitted, [*channel.state_writes.values()])
+        session = channel.session
+        if session.journal.problem is not None:
+            raise session.journal.problem  # even if the handler caught it
+        if session.is_suspended:
+            raise SuspendSwallowed(_swallowed(session, "returned"))
+        session.journal.check_skipped_waits()
+        output = await channel.close_output()
+        return Success(output, result, channel.emitted, list(channel.state_writes.values()), session.finish())
+
+    def _pack_result(self, value: Any) -> bytes:
+        handler = self.work.handler
+        data = pack(value, f"the result of {handler.name}")
+        if handler.has_output_schema:
+            handler.check_output(value if data == NULL else unpack(data))
+        return data
+
+    async def _suspension(self) -> WaitSuspension:
+        channel, session = self._channel, self._channel.session
+        kinds = [*session.journal.recorded_effects.kinds, *(emitted.kind for emitted in channel.emitted)]
+        session.journal.record_effects(channel.emit_count, channel.write_count, kinds)
+        writes = session.journal.take_writes()
+        output, state = await channel.close_output(), list(channel.state_writes.values())
+        return WaitSuspension(output, channel.emitted, state, writes, session.due)
+
+    async def _rate_limit(self, limit: RateLimited) -> RateLimitHit | Failure:
+        """Release the job. Recorded durable calls stay; emitted events are dropped, because the handler runs again."""
+        channel = self._channel
+        reason = ErrorInfo.from_exception(limit, self.work.bodies).error
+        if not channel.has_session:
+            return RateLimitHit(await channel.close_output(), limit.hold_ms, reason)
+        session = channel.session
+        if session.is_suspended or session.journal.problem is not None:
+            return await self._failure(session.journal.problem or limit)
+        return RateLimitHit(await channel.close_output(), limit.hold_ms, reason, session.journal.take_writes())
+
+    async def _failure(
+        self, problem: BaseException, schema_error: dict[str, Any] | None = None, *, is_raised: bool = True
+    ) -> Failure:
+        channel, claim = self._channel, self.work.claim
+        session = channel.session if channel.has_session else None
+        if is_raised and session is not None and session.is_suspended and not isinstance(problem, ReplayError):
+            problem = SuspendSwallowed(_swallowed(session, f"raised {type(problem).__name__}"))
+        policy, failures, rng = self.work.handler.retry, claim.failures + 1, self._services.rng
+        error, delay = plan_retry(problem, policy, failures, rng, self.work.bodies)
+        if session is None:
+            return Failure(await channel.close_output(), error, delay, schema_error)
+        if session.is_suspended:
+            session.journal.take_writes()  # its waits must not be written: it does not suspend
+        # A dead step waits for nothing any more: `finish` cancels its waits.
+        writes = session.finish() if delay is None else session.journal.take_writes()
+        return Failure(await channel.close_output(), error, delay, schema_error, writes)
+
+
+def _swallowed(session: DurableSession, what: str) -> str:
+    return (
+        f"{session.journal.about} caught the exception by which a wait suspends it, and {what}: catch Exception, not "
+        "BaseException, and do not return from a finally block around a wait"
+    )

@@ -1,0 +1,244 @@
+"""The worker's end of a channel: what a running handler emits, logs, asks and records, wherever it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..commit.committer import CommitRequest
+from ..context.context import Context
+from ..context.state import StateView
+from ..context.sync_context import SyncContext
+from ..core.errors import ContextClosed, StaleAttempt
+from ..core.events import BadEmit, check_kind
+from ..core.payload import pack
+from ..durable.session import DurableSession
+from ..ports.frames import Notice, Request
+from ..ports.runner import Execute, Interrupt
+from ..ports.store import ChildRow
+from ..ports.unit import Committed, Fenced, Memo, Receipt, StateWrite, Unit
+from .live_log import LiveLog, log_fields
+from .outcomes import AttemptOutput, EmittedEvent, Work
+from .remote_calls import RemoteCalls
+from .services import AttemptServices
+
+SHUTDOWN = "shutdown"
+LEASE_LOST = "lease lost"
+
+
+class WorkerChannel:
+    """One attempt's channel. A handler in this process reaches it through `ctx`, any other through frames.
+
+    Most handlers use little of it: the session, the live log and the `ctx` are made when they are first needed.
+    """
+
+    __slots__ = (
+        "_ctx", "_input", "_interrupt", "_live_log", "_remote_calls", "_services", "_session", "_started_ms",
+        "emit_count", "emitted", "is_over", "state_writes", "stop_reason", "work", "write_count",
+    )  # fmt: skip
+
+    def __init__(self, work: Work, services: AttemptServices) -> None:
+        self.work = work
+        self.emitted: list[EmittedEvent] = []
+        self.emit_count = 0  # emits of the handler, including those that an earlier attempt recorded
+        self.state_writes: dict[str, StateWrite] = {}
+        self.write_count = 0  # of state, counted likewise
+        self.stop_reason: str | None = None
+        self.is_over = False
+        self._services = services
+        self._session: DurableSession | None = None
+        self._live_log: LiveLog | None = None
+        self._remote_calls: RemoteCalls | None = None
+        self._interrupt: Interrupt | None = None
+        self._input: Any = None
+        self._ctx: Context | SyncContext | None = None
+        self._started_ms = services.clock.now_ms()
+        if work.claim.memos:
+            _ = self.session  # what an earlier attempt recorded must not be emitted or logged again
+
+    # For the attempt
+
+    def bind(self, value: Any) -> Context | SyncContext | None:
+        """Set the checked input, and make the `ctx` if the handler takes one."""
+        self._input = value
+        handler = self.work.handler
+        if handler.takes_ctx:
+            ctx = self._make_context()
+            self._ctx = ctx if handler.is_async else SyncContext(ctx, self._services.loop)
+        return self._ctx
+
+    def interrupt(self, reason: str) -> None:
+        """Stop the handler. Call it on the event loop's thread."""
+        self.stop_reason = reason
+        if self._interrupt is not None:
+            self._interrupt(reason)
+
+    @property
+    def has_session(self) -> bool:
+        return self._session is not None
+
+    async def close_output(self) -> AttemptOutput:
+        """Return what is not written yet of the live output; it goes with the attempt's last commit."""
+        now_ms = self._services.clock.now_ms
+        if self._live_log is None:  # as for most handlers
+            return AttemptOutput([], None, self._started_ms, now_ms())
+        rest = await self._live_log.close()
+        return AttemptOutput(rest.events, rest.progress, self._started_ms, now_ms(), rest.logs)
+
+    def empty_output(self) -> AttemptOutput:
+        return AttemptOutput([], None, self._started_ms, self._services.clock.now_ms())
+
+    def dispose(self) -> None:
+        """Break the reference cycles of the session, so that no garbage collector is needed."""
+        if self._session is not None:
+            self._session.dispose()
+            self._session = None
+        self._ctx = self._remote_calls = None
+
+    # For the runner, see ports.runner.Channel
+
+    def invoke(self) -> Any:
+        return self.work.handler.call(self._input, self._ctx)
+
+    def on_interrupt(self, interrupt: Interrupt) -> None:
+        self._interrupt = interrupt
+
+    def post(self, frame: Notice) -> None:
+        self._remote().post(frame)
+
+    async def call(self, request: Request, execute: Execute, site: str | None = None) -> Any:
+        return await self._remote().answer(request, execute, site)
+
+    def _remote(self) -> RemoteCalls:
+        if self._remote_calls is None:
+            ctx = self._ctx if isinstance(self._ctx, Context) else self._make_context()
+            self._remote_calls = RemoteCalls(ctx, self.session)
+        return self._remote_calls
+
+    def _make_context(self) -> Context:
+        work, claim = self.work, self.work.claim
+        return Context(
+            channel=self,
+            job_id=claim.job,
+            queue=claim.queue,
+            attempt=claim.attempt,
+            scope=claim.scope,
+            run_id=work.run_id,
+            flow=work.flow,
+            step=work.step,
+            n=work.n,
+            correlation_id=work.correlation_id,
+        )
+
+    # For `ctx`
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.stop_reason is not None
+
+    def check(self) -> None:
+        if self.is_over:
+            claim = self.work.claim
+            raise ContextClosed(
+                f"attempt {claim.attempt} of {claim.job} is over, its ctx can record nothing more: "
+                "await or join what you start inside a handler"
+            )
+
+    @property
+    def session(self) -> DurableSession:
+        if self._session is None:
+            self._session = self._make_session()
+        return self._session
+
+    def _make_session(self) -> DurableSession:
+        services = self._services
+        return DurableSession(
+            self.work,
+            clock=services.clock,
+            rng=services.rng,
+            unit_id=services.new_unit_id,
+            submit=self._submit,
+            check=self.check,
+            public_url=self.work.public_url,
+        )
+
+    @property
+    def is_replaying(self) -> bool:
+        """Return whether the handler has not yet passed the point that an earlier attempt reached."""
+        return self._session is not None and self._session.journal.is_replaying
+
+    async def _submit(self, unit: Unit) -> Receipt:
+        return await self._services.committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
+
+    async def list_children(self) -> list[ChildRow]:
+        return await self._services.store.children(self.work.claim.scope)
+
+    async def remove_job(self, id: str) -> bool:
+        return await self._services.store.remove(id)
+
+    def emit(self, kind: str, data: Any, correlation_id: str | None) -> None:
+        check_kind(kind)
+        if correlation_id is not None and not isinstance(correlation_id, str):
+            raise BadEmit(f"the correlationId of {kind!r} is {correlation_id!r}: give a string")
+        packed = pack(data, f"the data of {kind}")
+        self.emit_count += 1
+        if self._session is not None and self._session.journal.check_emit(self.emit_count - 1, kind):
+            return
+        self.work.check_emit(kind, packed)
+        self.emitted.append(EmittedEvent(kind, packed, correlation_id))
+
+    def take_emits(self) -> list[tuple[str, bytes, str | None]]:
+        taken = [(emitted.kind, emitted.data, emitted.correlation_id) for emitted in self.emitted]
+        self.emit_count -= len(taken)
+        self.emitted.clear()
+        return taken
+
+    def restore_emits(self, emits: list[tuple[str, bytes, str | None]]) -> None:
+        self.emit_count += len(emits)
+        self.emitted += [EmittedEvent(*emit) for emit in emits]
+
+    def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        if not self.is_replaying:  # else it was logged when an earlier attempt came here
+            self._live().log(level, message, fields)
+
+    def progress(self, value: Any) -> None:
+        packed = pack(value, "progress")
+        if not self.is_replaying:
+            self._live().progress(value, packed)
+
+    def partial(self, chunk: Any) -> None:
+        if not self.is_replaying:
+            self._live().partial(chunk)
+
+    def _live(self) -> LiveLog:
+        if self._live_log is None:
+            self._live_log = LiveLog(self.work, self._services, self._on_fenced)
+        return self._live_log
+
+    def _on_fenced(self) -> None:
+        # The claim was lost, or its run was cancelled: the attempt's own last commit finds out which.
+        self.interrupt("cancelled" if self.work.run_id is not None else LEASE_LOST)
+
+    def log_fields(self) -> dict[str, Any]:
+        return log_fields(self.work)
+
+    # For the state, see context.state.StateRecorder
+
+    def state_view(self, prefix: str) -> StateView:
+        return StateView(prefix, self._services.store, self._services.clock, self, self.state_writes)
+
+    def count_write(self) -> bool:
+        self.write_count += 1
+        return self._session is not None and self.write_count <= self._session.journal.recorded_effects.sets
+
+    def read_memo(self, name: str) -> bytes | None:
+        return self.work.claim.memos.get(name)
+
+    async def commit_patch(self, write: StateWrite, memo: str) -> bool:
+        claim = self.work.claim
+        assert write.value is not None
+        memos = [Memo(claim.scope, memo, write.value)]
+        receipt = await self._submit(Unit(self._services.new_unit_id(), claim=claim, state=[write], memos=memos))
+        if isinstance(receipt, Fenced):
+            raise StaleAttempt(f"attempt {claim.attempt} of {claim.job} lost its lease: nothing more can be recorded")
+        return isinstance(receipt, Committed)

@@ -1,0 +1,105 @@
+"""Engines by kind: which engine understands a claim or a run.
+
+A run names its kind (`flow`); its claims, its view and its commands belong to the engine of that kind. Work without a
+run is a plain job, unless its queue is one that an engine keeps for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from ..core.errors import PenstockError
+from ..core.events import Event
+from ..ports.store import JobRow, RunRow
+from ..ports.unit import Claim
+from .outcomes import Work
+
+JOB = "job"
+
+
+class UnknownKind(PenstockError):
+    """A run or a claim is of a kind that this App has no engine for."""
+
+    code = "unknown_kind"
+
+
+class Engine(Protocol):
+    """Understands the claims of one kind."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def open(self, claim: Claim) -> Coroutine[Any, Any, Work]:
+        """Return the claim with its handler and with what its outcomes mean."""
+        ...
+
+
+class RunCommands(Protocol):
+    """What can be done to a run from outside."""
+
+    async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> None: ...
+
+    async def cancel(self, run: str, reason: str) -> bool: ...
+
+    async def pause(self, run: str, reason: str) -> bool: ...
+
+    async def resume(self, run: str, reason: str) -> bool: ...
+
+
+@runtime_checkable
+class RunEngine(Engine, Protocol):
+    """An engine whose claims belong to runs: it also folds, explains and commands them."""
+
+    @property
+    def commands(self) -> RunCommands: ...
+
+    def view(self, events: Sequence[Event]) -> Any:
+        """Fold the events of a run into what people see."""
+        ...
+
+    def result(self, record: bytes) -> bytes | None:
+        """Return the result of a completed run as JSON; None if it is larger than a result may be."""
+        ...
+
+    def job_ids(self, run: str, record: bytes) -> list[str]:
+        """Return the ids of the jobs that a run's record knows of."""
+        ...
+
+    def explain(self, record: bytes) -> list[str]:
+        """Return sentences on what the run itself waits for, besides its jobs and waits."""
+        ...
+
+    def instance(self, job: JobRow) -> tuple[str, int]:
+        """Return the step of a job and which instance of it the job is."""
+        ...
+
+
+class Engines:
+    """The engines of one App."""
+
+    def __init__(self, engines: Iterable[Engine], by_queue: Mapping[str, Engine]) -> None:
+        self._by_kind = {engine.kind: engine for engine in engines}
+        self._by_queue = by_queue
+        self._jobs = self._by_kind[JOB]
+
+    def open(self, claim: Claim) -> Coroutine[Any, Any, Work]:
+        """Open a claim with the engine it belongs to."""
+        if claim.run is None:
+            return self._by_queue.get(claim.queue, self._jobs).open(claim)
+        return self.of_kind(claim.kind).open(claim)
+
+    def of_kind(self, kind: str) -> Engine:
+        engine = self._by_kind.get(kind)
+        if engine is None:
+            raise UnknownKind(
+                f"no engine here for runs of kind {kind!r}: known are {', '.join(sorted(self._by_kind))}; "
+                "pass it to App(engines=[...])"
+            )
+        return engine
+
+    def of_run(self, row: RunRow) -> RunEngine:
+        """Return the engine of a run."""
+        engine = self.of_kind(row.kind)
+        assert isinstance(engine, RunEngine), f"kind {row.kind!r} has no runs"
+        return engine

@@ -1,0 +1,122 @@
+"""Claiming: polls the store for jobs, and claims with every commit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sized
+
+from ..core.clock import Clock
+from ..core.errors import StoreError
+from ..ports.store import Listener, Store
+from ..ports.unit import Claim, ClaimBatch, ClaimRequest
+from .capacity import CapacityTracker, QueueLimits
+
+log = logging.getLogger("penstock.worker")
+
+MAX_IDLE_S = 5.0  # between two polls when no signal comes
+CLAIM_RETRY_MS = 500
+
+
+class ClaimPoller:
+    """Claims jobs for one worker. The committer uses it as its `ClaimSource`.
+
+    `held` are the worker's claims, `may_claim` says whether it takes more, and `accept` gets each new claim.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        capacity: CapacityTracker,
+        queues: dict[str, QueueLimits],
+        *,
+        held: Sized,
+        may_claim: Callable[[], bool],
+        accept: Callable[[Claim], None],
+    ) -> None:
+        self.queues = queues
+        self.next_due: int | None = None  # when the store has more to claim, as far as it said
+        self._store = store
+        self._clock = clock
+        self._capacity = capacity
+        self._held = held
+        self._may_claim = may_claim
+        self._accept = accept
+        self._listener: Listener | None = None
+        self._next_poll = 0  # milliseconds; a signal may come earlier
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Poll until stopped: at once after a signal, and whenever a job is due."""
+        while not stopping.is_set():
+            queues = self.queues
+            with self._store.signals.listen(*(f"queue:{queue}" for queue in queues)) as self._listener:
+                while not stopping.is_set() and self.queues is queues:
+                    await self._poll()
+                    if stopping.is_set() or self.queues is not queues:
+                        break
+                    idle = self._idle_s()
+                    self._next_poll = self._clock.now_ms() + int(idle * 1000)
+                    await self._listener.wait(idle)
+
+    def change_queues(self, queues: dict[str, QueueLimits]) -> None:
+        """Claim from other queues, or with other limits, from now on."""
+        self.queues = queues
+        self.poll_soon()
+
+    def poll_soon(self) -> None:
+        """Wake the poll loop."""
+        if self._listener is not None:
+            self._listener.notify()
+
+    async def _poll(self) -> None:
+        self._capacity.note_poll()
+        request = self.request_claims(Counter())
+        if request is None:
+            return
+        claimed: ClaimBatch | None = None
+        try:
+            claimed = await self._store.claim(request)
+        except StoreError as problem:
+            log.warning("cannot claim jobs, retrying: %s", problem)
+        finally:
+            self.take_claims(request, Counter(), claimed)
+
+    def _idle_s(self) -> float:
+        """Return how long nothing is due; a missed signal costs at most MAX_IDLE_S."""
+        if self.next_due is None:
+            return MAX_IDLE_S
+        return min(max((self.next_due - self._clock.now_ms()) / 1000, 0.001), MAX_IDLE_S)
+
+    # For the committer, see ClaimSource
+
+    @property
+    def active(self) -> int:
+        return len(self._held)
+
+    def request_claims(self, finishing: Counter[str]) -> ClaimRequest | None:
+        return self._capacity.request(self.queues, finishing) if self._may_claim() else None
+
+    def take_claims(self, request: ClaimRequest, finishing: Counter[str], claimed: ClaimBatch | None) -> None:
+        if claimed is None:
+            claimed = ClaimBatch(next_due=self._clock.now_ms() + CLAIM_RETRY_MS)
+        if self._capacity.settle(request, finishing, claimed.claims):
+            self.poll_soon()
+        self.next_due = self._earliest_due(request, claimed.next_due)
+        if claimed.next_due is not None and claimed.next_due < self._next_poll:
+            self.poll_soon()  # a commit's answer named a job that is due before the next poll
+        for claim in claimed.claims:
+            self._accept(claim)
+
+    def release_slots(self, ended: Counter[str], request: ClaimRequest | None) -> None:
+        if self._capacity.release(ended, request):
+            self.poll_soon()  # a slot is free, and no commit requested a job for it
+
+    def _earliest_due(self, request: ClaimRequest, due: int | None) -> int | None:
+        """Return when there is more to claim. An answer covers only the queues of its request, and a queue without a
+        free slot is in none: what is known of the others stays valid."""
+        known = self.next_due
+        if known is None or known <= self._clock.now_ms() or len(request.queues) == len(self.queues):
+            return due
+        return known if due is None else min(known, due)

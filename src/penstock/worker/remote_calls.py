@@ -1,0 +1,148 @@
+"""Serves the `ctx` calls of a handler in another process, on a `ctx` of this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from ..context.context import Context
+from ..core.clock import datetime_to_ms
+from ..core.durations import ms_to_duration
+from ..durable.calls import DurableCall
+from ..durable.session import DurableSession
+from ..durable.triggers import Trigger
+from ..ports.frames import (
+    AwaitAll,
+    AwaitCall,
+    AwaitFirst,
+    Children,
+    DurableCallFrame,
+    Emit,
+    Log,
+    NewTrigger,
+    Notice,
+    Partial,
+    Progress,
+    RecordedValue,
+    Request,
+    RunFunction,
+    StateDelete,
+    StateGet,
+    StateList,
+    StatePatch,
+    StateSet,
+    TriggerToken,
+    WaitEvent,
+    WaitTime,
+    WaitTrigger,
+)
+from ..ports.runner import Execute
+
+_MISSING = object()
+
+
+class RemoteCalls:
+    """The calls of one remote attempt. Journal, waits and state stay in the worker; the host executes functions."""
+
+    def __init__(self, ctx: Context, session: DurableSession) -> None:
+        self._ctx = ctx
+        self._session = session
+        self._triggers: dict[str, Trigger] = {}
+
+    def post(self, frame: Notice) -> None:
+        """Do what needs no answer."""
+        ctx = self._ctx
+        match frame:
+            case Emit(kind, data, correlation_id):
+                ctx.emit({"kind": kind, "data": data, "correlationId": correlation_id})
+            case Log(message, level, fields):
+                ctx.log(message, level, **fields)
+            case Progress(value):
+                ctx.progress(value)
+            case Partial(chunk):
+                ctx.partial(chunk)
+            case StateSet(key, value, ttl_ms, shared):
+                self._state(shared).set(key, value, ttl=_span(ttl_ms))
+            case StateDelete(key, shared):
+                self._state(shared).delete(key)
+
+    async def answer(self, request: Request, execute: Execute, site: str | None) -> Any:
+        """Answer a request."""
+        ctx = self._ctx
+        match request:
+            case StateGet(key, shared):
+                value = await self._state(shared).get(key, _MISSING)
+                return {"found": False, "value": None} if value is _MISSING else {"found": True, "value": value}
+            case StateList(prefix, limit, shared):
+                return await self._state(shared).list(prefix, limit=limit)
+            case StatePatch(key, function, ttl_ms, name, shared):
+                change = _function(execute, function)
+                return await self._state(shared).patch(key, change, ttl=_span(ttl_ms), name=name)
+            case AwaitCall(call):
+                return await self._call(call, execute, site)
+            case AwaitAll(calls):
+                return await ctx.all([self._call(call, execute, site) for call in calls])
+            case AwaitFirst(calls, name):
+                return await ctx.first({key: self._call(call, execute, site) for key, call in calls.items()}, name=name)
+            case NewTrigger():
+                return await self._new_trigger(request, site)
+            case TriggerToken(id):
+                trigger = self._triggers[id]
+                return {"token": trigger.token, "url": trigger.url}
+            case RecordedValue(of):
+                return datetime_to_ms(ctx.now()) if of == "now" else ctx.uuid() if of == "uuid" else ctx.random()
+            case Children(what):
+                return await self._children(what)
+
+    async def _children(self, what: str) -> Any:
+        if what == "values":
+            return await self._ctx.children_values()
+        return await (self._ctx.failed_children() if what == "failed" else self._ctx.remove_children())
+
+    async def _new_trigger(self, request: NewTrigger, site: str | None) -> dict[str, str]:
+        self._session.journal.remote_site = _read_site(site)
+        trigger = await self._ctx.wait.trigger(
+            request.name,
+            type=request.kind,
+            timeout=_span(request.timeout_ms),
+            schema=request.schema,
+            signed=request.signed,
+        )
+        self._triggers[trigger.id] = trigger
+        return {"id": trigger.id, "name": trigger.name}
+
+    def _call(self, call: DurableCallFrame, execute: Execute, site: str | None) -> DurableCall[Any]:
+        self._session.journal.remote_site = _read_site(site)
+        match call:
+            case RunFunction(name, function, retry, timeout_ms):
+                run = _function(execute, function)
+                return self._ctx.run(name, run, None, retry=retry, timeout=_span(timeout_ms))
+            case WaitTime(delay_ms, until_ms, name):
+                until = datetime.fromtimestamp(until_ms / 1000, UTC) if until_ms is not None else _span(delay_ms or 0)
+                return self._ctx.wait.time(until, name=name)
+            case WaitEvent(kind, match, timeout_ms, name, past):
+                return self._ctx.wait.event(kind, match=match, timeout=_span(timeout_ms), name=name, past=past)
+            case WaitTrigger(trigger):
+                return self._triggers[trigger].wait()
+
+    def _state(self, shared: bool) -> Any:
+        return self._ctx.shared if shared else self._ctx.state
+
+
+def _function(execute: Execute, number: int) -> Callable[[Any], Any]:
+    """Return the host's function as a coroutine function of this process."""
+
+    def call(value: Any = None) -> Any:
+        return execute(number, value)
+
+    return call
+
+
+def _span(ms: int | None) -> Any:
+    return None if ms is None else ms_to_duration(ms)
+
+
+def _read_site(site: str | None) -> tuple[str, int] | None:
+    file, _, line = (site or "").rpartition(":")
+    return (file, int(line)) if line.isdigit() else None

@@ -1,0 +1,277 @@
+"""The worker: claims jobs in batches, runs attempts concurrently, commits them in groups, and shuts down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from ..commit.runtime import Runtime
+from ..ports.runner import Runner
+from ..ports.unit import Claim
+from .attempt import Attempt
+from .capacity import PREFETCH_MAX_WAIT_S, CapacityTracker, Prefetcher, QueueLimits
+from .channel import LEASE_LOST, SHUTDOWN
+from .leases import LeaseRenewer
+from .outcomes import Engine, RateLimitHit
+from .polling import ClaimPoller
+from .quarantine import Quarantine
+from .recording import record_result
+from .services import AttemptServices
+
+log = logging.getLogger("penstock.worker")
+
+INTERRUPT_TIMEOUT_S = 2.0  # how long an interrupted handler has to end
+CANCEL_TIMEOUT_S = 1.0
+CANCELLATION_CHECK_S = 0.1  # at most one look at cancelled runs in this time
+
+
+class Worker:
+    """Works on some queues until `stop`."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        runtime: Runtime,
+        engine: Engine,
+        runner: Runner,
+        queues: dict[str, QueueLimits],
+        concurrency: int,
+        lease_ms: int,
+        grace: float,
+        max_crashes: int,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.name = name
+        store = runtime.store
+        self._store = store
+        self._committer = runtime.committer
+        self._engine = engine
+        self._concurrency = concurrency
+        self._grace = grace
+        self._active: dict[str, tuple[Claim, Attempt | None]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stopping = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._services = AttemptServices(
+            store=store,
+            committer=runtime.committer,
+            clock=runtime.clock,
+            new_unit_id=runtime.new_unit_id,
+            runner=runner,
+            rng=rng or random.Random(),
+            max_crashes=max_crashes,
+            loop=self._loop,
+        )
+        self._prefetcher = Prefetcher(concurrency, time.monotonic, max_held=store.profile.prefetch)
+        self._prefetch_check: asyncio.TimerHandle | None = None
+        self._capacity = CapacityTracker(name, concurrency, lease_ms, self._prefetcher)
+        self._quarantine = Quarantine(max_crashes, lease_ms / 1000)
+        self._leases = LeaseRenewer(store, lease_ms, self._claims, self._report_lost)
+        self._poller = ClaimPoller(
+            store,
+            runtime.clock,
+            self._capacity,
+            queues,
+            held=self._active,
+            may_claim=lambda: not self._stopping.is_set() and not self._quarantine.is_busy,
+            accept=self._accept,
+        )
+
+    @property
+    def active(self) -> int:
+        """Return how many claims are in hand."""
+        return len(self._active)
+
+    @property
+    def reserved(self) -> int:
+        """Return how many more claims may arrive: the store may have handed them out already."""
+        return self._capacity.reserved
+
+    @property
+    def next_due(self) -> int | None:
+        """Return when there is more to claim, as far as the store said."""
+        return self._poller.next_due
+
+    async def run(self) -> None:
+        """Work until `stop`, then finish or release the claims in hand."""
+        self._committer.worker = self._poller
+        self._leases.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                watch = group.create_task(self._watch_cancellations())
+                await self._poller.run(self._stopping)
+                watch.cancel()
+        finally:
+            await self._shut_down()
+            self._committer.worker = None
+            await asyncio.to_thread(self._leases.stop)
+
+    def stop(self) -> None:
+        """Claim nothing more; `run` returns once the claims in hand are finished or released."""
+        self._stopping.set()
+        self._poller.poll_soon()
+        self._quarantine.wake()
+
+    def change_queues(self, queues: dict[str, QueueLimits]) -> None:
+        """Take other queues, or other limits, from now on. Running attempts are not affected."""
+        self._poller.change_queues(queues)
+
+    # Slots
+
+    def _accept(self, claim: Claim) -> None:
+        """Start a new claim, or hold it as prefetched."""
+        self._active[claim.token] = (claim, None)
+        if self._prefetcher.has_slot(claim.queue, self._slots_of(claim.queue)):
+            self._start(claim)
+        elif self._stopping.is_set():  # it was requested before
+            self._release((claim,))
+        else:
+            self._prefetcher.hold(claim)
+            if self._prefetch_check is None:
+                self._prefetch_check = self._loop.call_later(PREFETCH_MAX_WAIT_S, self._check_prefetched)
+
+    def _slots_of(self, queue: str) -> int:
+        limits = self._poller.queues.get(queue)
+        return self._concurrency if limits is None else limits.concurrency
+
+    def _start(self, claim: Claim) -> None:
+        self._prefetcher.occupy(claim)
+        self._create_task(claim)
+
+    def _create_task(self, claim: Claim, interrupt: str | None = None) -> None:
+        """Process the claim; with `interrupt`, a reason, its handler is not called."""
+        name = f"penstock {claim.job}"
+        self._tasks[claim.token] = self._loop.create_task(self._process(claim, interrupt), name=name)
+
+    def _release(self, claims: Iterable[Claim]) -> None:
+        """Return claims to their queues without running them."""
+        for claim in claims:
+            self._create_task(claim, SHUTDOWN)
+
+    def _vacate(self, claim: Claim) -> None:
+        """Free the slot of an ended handler. Prefetched claims start while the end is being recorded."""
+        self._prefetcher.vacate(claim)
+        while (held := self._prefetcher.next(self._slots_of)) is not None:
+            self._start(held)
+
+    def _check_prefetched(self) -> None:
+        self._prefetch_check = None
+        if self._prefetcher.is_overdue():
+            self._release(self._prefetcher.clear())
+        elif self._prefetcher.held:
+            self._prefetch_check = self._loop.call_later(PREFETCH_MAX_WAIT_S, self._check_prefetched)
+
+    # Attempts
+
+    async def _process(self, claim: Claim, interrupt: str | None = None) -> None:
+        """Run one attempt of a claim and record how it ended."""
+        has_freed_slot, is_vacated, attempt = False, False, None
+        self._prefetcher.start(claim)
+        try:
+            attempt = Attempt(await self._engine.open(claim), self._services)
+            self._active[claim.token] = (claim, attempt)
+            if interrupt is not None:
+                attempt.interrupt(interrupt)
+            elif (claim.crashes or self._stopping.is_set()) and not await self._may_run(claim):
+                attempt.interrupt(SHUTDOWN)
+            result = await attempt.run()
+            if isinstance(result, RateLimitHit):  # the queue is held: nothing more of it may start
+                self._release(self._prefetcher.remove(lambda held: held.queue == claim.queue))
+            is_vacated = True
+            self._vacate(claim)
+            has_freed_slot = await record_result(attempt, result, self._committer)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            # Nothing is recorded: the lease expires, and the job is claimed again.
+            log.exception("attempt %d of %s could not be recorded", claim.attempt, claim.job)
+        finally:
+            if attempt is not None:
+                attempt.dispose()
+            if not is_vacated:
+                self._vacate(claim)
+            del self._active[claim.token], self._tasks[claim.token]
+            if not has_freed_slot:
+                self._poller.release_slots(Counter((claim.queue,)), None)
+            elif self._quarantine.concerns(claim):
+                self._poller.poll_soon()
+            self._quarantine.leave(claim)
+
+    async def _may_run(self, claim: Claim) -> bool:
+        """Return whether to call the handler; otherwise the job is released."""
+        if self._quarantine.concerns(claim):
+            return await self._quarantine.enter(claim, lambda: len(self._active), self._stopping.is_set)
+        return not self._stopping.is_set() or self._grace > 0
+
+    # Leases and cancellation
+
+    def _claims(self) -> Iterable[Claim]:
+        return [claim for claim, _ in list(self._active.values())]
+
+    def _report_lost(self, lost: list[Claim]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._interrupt, lost)
+        except RuntimeError:  # the loop closed before the renewer stopped
+            pass
+
+    def _interrupt(self, lost: list[Claim]) -> None:
+        tokens = {claim.token for claim in lost}
+        for claim in self._prefetcher.remove(lambda held: held.token in tokens):
+            self._create_task(claim, _lost_reason(claim))
+        for claim in lost:
+            _, attempt = self._active.get(claim.token, (None, None))
+            if attempt is not None:
+                attempt.interrupt(_lost_reason(claim))
+
+    async def _watch_cancellations(self) -> None:
+        with self._store.signals.listen("cancelled") as listener:
+            while True:
+                await listener.wait()
+                if self._active:
+                    self._leases.renew_soon()
+                await asyncio.sleep(CANCELLATION_CHECK_S)
+
+    # Shutdown
+
+    async def _shut_down(self) -> None:
+        """Let attempts end within the grace period, then interrupt the rest. A commit in flight may still add some."""
+        self._stopping.set()
+        self._release(self._prefetcher.clear())
+        await self._drain(self._grace)
+        for _, attempt in list(self._active.values()):
+            if attempt is not None:
+                attempt.interrupt(SHUTDOWN)
+        await self._drain(max(self._grace, INTERRUPT_TIMEOUT_S))
+        for _, attempt in list(self._active.values()):
+            if attempt is not None:
+                attempt.is_abandoned = True
+        for task in self._tasks.values():
+            task.cancel()
+        if left := await self._drain(CANCEL_TIMEOUT_S):
+            log.warning("%d handlers ignore cancellation and are left running", left)
+
+    async def _drain(self, seconds: float) -> int:
+        """Wait for the claims in hand; return how many are left when the time is up."""
+        left = self._unfinished()
+        try:
+            async with asyncio.timeout(seconds):
+                while left:
+                    await asyncio.wait(left)
+                    left = self._unfinished()
+        except TimeoutError:
+            pass
+        return len(self._unfinished())
+
+    def _unfinished(self) -> list[asyncio.Task[None]]:
+        # A task that was cancelled before its first step has not removed itself.
+        return [task for task in self._tasks.values() if not task.done()]
+
+
+def _lost_reason(claim: Claim) -> str:
+    """Return why a claim was lost. A step's run may have been cancelled; its commit finds out whether it was."""
+    return "cancelled" if claim.run is not None else LEASE_LOST

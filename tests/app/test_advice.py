@@ -1,0 +1,77 @@
+"""What is most likely a mistake is done as it was asked, and warned about once."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import App, flow, job
+from penstock.app.advice import log
+
+
+@job(queue="mail")
+async def send(mail: dict) -> None: ...
+
+
+@job(queue="pictures", name="resize")
+async def resize(picture: dict) -> None: ...
+
+
+@flow("shop", queue="orders")
+async def shop(order: dict) -> None: ...
+
+
+HANDLERS = (send, resize, shop)
+
+
+@pytest.fixture
+def warned(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level("WARNING", log.name)
+    return caplog
+
+
+@pytest.mark.parametrize(
+    ("queue", "name", "says"),
+    [
+        ("male", None, "queue 'male' has no handler here: did you mean 'mail'?"),
+        ("zzz", None, "queue 'zzz' has no handler here: known are mail, pictures"),
+        ("orders", None, "queue 'orders' has no handler here: known are mail, pictures"),
+        ("pictures", "rezise", "job 'rezise' in queue 'pictures' has no handler here: did you mean"),
+    ],
+)
+async def test_a_queue_nobody_works_on(
+    warned: pytest.LogCaptureFixture, queue: str, name: str | None, says: str
+) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app:
+        id = await app.enqueue(queue, {}, name=name)
+        assert (await app.jobs.get(id)).queue == queue
+        assert says in warned.text
+        warned.clear()
+        await app.enqueue(queue, {}, name=name)
+        assert warned.text == ""
+
+
+async def test_a_schedule_for_nobody(warned: pytest.LogCaptureFixture) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app:
+        await app.schedules.add("x", queue="male", every="5m")
+    assert "did you mean 'mail'?" in warned.text
+
+
+async def test_no_doubt_about_what_others_work_on(warned: pytest.LogCaptureFixture, tmp_path) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    async with App(url, handlers=[send]) as app, app.workers.background():
+        await app.jobs.result(await app.enqueue("mail", {}), timeout=20)
+    async with App(url, handlers=[resize]) as other:
+        await other.enqueue("mail", {})
+    async with App(url, handlers=()) as producer:
+        await producer.enqueue("anything", {})
+    assert warned.text == ""
+
+
+async def test_a_key_with_another_input(warned: pytest.LogCaptureFixture) -> None:
+    async with App(":memory:", handlers=HANDLERS) as app:
+        await app.start(shop, {"id": 7, "token": "secret-1"}, key="o-7")
+        await app.start(shop, {"id": 7, "token": "secret-1"}, key="o-7")
+        assert warned.text == ""
+        await app.start(shop, {"id": 8}, key="o-7")
+        assert "run 'o-7' exists and was started with another input; the new input is ignored" in warned.text
+        assert (await app.runs.get("o-7")).input["id"] == 7

@@ -1,0 +1,158 @@
+"""`penstock runs cancel|retry|replay`, `penstock emit`, `penstock tail`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# Fails until a file named `fixed` exists.
+FRAGILE = """
+from pathlib import Path
+from penstock import Context, flow, step
+
+@flow("fragile", emits=["tried"])
+async def start(input, ctx: Context):
+    ctx.emit("tried", input)
+
+@step(on="tried")
+def repair(input):
+    if not Path("fixed").exists():
+        raise ValueError("it is broken")
+    return "whole"
+"""
+LISTENS = """
+from penstock import flow, step
+
+@flow("listens", accepts=["paid"])
+def start(input):
+    return None
+
+@step(on="paid", flow="listens")
+def thank(payment):
+    return f"thanks for {payment['amount']}"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _workers(project: Path) -> None:
+    (project / "workers" / "fragile.py").write_text(FRAGILE)
+    (project / "workers" / "listens.py").write_text(LISTENS)
+
+
+def test_cancel(penstock: Callable) -> None:
+    penstock("start", "greet", "--key", "mine")
+    assert penstock("runs", "cancel", "mine", "--reason", "no longer wanted").out == "Run mine is cancelled.\n"
+    run = penstock("runs", "show", "mine", "--json").json
+    assert (run["status"], run["reason"]) == ("cancelled", "no longer wanted")
+    again = penstock("runs", "cancel", "mine")
+    assert (again.code, "run 'mine' is already cancelled [run_error]" in again.err) == (2, True)
+
+
+def test_retry_runs_the_failed_steps_again(penstock: Callable, project: Path) -> None:
+    assert penstock("run", "fragile", "--key", "mine").code == 1
+    (project / "fixed").touch()
+    answer = penstock("runs", "retry", "mine")
+    assert (answer.code, answer.lines) == (
+        0,
+        ["mine.repair.1.dlq -> mine.repair.1.redrive-1", "Retried 1 step."],
+    )
+    run = penstock("run", "fragile", "--key", "mine", "--json").json
+    assert (run["status"], run["result"], run["steps"]["start"]["attempt"]) == ("completed", "whole", 1)
+
+
+def test_a_retried_run_that_fails_again_can_be_retried_again(penstock: Callable, project: Path) -> None:
+    penstock("run", "fragile", "--key", "mine")
+    penstock("runs", "retry", "mine")
+    assert penstock("run", "fragile", "--key", "mine").code == 1
+    (project / "fixed").touch()
+    assert penstock("runs", "retry", "mine", "--json").json["sent"] == {
+        "mine.repair.1.redrive-1.dlq": "mine.repair.1.redrive-2"
+    }
+    assert penstock("run", "fragile", "--key", "mine").code == 0
+
+
+def test_retry_is_refused(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "good")
+    assert "is completed, not failed" in penstock("runs", "retry", "good").err
+    penstock("start", "fragile", "--key", "new")
+    assert "is running and has no failed step to send again" in penstock("runs", "retry", "new").err
+
+
+def test_a_step_without_a_dead_letter_is_retried_from_the_record(penstock: Callable, project: Path) -> None:
+    penstock("run", "fragile", "--key", "bad")
+    penstock("dlq", "discard", "bad.repair.1", "--yes")
+    assert penstock("runs", "retry", "bad").lines[0] == "bad.repair.1 -> bad.repair.1.redrive-1"
+    (project / "fixed").touch()
+    assert "whole" in penstock("run", "fragile", "--key", "bad").out
+
+
+def test_replay_starts_a_new_run_with_the_recorded_input(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "mine", "--input", '"Ada"')
+    for warning in ("", "Run again already exists; nothing was started.\n"):
+        answer = penstock("runs", "replay", "mine", "--key", "again")
+        assert (answer.out, answer.err) == ("again\n", warning)
+    assert "Hello, Ada!" in penstock("run", "greet", "--key", "again").out
+    other = penstock("runs", "replay", "mine", "--input", '"Bob"', "--json").json
+    assert other["replayOf"] == "mine"
+    assert penstock("runs", "show", other["id"], "--json").json["input"] == "Bob"
+
+
+def test_a_hidden_input_cannot_be_replayed(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "mine", "--input", '{"name": "Ada", "password": "hush"}')
+    answer = penstock("runs", "replay", "mine")
+    assert (answer.code, "secrets hidden: give it with --input [run_error]" in answer.err) == (2, True)
+    assert penstock("runs", "replay", "mine", "--input", '{"name": "Ada"}').code == 0
+
+
+def test_emit_to_a_run_starts_its_steps(penstock: Callable) -> None:
+    penstock("start", "listens", "--key", "mine")
+    for _ in range(2):
+        answer = penstock("emit", "paid", "--data", '{"amount": 5}', "--run", "mine", "--key", "payment-1")
+        assert (answer.code, answer.out) == (0, "Emitted paid to run mine.\n")
+    assert penstock("run", "listens", "--key", "mine", "--json").json["result"] == "thanks for 5"
+    assert "[run_closed]" in penstock("emit", "paid", "--run", "mine").err
+
+
+def test_emit_globally(penstock: Callable) -> None:
+    assert penstock("emit", "upload.received").out == "Emitted upload.received (global).\n"
+    assert penstock("emit", "shop.opened", "--data", "1", "--json").json["data"] == 1
+    assert "shop.opened" in penstock("events", "nq:global").out
+    assert "[bad_emit]" in penstock("emit", "step.done").err
+
+
+def test_tail_in_a_pipe_prints_events(penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "mine")
+    kinds = [json.loads(line)["kind"] for line in penstock("tail", "mine", "--json").lines]
+    assert (kinds[0], kinds[-1]) == ("flow.started", "flow.completed")
+    assert penstock("tail", "nope").code == 2
+
+
+def test_tail_on_a_terminal_draws_a_timeline(terminal: type, penstock: Callable, project: Path) -> None:
+    penstock("run", "greet", "--key", "mine", "--input", '"Ada"')
+    screen = terminal("tail", "mine")
+    assert screen.end() == 0
+    assert "━" in screen.seen
+    assert "Hello, Ada!" in screen.seen
+
+
+def test_cancel_asks_on_a_terminal(terminal: type, penstock: Callable) -> None:
+    penstock("start", "greet", "--key", "mine")
+    screen = terminal("runs", "cancel", "mine")
+    screen.until(lambda: "permanently? [y/N]" in screen.seen)
+    screen.type("n\n")
+    assert screen.end() == 1
+    assert "Nothing was done." in screen.seen
+    assert penstock("runs", "show", "mine", "--json").json["status"] == "running"
+    screen = terminal("runs", "cancel", "mine", "--yes")
+    assert screen.end() == 0
+
+
+def test_lists_are_tables_on_a_terminal(terminal: type, penstock: Callable) -> None:
+    penstock("run", "greet", "--key", "mine")
+    screen = terminal("runs", "list")
+    assert screen.end() == 0
+    assert "flow" in screen.seen
+    assert "\x1b[32mcompleted" in screen.seen

@@ -1,0 +1,81 @@
+"""The buffer between a handler and the stream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock.context import live_output
+from penstock.context.live_output import MAX_BUFFERED_EVENTS, LiveOutput, OutputBatch
+
+
+class Stream:
+    """What is sent to, slowly."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[bytes]] = []
+        self.door = asyncio.Event()
+
+    async def __call__(self, said: OutputBatch) -> None:
+        self.sent.append(said.events)
+        await self.door.wait()
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> Stream:
+    monkeypatch.setattr(live_output, "FLUSH_INTERVAL_S", 0)
+    return Stream()
+
+
+def buffer(stream: Stream) -> LiveOutput:
+    return LiveOutput(stream, lambda n: b"dropped %d" % n, asyncio.get_running_loop())
+
+
+async def turns(n: int = 10) -> None:
+    for _ in range(n):
+        await asyncio.sleep(0)
+
+
+async def test_what_is_said_during_a_sending_goes_with_the_next(stream: Stream) -> None:
+    said = buffer(stream)
+    said.add(b"1")
+    await turns()
+    said.add(b"2")
+    said.add(b"3")
+    stream.door.set()
+    await turns()
+    assert stream.sent == [[b"1"], [b"2", b"3"]]
+
+
+async def test_what_was_not_sent_is_given_at_the_end_and_nothing_is_sent_after(stream: Stream) -> None:
+    said = buffer(stream)
+    said.add(b"1")
+    await turns()
+    said.add(b"2", b"50", "line")
+    ending: Any = asyncio.create_task(said.drain())
+    await turns()
+    assert not ending.done(), "what is on its way arrives first"
+    stream.door.set()
+    assert await ending == ([b"2"], b"50", ["line"])
+    await turns()
+    assert stream.sent == [[b"1"]]
+
+
+async def test_the_oldest_are_dropped_and_counted(stream: Stream) -> None:
+    said = buffer(stream)
+    for i in range(MAX_BUFFERED_EVENTS + 5):
+        said.add(b"%d" % i)
+    bodies = (await said.drain()).events
+    assert bodies[0] == b"dropped 5"
+    assert bodies[1:] == [b"%d" % i for i in range(5, MAX_BUFFERED_EVENTS + 5)]
+
+
+async def test_frames_of_another_thread_are_sent(stream: Stream) -> None:
+    said = buffer(stream)
+    await asyncio.to_thread(said.add, b"from afar")
+    await turns()
+    assert stream.sent == [[b"from afar"]]
+    stream.door.set()
+    await turns()

@@ -1,0 +1,230 @@
+"""Waits that are part of a step's definition: the handler does not know of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Await, Context, SyncContext, flow, step
+from penstock.core.errors import DefinitionError
+from penstock.testing import TestApp
+
+HOUR = 3_600_000
+
+
+async def test_an_event_before_the_handler(kit: Any) -> None:
+    ran: list[int] = []
+
+    @flow("ship", emits=[], wait=Await("event", "paid", match=lambda order: {"id": order["id"]}))
+    async def ship(order: Any, ctx: Context) -> Any:
+        ran.append(ctx.attempt)
+        return [order["id"], ctx.awaited.data["by"]]
+
+    async with kit(ship) as app:
+        run = await app.start(ship, {"id": 7})
+        await app.settle()
+        await app.emit("paid", {"id": 8, "by": "no one"})
+        await app.settle()
+        assert ran == []
+        await app.emit("paid", {"id": 7, "by": "card"})
+        assert (await app.finish(run)).result == [7, "card"]
+        assert ran == [2]
+
+
+@pytest.mark.parametrize("takes", [1, 2])
+async def test_where_is_asked_of_each_event(kit: Any, takes: int) -> None:
+    where: Any = {1: lambda e: e.data > 5, 2: lambda e, order: e.data > order}[takes]
+
+    @flow("ship", emits=[], wait=Await("event", "paid", where=where, timeout="1h"))
+    def ship(order: Any, ctx: SyncContext) -> Any:
+        return ctx.awaited.data
+
+    async with kit(ship) as app:
+        run = await app.start(ship, 5)
+        for n in (1, 5, 9):
+            await app.advance("10m")
+            await app.emit("paid", n)
+        assert (await app.finish(run)).result == 9
+
+
+async def test_events_that_are_not_the_one_give_no_more_time(kit: Any) -> None:
+    @flow("ship", emits=[], wait=Await("event", "paid", where=lambda e: False, timeout="1h"))
+    async def ship(order: Any, ctx: Context) -> None:
+        raise AssertionError("nothing fits")
+
+    async with kit(ship) as app:
+        start = app.time.now_ms()
+        run = await app.start(ship, None)
+        await app.advance("50m")
+        await app.emit("paid", 1)
+        assert (await app.finish(run)).status == "failed"
+        assert app.time.now_ms() == start + HOUR
+
+
+async def test_a_trigger_before_the_handler(kit: Any) -> None:
+    @flow("ship", emits=[], wait=Await("trigger", name="approval", trigger="user"))
+    async def ship(order: Any, ctx: Context) -> Any:
+        return ctx.awaited
+
+    async with kit(ship) as app:
+        run = await app.start(ship, None)
+        await app.settle()
+        await app.fire("approval", {"ok": True})
+        assert (await app.finish(run)).result == {"ok": True}
+
+
+@pytest.mark.parametrize("sync", [False, True])
+async def test_time_after_the_handler_holds_what_it_gave(kit: Any, sync: bool) -> None:
+    ran: list[int] = []
+    wait = Await("time", delay=lambda result: result["hours"] * 3600)
+
+    @flow("cook", emits=["served"], wait=wait)
+    async def cook(order: Any, ctx: Context) -> Any:
+        ran.append(ctx.attempt)
+        ctx.emit("served", {"dish": order})
+        return {"hours": 2}
+
+    @flow("cook", emits=["served"], wait=wait)
+    def cook_sync(order: Any, ctx: SyncContext) -> Any:
+        ran.append(ctx.attempt)
+        ctx.emit("served", {"dish": order})
+        return {"hours": 2}
+
+    @step(on="served", emits=[])
+    async def eat(order: Any) -> Any:
+        return order
+
+    async with kit(cook_sync if sync else cook, eat) as app:
+        start = app.time.now_ms()
+        run = await app.start("cook", "soup")
+        await app.advance("1h")
+        assert await app.emitted(run) == []
+        view = await app.finish(run)
+        assert app.time.now_ms() == start + 2 * HOUR
+        assert await app.emitted(run, "served") == [{"dish": "soup"}]
+        assert view.steps["eat"].result == {"dish": "soup"}
+        assert view.steps["cook_sync" if sync else "cook"].result == {"hours": 2}
+    assert ran == [1]
+
+
+async def test_a_step_takes_over_when_the_wait_was_in_vain(kit: Any) -> None:
+    @flow("order", emits=["placed"])
+    async def place(order: Any, ctx: Context) -> None:
+        ctx.emit("placed", order)
+
+    @step(on="placed", emits=[], wait=Await("event", "paid", timeout="1h", on_timeout="remind"))
+    async def ship(order: Any, ctx: Context) -> None:
+        raise AssertionError("it was not paid")
+
+    @step(on="never", emits=[])
+    async def remind(order: Any) -> Any:
+        return ["reminded", order]
+
+    async with kit(place, ship, remind) as app:
+        view = await app.run_flow("order", 7)
+        assert (view.status, view.steps["remind"].result) == ("completed", ["reminded", 7])
+
+
+async def test_an_unknown_step_to_take_over_is_said_at_registration() -> None:
+    @flow("order", emits=[], wait=Await("event", "paid", timeout="1h", on_timeout="nobody"))
+    async def ship(order: Any, ctx: Context) -> None: ...
+
+    async with TestApp(handlers=[ship]) as app:
+        (problem,) = app.registry.problems
+        assert "'ship' hands over on timeout to 'nobody'" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("wait", "says"),
+    [
+        ({"type": "tide"}, "'time', 'event' or 'trigger'"),
+        ({"type": "event"}, "kind"),
+        ({"type": "time"}, "delay"),
+        ({"type": "time", "delay": "1h", "timeout": "1h"}, "no timeout"),
+        ({"type": "event", "eventKind": "paid", "onTimeout": "x"}, "without a timeout"),
+        ({"type": "event", "eventKind": "paid", "untill": 1}, "untill"),
+        ([], "mapping"),
+    ],
+    ids=str,
+)
+def test_what_is_no_wait_is_said_at_once(wait: Any, says: str) -> None:
+    with pytest.raises(DefinitionError, match=says):
+
+        @flow("order", emits=[], wait=wait)
+        async def ship(order: Any, ctx: Context) -> None: ...
+
+
+FILES = {
+    "place.py": """
+queue = "orders"
+config = {"flow": {"id": "shop", "role": "main", "step": "place", "emits": ["placed"]}}
+def handle(input, ctx):
+    ctx.emit("placed", input)
+""",
+    "pay.py": """
+queue = "orders"
+config = {"flow": {"id": "shop", "role": "step", "step": "pay", "triggers": "placed", "emits": ["billed"]},
+          "await": {"type": "event", "eventKind": "paid", "where": lambda e, order: e.data["id"] == order,
+                    "timeoutMs": 3600000}}
+async def handle(input, ctx):
+    ctx.emit("billed", ctx.awaited.data)
+""",
+    "check.py": """
+queue = "orders"
+config = {"flow": {"id": "shop", "role": "step", "step": "check", "triggers": "billed", "emits": ["checked"]},
+          "await": {"type": "trigger", "triggerType": "user", "name": "check"}}
+async def handle(input, ctx):
+    ctx.emit("checked", ctx.awaited)
+""",
+    "rest.py": """
+queue = "orders"
+config = {"flow": {"id": "shop", "role": "step", "step": "rest", "triggers": "checked", "emits": []},
+          "await": {"type": "time", "delayMs": 60000}}
+def handle(input, ctx):
+    return {"rested": input}
+""",
+}
+
+
+async def test_in_the_config_of_a_module(url: str, tmp_path: Path) -> None:
+    (tmp_path / "workers").mkdir()
+    for name, text in FILES.items():
+        (tmp_path / "workers" / name).write_text(text)
+    async with TestApp(url, tmp_path / "workers") as app:
+        start = app.time.now_ms()
+        run = await app.start("shop", 7)
+        await app.settle()
+        for id in (6, 7):
+            await app.emit("paid", {"id": id})
+            await app.settle()
+        await app.fire("check", "fine")
+        view = await app.finish(run)
+        assert (view.status, view.steps["rest"].result) == ("completed", {"rested": "fine"})
+        assert app.time.now_ms() == start + 60_000
+
+
+async def test_a_declared_trigger_is_announced_once(kit: Any) -> None:
+    told: list[tuple[str, Any]] = []
+
+    def tell(trigger: Any, order: Any) -> None:
+        told.append((trigger.token, order))
+
+    @flow("ask", emits=[], wait=Await("trigger", name="approval", announce=tell))
+    async def ask(order: Any, ctx: Context) -> Any:
+        return [order, ctx.awaited]
+
+    async with kit(ask) as app:
+        run = await app.start("ask", 7)
+        await app.settle()
+        [(token, order)] = told
+        assert order == 7
+        await app.fire(token, "yes")
+        assert (await app.finish(run)).result == [7, "yes"]
+        assert len(told) == 1
+
+
+def test_only_a_trigger_can_be_announced() -> None:
+    with pytest.raises(DefinitionError, match="announce"):
+        Await("event", event="paid", announce=print)

@@ -1,0 +1,153 @@
+"""The journal: what a re-run may change of its durable calls, and what it may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.core.errors import DuplicateName, HistoryLimit, NonDeterminism, NotJSON
+from penstock.durable import journal
+from penstock.durable.journal import FIRED, Journal
+from penstock.handlers.fingerprint import compute_fingerprint
+
+
+def fresh(before: Journal | None = None, code: str = "") -> Journal:
+    """A journal that knows what the one before recorded."""
+    memos = {memo.name: memo.value for memo in before.writes.memos} if before is not None else {}
+    return Journal(memos, "r.charge.1", "step 'charge' of run r", lambda: code)
+
+
+def recorded(*names: str, kind: str = "run", code: str = "") -> Journal:
+    first = fresh(code=code)
+    for name in names:
+        first.record(first.next_call_by_order(name, kind), name)
+    return fresh(first, code)
+
+
+def calls(journal: Journal, *names: str, kind: str = "run") -> list[bool]:
+    """Makes calls; whether each was recorded."""
+    return [journal.next_call_by_order(name, kind).entry is not None for name in names]
+
+
+def test_the_same_calls_again() -> None:
+    assert calls(recorded("a", "b", "a"), "a", "b", "a", "a") == [True, True, True, False]
+
+
+def test_calls_may_be_added_and_removed() -> None:
+    assert calls(recorded("a", "b", "c"), "new", "a", "newer", "c", "newest") == [False, True, False, True, False]
+
+
+def test_a_new_call_keeps_its_place() -> None:
+    second = recorded("a", "b")
+    for name in ("a", "between", "b"):
+        call = second.next_call_by_order(name, "run")
+        if call.entry is None:
+            second.record(call, 1)
+    memos = {**second.list_memos()}
+    third = Journal(memos, "s", "it")
+    assert calls(third, "a", "between", "b") == [True, True, True]
+    with pytest.raises(NonDeterminism, match=r"between#1 was recorded before b#1 and comes after it now"):
+        calls(Journal(memos, "s", "it"), "b", "between")
+
+
+def test_places_between_places_do_not_run_out_soon() -> None:
+    memos: dict[str, bytes] = {}
+    names = ["first", "last"]
+    for n in range(40):
+        one = Journal(memos, "s", "it")
+        for name in names:
+            call = one.next_call_by_order(name, "run")
+            if call.entry is None:
+                one.record(call, 1)
+        memos = one.list_memos()
+        names.insert(1, f"n{n}")
+    assert all(calls(Journal(memos, "s", "it"), *[name for name in names if name != "n39"]))
+
+
+def test_another_kind_under_a_recorded_name() -> None:
+    with pytest.raises(NonDeterminism, match=r"step 'charge' of run r: a#1 was recorded as a run and is a time now"):
+        recorded("a").next_call_by_order("a", "time")
+
+
+def test_one_name_in_two_places() -> None:
+    one = fresh()
+    for _ in range(3):
+        one.next_call("loop", "run")
+    with pytest.raises(DuplicateName, match=r"'loop' is used at .*test_journal.py:\d+ and at .*test_journal.py:\d+"):
+        one.next_call("loop", "run")
+    assert isinstance(one.problem, DuplicateName)
+
+
+@pytest.mark.parametrize("name", ["", "a#1", "a!", "~a", "a:b", "x" * 101, 7, None])
+def test_what_is_no_name(name: Any) -> None:
+    with pytest.raises(NonDeterminism, match="cannot name a durable call"):
+        fresh().next_call(name, "run")
+
+
+def test_what_has_no_json_form_is_named_with_its_path() -> None:
+    one = fresh()
+    with pytest.raises(NotJSON, match=r"the value of a#1.*\.rows\[0\]"):
+        one.record(one.next_call_by_order("a", "run"), {"rows": [object()]})
+    assert not one.writes
+
+
+@pytest.mark.parametrize("limit", ["MAX_CALLS", "MAX_JOURNAL_BYTES"])
+def test_too_much_history(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(journal, limit, 2)
+    one = fresh()
+    for _ in range(2 if limit == "MAX_CALLS" else 1):
+        one.record(one.next_call_by_order("a", "run"), 1)
+    with pytest.raises(HistoryLimit, match=r"would be durable call \d of one step"):
+        one.next_call_by_order("a", "run")
+
+
+def test_a_place_slept_at_is_to_be_come_to_again_by_the_same_code() -> None:
+    for kind in ("time", "event", FIRED):
+        again = recorded("a", "b", kind=kind, code="v1")
+        again.next_call_by_order("a", kind)
+        with pytest.raises(NonDeterminism, match=r"b#1 was recorded as a wait .* reached a#1 without it now"):
+            again.check_skipped_waits()
+
+
+def test_other_code_may_leave_it_out_and_calls_may_always_be() -> None:
+    first = fresh(code="v1")
+    first.record(first.next_call_by_order("b", "time"), 1)
+    fresh(first, code="v2").check_skipped_waits()
+    fresh(first, code="").check_skipped_waits()
+    recorded("a", code="v1").check_skipped_waits()
+
+
+def test_replaying_ends_where_the_last_attempt_was() -> None:
+    again = recorded("a", "b")
+    assert again.is_replaying
+    calls(again, "a")
+    assert again.is_replaying
+    calls(again, "b")
+    assert not again.is_replaying
+    assert not fresh().is_replaying
+
+
+def test_what_was_said_is_not_said_again() -> None:
+    first = fresh()
+    first.record_effects(2, 1, ["x", "y"])
+    again = fresh(first)
+    assert [again.check_emit(0, "x"), again.check_emit(1, "y"), again.check_emit(2, "z")] == [True, True, False]
+    with pytest.raises(NonDeterminism, match=r"emit 1 was recorded as 'x' and is 'y' now"):
+        again.check_emit(0, "y")
+
+
+def _inner() -> int:
+    return 1
+
+
+def _outer() -> int:
+    return _inner() + 1
+
+
+def test_code_is_the_function_and_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = compute_fingerprint(_outer)
+    assert before == compute_fingerprint(_outer) != compute_fingerprint(_inner) != ""
+    monkeypatch.setitem(globals(), "_inner", lambda: 2)
+    assert compute_fingerprint(_outer) != before
+    assert compute_fingerprint(len) == ""

@@ -1,0 +1,236 @@
+"""Handlers that cannot be run again: each slip has its error, says what to do, and costs no more than one redrive."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import Context, SyncContext, flow
+from penstock.app.run_actions import retry_run
+from penstock.core.errors import ContextClosed
+from penstock.durable import journal
+from penstock.testing import TestApp
+from penstock.testing.clock import FakeClock
+
+Slip = Callable[[Context, bool], Any]
+
+
+async def kind_changed(ctx: Context, again: bool) -> Any:
+    await (ctx.wait.time("1h", name="pay") if again else ctx.run("pay", lambda: 1))
+    await ctx.wait.time("1h")
+
+
+async def order_changed(ctx: Context, again: bool) -> Any:
+    for name in ("b", "a") if again else ("a", "b"):
+        await ctx.run(name, lambda: 1)
+    await ctx.wait.time("1h")
+
+
+async def duplicate_name(ctx: Context, again: bool) -> Any:
+    await ctx.run("pay", lambda: 1)
+    await ctx.run("pay", lambda: 2)
+
+
+async def gathered_calls(ctx: Context, again: bool) -> Any:
+    await asyncio.gather(ctx.run("a", asyncio.sleep, 0), ctx.run("b", asyncio.sleep, 0))
+
+
+async def gathered_waits(ctx: Context, again: bool) -> Any:
+    await asyncio.gather(ctx.wait.time("1h", name="a"), ctx.wait.time("2h", name="b"))
+
+
+async def nested_call(ctx: Context, again: bool) -> Any:
+    async def inner() -> Any:
+        return await ctx.run("inner", lambda: 1)
+
+    await ctx.run("outer", inner, retry=3)
+
+
+async def wait_in_a_call(ctx: Context, again: bool) -> Any:
+    async def inner() -> None:
+        await ctx.wait.time("1h")
+
+    await ctx.run("outer", inner)
+
+
+async def swallowed_and_returned(ctx: Context, again: bool) -> Any:
+    try:
+        await ctx.wait.time("1h")
+    except BaseException:
+        return "never mind"
+
+
+async def swallowed_and_raised(ctx: Context, again: bool) -> Any:
+    try:
+        await ctx.wait.time("1h")
+    except BaseException as problem:
+        raise RuntimeError("something") from problem
+
+
+async def finally_returned(ctx: Context, again: bool) -> Any:
+    try:
+        await ctx.wait.time("1h")
+    finally:
+        return "never mind"  # noqa: B012
+
+
+async def call_in_finally(ctx: Context, again: bool) -> Any:
+    try:
+        await ctx.wait.time("1h")
+    finally:
+        await ctx.run("clean up", lambda: UNWANTED.append(1))
+
+
+async def not_json(ctx: Context, again: bool) -> Any:
+    await ctx.run("look", lambda: {"rows": [1, {"when": object()}]})
+
+
+async def emits_in_another_order(ctx: Context, again: bool) -> Any:
+    for kind in ("y", "x") if again else ("x", "y"):
+        ctx.emit(kind)
+    await ctx.wait.time("1h")
+
+
+async def another_branch_by_the_time(ctx: Context, again: bool) -> Any:
+    await (ctx.wait.event("night", timeout="1h") if again else ctx.wait.event("day", timeout="1h"))
+
+
+async def a_wait_left_out(ctx: Context, again: bool) -> Any:
+    if not again:
+        await ctx.wait.time("1h")
+    return "done"
+
+
+async def a_first_that_lost_its_winner(ctx: Context, again: bool) -> Any:
+    late = {"later" if ctx.attempt > 2 else "late": ctx.wait.time("1h", name="a")}
+    await ctx.first({**late, "paid": ctx.wait.event("paid")})
+    await ctx.wait.time("1h", name="b")
+
+
+async def slip_that_is_caught(ctx: Context, again: bool) -> Any:
+    await ctx.run("a", lambda: 1)
+    try:
+        await ctx.run("a", lambda: 2)
+    except Exception:
+        return "never mind"
+
+
+UNWANTED: list[int] = []
+SLIPS: list[tuple[Slip, str, str]] = [
+    (kind_changed, "non_determinism", r"pay#1 was recorded as a run and is a time now: give the new call a name"),
+    (order_changed, "non_determinism", r"a#1 was recorded before b#1 and comes after it now: keep the order"),
+    (duplicate_name, "duplicate_name", r"the name 'pay' stands at .*slips.py:\d+ and at .*slips.py:\d+: give each"),
+    (gathered_calls, "concurrent_durable_call", r"b#1 began while a#1 was under way: await them in turn, or hand"),
+    (gathered_waits, "concurrent_durable_call", r"beside a#1, which waits: hand them to ctx.all"),
+    (nested_call, "concurrent_durable_call", r"inner#1 began while outer#1 was under way"),
+    (wait_in_a_call, "concurrent_durable_call", r"time#1 began while outer#1 was under way"),
+    (swallowed_and_returned, "suspend_swallowed", r"and returned: catch Exception, not BaseException"),
+    (swallowed_and_raised, "suspend_swallowed", r"and raised RuntimeError: catch Exception, not BaseException"),
+    (finally_returned, "suspend_swallowed", r"do not return from a finally block"),
+    (call_in_finally, "suspend_swallowed", r"after time#1 had suspended the handler: catch Exception"),
+    (not_json, "not_json", r"the value of look#1.*rows\[1\]\.when"),
+    (emits_in_another_order, "non_determinism", r"emit 1 was recorded as 'x' and is 'y' now: emit in one order"),
+    (
+        another_branch_by_the_time,
+        "non_determinism",
+        r"day#1 was recorded, a wait .* has come to night#1 now without it",
+    ),
+    (a_wait_left_out, "non_determinism", r"time#1 was recorded, a wait .*come to its beginning now without it"),
+    (a_first_that_lost_its_winner, "non_determinism", r"first#1 was recorded as won by 'late'.*later, paid"),
+    (slip_that_is_caught, "duplicate_name", r"the name 'a' stands at"),
+]
+
+
+@flow("slip", emits=["x", "y"])
+async def mended(order: Any, ctx: Context) -> str:
+    return "mended"
+
+
+@pytest.mark.parametrize(("slip", "code", "says"), SLIPS, ids=[slip.__name__ for slip, _, _ in SLIPS])
+async def test_a_slip_fails_for_good_and_goes_on_once_it_is_mended(
+    shared_url: str, clock: FakeClock, slip: Slip, code: str, says: str
+) -> None:
+    UNWANTED.clear()
+
+    @flow("slip", step="mended", emits=["x", "y"], retry=5)
+    async def slipping(order: Any, ctx: Context) -> Any:
+        return await slip(ctx, ctx.attempt > 1)
+
+    async with TestApp(shared_url, handlers=[slipping], clock=clock) as app:
+        run = await app.start("slip", None)
+        assert (await app.finish(run)).status == "failed"
+        failed = [e for e in await app.history(run) if e["kind"] == "step.failed"]
+        assert len(failed) == 1, "it is not tried again"
+        ((_, letter),) = await app.dead_letters.list("default")
+        said = letter.error["message"]
+        assert letter.error["code"] == code
+        assert re.search(says, said), said
+        assert code == "not_json" or f"step 'mended' of run {run}" in said
+        assert await app.store.waits(run=run) == []
+        assert UNWANTED == []
+    async with TestApp(shared_url, handlers=[mended], clock=clock) as app:
+        assert (await retry_run(app, run)).sent
+        assert (await app.finish(run)).result == "mended"
+
+
+async def test_too_long_a_history(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_CALLS", 5)
+
+    @flow("long", emits=[], retry=5)
+    def work(order: Any, ctx: SyncContext) -> None:
+        for _ in range(10):
+            ctx.run("work", lambda: 1)
+
+    async with kit(work) as app:
+        run = await app.start(work, None)
+        assert (await app.finish(run)).status == "failed"
+        ((_, letter),) = await app.dead_letters.list("default")
+        assert letter.error["code"] == "history_limit"
+        for word in (run, "'work'", "work#6", "call 6", "split the work into steps"):
+            assert word in letter.error["message"]
+
+
+async def test_a_ctx_is_over_with_its_attempt(kit: Any) -> None:
+    left: list[Any] = []
+    go = asyncio.Event()
+
+    @flow("leaves", emits=["x"])
+    async def leaves(order: Any, ctx: Context) -> None:
+        async def behind() -> None:
+            await go.wait()
+            await ctx.run("late", lambda: 1)
+
+        left.extend((ctx, asyncio.create_task(behind())))
+
+    async with kit(leaves) as app:
+        run = await app.start(leaves, None)
+        assert (await app.finish(run)).status == "completed"
+        ctx, task = left
+        for use in (ctx.now, lambda: ctx.emit("x"), lambda: ctx.run("a", len), lambda: ctx.wait.time("1h")):
+            with pytest.raises(ContextClosed, match=r"attempt 1 of .*leaves.*is over"):
+                use()
+        go.set()
+        with pytest.raises(ContextClosed):
+            await task
+        assert await app.emitted(run) == []
+
+
+async def test_swallowed_on_a_thread(kit: Any) -> None:
+    @flow("slip", emits=[], retry=5)
+    def slipping(order: Any, ctx: SyncContext) -> Any:
+        try:
+            ctx.wait.time("1h")
+        finally:
+            ctx.run("clean up", lambda: UNWANTED.append(1))
+
+    UNWANTED.clear()
+    async with kit(slipping) as app:
+        run = await app.start(slipping, None)
+        assert (await app.finish(run)).status == "failed"
+        ((_, letter),) = await app.dead_letters.list("default")
+        assert letter.error["code"] == "suspend_swallowed"
+    assert UNWANTED == []

@@ -1,0 +1,274 @@
+"""Triggers: fired once, by whoever has the token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import AwaitTimeout, Context, SyncContext, flow
+from penstock.core.errors import (
+    BadSignature,
+    SchemaViolation,
+    TriggerCancelled,
+    TriggerError,
+    TriggerExpired,
+    TriggerUsed,
+    UnknownTrigger,
+)
+from penstock.core.payload import pack
+from penstock.core.signatures import sign
+from penstock.durable.trigger_commands import Signature
+from penstock.testing import TestApp
+
+
+def asking(tokens: list[str], **options: Any) -> Any:
+    """A flow that tells a token and waits until it is used."""
+
+    @flow("ask", emits=[])
+    async def ask(order: Any, ctx: Context) -> Any:
+        trigger = await ctx.wait.trigger("approval", **options)
+        await ctx.run("tell", tokens.append, trigger.token)
+        ctx.log("asked")
+        return await trigger.wait()
+
+    return ask
+
+
+async def test_fired_once(kit: Any) -> None:
+    tokens: list[str] = []
+    async with kit(asking(tokens)) as app:
+        run = await app.start("ask")
+        await app.settle()
+        assert await app.fire(tokens[0], {"ok": True}) == run
+        assert (await app.finish(run)).result == {"ok": True}
+        for _ in range(2):
+            with pytest.raises(TriggerUsed):
+                await app.fire(tokens[0], {"ok": False})
+        kinds = [e["kind"] for e in await app.history(run)]
+        assert kinds.count("log") == 1
+        assert [k for k in kinds if k.startswith("step.")] == [
+            "step.started",
+            "step.await.trigger",
+            "step.resumed",
+            "step.started",
+            "step.completed",
+        ]
+        (row,) = [await app.store.wait_row(tokens[0].partition(".")[0])]
+        said = [e.kind for e in await app.events.read_all(f"nq:trigger:{row.id}")]
+        assert said == ["trigger.registered", "trigger.fired"]
+
+
+async def test_a_url_fires_too(kit: Any) -> None:
+    urls: list[str] = []
+
+    @flow("ask", emits=[])
+    def ask(order: Any, ctx: SyncContext) -> Any:
+        trigger = ctx.wait.trigger("approval", type="user")
+        ctx.run("tell", lambda: urls.append(trigger.url))
+        return trigger.wait()
+
+    async with kit(ask, public_url="https://shop.example/") as app:
+        run = await app.start(ask, None)
+        await app.settle()
+        assert urls[0].startswith("https://shop.example/api/triggers/t-")
+        await app.fire(urls[0], 7)
+        assert (await app.finish(run)).result == 7
+
+
+async def test_unknown_tokens(kit: Any) -> None:
+    tokens: list[str] = []
+    async with kit(asking(tokens)) as app:
+        run = await app.start("ask")
+        await app.settle()
+        id, _, secret = tokens[0].partition(".")
+        for wrong in (f"{id}.{secret[:-1]}", f"{id}.", id, f"t-none.{secret}", "", ".", f"{id}.{secret}x"):
+            with pytest.raises(UnknownTrigger):
+                await app.waits._triggers.fire(wrong, 1)
+        assert (await app.runs.get(run)).status == "running"
+
+
+async def test_expired(kit: Any) -> None:
+    tokens: list[str] = []
+    async with kit(asking(tokens, timeout="1h")) as app:
+        run = await app.start("ask")
+        await app.settle()
+        app.time.advance("1h")  # nobody has noticed yet
+        with pytest.raises(TriggerExpired):
+            await app.waits._triggers.fire(tokens[0], 1)
+        assert (await app.finish(run)).status == "failed"
+        with pytest.raises(TriggerExpired):
+            await app.fire(tokens[0], 1)
+        kinds = [e["kind"] for e in await app.history(run)]
+        assert "step.await.timeout" in kinds
+        said = [e.kind for e in await app.events.read_all(f"nq:trigger:{tokens[0].partition('.')[0]}")]
+        assert said == ["trigger.registered", "trigger.timeout"]
+
+
+async def test_a_timeout_is_caught_and_the_trigger_is_over(kit: Any) -> None:
+    @flow("ask", emits=[])
+    async def ask(order: Any, ctx: Context) -> Any:
+        trigger = await ctx.wait.trigger("approval", timeout="1h")
+        try:
+            return await trigger.wait()
+        except AwaitTimeout as problem:
+            return str(problem)
+
+    async with kit(ask) as app:
+        assert (await app.run_flow(ask, None)).result == "the trigger 'approval' did not come within 1 h 0 min"
+
+
+@pytest.mark.parametrize("how", ["cancel", "complete", "fail"])
+async def test_over_with_its_run(kit: Any, how: str) -> None:
+    tokens: list[str] = []
+
+    @flow("ask", emits=[])
+    async def ask(order: Any, ctx: Context) -> Any:
+        trigger = await ctx.wait.trigger("approval")
+        await ctx.run("tell", tokens.append, trigger.token)
+        await ctx.wait.time("1h")
+        if how == "fail":
+            raise RuntimeError("no")
+
+    async with kit(ask) as app:
+        run = await app.start(ask, None)
+        await app.settle()
+        if how == "cancel":
+            assert await app.runs.cancel(run)
+        await app.finish(run)
+        with pytest.raises(TriggerCancelled):
+            await app.fire(tokens[0], 1)
+        said = [e.kind for e in await app.events.read_all(f"nq:trigger:{tokens[0].partition('.')[0]}")]
+        assert said == ["trigger.registered", "trigger.cancelled"]
+        assert await app.store.waits(run=run) == []
+
+
+async def test_what_does_not_fit_leaves_it_open(kit: Any) -> None:
+    tokens: list[str] = []
+    schema = {"type": "object", "required": ["ok"], "properties": {"ok": {"type": "boolean"}}}
+    async with kit(asking(tokens, schema=schema)) as app:
+        run = await app.start("ask")
+        await app.settle()
+        for wrong in ({"ok": "yes"}, None, []):
+            with pytest.raises(SchemaViolation, match="approval"):
+                await app.fire(tokens[0], wrong)
+        await app.fire(tokens[0], {"ok": True})
+        assert (await app.finish(run)).result == {"ok": True}
+
+
+async def test_signed_calls(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens: list[str] = []
+    secret, payload = "whsec_c2VjcmV0", {"ok": True}
+    async with kit(asking(tokens, signed="HOOK_SECRET")) as app:
+        run = await app.start("ask")
+        await app.settle()
+        now = app.time.now_ms() // 1000
+
+        def signature(key: str = secret, at: int = now, body: bytes | None = None) -> Signature:
+            return Signature("m-1", at, sign(key, "m-1", at, pack(payload) if body is None else body), body)
+
+        with pytest.raises(TriggerError, match="HOOK_SECRET, which this process does not have"):
+            await app.fire(tokens[0], payload, signature=signature())
+        monkeypatch.setenv("HOOK_SECRET", secret)
+        wrong = [None, signature("other"), signature(at=now - 301), signature(at=now + 301), signature(body=b"[]")]
+        wrong[-1] = Signature("m-1", now, sign(secret, "m-1", now, b"[]"))
+        for one in wrong:
+            with pytest.raises(BadSignature):
+                await app.fire(tokens[0], payload, signature=one)
+        await app.fire(tokens[0], payload, signature=signature(at=now - 299))
+        assert (await app.finish(run)).result == payload
+
+
+async def test_every_token_works_until_the_first_is_used(kit: Any) -> None:
+    tokens: list[str] = []
+
+    @flow("ask", emits=[])
+    async def ask(order: Any, ctx: Context) -> Any:
+        trigger = await ctx.wait.trigger("approval")
+        tokens.append(trigger.token)  # not durable: told again by each attempt
+        await ctx.wait.time("1h")
+        return await trigger.wait()
+
+    async with kit(ask) as app:
+        for which in range(2):
+            run = await app.start(ask, None)
+            await app.advance("1h")
+            assert len(set(tokens[-2:])) == 2
+            await app.fire(tokens[-2:][which], which)
+            assert (await app.finish(run)).result == which
+
+
+async def test_a_token_is_stored_as_its_hash(tmp_path: Path) -> None:
+    tokens: list[str] = []
+    async with TestApp(f"sqlite:///{tmp_path}/penstock.db", handlers=[asking(tokens)]) as trial:
+        run = await trial.start("ask")
+        await trial.settle()
+        await trial.waits.fire(tokens[0], 1)
+        await trial.finish(run)
+        secret = tokens[0].partition(".")[2].encode()
+        found = [file for file in tmp_path.rglob("*") if file.is_file() and secret in file.read_bytes()]
+        assert found == []
+        assert any(run.encode() in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+
+
+async def test_waited_for_again_and_again(kit: Any) -> None:
+    reminded: list[int] = []
+
+    @flow("remind", emits=[])
+    async def remind(order: Any, ctx: Context) -> Any:
+        trigger = await ctx.wait.trigger("answer")
+        while True:
+            who, value = await ctx.first({"answer": trigger.wait(), "remind": ctx.wait.time("1d")})
+            if who == "answer":
+                return [value, trigger.id]
+            await ctx.run("remind", reminded.append, ctx.attempt)
+            ctx.log("reminded")
+
+    async with kit(remind) as app:
+        run = await app.start(remind, None)
+        await app.advance("3d")
+        await app.fire("answer", "yes")
+        view = await app.finish(run)
+        assert view.result[0] == "yes"
+        assert reminded == [2, 3, 4]
+        assert [e["kind"] for e in await app.history(run)].count("log") == 3
+        assert await app.store.waits(run=run) == []
+
+
+async def test_another_token_works_beside_the_first(kit: Any) -> None:
+    tokens: list[str] = []
+    async with kit(asking(tokens)) as app:
+        run = await app.start("ask", 1)
+        [wait] = await app.pending_waits(run)
+        more = [await app.waits.token(wait.id) for _ in range(2)]
+        assert len({*tokens, *more}) == 3
+        assert await app.fire(more[0], "yes") == run
+        assert (await app.finish(run)).result == "yes"
+        for token in (*tokens, *more):
+            with pytest.raises(TriggerUsed):
+                await app.fire(token, "again")
+        with pytest.raises(TriggerUsed):
+            await app.waits.token(wait.id)
+        with pytest.raises(UnknownTrigger, match="penstock waits"):
+            await app.waits.token("t-nothing")
+
+
+async def test_a_token_made_while_the_step_slept_outlives_its_next_run(kit: Any) -> None:
+    """The step opens its gate again with the tokens it knows of: it must know of this one."""
+
+    @flow("ask", emits=[])
+    async def ask(ctx: Context) -> Any:
+        trigger = await ctx.wait.trigger("approval")
+        while True:
+            who, value = await ctx.first({"answer": trigger.wait(), "day": ctx.wait.time("1d")})
+            if who == "answer":
+                return value
+
+    async with kit(ask) as app:
+        run = await app.start("ask")
+        wait = next(wait for wait in await app.pending_waits(run) if wait.kind == "trigger")
+        token = await app.waits.token(wait.id)
+        await app.advance("3d")
+        await app.fire(token, "at last")
+        assert (await app.finish(run)).result == "at last"

@@ -1,0 +1,46 @@
+"""A run that waits holds nothing in the worker that put it to sleep."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from typing import Any
+
+from penstock import Context, flow
+from penstock.testing import until
+
+
+@flow("patient", emits=[])
+async def patient(order: int, ctx: Context) -> None:
+    called = ctx.wait.event("order.paid", match={"order": order}, name="paid")
+    await ctx.first({"paid": called, "late": ctx.wait.time("30d")})
+
+
+def held() -> Counter[str]:
+    """How many objects of ours are alive, by class, and how many tasks."""
+    gc.collect()
+    kinds = (type(one) for one in gc.get_objects())
+    ours = Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith("penstock."))
+    ours["task"] = len(asyncio.all_tasks())
+    return ours
+
+
+async def test_more_runs_that_wait_hold_nothing_more(app: Any) -> None:
+    async with app(patient) as a, a.workers.background(concurrency=5):
+
+        async def asleep(first: int, last: int) -> Counter[str]:
+            runs = [await a.start("patient", n) for n in range(first, last)]
+            for run in runs:
+                await a.wait_for_step(run, "patient", "delayed")  # until the time is over
+            await until(looked_back)
+            return held()
+
+        async def looked_back() -> bool:
+            counts = await a.queues.counts("penstock-events")
+            return counts["waiting"] + counts["active"] == 0
+
+        few = await asleep(0, 20)
+        many = await asleep(20, 100)
+        more = {name: count for name, count in (many - few).items() if count >= 40}  # half of the eighty that came
+        assert not more

@@ -1,0 +1,124 @@
+"""TLS with a private certificate authority, an ACL user with minimal rights, and separate databases."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faultkit.proxy import Proxy
+from faultkit.trouble import under_way
+
+from penstock.core.errors import SettingError, StoreError
+from penstock.stores.redis import RedisStore
+from penstock.testing.contracts.samples import add_and_claim
+from redis_server import Server
+
+pytestmark = [pytest.mark.xdist_group("faults")]
+
+# The rights that docs/redis.md lists.
+RIGHTS = (
+    "resetchannels ~nq:* ~bull:* &nq:live:* -@all +@read +@write +@connection +@pubsub +@scripting +select +info +time"
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    one = Server(tmp_path)
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+class Authority:
+    """A certificate authority and a certificate for this machine, made by openssl."""
+
+    def __init__(self, folder: Path) -> None:
+        if shutil.which("openssl") is None:
+            if os.environ.get("CI"):
+                pytest.fail("openssl, which makes the certificates, is not installed")
+            pytest.skip("openssl, which makes the certificates, is not installed")
+        self._folder = folder
+        self.file = folder / "ca.pem"
+        self._openssl("req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ours -keyout ca.key -out ca.pem")
+        self._openssl("req -newkey rsa:2048 -nodes -subj /CN=redis -keyout server.key -out server.csr")
+        (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        self._openssl(
+            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem"
+        )
+
+    def _openssl(self, words: str) -> None:
+        subprocess.run(["openssl", *words.split()], cwd=self._folder, check=True, capture_output=True)
+
+    def context(self) -> ssl.SSLContext:
+        """Return the TLS context of the server."""
+        found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        found.load_cert_chain(self._folder / "server.pem", self._folder / "server.key")
+        return found
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+async def test_work_over_tls(server: Server, authority: Authority, tmp_path: Path) -> None:
+    async with Proxy(server.port, authority.context()) as proxy:
+        url = f"rediss://127.0.0.1:{proxy.port}/0?ca={authority.file}"
+        async with under_way(url, tmp_path, lease="1s") as load:
+            await load.more(20)
+            proxy.drop()
+            await load.more(20)
+        store = RedisStore(url)
+        await store.open()
+        one = await add_and_claim(store, "j")
+        assert await asyncio.to_thread(store.renew, [one], 30_000) == []  # renewals use their own connection
+        await store.close()
+    assert load.problems == []
+
+
+async def test_an_untrusted_certificate_is_refused(server: Server, authority: Authority) -> None:
+    async with Proxy(server.port, authority.context()) as proxy:
+        with pytest.raises(StoreError, match=r"not trusted .*\?ca=file"):
+            await RedisStore(f"rediss://127.0.0.1:{proxy.port}/0").open()
+
+
+async def test_a_missing_ca_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="is not a file of certificates"):
+        await RedisStore(f"rediss://127.0.0.1/0?ca={tmp_path / 'none.pem'}").open()
+
+
+async def test_a_user_with_the_documented_rights(server: Server, tmp_path: Path) -> None:
+    assert server.command("ACL", "SETUSER", "ann", "on", ">p:w@d", *RIGHTS.split()) == b"+OK\r\n"
+    server.command("ACL", "SETUSER", "default", "off")
+    url = f"redis://ann:p%3Aw%40d@127.0.0.1:{server.port}/7"
+    async with under_way(url, tmp_path) as load:
+        await load.more(20)
+    assert load.problems == []
+
+
+@pytest.mark.parametrize("missing", ["~bull:*", "~nq:*", "&nq:live:*", "+@scripting", "+@write"])
+async def test_a_missing_right_is_reported_before_the_first_write(server: Server, missing: str) -> None:
+    rights = [right for right in RIGHTS.split() if right != missing]
+    server.command("ACL", "SETUSER", "ann", "on", ">pw", *rights)
+    with pytest.raises(StoreError, match="check user, password and ACL"):
+        await RedisStore(f"redis://ann:pw@127.0.0.1:{server.port}/0").open()
+
+
+async def test_databases_are_separate(server: Server) -> None:
+    one, other = (RedisStore(f"redis://127.0.0.1:{server.port}/{n}") for n in (3, 4))
+    await one.open()
+    await other.open()
+    try:
+        await add_and_claim(one, "j")
+        assert await one.job("j") is not None
+        assert await other.job("j") is None
+    finally:
+        await one.close()
+        await other.close()

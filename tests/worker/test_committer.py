@@ -1,0 +1,230 @@
+"""Several commits in flight, on stores that can be given the next while they work on the last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.commit.committer import MIN_CONCURRENT_BATCH, CommitRequest, Committer
+from penstock.ports.store import StoreProfile
+from penstock.ports.unit import ClaimRequest, CommitReply, Committed, Receipt, RunWrite, Unit
+from penstock.testing.until import until
+
+
+class Held:
+    """A store that answers when it is told to."""
+
+    def __init__(self, lanes: int = 2) -> None:
+        self.profile = StoreProfile(max_commits_in_flight=lanes)
+        self.calls: list[tuple[list[Unit], asyncio.Future[None]]] = []
+
+    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
+        answered = asyncio.get_running_loop().create_future()
+        self.calls.append((list(units), answered))
+        await answered
+        return CommitReply([Committed() for _ in units])
+
+    def answer(self, number: int) -> None:
+        self.calls[number][1].set_result(None)
+
+    def ids(self, number: int) -> list[str]:
+        return [unit.id for unit in self.calls[number][0]]
+
+
+class Unordered(Held):
+    """One that keeps no order between commits that are under way at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.profile = StoreProfile(max_unordered_finishes=2)
+
+
+def several(count: int, first: int = 0, slot_queue: str | None = None) -> list[CommitRequest]:
+    units = range(first, first + count)
+    return [CommitRequest(lambda _v, _r, n=n: Unit(f"u{n}"), slot_queue=slot_queue) for n in units]  # type: ignore[misc]
+
+
+def of_run(version: int) -> CommitRequest:
+    """Moves run `r` on from the version it is decided on."""
+
+    def build(now: int, _record: bytes | None) -> Unit:
+        return Unit(f"r.{now}", run=RunWrite("r", now, b"{}", "f", "running"))
+
+    return CommitRequest(build, run="r", version=version, record=b"{}")
+
+
+def submit(committer: Committer, requests: Sequence[CommitRequest]) -> list[asyncio.Task[Receipt]]:
+    return [asyncio.create_task(committer.submit(request)) for request in requests]
+
+
+async def a_while() -> None:
+    """So many turns that whatever is to happen without an answer has happened."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def all_answered(store: Any, waiting: Sequence[asyncio.Task[Receipt]]) -> None:
+    async def done() -> bool:
+        for _, answered in store.calls:
+            if not answered.done():
+                answered.set_result(None)
+        return all(task.done() for task in waiting)
+
+    await until(done)
+
+
+async def test_many_go_in_two_halves_beside_each_other() -> None:
+    store: Any = Held()
+    committer = Committer(store)
+    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [2 * MIN_CONCURRENT_BATCH, 2 * MIN_CONCURRENT_BATCH]
+    await all_answered(store, waiting)
+    assert sorted(store.ids(0) + store.ids(1)) == sorted(f"u{n}" for n in range(4 * MIN_CONCURRENT_BATCH))
+
+
+class Busy:
+    """A worker that has so many attempts in hand and wants no more."""
+
+    def __init__(self, active: int) -> None:
+        self.active = active
+
+    def request_claims(self, _finishing: Counter[str]) -> None:
+        return None
+
+
+async def test_all_that_wait_go_if_as_many_have_yet_to_end() -> None:
+    store: Any = Held()
+    committer = Committer(store)
+    committer.worker = Busy(active=8 * MIN_CONCURRENT_BATCH)  # type: ignore[assignment]
+    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [4 * MIN_CONCURRENT_BATCH]
+    waiting += submit(committer, several(4 * MIN_CONCURRENT_BATCH, first=100))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [4 * MIN_CONCURRENT_BATCH, 4 * MIN_CONCURRENT_BATCH]
+    await all_answered(store, waiting)
+
+
+async def test_those_that_wait_are_divided_if_few_have_yet_to_end() -> None:
+    store: Any = Held()
+    committer = Committer(store)
+    committer.worker = Busy(active=6 * MIN_CONCURRENT_BATCH)  # type: ignore[assignment]
+    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [3 * MIN_CONCURRENT_BATCH, MIN_CONCURRENT_BATCH]
+    await all_answered(store, waiting)
+
+
+async def test_one_lane_sends_one_commit_at_a_time() -> None:
+    store: Any = Held(lanes=1)
+    committer = Committer(store)
+    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
+    await a_while()
+    waiting += submit(committer, several(4 * MIN_CONCURRENT_BATCH, first=100))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [4 * MIN_CONCURRENT_BATCH]
+    await all_answered(store, waiting)
+
+
+async def test_few_wait_for_the_commit_in_flight_and_go_together() -> None:
+    store: Any = Held()
+    committer = Committer(store)
+    waiting = submit(committer, several(1))
+    await a_while()
+    waiting += submit(committer, several(MIN_CONCURRENT_BATCH - 1, first=1))
+    await a_while()
+    assert len(store.calls) == 1
+    store.answer(0)
+    await until(lambda: len(store.calls) == 2)
+    assert store.ids(1) == [f"u{n}" for n in range(1, MIN_CONCURRENT_BATCH)]
+    await all_answered(store, waiting)
+
+
+async def test_intents_of_a_run_wait_for_its_commit_in_flight_though_there_is_room() -> None:
+    store: Any = Held()
+    committer = Committer(store)
+    waiting = submit(committer, [of_run(1)])
+    await a_while()
+    waiting += submit(committer, [of_run(1), *several(2 * MIN_CONCURRENT_BATCH)])
+    await a_while()
+    assert store.ids(0) == ["r.1"]
+    assert store.ids(1) == [f"u{n}" for n in range(2 * MIN_CONCURRENT_BATCH)]
+    store.answer(1)
+    store.answer(0)
+    await until(lambda: len(store.calls) == 3)
+    assert store.ids(2) == ["r.2"], "decided on what the first one wrote, not on what it was handed in with"
+    await all_answered(store, waiting)
+
+
+async def test_what_only_waits_for_others_is_taken_up_whoever_ends_first() -> None:
+    """The lane that is free ends when all that is left must wait; the other one goes on with it."""
+    store: Any = Held()
+    committer = Committer(store)
+    waiting = submit(committer, [of_run(1)])
+    await a_while()
+    waiting += submit(committer, several(MIN_CONCURRENT_BATCH))
+    await a_while()
+    waiting += submit(committer, [of_run(1) for _ in range(MIN_CONCURRENT_BATCH)])
+    await a_while()
+    assert len(store.calls) == 2
+    store.answer(1)
+    await a_while()
+    assert len(store.calls) == 2, "all that is left belongs to the run in flight"
+    store.answer(0)
+    await until(lambda: len(store.calls) == 3)
+    assert store.ids(2) == [f"r.{n}" for n in range(2, 2 + MIN_CONCURRENT_BATCH)]
+    await all_answered(store, waiting)
+    await committer.close()
+
+
+async def test_ends_of_attempts_go_beside_each_other_where_there_is_no_order() -> None:
+    store: Any = Unordered()
+    committer = Committer(store)
+    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH, slot_queue="q"))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [2 * MIN_CONCURRENT_BATCH, 2 * MIN_CONCURRENT_BATCH]
+    await all_answered(store, waiting)
+
+
+async def test_commands_are_never_beside_others_where_there_is_no_order() -> None:
+    store: Any = Unordered()
+    committer = Committer(store)
+    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
+    await a_while()
+    waiting += submit(committer, several(2 * MIN_CONCURRENT_BATCH, first=100, slot_queue="q"))
+    await a_while()
+    assert [len(units) for units, _ in store.calls] == [4 * MIN_CONCURRENT_BATCH], (
+        "the ends wait for the commands under way"
+    )
+    store.answer(0)
+    await until(lambda: len(store.calls) == 3)
+    assert [len(units) for units, _ in store.calls] == [
+        4 * MIN_CONCURRENT_BATCH,
+        MIN_CONCURRENT_BATCH,
+        MIN_CONCURRENT_BATCH,
+    ]
+    await all_answered(store, waiting)
+
+
+async def test_a_command_holds_up_what_comes_after_it_and_goes_with_what_came_before() -> None:
+    store: Any = Unordered()
+    committer = Committer(store)
+    waiting = submit(committer, several(MIN_CONCURRENT_BATCH, slot_queue="q"))
+    await a_while()
+    waiting += submit(
+        committer,
+        [*several(MIN_CONCURRENT_BATCH, 100, "q"), *several(1, 200), *several(MIN_CONCURRENT_BATCH, 300, "q")],
+    )
+    await a_while()
+    assert len(store.calls) == 1, "the command may not overtake, nor be overtaken"
+    store.answer(0)
+    await until(lambda: len(store.calls) == 2)
+    assert store.ids(1) == [
+        *(f"u{100 + n}" for n in range(MIN_CONCURRENT_BATCH)),
+        "u200",
+        *(f"u{300 + n}" for n in range(MIN_CONCURRENT_BATCH)),
+    ]
+    await all_answered(store, waiting)

@@ -1,0 +1,89 @@
+"""When a worker polls again: an answer about some queues does not overwrite what is known of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from penstock import job
+from penstock.ports.unit import ClaimBatch, ClaimRequest, QueueDemand
+from penstock.testing import FakeClock
+from penstock.worker.capacity import CapacityTracker, Prefetcher, QueueLimits
+from penstock.worker.polling import ClaimPoller
+
+LIMITED, OTHER = QueueDemand("limited", 10), QueueDemand("other", 10)
+
+
+def make_poller(clock: FakeClock) -> ClaimPoller:
+    unused: Any = None
+    prefetcher = Prefetcher(10, lambda: 0.0, max_held=0)
+    return ClaimPoller(
+        unused, clock, CapacityTracker("w", 10, 30_000, prefetcher),
+        {"limited": QueueLimits(10), "other": QueueLimits(10)},
+        held=(), may_claim=lambda: True, accept=unused,
+    )  # fmt: skip
+
+
+def answer(poller: ClaimPoller, due: int | None, *demands: QueueDemand) -> int | None:
+    """Return when the poller polls again after a request for these queues and its answer."""
+    poller.take_claims(ClaimRequest(demands, 30_000, "w", limit=0), Counter(), ClaimBatch(next_due=due))
+    return poller.next_due
+
+
+async def test_an_answer_about_other_queues_does_not_put_off_the_next_look() -> None:
+    clock = FakeClock()
+    poller, now = make_poller(clock), clock.now_ms()
+    assert answer(poller, now + 400, LIMITED, OTHER) == now + 400
+    assert answer(poller, now + 1000, OTHER) == now + 400
+    assert answer(poller, None, OTHER) == now + 400
+    assert answer(poller, now + 100, OTHER) == now + 100
+
+
+async def test_an_answer_about_all_queues_is_the_newest_there_is() -> None:
+    clock = FakeClock()
+    poller, now = make_poller(clock), clock.now_ms()
+    answer(poller, now + 400, LIMITED, OTHER)
+    assert answer(poller, now + 1000, LIMITED, OTHER) == now + 1000
+    assert answer(poller, None, LIMITED, OTHER) is None
+
+
+async def test_a_moment_that_has_passed_is_not_waited_for_again() -> None:
+    clock = FakeClock()
+    poller, now = make_poller(clock), clock.now_ms()
+    answer(poller, now + 400, LIMITED, OTHER)
+    clock.advance("500ms")
+    assert answer(poller, now + 1500, OTHER) == now + 1500
+
+
+async def test_what_is_heard_while_a_commit_is_answered_is_not_lost(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slot of the attempt that ends is kept for the answer. It brings nothing: the queue was paused when it was made."""
+    gate, answer = asyncio.Event(), asyncio.Event()
+
+    @job(queue="q", concurrency=1)
+    async def held() -> str:
+        await gate.wait()
+        return "ended"
+
+    async with app(held) as a, a.workers.background():
+        commit = a.store.commit
+
+        async def late(units: Any, ask: Any = None) -> Any:
+            reply = await commit(units, ask)
+            if gate.is_set():
+                await answer.wait()
+            return reply
+
+        first, second = await a.enqueue("q"), await a.enqueue("q")
+        await a.wait_for_state(first, "active")
+        await a.queues.pause("q")
+        monkeypatch.setattr(a.store, "commit", late)
+        gate.set()
+        await a.wait_for_state(first, "completed")
+        await a.queues.resume("q")
+        for _ in range(100):  # the worker looks, and finds no slot for it
+            await asyncio.sleep(0)
+        answer.set()
+        assert await a.jobs.result(second, timeout=20) == "ended"

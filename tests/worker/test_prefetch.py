@@ -1,0 +1,416 @@
+"""Prefetching: jobs claimed ahead of free slots while handlers are short, and released when one is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import postgres_server
+import redis_server
+from penstock import RateLimited, flow, job
+from penstock.ports.unit import Claim
+from penstock.testing.clock import FakeClock
+from penstock.testing.until import until
+from penstock.worker import capacity, polling, worker
+from penstock.worker.capacity import PREFETCH_PAUSE_S, SHORT_HANDLER_S, SHORT_HANDLERS_IN_A_ROW, Prefetcher
+
+FOR_EVER = 3600.0
+MAX_HELD = 42
+
+
+def claim(n: int, queue: str = "q") -> Claim:
+    return Claim(f"j{n}", queue, "job", b"1", b"{}", f"j{n}", 1, f"t{n}", 0, 0)
+
+
+class Rules:
+    """What may be held, by a clock that is moved by hand."""
+
+    def __init__(self, slots: int = 10, *, max_held: int = MAX_HELD) -> None:
+        self.now = 100.0
+        self.prefetcher = Prefetcher(slots, lambda: self.now, max_held=max_held)
+
+    def run(self, count: int, seconds: float) -> None:
+        for n in range(count):
+            self.start(n)
+            self.now += seconds
+            self.prefetcher.vacate(claim(n))
+
+    def start(self, n: int) -> None:
+        self.prefetcher.occupy(claim(n))
+        self.prefetcher.start(claim(n))
+
+
+def test_prefetching_starts_after_enough_short_handlers() -> None:
+    rules = Rules()
+    rules.run(SHORT_HANDLERS_IN_A_ROW - 1, SHORT_HANDLER_S / 5)
+    assert rules.prefetcher.limit(10) == 0
+    rules.run(1, SHORT_HANDLER_S / 5)
+    assert rules.prefetcher.limit(10) == MAX_HELD - 10
+
+
+def test_a_slow_handler_stops_prefetching_even_while_it_runs() -> None:
+    rules = Rules()
+    rules.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    rules.start(1000)
+    rules.start(1001)
+    assert rules.prefetcher.limit(10) == MAX_HELD - 10
+    rules.now += 2 * SHORT_HANDLER_S
+    rules.start(1002)
+    assert rules.prefetcher.limit(10) == 0
+    for n in range(1000, 1003):
+        rules.prefetcher.vacate(claim(n))
+    rules.run(SHORT_HANDLERS_IN_A_ROW - 2, 0)
+    assert rules.prefetcher.limit(10) == 0
+    rules.run(2, 0)
+    assert rules.prefetcher.limit(10) == MAX_HELD - 10
+
+
+def test_time_before_a_handler_starts_is_not_measured() -> None:
+    rules = Rules()
+    rules.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    for n in range(1000, 1003):
+        rules.prefetcher.occupy(claim(n))
+    rules.now += 2 * SHORT_HANDLER_S
+    assert rules.prefetcher.limit(10) == MAX_HELD - 10
+    for n in range(1000, 1003):
+        rules.prefetcher.start(claim(n))
+        rules.prefetcher.vacate(claim(n))
+    assert rules.prefetcher.limit(10) == MAX_HELD - 10
+    rules.prefetcher.start(claim(2000))  # it only goes back, and has no slot
+    rules.prefetcher.vacate(claim(2000))
+    assert rules.prefetcher.running == 0
+
+
+def test_limit_depends_on_the_slots() -> None:
+    rules = Rules()
+    rules.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    assert [rules.prefetcher.limit(slots) for slots in (1, 2, 10, 100)] == [0, 8, 32, 0]
+    unused = Rules(max_held=0)
+    unused.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    assert unused.prefetcher.limit(10) == 0
+    more = Rules(max_held=100)
+    more.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    assert [more.prefetcher.limit(slots) for slots in (1, 2, 10, 50, 100)] == [0, 8, 40, 50, 0]
+
+
+def test_limit_depends_on_the_mean_duration() -> None:
+    rules = Rules(max_held=200)
+    rules.run(SHORT_HANDLERS_IN_A_ROW, 0.002)
+    assert 20 <= rules.prefetcher.limit(50) <= 26
+    rules.run(SHORT_HANDLERS_IN_A_ROW, 0.0001)
+    assert rules.prefetcher.limit(50) == 150
+
+
+def test_prefetching_pauses_after_a_release() -> None:
+    rules = Rules(slots=2)
+    rules.prefetcher.hold(claim(1))
+    rules.prefetcher.hold(claim(2))
+    assert not rules.prefetcher.is_overdue()
+    rules.now += capacity.PREFETCH_MAX_WAIT_S + 0.01
+    assert rules.prefetcher.is_overdue()
+    assert [one.job for one in rules.prefetcher.clear()] == ["j2", "j1"], "the first to come is to be at the front"
+    rules.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    assert rules.prefetcher.limit(10) == 0
+    rules.now += PREFETCH_PAUSE_S
+    assert rules.prefetcher.limit(10) == MAX_HELD - 10
+
+
+def test_held_claim_starts_when_its_queue_has_a_slot() -> None:
+    prefetcher = Rules(slots=3).prefetcher
+    slots = {"narrow": 1, "wide": 3}
+    prefetcher.occupy(claim(1, "narrow"))
+    prefetcher.occupy(claim(2, "wide"))
+    for n, queue in ((3, "narrow"), (4, "wide")):
+        prefetcher.hold(claim(n, queue))
+    first = prefetcher.next(slots.__getitem__)
+    assert first is not None
+    assert first.job == "j4"
+    assert prefetcher.next(slots.__getitem__) is None
+    prefetcher.vacate(claim(1, "narrow"))
+    second = prefetcher.next(slots.__getitem__)
+    assert second is not None
+    assert second.job == "j3"
+
+
+# With a worker
+
+
+class EagerPrefetch:
+    """Prefetches at once, however slow this machine is, and lists what was held."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.patch = monkeypatch.setattr
+        self.held: list[Claim] = []
+        self.patch(capacity, "SHORT_HANDLER_S", FOR_EVER)
+        self.patch(capacity, "SHORT_HANDLERS_IN_A_ROW", 1)
+        hold = Prefetcher.hold
+
+        def noted(prefetcher: Prefetcher, claim: Claim) -> None:
+            self.held.append(claim)
+            hold(prefetcher, claim)
+
+        self.patch(Prefetcher, "hold", noted)
+
+    def wait_for_ever(self) -> None:
+        """Never release a prefetched job."""
+        for module in (capacity, worker):
+            self.patch(module, "PREFETCH_MAX_WAIT_S", FOR_EVER)
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> EagerPrefetch:
+    return EagerPrefetch(monkeypatch)
+
+
+@pytest.fixture(params=[postgres_server, redis_server], ids=["postgres", "redis"])
+def url(request: pytest.FixtureRequest) -> str:
+    """Only remote stores prefetch."""
+    return request.param.url()  # type: ignore[no-any-return]
+
+
+class Doors:
+    """Jobs that are quick, and those told to wait that are not."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.ran: Counter[int] = Counter()
+        self.inside = 0
+        self.most = 0
+        self.blocked = 0
+
+    @property
+    def handler(self) -> Any:
+        @job(queue="q")
+        async def pass_through(n: int) -> None:
+            await self.visit(n)
+
+        return pass_through
+
+    async def visit(self, n: int) -> None:
+        self.ran[n] += 1
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        if n < 0:
+            self.blocked += 1
+            await self.gate.wait()
+        await asyncio.sleep(0)
+        self.inside -= 1
+
+
+async def completed(app: Any, count: int, queue: str = "q") -> None:
+    await until(lambda: _has(app, queue, "completed", count), 20)
+
+
+async def _has(app: Any, queue: str, state: str, count: int) -> bool:
+    return (await app.queues.counts(queue))[state] == count
+
+
+async def test_no_more_handlers_run_than_there_are_slots(app: Any, eager: EagerPrefetch) -> None:
+    doors = Doors()
+    async with app(doors.handler) as a:
+        await a.jobs.enqueue_many("q", range(300))
+        async with a.workers.background(concurrency=4):
+            await completed(a, 300)
+    assert eager.held, "nothing was prefetched"
+    assert 1 < doors.most <= 4
+    assert set(doors.ran.values()) == {1}
+
+
+async def test_what_works_one_at_a_time_begins_when_the_last_is_recorded(app: Any, eager: EagerPrefetch) -> None:
+    doors = Doors()
+    ids: list[str] = []
+    early: list[str] = []
+
+    @job(queue="narrow", concurrency=1)
+    async def one(n: int) -> None:
+        if n and (await a.store.job(ids[n - 1])).state.value != "completed":
+            early.append(ids[n])
+
+    async with app(doors.handler, one) as a:
+        await a.jobs.enqueue_many("q", range(200))
+        ids += await a.jobs.enqueue_many("narrow", range(40))
+        async with a.workers.background(concurrency=4):
+            await completed(a, 40, "narrow")
+            await completed(a, 200)
+    assert eager.held, "nothing was prefetched"
+    assert early == []
+
+
+async def test_limits_of_a_queue_are_not_exceeded(
+    app: Any, eager: EagerPrefetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doors = Doors()
+    wanted: Counter[str] = Counter()
+    ask = polling.ClaimPoller.request_claims
+
+    def noted(self: Any, finishing: Counter[str]) -> Any:
+        asked = ask(self, finishing)
+        for want in asked.queues if asked is not None else ():
+            wanted[want.queue] = max(wanted[want.queue], want.limit)
+        return asked
+
+    monkeypatch.setattr(polling.ClaimPoller, "request_claims", noted)
+
+    @job(queue="few", max_active=4)
+    async def few() -> None: ...
+
+    @job(queue="paced", rate_limit="1000/s")
+    async def paced() -> None: ...
+
+    async with app(doors.handler, few, paced) as a:
+        for queue in ("q", "few", "paced"):
+            await a.jobs.enqueue_many(queue, range(60))
+        async with a.workers.background(concurrency=4):
+            for queue in ("q", "few", "paced"):
+                await completed(a, 60, queue)
+    assert wanted["q"] > 4, "nothing was prefetched"
+    assert (wanted["few"], wanted["paced"]) == (4, 4)
+
+
+async def test_what_waits_behind_slow_handlers_goes_to_another_worker(app: Any, eager: EagerPrefetch) -> None:
+    doors = Doors()
+    async with app(doors.handler) as one, app(doors.handler) as two:
+        await one.jobs.enqueue_many("q", [*range(20), -1, -2, *range(20, 30)])
+        async with one.workers.background(concurrency=2, name="one"):
+            await until(lambda: doors.blocked == 2)
+            await until(lambda: _has(one, "q", "waiting", 10), 20)
+            assert eager.held, "nothing was prefetched"
+            async with two.workers.background(concurrency=2, name="two"):
+                await completed(two, 30)
+            doors.gate.set()
+            await completed(one, 32)
+    assert set(doors.ran.values()) == {1}
+    assert list(doors.ran) == [*range(20), -1, -2, *range(20, 30)], "given back in their order"
+
+
+async def test_a_worker_that_stops_gives_back_what_is_ready(app: Any, eager: EagerPrefetch) -> None:
+    doors = Doors()
+    eager.wait_for_ever()
+    async with app(doors.handler) as a:
+        await a.jobs.enqueue_many("q", [*range(20), -1, -2, *range(20, 30)])
+        work = asyncio.create_task(a.workers.run(concurrency=2))
+        await until(lambda: doors.blocked == 2)
+        assert eager.held, "nothing was prefetched"
+        a.workers.stop()
+        await until(lambda: _has(a, "q", "waiting", 10), 20)
+        doors.gate.set()
+        await asyncio.wait([work])
+        assert (await a.queues.counts("q"))["completed"] == 22
+    assert set(doors.ran.values()) == {1}
+
+
+async def test_nothing_of_a_queue_begins_after_a_limit_was_met(app: Any, eager: EagerPrefetch) -> None:
+    doors = Doors()
+    eager.wait_for_ever()
+    later = range(20, 30)
+
+    @job(queue="q")
+    async def meet(n: int) -> None:
+        if n == 1000:
+            await until(lambda: sum(int(one.payload) in later for one in eager.held) == 8)
+            raise RateLimited("1h")
+        await doors.visit(n)
+
+    async with app(meet) as a:
+        await a.jobs.enqueue_many("q", [*range(20), -1, 1000, *later])
+        async with a.workers.background(concurrency=2):
+            await until(lambda: _has(a, "q", "waiting", 11), 20)
+            doors.gate.set()
+            await completed(a, 21)
+    assert not [n for n in later if doors.ran[n]]
+
+
+async def test_a_step_of_a_cancelled_run_is_not_begun(app: Any, eager: EagerPrefetch) -> None:
+    doors = Doors()
+    eager.wait_for_ever()
+
+    @flow("f")
+    async def step(n: int) -> None:
+        await doors.visit(n)
+
+    async with app(doors.handler, step) as a, a.workers.background(concurrency=2):
+        await a.jobs.enqueue_many("q", range(20))
+        await completed(a, 20)
+        await a.jobs.enqueue_many("q", [-1, -2])
+        await until(lambda: doors.blocked == 2)
+        run = await a.start("f", 100)
+        await until(lambda: any(one.run == run for one in eager.held))
+        await a.runs.cancel(run)
+        await a.wait_for_step(run, "step", "cancelled")
+        doors.gate.set()
+    assert doors.ran[100] == 0
+
+
+async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
+    app: Any, eager: EagerPrefetch, no_polling: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at the store has promised all that may be held when less is to be held: the commit that ends an attempt then
+    asks for nothing, and that look is answered before the attempt is over."""
+    looked, denied, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    ran: list[int] = []
+
+    @job(queue="narrow", concurrency=1)
+    async def one(n: int) -> None:
+        ran.append(n)
+        if n == 0:
+            a.store.signals.fire({"queue:q"})
+            await looked.wait()
+
+    ask = polling.ClaimPoller.request_claims
+
+    def less(self: Any, finishing: Counter[str]) -> Any:
+        if not finishing["narrow"] or denied.is_set():
+            return ask(self, finishing)
+        with monkeypatch.context() as patch:
+            patch.setattr(Prefetcher, "limit", lambda _self, _slots: 0)
+            found = ask(self, finishing)
+        denied.set()
+        return found
+
+    async with app(Doors().handler, one) as a:
+        claim, commit = a.store.claim, a.store.commit
+
+        async def look(asked: Any) -> Any:
+            if not ran or denied.is_set():
+                return await claim(asked)
+            looked.set()
+            await denied.wait()
+            found = await claim(asked)
+            answered.set()
+            return found
+
+        async def end(units: Any, asked: Any = None) -> Any:
+            if denied.is_set() and any(unit.claim is not None for unit in units):
+                await answered.wait()
+            return await commit(units, asked)
+
+        monkeypatch.setattr(polling.ClaimPoller, "request_claims", less)
+        monkeypatch.setattr(a.store, "claim", look)
+        monkeypatch.setattr(a.store, "commit", end)
+        async with a.workers.background(concurrency=4):
+            await a.jobs.enqueue_many("q", range(20))
+            await completed(a, 20)
+            await a.jobs.enqueue_many("narrow", range(2))
+            await until(lambda: ran == [0, 1], 10)
+
+
+async def test_slots_are_filled_when_prefetching_ends(
+    app: Any, eager: EagerPrefetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then more is held than there are slots, and no commit asks for more; the last of them has to."""
+    doors = Doors()
+
+    @job(queue="q")
+    async def turn(n: int) -> None:
+        if n % 50 == 0:  # and then it begins again
+            monkeypatch.setattr(capacity, "SHORT_HANDLER_S", FOR_EVER if n % 100 == 0 else -1.0)
+        await doors.visit(n)
+
+    async with app(turn, clock=FakeClock()) as a:
+        await a.jobs.enqueue_many("q", range(1000))
+        async with a.workers.background(concurrency=10):
+            await completed(a, 1000)
+    assert eager.held, "nothing was prefetched"

@@ -1,0 +1,175 @@
+"""Endings that cannot be recorded as they are: the attempt fails with its own error, at once, and is not stranded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import RateLimited, Retry, flow, job
+from penstock.errors import RunFailed
+from penstock.flows.decide import Decider
+from penstock.jobs.engine import JobWork
+from penstock.worker.channel import WorkerChannel
+
+SOON = {"attempts": 2, "backoff": {"type": "fixed", "delay": "10ms"}}
+FAR = 1_800_000_000_000  # seconds: a header that held milliseconds since the epoch
+
+
+class Throttled(Exception):
+    retry_after: Any = FAR
+
+
+class Mute(Exception):
+    @property
+    def retry_after(self) -> Any:
+        raise RuntimeError("no header")
+
+
+class Undecided(Exception):
+    @property
+    def retriable(self) -> Any:
+        raise RuntimeError("who knows")
+
+
+class Nameless(Exception):
+    @property
+    def code(self) -> Any:
+        raise RuntimeError("no code")
+
+
+class Unspeakable(Exception):
+    code: Any
+
+    def __init__(self) -> None:
+        self.code = self
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def crooked() -> SyntaxError:
+    problem = SyntaxError("crooked")
+    problem.text, problem.lineno, problem.offset = object(), "one", object()  # type: ignore[assignment]
+    return problem
+
+
+ERRORS: dict[str, tuple[Callable[[], Exception], str]] = {
+    "beyond the calendar": (
+        lambda: Throttled("429"),
+        "429 (`retry_after` is ignored, the retry policy sets the delay: 18",
+    ),
+    "a property that raises": (
+        lambda: Mute("429"),
+        "429 (`retry_after` is ignored, the retry policy sets the delay: no h",
+    ),
+    "Retry": (
+        lambda: Retry("busy", after="99999999d"),
+        "busy (`after` is ignored, the retry policy sets the delay: '999",
+    ),
+    "RateLimited": (lambda: RateLimited("99999999d"), "'99999999d' is too long: the maximum duration is 36525d"),
+    "retriable": (lambda: Undecided("hm"), "hm"),
+    "code": (lambda: Nameless("hm"), "hm"),
+    "no text": (Unspeakable, "Unspeakable"),
+    "a crooked SyntaxError": (crooked, "crooked"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+async def test_an_error_that_cannot_be_used_is_tried_again_by_the_policy(memory: Any, name: str) -> None:
+    make, said = ERRORS[name]
+
+    @job(queue="calls", retry=SOON)
+    async def call() -> None:
+        raise make()
+
+    @flow("calling", retry=SOON)
+    async def calling() -> None:
+        raise make()
+
+    async with memory(call, calling) as a, a.workers.background():
+        id = await a.enqueue("calls")
+        row = await a.wait_for_state(id, "failed")
+        assert (row.attempt, row.failures, row.crashes) == (2, 2, 0)
+        first, last = await a.job_events("calls", "job.failed")
+        assert (first.data["willRetry"], last.data["willRetry"]) == (True, False)
+        assert first.data["error"].startswith(said)
+        run, status = await a.run_to_end("calling")
+        assert (status, len(await a.events_of(run, "step.started"))) == ("failed", 2)
+        step_failed = await a.events_of(run, "step.retrying") or await a.events_of(run, "step.failed")
+        assert step_failed[0].data["error"].startswith(said)
+
+
+async def test_far_off_retries_on_every_store(app: Any) -> None:
+    @job(queue="calls", retry=SOON)
+    async def call() -> None:
+        raise Throttled("429")
+
+    async with app(call) as a, a.workers.background():
+        with pytest.raises(RunFailed, match="429"):
+            await a.jobs.result(await a.enqueue("calls"), timeout=20)
+        assert len(await a.job_events("calls", "job.active")) == 2
+
+
+async def test_a_failure_that_cannot_be_recorded_is_recorded_without_what_is_wrong_with_it(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = JobWork.on_failure
+
+    def failed(self: JobWork, failure: Any) -> Any:
+        if failure.error.stack is not None:
+            raise ZeroDivisionError("a fault of ours")
+        return original(self, failure)
+
+    monkeypatch.setattr(JobWork, "on_failure", failed)
+
+    @job(queue="calls", retry=SOON)
+    async def call() -> None:
+        raise ValueError("boom")
+
+    async with memory(call) as a, a.workers.background():
+        row = await a.wait_for_state(await a.enqueue("calls"), "failed")
+        assert (row.attempt, row.failures, row.crashes) == (2, 2, 0)
+        events = await a.job_events("calls", "job.failed")
+        assert [(e.data["name"], e.data["willRetry"]) for e in events] == [("ValueError", True), ("ValueError", False)]
+        assert "boom (what else it left could not be recorded: ZeroDivisionError: a fault" in events[0].data["error"]
+
+
+async def test_a_wait_that_cannot_be_recorded_fails_with_the_reason(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def suspended(*_: Any) -> Any:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(Decider, "suspended", suspended)
+
+    @flow("sleeper")
+    async def sleeper(ctx: Any) -> None:
+        ctx.emit("said")
+        await ctx.wait.time("1h")
+
+    async with memory(sleeper) as a, a.workers.background():
+        run, status = await a.run_to_end("sleeper")
+        (failed,) = await a.events_of(run, "step.failed")
+        assert (status, failed.data["name"], failed.data["error"]) == (
+            "failed",
+            "ZeroDivisionError",
+            "a fault of ours",
+        )
+        assert await a.waits.list(run=run) == []
+
+
+async def test_an_ending_that_raises_while_it_is_made(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: Any) -> Any:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(WorkerChannel, "close_output", fail)
+
+    @job(queue="calls")
+    async def call() -> None:
+        raise ValueError("boom")
+
+    async with memory(call) as a, a.workers.background():
+        row = await a.wait_for_state(await a.enqueue("calls"), "failed")
+        assert b"a fault of ours" in row.error

@@ -1,0 +1,280 @@
+"""What becomes of slots, decided without a store: bounds, limits, what was missed, what overlaps, what is made anew."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from penstock.core.errors import BadArgument, BadDuration, ConfigError
+from penstock.ports.store import ScheduleRow
+from penstock.ports.unit import ScheduleMove
+from penstock.schedules.spec import (
+    GRACE_MS,
+    MOST_MISSED,
+    BadSchedule,
+    Before,
+    FireSlot,
+    HoldSlot,
+    PassSlot,
+    ScheduleSpec,
+    Target,
+    decide,
+    first_slot,
+    make_spec,
+    next_slot,
+    oldest_kept,
+    renewed,
+    resumed,
+)
+
+MIN = 60_000
+HOUR = 60 * MIN
+NOON = int(datetime(2024, 1, 10, 12, tzinfo=UTC).timestamp() * 1000)
+HOURLY = ScheduleSpec(every_ms=HOUR)
+CRON = ScheduleSpec(cron="0 * * * *")
+ONCE = ScheduleSpec(at_ms=NOON)
+
+
+@pytest.mark.parametrize(
+    ("spec", "after", "slot"),
+    [
+        (HOURLY, NOON - 1, NOON),
+        (HOURLY, NOON, NOON + HOUR),
+        (HOURLY, NOON + 1, NOON + HOUR),
+        (CRON, NOON - 1, NOON),
+        (CRON, NOON, NOON + HOUR),
+        (CRON, NOON + 500, NOON + HOUR),
+        (ONCE, NOON - 1, NOON),
+        (ONCE, NOON, None),
+        (replace(HOURLY, start_ms=NOON), NOON - 5 * HOUR, NOON),
+        (replace(HOURLY, start_ms=NOON + 1), NOON - 5 * HOUR, NOON + HOUR),
+        (replace(HOURLY, start_ms=NOON), NOON + HOUR, NOON + 2 * HOUR),
+        (replace(CRON, start_ms=NOON), NOON - 5 * HOUR, NOON),
+        (replace(HOURLY, end_ms=NOON), NOON - 1, NOON),
+        (replace(HOURLY, end_ms=NOON - 1), NOON - 1, None),
+        (replace(CRON, end_ms=NOON), NOON, None),
+        (replace(CRON, start_ms=NOON + 1, end_ms=NOON + 2), 0, None),
+        (ScheduleSpec(cron="*/20 * * * * *"), NOON, NOON + 20_000),
+    ],
+)
+def test_the_next_slot(spec: ScheduleSpec, after: int, slot: int | None) -> None:
+    assert next_slot(spec, after) == slot
+
+
+@pytest.mark.parametrize(
+    ("spec", "now", "last", "slot"),
+    [
+        (HOURLY, NOON, None, NOON + HOUR),
+        (HOURLY, NOON, NOON + 3 * HOUR, NOON + 4 * HOUR),  # the clock has gone back since it fired
+        (ONCE, NOON + HOUR, None, NOON),  # late, and still to happen
+        (ONCE, NOON + HOUR, NOON, None),
+        (ONCE, NOON + HOUR, NOON - HOUR, NOON),  # it was for another moment before
+    ],
+)
+def test_the_first_slot(spec: ScheduleSpec, now: int, last: int | None, slot: int | None) -> None:
+    assert first_slot(spec, now, last) == slot
+
+
+def row(spec: ScheduleSpec, next: int | None = NOON, **fields: Any) -> ScheduleRow:
+    return ScheduleRow("s", msgspec.json.encode(spec), b'{"flow":"f"}', next, **fields)
+
+
+OPEN = Before("s.1", open=True)
+HELD_BY_WORKER = Before("s.1", open=True, cancellable=False)
+ENDED = Before("s.1", open=False, ended_ms=NOON - MIN)
+ALL, NONE = replace(HOURLY, catch_up="all"), replace(HOURLY, catch_up="none")
+
+
+def fires(next: int | None, slot: int = NOON, replaces: str | None = None) -> FireSlot:
+    return FireSlot(ScheduleMove("s", slot, next), replaces)
+
+
+@pytest.mark.parametrize(
+    ("spec", "late", "decision"),
+    [
+        (HOURLY, 0, fires(NOON + HOUR)),
+        (HOURLY, 5 * HOUR + 1, fires(NOON + 6 * HOUR)),  # one makes up for all
+        (CRON, 5 * HOUR + 1, fires(NOON + 6 * HOUR)),
+        (ALL, 0, fires(NOON + HOUR)),
+        (ALL, 5 * HOUR, fires(NOON + HOUR)),  # then the next
+        (replace(CRON, catch_up="all"), 5 * HOUR, fires(NOON + HOUR)),
+        (NONE, 0, fires(NOON + HOUR)),
+        (NONE, GRACE_MS, fires(NOON + HOUR)),
+        (NONE, GRACE_MS + 1, PassSlot(NOON + HOUR, "missed")),
+        (NONE, 5 * HOUR, PassSlot(NOON + 5 * HOUR, "missed")),  # that one is not late
+        (NONE, 5 * HOUR + GRACE_MS + 1, PassSlot(NOON + 6 * HOUR, "missed")),
+        (replace(ONCE, catch_up="none"), HOUR, PassSlot(None, "missed")),
+        (ONCE, HOUR, fires(None)),
+        (replace(HOURLY, end_ms=NOON), 0, fires(None)),
+        (replace(ALL, end_ms=NOON + HOUR), 5 * HOUR, fires(NOON + HOUR)),
+    ],
+)
+def test_slots_that_were_missed(spec: ScheduleSpec, late: int, decision: object) -> None:
+    assert decide(spec, row(spec), NOON + late) == decision
+
+
+@pytest.mark.parametrize(
+    ("limit", "fired", "next"), [(1, 0, None), (2, 0, NOON + HOUR), (2, 1, None), (2, 5, None), (None, 9, NOON + HOUR)]
+)
+def test_the_last_firing_ends_it(limit: int | None, fired: int, next: int | None) -> None:
+    spec = replace(HOURLY, limit=limit)
+    assert decide(spec, row(spec, fired=fired), NOON) == fires(next)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "before", "decision"),
+    [
+        ("allow", OPEN, fires(NOON + HOUR)),
+        ("skip", OPEN, PassSlot(NOON + HOUR, "overlap")),
+        ("skip", ENDED, fires(NOON + HOUR)),
+        ("skip", None, fires(NOON + HOUR)),
+        ("queue", OPEN, HoldSlot("s.1")),
+        ("queue", ENDED, fires(NOON + HOUR)),
+        ("replace", OPEN, fires(NOON + HOUR, replaces="s.1")),
+        ("replace", ENDED, fires(NOON + HOUR)),
+        ("replace", HELD_BY_WORKER, HoldSlot("s.1")),
+    ],
+)
+def test_slots_that_overlap(overlap: Any, before: Before | None, decision: object) -> None:
+    spec = replace(HOURLY, overlap=overlap)
+    assert decide(spec, row(spec), NOON, before) == decision
+
+
+def test_a_skipped_slot_does_not_count_for_the_limit() -> None:
+    spec = replace(HOURLY, overlap="skip", limit=1)
+    assert decide(spec, row(spec), NOON, OPEN) == PassSlot(NOON + HOUR, "overlap")
+
+
+def test_a_slot_that_was_held_back_is_not_missed() -> None:
+    spec = replace(NONE, overlap="queue")
+    now = NOON + HOUR // 2
+    assert decide(spec, row(spec), now, Before("s.1", False, now - GRACE_MS)) == fires(NOON + HOUR)
+    assert decide(spec, row(spec), now, Before("s.1", False, now - GRACE_MS - 1)) == PassSlot(NOON + HOUR, "missed")
+
+
+@pytest.mark.parametrize("spec", [ALL, replace(CRON, catch_up="all"), ScheduleSpec(cron="0 9 * * *", catch_up="all")])
+def test_all_is_not_more_than_the_newest_thousand(spec: ScheduleSpec) -> None:
+    first = next_slot(spec, NOON - 1)
+    assert first is not None
+    slots = [first]
+    while len(slots) < MOST_MISSED + 5:
+        following = next_slot(spec, slots[-1])
+        assert following is not None
+        slots.append(following)
+    for missed in (1, MOST_MISSED - 1, MOST_MISSED):
+        assert oldest_kept(spec, first, slots[missed - 1]) is None
+    assert oldest_kept(spec, first, slots[MOST_MISSED]) == slots[1]
+    assert oldest_kept(spec, first, slots[MOST_MISSED + 4]) == slots[5]
+    assert decide(spec, row(spec, first), slots[-1], oldest=slots[5]) == PassSlot(slots[5], "missed")
+
+
+TARGET = Target(flow="f")
+
+
+def made(was: ScheduleRow | None, spec: ScheduleSpec, now: int = NOON + 1) -> ScheduleRow:
+    return renewed(was, "s", spec, TARGET, now)
+
+
+@pytest.mark.parametrize(
+    ("was", "spec", "next"),
+    [
+        (None, HOURLY, NOON + HOUR),
+        (row(HOURLY), HOURLY, NOON),  # a missed slot is not forgotten by a deploy
+        (row(HOURLY), replace(HOURLY, overlap="skip", catch_up="all"), NOON),
+        (row(HOURLY), replace(HOURLY, every_ms=2 * HOUR), NOON + 2 * HOUR),
+        (row(HOURLY), CRON, NOON + HOUR),
+        (row(HOURLY), replace(HOURLY, start_ms=NOON + 3 * HOUR), NOON + 3 * HOUR),
+        (row(HOURLY), replace(HOURLY, end_ms=NOON - 1), None),
+        (row(replace(HOURLY, end_ms=NOON), None, last=NOON), HOURLY, NOON + HOUR),
+        (row(replace(HOURLY, limit=3), None, last=NOON, fired=3), replace(HOURLY, limit=3), None),
+        (row(replace(HOURLY, limit=3), None, last=NOON, fired=3), replace(HOURLY, limit=4), NOON + HOUR),
+        (row(HOURLY, fired=3), replace(HOURLY, limit=3), None),
+        (row(HOURLY, last=NOON + 5 * HOUR), CRON, NOON + 6 * HOUR),
+        (row(ONCE, None, last=NOON, fired=1), ONCE, None),
+        (row(ONCE, None, last=NOON, fired=1), replace(ONCE, at_ms=NOON + HOUR), NOON + HOUR),
+    ],
+)
+def test_a_schedule_made_anew(was: ScheduleRow | None, spec: ScheduleSpec, next: int | None) -> None:
+    found = made(was, spec)
+    assert found.next == next
+    if was is not None:
+        assert (found.last, found.fired, found.paused) == (was.last, was.fired, was.paused)
+
+
+def test_a_paused_schedule_made_anew_stays_paused() -> None:
+    assert made(row(HOURLY, paused=True), CRON).paused
+
+
+@pytest.mark.parametrize(
+    ("next", "now", "goes_on"),
+    [(NOON, NOON - 1, NOON), (NOON, NOON, NOON + HOUR), (NOON, NOON + 5 * HOUR, NOON + 6 * HOUR), (None, NOON, None)],
+)
+def test_a_resumed_schedule_goes_on_with_the_next_slot(next: int | None, now: int, goes_on: int | None) -> None:
+    assert resumed(row(HOURLY, next, paused=True), now) == row(HOURLY, goes_on)
+
+
+DAY = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({}, "exactly one of"),
+        ({"every": "1h", "cron": "* * * * *"}, "exactly one of"),
+        ({"every": 0}, "every=0 is too often for a schedule: give every='1s' or more"),
+        ({"every": "999ms"}, "every='999ms' is too often"),
+        ({"every": "1h", "limit": 0}, "limit=0: give a whole number of at least 1"),
+        ({"every": "1h", "limit": True}, "limit=True"),
+        ({"every": "1h", "limit": "3"}, "limit='3'"),
+        ({"every": "1h", "overlap": "never"}, "overlap='never': write one of 'allow', 'skip', 'queue', 'replace'"),
+        ({"every": "1h", "catch_up": "some"}, "catch_up='some': write one of 'one', 'all', 'none'"),
+        ({"every": "1h", "start": DAY, "end": DAY - timedelta(days=1)}, "end=2029-12-31.* is before start=2030"),
+        ({"every": "1h", "start": datetime(2030, 1, 1)}, "start=.* has no time zone"),
+        ({"every": "1h", "end": datetime(2030, 1, 1)}, "end=.* has no time zone"),
+        ({"at": datetime(2030, 1, 1)}, "at=.* has no time zone"),
+        ({"at": DAY, "limit": 2}, "at=… is once"),
+        ({"at": DAY, "start": DAY}, "at=… is once"),
+        ({"cron": "every day"}, "not a cron expression"),
+        ({"cron": 5}, "not a cron expression"),
+        ({"cron": "0 0 30 2 *"}, "not a cron expression"),
+        ({"cron": "* * * * *", "tz": "Mars/Olympus"}, "not a time zone"),
+        ({"cron": "* * * * *", "tz": "../etc"}, "not a time zone"),
+        ({"cron": "* * * * *", "tz": None}, "not a time zone"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(given: dict[str, Any], error: str) -> None:
+    with pytest.raises(BadSchedule, match=error) as caught:
+        make_spec(**given)
+    assert isinstance(caught.value, ConfigError)
+    assert isinstance(caught.value, BadArgument)
+
+
+def test_other_values_that_are_refused() -> None:
+    with pytest.raises(BadDuration):
+        make_spec(every="often")
+    with pytest.raises(BadArgument, match="is not a datetime"):
+        make_spec(at="tomorrow")  # type: ignore[arg-type]
+
+
+NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("tz", ["UTC", "Asia/Tokyo", "America/New_York"])
+@pytest.mark.parametrize("when", [{"every": "36525d"}, {"every": "1h"}, {"cron": "0 9 * * *"}, {"cron": "0 0 29 2 *"}])
+def test_there_is_no_slot_after_the_last_day_of_the_calendar(when: dict[str, Any], tz: str) -> None:
+    spec = make_spec(**when, tz=tz, start=NEVER)
+    assert next_slot(spec, 0) is None
+
+
+def test_the_shortest_and_the_longest() -> None:
+    assert make_spec(every="1s").every_ms == 1000
+    assert next_slot(make_spec(every="36525d"), 1) == 36_525 * 86_400_000
+
+
+def test_moments_of_any_zone() -> None:
+    east = timezone(timedelta(hours=5))
+    assert make_spec(at=DAY.astimezone(east)).at_ms == make_spec(at=DAY).at_ms == int(DAY.timestamp() * 1000)

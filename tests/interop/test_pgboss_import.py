@@ -85,7 +85,8 @@ async def test_waiting_jobs_are_imported_and_run(boss: Any, queue: str, url: str
         assert sorted(one["data"] for one in await boss.ask("jobs", queue=queue)) == ["active", "done"]
         assert [one for one in await boss.ask("schedules") if one["name"] == queue] == []
 
-        later = await app.jobs.get(ids["later"])
+        later = await app.store.job(ids["later"])
+        assert later is not None
         assert 3500_000 < later.due - later.created <= 3600_000
         tried = await app.store.job(ids["tried"])
         assert tried is not None

@@ -87,8 +87,8 @@ class Server:
     def start(self) -> None:
         self.process = self._start()
 
-    def mend(self) -> None:
-        mend(self.folder)
+    def repair_aof(self) -> None:
+        repair_aof(self.folder)
 
     def stop(self) -> None:
         self.process.terminate()
@@ -106,7 +106,7 @@ class Server:
         return f"redis://127.0.0.1:{self.port}/{next(_numbers) % DATABASES}"
 
 
-def mend(folder: Path) -> None:
+def repair_aof(folder: Path) -> None:
     """Cuts half a transaction off the end of the append-only file, as `redis-check-aof --fix` does. A server that is
     allowed to cut it by itself (`aof-load-truncated`) leaves part of it, which comes to life at its next start."""
     for log in (path for path in folder.rglob("*.aof") if path.stat().st_size):

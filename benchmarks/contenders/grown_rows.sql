@@ -14,7 +14,7 @@ ALTER TABLE penstock.jobs SET (fillfactor = 33);
 
 -- name: jobs
 INSERT INTO penstock.jobs (pk, id, queue, name, state, priority, due, attempt, token, unit, run, created, finished,
-                           started_stream, started_head, opts, payload, result)
+                           started_stream, started_prefix, opts, payload, result)
 SELECT nextval('penstock.jobs_pk'), 'old-' || (i / 10 + 1) || '.s.' || i, 'probe', 's', 4, 0, 0, 1, 't.' || i,
        'u.' || i, 'old-' || (i / 10 + 1), i, i, 'nq:flow:old-' || (i / 10 + 1), '{"kind":"step.started","meta":{', '\x7b7d',
        '{"orderId":4711,"customer":"c-1042"}', '{}'

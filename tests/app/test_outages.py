@@ -223,4 +223,4 @@ def test_a_server_that_is_starting_up_promises_nothing() -> None:
     starting = asyncpg.CannotConnectNowError("the database system is starting up")
     problem = translate(starting, read_address("postgresql://db/shop"))
     assert isinstance(problem, StoreUnavailable)
-    assert str(problem).endswith("does not take it now (the database system is starting up): try again in a moment")
+    assert str(problem).endswith("is not available now (the database system is starting up): try again in a moment")

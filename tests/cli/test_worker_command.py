@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -99,7 +100,8 @@ def test_it_runs_on_asyncio_without_uvloop(
     (project / "workers" / "loop.py").write_text(LOOP)
     (project / "hidden").mkdir()
     (project / "hidden" / "uvloop.py").write_text("raise ImportError('not installed')\n")
-    monkeypatch.setenv("PYTHONPATH", str(project / "hidden"))
+    path = [str(project / "hidden"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
     assert _loop_of(child("worker"), penstock).startswith("asyncio")
 
 

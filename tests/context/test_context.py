@@ -344,7 +344,7 @@ async def test_a_jobs_progress_is_on_its_row_and_on_its_queues_stream(app: Any, 
         async def live() -> Any:
             return (await a.jobs.get(id)).progress
 
-        assert await until(live) == b'{"done":3}'
+        assert await until(live) == {"done": 3}
         gate.open()
         await a.jobs.result(id, timeout=20)
         kinds = [e.kind for e in await a.job_events("plain") if e.subject == id]

@@ -1,4 +1,4 @@
-"""Counting the jobs of queues reads indexes, not the jobs."""
+"""Counting the jobs of queues reads indexes, not rows."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ INSERT INTO {schema}.queues (name) VALUES ('q0'), ('q1'), ('q2'), ('empty');
 """
 
 
-async def test_counts_read_no_finished_job() -> None:
+async def test_counts_read_no_row_of_a_finished_job() -> None:
     store = PostgresStore(postgres_server.url())
     await store.open()
     try:
         schema, server = store.address.schema, postgres_server.server()
         server.run(FINISHED.format(schema=schema))
 
-        def tidy() -> bool:
-            """Whether nobody's open transaction keeps pages from being known as visible to all."""
+        def is_vacuumed() -> bool:
+            """Return whether all pages are marked visible: an open transaction elsewhere may prevent it."""
             server.do(f"VACUUM ANALYZE {schema}.jobs")
             [(pages, visible)] = server.do(
                 f"SELECT relpages, relallvisible FROM pg_class WHERE oid = '{schema}.jobs'::regclass"
             )
             return bool(pages == visible)
 
-        await until(tidy, 30)
+        await until(is_vacuumed, 30)
         plan = "\n".join(row[0] for row in server.do(f"EXPLAIN {store._sql.queues.rstrip().rstrip(';')}"))
         assert "Index Only Scan using jobs_finished" in plan
         assert "Seq Scan on jobs" not in plan

@@ -1,4 +1,4 @@
-"""The table of events partitioned as docs/postgres.md says, and the contract on it."""
+"""The contract on a table of events that is partitioned as docs/postgres.md describes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "postgres.md"
 
 @cache
 def blocks() -> dict[str, str]:
-    """The page's SQL by what the first line of each block says."""
+    """Return the SQL blocks of the page by their first line."""
     found = re.findall(r"```sql\n-- (events \w+(?: \w+)?)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     return dict(found)
 
 
 async def partition(url: str, how: str) -> None:
-    """Sets up a schema and does to it what the page says."""
+    """Create a schema and partition its events as the page describes."""
     store = PostgresStore(url)
     await store.migrate()
     await store.close()
@@ -42,38 +42,38 @@ async def partition(url: str, how: str) -> None:
 
 
 def parts(store: PostgresStore) -> set[str]:
-    """The partitions that hold something."""
+    """Return the partitions that contain events."""
     schema = store.address.schema
     rows = postgres_server.server().do(f"SELECT DISTINCT tableoid::regclass::text FROM {schema}.events")
     return {row[0].rpartition(".")[2] for row in rows}
 
 
-async def emptied(how: str) -> str:
-    """A schema partitioned once for all tests; making one takes longer than they do."""
+async def empty_schema(how: str) -> str:
+    """Return the URL of an empty schema. It is partitioned once for all tests: that takes longer than they do."""
     url = postgres_server.server().url(f"partitioned_{how[3:]}")
-    if how not in _made:
+    if how not in _partitioned:
         await partition(url, how)
-        _made.add(how)
+        _partitioned.add(how)
     rows = postgres_server.server().do(
         "SELECT format('DELETE FROM %s', oid::regclass) FROM pg_class WHERE relkind IN ('r', 'p') AND NOT relispartition "
-        "AND relnamespace = to_regnamespace($1) AND relname <> 'versions'",
+        "AND relnamespace = to_regnamespace($1) AND relname <> 'schema_versions'",
         f"partitioned_{how[3:]}",
     )
     postgres_server.server().run(";".join(row[0] for row in rows))
     return url
 
 
-_made: set[str] = set()
+_partitioned: set[str] = set()
 
 
 class TestByHash(CommitContract, FeedContract, RunSearchContract):
     async def make_store(self, clock: Clock) -> PostgresStore:
-        return PostgresStore(await emptied("by hash"), clock=clock)
+        return PostgresStore(await empty_schema("by hash"), clock=clock)
 
 
 class TestByTime(EventLogContract, HousekeepingContract):
     async def make_store(self, clock: Clock) -> PostgresStore:
-        return PostgresStore(await emptied("by time"), clock=clock)
+        return PostgresStore(await empty_schema("by time"), clock=clock)
 
 
 async def test_events_are_spread_over_the_parts() -> None:
@@ -95,7 +95,7 @@ async def order(input: Any, ctx: Context) -> Any:
 
 
 @pytest.mark.parametrize("how", ["by hash", "by time"])
-async def test_what_was_there_is_moved_and_work_goes_on(how: str) -> None:
+async def test_existing_events_are_moved_and_work_continues(how: str) -> None:
     url = postgres_server.url()
     async with App(url, handlers=[order]) as app:
         old = await app.start(order, 7)

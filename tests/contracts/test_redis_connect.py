@@ -72,15 +72,15 @@ async def test_describe_warns_about_eviction_and_missing_aof(tmp_path: Path) -> 
         server.stop()
 
 
-@pytest.mark.parametrize(("truncated", "doubts"), [("yes", 1), ("no", 0)])
-async def test_describe_warns_about_aof_load_truncated(tmp_path: Path, truncated: str, doubts: int) -> None:
+@pytest.mark.parametrize(("truncated", "warnings"), [("yes", 1), ("no", 0)])
+async def test_describe_warns_about_aof_load_truncated(tmp_path: Path, truncated: str, warnings: int) -> None:
     server = redis_server.Server(tmp_path, "--appendonly", "yes", "--aof-load-truncated", truncated)
     store = RedisStore(server.url())
     try:
         await store.open()
         found = (await store.describe())["doubts"]
-        assert len(found) == doubts
-        assert all("redis-check-aof --fix" in doubt for doubt in found)
+        assert len(found) == warnings
+        assert all("redis-check-aof --fix" in text for text in found)
     finally:
         await store.close()
         server.stop()

@@ -18,7 +18,7 @@ from penstock.core.errors import (
     SchemaViolation,
     UndeclaredEvent,
 )
-from penstock.core.retry import Backoff, RetryPolicy, to_seconds
+from penstock.core.retry import Backoff, RetryPolicy
 
 
 def rng() -> random.Random:
@@ -186,11 +186,6 @@ def test_an_error_that_says_nonsense_is_retried_by_the_policy(said: object) -> N
     policy = RetryPolicy(3, Backoff("fixed", 250, jitter=False))
     assert policy.next_delay_ms(Throttled(said), 1, rng()) == 250
     assert policy.next_delay_ms(Retry(after=said), 1, rng()) == 250  # type: ignore[arg-type]
-
-
-def test_seconds() -> None:
-    assert to_seconds("1m") == 60.0
-    assert to_seconds(0.25) == 0.25
 
 
 @pytest.mark.parametrize("after", ["soon", -1, [], True, "Wed, 21 Oct 2026 07:28:00 GMT"])

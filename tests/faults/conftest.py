@@ -1,4 +1,4 @@
-"""The stores under test, and a way to show numbers."""
+"""Fixtures of the fault suites: the stores under test, and output of measurements."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from faultkit.backends import Backend
 
 @pytest.fixture(params=backends.ALL, ids=lambda backend: backend.name)
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Every store."""
+    """Return every store in turn."""
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture(params=backends.SHARED, ids=lambda backend: backend.name)
 def shared(request: pytest.FixtureRequest) -> Backend:
-    """Every store that several processes can use."""
+    """Return every store that several processes can use."""
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture
 def store_file() -> Backend:
-    """The store that mutants are made of: many of them change its statements."""
+    """Return the store of most mutants: many of them change its SQL."""
     return backends.SQLITE_FILE
 
 
 @pytest.fixture
-def tell(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Prints a number that people want to see even when all is well."""
+def show(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Return a function that prints measurements even when the test passes."""
 
-    def say(text: str) -> None:
+    def print_text(text: str) -> None:
         with capsys.disabled():
             print(f"\n  {text}", flush=True)
 
-    return say
+    return print_text

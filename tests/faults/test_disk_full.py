@@ -1,4 +1,4 @@
-"""A full disk: commands are told so, nothing acknowledged is lost, and work goes on by itself when there is room."""
+"""A full disk: commands fail with StoreFull, nothing acknowledged is lost, and work resumes when there is room."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import apsw
 import pytest
-from faultkit.trades import FLOWS, HANDLERS, TRIGGERS
+from faultkit.worker_flows import FLOWS, HANDLERS, TRIGGERS
 
 from penstock import App
 from penstock.core.errors import StoreFull
@@ -54,13 +54,13 @@ class SmallDisk:
 
 
 class FewPages:
-    """A file that may not grow: the same error, without being root."""
+    """A file that may not grow: the same error, without root."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     async def fill(self, app: App) -> None:
-        await self._limit(app, 1)  # below what is used: SQLite takes the present size as the limit
+        await self._limit(app, 1)  # below the current size: SQLite then uses the current size as the limit
 
     async def free(self, app: App) -> None:
         await self._limit(app, 1_000_000)
@@ -72,15 +72,15 @@ class FewPages:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Disk]:
-    place = folder / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place)]
+    mount_point = folder / "small"
+    mount_point.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(mount_point)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("mounting a small disk needs root")
     try:
-        yield SmallDisk(place)
+        yield SmallDisk(mount_point)
     finally:
-        subprocess.run(["umount", "-l", place], check=True)
+        subprocess.run(["umount", "-l", mount_point], check=True)
 
 
 @contextmanager
@@ -94,11 +94,11 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
         yield disk
 
 
-async def test_a_full_disk_loses_nothing_and_work_goes_on_by_itself(
-    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
+async def test_a_full_disk_loses_nothing_and_work_resumes(
+    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, show: Callable[[str], None]
 ) -> None:
     effects = EffectLog(tmp_path / "effects.jsonl")
-    monkeypatch.setattr("faultkit.trades.EFFECTS", effects)
+    monkeypatch.setattr("faultkit.worker_flows.EFFECTS", effects)
     acknowledged: list[str] = []
     async with App(f"sqlite:///{disk.folder / 'penstock.db'}", handlers=HANDLERS, lease="30s") as app:
         async with app.workers.background(concurrency=10):
@@ -107,19 +107,20 @@ async def test_a_full_disk_loses_nothing_and_work_goes_on_by_itself(
             await disk.fill(app)
             slowest = 0.0
             for _ in range(3):
-                slowest = max(slowest, await _refused(app))
+                slowest = max(slowest, await _start_until_full(app))
             assert app.store is not None
             await disk.free(app)
             freed = time.monotonic()
             await _start_some(app, acknowledged, 5)
             resumed = time.monotonic() - freed
             await until(lambda: _completed(app, len(acknowledged)), timeout=20)
-            healed = time.monotonic() - freed
+            recovered = time.monotonic() - freed
         history = await read_history(app.store, effects=effects.read(), acknowledged=acknowledged, triggers=TRIGGERS)
         assert check(history) == []
         assert await app.store.stuck_runs() == []
-        tell(
-            f"refused within {slowest:.1f} s, taken again after {resumed:.1f} s, all {len(acknowledged)} runs after {healed:.1f} s"
+        show(
+            f"refused within {slowest:.1f} s, accepted again after {resumed:.1f} s, "
+            f"all {len(acknowledged)} runs completed after {recovered:.1f} s"
         )
         assert slowest <= 2.0
         assert resumed <= 10.0
@@ -142,14 +143,14 @@ async def _completed(app: App, count: int) -> bool:
     return len(await app.store.runs(status="completed", limit=1000)) >= count
 
 
-async def _refused(app: App) -> float:
-    """Starts something large until there is no room for it; gives how long it took to be told."""
+async def _start_until_full(app: App) -> float:
+    """Start large runs until the disk is full; return how long the refused call took."""
     for n in range(2000):
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             await app.start("line", {"n": n, "filler": os.urandom(5000).hex()})
         except StoreFull as problem:
             assert "room" in str(problem)
             assert problem.code == "store_full"
-            return time.monotonic() - began
-    raise AssertionError("the disk never was full")
+            return time.monotonic() - started
+    raise AssertionError("the disk never became full")

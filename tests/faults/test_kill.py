@@ -1,4 +1,4 @@
-"""Workers killed with -9 at random moments while flows are under way: nothing is lost, stuck or done twice."""
+"""Workers killed with SIGKILL at random moments while flows run: nothing is lost, stuck or done twice."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 from faultkit.backends import Backend
-from faultkit.killing import kill_workers
-from faultkit.length import FULL
+from faultkit.config import FULL
+from faultkit.kill_workers import kill_workers
 
 KILLS, FLOWS = (1000, 10_000) if FULL else (40, 400)
 
 
 @pytest.mark.xdist_group("faults")
 @pytest.mark.timeout(1800)
-async def test_killed_workers_lose_nothing(shared: Backend, tmp_path: Path, tell: Callable[[str], None]) -> None:
+async def test_killed_workers_lose_nothing(shared: Backend, tmp_path: Path, show: Callable[[str], None]) -> None:
     report = await kill_workers(shared, tmp_path, kills=KILLS, flows=FLOWS, seed=20240611)
-    tell(f"{shared.name}: {report}")
+    show(f"{shared.name}: {report}")
     assert report.violations == []
     assert report.kills == KILLS
     assert report.flows >= FLOWS

@@ -1,4 +1,4 @@
-"""Workers killed with -9 while trees of jobs are under way: no child's end is lost, and each parent ends once."""
+"""Workers killed with SIGKILL while job trees run: no end of a child is lost, and each parent ends once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 from faultkit.backends import Backend
-from faultkit.felling import fell
-from faultkit.length import FULL
+from faultkit.config import FULL
+from faultkit.kill_trees import kill_tree_workers
 
 KILLS, TREES = (150, 1500) if FULL else (4, 28)
 
 
 @pytest.mark.xdist_group("faults")
 @pytest.mark.timeout(900)
-async def test_killed_workers_lose_no_childs_end(shared: Backend, tmp_path: Path, tell: Callable[[str], None]) -> None:
-    report = await fell(shared, tmp_path, trees=TREES, kills=KILLS, seed=20240611)
-    tell(f"{shared.name}: {report}")
+async def test_killed_workers_lose_no_end_of_a_child(
+    shared: Backend, tmp_path: Path, show: Callable[[str], None]
+) -> None:
+    report = await kill_tree_workers(shared, tmp_path, trees=TREES, kills=KILLS, seed=20240611)
+    show(f"{shared.name}: {report}")
     assert report.problems == []
     assert report.executions <= report.attempts
     assert report.orphaned >= KILLS / 4, "the workers were idle when they were killed: nothing was tested"

@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode: every transaction may be another connection's, and nobody is listened to."""
+"""PgBouncer in transaction mode: each transaction may use another connection, and nothing is notified."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faultkit.trouble import under_way
+from faultkit.load import run_load
 
 import postgres_server
 from penstock import App, Context, flow, job
@@ -34,16 +34,16 @@ def pooler() -> Iterator[PgBouncer]:
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everyone looks more often than in earnest."""
+def _poll_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll more often than in production."""
     monkeypatch.setattr(polling, "MAX_IDLE_S", 0.1)
     monkeypatch.setattr(tailing, "POLL_INTERVAL_S", 0.1)
 
 
-async def test_flows_through_a_pooler(pooler: PgBouncer, tmp_path: Path, tell: Callable[[str], None]) -> None:
-    async with under_way(pooler.url("pooled"), tmp_path) as load:
-        await load.more(60, TEST_TIMEOUT_S)
-    tell(f"through PgBouncer: {load}")
+async def test_flows_through_a_pooler(pooler: PgBouncer, tmp_path: Path, show: Callable[[str], None]) -> None:
+    async with run_load(pooler.url("pooled"), tmp_path) as load:
+        await load.wait_for_starts(60, TEST_TIMEOUT_S)
+    show(f"through PgBouncer: {load}")
     assert load.problems == []
 
 
@@ -59,35 +59,35 @@ def double(n: int) -> int:
 
 
 async def test_jobs_and_waits_of_another_process(pooler: PgBouncer) -> None:
-    """The one who asks and the one who works hear nothing of each other: they look."""
+    """The client and the worker do not notify each other: they poll."""
     async with (
-        App(pooler.url("looked"), handlers=[pay, double]) as asking,
-        App(pooler.url("looked"), handlers=[pay, double]) as other,
-        other.workers.background(),
+        App(pooler.url("polled"), handlers=[pay, double]) as client,
+        App(pooler.url("polled"), handlers=[pay, double]) as worker_app,
+        worker_app.workers.background(),
     ):
-        run = await asking.start("pay", 7)
-        sum = await asking.enqueue("sums", 21)
-        assert await asking.jobs.result(sum, timeout=TEST_TIMEOUT_S) == 42
-        await until(lambda: asking.waits(run=run), TEST_TIMEOUT_S)
-        await asking.emit("payment.confirmed", {"order": 7, "by": "ann"})
-        assert await asking.result(run, timeout=TEST_TIMEOUT_S) == "ann"
+        run = await client.start("pay", 7)
+        sum = await client.enqueue("sums", 21)
+        assert await client.jobs.result(sum, timeout=TEST_TIMEOUT_S) == 42
+        await until(lambda: client.waits(run=run), TEST_TIMEOUT_S)
+        await client.emit("payment.confirmed", {"order": 7, "by": "ann"})
+        assert await client.result(run, timeout=TEST_TIMEOUT_S) == "ann"
 
 
-async def test_whatever_isolation_a_database_begins_with(pooler: PgBouncer) -> None:
-    """A pooler lets no connection begin with settings of its own: each transaction brings it along."""
+async def test_the_default_isolation_of_a_database_does_not_matter(pooler: PgBouncer) -> None:
+    """A pooler passes on no session settings: each transaction sets its isolation."""
     server = postgres_server.server()
     server.do("DROP DATABASE IF EXISTS strict")
     server.do("CREATE DATABASE strict")
     server.do("ALTER DATABASE strict SET default_transaction_isolation = 'repeatable read'")
-    connections = Connections(read_address(pooler.url("looked").replace("/postgres?", "/strict?")))
+    connections = Connections(read_address(pooler.url("polled").replace("/postgres?", "/strict?")))
     level = await connections.run(lambda connection: connection.fetchval("SHOW transaction_isolation"))
     assert level == "read committed"
     await connections.close()
 
 
-async def test_an_option_that_a_url_has_not(pooler: PgBouncer) -> None:
-    """PgBouncer has words of its own for it, and would be asked for ever."""
-    connections = Connections(read_address(f"{pooler.url('looked')}&shcema=mine"))
+async def test_an_unknown_option(pooler: PgBouncer) -> None:
+    """PgBouncer reports it in other words than Postgres. It must not be retried for ever."""
+    connections = Connections(read_address(f"{pooler.url('polled')}&shcema=mine"))
     with pytest.raises(SettingError, match="no option 'shcema': did you mean 'schema'"):
         await connections.run(lambda connection: connection.fetchval("SELECT 1"))
     await connections.close()

@@ -1,5 +1,5 @@
-"""A disk that is full, where Postgres keeps its tables or its log: commands are told so, nothing acknowledged is lost, and
-work goes on by itself when there is room."""
+"""A full disk for the tables or the write-ahead log: commands fail with `store_full`, nothing acknowledged is lost, and work
+continues by itself when there is space."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
-from faultkit.trouble import Load, under_way
+from faultkit.load import Load, run_load
 
 import postgres_server
 from penstock.core.errors import StoreFull, StoreUnavailable
@@ -35,23 +35,23 @@ def own() -> Iterator[postgres_server.Server]:
 
 @contextmanager
 def small_disk(own: postgres_server.Server, megabytes: int) -> Iterator[Path]:
-    """A small file system of the server's own."""
-    place = own.folder / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place)]
+    """Mount a small file system for the server."""
+    folder = own.folder / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("mounting a small disk needs root")
     try:
-        own.own(place)
-        yield place
+        own.own(folder)
+        yield folder
     finally:
         own.stop()
-        subprocess.run(["umount", "-l", str(place)], check=True)
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def fill(place: Path) -> None:
-    """Leaves no byte."""
-    with (place / "ballast").open("wb", buffering=0) as file:
+def fill(folder: Path) -> None:
+    """Use up every byte."""
+    with (folder / "ballast").open("wb", buffering=0) as file:
         for size in (65536, 4096, 512, 1):
             try:
                 while True:
@@ -60,28 +60,28 @@ def fill(place: Path) -> None:
                 continue
 
 
-def free(place: Path) -> None:
-    (place / "ballast").unlink()
+def free(folder: Path) -> None:
+    (folder / "ballast").unlink()
 
 
-async def too_much(load: Load, kind: type[StoreUnavailable]) -> StoreUnavailable:
-    """Starts something large until it is refused."""
+async def start_until_refused(load: Load, kind: type[StoreUnavailable]) -> StoreUnavailable:
+    """Start large runs until one is refused. Return the error."""
     for n in range(2000):
         try:
             await load.app.start("line", {"filler": os.urandom(20_000).hex()}, key=f"large-{n}")
         except kind as problem:
             return problem
         load.acknowledged.append(f"large-{n}")
-    raise AssertionError("the disk never was full")
+    raise AssertionError("the disk never filled up")
 
 
-def crashed_for_lack_of_space(own: postgres_server.Server) -> bool:
+def has_crashed_for_lack_of_space(own: postgres_server.Server) -> bool:
     lines = (own.folder / "postgres.log").read_text().splitlines()
     return any("PANIC" in line and "No space left on device" in line for line in lines)
 
 
 @asynccontextmanager
-async def kept_running(own: postgres_server.Server) -> AsyncIterator[None]:
+async def keep_running(own: postgres_server.Server) -> AsyncIterator[None]:
     """Start the server again each time it has stopped, as an administrator or systemd does."""
     is_over = False
 
@@ -96,45 +96,47 @@ async def kept_running(own: postgres_server.Server) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            is_over = True  # a start under way is finished: nobody else knows its process yet
+            is_over = True  # let a start under way finish: until then only its thread knows the process
 
 
-async def test_no_room_for_tables(own: postgres_server.Server, tmp_path: Path, tell: Callable[[str], None]) -> None:
-    with small_disk(own, 48) as place:
-        own.do(f"CREATE TABLESPACE small LOCATION '{place}'")
+async def test_no_space_for_tables(own: postgres_server.Server, tmp_path: Path, show: Callable[[str], None]) -> None:
+    with small_disk(own, 48) as folder:
+        own.do(f"CREATE TABLESPACE small LOCATION '{folder}'")
         own.do("CREATE DATABASE shop TABLESPACE small")
-        async with under_way(own.url("brim").replace("/postgres?", "/shop?"), tmp_path, pace=0.05) as load:
-            await load.more(10, TEST_TIMEOUT_S)
-            fill(place)
-            problem = await too_much(load, StoreFull)
+        async with run_load(own.url("brim").replace("/postgres?", "/shop?"), tmp_path, pace=0.05) as load:
+            await load.wait_for_starts(10, TEST_TIMEOUT_S)
+            fill(folder)
+            problem = await start_until_refused(load, StoreFull)
             assert problem.code == "store_full"
-            assert "free some disk space" in str(problem)
+            assert "no disk space left" in str(problem)
             refused = load.refused
             await until(lambda: load.refused > refused, TEST_TIMEOUT_S)
-            free(place)
-            back = await load.back(TEST_TIMEOUT_S)
-    tell(f"no room for tables, {load}; work went on after {back:.1f} s")
+            free(folder)
+            back = await load.wait_for_recovery(TEST_TIMEOUT_S)
+    show(f"no space for tables, {load}; work continued after {back:.1f} s")
     assert load.problems == []
 
 
-async def test_no_room_for_the_log(own: postgres_server.Server, tmp_path: Path, tell: Callable[[str], None]) -> None:
-    """Postgres cannot go on then: it crashes, and recovers by itself or stops, as the space left in its log allows. Somebody
-    makes room and starts it if it has stopped."""
-    with small_disk(own, 24) as place:
+async def test_no_space_for_the_write_ahead_log(
+    own: postgres_server.Server, tmp_path: Path, show: Callable[[str], None]
+) -> None:
+    """Postgres crashes, and recovers or stops, as the space left in its log allows. An administrator makes space and starts it if
+    it has stopped."""
+    with small_disk(own, 24) as folder:
         own.stop()
         log = own.folder / "data" / "pg_wal"
-        shutil.move(log, place / "log")
-        for path in (place / "log", *(place / "log").rglob("*")):
+        shutil.move(log, folder / "log")
+        for path in (folder / "log", *(folder / "log").rglob("*")):
             own.own(path)
-        log.symlink_to(place / "log")
+        log.symlink_to(folder / "log")
         own.start()
-        async with under_way(own.url("brim"), tmp_path, pace=0.05) as load:
-            await load.more(10, TEST_TIMEOUT_S)
-            fill(place)
-            await too_much(load, StoreUnavailable)
-            await until(lambda: crashed_for_lack_of_space(own), TEST_TIMEOUT_S)
-            free(place)
-            async with kept_running(own):
-                back = await load.back(TEST_TIMEOUT_S)
-    tell(f"no room for the log, {load}; work went on after {back:.1f} s")
+        async with run_load(own.url("brim"), tmp_path, pace=0.05) as load:
+            await load.wait_for_starts(10, TEST_TIMEOUT_S)
+            fill(folder)
+            await start_until_refused(load, StoreUnavailable)
+            await until(lambda: has_crashed_for_lack_of_space(own), TEST_TIMEOUT_S)
+            free(folder)
+            async with keep_running(own):
+                back = await load.wait_for_recovery(TEST_TIMEOUT_S)
+    show(f"no space for the log, {load}; work continued after {back:.1f} s")
     assert load.problems == []

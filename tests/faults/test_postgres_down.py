@@ -1,4 +1,4 @@
-"""A server that cuts connections, dies and comes back while flows are under way, or refuses us."""
+"""A server that cuts connections, crashes and restarts while flows run, or refuses the role."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faultkit.length import FULL
-from faultkit.trouble import under_way
+from faultkit.config import FULL
+from faultkit.load import run_load
 
 import postgres_server
 from penstock.core.errors import StoreError, StoreUnavailable
@@ -23,27 +23,27 @@ pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 
 CUTS, CRASHES = (500, 60) if FULL else (20, 6)
 TEST_TIMEOUT_S = 60
-Tell = Callable[[str], None]
+Show = Callable[[str], None]
 
 
-def _quick_place() -> str | None:
+def _fast_folder() -> str | None:
     memory = Path("/dev/shm")
     return str(memory) if not FULL and memory.is_dir() and shutil.disk_usage(memory).free > 2**30 else None
 
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[postgres_server.Server]:
-    """A server that may be killed. In memory if there is enough: each of its recoveries begins with an fsync of every
-    file, and what a process that dies leaves in files is the same."""
-    with tempfile.TemporaryDirectory(prefix="penstock-postgres-", dir=_quick_place()) as folder:
+    """A server that may be killed. Its files are in memory if there is enough: each recovery starts with an fsync of
+    every file, and a killed process leaves the same files behind."""
+    with tempfile.TemporaryDirectory(prefix="penstock-postgres-", dir=_fast_folder()) as folder:
         server = postgres_server.Server(Path(folder), durable=True)
         yield server
         server.stop()
 
 
-async def test_connections_that_are_cut(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
+async def test_connections_that_are_cut(own: postgres_server.Server, tmp_path: Path, show: Show) -> None:
     rng, longest = random.Random(7), 0.0
-    async with under_way(own.url("cuts"), tmp_path) as load:
+    async with run_load(own.url("cuts"), tmp_path) as load:
         for _ in range(CUTS):
             await asyncio.sleep(rng.random() * 0.05)  # anywhere in a commit
             await asyncio.to_thread(
@@ -51,24 +51,24 @@ async def test_connections_that_are_cut(own: postgres_server.Server, tmp_path: P
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' ORDER BY random() LIMIT 2",
             )
-            longest = max(longest, await load.back(TEST_TIMEOUT_S))
-    tell(f"{CUTS} times two connections cut, {load}; at the latest work went on after {longest:.1f} s")
+            longest = max(longest, await load.wait_for_recovery(TEST_TIMEOUT_S))
+    show(f"{CUTS} times two connections cut, {load}; work continued within {longest:.1f} s")
     assert load.problems == []
 
 
-async def test_a_server_that_dies_and_comes_back(own: postgres_server.Server, tmp_path: Path, tell: Tell) -> None:
+async def test_a_server_that_crashes_and_restarts(own: postgres_server.Server, tmp_path: Path, show: Show) -> None:
     rng, longest = random.Random(8), 0.0
-    async with under_way(own.url("crashes"), tmp_path) as load:
+    async with run_load(own.url("crashes"), tmp_path) as load:
         for _ in range(CRASHES):
-            await load.more(rng.randrange(2, 12), TEST_TIMEOUT_S)
+            await load.wait_for_starts(rng.randrange(2, 12), TEST_TIMEOUT_S)
             await asyncio.to_thread(own.crash)
             await asyncio.to_thread(own.start)
-            longest = max(longest, await load.back(TEST_TIMEOUT_S))
-    tell(f"{CRASHES} crashes, {load}; at the latest work went on after {longest:.1f} s")
+            longest = max(longest, await load.wait_for_recovery(TEST_TIMEOUT_S))
+    show(f"{CRASHES} crashes, {load}; work continued within {longest:.1f} s")
     assert load.problems == []
 
 
-async def test_wake_ups_are_heard_again_after_the_listener_was_cut(own: postgres_server.Server) -> None:
+async def test_wake_ups_arrive_again_after_the_listening_connection_was_cut(own: postgres_server.Server) -> None:
     one, two = PostgresStore(own.url("wakes")), PostgresStore(own.url("wakes"))
     await one.open()
     await two.open()
@@ -101,7 +101,7 @@ async def test_leases_are_renewed_on_a_new_connection(own: postgres_server.Serve
         await store.close()
 
 
-async def test_a_role_that_may_not_is_told_what_it_needs(own: postgres_server.Server) -> None:
+async def test_the_error_names_the_rights_a_role_lacks(own: postgres_server.Server) -> None:
     owner = PostgresStore(own.url("ruled"))
     await owner.open()
     await owner.close()
@@ -127,7 +127,7 @@ async def _open_and_claim(url: str) -> None:
         await store.close()
 
 
-async def test_a_server_that_is_not_there(own: postgres_server.Server) -> None:
+async def test_an_unreachable_server(own: postgres_server.Server) -> None:
     store = PostgresStore(f"postgresql://ann:hunter2@127.0.0.1:{postgres_server.free_port()}/shop")
     with pytest.raises(StoreUnavailable, match="is the server running") as problem:
         await store.open()
@@ -135,7 +135,7 @@ async def test_a_server_that_is_not_there(own: postgres_server.Server) -> None:
     await store.close()
 
 
-async def test_the_schema_is_created_once_by_many(own: postgres_server.Server) -> None:
+async def test_concurrent_migrations_create_the_schema_once(own: postgres_server.Server) -> None:
     stores = [PostgresStore(own.url("many")) for _ in range(6)]
     await asyncio.gather(*(store.open() for store in stores))
     for store in stores:
@@ -146,12 +146,12 @@ async def test_a_schema_of_a_newer_version_is_refused(own: postgres_server.Serve
     store = PostgresStore(own.url("newer"))
     await store.open()
     await store.close()
-    own.do("INSERT INTO newer.versions (number) VALUES (9999)")
+    own.do("INSERT INTO newer.schema_versions (number) VALUES (9999)")
     with pytest.raises(StoreError, match="newer Penstock"):
         await PostgresStore(own.url("newer")).open()
 
 
-async def test_without_leave_to_migrate_nothing_is_created(own: postgres_server.Server) -> None:
+async def test_with_migrate_no_nothing_is_created(own: postgres_server.Server) -> None:
     with pytest.raises(StoreError, match="penstock migrate"):
         await PostgresStore(own.url("untouched", migrate="no")).open()
     assert own.do("SELECT 1 FROM pg_namespace WHERE nspname = 'untouched'") == []

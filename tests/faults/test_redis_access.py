@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from faultkit.load import run_load
 from faultkit.proxy import Proxy
-from faultkit.trouble import under_way
 
 from penstock.core.errors import SettingError, StoreError
 from penstock.stores.redis import RedisStore
@@ -71,10 +71,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 async def test_work_over_tls(server: Server, authority: Authority, tmp_path: Path) -> None:
     async with Proxy(server.port, authority.context()) as proxy:
         url = f"rediss://127.0.0.1:{proxy.port}/0?ca={authority.file}"
-        async with under_way(url, tmp_path, lease="1s") as load:
-            await load.more(20)
-            proxy.drop()
-            await load.more(20)
+        async with run_load(url, tmp_path, lease="1s") as load:
+            await load.wait_for_starts(20)
+            proxy.cut_connections()
+            await load.wait_for_starts(20)
         store = RedisStore(url)
         await store.open()
         one = await add_and_claim(store, "j")
@@ -98,8 +98,8 @@ async def test_a_user_with_the_documented_rights(server: Server, tmp_path: Path)
     assert server.command("ACL", "SETUSER", "ann", "on", ">p:w@d", *RIGHTS.split()) == b"+OK\r\n"
     server.command("ACL", "SETUSER", "default", "off")
     url = f"redis://ann:p%3Aw%40d@127.0.0.1:{server.port}/7"
-    async with under_way(url, tmp_path) as load:
-        await load.more(20)
+    async with run_load(url, tmp_path) as load:
+        await load.wait_for_starts(20)
     assert load.problems == []
 
 

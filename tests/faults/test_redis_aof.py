@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faultkit import redis_mutants, trades
-from faultkit.length import FULL
+from faultkit import redis_mutants, worker_flows
+from faultkit.config import FULL
 
 from penstock import App
 from penstock.testing.history import check, read_history
 from penstock.testing.until import until
-from redis_server import Server, mend
+from redis_server import Server, repair_aof
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 CUTS, WORKED_OUT = (300, 40) if FULL else (8, 1)  # number of cuts, and of those after which all work is finished
@@ -26,9 +26,9 @@ async def _log_of_flows(folder: Path) -> tuple[Path, str]:
     server = Server(folder, *PERSISTENCE)
     url = server.url()
     try:
-        async with App(url, handlers=trades.HANDLERS, lease=LEASE) as app, app.workers.background(concurrency=20):
+        async with App(url, handlers=worker_flows.HANDLERS, lease=LEASE) as app, app.workers.background(concurrency=20):
             for n in range(36):
-                await app.start(trades.FLOWS[n % 3], {"n": n})
+                await app.start(worker_flows.FLOWS[n % 3], {"n": n})
             await until(lambda: _is_idle(app), 60)
     finally:
         server.kill()
@@ -44,7 +44,7 @@ async def _problems(log: Path, at: int, db: str, folder: Path, work: bool) -> li
     try:
         async with _app(server, db) as app:
             found = [f"loose: {run}" for run in await app.store.stuck_runs()]
-            found += map(str, check(await read_history(app.store, triggers=trades.TRIGGERS, is_finished=False)))
+            found += map(str, check(await read_history(app.store, triggers=worker_flows.TRIGGERS, is_finished=False)))
             if work and not found:
                 async with app.workers.background(concurrency=20):
                     await until(lambda: _is_idle(app), 60)
@@ -52,7 +52,7 @@ async def _problems(log: Path, at: int, db: str, folder: Path, work: bool) -> li
             server.kill()
             server.start()
             async with _app(server, db) as app:
-                found += map(str, check(await read_history(app.store, triggers=trades.TRIGGERS)))
+                found += map(str, check(await read_history(app.store, triggers=worker_flows.TRIGGERS)))
         return found
     finally:
         server.kill()
@@ -60,12 +60,12 @@ async def _problems(log: Path, at: int, db: str, folder: Path, work: bool) -> li
 
 
 def _app(server: Server, db: str) -> App:
-    return App(f"redis://127.0.0.1:{server.port}/{db}", handlers=trades.HANDLERS, lease=LEASE)
+    return App(f"redis://127.0.0.1:{server.port}/{db}", handlers=worker_flows.HANDLERS, lease=LEASE)
 
 
 def _repaired_server(folder: Path) -> Server:
     """Start a server on a file that redis-check-aof has repaired, as docs/redis.md requires."""
-    mend(folder)
+    repair_aof(folder)
     return Server(folder, *PERSISTENCE)
 
 
@@ -77,16 +77,16 @@ def _offsets(log: Path, count: int) -> list[int]:
     return random.Random(11).choices(range(log.stat().st_size), k=count)
 
 
-async def test_a_cut_file_holds_no_torn_unit(tmp_path: Path, tell: Callable[[str], None]) -> None:
+async def test_a_cut_file_holds_no_torn_unit(tmp_path: Path, show: Callable[[str], None]) -> None:
     log, db = await _log_of_flows(tmp_path)
     offsets = _offsets(log, CUTS)
     for n, at in enumerate(offsets):
         assert await _problems(log, at, db, tmp_path, n < WORKED_OUT) == [], f"cut at byte {at}"
-    tell(f"{CUTS} cuts of a log of {log.stat().st_size} bytes, no torn unit")
+    show(f"{CUTS} cuts of a log of {log.stat().st_size} bytes, no torn unit")
 
 
 async def test_the_cuts_catch_units_in_two_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, show: Callable[[str], None]
 ) -> None:
     with monkeypatch.context() as patch:
         redis_mutants.split_units(patch)
@@ -95,4 +95,4 @@ async def test_the_cuts_catch_units_in_two_parts(
     for at in _offsets(log, 60):
         found = found or await _problems(log, at, db, tmp_path, False)
     assert found, "split_units survived"
-    tell(f"split_units: caught by cuts: {found[0]}")
+    show(f"split_units: caught by cuts: {found[0]}")

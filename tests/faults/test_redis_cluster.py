@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faultkit.trouble import under_way
+from faultkit.load import run_load
 
 from penstock import App
 from penstock.core.errors import ConfigError, StoreError
@@ -37,8 +37,8 @@ async def test_a_cluster_has_one_database(servers: list[Server]) -> None:
 
 @pytest.mark.parametrize("node", range(3))
 async def test_any_node_leads_to_our_slot(servers: list[Server], node: int, tmp_path: Path) -> None:
-    async with under_way(_url(servers[node]), tmp_path, namespace=f"{{n{node}}}") as load:
-        await load.more(10)
+    async with run_load(_url(servers[node]), tmp_path, namespace=f"{{n{node}}}") as load:
+        await load.wait_for_starts(10)
     assert load.problems == []
     holders = [server for server in servers if b"keys=" in server.command("INFO", "keyspace")]
     assert holders, "nothing was written"

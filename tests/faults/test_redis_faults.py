@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from faultkit import redis_mutants
 from faultkit.backends import REDIS
-from faultkit.length import FULL
-from faultkit.pausing import pause_workers
-from faultkit.trouble import Load, under_way
+from faultkit.config import FULL
+from faultkit.load import Load, run_load
+from faultkit.pause_workers import pause_workers
 
 from penstock import App, job
 from penstock.core.errors import StoreFull
@@ -24,7 +24,7 @@ from redis_server import Server
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 RESTARTS, CUTS, SHORTAGES, ROLLBACKS = (100, 400, 60, 60) if FULL else (8, 12, 1, 3)
 TEST_TIMEOUT_S = 60
-Tell = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 @pytest.fixture
@@ -51,25 +51,25 @@ async def _kill_repeatedly(server: Server, load: Load, times: int) -> float:
     """Return the longest time without an acknowledged start after a restart."""
     rng, longest = random.Random(5), 0.0
     for _ in range(times):
-        await load.more(rng.randrange(2, 12), TEST_TIMEOUT_S)
+        await load.wait_for_starts(rng.randrange(2, 12), TEST_TIMEOUT_S)
         await asyncio.to_thread(server.kill)
-        await asyncio.to_thread(server.mend)
+        await asyncio.to_thread(server.repair_aof)
         await asyncio.to_thread(server.start)
         back = time.monotonic()
-        await load.more(1, TEST_TIMEOUT_S)
+        await load.wait_for_starts(1, TEST_TIMEOUT_S)
         longest = max(longest, time.monotonic() - back)
     return longest
 
 
-async def test_a_killed_server_loses_no_acknowledged_write(aof: Server, tmp_path: Path, tell: Tell) -> None:
-    async with under_way(aof.url(), tmp_path) as load:
+async def test_a_killed_server_loses_no_acknowledged_write(aof: Server, tmp_path: Path, show: Show) -> None:
+    async with run_load(aof.url(), tmp_path) as load:
         longest = await _kill_repeatedly(aof, load, RESTARTS)
-    tell(f"{RESTARTS} restarts, {load}; at the latest work went on after {longest:.1f} s")
+    show(f"{RESTARTS} restarts, {load}; at the latest work went on after {longest:.1f} s")
     assert load.problems == []
 
 
 async def test_the_kills_catch_a_server_without_persistence(volatile: Server, tmp_path: Path) -> None:
-    async with under_way(volatile.url(), tmp_path, patience=3) as load:
+    async with run_load(volatile.url(), tmp_path, timeout=3) as load:
         await _kill_repeatedly(volatile, load, 1)
     assert any(problem.startswith("lost:") for problem in load.problems)
 
@@ -77,35 +77,35 @@ async def test_the_kills_catch_a_server_without_persistence(volatile: Server, tm
 async def _rewind_repeatedly(server: Server, load: Load, times: int) -> None:
     """Kill the server some time after a snapshot, and restart it from that."""
     for _ in range(times):
-        await load.more(5, TEST_TIMEOUT_S)
+        await load.wait_for_starts(5, TEST_TIMEOUT_S)
         await asyncio.to_thread(server.command, "SAVE")
-        await load.more(25, TEST_TIMEOUT_S)
+        await load.wait_for_starts(25, TEST_TIMEOUT_S)
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
 
 
-async def test_a_server_that_restarts_from_an_old_snapshot(volatile: Server, tmp_path: Path, tell: Tell) -> None:
-    async with under_way(volatile.url(), tmp_path, forgetful=True) as load:
+async def test_a_server_that_restarts_from_an_old_snapshot(volatile: Server, tmp_path: Path, show: Show) -> None:
+    async with run_load(volatile.url(), tmp_path, may_lose_writes=True) as load:
         await _rewind_repeatedly(volatile, load, ROLLBACKS)
-    tell(f"{ROLLBACKS} times back to what was saved, {load}")
+    show(f"{ROLLBACKS} times back to what was saved, {load}")
     assert load.problems == []
 
 
 async def test_the_rewinds_catch_cached_versions_of_lost_writes(
-    volatile: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Tell
+    volatile: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, show: Show
 ) -> None:
-    redis_mutants.memory_outlives_the_server(monkeypatch)
-    async with under_way(volatile.url(), tmp_path, forgetful=True, patience=1) as load:
+    redis_mutants.run_cache_outlives_the_server(monkeypatch)
+    async with run_load(volatile.url(), tmp_path, may_lose_writes=True, timeout=1) as load:
         await _rewind_repeatedly(volatile, load, 2)
-    assert load.problems, "memory_outlives_the_server survived"
-    tell(f"memory_outlives_the_server: caught by going back: {load.problems[0]}")
+    assert load.problems, "run_cache_outlives_the_server survived"
+    show(f"run_cache_outlives_the_server: caught by going back: {load.problems[0]}")
 
 
 async def _cut_connections(server: Server, load: Load, times: int) -> None:
     """Cut every connection, and now and then flush the scripts, at random moments."""
     rng = random.Random(6)
     for n in range(times):
-        await load.more(1, TEST_TIMEOUT_S)
+        await load.wait_for_starts(1, TEST_TIMEOUT_S)
         await asyncio.sleep(rng.random() * 0.03)  # at any moment of a step
         for kind in ("normal", "pubsub"):
             await asyncio.to_thread(server.command, "CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
@@ -113,29 +113,29 @@ async def _cut_connections(server: Server, load: Load, times: int) -> None:
             await asyncio.to_thread(server.command, "SCRIPT", "FLUSH")
 
 
-async def test_cut_connections(volatile: Server, tmp_path: Path, tell: Tell) -> None:
-    async with under_way(volatile.url(), tmp_path) as load:
+async def test_cut_connections(volatile: Server, tmp_path: Path, show: Show) -> None:
+    async with run_load(volatile.url(), tmp_path) as load:
         await _cut_connections(volatile, load, CUTS)
-    tell(f"{CUTS} cuts, {load}")
+    show(f"{CUTS} cuts, {load}")
     assert load.problems == []
 
 
 @pytest.mark.skipif(not FULL, reason="with PENSTOCK_FAULTS=full")
 async def test_the_cut_connections_catch_a_torn_commit(
-    volatile: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Tell
+    volatile: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, show: Show
 ) -> None:
     redis_mutants.split_units(monkeypatch)
-    async with under_way(volatile.url(), tmp_path, patience=1) as load:
+    async with run_load(volatile.url(), tmp_path, timeout=1) as load:
         await _cut_connections(volatile, load, 6)
     assert load.problems, "split_units survived"
-    tell(f"split_units: caught by cuts: {load.problems[0]}")
+    show(f"split_units: caught by cuts: {load.problems[0]}")
 
 
 @pytest.mark.skipif(not FULL, reason="with PENSTOCK_FAULTS=full")
-async def test_the_pauses_catch_a_missing_fence(tmp_path: Path, tell: Tell) -> None:
+async def test_the_pauses_catch_a_missing_fence(tmp_path: Path, show: Show) -> None:
     report = await pause_workers(REDIS, tmp_path, pauses=6, jobs=120, seed=5, mutant="redis:no_fence")
     assert report.late_committed, "no_fence survived"
-    tell(f"no_fence: caught by {report.pauses} pauses: {report.late_committed} late commits taken")
+    show(f"no_fence: caught by {report.pauses} pauses: {report.late_committed} late commits taken")
 
 
 class BlockedHandler:
@@ -183,13 +183,13 @@ async def test_a_dropped_attempt_is_caught(volatile: Server, monkeypatch: pytest
     assert (await _run_out_of_memory(volatile, "1s")).starts > 2
 
 
-async def test_memory_runs_out_repeatedly(volatile: Server, tmp_path: Path, tell: Tell) -> None:
-    async with under_way(volatile.url(), tmp_path) as load:
+async def test_memory_runs_out_repeatedly(volatile: Server, tmp_path: Path, show: Show) -> None:
+    async with run_load(volatile.url(), tmp_path) as load:
         for _ in range(SHORTAGES):
-            await load.more(10, TEST_TIMEOUT_S)
+            await load.wait_for_starts(10, TEST_TIMEOUT_S)
             refused = load.refused
             await asyncio.to_thread(volatile.command, "CONFIG", "SET", "maxmemory", "1")
             await until(lambda refused=refused: load.refused > refused, TEST_TIMEOUT_S)  # type: ignore[misc]
             await asyncio.to_thread(volatile.command, "CONFIG", "SET", "maxmemory", "0")
-    tell(f"{SHORTAGES} shortages, {load}")
+    show(f"{SHORTAGES} shortages, {load}")
     assert load.problems == []

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from faultkit import redis_mutants
-from faultkit.length import FULL
-from faultkit.lines import make_trouble, swallow
+from faultkit.config import FULL
+from faultkit.load import run_load
+from faultkit.network_faults import inject_network_faults, lose_replies
 from faultkit.proxy import Proxy
-from faultkit.trouble import under_way
 
 from penstock import App
 from penstock.stores.redis import connection, lease_client, pubsub
@@ -40,19 +40,19 @@ def _short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_connections_that_drop_delay_and_discard(
-    server: Server, tmp_path: Path, tell: Callable[[str], None]
+    server: Server, tmp_path: Path, show: Callable[[str], None]
 ) -> None:
-    async with Proxy(server.port) as proxy, under_way(f"redis://127.0.0.1:{proxy.port}/0", tmp_path) as load:
-        await make_trouble(proxy, load, TROUBLES)
-    tell(f"{TROUBLES} troubles, {proxy.cut} lines cut, {proxy.swallowed} silenced, {load}")
+    async with Proxy(server.port) as proxy, run_load(f"redis://127.0.0.1:{proxy.port}/0", tmp_path) as load:
+        await inject_network_faults(proxy, load, TROUBLES)
+    show(f"{TROUBLES} troubles, {proxy.connections_cut} lines cut, {proxy.replies_dropped} silenced, {load}")
     assert load.problems == []
-    assert proxy.swallowed >= TROUBLES // 4
+    assert proxy.replies_dropped >= TROUBLES // 4
 
 
 async def _emit_while_a_reply_is_lost(server: Server) -> int:
     """Emit an event whose first reply is lost; return how often it was written."""
     async with Proxy(server.port) as proxy, App(f"redis://127.0.0.1:{proxy.port}/0", handlers=[]) as app:
-        swallowing = asyncio.create_task(swallow(proxy))
+        swallowing = asyncio.create_task(lose_replies(proxy))
         await asyncio.sleep(0)  # let it start
         await app.emit("ping", 1)
         await swallowing
@@ -66,5 +66,5 @@ async def test_an_event_with_a_lost_reply_is_written_once(server: Server, monkey
 
 async def test_an_unrecognised_repeat_is_caught(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pubsub, "PING_INTERVAL_S", 60)
-    redis_mutants.repeats_unseen(monkeypatch)
+    redis_mutants.repeats_not_recognised(monkeypatch)
     assert await _emit_while_a_reply_is_lost(server) == 2

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faultkit.length import FULL
-from faultkit.trouble import under_way
+from faultkit.config import FULL
+from faultkit.load import run_load
 
 from penstock.core.errors import StoreUnavailable
 from penstock.stores.redis import RedisStore
@@ -29,17 +29,17 @@ def group(tmp_path: Path) -> Iterator[SentinelGroup]:
 
 
 async def test_a_sentinel_failover_during_work(
-    group: SentinelGroup, tmp_path: Path, tell: Callable[[str], None]
+    group: SentinelGroup, tmp_path: Path, show: Callable[[str], None]
 ) -> None:
-    async with under_way(group.url(), tmp_path, forgetful=True, pace=0.05) as load:
+    async with run_load(group.url(), tmp_path, may_lose_writes=True, pace=0.05) as load:
         for _ in range(SWITCHES):
-            await load.more(10)
+            await load.wait_for_starts(10)
             await _fail_over(group)
-        await load.more(10)
+        await load.wait_for_starts(10)
         group.servers[group.master()].kill()
-        await load.more(20)
-        await load.renews()
-    tell(f"{SWITCHES + 1} failovers, {load}")
+        await load.wait_for_starts(20)
+        await load.wait_for_renewal()
+    show(f"{SWITCHES + 1} failovers, {load}")
     assert load.problems == []
     await _check_errors(group)
 

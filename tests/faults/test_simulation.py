@@ -1,4 +1,4 @@
-"""The simulation: thousands of seeds, each a small world in which everything goes wrong in an order of its own."""
+"""The simulation: thousands of seeds, each a different order of events and faults."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faultkit.length import FULL, HERE
+from faultkit.config import FAULTS_DIR, FULL
 
 SEEDS = int(os.environ.get("FAULTKIT_SEEDS") or (20_000 if FULL else 500))
 FIRST = int(os.environ.get("FAULTKIT_FIRST_SEED") or 1)
 CORES = min(os.cpu_count() or 1, 8)
 
 
-def simulate(*arguments: str) -> subprocess.Popen[str]:
+def start_simulation(*arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "faultkit.simulate", *arguments]
     env = {**os.environ, "PYTHONHASHSEED": "0"}
-    return subprocess.Popen(command, cwd=HERE, env=env, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=FAULTS_DIR, env=env, stdout=subprocess.PIPE, text=True)
 
 
-def answer(process: subprocess.Popen[str]) -> Any:
+def read_result(process: subprocess.Popen[str]) -> Any:
     text, _ = process.communicate()
     assert process.returncode == 0, f"the simulation itself failed: {text[-2000:]}"
     return json.loads(text)
@@ -33,24 +33,22 @@ def answer(process: subprocess.Popen[str]) -> Any:
 
 @pytest.mark.xdist_group("faults")
 @pytest.mark.timeout(3600)
-def test_no_seed_breaks_a_rule(tell: Callable[[str], None]) -> None:
+def test_no_seed_breaks_a_rule(show: Callable[[str], None]) -> None:
     share = -(-SEEDS // CORES)
-    parts = [simulate("--first", str(FIRST + n * share), "--count", str(share)) for n in range(CORES)]
-    answers = [answer(part) for part in parts]
+    parts = [start_simulation("--first", str(FIRST + n * share), "--count", str(share)) for n in range(CORES)]
+    results = [read_result(part) for part in parts]
     totals: Counter[str] = Counter()
-    for part in answers:
+    for part in results:
         totals.update(part["totals"])
-    played, seconds = sum(part["played"] for part in answers), max(part["seconds"] for part in answers)
-    tell(f"{played} seeds in {seconds:.0f} s on {CORES} cores: {dict(totals)}; 95 % bound: {3 / played:.2%} a seed")
-    failures = [failure for part in answers for failure in part["failures"]]
-    assert failures == [], (
-        "play one again with: cd tests/faults && python -m faultkit.simulate --first <seed> --count 1"
-    )
-    assert played >= SEEDS
+    seeds, seconds = sum(part["seeds"] for part in results), max(part["seconds"] for part in results)
+    show(f"{seeds} seeds in {seconds:.0f} s on {CORES} cores: {dict(totals)}; 95 % bound: {3 / seeds:.2%} per seed")
+    failures = [failure for part in results for failure in part["failures"]]
+    assert failures == [], "run one again with: cd tests/faults && python -m faultkit.simulate --first <seed> --count 1"
+    assert seeds >= SEEDS
 
 
-def test_a_seed_plays_the_same_way_twice(tmp_path: Path) -> None:
-    one, other = (simulate("--first", "1", "--count", "30", "--digests") for _ in range(2))
-    third = simulate("--first", "21", "--count", "10", "--digests")
-    assert answer(one) == (digests := answer(other))
-    assert digests[20:] == answer(third)
+def test_a_seed_runs_the_same_way_twice(tmp_path: Path) -> None:
+    one, other = (start_simulation("--first", "1", "--count", "30", "--digests") for _ in range(2))
+    third = start_simulation("--first", "21", "--count", "10", "--digests")
+    assert read_result(one) == (digests := read_result(other))
+    assert digests[20:] == read_result(third)

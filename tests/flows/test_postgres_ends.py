@@ -40,9 +40,9 @@ def under_way(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """How often so many commits were under way."""
     seen: Counter[int] = Counter()
     now = 0
-    real = PostgresStore._transact
+    real = PostgresStore._run_commit
 
-    async def transact(self: PostgresStore, *given: Any) -> Any:
+    async def run_commit(self: PostgresStore, *given: Any) -> Any:
         nonlocal now
         now += 1
         seen[now] += 1
@@ -51,7 +51,7 @@ def under_way(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
         finally:
             now -= 1
 
-    monkeypatch.setattr(PostgresStore, "_transact", transact)
+    monkeypatch.setattr(PostgresStore, "_run_commit", run_commit)
     return seen
 
 

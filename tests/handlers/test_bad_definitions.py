@@ -12,60 +12,81 @@ from penstock import App, PenstockError, Subscription, flow, job, step
 HEAD = "from penstock import *\n"
 
 DECORATED = {
-    "when": ('@step(on="a", when=5)', "the when of 'a' is 5: give a function of the event, or a mapping"),
-    "map": ('@step(on="a", map=5)', "the map of 'a' is 5: give a function of the event"),
-    "a mapping as map": ('@step(on="a", map={"x": 1})', "the map of 'a' is {'x': 1}: give a function"),
+    "when": ('@step(on="a", when=5)', "the when of 'a' is 5: write a function of the event, or a mapping"),
+    "map": ('@step(on="a", map=5)', "the map of 'a' is 5: write a function of the event"),
+    "a mapping as map": ('@step(on="a", map={"x": 1})', "the map of 'a' is {'x': 1}: write a function"),
     "an async when": ('@step(on="a", when=Context.log)\n@step(on="a", when="x")', "the when of 'a' is 'x'"),
     "when of a mapping": ('@step(subscriptions=[{"eventKind": "a", "when": 5}])', "the when of 'a' is 5"),
-    "when without on": ('@step(subscriptions=[Subscription("a")], when={"x": 1})', "when goes with on=, and there is"),
-    "map without on": ("@step(map=str)", "map goes with on=, and there is none"),
-    "subscriptions": ('@step(subscriptions="a")', "subscriptions='a': give a list, such as [Subscription("),
-    "one subscription": ("@step(subscriptions=[5])", "a subscription is 5: pass a mapping of event"),
-    "on": ("@step(on=5)", "on=5: give the kind of an event"),
-    "one of on": ("@step(on=[5])", "on holds 5, which is not an event kind"),
-    "emits": ("@step(emits=5)", "emits=5: give the kind of an event"),
-    "accepts": ('@flow("f", accepts=5)', "accepts=5: give the kind of an event"),
-    "start_on": ('@flow("f", start_on=5)', "start_on=5: give the kind of an event"),
+    "when without on": ('@step(subscriptions=[Subscription("a")], when={"x": 1})', "when needs on=, and there is"),
+    "map without on": ("@step(map=str)", "map needs on=, and there is none"),
+    "subscriptions": ('@step(subscriptions="a")', "subscriptions='a': write a list, such as [Subscription("),
+    "one subscription": ("@step(subscriptions=[5])", "a subscription is 5: write a mapping of kind"),
+    "on": ("@step(on=5)", "on=5: write the kind of an event"),
+    "one of on": ("@step(on=[5])", "on contains 5, which is not an event kind"),
+    "emits": ("@step(emits=5)", "emits=5: write the kind of an event"),
+    "accepts": ('@flow("f", accepts=5)', "accepts=5: write the kind of an event"),
+    "start_on": ('@flow("f", start_on=5)', "start_on=5: write the kind of an event"),
     "one of start_on": ('@flow("f", start_on=[5])', "a subscription is 5"),
-    "events": ('@flow("f", events=["x"])', "events=['x']: give the schema of each kind"),
-    "compensation": ('@flow("f", compensation=5)', "compensation=5: give the name of the step that undoes this"),
-    "compensation's step": ('@flow("f", compensation={"step": 5})', "name the 'step' that undoes this one"),
-    "names of errors": ('@job(retry=RetryPolicy(3, retriable_errors="Oh"))', "retriable_errors='Oh': give a list of"),
-    "an error itself": ("@job(retry=RetryPolicy(3, retriable_errors=[OSError]))", "give a list of names of classes"),
-    "backoff": ('@job(retry=RetryPolicy(3, Backoff("lin")))', "the backoff's type is 'lin': write 'fixed' or 'expon"),
+    "events": ('@flow("f", events=["x"])', "events=['x']: write the schema of each kind"),
+    "compensation": ('@flow("f", compensation=5)', "compensation.step=5: write the name of the step that undoes this"),
+    "compensation's step": (
+        '@flow("f", compensation={"step": 5})',
+        "compensation.step=5: write the name of the step that undoes this one",
+    ),
+    "names of errors": (
+        '@job(retry=RetryPolicy(3, retriable_errors="Oh"))',
+        "retry.retriable_errors='Oh': write a list of",
+    ),
+    "an error itself": (
+        "@job(retry=RetryPolicy(3, retriable_errors=[OSError]))",
+        "write a list of error class names or codes",
+    ),
+    "backoff": ('@job(retry=RetryPolicy(3, Backoff("lin")))', "retry.backoff.type='lin': write 'fixed' or 'expon"),
     "a backoff of a mapping": (
         '@job(retry={"backoff": {"type": "linear"}})',
-        "the backoff's type is 'linear': write 'fixed' or 'exponential'",
+        "retry.backoff.type='linear': write 'fixed' or 'exponential'",
     ),
-    "a slip in a policy": ('@job(retry={"attempt": 3})', "a policy has no 'attempt'; did you mean 'attempts'?"),
-    "a stranger in a policy": ('@job(retry={"times": 3})', "known are attempts, backoff, retriable_errors, on_fail"),
-    "a slip in a backoff": ('@job(retry={"backoff": {"max_dely": 3}})', "has no 'max_dely'; did you mean 'max_delay'?"),
-    "on_fail": ('@job(retry={"on_fail": "stop"})', "on_fail is 'stop': write 'dlq' or 'drop'"),
-    "a policy's on_fail": ('@job(retry=RetryPolicy(on_fail="stop"))', "on_fail is 'stop': write 'dlq' or 'drop'"),
-    "wait": ('@step(wait="1h")', "wait is '1h': give a mapping with a type of time, event or trigger, such as {"),
+    "a slip in a policy": (
+        '@job(retry={"attempt": 3})',
+        "retry has the unknown key 'attempt': did you mean 'attempts'?",
+    ),
+    "a stranger in a policy": (
+        '@job(retry={"times": 3})',
+        "known keys are attempts, backoff, on_fail, retriable_errors",
+    ),
+    "a slip in a backoff": ('@job(retry={"backoff": {"max_dely": 3}})', "'max_dely': did you mean 'max_delay'?"),
+    "on_fail": ('@job(retry={"on_fail": "stop"})', "retry.on_fail='stop': write 'dlq' or 'drop'"),
+    "a policy's on_fail": ('@job(retry=RetryPolicy(on_fail="stop"))', "retry.on_fail='stop': write 'dlq' or 'drop'"),
+    "wait": ('@step(wait="1h")', "wait='1h': write a mapping with a type of time, event or trigger, such as {"),
     "a slip in a wait": ('@step(wait={"type": "time", "dely": 5})', "wait has the unknown key 'dely': did you mean"),
     "a flow that is no name": ('@step(on="a", flow=3)', "3 cannot be used as flow name: use letters, digits"),
     "a number as a flow": ("@flow(3)", "3 cannot be used as flow name: use letters, digits"),
     "an empty name": ('@job(queue="q", name="")', "'' cannot be used as name: use letters, digits"),
     "an empty step": ('@flow("f", step="")', "'' cannot be used as name: use letters, digits"),
-    "attempts": ('@job(retry=RetryPolicy(attempts="x"))', "Expected `int`, got `str` - at `$.attempts`"),
-    "dead_letter_queue": ('@job(queue="dl", dead_letter_queue=7)', "7 cannot be used as dead_letter_queue: use let"),
-    "idempotency_key": ('@flow("f", key=5)', 'idempotency_key is 5: write "auto"'),
-    "a key's path": ('@job(key="order.id")', "idempotency_key is 'order.id': write \"auto\""),
-    "rate_key": ('@job(rate_limit="5/1s", rate_key=5)', "rate_key is 5: write a path in the payload"),
-    "max": ('@job(rate_limit={"max": "5", "duration": "1s"})', "'5' is not a whole number"),
-    "durationMs": ('@job(rate_limit={"max": 5, "durationMs": "1s"})', "'1s' is not a whole number"),
-    "rate_limit's duration": ('@job(rate_limit={"max": 5, "duration": "x"})', "rate_limit's duration: 'x' is not a"),
+    "attempts": ('@job(retry=RetryPolicy(attempts="x"))', "retry.attempts='x': write a whole number of at least 1"),
+    "dead_letter_queue": ('@job(queue="dl", dead_letter_queue=7)', "dead_letter_queue=7: write a string"),
+    "idempotency_key": ('@flow("f", key=5)', 'key=5: write "auto"'),
+    "a key's path": ('@job(key="order.id")', "key='order.id': write \"auto\""),
+    "rate_key": ('@job(rate_limit="5/1s", rate_key=5)', "rate_key=5: write a path in the input"),
+    "max": (
+        '@job(rate_limit={"max": "5", "duration": "1s"})',
+        "rate_limit.max='5': write a whole number of at least 1",
+    ),
+    "durationMs": (
+        '@job(rate_limit={"max": 5, "durationMs": [1]})',
+        "rate_limit.duration_ms=[1]: write a number of milliseconds",
+    ),
+    "rate_limit's duration": ('@job(rate_limit={"max": 5, "duration": "x"})', "rate_limit.duration: 'x' is not a"),
     "timeout": ('@job(timeout="soon")', "timeout: 'soon' is not a duration: write"),
     "delay": ('@step(delay="soon")', "delay: 'soon' is not a duration: write"),
     "a wait's timeout": ('@step(wait=Await("event", "a", timeout="soon"))', "the timeout of an await: 'soon' is not a"),
-    "timeoutMs": ('@step(wait={"eventKind": "a", "timeoutMs": "5s"})', "timeoutMs='5s' of an await: give a number"),
+    "timeoutMs": ('@step(wait={"eventKind": "a", "timeoutMs": "5s"})', "wait.timeout_ms='5s': write a number"),
     "an age": ('@job(keep_failed="soon")', "keep_failed: 'soon' is not a duration: write"),
-    "no parentheses": ("@job", "@job stands without parentheses: write @job()"),
-    "a step's parentheses": ("@step", "@step stands without parentheses: write @step()"),
+    "no parentheses": ("@job", "@job needs parentheses: write @job()"),
+    "a step's parentheses": ("@step", "@step needs parentheses: write @step()"),
     "a flow's name": ("@flow", 'a flow needs a name: write @flow("x")'),
-    "no name": ("@flow()", '@flow is given no name: write @flow("name")'),
-    "an unnamed value": ('@job("mail")', "@job is given 'mail' without its name: write @job()"),
+    "no name": ("@flow()", '@flow needs a name: write @flow("name")'),
+    "an unnamed value": ('@job("mail")', "@job got 'mail' without its name: write @job()"),
     "an unknown option": ("@job(retries=3)", "@job has the unknown key 'retries': did you mean 'retry'?"),
     "one of a step": (
         "@step(nothing_like_it=3)",
@@ -87,17 +108,17 @@ def test_a_decorator(what: str, tmp_path: Path) -> None:
 
 
 CONFIGS = {
-    "triggers": ("{'triggers': 5}", "triggers=5: give the kind of an event"),
-    "emits": ("{'step': 's', 'emits': [5]}", "emits holds 5, which is not an event kind"),
-    "subscriptions": ("{'subscriptions': {'eventKind': 'a'}}", "subscriptions={'eventKind': 'a'}: give a list"),
-    "flow": ("{'flow': 'shop'}", "config['flow'] is 'shop': pass a mapping of accepts"),
-    "dlq": ("{'dlq': 'q'}", "config['dlq'] is 'q': pass a mapping of enabled, queue"),
-    "timeoutMs": ("{'timeoutMs': '5s'}", "timeoutMs='5s': give a number of milliseconds"),
-    "await": ("{'await': '1h'}", "await is '1h': give a mapping with a type of time, event or trigger"),
+    "triggers": ("{'triggers': 5}", "triggers=5: write the kind of an event"),
+    "emits": ("{'step': 's', 'emits': [5]}", "emits contains 5, which is not an event kind"),
+    "subscriptions": ("{'subscriptions': {'eventKind': 'a'}}", "subscriptions={'eventKind': 'a'}: write a list"),
+    "flow": ("{'flow': 'shop'}", "config.flow='shop': write a mapping of id, role"),
+    "dlq": ("{'dlq': 'q'}", "config.dlq='q': write a mapping of enabled, queue"),
+    "timeoutMs": ("{'timeoutMs': [5]}", "config.timeout_ms=[5]: write a number of milliseconds"),
+    "await": ("{'await': '1h'}", "await='1h': write a mapping with a type of time, event or trigger"),
     "a flow's id": ("{'flow': {'id': 3, 'triggers': 'a'}}", "3 cannot be used as flow name: use letters, digits"),
     "a main flow's id": ("{'flow': {'id': 3, 'role': 'main'}}", "3 cannot be used as flow name: use letters, digits"),
-    "timeoutMs without end": ("{'timeoutMs': 10**400}", "too long: the maximum duration is 36525d"),
-    "a list": ("['queue']", "config is ['queue']: pass a mapping of await"),
+    "timeoutMs without end": ("{'timeoutMs': 10**400}", "the maximum duration is 36525d"),
+    "a list": ("['queue']", "config is ['queue']: write a mapping of concurrency"),
 }
 
 
@@ -137,9 +158,7 @@ async def mail(order: Any) -> None: ...
 async def test_a_key_function_that_fails_is_named() -> None:
     async with App(":memory:", handlers=[keyed, mail]) as app:
         for call in (app.start("keyed", {}), app.enqueue("mail", {})):
-            with pytest.raises(
-                PenstockError, match=r"the idempotency_key of \w+ \(.*\.py:\d+\).*: KeyError: 'id'"
-            ) as e:
+            with pytest.raises(PenstockError, match=r"the key function of \w+ \(.*\.py:\d+\).*: KeyError: 'id'") as e:
                 await call
             assert e.value.code == "bad_argument"
 

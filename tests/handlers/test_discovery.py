@@ -112,7 +112,7 @@ async def test_a_plain_worker_of_the_first_spec_runs_as_it_is_written(app: Any, 
         id = await a.enqueue("image-convert", {"url": "x", "width": 3})
         assert await a.jobs.result(id, timeout=20) == {"ok": True, "result": {"url": "..."}}
         row = await a.jobs.get(id)
-        assert row.progress == b"50"
+        assert row.progress == 50
         assert "log" in [e.kind for e in await a.job_events("image-convert")]
 
 
@@ -165,7 +165,7 @@ async def test_every_key_of_a_config(memory: Any, write: Write) -> None:
         20,
         ("NetworkError",),
     )
-    assert (first.timeout_ms, first.dlq, first.idempotency_key) == (2500, "graves", "auto")
+    assert (first.timeout_ms, first.dlq, first.key) == (2500, "graves", "auto")
     assert (found.definition.version, found.definition.accepts, list(found.event_validators)) == ("3", ("b",), ["a"])
     second = found.steps["second"]
     assert (second.kinds, second.mode, second.compensation, second.compensate_on) == (
@@ -462,7 +462,7 @@ def test_a_condition_that_would_have_to_be_awaited_is_refused(name: str) -> None
 def test_a_function_without_a_mark_is_no_handler(memory: Any) -> None:
     def plain() -> None: ...
 
-    with pytest.raises(DefinitionError, match="plain is not marked"):
+    with pytest.raises(DefinitionError, match="plain is not a handler"):
         memory(plain)
 
 

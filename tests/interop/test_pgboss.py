@@ -91,9 +91,9 @@ async def test_a_node_job_emits_an_event_or_becomes_a_job(boss: Any, queue: str,
     await _created(boss, other)
     bridge = PgBoss(boss_url(), consume={queue: EmitEvent("order.paid"), other: AddJob("mail")}, **QUICK)
     async with App(url, handlers=[mail], bridges=[bridge]) as app, app.workers.background():
-        told = await boss.ask("send", queue=queue, data={"order": 7})
+        event_job = await boss.ask("send", queue=queue, data={"order": 7})
         added = await boss.ask("send", queue=other, data=None)
-        await _job_in(boss, queue, told, "completed")
+        await _job_in(boss, queue, event_job, "completed")
         await _job_in(boss, other, added, "completed")
         assert [e.data for e in await app.events.read("nq:global") if e.kind == "order.paid"] == [{"order": 7}]
         assert await app.jobs.result(added, timeout=20) == {"sent": None}
@@ -180,9 +180,9 @@ async def test_sent_jobs_have_queue_options_and_their_own(boss: Any, queue: str)
         assert await bridge.send(queue, 1, id=id, delay="1h", priority=7, retry_limit=1) == id
         assert await bridge.send(queue, 2, id=id) is None
         found = await boss.ask("job", queue=queue, id=id)
-        plain = await bridge.send(queue, 3)
-        assert plain is not None
-        other = await boss.ask("job", queue=queue, id=plain)
+        sent = await bridge.send(queue, 3)
+        assert sent is not None
+        other = await boss.ask("job", queue=queue, id=sent)
     # Our job must equal one that Node sent.
     theirs = await boss.ask("job", queue=queue, id=await boss.ask("send", queue=queue, data=3))
     times = {"id", "createdOn", "startAfter", "keepUntil"}
@@ -273,22 +273,22 @@ async def test_a_crash_before_the_completion_starts_no_run(
 
 async def test_a_job_that_another_worker_has_is_not_completed(boss: Any, queue: str) -> None:
     await _created(boss, queue, retryLimit=3, expireInSeconds=600)
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    started, may_end = asyncio.Event(), asyncio.Event()
 
     async def handle(message: Message) -> str:
-        begun.set()
-        await go_on.wait()
+        started.set()
+        await may_end.wait()
         return f"attempt {message.attempt}"
 
     async with calling(handle, queue) as app:
         id = await boss.ask("send", queue=queue, data=1)
         async with app.workers.background():
-            await begun.wait()
+            await started.wait()
             # It expired, and a worker of pg-boss has it now.
             postgres_server.server().do(
                 "UPDATE pgboss.job SET retry_count = 1 WHERE name = $1 AND state = 'active'", queue
             )
-            go_on.set()
+            may_end.set()
             other = await boss.ask("send", queue=queue, data=2)
             await _job_in(boss, queue, other, "completed")
         assert (await boss.ask("job", queue=queue, id=id))["state"] == "active"
@@ -296,16 +296,16 @@ async def test_a_job_that_another_worker_has_is_not_completed(boss: Any, queue: 
 
 async def test_a_stopping_worker_releases_its_job(boss: Any, queue: str) -> None:
     await _created(boss, queue)
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def handle(message: Message) -> None:
-        begun.set()
+        started.set()
         await asyncio.Event().wait()
 
     async with calling(handle, queue) as app:
         id = await boss.ask("send", queue=queue, data=1)
         async with app.workers.background():
-            await begun.wait()
+            await started.wait()
         found = await boss.ask("job", queue=queue, id=id)
     assert (found["state"], found["retryCount"]) == ("created", 0)
 
@@ -340,23 +340,23 @@ async def test_permanent_dead_letters_at_once(boss: Any, queue: str) -> None:
 async def test_a_singleton_policy_is_respected(boss: Any, queue: str) -> None:
     """A stately queue has one job per key and state: a failed job cannot be retried while another one waits."""
     dead = await _created(boss, queue, policy="stately", retryLimit=5, retryDelay=600)
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    started, may_end = asyncio.Event(), asyncio.Event()
 
     async def handle(message: Message) -> None:
-        begun.set()
-        await go_on.wait()
+        started.set()
+        await may_end.wait()
         raise OSError("no luck")
 
     async with calling(handle, queue) as app:
         first = await boss.ask("send", queue=queue, data=1, options={"singletonKey": "k"})
         async with app.workers.background():
-            await begun.wait()
+            await started.wait()
             postgres_server.server().do(
                 "INSERT INTO pgboss.job (name, data, state, policy, singleton_key, start_after) "
                 "VALUES ($1, '2', 'retry', 'stately', 'k', now() + interval '1 hour')",
                 queue,
             )
-            go_on.set()
+            may_end.set()
             await _job_in(boss, queue, first, "failed")
     assert len(await boss.ask("jobs", queue=dead)) == 1
 

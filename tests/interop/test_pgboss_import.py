@@ -92,9 +92,9 @@ async def test_waiting_jobs_are_imported_and_run(boss: Any, queue: str, url: str
         assert tried is not None
         assert json.loads(tried.opts)["retry"]["attempts"] == 2
         assert json.loads(tried.opts)["retry"]["backoff"]["delayMs"] == 2000
-        rows = {row.id: row for row in await app.schedules.list() if row.id.startswith(queue)}
+        rows = {row.id: row for row in await app.store.schedules() if row.id.startswith(queue)}
         assert (spec_of(rows[queue]).cron, spec_of(rows[queue]).tz) == ("0 12 * * *", "Europe/Paris")
-        assert target_of(rows[queue]).payload == {"to": "all"}
+        assert target_of(rows[queue]).input == {"to": "all"}
         async with app.workers.background(concurrency=1):
             await until(lambda: len(done) == 4, 30)
         assert done == [(what, ids[what]) for what in ("urgent", "plain", "tried", "low")]
@@ -162,12 +162,12 @@ async def test_the_command_previews_imports_and_reports_the_rest(
     big = await boss.ask("send", queue=queue, data={"n": 2.0**60})
     await boss.ask("send", queue=odd, data=2)
     await boss.ask("schedule", queue=odd, cron="0 9 * * *", data=None, options={})
-    place = f"sqlite:///{tmp_path}/penstock.db"
-    given = ("--from", boss_url(), "--queue", queue, "--queue", odd, "--url", place)
+    store_url = f"sqlite:///{tmp_path}/penstock.db"
+    options = ("--from", boss_url(), "--queue", queue, "--queue", odd, "--url", store_url)
 
     async def penstock(*words: str) -> tuple[int, str, str]:
         capsys.readouterr()
-        code = await asyncio.to_thread(main, ["import", "pgboss", *given, *words])
+        code = await asyncio.to_thread(main, ["import", "pgboss", *options, *words])
         return code, *capsys.readouterr()
 
     code, out, _ = await penstock("--dry-run", "--json")
@@ -182,12 +182,12 @@ async def test_the_command_previews_imports_and_reports_the_rest(
 
     code, out, err = await penstock()
     assert (code, out.splitlines()[0]) == (1, "Moved 1 job (0 delayed) and 0 schedules.")
-    assert f"left in {odd}" in err
+    assert f"not moved from {odd}" in err
     code, out, _ = await penstock("--rename", f"{odd}=odd", "--json")
     moved = json.loads(out)
     assert (code, moved["jobs"], moved["schedules"]) == (1, {odd: 1}, ["odd"])
     assert [one["id"] for one in moved["left"]] == [big]
-    async with App(place, handlers=()) as app:
+    async with App(store_url, handlers=()) as app:
         assert {row.name for row in await app.queues.list()} >= {queue, "odd"}
     code, _, err = await penstock("--schema", "nowhere")
     assert code == 2

@@ -23,7 +23,7 @@ def make_poller(clock: FakeClock) -> ClaimPoller:
     return ClaimPoller(
         unused, clock, CapacityTracker("w", 10, 30_000, prefetcher),
         {"limited": QueueLimits(10), "other": QueueLimits(10)},
-        held=(), may_claim=lambda: True, accept=unused,
+        worker="w", instrumentation=None, held=(), may_claim=lambda: True, accept=unused,
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from ..ports.bridge import Bridge
 from ..ports.store import Store
 from ..ports.unit import DELIVERIES, Claim
 from ..settings import SettingOptions, Settings
+from ..telemetry.instrumentation import Instrumentation, InstrumentationListener
 from ..telemetry.logging import configure
 from ..worker.engines import Engine, Engines
 from ..worker.outcomes import Work
@@ -55,7 +56,7 @@ from .state import AppState
 from .store_urls import open_store
 from .transactions import Transactions, Writers
 from .waits import Waits
-from .workers import Workers
+from .workers import RunnerFactory, Workers
 
 log = logging.getLogger("penstock")
 I = TypeVar("I")  # noqa: E741
@@ -94,6 +95,9 @@ class App:
         clock: Where time comes from; tests pass a FakeClock.
         store: A store to use instead of opening `url`.
         bridges: Connections to the queues of other systems, such as pg-boss.
+        listeners: Functions that get instrumentation events, for metrics and traces.
+        runner: A function that makes the worker's runner from the number of handlers at once. Default: handlers run
+            in this process.
         engines: Functions that make engines for further kinds of runs.
         settings: Any setting by name; see the settings reference.
     """
@@ -107,6 +111,8 @@ class App:
         clock: Clock | None = None,
         store: Store | None = None,
         bridges: Iterable[Bridge] = (),
+        listeners: Iterable[InstrumentationListener] = (),
+        runner: RunnerFactory | None = None,
         engines: Iterable[EngineFactory] = (),
         **settings: Unpack[SettingOptions],
     ) -> None:
@@ -120,6 +126,8 @@ class App:
         self._bodies = EventBodies(self.settings.namespace, redactor)
         self._store = store
         self._bridges = tuple(several(bridges, "bridges"))
+        self._instrumentation = Instrumentation.of(several(listeners, "listeners"))
+        self._make_runner = runner
         self._engine_factories = tuple(engines)
         self._unit_ids = map(f"{os.urandom(6).hex()}-{{}}".format, itertools.count(1))
         self._is_open = False
@@ -158,9 +166,15 @@ class App:
 
     def _build(self, store: Store) -> None:
         self.store = store
-        self._committer = Committer(store)
+        self._committer = Committer(store, self._instrumentation)
         runtime = Runtime(
-            store, self._committer, self._bodies, self.clock, lambda: next(self._unit_ids), lambda: self.registry
+            store,
+            self._committer,
+            self._bodies,
+            self.clock,
+            lambda: next(self._unit_ids),
+            lambda: self.registry,
+            self._instrumentation,
         )
         self._runtime = runtime
         self._engine = FlowEngine(runtime, self.settings.public_url)
@@ -189,6 +203,7 @@ class App:
             self.settings,
             self._bridges,
             lambda: run_bridges(self, self._file_bridges),
+            self._make_runner,
         )
 
     async def close(self) -> None:

@@ -108,7 +108,7 @@ class PgBossImport:
         while True:
             but = [one.id for one in moved.left]
             if shared is not None:
-                page = await shared.together(lambda c, write, but=but: self._together(c, write, but))  # type: ignore[misc]
+                page = await shared.in_transaction(lambda c, write, but=but: self._together(c, write, but))  # type: ignore[misc]
             else:
                 page = await self._connections.run(lambda c, but=but: self._apart(c, but))  # type: ignore[misc]
             if not page.jobs and not page.left:

@@ -36,6 +36,7 @@ from ..schedules.spec import (
     spec_of,
     target_of,
 )
+from ..telemetry.instrumentation import ScheduleSlot
 from .enqueuer import JobEnqueuer
 
 log = logging.getLogger("penstock.scheduler")
@@ -54,6 +55,7 @@ class ScheduleService:
         self._clock = runtime.clock
         self._unit_id = runtime.new_unit_id
         self._registry = runtime.registry
+        self._instrumentation = runtime.instrumentation
         self._prepared: Registry | None = None
         self.scheduler = Scheduler(runtime.store, self)
 
@@ -180,7 +182,10 @@ class ScheduleService:
         event = self._event(self._bodies.global_stream, "schedule.skipped", row.id, data)
         log.info("schedule %s skipped its slot %s: %s", row.id, data["slot"], decision.reason)
         passed = msgspec.structs.replace(row, next=decision.next)
-        return await self._store.put_schedule(passed, row, Unit(self._unit_id(), events=[event]))
+        is_passed = await self._store.put_schedule(passed, row, Unit(self._unit_id(), events=[event]))
+        if is_passed and self._instrumentation is not None:
+            self._instrumentation.report(ScheduleSlot(row.id, row.next, decision.next, is_skipped=True))
+        return is_passed
 
     async def run_now(self, id: str) -> str:
         """Start the work of a schedule now, besides its slots, and return the id of the run or the job."""

@@ -16,6 +16,7 @@ from ..handlers.registry import Registry
 from ..ports.bridge import Bridge
 from ..ports.store import Store
 from ..settings import SettingOptions, Settings
+from ..telemetry.instrumentation import InstrumentationListener
 from ..transactions.connections.connection import run_blocking
 from ..transactions.relay_source import Connect
 from .app import App, EngineFactory, NotOpen
@@ -32,7 +33,7 @@ from .sync_facets import (
     SyncShortcuts,
     SyncWaits,
 )
-from .workers import Workers
+from .workers import RunnerFactory, Workers
 
 
 class SyncApp(SyncShortcuts):
@@ -55,11 +56,22 @@ class SyncApp(SyncShortcuts):
         clock: Clock | None = None,
         store: Store | None = None,
         bridges: Iterable[Bridge] = (),
+        listeners: Iterable[InstrumentationListener] = (),
+        runner: RunnerFactory | None = None,
         engines: Iterable[EngineFactory] = (),
         **settings: Unpack[SettingOptions],
     ) -> None:
         self._make: Callable[[], App] = lambda: App(
-            url, dir, handlers=handlers, clock=clock, store=store, bridges=bridges, engines=engines, **settings
+            url,
+            dir,
+            handlers=handlers,
+            clock=clock,
+            store=store,
+            bridges=bridges,
+            listeners=listeners,
+            runner=runner,
+            engines=engines,
+            **settings,
         )
         self._open_portal: Portal | None = None
 

@@ -18,6 +18,7 @@ from ..core.ids import check_name
 from ..flows.start_on import StartOnWaits
 from ..handlers.registry import Registry
 from ..ports.bridge import Bridge
+from ..ports.runner import Runner
 from ..ports.store import Retention
 from ..ports.unit import DELIVERIES, Claim
 from ..runners.inprocess import InProcessRunner
@@ -55,6 +56,8 @@ SWEEP_INTERVAL_S = 60.0
 KEEP_DELIVERIES = 100  # finished delivery jobs; every event that a step waits for makes one
 
 
+RunnerFactory = Callable[[int], Runner]
+"""Makes a runner from the number of handlers it may run at once. Called on the event loop."""
 ClaimOpener = Callable[[Claim], Coroutine[Any, Any, Work]]
 
 
@@ -77,6 +80,7 @@ class Workers:
         settings: Settings,
         bridges: Sequence[Bridge] = (),
         file_bridges: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        make_runner: RunnerFactory | None = None,
     ) -> None:
         self._runtime = runtime
         self._store = runtime.store
@@ -88,6 +92,7 @@ class Workers:
         self._registry = runtime.registry
         self._bridges = bridges
         self._file_bridges = file_bridges
+        self._make_runner = make_runner or InProcessRunner
         self._worker: Worker | None = None
         self._requested: tuple[Sequence[str], int] = ((), 1)
         self._ended = asyncio.Event()
@@ -117,7 +122,7 @@ class Workers:
         queues = several(queues, "queues") if queues is not None else None
         concurrency = count(concurrency, "concurrency") if concurrency is not None else None
         self._requested = queues or settings.queues, concurrency or settings.concurrency
-        runner = InProcessRunner(max(settings.threads, concurrency or settings.concurrency))
+        runner = self._make_runner(max(settings.threads, concurrency or settings.concurrency))
         worker = Worker(
             name=name,
             runtime=self._runtime,

@@ -26,9 +26,10 @@ def check(
 ) -> int:
     """Check which open runs cannot continue with the current worker files.
 
-    Re-executes each open step with its recorded results, up to its first call that has none. Nothing is written or
-    emitted, and functions passed to ctx.run are not called, but handler code outside ctx.run runs. Exits with 1 if a
-    run cannot continue.
+    Re-executes each open step with its recorded results, up to its first call
+    that has none. Nothing is written or emitted, and functions passed to ctx.run
+    are not called, but handler code outside ctx.run runs. Exits with 1 if a run
+    cannot continue.
     """
     refuse_memory_store(common)
     if not common.json:

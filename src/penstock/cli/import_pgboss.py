@@ -33,8 +33,9 @@ def pgboss(
 ) -> int:
     """Move the waiting jobs and cron schedules of pg-boss into a store, which is created if it does not exist.
 
-    Jobs keep their id, input, due time and remaining attempts. Each is moved once; an interrupted import can be run
-    again. What cannot be moved stays in pg-boss and is listed, and the command exits with 1.
+    Jobs keep their id, input, due time and remaining attempts. Each is moved
+    once; an interrupted import can be run again. What cannot be moved stays in
+    pg-boss and is listed, and the command exits with 1.
     """
     if not source.startswith(tuple(f"{scheme}://" for scheme in POSTGRES)):
         raise UsageError(

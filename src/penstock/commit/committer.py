@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Protocol
@@ -18,6 +19,7 @@ import msgspec
 from ..core.errors import StoreUnavailable
 from ..ports.store import WorkQueue
 from ..ports.unit import ClaimBatch, ClaimRequest, CommitReply, Committed, Conflict, Fenced, Receipt, Unit
+from ..telemetry.instrumentation import Instrumentation
 
 log = logging.getLogger("penstock.store")
 
@@ -110,9 +112,10 @@ class Committer:
 
     is_deferred = False
 
-    def __init__(self, store: WorkQueue) -> None:
+    def __init__(self, store: WorkQueue, instrumentation: Instrumentation | None = None) -> None:
         self.worker: ClaimSource | None = None
         self._store = store
+        self._instrumentation = instrumentation
         self._loop = asyncio.get_running_loop()
         self._pending: list[CommitRequest] = []
         self._known: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
@@ -288,9 +291,13 @@ class Committer:
         finishing = Counter(request.slot_queue for request in batch if request.slot_queue is not None)
         ask = worker.request_claims(finishing) if worker is not None else None
         claimed: ClaimBatch | None = None
+        instrumentation = self._instrumentation
+        started = time.perf_counter() if instrumentation is not None else 0.0
         try:
             reply = await self._store.commit(units, ask)
             claimed = reply.claimed
+            if instrumentation is not None:
+                instrumentation.report_commit(units, reply, time.perf_counter() - started)
             if worker is not None and finishing:
                 worker.release_slots(_free_slots(batch, reply.receipts), ask)
         finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.clock import Clock
 from ..core.event_bodies import EventBodies
 from ..ports.store import Store
+from ..telemetry.instrumentation import Instrumentation
 from .committer import Committer
 
 if TYPE_CHECKING:
@@ -28,3 +29,4 @@ class Runtime:
     clock: Clock
     new_unit_id: Callable[[], str]
     registry: Callable[[], Registry]
+    instrumentation: Instrumentation | None = None  # None: nobody listens

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
 
 from ..core.durations import Duration, ms_to_duration, to_ms
 from ..core.errors import AwaitTimeout, BadDuration, DefinitionError
 from ..core.events import BadEmit, Event, check_kind
-from ..core.near_match import check_keys
+from ..core.options import rename_keys
 from ..core.payload import pack, unpack
 from .session import DurableSession
 from .waits import TriggerType
 
 AwaitType = Literal["time", "event", "trigger"]
-_KEYS = {
-    *("type", "event", "eventKind", "kind", "match", "where", "trigger", "triggerType", "name", "schema", "signed"),
-    *("announce", "delay", "delayMs", "timeout", "timeoutMs", "onTimeout", "on_timeout"),
-}
+_ALIASES = {"event_kind": "event", "kind": "event", "trigger_type": "trigger"}
 
 
 @dataclass(frozen=True)
@@ -90,6 +87,9 @@ class Await:
         return {key: value for key, value in shown.items() if value is not None}
 
 
+_KEYS = {*(field.name for field in fields(Await)), "delay_ms", "timeout_ms"}
+
+
 def read_await(value: Await | Mapping[str, Any] | None, option: str = "wait") -> Await | None:
     """Read a wait as the specs write it: `{type, eventKind, where, match, delay, triggerType, timeout, onTimeout}`.
 
@@ -99,31 +99,17 @@ def read_await(value: Await | Mapping[str, Any] | None, option: str = "wait") ->
         return value
     if not isinstance(value, Mapping):
         raise DefinitionError(
-            f"{option} is {value!r}: give a mapping with a type of time, event or trigger, such as "
+            f"{option}={value!r}: write a mapping with a type of time, event or trigger, such as "
             '{"type": "time", "delay": "1h"}'
         )
-    check_keys(value, _KEYS, option)
-    return Await(
-        type=value.get("type", "event" if "eventKind" in value else ""),
-        event=value.get("eventKind", value.get("event", value.get("kind"))),
-        match=value.get("match"),
-        where=value.get("where"),
-        trigger=value.get("triggerType", value.get("trigger", "webhook")),
-        name=value.get("name"),
-        schema=value.get("schema"),
-        signed=value.get("signed"),
-        announce=value.get("announce"),
-        delay=_span(value, "delay"),
-        timeout=_span(value, "timeout"),
-        on_timeout=value.get("onTimeout", value.get("on_timeout")),
-    )
-
-
-def _span(value: Mapping[str, Any], key: str) -> Any:
-    ms = value.get(f"{key}Ms")
-    if ms is not None and (isinstance(ms, bool) or not isinstance(ms, int | float)):
-        raise DefinitionError(f"{key}Ms={ms!r} of an await: give a number of milliseconds")
-    return ms_to_duration(ms) if ms is not None else value.get(key)
+    options = rename_keys(value, _KEYS, option, aliases=_ALIASES)
+    for name in ("delay", "timeout"):
+        ms = options.pop(f"{name}_ms", None)
+        if ms is not None:
+            if isinstance(ms, bool) or not isinstance(ms, int | float):
+                raise DefinitionError(f"{option}.{name}_ms={ms!r}: write a number of milliseconds")
+            options[name] = ms_to_duration(ms)
+    return Await(**{"type": "event" if "event" in options else "", **options})
 
 
 class TimeoutHandover(BaseException):

@@ -1,24 +1,26 @@
-"""Steps and flows as people define them: `@flow`, `@step`, and what both become."""
+"""`@flow`, `@step` and `@job`: each attaches a definition to a function, which stays as it is."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
 
 from ..core.durations import Duration
 from ..core.errors import DefinitionError
 from ..core.events import BadEmit, check_kind
 from ..core.ids import BadId, check_name
-from ..core.near_match import check_keys
+from ..core.options import read_options
 from ..core.retry import RetryOption
 from ..core.schemas import Schema
 from ..durable.declared_waits import Await
 from ..schedules.declared import CodeSchedule, ScheduleConfig, read_schedule
 from .handler import DEFINITIONS_ATTRIBUTE, Handler, JobDefinition, make_handler
 from .options import IdempotencyKey, KeepOption, RateKeyOption, RateOption, check_options, read_kinds
-from .subscriptions import Subscription, When, check_subscription_list, expand_on, read_start_on, read_subscription
+from .subscriptions import Subscription, When, read_start_on, read_subscriptions
 from .trigger_table import Mode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,12 +29,12 @@ OnChange = Literal["continue", "pin", "fail"]
 
 @dataclass(frozen=True)
 class StepDefinition:
-    """A step: a handler, what starts it and what it emits."""
+    """A step: a handler, the events that start it and the events it emits."""
 
     handler: Handler
     subscriptions: tuple[Subscription, ...] = ()
     mode: Mode = "once"
-    emits: tuple[str, ...] | None = None  # None: undeclared, anything goes
+    emits: tuple[str, ...] | None = None  # None: not declared, any kind is allowed
     flow: str | None = None  # None: it joins every flow that emits what it listens to
     compensation: str | None = None
     compensate_on: tuple[str, ...] = ()
@@ -52,38 +54,39 @@ class StepDefinition:
 
     @property
     def on_timeout(self) -> str | None:
-        """The step that takes over when its declared wait is in vain."""
+        """The step that takes over when the declared wait expires."""
         return self.handler.wait.on_timeout if self.handler.wait is not None else None
 
     @property
     def kinds(self) -> tuple[str, ...]:
+        """The kinds of events that start it."""
         return tuple(dict.fromkeys(s.kind for s in self.subscriptions))
 
 
 @dataclass(frozen=True)
 class FlowDefinition:
-    """A flow: the step it begins with, and what holds for all of it."""
+    """A flow: its first step, and the options of the whole flow."""
 
     name: str
     entry: StepDefinition
     version: str | None = None
-    accepts: tuple[str, ...] = ()  # kinds that come from outside
+    accepts: tuple[str, ...] = ()  # kinds that are emitted from outside
     events: Mapping[str, Any] = field(default_factory=dict)  # schemas of kinds
     schedule: CodeSchedule | None = None
     start_on: tuple[Subscription, ...] = ()  # events, from any run or from outside, that start it
-    on_change: OnChange = "continue"  # what becomes of runs begun under another version
+    on_change: OnChange = "continue"  # what happens to runs started under another version
 
     def __post_init__(self) -> None:
         _check_flow_name(self.name, self.entry.handler.where)
         if not isinstance(self.events, Mapping):
             raise DefinitionError(
-                f"events={self.events!r}: give the schema of each kind, such as {{'order.paid': Paid}}",
+                f"events={self.events!r}: write the schema of each kind, such as {{'order.paid': Paid}}",
                 where=self.entry.handler.where,
             )
         if self.on_change not in ("continue", "pin", "fail"):
             raise DefinitionError(
-                f"on_change={self.on_change!r}: write 'continue' (this code goes on with runs of other versions), "
-                "'pin' (leave them to workers that have theirs) or 'fail'",
+                f"on_change={self.on_change!r}: write 'continue' (this code continues runs of other versions), "
+                "'pin' (leave them to workers with their version) or 'fail'",
                 where=self.entry.handler.where,
             )
         if self.on_change != "continue" and self.version is None:
@@ -122,19 +125,44 @@ def flow(
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
 ) -> Callable[[F], F]:
-    """Marks a function as the first step of a flow; the function itself stays as it is.
+    """Define a flow whose first step is this function.
 
-    `on_change` says what becomes of runs begun under another `version`: this code goes on with them, they are left to
-    workers that have theirs (`pin`), or they fail.
+    Args:
+        name: Name of the flow.
+        step: Name of the first step; by default the function's name.
+        emits: The kinds of events the step emits; other kinds fail the attempt. Without it, any kind is allowed.
+        version: Version of the flow, recorded with each run.
+        on_change: What happens to runs that started under another version: `"continue"` them with this code, `"pin"`
+            them to workers that have their version, or `"fail"` them.
+        accepts: Kinds of events that are emitted from outside to runs of this flow.
+        events: Schemas of event kinds, `{"order.paid": Paid}`.
+        start_on: Events, from any run or from outside, that start a run.
+        schedule: Start runs on a schedule: `"0 9 * * 1-5"`, `"15m"`, or the arguments of `app.schedules.set`.
+        compensation: The step that undoes this one when the run fails, or `{"step": …, "on": [kinds of events]}`.
+        queue: The queue its jobs go to; by default named after the file.
+        retry: Number of attempts, or a policy: `RetryPolicy(…)` or `{"attempts": 3, "backoff": {"delay": "1s"}}`.
+        timeout: Fail an attempt that runs longer than this.
+        wait: Wait before the step runs (`Await("event", …)`, `Await("trigger", …)`) or after it (`Await("time", …)`).
+        priority: Lower numbers are claimed first; 0 is first.
+        delay: Start each job this much later.
+        concurrency: Maximum number of attempts one worker runs at the same time.
+        max_active: Maximum number of attempts all workers run at the same time.
+        rate_limit: Maximum number of starts per duration: `"100/1m"`, or `{"max": 100, "duration": "1m"}`.
+        rate_key: Apply the rate limit to each value of this key: a dotted path into the input, or a function of it.
+        dead_letters: Whether a final failure makes a dead letter.
+        dead_letter_queue: The queue of its dead letters; by default `<queue>-dlq`.
+        key: Idempotency key of each run: `"auto"` for a hash of the input, or a function of the input.
+        input_schema: Schema of the input, a model or a JSON schema; by default the parameter's annotation.
+        output_schema: Schema of the result.
     """
     options = dict(locals())
-    if callable(name):  # `@flow` without its name would mark nothing, in silence
+    if callable(name):  # `@flow` without parentheses would define nothing
         raise DefinitionError(f'a flow needs a name: write @flow("{getattr(name, "__name__", "name")}")')
 
     def mark(fn: F) -> F:
         handler = make_handler(fn, step, options)
         kinds = read_kinds("emits", emits, handler.where)
-        first = StepDefinition(handler, emits=kinds, flow=name, **_compensation(compensation, handler.where))
+        first = StepDefinition(handler, emits=kinds, flow=name, **read_compensation(compensation, handler.where))
         definition = FlowDefinition(
             name,
             first,
@@ -145,7 +173,7 @@ def flow(
             read_start_on(start_on, handler.where),
             on_change,
         )
-        return _mark(fn, definition)
+        return _attach(fn, definition)
 
     return mark
 
@@ -178,83 +206,49 @@ def step(
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
 ) -> Callable[[F], F]:
-    """Marks a function as a step that the events `on` start; the function itself stays as it is.
+    """Define a step that events start.
 
-    `mode`: `once` per run at the first matching event, `each` matching event, or once when `all` listed kinds arrived.
-    With a `schedule` in place of events it is the first step of a flow, named `flow` or after the step.
+    Args:
+        on: The kinds of events that start the step.
+        subscriptions: More events that start it, each with its own `when` and `map`.
+        when: A function of the event that accepts or rejects it, or a mapping its data must contain; goes with `on`.
+        map: A function of the event that returns the step's input; goes with `on`.
+        mode: `"once"` per run at the first match, `"each"` match, or once when `"all"` kinds have arrived.
+        name: Name of the step; by default the function's name.
+        flow: The flow it belongs to; by default every flow that emits one of its kinds.
+        emits: The kinds of events the step emits; other kinds fail the attempt. Without it, any kind is allowed.
+        schedule: Start runs of a flow, named `flow` or after the step, on a schedule instead of by events.
+        compensation: The step that undoes this one when the run fails, or `{"step": …, "on": [kinds of events]}`.
+        queue: The queue its jobs go to; by default named after the file.
+        retry: Number of attempts, or a policy: `RetryPolicy(…)` or `{"attempts": 3, "backoff": {"delay": "1s"}}`.
+        timeout: Fail an attempt that runs longer than this.
+        wait: Wait before the step runs (`Await("event", …)`, `Await("trigger", …)`) or after it (`Await("time", …)`).
+        priority: Lower numbers are claimed first; 0 is first.
+        delay: Start each job this much later.
+        concurrency: Maximum number of attempts one worker runs at the same time.
+        max_active: Maximum number of attempts all workers run at the same time.
+        rate_limit: Maximum number of starts per duration: `"100/1m"`, or `{"max": 100, "duration": "1m"}`.
+        rate_key: Apply the rate limit to each value of this key: a dotted path into the input, or a function of it.
+        dead_letters: Whether a final failure makes a dead letter.
+        dead_letter_queue: The queue of its dead letters; by default `<queue>-dlq`.
+        input_schema: Schema of the input, a model or a JSON schema; by default the parameter's annotation.
+        output_schema: Schema of the result.
     """
     options = dict(locals())
 
     def mark(fn: F) -> F:
         handler = make_handler(fn, name, options)
-        listens = [read_subscription(item, handler.where) for item in expand_on(on, when, map, handler.where)]
-        listens += [
-            read_subscription(item, handler.where) for item in check_subscription_list(subscriptions, handler.where)
-        ]
         definition = StepDefinition(
             handler,
-            tuple(listens),
-            _mode(mode, handler.where),
+            read_subscriptions(on, when, map, subscriptions, handler.where),
+            read_mode(mode, handler.where),
             read_kinds("emits", emits, handler.where),
             flow,
-            **_compensation(compensation, handler.where),
+            **read_compensation(compensation, handler.where),
         )
-        return _mark(fn, scheduled_step(definition, read_schedule(schedule, handler)))
+        return _attach(fn, apply_schedule(definition, read_schedule(schedule, handler)))
 
     return mark
-
-
-def scheduled_step(step: StepDefinition, schedule: CodeSchedule | None) -> StepDefinition | FlowDefinition:
-    """A step that a schedule starts begins a flow; one that events start as well would begin in the middle."""
-    if schedule is None:
-        return step
-    if step.subscriptions:
-        raise DefinitionError(
-            f"step {step.name!r} is started by {', '.join(step.kinds)} and by a schedule: schedule the flow instead",
-            where=step.handler.where,
-        )
-    name = step.flow or step.name
-    return FlowDefinition(name, replace(step, flow=name), schedule=schedule)
-
-
-def _check_flow_name(name: str, where: str) -> None:
-    try:
-        check_name(name, "flow name")
-    except BadId as problem:
-        raise DefinitionError(str(problem), where=where) from None
-
-
-def _mark(fn: F, definition: Any) -> F:
-    setattr(fn, DEFINITIONS_ATTRIBUTE, [*getattr(fn, DEFINITIONS_ATTRIBUTE, []), definition])
-    return fn
-
-
-def _mode(mode: str, where: str) -> Mode:
-    if mode not in ("once", "each", "all"):
-        raise DefinitionError(
-            f"mode={mode!r}: write 'once' (first match), 'each' (every match) or 'all' (when every kind has come)",
-            where=where,
-        )
-    return mode  # type: ignore[return-value]
-
-
-def _compensation(value: str | Mapping[str, Any] | None, where: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if isinstance(value, str):
-        return {"compensation": value}
-    if not isinstance(value, Mapping):
-        raise DefinitionError(f"compensation={value!r}: give the name of the step that undoes this one", where=where)
-    check_keys(value, {"step", "on"}, "compensation", where)
-    if not isinstance(value.get("step"), str):
-        raise DefinitionError(f"compensation={dict(value)!r}: name the 'step' that undoes this one", where=where)
-    kinds = read_kinds("compensation's on", value.get("on"), where)
-    return {"compensation": value["step"], "compensate_on": kinds or ()}
-
-
-def read_definitions(fn: Callable[..., Any]) -> list[Any]:
-    """What the decorators left on a function."""
-    return list(getattr(inspect.unwrap(fn), DEFINITIONS_ATTRIBUTE, None) or getattr(fn, DEFINITIONS_ATTRIBUTE, []))
 
 
 @check_options
@@ -279,16 +273,88 @@ def job(
     input_schema: Schema | None = None,
     output_schema: Schema | None = None,
 ) -> Callable[[F], F]:
-    """Marks a function as the handler of plain jobs; the function itself stays as it is.
+    """Define the handler of plain jobs.
 
-    Without `name` it takes every job of its queue.
+    Args:
+        queue: The queue its jobs go to; by default named after the file.
+        name: Name of the jobs it handles; without it, the handler takes all jobs of its queue.
+        schedule: Enqueue jobs on a schedule: `"0 9 * * 1-5"`, `"15m"`, or the arguments of `app.schedules.set`.
+        retry: Number of attempts, or a policy: `RetryPolicy(…)` or `{"attempts": 3, "backoff": {"delay": "1s"}}`.
+        timeout: Fail an attempt that runs longer than this.
+        priority: Lower numbers are claimed first; 0 is first.
+        delay: Start each job this much later.
+        concurrency: Maximum number of attempts one worker runs at the same time.
+        max_active: Maximum number of attempts all workers run at the same time.
+        rate_limit: Maximum number of starts per duration: `"100/1m"`, or `{"max": 100, "duration": "1m"}`.
+        rate_key: Apply the rate limit to each value of this key: a dotted path into the input, or a function of it.
+        dead_letters: Whether a final failure makes a dead letter.
+        dead_letter_queue: The queue of its dead letters; by default `<queue>-dlq`.
+        keep_completed: How many completed jobs to keep, or for how long: `1000`, `"1d"` or `{"count": 9, "age": "1d"}`.
+        keep_failed: How many failed jobs to keep, or for how long.
+        key: Idempotency key of each job: `"auto"` for a hash of the input, or a function of the input.
+        input_schema: Schema of the input, a model or a JSON schema; by default the parameter's annotation.
+        output_schema: Schema of the result.
     """
     options = {key: value for key, value in locals().items() if key != "name"}
 
     def mark(fn: F) -> F:
         handler = make_handler(fn, name, options)
         definition = JobDefinition(handler, any_name=name is None, schedule=read_schedule(schedule, handler))
-        setattr(fn, DEFINITIONS_ATTRIBUTE, [*getattr(fn, DEFINITIONS_ATTRIBUTE, []), definition])
-        return fn
+        return _attach(fn, definition)
 
     return mark
+
+
+def apply_schedule(step: StepDefinition, schedule: CodeSchedule | None) -> StepDefinition | FlowDefinition:
+    """Return the flow that a scheduled step starts, or the step itself; events and a schedule exclude each other."""
+    if schedule is None:
+        return step
+    if step.subscriptions:
+        raise DefinitionError(
+            f"step {step.name!r} is started by {', '.join(step.kinds)} and by a schedule: schedule the flow instead",
+            where=step.handler.where,
+        )
+    name = step.flow or step.name
+    return FlowDefinition(name, replace(step, flow=name), schedule=schedule)
+
+
+def _check_flow_name(name: str, where: str) -> None:
+    try:
+        check_name(name, "flow name")
+    except BadId as problem:
+        raise DefinitionError(str(problem), where=where) from None
+
+
+def _attach(fn: F, definition: Any) -> F:
+    setattr(fn, DEFINITIONS_ATTRIBUTE, [*getattr(fn, DEFINITIONS_ATTRIBUTE, []), definition])
+    return fn
+
+
+def read_mode(mode: str, where: str) -> Mode:
+    """Return the mode, or raise DefinitionError with the accepted ones."""
+    if mode not in ("once", "each", "all"):
+        raise DefinitionError(
+            f"mode={mode!r}: write 'once' (first match), 'each' (every match) or 'all' (when every kind has arrived)",
+            where=where,
+        )
+    return mode  # type: ignore[return-value]
+
+
+class _CompensationOption(msgspec.Struct):
+    step: Annotated[str, msgspec.Meta(description="the name of the step that undoes this one")]
+    on: Any = None
+
+
+def read_compensation(value: Any, where: str) -> dict[str, Any]:
+    """Read `compensation` as the fields of a step definition."""
+    if value is None:
+        return {}
+    option = read_options(
+        _CompensationOption, {"step": value} if not isinstance(value, Mapping) else value, "compensation", where=where
+    )
+    return {"compensation": option.step, "compensate_on": read_kinds("compensation.on", option.on, where) or ()}
+
+
+def read_definitions(fn: Callable[..., Any]) -> list[Any]:
+    """Return the definitions that decorators attached to a function."""
+    return list(getattr(inspect.unwrap(fn), DEFINITIONS_ATTRIBUTE, None) or getattr(fn, DEFINITIONS_ATTRIBUTE, []))

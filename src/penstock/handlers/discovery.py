@@ -1,4 +1,4 @@
-"""Finding worker files under a directory and reading what they define. One bad file does not stop the others."""
+"""Discovery: imports worker files and reads their definitions. A bad file does not stop the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Definition = FlowDefinition | StepDefinition | JobDefinition
 
 @dataclass(frozen=True)
 class DiscoveredHandler:
-    """What one function of one file defines."""
+    """One definition, and the file and function it is in."""
 
     worker_id: str
     file: str
@@ -37,7 +37,7 @@ class DiscoveredHandler:
 
 @dataclass(frozen=True)
 class LoadProblem:
-    """Something that could not be loaded, and the way out."""
+    """A definition that could not be loaded, and how to fix it."""
 
     code: str
     message: str
@@ -45,17 +45,17 @@ class LoadProblem:
     line: int = 0
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
-        return self.message if self.file and self.message.startswith(self.file) else f"{place}{self.message}"
+        location = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
+        return self.message if self.file and self.message.startswith(self.file) else f"{location}{self.message}"
 
 
 def discover(
     directory: str | Path, queue_names: QueueNames = "filename"
 ) -> tuple[list[DiscoveredHandler], list[LoadProblem]]:
-    """Everything defined under a directory; files and folders whose name begins with `_` or `.` are left alone."""
+    """Read all definitions under a directory; skip files and folders whose name starts with `_` or `.`."""
     root = Path(directory).resolve()
     if not root.is_dir():
-        raise ConfigError(f"{directory} is not a directory: give the folder your worker files are in (setting 'dir')")
+        raise ConfigError(f"{directory} is not a directory: name the folder of your worker files (setting 'dir')")
     found: list[DiscoveredHandler] = []
     problems: list[LoadProblem] = []
     for path in _files(root):
@@ -73,11 +73,11 @@ def discover(
 
 
 def find_bridges(directory: str | Path) -> list[Bridge]:
-    """What the files that were just discovered name in a list `bridges`."""
+    """Return the `bridges` of the files that were just discovered."""
     root = Path(directory).resolve()
     found: list[Bridge] = []
     for path in _files(root):
-        with suppress(DefinitionError):  # it is among the problems
+        with suppress(DefinitionError):  # `discover` has reported it
             found += _bridges(sys.modules.get(_module_name(path)))
     return found
 
@@ -85,17 +85,17 @@ def find_bridges(directory: str | Path) -> list[Bridge]:
 def _bridges(module: ModuleType | None) -> list[Bridge]:
     declared = getattr(module, "bridges", None)
     if not isinstance(declared, list | tuple) or not any(isinstance(one, Bridge) for one in declared):
-        return []  # a name that means something else there
+        return []  # the name means something else there
     for one in declared:
         if not isinstance(one, Bridge) or isinstance(one, type):
-            raise DefinitionError(f"bridges holds {one!r}, which is none: give things like PgBoss(…)")
+            raise DefinitionError(f"bridges contains {one!r}, which is not a bridge: use bridges such as PgBoss(…)")
     return list(declared)
 
 
 def _files(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).parts
-        # A link that leads out of the directory is not part of it.
+        # Skip links that lead out of the directory.
         if not any(part.startswith(("_", ".")) for part in parts) and path.resolve().is_relative_to(root):
             yield path
 
@@ -103,7 +103,7 @@ def _files(root: Path) -> Iterator[Path]:
 def _read(path: Path, root: Path, queue_names: QueueNames) -> list[DiscoveredHandler]:
     module = _load(path, root)
     worker_id = path.relative_to(root).with_suffix("").as_posix()
-    _bridges(module)  # a wrong one is this file's problem
+    _bridges(module)  # report a bad one for this file
     queue = default_queue(path, root, queue_names)
     found: list[DiscoveredHandler] = []
     for export, fn in list(vars(module).items()):
@@ -113,53 +113,53 @@ def _read(path: Path, root: Path, queue_names: QueueNames) -> list[DiscoveredHan
             and getattr(fn, "__module__", None) == module.__name__
         ):
             found += [
-                DiscoveredHandler(worker_id, str(path), export, _placed(definition, queue))
+                DiscoveredHandler(worker_id, str(path), export, _with_queue(definition, queue))
                 for definition in read_definitions(fn)
             ]
     handle = getattr(module, "handle", None)
     if callable(handle) and not getattr(handle, DEFINITIONS_ATTRIBUTE, None):
         config = getattr(module, "config", None) or {}
         definition = read_module(handle, getattr(module, "queue", None), config, to_kebab_case(path.stem), str(path))
-        found.append(DiscoveredHandler(worker_id, str(path), "handle", _placed(definition, queue)))
+        found.append(DiscoveredHandler(worker_id, str(path), "handle", _with_queue(definition, queue)))
     elif hasattr(module, "config") and not found:
-        raise DefinitionError("there is a config but no function named 'handle'", where=str(path))
+        raise DefinitionError("config needs a function named 'handle', and there is none", where=str(path))
     return found
 
 
-def _placed(definition: Definition, queue: str) -> Definition:
-    """The definition with the queue its file gives it, if it names none."""
+def _with_queue(definition: Definition, queue: str) -> Definition:
+    """Return the definition with the default queue of its file, unless it has its own."""
     match definition:
         case FlowDefinition(entry=entry):
-            return replace(definition, entry=replace(entry, handler=entry.handler.on(queue)))
+            return replace(definition, entry=replace(entry, handler=entry.handler.with_queue(queue)))
         case _:
-            return replace(definition, handler=definition.handler.on(queue))
+            return replace(definition, handler=definition.handler.with_queue(queue))
 
 
 def default_queue(path: Path, root: Path, queue_names: QueueNames) -> str:
-    """The queue of a file that names none: after the file, or after the folder it lies in."""
+    """Return the queue of a file without one: named after the file, or after its folder."""
     if queue_names == "directory" and path.parent != root:
         return to_kebab_case(path.parent.name)
     return to_kebab_case(path.stem)
 
 
 def to_kebab_case(name: str) -> str:
-    """`sendEmail`, `send_email` and `Send Email` become `send-email`."""
+    """Convert `sendEmail`, `send_email` and `Send Email` to `send-email`."""
     words = re.sub(r"([a-z0-9])([A-Z])", r"\1-\2", name)
     return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-").lower() or "default"
 
 
 def _load(path: Path, root: Path) -> ModuleType:
-    """Imports a file under a name of its own, so that two apps, or two files of one name, do not meet."""
+    """Import a file under a unique module name, so that files of the same name do not collide."""
     name = _module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # Worker files may import their neighbours in the directory.
-    for place in (str(root), str(root.parent)):
-        if place not in sys.path:
-            sys.path.append(place)
+    # Worker files may import other files of the directory.
+    for folder in (str(root), str(root.parent)):
+        if folder not in sys.path:
+            sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -173,9 +173,9 @@ def _module_name(path: Path) -> str:
 
 
 def _line(path: Path, problem: BaseException) -> int:
-    """The line of a file that a problem is about, or the last of its lines that led to it; 0 if there is none."""
-    place, _, number = (getattr(problem, "where", None) or "").rpartition(":")
-    if place == str(path) and number.isdecimal():
+    """Return the line of a file that a problem names, or the last line in its traceback; 0 if there is none."""
+    file, _, number = (getattr(problem, "where", None) or "").rpartition(":")
+    if file == str(path) and number.isdecimal():
         return int(number)
     line = 0
     if isinstance(problem, SyntaxError) and problem.filename == str(path):
@@ -195,13 +195,13 @@ def _import_problem(path: Path, problem: BaseException) -> LoadProblem:
 
 
 def read_functions(functions: list[Any]) -> list[DiscoveredHandler]:
-    """The definitions of decorated functions given by hand, without a directory."""
+    """Read the definitions of decorated functions."""
     found: list[DiscoveredHandler] = []
     for fn in functions:
         definitions = read_definitions(fn)
         if not definitions:
             name = getattr(fn, "__name__", repr(fn))
-            raise DefinitionError(f"{name} is not marked with @flow, @step or @job, so it cannot be a handler")
+            raise DefinitionError(f"{name} is not a handler: decorate it with @flow, @step or @job")
         file = inspect.getsourcefile(fn) or ""
         found += [DiscoveredHandler(fn.__name__, file, fn.__name__, definition) for definition in definitions]
     return found

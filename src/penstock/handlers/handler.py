@@ -1,4 +1,4 @@
-"""A handler: a function and how it is to be run. Shared by plain jobs and flow steps."""
+"""A handler: a function with its options, shared by plain jobs and flow steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from ..context.sync_context import SyncContext
 from ..core.errors import BadArgument, DefinitionError
 from ..core.ids import BadId, check_name, digest
 from ..core.payload import to_plain
-from ..core.priority import BadPriority, check_priority
 from ..core.retry import RetryPolicy
 from ..core.schemas import Validator, make_validator, needs_validation
 from ..durable.declared_waits import Await, read_await
@@ -24,16 +23,13 @@ from ..ports.runner import HandlerRef
 from ..ports.unit import KeepJobs, RateLimit
 from .fingerprint import compute_fingerprint
 from .options import (
+    HandlerOptions,
     IdempotencyKey,
     RateKeyOption,
-    read_flag,
-    read_idempotency_key,
     read_keep,
-    read_limit,
-    read_positive,
+    read_key,
     read_rate_key,
-    read_span,
-    read_timeout,
+    read_rate_limit,
 )
 
 if TYPE_CHECKING:
@@ -44,11 +40,11 @@ DEFINITIONS_ATTRIBUTE = "__penstock__"
 
 @dataclass(frozen=True)
 class Handler:
-    """A function with its operational settings."""
+    """A function with its options."""
 
     name: str
     fn: Callable[..., Any]
-    queue: str | None = None  # None: discovery names it after the file
+    queue: str | None = None  # None: discovery sets it from the file name
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeout_ms: int | None = None
     priority: int = 0
@@ -61,7 +57,7 @@ class Handler:
     dead_letter_queue: str | None = None
     keep_completed: KeepJobs | None = None
     keep_failed: KeepJobs | None = None
-    idempotency_key: IdempotencyKey | None = None
+    key: IdempotencyKey | None = None
     input_schema: Any = None
     output_schema: Any = None
     wait: Await | None = None
@@ -76,9 +72,9 @@ class Handler:
             check_name(self.dead_letter_queue, "dead_letter_queue")
         if inspect.isgeneratorfunction(self.fn) or inspect.isasyncgenfunction(self.fn) or isinstance(self.fn, type):
             kind = "a class" if isinstance(self.fn, type) else "a generator"
-            raise DefinitionError(f"{self.name} is {kind}: a handler is a function with a result", where=self.where)
+            raise DefinitionError(f"{self.name} is {kind}: a handler is a function", where=self.where)
         parameters = list(inspect.signature(self.fn).parameters.values())
-        annotation, passes = _shape(self.fn, parameters, self.where)
+        annotation, passes = _read_signature(self.fn, parameters, self.where)
         schema = self.input_schema if self.input_schema is not None else annotation
         checks = (
             make_validator(schema, f"the input of {self.name}") if schema is not None else None,
@@ -88,7 +84,7 @@ class Handler:
         )
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.fn))
         object.__setattr__(self, "_passes", passes)
-        object.__setattr__(self, "wants_ctx", passes[1])
+        object.__setattr__(self, "takes_ctx", passes[1])
         object.__setattr__(self, "_checks", checks)
         object.__setattr__(self, "input_schema", schema)
 
@@ -99,7 +95,7 @@ class Handler:
 
     @cached_property
     def code(self) -> str:
-        """Which code it is: the same in every process, another after a change."""
+        """The fingerprint of the code: the same in every process, another one after a change."""
         return compute_fingerprint(self.fn)
 
     @cached_property
@@ -111,18 +107,21 @@ class Handler:
 
     @property
     def where(self) -> str:
+        """The file and line of the function."""
         return f"{self.file}:{self.line}" if self.file else getattr(self.fn, "__qualname__", self.name)
 
     @property
     def queue_name(self) -> str:
-        """The queue it is claimed from."""
+        """The queue its jobs are claimed from."""
         return self.queue or "default"
 
     @property
     def dlq(self) -> str:
+        """The queue of its dead letters."""
         return self.dead_letter_queue or f"{self.queue_name}-dlq"
 
     def check_input(self, value: Any) -> Any:
+        """Return the input, converted to its model; raise SchemaViolation if it does not match."""
         check = self._checks[0]
         return value if check is None else check(value)
 
@@ -131,36 +130,37 @@ class Handler:
         return self._checks[1] is not None
 
     def check_output(self, value: Any) -> Any:
+        """Return the result; raise SchemaViolation if it does not match."""
         check = self._checks[1]
         if check is not None:
             check(value)
         return value
 
     def call(self, value: Any, ctx: Context | SyncContext | None) -> Any:
-        """Calls the function with what its signature asks for."""
-        wants_input, takes_ctx = self._passes
-        if wants_input:
+        """Call the function with the arguments its signature takes."""
+        takes_input, takes_ctx = self._passes
+        if takes_input:
             return self.fn(value, ctx) if takes_ctx else self.fn(value)
         return self.fn(ctx) if takes_ctx else self.fn()
 
     def make_key(self, payload: Any, owner: str | None = None) -> str | None:
-        """The idempotency key the definition asks for, if any; `owner` is the flow, else the queue it is unique in."""
-        if self.idempotency_key is None:
+        """Return the idempotency key of an input, or None. It is unique in its `owner`: the flow, or else the queue."""
+        if self.key is None:
             return None
-        if self.idempotency_key == "auto":
-            # The order of an object's keys says nothing: the same input has the same key.
+        if self.key == "auto":
+            # Sort the keys of objects: equal inputs have equal keys.
             content = msgspec.json.encode([owner or self.queue_name, self.name, to_plain(payload)], order="sorted")
             return f"{self.name}-{digest(content)}"
         try:
-            return self.idempotency_key(payload)
+            return self.key(payload)
         except Exception as problem:
             raise BadArgument(
-                f"the idempotency_key of {self.name} ({self.where}) could not be made of this input: "
+                f"the key function of {self.name} ({self.where}) failed for this input: "
                 f"{type(problem).__name__}: {problem}"
             ) from problem
 
     def make_rate_key(self, payload: Any) -> str | None:
-        """Whose budget a job draws on: a dotted path into the payload, or a function of it."""
+        """Return the rate key of an input: the value at a dotted path, or of a function."""
         if self.rate_key is None:
             return None
         if callable(self.rate_key):
@@ -170,25 +170,27 @@ class Handler:
             value = value.get(part) if isinstance(value, Mapping) else None
         return str(value)
 
-    def on(self, queue: str) -> Handler:
-        """The same handler on a queue, unless it names its own."""
+    def with_queue(self, queue: str) -> Handler:
+        """Return the handler on a queue, unless it has its own."""
         return self if self.queue is not None else replace(self, queue=queue)
 
 
-def _shape(fn: Callable[..., Any], parameters: list[inspect.Parameter], where: str) -> tuple[Any, tuple[bool, bool]]:
-    """What a signature asks for: the input's annotation if it is a model, and whether input and ctx are passed."""
+def _read_signature(
+    fn: Callable[..., Any], parameters: list[inspect.Parameter], where: str
+) -> tuple[Any, tuple[bool, bool]]:
+    """Return the annotation of the input if it is a model, and whether the function takes an input and a ctx."""
     try:
         hints = typing.get_type_hints(fn)
     except Exception:  # a name only known to a type checker
         hints = {}
-    wants_input = takes_ctx = False
+    takes_input = takes_ctx = False
     annotation: Any = None
     for parameter in parameters:
         hint = hints.get(parameter.name)
         if parameter.name in ("ctx", "context") or hint in (Context, SyncContext):
             takes_ctx = True
-        elif not wants_input and not takes_ctx:
-            wants_input = True
+        elif not takes_input and not takes_ctx:
+            takes_input = True
             annotation = hint if needs_validation(hint) else None
         elif parameter.default is inspect.Parameter.empty:
             raise DefinitionError(
@@ -196,55 +198,56 @@ def _shape(fn: Callable[..., Any], parameters: list[inspect.Parameter], where: s
                 "write (input, ctx), (input), (ctx) or ()",
                 where=where,
             )
-    return annotation, (wants_input, takes_ctx)
+    return annotation, (takes_input, takes_ctx)
 
 
 def make_handler(fn: Callable[..., Any], name: str | None, options: Mapping[str, Any]) -> Handler:
-    """A handler from decorator options."""
+    """Build a handler from the options of a decorator or a config."""
     code = getattr(fn, "__code__", None)
     file, line = (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
     where = f"{file}:{line}"
     try:
-        retry = RetryPolicy.parse(options.get("retry"))
+        read = HandlerOptions.read(options)
+        retry = RetryPolicy.parse(read.retry)
         return Handler(
             name=_name_of(fn) if name is None else name,
             fn=fn,
-            queue=options.get("queue"),
+            queue=read.queue,
             retry=retry,
-            timeout_ms=read_timeout(options.get("timeout")),
-            priority=check_priority(options.get("priority") or 0),
-            delay_ms=read_span("delay", options.get("delay")) or 0,
-            concurrency=read_positive("concurrency", options.get("concurrency")),
-            max_active=read_positive("max_active", options.get("max_active")),
-            rate=read_limit(options.get("rate_limit"), options.get("rate_key")),
-            rate_key=read_rate_key(options.get("rate_key")),
-            dead_letters=read_flag("dead_letters", options.get("dead_letters", True)) and retry.on_fail == "dlq",
-            dead_letter_queue=options.get("dead_letter_queue"),
-            keep_completed=read_keep(options.get("keep_completed"), "keep_completed"),
-            keep_failed=read_keep(options.get("keep_failed"), "keep_failed"),
-            idempotency_key=read_idempotency_key(options.get("key")),
-            input_schema=options.get("input_schema"),
-            output_schema=options.get("output_schema"),
-            wait=read_await(options.get("wait")),
+            timeout_ms=read.timeout,
+            priority=read.priority or 0,
+            delay_ms=read.delay or 0,
+            concurrency=read.concurrency,
+            max_active=read.max_active,
+            rate=read_rate_limit(read.rate_limit, read.rate_key),
+            rate_key=read_rate_key(read.rate_key),
+            dead_letters=read.dead_letters and retry.on_fail == "dlq",
+            dead_letter_queue=read.dead_letter_queue,
+            keep_completed=read_keep(read.keep_completed, "keep_completed"),
+            keep_failed=read_keep(read.keep_failed, "keep_failed"),
+            key=read_key(read.key),
+            input_schema=read.input_schema,
+            output_schema=read.output_schema,
+            wait=read_await(read.wait),
             file=file,
             line=line,
         )
     except DefinitionError as problem:
         raise problem if problem.where else DefinitionError(str(problem), where=where) from None
-    except (ValueError, BadId, BadPriority) as problem:
+    except (ValueError, BadId) as problem:
         raise DefinitionError(str(problem), where=where) from None
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
     name = getattr(fn, "__name__", None)
     if not isinstance(name, str):
-        raise DefinitionError(f"{fn!r} has no name of its own: give a function, or name it with name=…")
+        raise DefinitionError(f"{fn!r} has no __name__: pass a function, or set name=…")
     return name
 
 
 @dataclass(frozen=True)
 class JobDefinition:
-    """A plain job: no flow, one queue. `any_name` takes jobs of every name on its queue."""
+    """A plain job on one queue. With `any_name` it handles jobs of every name on its queue."""
 
     handler: Handler
     any_name: bool = False

@@ -3,172 +3,157 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+import msgspec
 
 from ..core.durations import ms_to_duration
 from ..core.errors import DefinitionError
-from ..core.near_match import check_keys
+from ..core.options import DELAY_META, read_options
 from ..durable.declared_waits import Await, read_await
 from ..schedules.declared import ScheduleConfig, read_schedule
-from .decorators import FlowDefinition, StepDefinition, _compensation, _mode, scheduled_step
-from .handler import JobDefinition, make_handler
+from .decorators import FlowDefinition, StepDefinition, apply_schedule, read_compensation, read_mode
+from .handler import Handler, JobDefinition, make_handler
 from .options import read_kinds, read_removal
-from .subscriptions import check_subscription_list, read_start_on, read_subscription
+from .subscriptions import read_start_on, read_subscription_list, read_subscriptions
 
-_CONFIG = {
-    "queue",
-    "flow",
-    "step",
-    "subscriptions",
-    "emits",
-    "concurrency",
-    "rateLimit",
-    "retryPolicy",
-    "dlq",
-    "timeoutMs",
-    "timeout",
-    "idempotencyKey",
-    "inputSchema",
-    "outputSchema",
-    "priority",
-    "rateKey",
-    "maxActive",
-    "mode",
-    "handler",
-    "triggers",
-    "await",
-    "schedule",
-    "cron",
-    "keepCompleted",
-    "keepFailed",
-    "removeOnComplete",
-    "removeOnFail",
-}
-_KEEPING = ("keepCompleted", "keepFailed", "removeOnComplete", "removeOnFail")
-_FLOW = {
-    "id",
-    "role",
-    "step",
-    "emits",
-    "triggers",
-    "subscriptions",
-    "version",
-    "compensation",
-    "mode",
-    "accepts",
-    "events",
-    "startOn",
-    "onChange",
-}
+_RETENTION = ("keep_completed", "keep_failed", "remove_on_complete", "remove_on_fail")
+
+
+class DeadLetterConfig(msgspec.Struct):
+    """`config["dlq"]`."""
+
+    enabled: bool = True
+    queue: str | None = None
+
+
+class FlowConfig(msgspec.Struct):
+    """`config["flow"]`."""
+
+    id: Any = None
+    role: Annotated[str, msgspec.Meta(description="'main' for a flow's first step or 'step'")] = "step"
+    step: str | None = None
+    emits: Any = None
+    triggers: Any = None
+    subscriptions: Any = None
+    version: Any = None
+    compensation: Any = None
+    mode: Any = None
+    accepts: Any = None
+    events: Any = None
+    start_on: Any = None
+    on_change: Any = "continue"
+
+
+class ModuleConfig(msgspec.Struct):
+    """`config`. Keys are camelCase or snake_case; options of type Any are read like those of the decorators."""
+
+    queue: str | None = None
+    flow: FlowConfig | None = None
+    dlq: DeadLetterConfig = msgspec.field(default_factory=DeadLetterConfig)
+    step: str | None = None
+    emits: Any = None
+    triggers: Any = None
+    subscriptions: Any = None
+    mode: Any = None
+    handler: Any = None
+    wait: Any = None
+    schedule: Any = None
+    cron: Any = None
+    concurrency: Any = None
+    max_active: Any = None
+    rate_limit: Any = None
+    rate_key: Any = None
+    retry: Any = None
+    timeout: Any = None
+    timeout_ms: Annotated[float, DELAY_META] | None = None
+    priority: Any = None
+    key: Any = None
+    input_schema: Any = None
+    output_schema: Any = None
+    keep_completed: Any = None
+    keep_failed: Any = None
+    remove_on_complete: Any = None
+    remove_on_fail: Any = None
+
+    aliases: ClassVar[Mapping[str, str]] = {"await": "wait", "retry_policy": "retry", "idempotency_key": "key"}
 
 
 def read_module(
     handle: Callable[..., Any], queue: str | None, config: Mapping[str, Any], name: str, file: str
 ) -> FlowDefinition | StepDefinition | JobDefinition:
-    """What a worker file defines: a flow's first step, a step, or a plain job."""
-    config = _camel_keys(config, "config", file)
-    check_keys(config, _CONFIG, "config", file)
-    shape = _camel_keys(config.get("flow") or {}, "config['flow']", file)
-    check_keys(shape, _FLOW, "config['flow']", file)
-    step_name = shape.get("step") or config.get("step")
-    handler = make_handler(handle, step_name or name, _options(config, queue, file))
-    schedule = read_schedule(_schedule(config, file), handler)
-    if not shape and config.keys().isdisjoint(("step", "subscriptions", "triggers")):
+    """Read what a worker file defines: a flow's first step, a step, or a plain job."""
+    read = read_options(ModuleConfig, config, "config", where=file)
+    flow = read.flow or FlowConfig()
+    handler = make_handler(handle, flow.step or read.step or name, _handler_options(read, queue, file))
+    schedule = read_schedule(_read_schedule_config(read, file), handler)
+    if read.flow is None and read.step is None and read.subscriptions is None and read.triggers is None:
         return JobDefinition(handler, any_name=True, schedule=schedule)
-    for key in _KEEPING:
-        if key in config:
-            raise DefinitionError(f"config has {key!r}, but jobs of a run go with their run: leave it out", where=file)
-    step = _step(handler, shape, config, file)
-    role = shape.get("role", "step")
-    if role not in ("main", "step"):
-        raise DefinitionError(f"role={role!r}: write 'main' for a flow's first step or 'step'", where=file)
-    if role == "main":
-        if "id" not in shape:
-            raise DefinitionError("config['flow'] has the role 'main' but no 'id'", where=file)
-        return FlowDefinition(
-            shape["id"],
-            step,
-            shape.get("version"),
-            read_kinds("accepts", shape.get("accepts"), file) or (),
-            shape.get("events") or {},
-            schedule,
-            read_start_on(shape.get("startOn"), file),
-            shape.get("onChange", "continue"),
-        )
-    return scheduled_step(step, schedule)
-
-
-def _schedule(config: Mapping[str, Any], file: str) -> ScheduleConfig | None:
-    """`schedule`, or `cron` for short."""
-    schedule: ScheduleConfig | None = config.get("schedule")
-    if "cron" not in config:
-        return schedule
-    if schedule is not None:
-        raise DefinitionError("config has both 'schedule' and 'cron': give one of them", where=file)
-    return {"cron": config["cron"]}
-
-
-def _step(handler: Any, shape: Mapping[str, Any], config: Mapping[str, Any], file: str) -> StepDefinition:
-    listens = [
-        read_subscription({"kind": kind}, file)
-        for kind in read_kinds("triggers", shape.get("triggers", config.get("triggers")), file) or ()
-    ]
-    for item in (
-        *check_subscription_list(shape.get("subscriptions"), file),
-        *check_subscription_list(config.get("subscriptions"), file),
-    ):
-        listens.append(read_subscription(item, file))
-    emits = read_kinds("emits", shape.get("emits", config.get("emits")), file)
-    mode = _mode(shape.get("mode", config.get("mode", "once")), file)
-    return StepDefinition(
-        handler, tuple(listens), mode, emits, shape.get("id"), **_compensation(shape.get("compensation"), file)
+    for key in _RETENTION:
+        if getattr(read, key) is not None:
+            raise DefinitionError(f"config.{key} is for plain jobs; jobs of a run go with their run", where=file)
+    step = _read_step(handler, flow, read, file)
+    if flow.role not in ("main", "step"):
+        raise DefinitionError(f"role={flow.role!r}: write 'main' for a flow's first step or 'step'", where=file)
+    if flow.role == "step":
+        return apply_schedule(step, schedule)
+    if flow.id is None:
+        raise DefinitionError("config.flow has the role 'main' but no 'id'", where=file)
+    return FlowDefinition(
+        flow.id,
+        step,
+        flow.version,
+        read_kinds("accepts", flow.accepts, file) or (),
+        flow.events or {},
+        schedule,
+        read_start_on(flow.start_on, file),
+        flow.on_change,
     )
 
 
-def _options(config: Mapping[str, Any], queue: str | None, file: str) -> dict[str, Any]:
-    dlq = config.get("dlq") or {}
-    check_keys(dlq, {"enabled", "queue"}, "config['dlq']", file)
-    timeout_ms = config.get("timeoutMs")
-    if timeout_ms is not None and not isinstance(timeout_ms, int | float):
-        raise DefinitionError(f"timeoutMs={timeout_ms!r}: give a number of milliseconds", where=file)
+def _read_schedule_config(config: ModuleConfig, file: str) -> ScheduleConfig | None:
+    """Return `schedule`, or its short form `cron`."""
+    if config.cron is None:
+        return config.schedule  # type: ignore[no-any-return]
+    if config.schedule is not None:
+        raise DefinitionError("config has both 'schedule' and 'cron': write one of them", where=file)
+    return {"cron": config.cron}
+
+
+def _read_step(handler: Handler, flow: FlowConfig, config: ModuleConfig, file: str) -> StepDefinition:
+    triggers = read_kinds("triggers", flow.triggers if flow.triggers is not None else config.triggers, file)
+    listens = read_subscriptions(triggers, None, None, flow.subscriptions, file)
+    return StepDefinition(
+        handler,
+        (*listens, *read_subscription_list(config.subscriptions, file)),
+        read_mode(flow.mode or config.mode or "once", file),
+        read_kinds("emits", flow.emits if flow.emits is not None else config.emits, file),
+        flow.id,
+        **read_compensation(flow.compensation, file),
+    )
+
+
+def _handler_options(config: ModuleConfig, queue: str | None, file: str) -> dict[str, Any]:
+    options = msgspec.structs.asdict(config)
+    if config.timeout_ms is not None:
+        options["timeout"] = ms_to_duration(config.timeout_ms)
+    for keep, remove, name in (
+        ("keep_completed", "remove_on_complete", "removeOnComplete"),
+        ("keep_failed", "remove_on_fail", "removeOnFail"),
+    ):
+        if options[remove] is not None:
+            options[keep] = read_removal(options[remove], name)
     return {
-        "queue": queue or config.get("queue"),
-        "retry": config.get("retryPolicy"),
-        "timeout": ms_to_duration(timeout_ms) if timeout_ms is not None else config.get("timeout"),
-        "priority": config.get("priority"),
-        "concurrency": config.get("concurrency"),
-        "max_active": config.get("maxActive"),
-        "rate_limit": config.get("rateLimit"),
-        "rate_key": config.get("rateKey"),
-        "dead_letters": dlq.get("enabled", True),
-        "dead_letter_queue": dlq.get("queue"),
-        "keep_completed": _keep(config, "keepCompleted", "removeOnComplete"),
-        "keep_failed": _keep(config, "keepFailed", "removeOnFail"),
-        "key": config.get("idempotencyKey"),
-        "input_schema": config.get("inputSchema"),
-        "output_schema": config.get("outputSchema"),
-        "wait": _await(config, file),
+        **options,
+        "queue": queue or config.queue,
+        "dead_letters": config.dlq.enabled,
+        "dead_letter_queue": config.dlq.queue,
+        "wait": _read_await(config.wait, file),
     }
 
 
-def _await(config: Mapping[str, Any], file: str) -> Await | None:
+def _read_await(value: Any, file: str) -> Await | None:
     try:
-        return read_await(config.get("await"), "await")
+        return read_await(value, "await")
     except DefinitionError as problem:
         raise DefinitionError(str(problem), where=file) from None
-
-
-def _keep(config: Mapping[str, Any], ours: str, theirs: str) -> Any:
-    """What stays of finished jobs, in our words or in BullMQ's."""
-    return read_removal(config[theirs], theirs) if theirs in config else config.get(ours)
-
-
-def _camel_keys(mapping: Any, what: str, file: str) -> dict[str, Any]:
-    """`retry_policy` and `retryPolicy` are the same key."""
-    if not isinstance(mapping, Mapping):
-        check_keys(mapping, _CONFIG if what == "config" else _FLOW, what, file)
-    out: dict[str, Any] = {}
-    for key, value in mapping.items():
-        head, *rest = str(key).split("_")
-        out[head + "".join(part.capitalize() for part in rest)] = value
-    return out

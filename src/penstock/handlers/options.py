@@ -1,4 +1,4 @@
-"""What decorators and configs are given for an option: read, and refused in our words."""
+"""The options of `@flow`, `@step` and `@job`, read from what people write."""
 
 from __future__ import annotations
 
@@ -7,185 +7,160 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import wraps
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
-from ..core.durations import MAX_DURATION_MS, MAX_DURATION_TEXT, to_ms
+from ..core.durations import to_ms
 from ..core.errors import BadArgument, BadDuration, DefinitionError
 from ..core.near_match import check_keys
+from ..core.options import DELAY_META, Milliseconds, read_options
+from ..core.priority import MAX_PRIORITY
 from ..core.retry import RetryPolicy
 from ..ports.unit import KeepJobs, PublishedOptions, RateLimit
 
 IdempotencyKey = Literal["auto"] | Callable[[Any], str]
+"""`"auto"` for a hash of the input, or a function of the input."""
 RateOption = RateLimit | str | Mapping[str, Any]
+"""`"100/1m"`, or `{"max": 100, "duration": "1m"}`."""
 RateKeyOption = str | Callable[[Any], str]
+"""A dotted path into the input, or a function of the input."""
+KeepOption = KeepJobs | Mapping[str, Any] | str | timedelta | int
+"""`0` or `False` for none, `1000` for the newest thousand, `"1d"` for an age, a mapping for both, `True` for all."""
+
+D = TypeVar("D", bound=Callable[..., Any])
+_Count = Annotated[int, Meta(ge=1)]
 
 
-def read_span(name: str, value: Any) -> int | None:
-    """A span of time in milliseconds, or None."""
-    if value is None:
+class HandlerOptions(msgspec.Struct, frozen=True):
+    """The options all handlers share. Those of type Any have their own reader."""
+
+    queue: str | None = None
+    retry: Any = None
+    timeout: Milliseconds | None = None
+    wait: Any = None
+    priority: Annotated[int, Meta(ge=0, le=MAX_PRIORITY)] | None = None
+    delay: Milliseconds | None = None
+    concurrency: _Count | None = None
+    max_active: _Count | None = None
+    rate_limit: Any = None
+    rate_key: Any = None
+    dead_letters: bool = True
+    dead_letter_queue: str | None = None
+    keep_completed: Any = None
+    keep_failed: Any = None
+    key: Any = None
+    input_schema: Any = None
+    output_schema: Any = None
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any]) -> HandlerOptions:
+        """Read these options from all options of a decorator or a config."""
+        read = read_options(cls, {name: options[name] for name in cls.__struct_fields__ if name in options})
+        if read.timeout == 0:
+            raise DefinitionError("timeout=0 would end every attempt at once: leave it out for no timeout")
+        return read
+
+
+class _RateLimitOption(msgspec.Struct):
+    max: _Count
+    duration: Milliseconds | None = None
+    duration_ms: Annotated[int, DELAY_META] | None = None
+    per_key: bool = False
+
+
+def read_rate_limit(limit: Any, key: Any) -> RateLimit | None:
+    """Read `rate_limit` and whether it applies to each `rate_key` or to the whole queue."""
+    if limit is None:
+        if key is not None:
+            raise DefinitionError("rate_key needs a rate_limit, and there is none: give both")
         return None
-    try:
-        return to_ms(value)
-    except BadDuration as problem:
-        raise DefinitionError(f"{name}: {problem}") from None
-
-
-def read_timeout(value: Any) -> int | None:
-    ms = read_span("timeout", value)
-    if ms == 0:
-        raise DefinitionError("timeout=0 would end every attempt at once: leave it out for none")
-    return ms
-
-
-def read_flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise DefinitionError(f"{name}={value!r}: give True or False")
-    return value
-
-
-def read_positive(name: str, value: Any) -> int | None:
-    if value is not None and not _is_positive(value):
-        raise DefinitionError(f"{name}={value!r}: give a whole number of at least 1")
-    return value  # type: ignore[no-any-return]
-
-
-def read_idempotency_key(value: Any) -> IdempotencyKey | None:
-    """`"auto"`, or a plain function: whoever starts something needs the key at once."""
-    if value is None or value == "auto" or (callable(value) and not inspect.iscoroutinefunction(value)):
-        return value  # type: ignore[no-any-return]
-    shown = "an async function" if callable(value) else repr(value)
-    raise DefinitionError(
-        f'key is {shown}: write "auto" (a hash of the input) or a plain function of the input that gives a text'
-    )
+    options: Any = limit
+    if isinstance(limit, str):
+        count, slash, span = (part.strip() for part in limit.partition("/"))
+        if not slash or not count.isdecimal():
+            raise DefinitionError(f'rate_limit={limit!r}: write "100/1m": a count, a slash and a duration')
+        options = {"max": int(count), "duration": span if span[:1].isdigit() else f"1{span}"}
+    elif isinstance(limit, RateLimit):
+        options = msgspec.structs.asdict(limit)
+    elif not isinstance(limit, Mapping):
+        raise DefinitionError(f'rate_limit={limit!r}: write "100/1m" or {{"max": 100, "duration": "1m"}}')
+    rate = read_options(_RateLimitOption, options, "rate_limit")
+    duration_ms = rate.duration if rate.duration_ms is None else rate.duration_ms
+    if not duration_ms:
+        raise DefinitionError(f'rate_limit={limit!r}: write a duration longer than 0, such as "1m"')
+    if rate.per_key and key is None:
+        raise DefinitionError("rate_limit is per key, but there is no rate_key: give the key's path in the input")
+    return RateLimit(rate.max, int(duration_ms), per_key=key is not None)
 
 
 def read_rate_key(value: Any) -> RateKeyOption | None:
-    if value is None or isinstance(value, str) or (callable(value) and not inspect.iscoroutinefunction(value)):
+    """Read `rate_key`: a path, or a plain function."""
+    if value is None or isinstance(value, str) or _is_plain_function(value):
         return value  # type: ignore[no-any-return]
-    shown = "an async function" if callable(value) else repr(value)
-    raise DefinitionError(f'rate_key is {shown}: write a path in the payload ("customer.id") or a plain function of it')
+    raise DefinitionError(
+        f'rate_key={_show(value)}: write a path in the input ("customer.id") or a plain function of the input'
+    )
+
+
+def read_key(value: Any) -> IdempotencyKey | None:
+    """Read `key`: "auto", or a plain function, because `start` and `enqueue` need the key at once."""
+    if value is None or value == "auto" or _is_plain_function(value):
+        return value  # type: ignore[no-any-return]
+    raise DefinitionError(
+        f'key={_show(value)}: write "auto" (a hash of the input) or a plain function of the input that returns a string'
+    )
+
+
+def _is_plain_function(value: Any) -> bool:
+    return callable(value) and not inspect.iscoroutinefunction(value)
+
+
+def _show(value: Any) -> str:
+    return "an async function" if callable(value) else repr(value)
 
 
 def read_kinds(name: str, value: Sequence[str] | str | None, where: str | None = None) -> tuple[str, ...] | None:
-    """Kinds of events: one, or several in a list."""
+    """Read event kinds: one, or several in a list."""
     if value is None:
         return None
     if isinstance(value, Mapping) or not isinstance(value, str | list | tuple | set | frozenset):
         raise DefinitionError(
-            f'{name}={value!r}: give the kind of an event ("order.paid"), or a list of kinds', where=where
+            f'{name}={value!r}: write the kind of an event ("order.paid"), or a list of kinds', where=where
         )
     kinds = (value,) if isinstance(value, str) else tuple(value)
     for kind in kinds:
         if not isinstance(kind, str) or not kind:
             raise DefinitionError(
-                f"{name} holds {kind!r}, which is not an event kind: write dotted words such as 'order.paid'",
+                f"{name} contains {kind!r}, which is not an event kind: write dotted words such as 'order.paid'",
                 where=where,
             )
     return kinds
 
 
-def read_limit(limit: Any, key: Any) -> RateLimit | None:
-    """A rate limit as it holds; with a key it is one for each key."""
-    rate = _rate(limit)
-    if rate is None:
-        if key is not None:
-            raise DefinitionError("rate_key says whose limit it is, but there is no rate_limit: give both")
-        return None
-    for number in (rate.max, rate.duration_ms):
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise DefinitionError(f"rate_limit={limit!r}: {number!r} is not a whole number")
-    if rate.max < 1 or rate.duration_ms < 1:
-        raise DefinitionError(f"rate_limit={limit!r}: nothing could ever begin; give at least 1, and a span of time")
-    if rate.duration_ms > MAX_DURATION_MS:
-        raise DefinitionError(
-            f"rate_limit={limit!r}: the span is too long: the maximum duration is {MAX_DURATION_TEXT}"
-        )
-    if rate.per_key and key is None:
-        raise DefinitionError("rate_limit is per key, but there is no rate_key: give the key's path in the payload")
-    return msgspec.structs.replace(rate, per_key=key is not None)
-
-
-def _rate(value: Any) -> RateLimit | None:
-    """From "100/1m", or {"max": 100, "duration": "1m", "per_key": True}, or a spec's durationMs."""
-    if value is None or isinstance(value, RateLimit):
-        return value
-    if isinstance(value, str):
-        count, slash, span = value.partition("/")
-        if not slash or not count.strip().isdecimal():
-            raise DefinitionError(f'rate_limit={value!r}: write "100/1m", that is a count, a slash and a duration')
-        span = span.strip()
-        return RateLimit(int(count), read_span("rate_limit", span if span[:1].isdigit() else f"1{span}") or 0)
-    if isinstance(value, Mapping):
-        known = {"max", "duration", "durationMs", "duration_ms", "per_key", "perKey"}
-        check_keys(value, known, "rate_limit")
-        span_ms = value.get("durationMs", value.get("duration_ms"))
-        if "max" in value and (span_ms is not None or "duration" in value):
-            per_key = read_flag("rate_limit's per_key", value.get("per_key", value.get("perKey", False)))
-            ms = span_ms if span_ms is not None else read_span("rate_limit's duration", value["duration"]) or 0
-            return RateLimit(value["max"], ms, per_key)
-    raise DefinitionError(f'rate_limit={value!r}: write "100/1m" or {{"max": 100, "duration": "1m"}}')
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-D = TypeVar("D", bound=Callable[..., Any])
-
-
-def check_options(decorator: D) -> D:
-    """The same decorator, whose DefinitionError has the line it stands at where Python would raise a TypeError."""
-    parameters = inspect.signature(decorator).parameters.values()
-    known = {parameter.name for parameter in parameters}
-    leading = [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    name = decorator.__name__
-    usual = f'@{name}("name")' if leading else f"@{name}()"
-
-    @wraps(decorator)
-    def checked(*args: Any, **options: Any) -> Any:
-        frame = sys._getframe(1)
-        where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        check_keys(options, known, f"@{name}", where)
-        if args and callable(args[0]) and not leading:
-            raise DefinitionError(f"@{name} stands without parentheses: write {usual}", where=where)
-        if len(args) > len(leading):
-            raise DefinitionError(
-                f"@{name} is given {args[len(leading)]!r} without its name: write {usual}, and options as name=value",
-                where=where,
-            )
-        if len(args) < len(leading) and leading[0] not in options:
-            raise DefinitionError(f"@{name} is given no name: write {usual}", where=where)
-        return decorator(*args, **options)
-
-    return checked  # type: ignore[return-value]
-
-
-KeepOption = KeepJobs | Mapping[str, Any] | str | timedelta | int
-"""`0` or `False` for none, `1000` for the newest thousand, `"1d"` for an age, a mapping for both, `True` for all."""
-
-
 def read_keep(value: Any, name: str) -> KeepJobs | None:
-    """A count, an age, or {"count": …, "age": …}; None leaves it to the retention settings."""
+    """Read how many finished jobs to keep, and for how long; None leaves it to the retention settings."""
     if value is None or isinstance(value, KeepJobs):
         return value
     if isinstance(value, bool):
         return KeepJobs() if value else KeepJobs(0)
     if isinstance(value, int):
-        return KeepJobs(_count(value, name, value))
+        return KeepJobs(_read_count(value, name, value))
     if isinstance(value, str | timedelta):
-        return KeepJobs(age_ms=_age(value, name))
+        return KeepJobs(age_ms=_read_age(value, name))
     if isinstance(value, Mapping) and value and value.keys() <= {"count", "age"}:
         count, age = value.get("count"), value.get("age")
-        return KeepJobs(None if count is None else _count(count, name, value), None if age is None else _age(age, name))
+        return KeepJobs(
+            None if count is None else _read_count(count, name, value), None if age is None else _read_age(age, name)
+        )
     raise BadArgument(
-        f'{name}={value!r}: give how many are kept (0 for none), for how long ("1d"), or {{"count": 1000, "age": "1d"}}'
+        f'{name}={value!r}: write how many to keep (0 for none), for how long ("1d"), or {{"count": 1000, "age": "1d"}}'
     )
 
 
 def read_removal(value: Any, name: str) -> KeepJobs | None:
-    """The same from BullMQ's removeOnComplete and removeOnFail: true, false, a count, or {age in seconds, count}."""
+    """Read BullMQ's removeOnComplete or removeOnFail: true, false, a count, or {age in seconds, count}."""
     if isinstance(value, bool):
         return read_keep(not value, name)
     if isinstance(value, Mapping):
@@ -193,22 +168,49 @@ def read_removal(value: Any, name: str) -> KeepJobs | None:
     return read_keep(value, name)
 
 
-def _age(age: Any, name: str) -> int:
+def _read_age(age: Any, name: str) -> int:
     try:
         return to_ms(age)
     except BadDuration as problem:
         raise BadDuration(f"{name}: {problem}") from None
 
 
-def _count(count: Any, name: str, value: Any) -> int:
+def _read_count(count: Any, name: str, value: Any) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise BadArgument(f"{name}={value!r}: a count is a whole number, 0 or more")
+        raise BadArgument(f"{name}={value!r}: write a count of 0 or more")
     return count
 
 
 def build_published_options(
     retry: RetryPolicy, keep_completed: KeepJobs | None, keep_failed: KeepJobs | None
 ) -> PublishedOptions:
-    """What other programs are told of a job."""
+    """Return the options of a job that other programs see in its queue."""
     backoff = retry.backoff
     return PublishedOptions(retry.attempts, backoff.type, backoff.delay_ms, backoff.jitter, keep_completed, keep_failed)
+
+
+def check_options(decorator: D) -> D:
+    """Decorate a decorator to raise DefinitionError, with file and line, where Python would raise TypeError."""
+    parameters = inspect.signature(decorator).parameters.values()
+    known = {parameter.name for parameter in parameters}
+    leading = [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    name = decorator.__name__
+    example = f'@{name}("name")' if leading else f"@{name}()"
+
+    @wraps(decorator)
+    def checked(*args: Any, **options: Any) -> Any:
+        frame = sys._getframe(1)
+        where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        check_keys(options, known, f"@{name}", where)
+        if args and callable(args[0]) and not leading:
+            raise DefinitionError(f"@{name} needs parentheses: write {example}", where=where)
+        if len(args) > len(leading):
+            raise DefinitionError(
+                f"@{name} got {args[len(leading)]!r} without its name: write {example}, and options as name=value",
+                where=where,
+            )
+        if len(args) < len(leading) and leading[0] not in options:
+            raise DefinitionError(f"@{name} needs a name: write {example}", where=where)
+        return decorator(*args, **options)
+
+    return checked  # type: ignore[return-value]

@@ -1,15 +1,15 @@
-"""What starts a step or a flow, as people write it: kinds of events, with `when` and `map`."""
+"""Subscriptions: which events start a step or a flow, with `when` and `map`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import DefinitionError
 from ..core.events import BadEmit, check_kind
-from ..core.near_match import check_keys
+from ..core.options import rename_keys
 from .options import read_kinds
 
 When = Callable[..., bool] | Mapping[str, Any]
@@ -17,9 +17,12 @@ When = Callable[..., bool] | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Subscription:
-    """An event kind that starts a step, if `when` holds, with an input that `map` makes of it.
+    """An event kind that starts a step.
 
-    `when` is a function of the event, or a mapping its data must contain.
+    Args:
+        kind: The kind of event.
+        when: A function of the event that accepts or rejects it, or a mapping its data must contain.
+        map: A function of the event that returns the step's input; without it, the input is the event's data.
     """
 
     kind: str
@@ -28,56 +31,56 @@ class Subscription:
 
     def __post_init__(self) -> None:
         for name in ("when", "map"):
-            given = getattr(self, name)
-            # It decides inside a commit and is not awaited: a coroutine would always count as true.
-            if inspect.iscoroutinefunction(given):
+            value = getattr(self, name)
+            # It is called inside a commit and not awaited: a coroutine would always count as true.
+            if inspect.iscoroutinefunction(value):
                 raise DefinitionError(f"the {name} of {self.kind!r} is async: write a plain function of the event")
-            if given is not None and not callable(given) and not (name == "when" and isinstance(given, Mapping)):
-                way = ", or a mapping that its data must contain" if name == "when" else ""
-                raise DefinitionError(f"the {name} of {self.kind!r} is {given!r}: give a function of the event{way}")
+            if value is not None and not callable(value) and not (name == "when" and isinstance(value, Mapping)):
+                other = ", or a mapping that its data must contain" if name == "when" else ""
+                raise DefinitionError(f"the {name} of {self.kind!r} is {value!r}: write a function of the event{other}")
 
 
-def expand_on(on: Any, when: Any, map: Any, where: str) -> list[Mapping[str, Any]]:
-    """The kinds of `on`, each with the `when` and `map` that go with them."""
+def read_subscriptions(on: Any, when: Any, map: Any, subscriptions: Any, where: str) -> tuple[Subscription, ...]:
+    """Read what starts a step: the kinds in `on`, which share `when` and `map`, and `subscriptions`."""
     kinds = read_kinds("on", on, where) or ()
     for name, value in (("when", when), ("map", map)):
         if value is not None and not kinds:
             raise DefinitionError(
-                f"{name} goes with on=, and there is none: give each of the subscriptions its own {name}", where=where
+                f"{name} needs on=, and there is none: give each of the subscriptions its own {name}", where=where
             )
-    return [{"kind": kind, "when": when, "map": map} for kind in kinds]
+    listens = [read_subscription({"kind": kind, "when": when, "map": map}, where) for kind in kinds]
+    return (*listens, *read_subscription_list(subscriptions, where))
 
 
-def check_subscription_list(subscriptions: Any, where: str) -> Sequence[Any]:
-    """Subscriptions are a list, if there are any."""
-    if subscriptions is None or isinstance(subscriptions, list | tuple):
-        return subscriptions or ()
-    raise DefinitionError(
-        f'subscriptions={subscriptions!r}: give a list, such as [Subscription("order.paid")]', where=where
-    )
+def read_subscription_list(subscriptions: Any, where: str) -> list[Subscription]:
+    """Read a list of subscriptions, or None."""
+    if subscriptions is not None and not isinstance(subscriptions, list | tuple):
+        raise DefinitionError(
+            f'subscriptions={subscriptions!r}: write a list, such as [Subscription("order.paid")]', where=where
+        )
+    return [read_subscription(item, where) for item in subscriptions or ()]
 
 
 def read_subscription(item: Subscription | Mapping[str, Any] | str, where: str) -> Subscription:
-    """A subscription as the specs write it: {eventKind, when?, map?}."""
+    """Read a subscription as the specs write it: {eventKind, when?, map?}."""
     if isinstance(item, Subscription):
         return item
     if isinstance(item, str):
         item = {"kind": item}
-    check_keys(item, {"eventKind", "event_kind", "kind", "when", "map"}, "a subscription", where)
-    kind = item.get("eventKind", item.get("event_kind", item.get("kind")))
-    if not isinstance(kind, str):
-        raise DefinitionError(f"the subscription {dict(item)!r} names no 'eventKind'", where=where)
+    fields = rename_keys(item, {"kind", "when", "map"}, "a subscription", aliases={"event_kind": "kind"}, where=where)
+    if not isinstance(fields.get("kind"), str):
+        raise DefinitionError(f"the subscription {dict(item)!r} has no 'eventKind'", where=where)
     try:
-        return Subscription(kind, item.get("when"), item.get("map"))
+        return Subscription(**fields)
     except DefinitionError as problem:
         raise DefinitionError(str(problem), where=where) from None
 
 
 def read_start_on(value: Any, where: str) -> tuple[Subscription, ...]:
-    """The events that start a flow: a kind, a subscription, or several of them."""
+    """Read the events that start a flow: a kind, a subscription, or a list of them."""
     items = [value] if isinstance(value, str | Subscription | Mapping) else value or ()
     if not isinstance(items, list | tuple | set | frozenset):
-        raise DefinitionError(f'start_on={value!r}: give the kind of an event ("order.paid"), or a list', where=where)
+        raise DefinitionError(f'start_on={value!r}: write the kind of an event ("order.paid"), or a list', where=where)
     found = tuple(read_subscription(item, where) for item in items)
     for subscription in found:
         try:

@@ -26,7 +26,7 @@ from ..core.errors import (
     SchemaViolation,
     Suspension,
 )
-from ..core.retry import error_attribute
+from ..core.retry import read_error_attribute
 from ..ports.frames import (
     Answer,
     Call,
@@ -184,7 +184,7 @@ class RemoteRun:
 
 def to_error(problem: BaseException) -> ErrorFrame:
     """Return an exception as data."""
-    code = error_attribute(problem, "code")
+    code = read_error_attribute(problem, "code")
     bases = [cls.__name__ for cls in type(problem).__mro__[1:] if cls not in (object, BaseException, Exception)]
     return ErrorFrame(type(problem).__name__, str(problem), bases, str(code) if code is not None else None)
 

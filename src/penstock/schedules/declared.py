@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DefinitionError, PenstockError
 from ..core.ids import check_schedule_id
-from ..core.near_match import check_keys
+from ..core.options import rename_keys
 from ..core.payload import pack, unpack
 from ..core.priority import check_priority
 
@@ -52,15 +51,14 @@ def _read(value: ScheduleConfig, handler: Handler) -> CodeSchedule:
         value = {"cron": value} if len(value.split()) > 1 else {"every": value}
     if not isinstance(value, Mapping):
         raise BadSchedule(f'{value!r} is not a schedule: write "0 9 * * 1-5", "15m" or {{"cron": …, "tz": …}}')
-    given = {re.sub("([A-Z])", r"_\1", key).lower(): item for key, item in value.items()}
-    check_keys(given, _KNOWN, "schedule", handler.where)
-    id, payload, priority = given.pop("id", None), given.pop("payload", None), given.pop("priority", None)
+    options = rename_keys(value, _KNOWN, "schedule", where=handler.where)
+    id, payload, priority = options.pop("id", None), options.pop("payload", None), options.pop("priority", None)
     for name in _MOMENTS:
-        if isinstance(given.get(name), str):
-            given[name] = _moment(name, given[name])
+        if isinstance(options.get(name), str):
+            options[name] = _moment(name, options[name])
     handler.check_input(unpack(pack(payload, "the payload of the schedule")))
     return CodeSchedule(
-        make_spec(**given, origin=CODE),
+        make_spec(**options, origin=CODE),
         check_schedule_id(id) if id is not None else None,
         payload,
         check_priority(priority) if priority is not None else None,

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from ..app import App
 from ..app.options import NoInput, StartOptions
 from ..app.waits import WaitView
+from ..app.workers import RunnerFactory
 from ..core.durations import Duration, to_ms
 from ..core.outage_retry import OutageRetry
 from ..durable.trigger_commands import Signature
@@ -22,6 +23,7 @@ from ..flows.reducer import FlowView
 from ..jobs.job_trees import Node
 from ..ports.unit import Claim, JobState
 from ..settings import SettingOptions
+from ..telemetry.instrumentation import InstrumentationListener
 from ..worker.outcomes import Work
 from .auto_clock import AutoClock
 from .clock import FakeClock
@@ -54,11 +56,13 @@ class TestApp(App):
         *,
         handlers: Iterable[Callable[..., Any]] | None = None,
         clock: FakeClock | None = None,
+        listeners: Iterable[InstrumentationListener] = (),
+        runner: RunnerFactory | None = None,
         **settings: Unpack[SettingOptions],
     ) -> None:
         self.time = clock or FakeClock()
         settings.setdefault("redact", ())
-        super().__init__(url, dir, handlers=handlers, clock=self.time, **settings)
+        super().__init__(url, dir, handlers=handlers, clock=self.time, listeners=listeners, runner=runner, **settings)
         self._auto_clock = AutoClock(self)
         self._crash_plan = CrashPlan()
         self._crash_log_filter = CrashLogFilter()

@@ -20,7 +20,7 @@ from ..core.errors import (
     WorkerLost,
 )
 from ..core.event_bodies import EventBodies
-from ..core.retry import RetryPolicy, error_attribute, requested_delay
+from ..core.retry import RetryPolicy, read_error_attribute, requested_delay
 
 MAX_STACK = 8_000
 MAX_MESSAGE = 2_000
@@ -42,7 +42,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def from_exception(cls, problem: BaseException, bodies: EventBodies) -> ErrorInfo:
         """Describe an exception, with its stack in the user's code and its secrets hidden."""
-        code = error_attribute(problem, "code")
+        code = read_error_attribute(problem, "code")
         return cls(
             bodies.redact_text(_message(problem))[:MAX_MESSAGE],
             type(problem).__name__,
@@ -79,7 +79,7 @@ def _add_hint(error: ErrorInfo, hint: str) -> ErrorInfo:
 
 
 def _stack(problem: BaseException, bodies: EventBodies) -> str | None:
-    remote = error_attribute(problem, "remote_stack")  # of a handler in another process
+    remote = read_error_attribute(problem, "remote_stack")  # of a handler in another process
     if isinstance(remote, str):
         return bodies.redact_text(_clean(remote[-MAX_STACK - REDACTION_MARGIN :]))[-MAX_STACK:]
     if isinstance(problem, PenstockError) and problem.__traceback__ is None:

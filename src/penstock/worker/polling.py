@@ -11,6 +11,7 @@ from ..core.clock import Clock
 from ..core.errors import StoreError
 from ..ports.store import Listener, Store
 from ..ports.unit import Claim, ClaimBatch, ClaimRequest
+from ..telemetry.instrumentation import Instrumentation
 from .capacity import CapacityTracker, QueueLimits
 
 log = logging.getLogger("penstock.worker")
@@ -32,6 +33,8 @@ class ClaimPoller:
         capacity: CapacityTracker,
         queues: dict[str, QueueLimits],
         *,
+        worker: str,
+        instrumentation: Instrumentation | None,
         held: Sized,
         may_claim: Callable[[], bool],
         accept: Callable[[Claim], None],
@@ -41,6 +44,8 @@ class ClaimPoller:
         self._store = store
         self._clock = clock
         self._capacity = capacity
+        self._worker = worker
+        self._instrumentation = instrumentation
         self._held = held
         self._may_claim = may_claim
         self._accept = accept
@@ -106,6 +111,8 @@ class ClaimPoller:
         self.next_due = self._earliest_due(request, claimed.next_due)
         if claimed.next_due is not None and claimed.next_due < self._next_poll:
             self.poll_soon()  # a commit's answer named a job that is due before the next poll
+        if self._instrumentation is not None:
+            self._instrumentation.report_claims(claimed.claims, self._worker)
         for claim in claimed.claims:
             self._accept(claim)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from ..commit.committer import CommitRequest, Committer
 from ..core.durations import format_ms
 from ..core.errors import ChildrenPending, StoreError
 from ..durable.session import OUTDATED
 from ..ports.unit import Refused
+from ..telemetry.instrumentation import AttemptEnded, AttemptOutcome, AttemptStarted, Instrumentation
 from .attempt import Attempt
 from .channel import LEASE_LOST
 from .failures import add_recording_error
@@ -17,8 +19,15 @@ from .outcomes import AttemptResult, Failure, Interruption, RateLimitHit, Succes
 log = logging.getLogger("penstock.worker")
 
 
-async def record_result(attempt: Attempt, result: AttemptResult, committer: Committer) -> bool:
-    """Commit the result and return whether the commit freed the attempt's slot.
+class RecordedResult(NamedTuple):
+    """The result that was committed in the end."""
+
+    result: AttemptResult
+    has_freed_slot: bool  # the commit ended the attempt; False if its lease was lost before
+
+
+async def record_result(attempt: Attempt, result: AttemptResult, committer: Committer) -> RecordedResult:
+    """Commit the result, and return what was recorded.
 
     A result that cannot be recorded becomes a failure of the attempt, and that is recorded instead. Otherwise the job
     would run again when its lease expires, and end the same way.
@@ -38,11 +47,11 @@ async def record_result(attempt: Attempt, result: AttemptResult, committer: Comm
         return await record_result(attempt, attempt.bare_failure(error, result.retry_in_ms is None), committer)
 
 
-async def _commit(attempt: Attempt, result: AttemptResult, committer: Committer) -> bool:
+async def _commit(attempt: Attempt, result: AttemptResult, committer: Committer) -> RecordedResult:
     work = attempt.work
     if isinstance(result, Interruption) and result.reason == LEASE_LOST:
         log.warning("attempt %d of %s lost its lease, nothing of it is recorded", work.claim.attempt, work.claim.job)
-        return False
+        return RecordedResult(result, False)
     request = _build_request(work, result)
     if isinstance(result, Failure):
         _log_failure(work, result)
@@ -57,7 +66,7 @@ async def _commit(attempt: Attempt, result: AttemptResult, committer: Committer)
     if isinstance(receipt, Refused):
         # A wait was resolved while the handler suspended on it: the job is released, and runs again with the result.
         return await record_result(attempt, Interruption(result.output, OUTDATED), committer)
-    return request.has_freed_slot
+    return RecordedResult(result, request.has_freed_slot)
 
 
 def _build_request(work: Work, result: AttemptResult) -> CommitRequest:
@@ -90,3 +99,61 @@ def _log_failure(work: Work, failure: Failure) -> None:
     else:
         wait = format_ms(failure.retry_in_ms)
         log.info("%s failed, retrying in %s: %s: %s", name, wait, error.name, error.error, extra=fields)
+
+
+def report_start(instrumentation: Instrumentation, work: Work, worker: str) -> None:
+    """Report that an attempt starts."""
+    claim = work.claim
+    instrumentation.report(
+        AttemptStarted(
+            claim.job,
+            claim.queue,
+            claim.name,
+            work.run_id,
+            work.flow,
+            work.step,
+            claim.attempt,
+            worker,
+            work.correlation_id,
+        )
+    )
+
+
+def report_end(instrumentation: Instrumentation, work: Work, worker: str, recorded: RecordedResult) -> None:
+    """Report how an attempt ended."""
+    claim, result = work.claim, recorded.result
+    error = result.error if isinstance(result, Failure) else None
+    instrumentation.report(
+        AttemptEnded(
+            claim.job,
+            claim.queue,
+            claim.name,
+            work.run_id,
+            work.flow,
+            work.step,
+            claim.attempt,
+            worker,
+            work.correlation_id,
+            _outcome(result),
+            result.output.ended_ms - result.output.started_ms,
+            recorded.has_freed_slot,
+            error.name if error is not None else None,
+            error.code if error is not None else None,
+        )
+    )
+
+
+def _outcome(result: AttemptResult) -> AttemptOutcome:
+    match result:
+        case Success():
+            return "completed"
+        case Failure(retry_in_ms=None):
+            return "failed"
+        case Failure():
+            return "retrying"
+        case WaitSuspension():
+            return "suspended"
+        case RateLimitHit():
+            return "rate_limited"
+        case Interruption():
+            return "interrupted"

@@ -19,7 +19,7 @@ from .leases import LeaseRenewer
 from .outcomes import Engine, RateLimitHit
 from .polling import ClaimPoller
 from .quarantine import Quarantine
-from .recording import record_result
+from .recording import record_result, report_end, report_start
 from .services import AttemptServices
 
 log = logging.getLogger("penstock.worker")
@@ -50,6 +50,7 @@ class Worker:
         store = runtime.store
         self._store = store
         self._committer = runtime.committer
+        self._instrumentation = runtime.instrumentation
         self._engine = engine
         self._concurrency = concurrency
         self._grace = grace
@@ -77,6 +78,8 @@ class Worker:
             runtime.clock,
             self._capacity,
             queues,
+            worker=name,
+            instrumentation=runtime.instrumentation,
             held=self._active,
             may_claim=lambda: not self._stopping.is_set() and not self._quarantine.is_busy,
             accept=self._accept,
@@ -179,12 +182,17 @@ class Worker:
                 attempt.interrupt(interrupt)
             elif (claim.crashes or self._stopping.is_set()) and not await self._may_run(claim):
                 attempt.interrupt(SHUTDOWN)
+            elif self._instrumentation is not None:
+                report_start(self._instrumentation, attempt.work, self.name)
             result = await attempt.run()
             if isinstance(result, RateLimitHit):  # the queue is held: nothing more of it may start
                 self._release(self._prefetcher.remove(lambda held: held.queue == claim.queue))
             is_vacated = True
             self._vacate(claim)
-            has_freed_slot = await record_result(attempt, result, self._committer)
+            recorded = await record_result(attempt, result, self._committer)
+            has_freed_slot = recorded.has_freed_slot
+            if self._instrumentation is not None:
+                report_end(self._instrumentation, attempt.work, self.name, recorded)
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -220,6 +228,8 @@ class Worker:
             pass
 
     def _interrupt(self, lost: list[Claim]) -> None:
+        if self._instrumentation is not None:
+            self._instrumentation.report_lost((one for one in lost if one.token in self._active), self.name)
         tokens = {claim.token for claim in lost}
         for claim in self._prefetcher.remove(lambda held: held.token in tokens):
             self._create_task(claim, _lost_reason(claim))

@@ -1,4 +1,4 @@
-"""Worker processes: started by us, killed, stopped and continued by their pid, never by name."""
+"""Worker processes that a test starts, kills, stops and continues by their pid, never by name."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Self
 
 from penstock.testing.faults import EffectLog
 
-from .length import HERE
+from .config import FAULTS_DIR
 
 
-class Workman:
-    """One worker process; it begins when it is told to."""
+class WorkerProcess:
+    """One worker process. It imports everything at once and works after `begin`."""
 
     def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
         self._log = log.open("ab")
         self.process = subprocess.Popen(
-            command, cwd=HERE, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._log
+            command, cwd=FAULTS_DIR, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._log
         )
 
     @property
@@ -29,7 +29,7 @@ class Workman:
         return self.process.pid
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.process.poll() is None
 
     def begin(self) -> None:
@@ -38,10 +38,10 @@ class Workman:
             self.process.stdin.write(b"go\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it died before
+            pass  # the process is already dead
 
     def send(self, what: signal.Signals) -> None:
-        if self.alive:  # not reaped yet, so the pid is still its own
+        if self.is_alive:  # not reaped yet, so the pid is still its own
             os.kill(self.pid, what)
 
     def end(self, what: signal.Signals = signal.SIGKILL) -> None:
@@ -53,50 +53,53 @@ class Workman:
 
 
 class Fleet:
-    """The worker processes of one test, and the files they write to. `spares` are loaded and wait for their turn."""
+    """The worker processes of one test, and the files they write. `spares` have imported everything and stand by."""
 
     def __init__(self, url: str, folder: Path, *, lease: str = "1s", max_crashes: int = 1_000_000, spares: int = 0,
                  arguments: tuple[str, ...] = (), step_ms: int = 60) -> None:  # fmt: skip
         self.effects = EffectLog(folder / "effects.jsonl")
         self.acks = folder / "acks.txt"
         self.receipts = folder / "receipts.txt"
-        self.begun = folder / "begun.txt"
+        self.started = folder / "started.txt"
         self.log = folder / "workers.log"
         self._command = [
-            sys.executable, "-m", "faultkit.worker", url, "--acks", str(self.acks), "--receipts", str(self.receipts), *arguments,
+            sys.executable, "-m", "faultkit.worker_process", url, "--acks", str(self.acks), "--receipts", str(self.receipts), *arguments,
         ]  # fmt: skip
         self._env = {
             **os.environ,
             "PENSTOCK_LEASE": lease,
             "PENSTOCK_MAX_CRASHES": str(max_crashes),
             "FAULTKIT_EFFECTS": str(self.effects.path),
-            "FAULTKIT_BEGUN": str(self.begun),
+            "FAULTKIT_STARTED": str(self.started),
             "FAULTKIT_STEP_MS": str(step_ms),
         }
         self._spares = [self._load() for _ in range(spares)]
         self._keep = spares
-        self.working: list[Workman] = []
+        self.working: list[WorkerProcess] = []
 
-    def _load(self) -> Workman:
-        return Workman(self._command, self._env, self.log)
+    def _load(self) -> WorkerProcess:
+        return WorkerProcess(self._command, self._env, self.log)
 
-    def hire(self) -> Workman:
-        """Lets one more begin."""
-        workman = self._spares.pop(0) if self._spares else self._load()
-        workman.begin()
-        self.working.append(workman)
+    def start_worker(self) -> WorkerProcess:
+        """Let one more process work."""
+        worker = self._spares.pop(0) if self._spares else self._load()
+        worker.begin()
+        self.working.append(worker)
         while len(self._spares) < self._keep:
             self._spares.append(self._load())
-        return workman
+        return worker
 
-    def kill(self, workman: Workman) -> None:
-        workman.end(signal.SIGKILL)
-        self.working.remove(workman)
+    def kill(self, worker: WorkerProcess) -> None:
+        """Kill a worker process with SIGKILL."""
+        worker.end(signal.SIGKILL)
+        self.working.remove(worker)
 
     def acknowledged(self) -> set[str]:
+        """Return the runs that worker processes started and whose start was acknowledged."""
         return set(self.acks.read_text().split()) if self.acks.exists() else set()
 
-    def logged(self, text: str) -> int:
+    def count_logged(self, text: str) -> int:
+        """Return how often a text is in the logs of the worker processes."""
         return self.log.read_text(errors="replace").count(text) if self.log.exists() else 0
 
     def __enter__(self) -> Self:
@@ -105,5 +108,5 @@ class Fleet:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for workman in (*self.working, *self._spares):
-            workman.end()
+        for worker in (*self.working, *self._spares):
+            worker.end()

@@ -1,11 +1,12 @@
-"""Known bugs, put back on purpose: a fault suite that does not catch its mutant tests nothing.
+"""Known bugs, put back on purpose: a fault suite that does not catch its mutants tests nothing.
 
-Each is a patch of this process, made before anything runs; none of it is in the package. A patch that no longer finds
-what it changes fails loudly.
+Each mutant patches this process before anything runs; none of it is in the package. A patch whose target has changed
+fails loudly. `python -m faultkit.mutants <name>` checks that a mutant applies.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,11 +23,12 @@ from penstock.stores.sqlite import writer as writing
 from penstock.stores.sqlite.statements import COMMIT as SQL
 
 from . import wait_mutants
+from .patches import replace, rewrite
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug: what it is called, what it does, which suites are to catch it; `sweep:cancel` names the scenario."""
+    """A bug: its name, its effect and the suites that must catch it; `sweep:cancel` names a scenario."""
 
     name: str
     what: str
@@ -50,7 +52,7 @@ def apply(name: str) -> None:
 
 
 def of(suite: str) -> list[tuple[str, str]]:
-    """The mutants a suite is to catch, each with the part of the suite that does."""
+    """Return the mutants that a suite must catch, each with the part of the suite that does."""
     found = []
     for mutant in ALL.values():
         for name in mutant.suites:
@@ -60,17 +62,18 @@ def of(suite: str) -> list[tuple[str, str]]:
     return found
 
 
-def _rewrite(statement: str, old: str, new: str) -> None:
+def _rewrite_sql(statement: str, old: str, new: str) -> None:
+    """Replace a part of an SQL statement, which must contain it."""
     text = getattr(SQL, statement)
-    assert old in text, f"the statement {statement} no longer holds {old!r}: bring the mutant up to date"
+    assert old in text, f"the statement {statement} no longer contains {old!r}: bring the mutant up to date"
     setattr(SQL, statement, text.replace(old, new))
 
 
-# The commit
+# Commit
 
 
-class _SplitStore:
-    """Commits what an attempt changed, and only then the jobs that follow from it."""
+class _SplitCommitStore:
+    """Commits the changes of an attempt first, and the jobs that it starts in a second commit."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -95,19 +98,18 @@ class _SplitStore:
 def split_commit() -> None:
     original = group_commit.Committer.__init__
 
-    def init(self: Any, store: Any) -> None:
-        original(self, _SplitStore(store))
+    def init(self: Any, store: Any, *rest: Any, **more: Any) -> None:
+        original(self, _SplitCommitStore(store), *rest, **more)
 
-    group_commit.Committer.__init__ = init  # type: ignore[method-assign]
+    replace(group_commit.Committer, "__init__", init)
 
 
-@mutant("a commit is taken whoever holds the job now", "simulation", "pause")
+@mutant("a commit is accepted whichever worker holds the job now", "simulation", "pause")
 def no_fence() -> None:
     def check(self: Any, unit: Unit, claim: Any, row: Any) -> Any:
         return Committed(repeated=True) if row is not None and row[3] == unit.id else None
 
-    assert hasattr(committing.UnitWriter, "_check_fence")
-    committing.UnitWriter._check_fence = check  # type: ignore[method-assign]
+    replace(committing.UnitWriter, "_check_fence", check)
 
 
 @mutant("a run record is overwritten whatever its version", "simulation")
@@ -118,30 +120,30 @@ def no_version_check() -> None:
         answer = original(self, unit, run, row)
         return None if isinstance(answer, Conflict) and run.expect else answer
 
-    committing.UnitWriter._check_version = check  # type: ignore[method-assign]
+    replace(committing.UnitWriter, "_check_version", check)
 
 
-@mutant("a decision made on a unit that was then refused is taken if the version number fits", "simulation")
+@mutant("a unit based on a refused unit is accepted if the version number matches", "simulation")
 def versions_by_number() -> None:
     original = committing.UnitWriter._check_version
 
     def check(self: Any, unit: Unit, run: Any, row: Any) -> Any:
         return original(self, unit, msgspec.structs.replace(run, after=None), row)
 
-    committing.UnitWriter._check_version = check  # type: ignore[method-assign]
+    replace(committing.UnitWriter, "_check_version", check)
 
 
-@mutant("a unit sent again after a lost reply is not recognised", "simulation", "sweep:plain job")
-def repeats_unseen() -> None:
-    _rewrite("fence", "token, unit", "token, NULL")
-    _rewrite("run_version", "paused, unit", "paused, ''")
-    _rewrite("fence_and_run", "j.token, j.unit", "j.token, NULL")
-    _rewrite("fence_and_run", "r.paused, r.unit", "r.paused, ''")
-    _rewrite("applied_unit", "WHERE id = ?", "WHERE id = ? AND 0")
-    _rewrite("insert_unit", "INSERT INTO", "INSERT OR IGNORE INTO")
+@mutant("a unit repeated after a lost reply is not recognised", "simulation", "sweep:plain job")
+def repeats_not_recognised() -> None:
+    _rewrite_sql("fence", "token, unit", "token, NULL")
+    _rewrite_sql("run_version", "paused, unit", "paused, ''")
+    _rewrite_sql("fence_and_run", "j.token, j.unit", "j.token, NULL")
+    _rewrite_sql("fence_and_run", "r.paused, r.unit", "r.paused, ''")
+    _rewrite_sql("applied_unit", "WHERE id = ?", "WHERE id = ? AND 0")
+    _rewrite_sql("insert_unit", "INSERT INTO", "INSERT OR IGNORE INTO")
 
 
-@mutant("a unit sent again after a lost reply is given a new id", "simulation", "sweep:plain job")
+@mutant("a unit repeated after a lost reply gets a new id", "simulation", "sweep:plain job")
 def new_id_on_repeat() -> None:
     original = group_commit.Committer._wait_and_repeat
 
@@ -150,40 +152,39 @@ def new_id_on_repeat() -> None:
             request.unit = msgspec.structs.replace(request.unit, id=f"{request.unit.id}x")
         await original(self, batch, problem)
 
-    group_commit.Committer._wait_and_repeat = repeat  # type: ignore[method-assign]
+    replace(group_commit.Committer, "_wait_and_repeat", repeat)
 
 
-@mutant("the second instance of a step is given the job id of the first", "simulation", "sweep:fan-out", "kill")
+@mutant("the second instance of a step gets the job id of the first", "simulation", "sweep:fan-out", "kill")
 def job_id_reused() -> None:
     original = assemble.step_job_id
-    assemble.step_job_id = lambda run, step, n: original(run, step, 1)
+    replace(assemble, "step_job_id", lambda run, step, n: original(run, step, 1))
 
 
-@mutant("a dead letter is sent again under the id of the job that died", "simulation", "sweep:dead letter")
-def finished_id_reused() -> None:
+@mutant("a dead letter is redriven under the id of the job that died", "simulation", "sweep:dead letter")
+def finished_job_id_reused() -> None:
     original = assemble.Assembler.job
 
     def job(self: Any, id: str, *rest: Any, **more: Any) -> Any:
         return original(self, id.partition(".redrive-")[0], *rest, **more)
 
-    assemble.Assembler.job = job  # type: ignore[method-assign]
+    replace(assemble.Assembler, "job", job)
 
 
-@mutant("a running attempt of a cancelled run goes on writing logs and progress", "simulation", "sweep:cancel")
-def frames_after_the_end() -> None:
-    assert hasattr(committing.UnitWriter, "_is_closed")
-    committing.UnitWriter._is_closed = lambda self, run: False  # type: ignore[method-assign]
+@mutant("a running attempt of a cancelled run continues to write logs and progress", "simulation", "sweep:cancel")
+def live_output_after_the_end() -> None:
+    replace(committing.UnitWriter, "_is_closed", lambda self, run: False)
 
 
-@mutant("a key is taken as often as it is given", "simulation", "sweep:external")
-def keys_ignored() -> None:
-    _rewrite("once_key", "WHERE key = ?", "WHERE key = ? AND 0")
-    _rewrite("insert_once_key", "INSERT INTO", "INSERT OR IGNORE INTO")
+@mutant("an idempotency key is accepted more than once", "simulation", "sweep:external")
+def idempotency_keys_ignored() -> None:
+    _rewrite_sql("once_key", "WHERE key = ?", "WHERE key = ? AND 0")
+    _rewrite_sql("insert_once_key", "INSERT INTO", "INSERT OR IGNORE INTO")
 
 
-@mutant("two redrives both take the same dead letter", "simulation")
-def letters_taken_twice() -> None:
-    _rewrite(
+@mutant("two redrives both redrive the same dead letter", "simulation")
+def dead_letters_redriven_twice() -> None:
+    _rewrite_sql(
         "removable_job",
         "SELECT 1 FROM jobs WHERE id = ?",
         "SELECT 1 WHERE ? IS NOT NULL OR EXISTS (SELECT 1 FROM jobs WHERE id = ''",
@@ -191,11 +192,11 @@ def letters_taken_twice() -> None:
     SQL.removable_job = SQL.removable_job + ")"  # type: ignore[attr-defined]
 
 
-# The claim
+# Claim
 
 
-@mutant("an attempt is not recorded when it is handed out", "simulation", "sweep:linear", "kill")
-def attempts_unrecorded() -> None:
+@mutant("an attempt is not recorded when its job is claimed", "simulation", "sweep:linear", "kill")
+def attempts_not_recorded() -> None:
     original = claiming.Claimer._activate
 
     def activate(self: Any, queue: str, row: Any, *rest: Any) -> Any:
@@ -205,42 +206,42 @@ def attempts_unrecorded() -> None:
         finally:
             self._append = append
 
-    claiming.Claimer._activate = activate  # type: ignore[method-assign]
+    replace(claiming.Claimer, "_activate", activate)
 
 
-@mutant("a claim takes jobs whose lease still runs", "simulation")
+@mutant("a claim takes jobs whose lease has not expired", "simulation")
 def leases_ignored() -> None:
-    _rewrite("requeue_expired_leases", "lease <= ?", "? > 0")
-    _rewrite("peek_queue", "min(lease)", "0 * min(lease)")
+    _rewrite_sql("requeue_expired_leases", "lease <= ?", "? > 0")
+    _rewrite_sql("peek_queue", "min(lease)", "0 * min(lease)")
 
 
-@mutant("a lease that ran out is never taken back", "simulation", "kill")
-def leases_for_ever() -> None:
-    _rewrite("requeue_expired_leases", "lease <= ?", "? < 0")
+@mutant("a lease never expires", "simulation", "kill")
+def leases_never_expire() -> None:
+    _rewrite_sql("requeue_expired_leases", "lease <= ?", "? < 0")
 
 
-@mutant("cancelling a run leaves its queued jobs, and they are handed out", "simulation", "sweep:cancel")
+@mutant("cancelling a run leaves its queued jobs, and they are claimed", "simulation", "sweep:cancel")
 def cancel_keeps_jobs() -> None:
-    _rewrite("cancel_jobs", "state IN (-1, 0, 1, 3)", "state IN (-2)")
+    _rewrite_sql("cancel_jobs", "state IN (-1, 0, 1, 3)", "state IN (-2)")
     original = claiming.Claimer._is_runnable
 
-    def worked_on(self: Any, row: Any) -> bool:
+    def is_runnable(self: Any, row: Any) -> bool:
         _, _, closed, *_ = row
         return bool(closed) or original(self, row)
 
-    claiming.Claimer._is_runnable = worked_on  # type: ignore[method-assign]
+    replace(claiming.Claimer, "_is_runnable", is_runnable)
 
 
-@mutant("what an attempt recorded with `patch` is forgotten by the next", "simulation", "sweep:state")
-def memos_forgotten() -> None:
-    _rewrite("memos_of_scopes", "ON m.scope = s.value", "ON m.scope = s.value AND 0")
+@mutant("the next attempt does not see what an attempt recorded with `patch`", "simulation", "sweep:state")
+def memos_ignored() -> None:
+    _rewrite_sql("memos_of_scopes", "ON m.scope = s.value", "ON m.scope = s.value AND 0")
 
 
-# The scheduler
+# Scheduler
 
 
-class _LooseMoves:
-    """Moves schedules in a write of its own, before or after what their slots start."""
+class _SeparateMovesStore:
+    """Moves schedules in a separate write, before or after the commit of what their slots start."""
 
     def __init__(self, inner: Any, before: bool) -> None:
         self._inner = inner
@@ -270,92 +271,73 @@ class _LooseMoves:
         await self._inner.put_schedule(moved, row)
 
 
-def _loose_moves(before: bool) -> None:
+def _separate_moves(before: bool) -> None:
     original = group_commit.Committer.__init__
 
-    def init(self: Any, store: Any) -> None:
-        original(self, _LooseMoves(store, before))
+    def init(self: Any, store: Any, *rest: Any, **more: Any) -> None:
+        original(self, _SeparateMovesStore(store, before), *rest, **more)
 
-    group_commit.Committer.__init__ = init  # type: ignore[method-assign]
-
-
-@mutant("a slot fires whether or not another scheduler fired it", "schedulers")
-def slots_unguarded() -> None:
-    _loose_moves(before=False)
+    replace(group_commit.Committer, "__init__", init)
 
 
-@mutant("a schedule is moved on before its slot has fired", "killed-schedulers")
-def moved_before_fired() -> None:
-    _loose_moves(before=True)
+@mutant("a slot fires even if another scheduler fired it", "schedulers")
+def slots_fired_twice() -> None:
+    _separate_moves(before=False)
 
 
-# The worker
+@mutant("a schedule is moved to its next slot before its slot has fired", "killed-schedulers")
+def schedule_moved_before_fired() -> None:
+    _separate_moves(before=True)
 
 
-@mutant("a job that may be killing its workers is run among others to the last", "poison")
+# Worker
+
+
+@mutant("a job that may kill its worker runs together with others until its last attempt", "poison")
 def bystanders_blamed() -> None:
-    assert hasattr(quarantine.Quarantine, "concerns")
-    quarantine.Quarantine.concerns = lambda self, claim: False  # type: ignore[method-assign]
+    replace(quarantine.Quarantine, "concerns", lambda self, claim: False)
 
 
-# The file
+# File
 
 
 @mutant("transactions begin deferred", "processes")
 def deferred_begin() -> None:
-    def attempt(self: Any, batch: Any, *, may_wait: bool = True) -> None:
-        cursor, self._busy_handler.is_disabled = self._cursor, not may_wait
-        cursor.execute("BEGIN")
-        try:
-            for ticket in batch:
-                ticket.result = ticket.work(cursor)
-            cursor.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                cursor.execute("ROLLBACK")
-            raise
-
-    assert hasattr(writing.Writer, "_run_transaction")
-    writing.Writer._run_transaction = attempt  # type: ignore[method-assign]
+    rewrite(writing.Writer, "_run_transaction", '"BEGIN IMMEDIATE"', '"BEGIN"')
 
 
-@mutant("a commit is answered before it is on disk", "kill")
-def answered_too_early() -> None:
-    import time
-
-    def attempt(self: Any, batch: Any, *, may_wait: bool = True) -> None:
-        cursor, self._busy_handler.is_disabled = self._cursor, not may_wait
-        cursor.execute("BEGIN IMMEDIATE")
-        try:
-            for ticket in batch:
-                ticket.result = ticket.work(cursor)
-            writing.resolve(batch)
-            time.sleep(0.01)
-            cursor.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                cursor.execute("ROLLBACK")
-            raise
-
-    writing.Writer._run_transaction = attempt  # type: ignore[method-assign]
+@mutant("a commit is acknowledged before it is on disk", "kill")
+def acknowledged_before_commit() -> None:
+    rewrite(
+        writing.Writer, "_run_transaction", 'cursor.execute("COMMIT")', 'resolve(batch), time.sleep(0.01), cursor.execute("COMMIT")'
+    )  # fmt: skip
 
 
 # Waits
 
 
-mutant("a step goes to sleep whether or not its trigger was fired meanwhile", "simulation")(wait_mutants.gates_unnamed)
-mutant("a gate does not look for what came before it", "simulation", "sweep:event before")(
-    wait_mutants.look_back_left_out
+mutant("a step suspends even if its trigger was fired meanwhile", "simulation")(
+    wait_mutants.suspend_without_trigger_check
 )
-mutant("an event that a step has had is given to it again", "simulation")(wait_mutants.taken_ignored)
-mutant("a gate is closed whether or not it is open", "simulation", "fires")(wait_mutants.close_unchecked)
-mutant("a timeout is recorded after the handler has heard of it", "simulation")(wait_mutants.timeout_unrecorded)
-mutant("a gate is closed, and then its step is woken", "simulation", "sweep:event after", "waits-kill")(
-    wait_mutants.wake_afterwards
+mutant("a wait does not look back for events that came before it", "simulation", "sweep:event before")(
+    wait_mutants.look_back_missing
 )
-mutant("what is due soon is handed out now", "timers")(wait_mutants.woken_before_time)
-mutant("what came due while nobody worked is not handed out", "timers")(wait_mutants.timers_forgotten)
-mutant("a cancelled wait expires later", "simulation")(wait_mutants.losers_expire_later)
-mutant("who won is told before it is recorded", "sweep:functions that race")(
+mutant("an event that a step has consumed resolves another wait of it", "simulation")(
+    wait_mutants.consumed_events_ignored
+)
+mutant("a wait is settled even if it is not pending", "simulation", "fires")(wait_mutants.settle_unchecked)
+mutant("a timeout is recorded after the handler has seen it", "simulation")(wait_mutants.timeout_not_recorded)
+mutant(
+    "a wait is settled in one commit and its step woken in the next", "simulation", "sweep:event after", "waits-kill"
+)(wait_mutants.wake_in_second_commit)
+mutant("a job that is due soon is claimed now", "timers")(wait_mutants.timers_fire_early)
+mutant("a job that came due while no worker ran is not claimed", "timers")(wait_mutants.overdue_timers_lost)
+mutant("a cancelled wait expires later", "simulation")(wait_mutants.cancelled_waits_expire)
+mutant("the handler sees the winner of ctx.first before it is recorded", "sweep:functions that race")(
     wait_mutants.winner_used_before_it_is_recorded
 )
+
+
+if __name__ == "__main__":
+    apply(sys.argv[1])
+    print("{}")

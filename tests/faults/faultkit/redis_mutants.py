@@ -1,4 +1,4 @@
-"""Known bugs of a store on Redis, put back on purpose; see `mutants` for why. Each takes what undoes it afterwards."""
+"""Known bugs of the Redis store, put back on purpose; see `mutants` for why. Each takes a `Patch` that can undo it."""
 
 from __future__ import annotations
 
@@ -15,53 +15,54 @@ from penstock.stores.redis import scripts, store
 
 
 class Patch(Protocol):
-    """What pytest's monkeypatch does; in a process that is to be killed anyway, plain `setattr`."""
+    """The part of pytest's monkeypatch that mutants use."""
 
     def setattr(self, target: object, name: str, value: object) -> None: ...
 
 
-class ForLife:
-    """Changes that nobody takes back."""
+class PermanentPatch:
+    """Patches that are never undone, for a process that a test started."""
 
     def setattr(self, target: object, name: str, value: object) -> None:
+        assert hasattr(target, name), f"{target!r} has no {name!r}: bring the mutant up to date"
         setattr(target, name, value)
 
 
 def _rewrite(patch: Patch, *changes: tuple[str, str]) -> None:
-    """Replaces parts of our scripts, each of which must be there."""
+    """Replace parts of our scripts; each part must exist."""
     made = {name: scripts.Script(name, script.text) for name, script in scripts.scripts().items()}
     for old, new in changes:
         holders = [name for name, script in made.items() if old in script.text]
-        assert holders, f"no script holds {old!r} any longer: bring the mutant up to date"
+        assert holders, f"no script contains {old!r} any longer: bring the mutant up to date"
         for name in holders:
             made[name] = scripts.Script(name, made[name].text.replace(old, new))
-    given = cache(lambda: made)
-    patch.setattr(store, "scripts", given)
+    changed = cache(lambda: made)
+    patch.setattr(store, "scripts", changed)
     from penstock.stores.redis import connection
 
-    patch.setattr(connection, "scripts", given)
+    patch.setattr(connection, "scripts", changed)
 
 
 def split_units(patch: Patch) -> None:
-    """An attempt's events and the jobs they start are two scripts."""
-    whole = store.RedisStore.commit
+    """Commit an attempt's events and the jobs they start by two scripts."""
+    original = store.RedisStore.commit
 
     async def commit(self: Any, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
-        reply = await whole(self, [msgspec.structs.replace(unit, jobs=[]) for unit in units], ask)
+        reply = await original(self, [msgspec.structs.replace(unit, jobs=[]) for unit in units], ask)
         rest = [
             Unit(f"{unit.id}-jobs", jobs=unit.jobs)
             for unit, receipt in zip(units, reply.receipts, strict=True)
             if unit.jobs and isinstance(receipt, Committed) and not receipt.repeated
         ]
         if rest:
-            await whole(self, rest)
+            await original(self, rest)
         return reply
 
     patch.setattr(store.RedisStore, "commit", commit)
 
 
 def no_fence(patch: Patch) -> None:
-    """A commit is taken whoever holds the job now."""
+    """Accept a commit whichever worker holds the job now."""
     _rewrite(
         patch,
         ("if job[1] ~= claim.token or job[2] ~= claim.attempt then return FENCED end", ""),
@@ -69,8 +70,8 @@ def no_fence(patch: Patch) -> None:
     )
 
 
-def repeats_unseen(patch: Patch) -> None:
-    """A unit sent again after a lost reply is not recognised."""
+def repeats_not_recognised(patch: Patch) -> None:
+    """Do not recognise a unit that is repeated after a lost reply."""
     _rewrite(
         patch,
         ("if job[3] == unit then return REPEATED end", ""),
@@ -79,19 +80,19 @@ def repeats_unseen(patch: Patch) -> None:
     )
 
 
-def memory_outlives_the_server(patch: Patch) -> None:
-    """What is known of runs is relied on after the server has come back without its last writes."""
+def run_cache_outlives_the_server(patch: Patch) -> None:
+    """Keep cached run versions after the server came back without its last writes."""
     patch.setattr(store.RedisStore, "rewind_epoch", 0)
 
 
 def dropped_when_full(patch: Patch) -> None:
-    """What a full store refuses is given up."""
+    """Give up what a full store refuses."""
     real = store.translate
 
     class Refused(StoreFull, StoreError):
         pass
 
-    async def told_at_once(self: Any, batch: Any, problem: Any) -> None:
+    async def fail_at_once(self: Any, batch: Any, problem: Any) -> None:
         for request in batch:
             request.fail(problem)
 
@@ -100,9 +101,9 @@ def dropped_when_full(patch: Patch) -> None:
         return Refused(str(found)) if isinstance(found, StoreFull) else found
 
     patch.setattr(store, "translate", translate)
-    patch.setattr(group_commit.Committer, "_wait_and_repeat", told_at_once)
+    patch.setattr(group_commit.Committer, "_wait_and_repeat", fail_at_once)
 
 
 def apply(name: str) -> None:
-    """For a process that a test has started."""
-    globals()[name](ForLife())
+    """Apply a mutant for good, in a process that a test started."""
+    globals()[name](PermanentPatch())

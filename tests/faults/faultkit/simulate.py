@@ -1,6 +1,6 @@
-"""Plays seeds from the command line: `python -m faultkit.simulate --first 1 --count 500 [--mutant name]`.
+"""Run seeds of the simulation: `python -m faultkit.simulate --first 1 --count 500 [--mutant name]`.
 
-One seed again, with its story: `python -m faultkit.simulate --first 4711 --count 1`.
+Run one seed again: `python -m faultkit.simulate --first 4711 --count 1`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ def main() -> None:
     parser.add_argument("--mutant")
     parser.add_argument("--digests", action="store_true")
     options = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of strings keep their order, or a seed is no seed
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of strings must not vary
         os.execve(
             sys.executable,
             [sys.executable, "-m", "faultkit.simulate", *sys.argv[1:]],
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
 
-    from . import sim
+    from . import simulation
 
     if options.mutant:
         from . import mutants
 
         mutants.apply(options.mutant)
-    sim.prepare()
+    simulation.prepare()
     if options.digests:
-        print(json.dumps([sim.play(seed).digest for seed in range(options.first, options.first + options.count)]))
+        seeds = range(options.first, options.first + options.count)
+        print(json.dumps([simulation.run_seed(seed).digest for seed in seeds]))
         return
-    print(json.dumps(sim.play_many(options.first, options.count, stop_at=options.stop_at), indent=1))
+    print(json.dumps(simulation.run_seeds(options.first, options.count, stop_at=options.stop_at), indent=1))
 
 
 if __name__ == "__main__":

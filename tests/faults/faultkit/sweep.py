@@ -14,57 +14,57 @@ import msgspec
 from penstock.testing.faults import FaultAt, FaultInjector, NoFaults, When
 
 from .backends import SQLITE_MEMORY, Backend
+from .scenario import DeathAt, Outcome, Scenario, run_scenario
 from .scenarios import SCENARIOS
-from .stage import DeathAt, Outcome, Scenario, perform
 
 Kind = type[FaultAt]
 LOST: tuple[tuple[Kind, When], ...] = ((FaultAt, "after"), (DeathAt, "after"))
 EVERY: tuple[tuple[Kind, When], ...] = ((FaultAt, "before"), (DeathAt, "before"), *LOST)
 
 
-class Swept(msgspec.Struct):
-    """What a sweep of one scenario did and found."""
+class SweepReport(msgspec.Struct):
+    """What a sweep of one scenario did, and the problems found."""
 
-    plays: int = 0
-    methods: dict[str, int] = {}  # method -> at how many of its calls a fault struck
+    faults: int = 0
+    methods: dict[str, int] = {}  # method -> number of its calls at which a fault was injected
     problems: list[str] = []
 
 
 def sweep(
     scenario: Scenario, backend: Backend, kinds: tuple[tuple[Kind, When], ...] = EVERY, stop_at: int = 5,
     methods: tuple[str, ...] = (),
-) -> Swept:  # fmt: skip
-    """Plays a scenario with one fault at a time, at every call of every method (of those given), until none is left to
-    strike."""
-    swept = Swept()
-    calm = _play(scenario, backend, NoFaults)
-    swept.problems += calm.problems
-    for method in methods or sorted(calm.calls):
+) -> SweepReport:  # fmt: skip
+    """Run a scenario with one fault at a time, at every call of every method (or of `methods`)."""
+    report = SweepReport()
+    undisturbed = run(scenario, backend, NoFaults)
+    report.problems += undisturbed.problems
+    for method in methods or sorted(undisturbed.calls):
         for kind, when in kinds:
-            for k, outcome in _strikes(scenario, backend, kind, method, when):
-                swept.plays += 1
-                swept.methods[method] = max(swept.methods.get(method, 0), k)
-                swept.problems += [f"{method}#{k} {kind.__name__} {when}: {problem}" for problem in outcome.problems]
-                if len(swept.problems) >= stop_at:
-                    return swept
-    return swept
+            for k, outcome in _inject_at_each_call(scenario, backend, kind, method, when):
+                report.faults += 1
+                report.methods[method] = max(report.methods.get(method, 0), k)
+                report.problems += [f"{method}#{k} {kind.__name__} {when}: {problem}" for problem in outcome.problems]
+                if len(report.problems) >= stop_at:
+                    return report
+    return report
 
 
-def _strikes(
+def _inject_at_each_call(
     scenario: Scenario, backend: Backend, kind: Kind, method: str, when: When
 ) -> Iterator[tuple[int, Outcome]]:
     k = 0
     while True:
         k += 1
-        outcome = _play(scenario, backend, lambda: kind(method, k, when))  # noqa: B023
+        outcome = run(scenario, backend, lambda: kind(method, k, when))  # noqa: B023
         if not outcome.is_injected:
             return
         yield k, outcome
 
 
-def _play(scenario: Scenario, backend: Backend, fault: Callable[[], FaultInjector]) -> Outcome:
+def run(scenario: Scenario, backend: Backend, fault: Callable[[], FaultInjector]) -> Outcome:
+    """Run a scenario with a fault in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="penstock-sweep-") as folder:
-        return perform(scenario, backend, Path(folder), fault)
+        return run_scenario(scenario, backend, Path(folder), fault)
 
 
 def main() -> None:
@@ -77,15 +77,15 @@ def main() -> None:
         from . import mutants
 
         mutants.apply(options.mutant)
-    plays = 0
+    faults = 0
     for scenario in SCENARIOS:
         if options.scenario in scenario.name:
-            swept = sweep(scenario, SQLITE_MEMORY, stop_at=1)
-            plays += swept.plays
-            if swept.problems:
-                print(json.dumps({"scenario": scenario.name, "plays": plays, "problems": swept.problems[:1]}))
+            report = sweep(scenario, SQLITE_MEMORY, stop_at=1)
+            faults += report.faults
+            if report.problems:
+                print(json.dumps({"scenario": scenario.name, "faults": faults, "problems": report.problems[:1]}))
                 return
-    print(json.dumps({"plays": plays, "problems": []}))
+    print(json.dumps({"faults": faults, "problems": []}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Crash points of trees of jobs: between the end of a child and the start of its parent nothing can be lost."""
+"""Crash points of job trees: nothing is lost between the end of a child and the start of its parent."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from typing import Any
 from penstock import Node, Permanent, job
 from penstock.testing.history import History
 
-from .stage import Scenario, Stage
+from .scenario import Sandbox, Scenario
 
 QUICK = {"attempts": 6, "backoff": {"type": "fixed", "delayMs": 100, "jitter": False}}
 
 
-class Tree(Scenario):
+class TreeScenario(Scenario):
     name = "tree of jobs"
 
-    def handlers(self, stage: Stage) -> list[Callable[..., Any]]:
+    def handlers(self, sandbox: Sandbox) -> list[Callable[..., Any]]:
         @job(queue="pages", retry=QUICK, dead_letters=False)
         async def page(n: int, ctx: Any) -> int:
-            stage.note(ctx)
+            sandbox.record(ctx)
             if n < 0:
                 raise Permanent("torn")
             return n
 
         @job(queue="books", retry=QUICK)
         async def book(title: str, ctx: Any) -> Any:
-            stage.note(ctx)
+            sandbox.record(ctx)
             values, torn = await ctx.children_values(), await ctx.failed_children()
             return {"title": title, "parts": [values[key] for key in sorted(values)], "torn": list(torn)}
 
         return [page, book]
 
-    async def drive(self, stage: Stage) -> None:
+    async def drive(self, sandbox: Sandbox) -> None:
         chapter = Node("books", "chapter", children=[Node("pages", 1), Node("pages", -1, on_failure="ignore")])
         tree = Node("books", "book", id="book", children=[chapter, Node("pages", 2)])
-        async with stage.app.workers.background():
-            await stage.insist(lambda: stage.app.jobs.enqueue_tree(tree))
-            stage.acknowledged.add("book")
-            await stage.settle()
+        async with sandbox.app.workers.background():
+            await sandbox.retry(lambda: sandbox.app.jobs.enqueue_tree(tree))
+            sandbox.acknowledged.add("book")
+            await sandbox.settle()
             inner = {"title": "chapter", "parts": [1], "torn": ["bull:pages:book-c1-c2"]}
-            whole = {"title": "book", "parts": [inner, 2], "torn": []}
-            assert await stage.insist(lambda: stage.app.jobs.result("book", timeout="30s")) == whole
+            expected = {"title": "book", "parts": [inner, 2], "torn": []}
+            assert await sandbox.retry(lambda: sandbox.app.jobs.result("book", timeout="30s")) == expected
 
-    async def judge(self, stage: Stage, history: History) -> None:
+    async def check(self, sandbox: Sandbox, history: History) -> None:
         ended = [e.subject for e in history.queues["nq:queue:books"] if e.kind == "job.completed"]
         assert sorted(ended) == ["book", "book-c1"], f"each parent ends once: {ended}"
         added = [e.subject for e in history.queues["nq:queue:pages"] if e.kind == "job.added"]
         assert sorted(added) == ["book-c1-c1", "book-c1-c2", "book-c2"], f"the tree is added once: {added}"
 
 
-TREES = (Tree(),)
+TREE_SCENARIOS = (TreeScenario(),)

@@ -1,4 +1,4 @@
-"""Known bugs of waits, put back on purpose; see mutants."""
+"""Known bugs of waits, put back on purpose; see `mutants`."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ from penstock.ports.unit import ClaimRequest, CommitReply, Committed, NewWait, S
 from penstock.stores.sqlite import claim as claiming
 from penstock.stores.sqlite import commit as committing
 
+from .patches import replace
+
 Wrap = Callable[[Any], Any]
 
 
 def wrap_store(wrap: Wrap) -> None:
-    """Every commit goes through a store of the mutant's own."""
+    """Wrap the store of every committer."""
     original = group_commit.Committer.__init__
 
-    def init(self: Any, store: Any) -> None:
-        original(self, wrap(store))
+    def init(self: Any, store: Any, *rest: Any, **more: Any) -> None:
+        original(self, wrap(store), *rest, **more)
 
-    group_commit.Committer.__init__ = init  # type: ignore[method-assign]
+    replace(group_commit.Committer, "__init__", init)
 
 
-class _Rewritten:
-    """Changes units on their way to the store; what `later` takes out of them follows in a second commit."""
+class _RewritingStore:
+    """Changes units on their way to the store; `later` returns what follows in a second commit."""
 
     def __init__(self, inner: Any, change: Callable[[Unit], Unit], later: Callable[[Unit], Unit | None]) -> None:
         self._inner = inner
@@ -53,61 +55,59 @@ class _Rewritten:
             if isinstance(receipt, Committed) and not receipt.repeated and (later := self._later(unit)) is not None
         ]
         if rest:
-            await asyncio.sleep(0.3)  # room to be killed in
+            await asyncio.sleep(0.3)  # time to be killed in
             await self._inner.commit(rest)
         return reply  # type: ignore[no-any-return]
 
 
-def gates_unnamed() -> None:
-    """A step goes to sleep whether or not one of its gates was opened meanwhile."""
+def suspend_without_trigger_check() -> None:
+    """Suspend a step even if its trigger was fired meanwhile."""
 
     def change(unit: Unit) -> Unit:
         if not isinstance(unit.outcome, Suspended):
             return unit
-        known = [wait for wait in unit.waits if isinstance(wait, NewWait) and wait.kind == "trigger"]
-        return msgspec.structs.replace(unit, waits=[wait for wait in unit.waits if wait not in known])
+        triggers = [wait for wait in unit.waits if isinstance(wait, NewWait) and wait.kind == "trigger"]
+        return msgspec.structs.replace(unit, waits=[wait for wait in unit.waits if wait not in triggers])
 
-    wrap_store(lambda store: _Rewritten(store, change, lambda _: None))
+    wrap_store(lambda store: _RewritingStore(store, change, lambda _: None))
 
 
-def look_back_left_out() -> None:
+def look_back_missing() -> None:
     async def look_back(self: Any, payload: dict[str, str]) -> None: ...
 
-    assert hasattr(deliveries.Deliveries, "look_back")
-    deliveries.Deliveries.look_back = look_back  # type: ignore[method-assign]
+    replace(deliveries.Deliveries, "look_back", look_back)
 
 
-def taken_ignored() -> None:
+def consumed_events_ignored() -> None:
     original = deliveries.Deliveries._fits
 
     def fits(self: Any, body: Any, event: Any, stream: str) -> bool:
         body.taken = []
         return original(self, body, event, stream)
 
-    deliveries.Deliveries._fits = fits  # type: ignore[method-assign]
+    replace(deliveries.Deliveries, "_fits", fits)
 
 
-def close_unchecked() -> None:
+def settle_unchecked() -> None:
     original = committing.UnitWriter._check_rest
 
     def check(self: Any, unit: Unit) -> Any:
-        opened = [wait for wait in unit.waits if not isinstance(wait, SettleWait)]
-        return original(self, msgspec.structs.replace(unit, waits=opened))
+        new = [wait for wait in unit.waits if not isinstance(wait, SettleWait)]
+        return original(self, msgspec.structs.replace(unit, waits=new))
 
-    committing.UnitWriter._check_rest = check  # type: ignore[method-assign]
+    replace(committing.UnitWriter, "_check_rest", check)
 
 
-def timeout_unrecorded() -> None:
+def timeout_not_recorded() -> None:
     async def expire(self: Any, changes: Sequence[Any]) -> None:
         self.journal.writes.waits += changes
 
-    assert hasattr(session.DurableSession, "expire")
-    session.DurableSession.expire = expire  # type: ignore[method-assign]
+    replace(session.DurableSession, "expire", expire)
 
 
-def wake_afterwards() -> None:
+def wake_in_second_commit() -> None:
     wrap_store(
-        lambda store: _Rewritten(
+        lambda store: _RewritingStore(
             store,
             lambda unit: msgspec.structs.replace(unit, wakes=[]),
             lambda unit: Unit(f"{unit.id}-wakes", wakes=unit.wakes) if unit.wakes else None,
@@ -115,30 +115,29 @@ def wake_afterwards() -> None:
     )
 
 
-def woken_before_time() -> None:
-    """A claim takes what is due within the next ten minutes, and a gate believes it."""
+def timers_fire_early() -> None:
+    """Claim jobs that are due within the next ten minutes, with that time as the present."""
     original = claiming.Claimer.__init__
 
     def init(self: Any, cursor: Any, now: int, *rest: Any) -> None:
         original(self, cursor, now + 600_000, *rest)
 
-    claiming.Claimer.__init__ = init  # type: ignore[method-assign]
+    replace(claiming.Claimer, "__init__", init)
 
 
-def timers_forgotten() -> None:
-    """What is due while nobody works is thought to have been done."""
+def overdue_timers_lost() -> None:
+    """Suspend jobs for good that came due while no worker ran."""
     original = claiming.Claimer.claim
 
     def claim(self: Any, ask: Any) -> Any:
         self._cursor.execute("UPDATE jobs SET state = 3 WHERE state = 1 AND due <= ?", (self._now - 1_800_000,))
         return original(self, ask)
 
-    claiming.Claimer.claim = claim  # type: ignore[method-assign]
+    replace(claiming.Claimer, "claim", claim)
 
 
-def losers_expire_later() -> None:
-    """Once `ctx.first` is decided, the cancelled wait still expires when its own time comes."""
-    assert hasattr(waits, "expire_wait")
+def cancelled_waits_expire() -> None:
+    """Let a cancelled wait expire at its own time, after `ctx.first` was decided."""
 
     async def expire_wait(session: Any, record_result: Any, wait: NewWait, _started: int) -> None:
         record_result(WaitResult(session.now_ms, timeout=True))
@@ -154,12 +153,13 @@ def losers_expire_later() -> None:
             )
             return won, calls[won].result()
 
-    waits.expire_wait = triggers.expire_wait = expire_wait  # type: ignore[attr-defined]
-    call_recorder.CallRecorder.await_first = await_first  # type: ignore[method-assign]
+    replace(waits, "expire_wait", expire_wait)
+    replace(triggers, "expire_wait", expire_wait)
+    replace(call_recorder.CallRecorder, "await_first", await_first)
 
 
 def winner_used_before_it_is_recorded() -> None:
-    """The handler continues with the function that won, and its value is written with the next commit."""
+    """Continue the handler with the winning function, and write its value with the next commit."""
     register_waits, run_functions = call_recorder.CallRecorder.register_waits, first.FirstCall._run_functions
 
     async def nothing() -> None:
@@ -174,5 +174,5 @@ def winner_used_before_it_is_recorded() -> None:
         del self._recorder.flush
         return winner
 
-    call_recorder.CallRecorder.register_waits = registered  # type: ignore[method-assign]
-    first.FirstCall._run_functions = won  # type: ignore[method-assign]
+    replace(call_recorder.CallRecorder, "register_waits", registered)
+    replace(first.FirstCall, "_run_functions", won)

@@ -62,7 +62,7 @@ class Consumer:
     async def take_one(self) -> bool:
         """Takes the next job as far as it goes; False if there was none."""
         if self._shared is not None and isinstance(self._target, Handover):
-            return await self._shared.together(self._hand_over)
+            return await self._shared.in_transaction(self._hand_over)
         held = await self._connections.run(lambda c: self._queues.claim(c, self._queue))
         if held is None:
             return False

@@ -1,24 +1,19 @@
--- The statements of reading and administration. The hot path is in the functions of the migrations.
+-- Reads and administration. Commits are in the folder functions.
 
--- name: transact
-SELECT * FROM penstock.transact({places});
+-- name: commit_units
+SELECT * FROM penstock.commit_units($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 
--- name: finish
-SELECT * FROM penstock.finish(
+-- name: finish_jobs
+SELECT * FROM penstock.finish_jobs(
   $1, string_to_array($2, ',')::bigint[], string_to_array($3, E'\x1f'), string_to_array($4, ',')::integer[],
   string_to_array($5, E'\x1f'), string_to_array($6, E'\x1f', '-')::json[], string_to_array($7, ',')::integer[],
-  string_to_array($8, E'\x1f'), string_to_array($9, E'\x1f')::json[], $10, $11, $12, $13, $14, $15);
+  string_to_array($8, E'\x1f'), string_to_array($9, E'\x1f')::json[], $10);
 
--- name: transact_keeping
--- The units of new jobs ({units}) come from `admit`; `more` are the columns of both other functions.
-SELECT t.*, a.stand, penstock.settle(t.now, t.verdicts, t.added, {more}) AS settled
-FROM penstock.admit($1, {units}, {keys}) AS a, LATERAL penstock.transact({places}) AS t;
+-- name: renew_leases
+SELECT penstock.renew_leases($1, $2, $3, $4, $5);
 
--- name: renew
-SELECT penstock.renew($1, $2, $3, $4, $5);
-
--- name: moment
-SELECT penstock.moment(NULL);
+-- name: now_ms
+SELECT penstock.now_ms(NULL);
 
 -- name: stream
 SELECT sid, seq FROM penstock.streams WHERE name = $1;
@@ -32,7 +27,7 @@ SELECT e.seq, e.ms, e.body FROM penstock.events AS e
 WHERE e.sid = (SELECT sid FROM penstock.streams WHERE name = $1) AND e.seq > $2 AND e.seq < $3 ORDER BY e.seq DESC LIMIT $4;
 
 -- name: feed
--- Only below the oldest open transaction: what is committed late has a stamp above it.
+-- Only below the oldest open transaction: an event that is committed late has a stamp above it.
 SELECT e.stamp, e.n, s.name, e.seq, e.ms, e.body FROM (
   SELECT * FROM penstock.events
   WHERE (stamp, n) > ($1, $2) AND stamp < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
@@ -77,12 +72,12 @@ WHERE status = $1 AND created >= $2 AND (created, id) < ($3, $4) ORDER BY create
 SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
 WHERE flow = $1 AND status = $2 AND created >= $3 AND (created, id) < ($4, $5) ORDER BY created DESC, id DESC LIMIT $6;
 
--- name: begun_alike
+-- name: count_first_events
 SELECT count(*) FROM (
   SELECT 1 FROM penstock.events WHERE seq = 1 AND penstock.searchable(body) @> penstock.searchable($1::json) LIMIT $2) AS e;
 
--- name: runs_begun
--- From the index of first events to their streams to their runs, in this order whatever the planner would guess.
+-- name: runs_by_first_event
+-- OFFSET 0 keeps the planner to this order: the index of first events, their streams, their runs.
 WITH e AS MATERIALIZED (
   SELECT sid, body FROM penstock.events WHERE seq = 1 AND penstock.searchable(body) @> penstock.searchable($1::json))
 SELECT r.*, e.body FROM e
@@ -107,9 +102,9 @@ SELECT r.id FROM penstock.runs AS r WHERE NOT r.closed
 ORDER BY r.created LIMIT $1;
 
 -- name: queues
--- Each state is counted in the partial index that holds it, so that no row of a finished job is read.
-SELECT q.name, q.paused, c.state, c.many FROM penstock.queues AS q LEFT JOIN (
-  SELECT queue, state, count(*) AS many FROM penstock.jobs WHERE state >= 4 GROUP BY queue, state
+-- Each state is counted in its partial index, so that no row of a finished job is read.
+SELECT q.name, q.paused, c.state, c.count FROM penstock.queues AS q LEFT JOIN (
+  SELECT queue, state, count(*) AS count FROM penstock.jobs WHERE state >= 4 GROUP BY queue, state
   UNION ALL SELECT queue, 0, count(*) FROM penstock.jobs WHERE state = 0 GROUP BY queue
   UNION ALL SELECT queue, 1, count(*) FROM penstock.jobs WHERE state = 1 GROUP BY queue
   UNION ALL SELECT queue, 2, count(*) FROM penstock.jobs WHERE state = 2 GROUP BY queue
@@ -123,7 +118,7 @@ SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, 
        progress, result, error, lease,
        (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs WHERE id = $1;
 
--- name: job_place
+-- name: job_position
 SELECT pk, priority, due, finished FROM penstock.jobs WHERE id = $1;
 
 -- name: jobs_waiting
@@ -144,7 +139,7 @@ SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, 
        (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
 WHERE queue = $1 AND state = 2 AND pk > $2 ORDER BY pk LIMIT $3;
 
--- name: jobs_asleep
+-- name: jobs_held_or_suspended
 SELECT id, queue, name, state, payload, opts, priority, due, attempt, failures, crashes, run, scope, created, finished,
        progress, result, error, lease,
        (SELECT c.parent FROM penstock.children AS c WHERE c.child = jobs.id LIMIT 1) FROM penstock.jobs
@@ -169,27 +164,37 @@ INSERT INTO penstock.queues (name, paused) VALUES ($1, $2) ON CONFLICT (name) DO
 UPDATE penstock.jobs SET state = 0, due = 0 WHERE id = $1 AND state = 1 RETURNING queue;
 
 -- name: retry
-WITH freed AS (DELETE FROM penstock.dedupes WHERE job = $1 AND until IS NULL)
+WITH freed AS (DELETE FROM penstock.dedupe_keys WHERE job = $1 AND until IS NULL)
 UPDATE penstock.jobs SET state = 0, due = 0, failures = 0, crashes = 0, finished = NULL, error = NULL, unit = NULL
 WHERE id = $1 AND state IN (5, 6) AND run IS NULL RETURNING queue;
 
 -- name: remove
 WITH gone AS (DELETE FROM penstock.jobs WHERE id = $1 AND state <> 2 RETURNING id, queue, coalesce(scope, id) AS scope),
-freed AS (DELETE FROM penstock.dedupes AS d USING gone WHERE d.job = gone.id)
+freed AS (DELETE FROM penstock.dedupe_keys AS d USING gone WHERE d.job = gone.id)
 SELECT queue, scope, id FROM gone;
 
 -- name: drain
 WITH gone AS (
   DELETE FROM penstock.jobs WHERE queue = $1 AND run IS NULL AND (state = 0 OR ($2 AND state = 1))
   RETURNING id, coalesce(scope, id) AS scope),
-freed AS (DELETE FROM penstock.dedupes AS d USING gone WHERE d.job = gone.id)
+freed AS (DELETE FROM penstock.dedupe_keys AS d USING gone WHERE d.job = gone.id)
 SELECT scope, id FROM gone;
 
--- name: forget_memos
--- Memos go with the last job that could read them: a redriven one reads those of the job it continues.
-DELETE FROM penstock.memos WHERE scope IN (
-  SELECT g.scope FROM unnest($1::text[]) AS g (scope) WHERE NOT EXISTS (
-    SELECT 1 FROM penstock.jobs AS j WHERE j.id = g.scope OR (j.id > g.scope || '.' AND j.id < g.scope || '/')));
+-- name: forget_scopes
+SELECT penstock.forget_scopes($1);
+
+-- name: children
+SELECT queue, child, state, value, reason FROM penstock.children WHERE parent = $1;
+
+-- name: drop_children
+SELECT penstock.drop_children($1, $2);
+
+-- name: reset_child
+UPDATE penstock.children SET state = 0, value = NULL, reason = NULL WHERE child = $1 AND state IN (2, 3);
+
+-- name: wait_for_children
+UPDATE penstock.jobs SET state = -2 WHERE id = $1 AND state = 0 AND EXISTS (
+  SELECT 1 FROM penstock.children WHERE parent = $1 AND state = 0);
 
 -- name: add_schedule
 INSERT INTO penstock.schedules (id, spec, target, next, last, paused, fired) VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -203,7 +208,7 @@ WHERE id = $1 AND spec = $8 AND target = $9 AND next IS NOT DISTINCT FROM $10 AN
 -- name: remove_schedule
 DELETE FROM penstock.schedules WHERE id = $1 RETURNING id;
 
--- name: remove_schedule_as_it_was
+-- name: remove_unchanged_schedule
 DELETE FROM penstock.schedules WHERE id = $1 AND spec = $2 AND target = $3 RETURNING id;
 
 -- name: schedule
@@ -225,23 +230,23 @@ SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.wai
 -- name: memos
 SELECT name, value FROM penstock.memos WHERE scope = $1;
 
--- name: open_waits
+-- name: pending_waits
 SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits
 WHERE state = 'pending' AND kind = $1 AND id > $2 ORDER BY id LIMIT $3;
 
--- name: open_waits_of_run
+-- name: pending_waits_of_run
 SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits
 WHERE run = $1 AND state = 'pending' AND ($2::text IS NULL OR kind = $2) AND id > $3 ORDER BY id LIMIT $4;
 
--- name: listening
+-- name: waits_for_topic
 SELECT id, run, scope, kind, state, body, due, job, topic, key FROM penstock.waits
 WHERE state = 'pending' AND topic = $1 AND topic IS NOT NULL AND ($2::text[] IS NULL OR key = ANY ($2)) AND id > $3
   AND stamp < $5
 ORDER BY id LIMIT $4;
 
--- name: told
--- Not only below the oldest open transaction: whatever was committed before a gate was opened is there when the gate looks
--- back, and what comes later is delivered to it.
+-- name: events_by_kind
+-- Also above the oldest open transaction: an event that was committed before a wait was created is visible when the wait looks
+-- back, and a later one is delivered to it.
 SELECT e.stamp, e.n, s.name, e.seq, e.ms, e.body FROM penstock.events AS e JOIN penstock.streams AS s ON s.sid = e.sid
 WHERE e.kind = $1 AND e.kind IS NOT NULL AND (e.stamp, e.n) > ($2, $3) AND (e.stamp, e.n) > (
   SELECT coalesce(max(f.stamp), 0), coalesce(max(f.n), 0) FROM (
@@ -250,11 +255,11 @@ WHERE e.kind = $1 AND e.kind IS NOT NULL AND (e.stamp, e.n) > ($2, $3) AND (e.st
 ORDER BY e.stamp, e.n LIMIT $5;
 
 -- name: state
-SELECT key, value, version, expires FROM penstock.states WHERE key = $1 AND (expires IS NULL OR expires > penstock.moment($2));
+SELECT key, value, version, expires FROM penstock.states WHERE key = $1 AND (expires IS NULL OR expires > penstock.now_ms($2));
 
 -- name: states
 SELECT key, value, version, expires FROM penstock.states
-WHERE key > $1 AND key >= $2 AND key < $3 AND (expires IS NULL OR expires > (SELECT penstock.moment($4)))
+WHERE key > $1 AND key >= $2 AND key < $3 AND (expires IS NULL OR expires > (SELECT penstock.now_ms($4)))
 ORDER BY key LIMIT $5;
 
 -- name: old_runs
@@ -317,43 +322,43 @@ DELETE FROM penstock.jobs WHERE pk IN (
   LIMIT $3 FOR UPDATE SKIP LOCKED)
 RETURNING coalesce(scope, id), id;
 
--- name: old_keys
-DELETE FROM penstock.dedupes WHERE (queue, key) IN (
-  SELECT d.queue, d.key FROM penstock.dedupes AS d LEFT JOIN penstock.jobs AS j ON j.id = d.job
+-- name: expired_dedupe_keys
+DELETE FROM penstock.dedupe_keys WHERE (queue, key) IN (
+  SELECT d.queue, d.key FROM penstock.dedupe_keys AS d LEFT JOIN penstock.jobs AS j ON j.id = d.job
   WHERE d.until <= $1 OR (d.until IS NULL AND coalesce(j.state, 4) >= 4) LIMIT $2 FOR UPDATE OF d SKIP LOCKED);
 
--- name: old_holds
-DELETE FROM penstock.holds WHERE until <= $1;
+-- name: expired_holds
+DELETE FROM penstock.queue_holds WHERE until <= $1;
 
 -- name: expired_states
 DELETE FROM penstock.states WHERE key IN (
   SELECT key FROM penstock.states WHERE expires IS NOT NULL AND expires <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED);
 
--- name: old_once
-DELETE FROM penstock.once WHERE key IN (SELECT key FROM penstock.once WHERE at < $1 LIMIT $2);
+-- name: old_once_keys
+DELETE FROM penstock.once_keys WHERE key IN (SELECT key FROM penstock.once_keys WHERE at < $1 LIMIT $2);
 
--- name: old_units
-DELETE FROM penstock.units WHERE id IN (SELECT id FROM penstock.units WHERE at < $1 LIMIT $2);
+-- name: old_applied_units
+DELETE FROM penstock.applied_units WHERE id IN (SELECT id FROM penstock.applied_units WHERE at < $1 LIMIT $2);
 
 -- name: find_versions
--- Not by to_regclass, which may not have heard yet of what another transaction has created.
+-- Not by to_regclass, whose cache may lack what another transaction has just created.
 SELECT count(c.oid) FROM pg_catalog.pg_namespace AS n
-LEFT JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = 'versions'
+LEFT JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = 'schema_versions'
 WHERE n.nspname = $1 GROUP BY n.oid;
 
 -- name: create_schema
 CREATE SCHEMA IF NOT EXISTS {schema};
 
 -- name: create_versions
-CREATE TABLE penstock.versions (number integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE TABLE penstock.schema_versions (number integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp());
 
 -- name: versions
-SELECT number FROM penstock.versions ORDER BY number;
+SELECT number FROM penstock.schema_versions ORDER BY number;
 
--- name: note_version
-INSERT INTO penstock.versions (number) VALUES ($1);
+-- name: add_version
+INSERT INTO penstock.schema_versions (number) VALUES ($1);
 
--- name: alone
+-- name: lock
 SELECT pg_advisory_xact_lock($1);
 
 -- name: facts
@@ -363,8 +368,8 @@ SELECT current_setting('server_version'), pg_encoding_to_char(d.encoding),
        current_setting('synchronous_commit'), current_setting('fsync')
 FROM pg_database AS d WHERE d.datname = current_database();
 
--- name: crowd
--- What limits the number of connections: its name, how many there may be, how many there are. -1: as many as one likes.
+-- name: connection_limits
+-- What limits the number of connections: its name, the maximum (-1: none) and how many there are.
 WITH others AS (SELECT datid, usesysid FROM pg_stat_activity
                 WHERE datid IS NOT NULL AND usesysid IS NOT NULL AND leader_pid IS NULL)
 SELECT 'max_connections', current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
@@ -376,17 +381,17 @@ UNION ALL
 SELECT 'the CONNECTION LIMIT of database ' || d.datname, d.datconnlimit,
        (SELECT count(*) FROM others WHERE datid = d.oid) FROM pg_database AS d WHERE d.datname = current_database();
 
--- name: careless
+-- name: commit_without_flush
 SET synchronous_commit = off;
 
 -- name: notify
 SELECT pg_notify($1, $2);
 
 -- name: identity_query
--- Run on connections of others too, whatever their settings: so nothing whose text depends on them.
+-- Also runs on the caller's connection, whatever its settings: its result must not depend on them.
 SELECT d.oid || '/' || d.datname, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
        current_setting('transaction_isolation')
 FROM pg_catalog.pg_database AS d WHERE d.datname = current_database();
 
--- name: pend
-INSERT INTO penstock.pending (unit) VALUES ({0});
+-- name: enlist_unit
+INSERT INTO penstock.enlisted_units (unit) VALUES ({0});

@@ -1,9 +1,8 @@
-"""One call: units, then claims; and what its answer says."""
+"""The commit: one call that applies units and claims jobs, and the reading of its reply."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -17,7 +16,6 @@ from ...ports.unit import (
     Committed,
     Conflict,
     Fenced,
-    NewEvent,
     Receipt,
     Refused,
     Released,
@@ -25,186 +23,150 @@ from ...ports.unit import (
     Suspended,
     Unit,
 )
-from .columns import JOB_UNITS, RARE, Columns, ask_values
 from .connection import Connection
-from .keeping import Keeping
-from .plain import finish_values, handle
+from .encode_units import EncodedUnits, encode_request
+from .fast_finish import encode_finished, job_pk
 from .statements import Statements
 
 APPLIED, REPEATED, FENCED, CONFLICT, REFUSED = range(5)
 
 
-async def transact(
+async def commit_units(
     connection: Connection,
     sql: Statements,
     now: int | None,
     units: Sequence[Unit],
-    ask: ClaimRequest | None,
+    request: ClaimRequest | None,
     touched: set[str],
 ) -> CommitReply:
-    """Applies units in order and hands out the work asked for; `touched` collects the topics to signal afterwards."""
-    columns, secret, keeping = Columns(units, sql.schema), new_token(), Keeping(units)
-    values = [*columns.values(now), *ask_values(keeping.without_held(ask), secret)]
-    if keeping:
-        more = keeping.values()
-        row = await connection.fetchrow(_call_keeping(sql.transact_keeping, len(values), len(more)), *values, *more)
-    else:
-        if columns.common:
-            del values[RARE]
-        row = await connection.fetchrow(_call(sql.transact, len(values), columns.common), *values)
+    """Apply units in order and claim the jobs asked for. `touched` collects the topics to signal afterwards."""
+    encoded, secret = EncodedUnits(units, sql.schema), new_token()
+    row = await connection.fetchrow(sql.commit_units, *encoded.arguments(now, encode_request(request, secret)))
     assert row is not None
-    answer = _Answer(units, columns.events, row, touched, keeping.stand(row["stand"]) if keeping else {})
-    receipts = answer.receipts()
-    work = ClaimBatch()
-    if ask is not None:
-        times = [at for at in (row["next_due"], keeping.lifted()) if at is not None]
-        work = ClaimBatch(_claims(row, secret, touched), min(times, default=None))
-        # Whoever asks has just been given all there is of these: waking it for the same jobs would be for nothing.
-        touched.difference_update(f"queue:{queue}" for queue in row["emptied"])
-    if row["told"]:
+    receipts = _read_receipts(units, encoded, row, touched)
+    claimed = ClaimBatch()
+    if request is not None:
+        claimed = ClaimBatch(_read_claims(row, secret, touched), row["next_due"])
+        # The worker that asked has just received every due job of these queues: it need not be woken for them.
+        touched.difference_update(f"queue:{queue}" for queue in row["drained"])
+    if row["deliveries"]:
         touched.add(f"queue:{DELIVERIES}")
-    return CommitReply(receipts, work)
+    return CommitReply(receipts, claimed)
 
 
-async def finish(
+async def finish_jobs(
     connection: Connection,
     sql: Statements,
     now: int | None,
     units: Sequence[Unit],
-    ask: ClaimRequest | None,
+    request: ClaimRequest | None,
     touched: set[str],
 ) -> CommitReply:
-    """The same for plain jobs that completed."""
-    secret, ordered = new_token(), sorted(units, key=handle)
-    values = finish_values(ordered, ask, now, secret)
-    if values is None:
-        return await transact(connection, sql, now, units, ask, touched)
-    row = await connection.fetchrow(sql.finish, *values)
+    """Do the same for units that the fast path can take: see `fast_finish`."""
+    secret, ordered = new_token(), sorted(units, key=job_pk)
+    arguments = encode_finished(ordered, request, now, secret)
+    if arguments is None:
+        return await commit_units(connection, sql, now, units, request, touched)
+    row = await connection.fetchrow(sql.finish_jobs, *arguments)
     assert row is not None
-    receipts = _finished(ordered, row, touched)
-    work = ClaimBatch(_claims(row, secret, touched), row["next_due"]) if ask is not None else ClaimBatch()
+    receipts = _read_finished(ordered, row, touched)
+    claimed = ClaimBatch(_read_claims(row, secret, touched), row["next_due"]) if request is not None else ClaimBatch()
     if ordered != [*units]:
-        by_job = dict(zip(map(handle, ordered), receipts, strict=True))
-        receipts = [by_job[handle(unit)] for unit in units]
-    return CommitReply(receipts, work)
+        by_job = dict(zip(map(job_pk, ordered), receipts, strict=True))
+        receipts = [by_job[job_pk(unit)] for unit in units]
+    return CommitReply(receipts, claimed)
 
 
-@lru_cache(maxsize=8)
-def _call(statement: str, count: int, common: bool = False) -> str:
-    places = [f"${n}" for n in range(1, count + 1)]
-    if common:  # what is empty anyway need not be sent, nor be read there
-        places[RARE.start : RARE.start] = ["'{}'"] * (RARE.stop - RARE.start)
-    return statement.format(places=", ".join(places))
+def _read_receipts(units: Sequence[Unit], encoded: EncodedUnits, row: Any, touched: set[str]) -> list[Receipt]:
+    verdicts: list[int] = row["verdicts"] or []
+    added = set(row["added"])
+    events: dict[int, list[tuple[int, int]]] = {}
+    positions = _event_positions(row)
+    for n, job, event in encoded.events:
+        if verdicts[n - 1] == APPLIED and (job is None or job in added):
+            position = next(positions)
+            touched.update((f"stream:{event.stream}", "events"))
+            if job is None:
+                events.setdefault(n, []).append(position)
+    touched.update(f"queue:{queue}" for queue in row["woken"])
+    holders: dict[int, dict[int, str]] = {}
+    for (n, index), holder in zip(encoded.dedupes, row["key_holders"] or (), strict=True):
+        if holder is not None:
+            holders.setdefault(n, {})[index] = holder
+    refusals = {refusal["unit"]: refusal for refusal in row["refusals"] or ()}
+    receipts: list[Receipt] = []
+    jobs = 0  # counted over all units
+    for n, (unit, verdict) in enumerate(zip(units, verdicts, strict=True), 1):
+        first, jobs = jobs, jobs + len(unit.jobs)
+        if verdict == APPLIED:
+            _touch(unit, touched)
+            is_added = [k in added for k in range(first + 1, jobs + 1)]
+            receipts.append(Committed(events.get(n, []), is_added, holders.get(n, {})))
+        else:
+            receipts.append(_read_refusal(verdict, refusals.get(n)))
+    return receipts
 
 
-@lru_cache(maxsize=8)
-def _call_keeping(statement: str, count: int, more: int) -> str:
-    places = [f"${n}" for n in range(1, count + 1)]
-    beyond = [f"${n}" for n in range(count + 1, count + more + 1)]
-    units = places[JOB_UNITS]
-    places[JOB_UNITS] = "a.units"
-    return statement.format(places=", ".join(places), units=units, keys=", ".join(beyond[:4]), more=", ".join(beyond))
+def _read_refusal(verdict: int, refusal: Any) -> Receipt:
+    if verdict == REPEATED:
+        return Committed(repeated=True)
+    if verdict == FENCED:
+        return Fenced()
+    if verdict == CONFLICT:
+        return Conflict(refusal["version"], refusal["record"])
+    return Refused(refusal["why"], refusal["key"])
 
 
-def _places(row: Any) -> Iterator[tuple[int, int]]:
-    """Time and sequence of each event that was appended."""
-    bases, times = row["bases"] or (), row["times"] or ()
-    for home, rank in zip(row["homes"] or (), row["ranks"] or (), strict=True):
-        yield times[home - 1], bases[home - 1] + rank
+def _touch(unit: Unit, touched: set[str]) -> None:
+    if unit.run is not None and unit.run.closed:
+        touched.add(f"run:{unit.run.id}")
+    if unit.run is not None and unit.run.cancel_jobs:
+        touched.add("cancelled")
+    if unit.claim is not None and isinstance(unit.outcome, RetryAt | Released | Suspended):
+        touched.add(f"queue:{unit.claim.queue}")
+    touched.update(f"queue:{job.queue}" for job in unit.jobs)
 
 
-class _Answer:
-    """What the function answered, put back together."""
-
-    def __init__(
-        self,
-        units: Sequence[Unit],
-        events: Sequence[tuple[int, int | None, NewEvent]],
-        row: Any,
-        touched: set[str],
-        stand: dict[int, dict[int, str]],
-    ) -> None:
-        self._units = units
-        self._stand = stand
-        self._row = row
-        self._touched = touched
-        self._verdicts: list[int] = row["verdicts"] or []
-        self._added = set(row.get("added") or ())
-        self._events: dict[int, list[tuple[int, int]]] = {}
-        places = _places(row)
-        for n, job, event in events:
-            if self._verdicts[n - 1] == APPLIED and (job is None or job in self._added):
-                place = next(places)
-                touched.update((f"stream:{event.stream}", "events"))
-                if job is None:
-                    self._events.setdefault(n, []).append(place)
-        touched.update(f"queue:{queue}" for queue in row.get("woken") or ())
-
-    def receipts(self) -> list[Receipt]:
-        found: list[Receipt] = []
-        jobs = 0  # counted over all units, as the function does
-        for n, (unit, verdict) in enumerate(zip(self._units, self._verdicts, strict=True), 1):
-            first, jobs = jobs, jobs + len(unit.jobs)
+def _read_finished(units: Sequence[Unit], row: Any, touched: set[str]) -> list[Receipt]:
+    verdicts: list[int] = row["verdicts"] or []
+    positions = _event_positions(row)
+    if any(verdicts):
+        receipts: list[Receipt] = []
+        for unit, verdict in zip(units, verdicts, strict=True):
             if verdict == APPLIED:
-                self._touch(unit)
-                added = [k in self._added for k in range(first + 1, jobs + 1)]
-                found.append(Committed(self._events.get(n, []), added, self._stand.get(n, {})))
+                _touch_streams({event.stream for event in unit.events}, touched)
+                receipts.append(Committed(list(islice(positions, len(unit.events)))))
             else:
-                found.append(self._refusal(n - 1, verdict))
-        return found
-
-    def _refusal(self, i: int, verdict: int) -> Receipt:
-        row = self._row
-        if verdict == REPEATED:
-            return Committed(repeated=True)
-        if verdict == FENCED:
-            return Fenced()
-        if verdict == CONFLICT:
-            return Conflict(row["versions"][i], row["records"][i])
-        return Refused(row["whys"][i], row["whats"][i])
-
-    def _touch(self, unit: Unit) -> None:
-        touched = self._touched
-        if unit.run is not None and unit.run.closed:
-            touched.add(f"run:{unit.run.id}")
-        if unit.run is not None and unit.run.cancel_jobs:
-            touched.add("cancelled")
-        if unit.claim is not None and isinstance(unit.outcome, RetryAt | Released | Suspended):
-            touched.add(f"queue:{unit.claim.queue}")
-        touched.update(f"queue:{job.queue}" for job in unit.jobs)
-
-
-def _finished(units: Sequence[Unit], row: Any, touched: set[str]) -> list[Receipt]:
-    """The receipts of plain jobs that completed: almost always all of them did."""
-    if any(row["verdicts"] or ()):
-        events = [(n, None, event) for n, unit in enumerate(units, 1) for event in unit.events]
-        return _Answer(units, events, row, touched, {}).receipts()
+                receipts.append(_read_refusal(verdict, None))
+        return receipts
     _touch_streams({event.stream for unit in units for event in unit.events}, touched)
-    places = _places(row)
-    return [Committed(list(islice(places, len(unit.events)))) for unit in units]
+    return [Committed(list(islice(positions, len(unit.events)))) for unit in units]
 
 
-def _claims(row: Any, secret: str, touched: set[str]) -> list[Claim]:
+def _event_positions(row: Any) -> Iterator[tuple[int, int]]:
+    """Return time and sequence number of each event that was appended."""
+    return zip(row["event_times"] or (), row["event_seqs"] or (), strict=True)
+
+
+def _read_claims(row: Any, secret: str, touched: set[str]) -> list[Claim]:
     if not row["claims"]:
         return []
-    _touch_streams({stream for stream in row["c_stream"] if stream is not None}, touched)
     memos: dict[str, dict[str, bytes]] = {}
-    kept = zip(row["memo_scopes"] or (), row["memo_names"] or (), row["memo_values"] or (), strict=True)
-    for scope, name, value in kept:
+    for _, scope, name, value in row["claimed_memos"] or ():
         memos.setdefault(scope, {})[name] = value
-    columns = zip(
-        row["c_id"], row["c_queue"], row["c_name"], row["c_payload"], row["c_opts"], row["c_scope"],
-        row["c_attempt"], row["c_failures"], row["c_crashes"], row["claims"], row["c_run"], row["c_version"],
-        row["c_record"], strict=True,
-    )  # fmt: skip
-    now = row["now"]
-    return [
-        Claim(
-            id, queue, name, payload, opts, scope, attempt, f"{secret}.{pk}", failures, crashes, pk, run, version,
-            record, memos.get(scope, {}), now,
-        )
-        for id, queue, name, payload, opts, scope, attempt, failures, crashes, pk, run, version, record in columns
-    ]  # fmt: skip
+    now, streams, claims = row["now"], set(), []
+    for job in row["claims"]:
+        id, queue, name, payload, opts, scope, attempt, failures, crashes, pk, run, version, record, stream = job
+        streams.add(stream)
+        claims.append(
+            Claim(
+                id, queue, name, payload, opts, scope, attempt, f"{secret}.{pk}", failures, crashes, pk, run, version,
+                record, memos.get(scope, {}), now,
+            )
+        )  # fmt: skip
+    streams.discard(None)
+    _touch_streams(streams, touched)
+    return claims
 
 
 def _touch_streams(streams: set[str], touched: set[str]) -> None:

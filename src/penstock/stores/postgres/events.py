@@ -1,4 +1,4 @@
-"""Reading streams and the feed."""
+"""Read and trim streams, and read the feed."""
 
 from __future__ import annotations
 
@@ -32,29 +32,31 @@ async def read(
 
 async def feed(connection: Connection, sql: Statements, after: str | None, limit: int) -> list[FeedItem]:
     if after is None:
-        return items(await connection.fetch(sql.feed_end))
-    return items(await connection.fetch(sql.feed, *place(after), limit))
+        return feed_items(await connection.fetch(sql.feed_end))
+    return feed_items(await connection.fetch(sql.feed, *parse_cursor(after), limit))
 
 
-def items(rows: Iterable[Any]) -> list[FeedItem]:
+def feed_items(rows: Iterable[Any]) -> list[FeedItem]:
     return [
         FeedItem(f"{stamp}.{n}", stream, decode_event(stream, seq, ms, body))
         for stamp, n, stream, seq, ms, body in rows
     ]
 
 
-def place(cursor: str | None) -> tuple[int, int]:
-    """Stamp and number of a feed cursor."""
+def parse_cursor(cursor: str | None) -> tuple[int, int]:
+    """Return stamp and number of a feed cursor."""
     if not cursor:
         return 0, 0
     stamp, _, n = cursor.partition(".")
     try:
         return int(stamp), int(n)
     except ValueError:
-        raise BadArgument(f"{cursor!r} is not a cursor of this feed: pass one that it gave") from None
+        raise BadArgument(f"{cursor!r} is not a cursor of this feed: pass the cursor of an item it returned") from None
 
 
-async def names(connection: Connection, sql: Statements, prefix: str, after: str | None, limit: int) -> list[str]:
+async def stream_names(
+    connection: Connection, sql: Statements, prefix: str, after: str | None, limit: int
+) -> list[str]:
     rows = await connection.fetch(sql.stream_names, after or "", prefix, prefix + "\U0010ffff", limit)
     return [row[0] for row in rows]
 
@@ -66,12 +68,12 @@ async def trim(connection: Connection, sql: Statements, stream: str, keep: int |
     sid, last = row
     removed = 0
     if keep is not None:
-        removed += changed(await connection.execute(sql.trim_by_seq, sid, last - keep))
+        removed += row_count(await connection.execute(sql.trim_by_seq, sid, last - keep))
     if before_ms is not None:
-        removed += changed(await connection.execute(sql.trim_by_time, sid, before_ms))
+        removed += row_count(await connection.execute(sql.trim_by_time, sid, before_ms))
     return removed
 
 
-def changed(status: str) -> int:
-    """How many rows a statement changed, from its command tag: `DELETE 7`."""
+def row_count(status: str) -> int:
+    """Return how many rows a statement changed, from its command tag: `DELETE 7`."""
     return int(status.rpartition(" ")[2])

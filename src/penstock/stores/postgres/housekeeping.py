@@ -1,4 +1,4 @@
-"""Retention: batches small enough that no commit waits long for them."""
+"""Retention in batches small enough that no commit waits long for them, and facts for `penstock doctor`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from ...ports.store import Retention
 from ...ports.unit import DELIVERIES
 from .address import Address
+from .admin import delete as delete_jobs
 from .connection import Connection
-from .events import changed, trim
-from .queues import delete as delete_jobs
+from .events import row_count, trim
 from .statements import Statements
 
 ONCE_KEPT_MS = 7 * 86_400_000
-UNITS_KEPT_MS = 86_400_000  # a reply lost longer ago than this is not asked for again
-SMALL_ROWS = 10  # of these, so many times the batch take no longer
+UNITS_KEPT_MS = 86_400_000  # no commit is repeated later than this after its reply was lost
+SMALL_ROWS_FACTOR = 10  # a batch of small rows may be this many times larger
 
 
 async def sweep(
@@ -27,40 +27,40 @@ async def sweep(
     namespace: str,
     touched: set[str],
 ) -> dict[str, int]:
-    """Each kind of thing in a transaction of its own, so that no lock is kept for longer than it takes."""
-    gone = {"runs": 0, "jobs": 0, "events": 0, "states": 0}
-    at = now if now is not None else await connection.fetchval(sql.moment)
+    """Delete one batch, each kind in its own transaction, so that no lock is held longer than needed."""
+    removed = {"runs": 0, "jobs": 0, "events": 0, "states": 0}
+    at = now if now is not None else await connection.fetchval(sql.now_ms)
     async with connection.transaction():
-        doomed = await _doomed(connection, sql, what, at, limit)
-        if doomed:
-            await _forget(connection, sql, doomed, namespace, gone)
+        expired = await _expired_runs(connection, sql, what, at, limit)
+        if expired:
+            await _forget(connection, sql, expired, namespace, removed)
     for (queue,) in await connection.fetch(sql.queue_names):
         async with connection.transaction():
-            gone["jobs"] += await _sweep_queue(connection, sql, queue, what, limit, at, touched)
-        gone["events"] += await _trim(connection, sql, f"{namespace}:queue:{queue}", what)
-    gone["events"] += await _trim(connection, sql, f"{namespace}:global", what)
-    gone["states"] += changed(await connection.execute(sql.expired_states, at, limit))
-    await connection.execute(sql.old_keys, at, limit * SMALL_ROWS)
-    await connection.execute(sql.old_holds, at)
-    await connection.execute(sql.old_once, at - ONCE_KEPT_MS, limit * SMALL_ROWS)
-    await connection.execute(sql.old_units, at - UNITS_KEPT_MS, limit * SMALL_ROWS)
-    return gone
+            removed["jobs"] += await _sweep_queue(connection, sql, queue, what, limit, at, touched)
+        removed["events"] += await _trim(connection, sql, f"{namespace}:queue:{queue}", what)
+    removed["events"] += await _trim(connection, sql, f"{namespace}:global", what)
+    removed["states"] += row_count(await connection.execute(sql.expired_states, at, limit))
+    await connection.execute(sql.expired_dedupe_keys, at, limit * SMALL_ROWS_FACTOR)
+    await connection.execute(sql.expired_holds, at)
+    await connection.execute(sql.old_once_keys, at - ONCE_KEPT_MS, limit * SMALL_ROWS_FACTOR)
+    await connection.execute(sql.old_applied_units, at - UNITS_KEPT_MS, limit * SMALL_ROWS_FACTOR)
+    return removed
 
 
 async def _sweep_queue(
     connection: Connection, sql: Statements, queue: str, what: Retention, limit: int, now: int, touched: set[str]
 ) -> int:
-    gone = 0
+    removed = 0
     if what.jobs_before is not None:
-        many, topics = await delete_jobs(connection, sql, now, sql.old_jobs, queue, what.jobs_before, limit)
-        gone += many
+        count, topics = await delete_jobs(connection, sql, now, sql.old_jobs, queue, what.jobs_before, limit)
+        removed += count
         touched |= topics
-    kept = what.keep_jobs if queue != DELIVERIES else _least(what.keep_jobs, what.keep_deliveries)
-    if kept is not None:
-        many, topics = await delete_jobs(connection, sql, now, sql.surplus_jobs, queue, kept, limit)
-        gone += many
+    keep = what.keep_jobs if queue != DELIVERIES else _min(what.keep_jobs, what.keep_deliveries)
+    if keep is not None:
+        count, topics = await delete_jobs(connection, sql, now, sql.surplus_jobs, queue, keep, limit)
+        removed += count
         touched |= topics
-    return gone
+    return removed
 
 
 async def _trim(connection: Connection, sql: Statements, stream: str, what: Retention) -> int:
@@ -69,11 +69,11 @@ async def _trim(connection: Connection, sql: Statements, stream: str, what: Rete
     return await trim(connection, sql, stream, what.keep_events, what.events_before)
 
 
-def _least(*counts: int | None) -> int | None:
+def _min(*counts: int | None) -> int | None:
     return min((count for count in counts if count is not None), default=None)
 
 
-async def _doomed(connection: Connection, sql: Statements, what: Retention, now: int, limit: int) -> list[str]:
+async def _expired_runs(connection: Connection, sql: Statements, what: Retention, now: int, limit: int) -> list[str]:
     runs: list[str] = []
     if what.runs_before is not None:
         runs = [row[0] for row in await connection.fetch(sql.old_runs, what.runs_before, now, limit)]
@@ -84,24 +84,22 @@ async def _doomed(connection: Connection, sql: Statements, what: Retention, now:
 
 
 async def _forget(
-    connection: Connection, sql: Statements, runs: list[str], namespace: str, gone: dict[str, int]
+    connection: Connection, sql: Statements, runs: list[str], namespace: str, removed: dict[str, int]
 ) -> None:
     await connection.execute(sql.forget_run_memos, runs)
-    gone["jobs"] += changed(await connection.execute(sql.forget_run_jobs, runs))
+    removed["jobs"] += row_count(await connection.execute(sql.forget_run_jobs, runs))
     triggers = [row[0] for row in await connection.fetch(sql.run_triggers, runs)]
     await connection.execute(sql.forget_run_waits, runs)
-    gone["states"] += changed(await connection.execute(sql.forget_run_states, runs))
-    gone["runs"] += changed(await connection.execute(sql.forget_runs, runs))
-    # The streams come last, as they do in commits: nobody waits for another in a ring.
+    removed["states"] += row_count(await connection.execute(sql.forget_run_states, runs))
+    removed["runs"] += row_count(await connection.execute(sql.forget_runs, runs))
+    # The streams come last, as in commits: the same lock order avoids deadlocks.
     streams = [f"{namespace}:flow:{run}" for run in runs] + [f"{namespace}:trigger:{id}" for id in triggers]
-    gone["events"] += changed(await connection.execute(sql.forget_events, streams))
+    removed["events"] += row_count(await connection.execute(sql.forget_events, streams))
     await connection.execute(sql.forget_streams, streams)
 
 
-async def describe(connection: Connection, sql: Statements, address: Address, ours: int) -> dict[str, Any]:
-    """Facts for `doctor`: what would make a commit less than durable is among them.
-
-    `ours` are the connections that this process has."""
+async def describe(connection: Connection, sql: Statements, address: Address, own_connections: int) -> dict[str, Any]:
+    """Return facts for `penstock doctor`, with settings that make commits less durable."""
     row = await connection.fetchrow(sql.facts, sql.schema)
     assert row is not None
     version, encoding, size, synchronous, fsync = row
@@ -113,27 +111,27 @@ async def describe(connection: Connection, sql: Statements, address: Address, ou
         "bytes": size,
         "synchronous_commit": synchronous,
         "fsync": fsync,
-        "connections of a process": address.uses,
+        "connections of a process": address.max_connections,
         "doubts": [
-            *_carelessness(synchronous, fsync),
+            *_durability_doubts(synchronous, fsync),
             *(
-                _crowding(limit, most, others, address.uses)
-                for limit, most, used in await connection.fetch(sql.crowd)
-                if most >= 0 and (others := max(used - ours, 0)) + address.uses > most
+                _connection_doubt(limit, most, others, address.max_connections)
+                for limit, most, used in await connection.fetch(sql.connection_limits)
+                if most >= 0 and (others := max(used - own_connections, 0)) + address.max_connections > most
             ),
         ],
     }
 
 
-def _carelessness(synchronous: str, fsync: str) -> Iterator[str]:
+def _durability_doubts(synchronous: str, fsync: str) -> Iterator[str]:
     if fsync == "off":
-        yield "fsync is off, so a crash of the machine may lose the whole database: set it to on"
+        yield "fsync is off: a crash of the machine may lose the whole database; set it to on"
     if synchronous == "off":
-        yield "synchronous_commit is off, so a crash of Postgres loses what it acknowledged last: set it to on"
+        yield "synchronous_commit is off: a crash of Postgres loses the last acknowledged commits; set it to on"
 
 
-def _crowding(limit: str, most: int, others: int, uses: int) -> str:
+def _connection_doubt(limit: str, most: int, others: int, needed: int) -> str:
     return (
-        f"{limit} is {most}, {others} are in use by others, and a process uses up to {uses}: raise it, or write a "
-        "smaller pool= in the URL"
+        f"{limit} is {most}, others use {others}, and a process uses up to {needed}: raise it, or set a smaller pool= "
+        "in the URL"
     )

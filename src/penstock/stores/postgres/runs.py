@@ -1,4 +1,4 @@
-"""Reading runs."""
+"""Read and search runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .connection import Connection
 from .events import LAST
 from .statements import Statements
 
-COMMON = 5000  # first events alike: sorting so many runs by time takes longer than walking through the newest
+MAX_INDEXED = 5000  # matching first events: sorting more runs by time takes longer than scanning the newest
 
 
 async def run(connection: Connection, sql: Statements, id: str) -> RunRow | None:
@@ -28,7 +28,7 @@ async def runs(
     before: str | None,
     limit: int,
 ) -> list[RunRow]:
-    page = (since or 0, *await _end(connection, sql, until, before), limit)
+    page = (since or 0, *await _newest_end(connection, sql, until, before), limit)
     if flow and status:
         rows = await connection.fetch(sql.runs_of_flow_with_status, flow, status, *page)
     elif flow:
@@ -40,12 +40,12 @@ async def runs(
     return [RunRow(*row) for row in rows]
 
 
-async def common(connection: Connection, sql: Statements, pattern: bytes) -> bool:
-    """Whether so many first events contain the pattern that walking through the runs finds some sooner."""
-    return int(await connection.fetchval(sql.begun_alike, pattern, COMMON)) >= COMMON
+async def is_common(connection: Connection, sql: Statements, pattern: bytes) -> bool:
+    """Return whether so many first events contain the pattern that a scan of the newest runs is faster."""
+    return int(await connection.fetchval(sql.count_first_events, pattern, MAX_INDEXED)) >= MAX_INDEXED
 
 
-async def looked_up(
+async def find_by_index(
     connection: Connection,
     sql: Statements,
     prefix: str,
@@ -57,21 +57,23 @@ async def looked_up(
     before: str | None,
     limit: int,
 ) -> list[RunStart]:
-    """By the index: runs whose first event contains the pattern as jsonb sees it, each with that event's body."""
-    end = await _end(connection, sql, until, before)
-    rows = await connection.fetch(sql.runs_begun, pattern, prefix, flow, status, since or 0, *end, limit)
+    """Return runs whose first event contains the pattern as jsonb, each with the body of that event."""
+    end = await _newest_end(connection, sql, until, before)
+    rows = await connection.fetch(sql.runs_by_first_event, pattern, prefix, flow, status, since or 0, *end, limit)
     return [(RunRow(*row[:8]), row[8]) for row in rows]
 
 
-async def walked(connection: Connection, sql: Statements, prefix: str, *which: Any) -> list[RunStart]:
-    """By time: the next runs there are, each with the body of its first event."""
-    rows = await runs(connection, sql, *which)
+async def scan_by_time(connection: Connection, sql: Statements, prefix: str, *filters: Any) -> list[RunStart]:
+    """Return the next runs by time, each with the body of its first event."""
+    rows = await runs(connection, sql, *filters)
     bodies = dict(await connection.fetch(sql.first_events, [prefix + row.id for row in rows]))
     return [(row, bodies.get(n)) for n, row in enumerate(rows, 1)]
 
 
-async def _end(connection: Connection, sql: Statements, until: int | None, before: str | None) -> tuple[int, str]:
-    """Where a list begins, its newest end."""
+async def _newest_end(
+    connection: Connection, sql: Statements, until: int | None, before: str | None
+) -> tuple[int, str]:
+    """Return where a list starts: creation time and id of its newest end."""
     end = (LAST, "")
     if before is not None:
         found = await connection.fetchval(sql.run_created, before)
@@ -79,5 +81,5 @@ async def _end(connection: Connection, sql: Statements, until: int | None, befor
     return end if until is None else min(end, (until, ""))
 
 
-async def loose(connection: Connection, sql: Statements, limit: int) -> list[str]:
+async def stuck_runs(connection: Connection, sql: Statements, limit: int) -> list[str]:
     return [row[0] for row in await connection.fetch(sql.stuck_runs, limit)]

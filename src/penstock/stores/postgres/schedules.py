@@ -1,4 +1,4 @@
-"""Schedules: kept here, moved on by the commit that fires them."""
+"""Read and write schedules. The commit that fires a schedule moves it on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .statements import Statements
 
 
 async def put(connection: Connection, sql: Statements, row: ScheduleRow, was: ScheduleRow | None) -> bool:
-    """Whether it was still as it was and now is as it is to be."""
+    """Write a schedule if it is still `was`. Return whether it was written."""
     values = (row.id, row.spec, row.target, row.next, row.last, row.paused, row.fired)
     if was is None:
         return await connection.fetchval(sql.add_schedule, *values) is not None
@@ -19,21 +19,23 @@ async def put(connection: Connection, sql: Statements, row: ScheduleRow, was: Sc
 async def remove(connection: Connection, sql: Statements, id: str, was: ScheduleRow | None) -> bool:
     if was is None:
         return await connection.fetchval(sql.remove_schedule, id) is not None
-    return await connection.fetchval(sql.remove_schedule_as_it_was, id, was.spec, was.target) is not None
+    return await connection.fetchval(sql.remove_unchanged_schedule, id, was.spec, was.target) is not None
 
 
-async def one(connection: Connection, sql: Statements, id: str) -> ScheduleRow | None:
+async def schedule(connection: Connection, sql: Statements, id: str) -> ScheduleRow | None:
     row = await connection.fetchrow(sql.schedule, id)
     return ScheduleRow(*row) if row is not None else None
 
 
-async def all(connection: Connection, sql: Statements) -> list[ScheduleRow]:
+async def schedules(connection: Connection, sql: Statements) -> list[ScheduleRow]:
     return [ScheduleRow(*row) for row in await connection.fetch(sql.schedules)]
 
 
-async def due(
+async def due_schedules(
     connection: Connection, sql: Statements, now: int | None, after: ScheduleRow | None, limit: int
 ) -> DueSchedules:
-    at = now if now is not None else await connection.fetchval(sql.moment)
-    place = (after.next, after.id) if after is not None else (0, "")
-    return DueSchedules(at, [ScheduleRow(*row) for row in await connection.fetch(sql.due_schedules, at, *place, limit)])
+    at = now if now is not None else await connection.fetchval(sql.now_ms)
+    position = (after.next, after.id) if after is not None else (0, "")
+    return DueSchedules(
+        at, [ScheduleRow(*row) for row in await connection.fetch(sql.due_schedules, at, *position, limit)]
+    )

@@ -1,4 +1,4 @@
-"""The statements by name, in the schema they are for, and the numbers of the states they write."""
+"""SQL statements by name, in the schema of the store, and the numbers of job states."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 
 
 class Statements:
-    """What admin.sql holds, as attributes. The files are written for the schema `penstock`."""
+    """The statements of admin.sql as attributes. The files are written for the schema `penstock`."""
 
     def __init__(self, schema: str) -> None:
         if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
             raise SettingError(
-                f"{schema!r} cannot be used as schema: use small letters, digits and '_', at most 51 characters"
+                f"{schema!r} cannot be used as schema: use lower-case letters, digits and '_', at most 51 characters"
             )
         self.schema = schema
-        self.__dict__.update({name: self.placed(text) for name, text in vars(_ADMIN).items()})
+        self.__dict__.update({name: self.in_schema(text) for name, text in vars(_ADMIN).items()})
 
-    def placed(self, text: str) -> str:
-        """A text of SQL with the schema's name in place, in quotes: it may be a word of SQL's own, such as `user`."""
+    def in_schema(self, text: str) -> str:
+        """Return SQL with the schema's name filled in, quoted: it may be a keyword such as `user`."""
         return re.sub(r"\bpenstock\.", f'"{self.schema}".', text)
 
     def __getattr__(self, name: str) -> str:
@@ -34,7 +34,16 @@ class Statements:
 
 
 def migrations() -> list[tuple[int, str]]:
-    """The numbered files in their order."""
-    folder = resources.files(__package__).joinpath("migrations")
-    files = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
-    return [(int(name[:4]), folder.joinpath(name).read_text("utf-8")) for name in files]
+    """Return the numbered files in their order."""
+    return [(int(name[:4]), text) for name, text in _read_folder("migrations")]
+
+
+def functions() -> list[str]:
+    """Return the files that create the functions."""
+    return [text for _, text in _read_folder("functions")]
+
+
+def _read_folder(folder: str) -> list[tuple[str, str]]:
+    files = resources.files(__package__).joinpath(folder)
+    names = sorted(file.name for file in files.iterdir() if file.name.endswith(".sql"))
+    return [(name, files.joinpath(name).read_text("utf-8")) for name in names]

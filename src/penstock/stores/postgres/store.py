@@ -1,4 +1,4 @@
-"""The Postgres store: one function call a commit, on a few connections of its own."""
+"""The Postgres store: one function call for each commit, on a small pool of connections."""
 
 from __future__ import annotations
 
@@ -29,29 +29,24 @@ from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState
 from ..run_search import search
 from ..signals import TopicSignals
 from ..tail import follow
-from . import children, events, housekeeping, queues, runs, schedules, state, waits
+from . import admin, children, events, housekeeping, runs, schedules, state, waits
 from .address import read_address
-from .children import concern, transact_families
-from .commit import finish, transact
+from .commit import commit_units, finish_jobs
+from .commit_order import CommitOrder, only_finishes
 from .connection import Connection, Connections
-from .keeper import Keeper
-from .keeping import apart
+from .enlist import encode_enlisted
+from .fast_finish import is_fast
+from .lease_renewer import LeaseRenewer
 from .migrate import migrate, prepare
-from .pending import pending
-from .plain import plain
+from .notify import Notifier
 from .statements import Statements
-from .turns import Turns, only_ends
-from .wakeups import Wakeups
 
 T = TypeVar("T")
-Transacts = Callable[
-    [Connection, Statements, int | None, Sequence[Unit], ClaimRequest | None, set[str]], Awaitable[CommitReply]
-]
 
 
 class PostgresStore:
-    """Runs, jobs, events and state in one schema of a Postgres database. Its clock is the server's, unless a test has
-    another one."""
+    """Runs, jobs, events and state in one schema of a Postgres database, by the server's clock unless a test passes
+    its own."""
 
     # Two finishes in flight: while one is written, handlers run. The prefetch is large because a call costs much and
     # one more job in it costs little.
@@ -65,112 +60,107 @@ class PostgresStore:
         self._namespace = namespace
         self._sql = Statements(self.address.schema)
         self._connections = Connections(self.address)
-        self._keeper = Keeper(self.address, self._sql, self._make_room)
-        self._wakeups = Wakeups(self.address, self._sql, self.signals)
-        self._turns = Turns()
-        self._under_way: set[asyncio.Task[Any]] = set()
-        self._home: DatabaseIdentity | None = None
+        self._lease_renewer = LeaseRenewer(self.address, self._sql, self._give_up_connection)
+        self._notifier = Notifier(self.address, self._sql, self.signals)
+        self._order = CommitOrder()
+        self._writes: set[asyncio.Task[Any]] = set()
+        self._identity: DatabaseIdentity | None = None
 
     async def open(self) -> None:
         await self._connections.run(lambda c: prepare(c, self._sql, self.address))
         self._loop = asyncio.get_running_loop()
-        self._keeper.start()
-        self._wakeups.start()
+        self._lease_renewer.start()
+        self._notifier.start()
 
     async def migrate(self) -> list[int]:
-        """Creates or updates the schema, whether or not it is open; gives the numbers of what was applied."""
+        """Create or update the schema, whether or not the store is open. Return the numbers of the migrations."""
         return await self._connections.run(lambda c: migrate(c, self._sql, self.address))
 
     async def close(self) -> None:
-        await self._wakeups.close()
-        if self._under_way:
-            await asyncio.wait(self._under_way)
+        await self._notifier.close()
+        if self._writes:
+            await asyncio.wait(self._writes)
         await self._connections.close()
-        await asyncio.to_thread(self._keeper.close)
+        await asyncio.to_thread(self._lease_renewer.close)
 
-    def _make_room(self) -> None:
+    def _give_up_connection(self) -> None:
         with suppress(RuntimeError):  # the loop is closed, and with it the connections
-            self._loop.call_soon_threadsafe(self._connections.make_room)
+            self._loop.call_soon_threadsafe(self._connections.give_up_one)
 
     def _now(self) -> int | None:
-        """What a test's clock says; None lets the server's speak."""
+        """Return the time of a test's clock, or None for the server's."""
         return None if self._clock is None else self._clock.now_ms()
 
     async def _read(self, read: Callable[..., Awaitable[T]], *values: Any) -> T:
         return await self._connections.run(lambda c: read(c, self._sql, *values))
 
     async def _write(self, write: Callable[..., Coroutine[Any, Any, T]], *values: Any) -> T:
-        return await self._to_the_end(self._connections.run(lambda c: write(c, self._sql, *values)))
+        return await self._finish_write(self._connections.run(lambda c: write(c, self._sql, *values)))
 
-    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Goes on with a write whether or not its caller still waits: what it committed has to be told of."""
+    async def _finish_write(self, work: Coroutine[Any, Any, T]) -> T:
+        """Complete a write even if its caller is cancelled: what it committed must still be signalled."""
         task = asyncio.create_task(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._done)
+        self._writes.add(task)
+        task.add_done_callback(self._end_write)
         return await asyncio.shield(task)
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._under_way.discard(task)
+    def _end_write(self, task: asyncio.Task[Any]) -> None:
+        self._writes.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller has it, or has gone away
+            task.exception()  # mark it as retrieved: the caller has it, or was cancelled
 
-    def _fire(self, topics: set[str]) -> None:
+    def _signal(self, topics: set[str]) -> None:
         self.signals.fire(topics)
-        self._wakeups.tell(topics)
+        self._notifier.notify(topics)
 
-    async def together(self, work: Callable[[Connection, WriteUnits], Awaitable[T]]) -> T:
-        """One transaction of what `work` does with the connection and of the units it writes. After a collision with
-        another it is called again."""
-        return await self._to_the_end(self._together(work))
+    async def in_transaction(self, work: Callable[[Connection, WriteUnits], Awaitable[T]]) -> T:
+        """Run `work` in one transaction with the units it writes. After a conflict with another one it runs again."""
+        return await self._finish_write(self._in_transaction(work))
 
-    async def _together(self, work: Callable[[Connection, WriteUnits], Awaitable[T]]) -> T:
+    async def _in_transaction(self, work: Callable[[Connection, WriteUnits], Awaitable[T]]) -> T:
         touched: set[str] = set()
 
-        async def whole(connection: Connection) -> T:
+        async def transaction(connection: Connection) -> T:
             touched.clear()
 
             async def write(units: Sequence[Unit]) -> list[Receipt]:
-                return (await transact(connection, self._sql, self._now(), units, None, touched)).receipts
+                return (await commit_units(connection, self._sql, self._now(), units, None, touched)).receipts
 
             async with connection.transaction():
                 return await work(connection, write)
 
-        done = await self._connections.run(whole)
-        self._fire(touched)
-        return done
+        result = await self._connections.run(transaction)
+        self._signal(touched)
+        return result
 
     # Commits
 
     async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
-        return await self._to_the_end(self._commit(units, ask))
+        return await self._finish_write(self._commit(units, ask))
 
     async def _commit(self, units: Sequence[Unit], ask: ClaimRequest | None) -> CommitReply:
-        # In the order they were asked for: a claim that follows a commit sees what that has freed, and what was handed
-        # in first is there first. Attempts that end at the same time have no order to keep.
-        async with self._turns.beside() if only_ends(units) else self._turns.alone():
-            if plain(units, ask):
-                return await self._transact(finish, units, ask)
-            *before, last = apart(units)
-            receipts = [r for part in before for r in (await self._transact(_way(part), part, None)).receipts]
-            reply = await self._transact(_way(last), last, ask)
-        return CommitReply([*receipts, *reply.receipts], reply.claimed) if receipts else reply
+        # In the order of the calls: a claim that follows a commit sees what that has freed, and units that came first
+        # are written first. Attempts that finish at the same time have no order to keep.
+        async with self._order.shared() if only_finishes(units) else self._order.exclusive():
+            return await self._run_commit(units, ask)
 
-    async def _transact(self, write: Transacts, units: Sequence[Unit], ask: ClaimRequest | None) -> CommitReply:
+    async def _run_commit(self, units: Sequence[Unit], ask: ClaimRequest | None) -> CommitReply:
+        write = finish_jobs if is_fast(units, ask) else commit_units
         touched: set[str] = set()
 
         async def work(connection: Connection) -> CommitReply:
-            touched.clear()  # after a collision the same work is done again
+            touched.clear()  # after a conflict with another transaction the same work runs again
             return await write(connection, self._sql, self._now(), units, ask, touched)
 
         reply = await self._connections.run(work)
-        self._fire(touched)
+        self._signal(touched)
         return reply
 
     async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
-        if self._home is None or fresh:
+        if self._identity is None or fresh:
             database, since, _ = await self._read(_row, self._sql.identity_query)
-            self._home = DatabaseIdentity(database, since)
-        return self._home
+            self._identity = DatabaseIdentity(database, since)
+        return self._identity
 
     @property
     def identity_query(self) -> str:
@@ -178,13 +168,13 @@ class PostgresStore:
 
     def enlist(self, units: Sequence[Unit]) -> list[tuple[str, tuple[str, ...]]]:
         now = self._now()
-        return [(self._sql.pend, (pending(unit, self.address.schema, now),)) for unit in units]
+        return [(self._sql.enlist_unit, (encode_enlisted(unit, self.address.schema, now),)) for unit in units]
 
     async def claim(self, ask: ClaimRequest) -> ClaimBatch:
         return (await self.commit((), ask)).claimed
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
-        return self._keeper.renew(claims, self._now(), lease_ms)
+        return self._lease_renewer.renew(claims, self._now(), lease_ms)
 
     # Events
 
@@ -206,7 +196,7 @@ class PostgresStore:
         return await self._read(events.feed, after, limit)
 
     async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]:
-        return await self._read(events.names, prefix, after, limit)
+        return await self._read(events.stream_names, prefix, after, limit)
 
     async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
         return await self._write(events.trim, stream, keep, before_ms)
@@ -227,64 +217,64 @@ class PostgresStore:
         before: str | None = None,
         limit: int = 50,
     ) -> list[RunRow]:
-        which = (flow, status, since, until)
+        filters = (flow, status, since, until)
         if begun is None:
-            return await self._read(runs.runs, *which, before, limit)
-        prefix, pattern = f"{self._namespace}:flow:", pack(begun, "what runs began with")
-        given: tuple[Any, ...] = (runs.looked_up, prefix, pattern)
-        if await self._read(runs.common, pattern):
-            given = (runs.walked, prefix)
-        return await search(lambda *page: self._read(*given, *which, *page), begun, before, limit)
+            return await self._read(runs.runs, *filters, before, limit)
+        prefix, pattern = f"{self._namespace}:flow:", pack(begun, "the pattern of a run's first event")
+        query: tuple[Any, ...] = (runs.find_by_index, prefix, pattern)
+        if await self._read(runs.is_common, pattern):
+            query = (runs.scan_by_time, prefix)
+        return await search(lambda *page: self._read(*query, *filters, *page), begun, before, limit)
 
     async def stuck_runs(self, limit: int = 100) -> list[str]:
-        return await self._read(runs.loose, limit)
+        return await self._read(runs.stuck_runs, limit)
 
     # Queues
 
     async def queues(self) -> list[QueueRow]:
-        return await self._read(queues.queues)
+        return await self._read(admin.queues)
 
     async def jobs(self, queue: str, state: JobState, *, after: str | None = None, limit: int = 50) -> list[JobRow]:
-        return await self._read(queues.jobs, queue, state, after, limit)
+        return await self._read(admin.jobs, queue, state, after, limit)
 
     async def job(self, id: str) -> JobRow | None:
-        return await self._read(queues.job, id)
+        return await self._read(admin.job, id)
 
     async def pause(self, queue: str) -> None:
         await self._write(_value, self._sql.set_paused, queue, True)
 
     async def resume(self, queue: str) -> None:
         await self._write(_value, self._sql.set_paused, queue, False)
-        self._fire({f"queue:{queue}"})
+        self._signal({f"queue:{queue}"})
 
     async def promote(self, id: str) -> bool:
-        return self._woken(await self._write(_value, self._sql.promote, id))
+        return self._signal_queue(await self._write(_value, self._sql.promote, id))
 
     async def retry(self, id: str) -> bool:
-        return self._woken(await self._write(queues.retry, id))
+        return self._signal_queue(await self._write(admin.retry, id))
 
     async def remove(self, id: str) -> bool:
-        touched = await self._write(queues.remove, id, self._now())
-        self._fire(touched)
+        touched = await self._write(admin.remove, id, self._now())
+        self._signal(touched)
         return bool(touched)
 
     async def drain(self, queue: str, *, delayed: bool = False) -> int:
-        gone, touched = await self._write(queues.drain, queue, delayed, self._now())
-        self._fire(touched)
-        return gone
+        removed, touched = await self._write(admin.drain, queue, delayed, self._now())
+        self._signal(touched)
+        return removed
 
     async def children(self, id: str) -> list[ChildRow]:
         return await self._read(children.children, id)
 
-    def _woken(self, queue: str | None) -> bool:
+    def _signal_queue(self, queue: str | None) -> bool:
         if queue is not None:
-            self._fire({f"queue:{queue}"})
+            self._signal({f"queue:{queue}"})
         return queue is not None
 
     # Schedules
 
     async def put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None = None) -> bool:
-        return await self._to_the_end(self._put_schedule(row, was, unit))
+        return await self._finish_write(self._put_schedule(row, was, unit))
 
     async def _put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None) -> bool:
         touched: set[str] = set()
@@ -295,24 +285,24 @@ class PostgresStore:
                 if not await schedules.put(connection, self._sql, row, was):
                     return False
                 if unit is not None:
-                    await transact(connection, self._sql, self._now(), (unit,), None, touched)
+                    await commit_units(connection, self._sql, self._now(), (unit,), None, touched)
                 return True
 
-        done = await self._connections.run(work)
-        self._fire({*touched, "schedules"})
-        return done
+        is_stored = await self._connections.run(work)
+        self._signal({*touched, "schedules"})
+        return is_stored
 
     async def remove_schedule(self, id: str, was: ScheduleRow | None = None) -> bool:
         return await self._write(schedules.remove, id, was)
 
     async def schedule(self, id: str) -> ScheduleRow | None:
-        return await self._read(schedules.one, id)
+        return await self._read(schedules.schedule, id)
 
     async def schedules(self) -> list[ScheduleRow]:
-        return await self._read(schedules.all)
+        return await self._read(schedules.schedules)
 
     async def due_schedules(self, after: ScheduleRow | None = None, limit: int = 100) -> DueSchedules:
-        return await self._read(schedules.due, self._now(), after, limit)
+        return await self._read(schedules.due_schedules, self._now(), after, limit)
 
     async def next_schedule(self, after_ms: int = 0) -> int | None:
         return await self._read(_value, self._sql.next_schedule, after_ms)
@@ -320,7 +310,7 @@ class PostgresStore:
     # Waits
 
     async def wait_row(self, id: str) -> WaitRow | None:
-        return await self._read(waits.one, id)
+        return await self._read(waits.wait, id)
 
     async def memos(self, scope: str) -> dict[str, bytes]:
         return await self._read(waits.memos, scope)
@@ -328,7 +318,7 @@ class PostgresStore:
     async def waits(
         self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[WaitRow]:
-        return await self._read(waits.open_ones, run, kind, after, limit)
+        return await self._read(waits.pending_waits, run, kind, after, limit)
 
     async def waits_for_topic(
         self,
@@ -349,33 +339,29 @@ class PostgresStore:
     # State
 
     async def state(self, key: str) -> StateRow | None:
-        return await self._read(state.get, key, self._now())
+        return await self._read(state.state, key, self._now())
 
     async def states(self, prefix: str, *, after: str | None = None, limit: int = 100) -> list[StateRow]:
-        return await self._read(state.list_, prefix, after, limit, self._now())
+        return await self._read(state.states, prefix, after, limit, self._now())
 
     # Housekeeping
 
     async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
         touched: set[str] = set()
-        gone = await self._write(housekeeping.sweep, what, self._now(), limit, self._namespace, touched)
-        self._fire(touched)
-        return gone
+        removed = await self._write(housekeeping.sweep, what, self._now(), limit, self._namespace, touched)
+        self._signal(touched)
+        return removed
 
     async def describe(self) -> dict[str, Any]:
-        ours = max(self._connections.idle, 1) + (not self.address.pooled)
-        return await self._read(housekeeping.describe, self.address, ours)
-
-
-def _way(units: Sequence[Unit]) -> Transacts:
-    return transact_families if concern(units) else transact
+        own_connections = max(self._connections.idle, 1) + (not self.address.pooled)
+        return await self._read(housekeeping.describe, self.address, own_connections)
 
 
 async def _value(connection: Connection, _sql: Statements, statement: str, *values: Any) -> Any:
-    """The one value of one statement."""
+    """Return the one value of a statement."""
     return await connection.fetchval(statement, *values)
 
 
 async def _row(connection: Connection, _sql: Statements, statement: str) -> Any:
-    """The one row of one statement."""
+    """Return the one row of a statement."""
     return await connection.fetchrow(statement)

@@ -1,4 +1,4 @@
-"""Reading gates and the events that may open them."""
+"""Read waits, memos and the events that may resolve a wait."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from ...ports.store import FeedItem, WaitRow
 from .connection import Connection
-from .events import LAST, items, place
+from .events import LAST, feed_items, parse_cursor
 from .statements import Statements
 
 KINDS = ("time", "event", "trigger", "flow")
 
 
-async def one(connection: Connection, sql: Statements, id: str) -> WaitRow | None:
+async def wait(connection: Connection, sql: Statements, id: str) -> WaitRow | None:
     row = await connection.fetchrow(sql.wait, id)
     return WaitRow(*row) if row is not None else None
 
@@ -21,15 +21,15 @@ async def memos(connection: Connection, sql: Statements, scope: str) -> dict[str
     return dict(await connection.fetch(sql.memos, scope))
 
 
-async def open_ones(
+async def pending_waits(
     connection: Connection, sql: Statements, run: str | None, kind: str | None, after: str | None, limit: int
 ) -> list[WaitRow]:
     if run is not None:
-        rows = await connection.fetch(sql.open_waits_of_run, run, kind, after or "", limit)
+        rows = await connection.fetch(sql.pending_waits_of_run, run, kind, after or "", limit)
         return [WaitRow(*row) for row in rows]
     found: list[WaitRow] = []
-    for one in KINDS if kind is None else (kind,):
-        found += [WaitRow(*row) for row in await connection.fetch(sql.open_waits, one, after or "", limit)]
+    for each in KINDS if kind is None else (kind,):
+        found += [WaitRow(*row) for row in await connection.fetch(sql.pending_waits, each, after or "", limit)]
     return sorted(found, key=lambda row: row.id)[:limit]
 
 
@@ -42,13 +42,14 @@ async def waits_for_topic(
     after: str | None,
     limit: int,
 ) -> list[WaitRow]:
-    # The stamp of an event is taken after whoever opened a gate for its kind has committed, or before it began to.
-    stamp = place(before)[0] if before is not None else LAST
+    # Topic locks order the two: an event gets its stamp before a wait for its kind is created, or after that commits.
+    stamp = parse_cursor(before)[0] if before is not None else LAST
     wanted = list(keys) if keys is not None else None
-    return [WaitRow(*row) for row in await connection.fetch(sql.listening, topic, wanted, after or "", limit, stamp)]
+    rows = await connection.fetch(sql.waits_for_topic, topic, wanted, after or "", limit, stamp)
+    return [WaitRow(*row) for row in rows]
 
 
 async def events_by_kind(
     connection: Connection, sql: Statements, kind: str, since: str | None, after: str | None, limit: int
 ) -> list[FeedItem]:
-    return items(await connection.fetch(sql.told, kind, *place(after), since, limit))
+    return feed_items(await connection.fetch(sql.events_by_kind, kind, *parse_cursor(after), since, limit))

@@ -8,94 +8,62 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import hiredis
 import msgspec
-from redis import RedisError
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import MovedError
 
 from ...core.clock import to_iso
 from ...core.events import Event
 from ...core.outage_retry import OutageRetry
+from .connection import Connection, connect
 from .job_ids import unescape_id
-from .resp import translate_client_error
-from .topology import Host, Topology
+from .resp import pack, translate
+from .topology import Topology
 
-BLOCK_MS = 1000
-READ_TIMEOUT_S = 15.0  # must be longer than BLOCK_MS, or redis-py gives up on an idle queue
+BLOCK_MS = 1000  # must be shorter than REPLY_TIMEOUT_S, or the connection gives up on an idle queue
 PAGE = 500
 Fields = dict[str, str]
 
 
-class QueueEvents:
-    """Reads one stream over a connection of its own."""
+async def follow_queue_events(topology: Topology, key: str, after: str | None) -> AsyncIterator[Event]:
+    """Yield the events after the cursor (None: all that BullMQ has kept), then new ones as they come.
 
-    def __init__(self, topology: Topology, key: str) -> None:
-        self._topology = topology
-        self._key = key
-        self._client: Redis | None = None
-        self._peer: Host = ("", 0)
+    It has a connection of its own, because the read blocks.
+    """
+    cursor, outage_retry = after or "0-0", OutageRetry(f"job events of {key}")
+    connection: Connection | None = None
 
-    async def follow(self, after: str | None) -> AsyncIterator[Event]:
-        """Yield the events after the cursor (None: all that BullMQ has kept), then new ones as they come."""
-        cursor, outage_retry = after or "0-0", OutageRetry(f"job events of {self._key}")
-        try:
-            while True:
-                for id, fields in await outage_retry.call(self._page, cursor):
-                    cursor = id.decode()
-                    event = build_event(cursor, fields)
-                    if event is not None:
-                        yield event
-        finally:
-            await self._drop()
+    async def read_page() -> list[Any]:
+        nonlocal connection
+        if connection is None or not connection.is_open:
+            connection = await connect(topology, "penstock-jobs")
+        return await _read_page(connection, key, cursor, topology)
 
-    async def _page(self, cursor: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        try:
-            client = await self._connected()
-            found: Any = await client.xread({self._key: cursor}, count=PAGE, block=BLOCK_MS)
-        except MovedError as moved:
-            self._topology.follow_move(moved, self._peer)
-            await self._drop()
-            return []  # the next page is read from the other node
-        except (RedisError, OSError) as problem:
-            self._topology.forget_node()
-            await self._drop()
-            raise translate_client_error(problem, str(self._topology)) from None
-        return list(found[0][1]) if found else []
-
-    async def _connected(self) -> Redis:
-        if self._client is None:
-            topology = self._topology
-            self._peer = await topology.find_master() if topology.address.master else await self._first()
-            self._client = self._client_of(self._peer)
-        return self._client
-
-    async def _first(self) -> Host:
-        """Return the first server that answers."""
-        *others, last = self._topology.candidates()
-        for host in others:
-            try:
-                async with self._client_of(host) as client:
-                    await client.ping()
-                return host
-            except (RedisError, OSError):
-                self._topology.forget_node()
-        return last
-
-    def _client_of(self, host: Host) -> Redis:
-        options = self._topology.client_options("penstock-jobs", READ_TIMEOUT_S)
-        return Redis(host=host[0], port=host[1], retry=Retry(NoBackoff(), 0), **options)
-
-    async def _drop(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+    try:
+        while True:
+            for id, flat in await outage_retry.call(read_page):
+                cursor = id.decode()
+                event = build_event(cursor, flat)
+                if event is not None:
+                    yield event
+    finally:
+        if connection is not None:
+            connection.close()
 
 
-def build_event(id: str, fields: dict[bytes, bytes]) -> Event | None:
+async def _read_page(connection: Connection, key: str, cursor: str, topology: Topology) -> list[Any]:
+    command = pack(("XREAD", "COUNT", PAGE, "BLOCK", BLOCK_MS, "STREAMS", key, cursor))
+    (reply,) = await connection.call(command, 1)
+    if topology.follow_move(reply, connection.peer):
+        connection.close()
+        return []  # the next page is read from the other node
+    if isinstance(reply, hiredis.HiredisError):
+        raise translate(reply, str(topology))
+    return list(reply[0][1]) if reply else []
+
+
+def build_event(id: str, flat: list[bytes]) -> Event | None:
     """Return our event for one of BullMQ's; None if it is not about a job or repeats another event."""
-    found = {name.decode(): value.decode() for name, value in fields.items()}
+    found = {flat[n].decode(): flat[n + 1].decode() for n in range(0, len(flat), 2)}
     known = _KINDS.get(found.get("event", ""))
     if known is None or "jobId" not in found:
         return None

@@ -38,7 +38,7 @@ from .job_ids import escape_id
 from .job_schedulers import ScheduledJob, next_job
 from .lease_client import LeaseClient
 from .pubsub import Subscription
-from .queue_events import QueueEvents
+from .queue_events import follow_queue_events
 from .resp import Part, pack, translate
 from .scripts import scripts
 from .topology import Topology
@@ -192,7 +192,7 @@ class RedisStore:
     def job_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
         if after:
             event_seq(after)
-        return QueueEvents(self._topology, f"{self._prefix}:{queue}:events").follow(after)
+        return follow_queue_events(self._topology, f"{self._prefix}:{queue}:events", after)
 
     async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
         found = await (self._read("newest_event") if after is None else self._read("feed", after, limit))

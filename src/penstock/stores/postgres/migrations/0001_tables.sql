@@ -1,27 +1,39 @@
--- The tables. States: -1 held, 0 waiting, 1 delayed, 2 active, 3 suspended, 4 completed, 5 failed, 6 cancelled.
--- Times are milliseconds since the epoch. What people look into is json, which keeps a body's text as it came (jsonb would
--- write 1e2 as 100, change the order of keys and refuse \u0000); what only the engine reads is bytea.
--- Names sort by code point, as they do in the other stores. Fillfactors leave room for updates that touch no index.
+-- The tables.
+--
+-- Job states: -2 waiting for children, -1 held by a paused run, 0 waiting, 1 delayed, 2 active, 3 suspended, 4 completed,
+-- 5 failed, 6 cancelled. Times are milliseconds since the epoch.
+-- JSON that people query is json, which keeps the text as it came: jsonb writes 1e2 as 100, reorders keys and refuses \u0000.
+-- Bytes that only the engine reads are bytea. Names sort by code point, as they do in the other stores.
+-- Fillfactors leave room for updates that touch no index.
 
 CREATE TABLE penstock.streams (
   sid  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name text COLLATE "C" NOT NULL UNIQUE,
-  seq  bigint NOT NULL,           -- the last sequence number given out
-  ms   bigint NOT NULL            -- the last time given out: it never goes back
+  seq  bigint NOT NULL,           -- the last sequence number assigned
+  ms   bigint NOT NULL            -- the last time assigned: it never goes back
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 
 CREATE TABLE penstock.events (
   sid   bigint  NOT NULL,
   seq   bigint  NOT NULL,
   ms    bigint  NOT NULL,
-  stamp bigint  NOT NULL,         -- of the transaction, taken while its streams were locked: the order of the feed
-  n     integer NOT NULL,         -- the place among the events of that transaction
-  kind  text COLLATE "C",         -- of events that others may wait for
+  stamp bigint  NOT NULL,         -- orders the feed: see functions/append_events.sql
+  n     integer NOT NULL,         -- position among the events of the transaction
+  kind  text COLLATE "C",         -- set on events that runs may wait for
   body  json    NOT NULL,
   PRIMARY KEY (sid, seq)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.1);
 CREATE UNIQUE INDEX events_feed ON penstock.events (stamp, n);
-CREATE INDEX events_told ON penstock.events (kind, stamp, n) WHERE kind IS NOT NULL;
+CREATE INDEX events_by_kind ON penstock.events (kind, stamp, n) WHERE kind IS NOT NULL;
+
+-- Runs are searched by the input and tags in their first event. jsonb refuses \u0000, so the index holds \u0001 instead, and
+-- so does the pattern; the client compares the original text in the end.
+-- PL/pgSQL rather than SQL, which the planner would inline: it has to know what each row costs.
+CREATE FUNCTION penstock.searchable(body json) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE COST 200 AS $$
+BEGIN
+  RETURN replace(body::text, '\u0000', '\u0001')::jsonb;
+END $$;
+CREATE INDEX events_search ON penstock.events USING gin (penstock.searchable(body) jsonb_path_ops) WHERE seq = 1;
 
 CREATE TABLE penstock.runs (
   id      text COLLATE "C" PRIMARY KEY,
@@ -32,7 +44,7 @@ CREATE TABLE penstock.runs (
   paused  boolean NOT NULL,
   created bigint  NOT NULL,
   updated bigint  NOT NULL,
-  unit    text    NOT NULL,       -- the last unit applied: a repeated commit is recognised by it
+  unit    text    NOT NULL,       -- the last unit applied: it identifies a repeated commit
   record  bytea   NOT NULL
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX runs_by_time ON penstock.runs (created, id);
@@ -43,8 +55,8 @@ CREATE INDEX runs_closed ON penstock.runs (created, id) WHERE closed;
 
 CREATE SEQUENCE penstock.jobs_pk;
 CREATE TABLE penstock.jobs (
-  pk        bigint PRIMARY KEY,   -- order of arrival
-  id        text COLLATE "C" NOT NULL UNIQUE,
+  pk        bigint,               -- order of arrival
+  id        text COLLATE "C" NOT NULL,
   queue     text COLLATE "C" NOT NULL,
   name      text     NOT NULL,
   state     smallint NOT NULL,
@@ -55,30 +67,56 @@ CREATE TABLE penstock.jobs (
   crashes   integer  NOT NULL DEFAULT 0,
   lease     bigint,
   token     text,
-  unit      text,
+  unit      text,                 -- the unit that ended the last attempt
   run       text COLLATE "C",
   scope     text COLLATE "C",
   rate_key  text,
   created   bigint   NOT NULL,
   finished  bigint,
   started_stream text COLLATE "C",
-  started_head   text,
+  started_prefix text,
   opts      bytea    NOT NULL,
   payload   json     NOT NULL,
   progress  json,
   result    json,
-  error     json
+  error     json,
+  -- A job's row is written three times, when it is added, claimed and finished, and each version is entered in both indexes:
+  -- room in their pages keeps them from splitting.
+  CONSTRAINT jobs_pkey PRIMARY KEY (pk) WITH (fillfactor = 40),
+  CONSTRAINT jobs_id_key UNIQUE (id) WITH (fillfactor = 40)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
--- Partial indexes hold only what is alive: claims stay as fast with millions of finished jobs as with none.
+-- Partial indexes hold live jobs only: claims stay as fast with millions of finished jobs as with none.
 CREATE INDEX jobs_waiting ON penstock.jobs (queue, priority, pk) WHERE state = 0;
 CREATE INDEX jobs_delayed ON penstock.jobs (queue, due, pk) WHERE state = 1;
 CREATE INDEX jobs_active ON penstock.jobs (queue, lease) WHERE state = 2;
-CREATE INDEX jobs_asleep ON penstock.jobs (queue, state, pk) WHERE state IN (-1, 3);
+CREATE INDEX jobs_held_or_suspended ON penstock.jobs (queue, state, pk) WHERE state IN (-1, 3);
+CREATE INDEX jobs_waiting_children ON penstock.jobs (queue, pk) WHERE state = -2;
 CREATE INDEX jobs_finished ON penstock.jobs (queue, state, finished, pk) WHERE state >= 4;
+
+-- Which children a parent waits for. A row outlives its child's job, so that the parent can read the result. A transaction
+-- that changes the rows of a parent locks the parent's job first: of two children that end at the same time, the second
+-- sees the first.
+CREATE TABLE penstock.children (
+  parent     text COLLATE "C" NOT NULL,
+  child      text COLLATE "C" NOT NULL,
+  queue      text COLLATE "C" NOT NULL,    -- the child's
+  on_failure text COLLATE "C" NOT NULL,
+  state      smallint NOT NULL DEFAULT 0,  -- 0 unprocessed, 1 processed, 2 ignored, 3 failed
+  value      bytea,
+  reason     text,
+  PRIMARY KEY (parent, child)
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
+CREATE INDEX children_unprocessed ON penstock.children (parent) WHERE state = 0;
+CREATE INDEX children_by_child ON penstock.children (child);
 
 CREATE TABLE penstock.queues (
   name   text COLLATE "C" PRIMARY KEY,
   paused boolean NOT NULL DEFAULT false
+);
+
+CREATE TABLE penstock.queue_holds (  -- queues from which nothing is claimed before `until`
+  queue text COLLATE "C" PRIMARY KEY,
+  until bigint NOT NULL
 );
 
 CREATE TABLE penstock.rates (
@@ -88,6 +126,15 @@ CREATE TABLE penstock.rates (
   used  integer NOT NULL,
   PRIMARY KEY (queue, key)
 ) WITH (fillfactor = 70);
+
+CREATE TABLE penstock.dedupe_keys (
+  queue text COLLATE "C" NOT NULL,
+  key   text COLLATE "C" NOT NULL,
+  job   text COLLATE "C" NOT NULL, -- the job that holds the key
+  until bigint,                    -- end of the hold; null: when the job ends
+  PRIMARY KEY (queue, key)
+) WITH (fillfactor = 70);
+CREATE INDEX dedupe_keys_by_job ON penstock.dedupe_keys (job);
 
 CREATE TABLE penstock.memos (
   scope text COLLATE "C" NOT NULL,
@@ -101,12 +148,12 @@ CREATE TABLE penstock.waits (
   run   text COLLATE "C" NOT NULL,
   scope text COLLATE "C" NOT NULL,
   kind  text COLLATE "C" NOT NULL,
-  state text COLLATE "C" NOT NULL, -- open, resolved, expired or cancelled
+  state text COLLATE "C" NOT NULL, -- pending, resolved, expired or cancelled
   due   bigint,
-  job   text NOT NULL,            -- whom to wake
-  topic text COLLATE "C",         -- the kind of event that may close it
-  key   text COLLATE "C",         -- what that event must hold
-  stamp bigint NOT NULL,          -- of the transaction that first opened it
+  job   text NOT NULL,            -- the job to wake
+  topic text COLLATE "C",         -- the kind of event that may resolve it
+  key   text COLLATE "C",         -- what that event must contain
+  stamp bigint NOT NULL,          -- of the transaction that created it
   body  bytea NOT NULL
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX waits_by_run ON penstock.waits (run, id);
@@ -132,14 +179,23 @@ CREATE TABLE penstock.schedules (
 );
 CREATE INDEX schedules_due ON penstock.schedules (next, id) WHERE next IS NOT NULL AND NOT paused;
 
-CREATE TABLE penstock.once (
+CREATE TABLE penstock.once_keys (
   key text COLLATE "C" PRIMARY KEY,
   at  bigint NOT NULL
 );
-CREATE INDEX once_by_time ON penstock.once (at);
+CREATE INDEX once_keys_by_time ON penstock.once_keys (at);
 
-CREATE TABLE penstock.units (     -- applied units that neither a job nor a run row remembers
+CREATE TABLE penstock.applied_units ( -- ids of units that leave no trace in a job or a run
   id text COLLATE "C" PRIMARY KEY,
   at bigint NOT NULL
 );
-CREATE INDEX units_by_time ON penstock.units (at);
+CREATE INDEX applied_units_by_time ON penstock.applied_units (at);
+
+-- Units handed in through the caller's connection, until the caller's transaction commits: see functions/enlist.sql. No row
+-- outlives the transaction that wrote it, so the table needs no log.
+CREATE UNLOGGED TABLE penstock.enlisted_units (
+  tx   xid8 NOT NULL DEFAULT pg_current_xact_id(),
+  n    bigint GENERATED ALWAYS AS IDENTITY,
+  unit text NOT NULL,             -- one unit as JSON, bytea fields as base64
+  PRIMARY KEY (tx, n)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);

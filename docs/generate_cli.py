@@ -63,7 +63,7 @@ def _subcommands(parent: App, words: list[str]) -> Iterator[list[str]]:
 def _render_help(words: list[str]) -> str:
     output = io.StringIO()
     console = Console(file=output, width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
-    build_parser().help_print(words[1:], console=console)
+    build_parser(*words[1:2]).help_print(words[1:], console=console)
     return "\n".join(line.rstrip() for line in output.getvalue().strip().splitlines())
 
 

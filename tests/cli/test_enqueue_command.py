@@ -74,4 +74,4 @@ def test_errors(penstock: Callable, args: list[str], message: str, code: str) ->
 def test_an_unknown_job_name_is_warned_about(penstock: Callable) -> None:
     answer = penstock("enqueue", "mail", "--name", "chek")
     assert answer.code == 0
-    assert "jobs 'chek' of queue 'mail': no handler here takes such a job: did you mean 'check'?" in answer.err
+    assert "job 'chek' in queue 'mail' has no handler here: did you mean 'check'?" in answer.err

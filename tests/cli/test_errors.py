@@ -18,7 +18,7 @@ from penstock.cli import main, run
         (["start", "gret"], "did you mean 'greet'?", "unknown_flow"),
         (["run", "greet", "--input", "{"], "the value of --input is not JSON", "not_json"),
         (["run", "greet", "--input", '{"a": NaN}'], "NaN is not JSON", "not_json"),
-        (["run", "greet", "--input", '{"a": 1, "a": 2}'], "the key 'a' stands twice", "not_json"),
+        (["run", "greet", "--input", '{"a": 1, "a": 2}'], "the key 'a' occurs twice", "not_json"),
         (["run", "greet", "--input", "Ada"], "--input '\"Ada\"'", "not_json"),
         (["run", "greet", "--input", '"\\ud800"'], "lone surrogate", "not_json"),
         (["run", "greet", "--input", "[" * 70 + "]" * 70], "nested deeper", "payload_too_deep"),

@@ -42,7 +42,7 @@ def test_writing_is_refused(penstock: Callable, args: list[str]) -> None:
 
 
 def test_a_worker_is_refused(penstock: Callable) -> None:
-    assert "a worker writes, and" in penstock("worker", "--url", f"{URL}?mode=ro").err
+    assert "a worker needs to write, and" in penstock("worker", "--url", f"{URL}?mode=ro").err
 
 
 @pytest.fixture
@@ -74,6 +74,6 @@ def test_without_write_permission(without_write_permission: Callable, project: P
     paused = without_write_permission("queues", "pause", "greet").stderr
     assert "you may not write the file or its folder: run as its owner, or change the permissions" in paused
     started = without_write_permission("start", "greet").stderr
-    assert "cannot write .penstock/penstock.db: check the path and its permissions" in started
-    assert "to only look at it, add ?mode=ro to the URL" in started
+    assert "cannot write .penstock/penstock.db: check the path, its permissions and those of its folder" in started
+    assert "to only read it, add ?mode=ro to the URL" in started
     assert len(list((project / ".penstock").iterdir())) == 1

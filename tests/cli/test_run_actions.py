@@ -78,7 +78,7 @@ def test_retry_is_refused(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "good")
     assert "is completed, not failed" in penstock("runs", "retry", "good").err
     penstock("start", "fragile", "--key", "new")
-    assert "is running and has no failed step to send again" in penstock("runs", "retry", "new").err
+    assert "is running and has no failed step to retry" in penstock("runs", "retry", "new").err
 
 
 def test_a_step_without_a_dead_letter_is_retried_from_the_record(penstock: Callable, project: Path) -> None:
@@ -100,10 +100,10 @@ def test_replay_starts_a_new_run_with_the_recorded_input(penstock: Callable) -> 
     assert penstock("runs", "show", other["id"], "--json").json["input"] == "Bob"
 
 
-def test_a_hidden_input_cannot_be_replayed(penstock: Callable) -> None:
+def test_a_redacted_input_cannot_be_replayed(penstock: Callable) -> None:
     penstock("run", "greet", "--key", "mine", "--input", '{"name": "Ada", "password": "hush"}')
     answer = penstock("runs", "replay", "mine")
-    assert (answer.code, "secrets hidden: give it with --input [run_error]" in answer.err) == (2, True)
+    assert (answer.code, "secrets redacted: pass it with --input [run_error]" in answer.err) == (2, True)
     assert penstock("runs", "replay", "mine", "--input", '{"name": "Ada"}').code == 0
 
 

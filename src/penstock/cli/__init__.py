@@ -20,6 +20,6 @@ def _call(args: list[str]) -> int:
     from .logs import restore_logging
 
     with restore_logging():
-        parser = build_parser()
-        code = parser(split_command_line(args, parser).args)
+        call = split_command_line(args, build_parser())
+        code = build_parser(*call.words[:1])(call.args)
     return code if isinstance(code, int) else 0

@@ -46,7 +46,8 @@ def bench(
 ) -> int:
     """Benchmark this machine with empty handlers, on a temporary SQLite store.
 
-    --url and --dir are not used. `make bench` in the repository compares with other engines.
+    --url and --dir are not used. `make bench` in the repository compares with
+    other engines.
     """
     for name, value in (("--jobs", jobs), ("--flows", flows), ("--concurrency", concurrency)):
         read_count(value, name)

@@ -26,9 +26,10 @@ def check(
 ) -> int:
     """Check which open runs cannot continue with the current worker files.
 
-    Re-executes each open step with its recorded results, up to its first call that has none. Nothing is written or
-    emitted, and functions passed to ctx.run are not called, but handler code outside ctx.run runs. Exits with 1 if a
-    run cannot continue.
+    Re-executes each open step with its recorded results, up to its first call
+    that has none. Nothing is written or emitted, and functions passed to ctx.run
+    are not called, but handler code outside ctx.run runs. Exits with 1 if a run
+    cannot continue.
     """
     refuse_memory_store(common)
     if not common.json:
@@ -47,10 +48,10 @@ async def _check(common: CommonOptions, flow: str | None) -> PreflightReport:
 
 def _print(checked: PreflightReport, json: bool) -> None:
     if json:
-        problems = [{**msgspec.to_builtins(one), "breaks": one.breaks} for one in checked.troubles]
+        problems = [{**msgspec.to_builtins(one), "breaks": one.is_breaking} for one in checked.problems]
         print_json({"ok": not checked.broken, "runs": checked.runs, "steps": checked.steps, "problems": problems})
         return
-    for one in checked.troubles:
+    for one in checked.problems:
         step = one.step if one.n == 1 else f"{one.step}#{one.n}"
         print(f"run {one.run}, step {step}: {one.reason} [{one.code}]")
     scope = f"{pluralize(checked.steps, 'open step')} of {pluralize(checked.runs, 'open run')}"

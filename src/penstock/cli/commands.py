@@ -58,15 +58,19 @@ COMMANDS: dict[str, Entry] = {
 }
 
 
-def build_parser() -> App:
-    """Build the parser of the command line. It raises usage errors; `errors` prints them."""
+def build_parser(command: str | None = None) -> App:
+    """Build the parser of the command line. It raises usage errors; `errors` prints them.
+
+    The help of `command` is its whole docstring; of the others it is the line of the table, for which they need not be
+    imported."""
     app = App(
         "penstock", help=_HELP, version=__version__, result_action="return_value", exit_on_error=False,
         print_error=False, suppress_keyboard_interrupt=False, help_format="plaintext",
     )  # fmt: skip
     for order, (name, entry) in enumerate(COMMANDS.items()):
         target = entry.target or f"{name}:{name}"
-        app.command(f"penstock.cli.{target}", name=name, help=entry.help, group=entry.group, sort_key=order)
+        help = None if name == command else entry.help
+        app.command(f"penstock.cli.{target}", name=name, help=help, group=entry.group, sort_key=order)
     options = Group("Options", sort_key=9)
     for flag in ("--help", "--version"):
         app[flag].group = options

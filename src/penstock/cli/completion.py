@@ -11,8 +11,10 @@ from .output import print_json
 def completion(shell: Literal["bash", "zsh", "fish"], /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     """Print a completion script for a shell.
 
-    bash: penstock completion bash > ~/.local/share/bash-completion/completions/penstock. zsh: write it to a file
-    _penstock in a folder of $fpath. fish: penstock completion fish > ~/.config/fish/completions/penstock.fish.
+    bash: penstock completion bash > ~/.local/share/bash-
+    completion/completions/penstock. zsh: write it to a file _penstock in a folder
+    of $fpath. fish: penstock completion fish >
+    ~/.config/fish/completions/penstock.fish.
 
     Parameters
     ----------

@@ -30,7 +30,8 @@ def dev(
 ) -> int:
     """Run a worker that reloads the worker files when one changes, or a module next to their folder that they import.
 
-    Running handlers finish with the code they started with. A file with an error keeps its old version.
+    Running handlers finish with the code they started with. A file with an error
+    keeps its old version.
     """
     return asyncio.run(_dev(concurrency, common))
 

@@ -33,8 +33,9 @@ def pgboss(
 ) -> int:
     """Move the waiting jobs and cron schedules of pg-boss into a store, which is created if it does not exist.
 
-    Jobs keep their id, input, due time and remaining attempts. Each is moved once; an interrupted import can be run
-    again. What cannot be moved stays in pg-boss and is listed, and the command exits with 1.
+    Jobs keep their id, input, due time and remaining attempts. Each is moved
+    once; an interrupted import can be run again. What cannot be moved stays in
+    pg-boss and is listed, and the command exits with 1.
     """
     if not source.startswith(tuple(f"{scheme}://" for scheme in POSTGRES)):
         raise UsageError(
@@ -63,7 +64,7 @@ async def _import(
     async with App(":memory:" if dry_run else common.url, handlers=()) as app:
         importing = PgBossImport(app, source, schema=schema, queues=queues, rename=rename)
         moved = await (
-            importing.look() if dry_run else importing.move(_print_progress if sys.stderr.isatty() else _ignore)
+            importing.preview() if dry_run else importing.move(_print_progress if sys.stderr.isatty() else _ignore)
         )
     left = [{"queue": one.queue, "id": one.id, "why": one.why} for one in moved.left]
     return {"jobs": moved.jobs, "delayed": moved.delayed, "schedules": moved.schedules, "left": left}

@@ -17,7 +17,8 @@ from .tables import pluralize
 def migrate(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
     """Create or update the tables of a Postgres store; needs a role that is allowed to.
 
-    Opening a store does the same unless its URL has `migrate=no`. Other stores have no migrations.
+    Opening a store does the same unless its URL has `migrate=no`. Other stores
+    have no migrations.
     """
     app = build_store_app(common)
     applied = asyncio.run(_migrate(app))

@@ -22,8 +22,9 @@ from .start import start_run
 def run(flow: str, /, *, options: RunOptions = RUN_DEFAULTS, common: CommonOptions = COMMON_DEFAULTS) -> int:
     """Start a run and work on it here, with live progress, until it ends.
 
-    With the --key of a run that has not ended, continue that run. Ctrl-C leaves the run in the store.
-    Until the run ends, this is a worker of the flow's queues and works on their other jobs too.
+    With the --key of a run that has not ended, continue that run. Ctrl-C leaves
+    the run in the store. Until the run ends, this is a worker of the flow's
+    queues and works on their other jobs too.
 
     Parameters
     ----------

@@ -38,8 +38,9 @@ def worker(
 ) -> int:
     """Work on queues until stopped (Ctrl-C or SIGTERM).
 
-    Running handlers have PENSTOCK_GRACE to finish; jobs that do not are released for another worker. A server that is
-    not reachable is retried, for up to a minute at startup.
+    Running handlers have PENSTOCK_GRACE to finish; jobs that do not are released
+    for another worker. A server that is not reachable is retried, for up to a
+    minute at startup.
     """
     selected = ",".join(queues) if queues else None
     if read_count(processes, "--processes") > 1:

@@ -14,7 +14,7 @@ from penstock.core.durations import to_ms
 from penstock.core.errors import PenstockError
 from penstock.core.events import RESERVED_PREFIXES, STREAM_TYPES
 from penstock.flows import reducer
-from penstock.settings import Settings, names
+from penstock.settings import Settings, list_names
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "penstock"
@@ -102,7 +102,7 @@ def test_every_setting_and_its_default() -> None:
     assert [(name, variable) for name, variable, _ in rows] == [
         (name, f"PENSTOCK_{name.upper()}") for name, _, _ in rows
     ]
-    defaults = {field.name: field.default for field in fields(Settings) if field.name in names()}
+    defaults = {field.name: field.default for field in fields(Settings) if field.name in list_names()}
     assert {name for name, _, _ in rows} == set(defaults)
     for name, _, shown in rows:
         if name not in ("queues", "log"):

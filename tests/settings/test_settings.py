@@ -12,7 +12,7 @@ from penstock import App
 from penstock.app.store_urls import mask, open_store
 from penstock.core.clock import SystemClock
 from penstock.core.errors import SettingError, UnknownRun
-from penstock.settings import SettingOptions, Settings, names
+from penstock.settings import SettingOptions, Settings, list_names
 from penstock.stores.sqlite import SqliteStore
 
 SOURCES = ["tool", "toml", "env", "argument"]  # each over those before it
@@ -83,7 +83,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(tmp_path: Path, source:
 
 
 def test_a_name_like_none_lists_them_all(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="known are concurrency, dir"):
+    with pytest.raises(SettingError, match="known settings are concurrency, dir"):
         load(tmp_path, {"toml": 1}, "qqqqqqqq")
 
 
@@ -99,7 +99,7 @@ def test_an_app_refuses_it_too() -> None:
         ("lease", "soon", "'soon' is not a duration"),
         ("lease", "1ms", "too short to renew"),
         ("lease", "never", "cannot be switched off"),
-        ("concurrency", "many", "concurrency='many': give a whole number of at least 1"),
+        ("concurrency", "many", "concurrency='many': write a whole number of at least 1"),
         ("concurrency", "0", "at least 1"),
         ("max_crashes", "-1", "at least 0"),
         ("log", "loud", "log='loud': write 'debug' or 'info'"),
@@ -167,7 +167,7 @@ def test_variables_of_others_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_every_setting_can_be_given_to_an_app() -> None:
-    assert {*SettingOptions.__annotations__, "url", "dir"} == set(names())
+    assert {*SettingOptions.__annotations__, "url", "dir"} == set(list_names())
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ async def test_a_worker_needs_more_than_reading(tmp_path: Path) -> None:
     async with App(f"{url}?mode=ro", handlers=()) as app:
         assert await app.runs.list() == []
         with pytest.raises(
-            ConfigError, match=r"a worker writes, and .*shop\.db\?mode=ro is only read: take \?mode=ro off"
+            ConfigError, match=r"a worker needs to write, and .*shop\.db\?mode=ro is read-only: remove \?mode=ro"
         ):
             await app.workers.run()
 

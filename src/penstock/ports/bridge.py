@@ -1,4 +1,4 @@
-"""The bridge port: how the queues of another system are joined to an App."""
+"""The port between an App and a bridge to the queues of another system."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class BridgeHost(Protocol):
-    """The App, as a bridge sees it. A key is used once, so a message may be delivered again."""
+    """The App as a bridge sees it. A key takes effect once, so a bridge may deliver a message again."""
 
     @property
     def store(self) -> Store: ...
 
     def flow_of(self, target: Callable[..., Any]) -> str | None:
-        """Return the name of the flow that a function starts, or None for a plain function."""
+        """Return the name of the flow that a function starts, None for a plain function."""
         ...
 
     def check_flow(self, name: str) -> None:
-        """Raise UnknownFlow for a flow that this App does not have."""
+        """Raise UnknownFlow for an unknown flow."""
         ...
 
     async def start(self, flow: str, input: Any, key: str) -> None: ...
@@ -44,19 +44,19 @@ class BridgeHost(Protocol):
     async def enqueue(self, queue: str, name: str | None, payload: Any, key: str) -> None: ...
 
     async def load_value(self, key: str) -> Any:
-        """Return the value saved under a key, or None."""
+        """Return the value saved under a key, None if there is none."""
         ...
 
     async def save_value(self, key: str, value: Any) -> None: ...
 
     def with_writer(self, write: WriteUnits) -> BridgeHost:
-        """Return the same host with another writer."""
+        """Return a host that writes through `write`."""
         ...
 
 
 @runtime_checkable
 class Bridge(Protocol):
-    """Joins another system's queues to an App. It opens and closes with the App, and runs while a worker runs."""
+    """Connects the queues of another system with an App. It opens and closes with the App, and runs with a worker."""
 
     async def open(self, host: BridgeHost) -> None: ...
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Context, SyncApp, flow, job
-from penstock.telemetry.logging import AttemptFilter, LineHandler, configure, unchanged
+from penstock.telemetry.logging import AttemptFilter, LineHandler, configure, restore_loggers
 
 OWN = logging.getLogger("shop.orders")
 
@@ -24,7 +24,7 @@ def _as_before() -> Iterator[None]:
     engine = logging.getLogger("penstock")
     engine.propagate = True
     engine.handlers.clear()
-    with unchanged("", "penstock", "shop.orders"):
+    with restore_loggers("", "penstock", "shop.orders"):
         yield
     OWN.handlers.clear()
 
@@ -234,7 +234,7 @@ def test_an_app_logs_when_it_is_asked_to() -> None:
 def test_as_it_was_before() -> None:
     logger = logging.getLogger("penstock")
     before = logger.level, logger.propagate, logger.handlers[:]
-    with unchanged("penstock"):
+    with restore_loggers("penstock"):
         configure("debug")
         assert logger.isEnabledFor(logging.DEBUG)
     assert (logger.level, logger.propagate, logger.handlers) == before

@@ -10,7 +10,7 @@ import pytest
 from penstock import Context, flow
 from penstock.core.events import Event
 from penstock.core.json_match import MAX_LEAVES, index_key
-from penstock.flows.delivery import EventBatch, Told
+from penstock.flows.delivery import DeliveredEvent, EventBatch
 from penstock.ports.store import WaitRow
 
 
@@ -83,7 +83,7 @@ def test_a_gate_is_held_against_those_it_may_fit(wide: bool) -> None:
     """An event with more values than it can be filed under may fit any gate."""
     many = {f"k{n}": n for n in range(MAX_LEAVES + 1)}
     data: list[Any] = [{"order": 1}, {"order": 2, **(many if wide else {})}, {"order": 1, "more": True}]
-    told = [Told("s", str(7 + n), Event(f"1-{n}", "", "paid", "", data=one)) for n, one in enumerate(data)]
+    told = [DeliveredEvent("s", str(7 + n), Event(f"1-{n}", "", "paid", "", data=one)) for n, one in enumerate(data)]
     bundle = EventBatch(told)
     row = WaitRow("w", "r", "r.a.1", "event", "pending", b"{}", topic="paid", key=index_key({"order": 1}))
     assert bundle.candidates(row) == (told if wide else [told[0], told[2]])

@@ -55,7 +55,7 @@ async def test_one_key_over_two_apps(shared: Any) -> None:
 async def test_a_key_taken_by_another_flow_is_refused(app: Any) -> None:
     async with app(one, two) as a:
         await a.start("one", key="k")
-        with pytest.raises(RunError, match=r"of flow 'one', not 'two'"):
+        with pytest.raises(RunError, match=r"belongs to flow 'one', not 'two'"):
             await a.start("two", key="k")
 
 

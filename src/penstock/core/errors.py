@@ -93,6 +93,12 @@ class UnknownJob(NotFound):
     code = "unknown_job"
 
 
+class UnknownKind(NotFound):
+    """A run is of a kind that this App has no engine for."""
+
+    code = "unknown_kind"
+
+
 class UnknownSchedule(NotFound):
     code = "unknown_schedule"
 

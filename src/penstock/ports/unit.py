@@ -22,6 +22,8 @@ class JobState(StrEnum):
     HELD = "held"
 
 
+FLOW = "flow"  # the kind of run that most runs are
+
 # Where the store puts the news of an event that someone waits for; every worker works on it.
 DELIVERIES = "penstock-events"
 DELIVER = "deliver"
@@ -159,7 +161,7 @@ class Claim(msgspec.Struct, frozen=True):
     record: bytes | None = None
     memos: dict[str, bytes] = {}
     at: int = 0  # when it was handed out, by the store's clock
-    kind: str = "flow"  # of the run: which engine understands it
+    kind: str = FLOW  # of the run: which engine understands it
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed"):
@@ -216,7 +218,7 @@ class RunWrite(msgspec.Struct, frozen=True):
     paused: bool = False  # a paused run's jobs are held when they come up, and released when it goes on
     cancel_jobs: bool = False  # drop what is waiting or delayed, in the same write
     after: str | None = None
-    kind: str = "flow"  # of its engine, and of its stream
+    kind: str = FLOW  # of its engine and of its stream, `<namespace>:<kind>:<id>`
 
 
 class Memo(msgspec.Struct, frozen=True):

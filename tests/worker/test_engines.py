@@ -186,7 +186,7 @@ async def test_a_run_without_its_engine_is_named(shared: Any) -> None:
         engines.append(CountdownEngine(runtime))
         return engines[-1]
 
-    async with shared(engines=[make]) as a:
+    async with shared(engines=[make]):
         await engines[0].start("c1", 1)
     async with shared() as b:
         with pytest.raises(UnknownKind, match="no engine here for runs of kind 'entity': known are flow, job"):

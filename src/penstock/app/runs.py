@@ -143,7 +143,7 @@ class Runs:
             status=status,
             since=self._time_ms(since),
             until=self._time_ms(until),
-            begun=started or None,
+            first_event=started or None,
             before=before,
             limit=count(limit),
         )

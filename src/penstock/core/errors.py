@@ -3,7 +3,8 @@
     PenstockError
     ├── ConfigError              SettingError · DefinitionError
     ├── BadArgument              BadDuration
-    ├── NotFound                 UnknownFlow · UnknownStep · UnknownQueue · UnknownRun · UnknownJob · UnknownKind · UnknownSchedule
+    ├── NotFound                 UnknownFlow · UnknownStep · UnknownQueue · UnknownRun · UnknownJob ·
+    │                            UnknownKind · UnknownSchedule
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt
     ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·

@@ -57,8 +57,8 @@ def test_codes_are_unique() -> None:
 
 
 def test_every_problem_of_a_worker_file() -> None:
-    text = "".join((SOURCES / "flows" / name).read_text("utf-8") for name in ("discovery.py", "registry.py"))
-    codes = set(re.findall(r'Problem\("(\w+)"', text)) | set(re.findall(r'code="(\w+)"', text)) | {"bad_definition"}
+    text = "".join((SOURCES / "handlers" / name).read_text("utf-8") for name in ("discovery.py", "registry.py"))
+    codes = set(re.findall(r'Problem\(\s*"(\w+)"', text)) | set(re.findall(r'code="(\w+)"', text)) | {"bad_definition"}
     codes |= {"duplicate_flow", "duplicate_step", "duplicate_job"}  # put together from a word
     table = page("errors.md").partition("## Problems with worker files")[2]
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, flags=re.M)))) == codes
@@ -70,11 +70,8 @@ WRITTEN = re.compile(r'"((?:flow|step|job|schema|buffer|schedule|trigger)\.[a-z]
 def written_kinds() -> set[str]:
     """The kinds that appear in the engine's code as something to write; reducers and readers only know them."""
     kinds = {"step.progress", "job.progress", "step.partial", "job.partial", "log"}  # put together from a word
-    for path in [
-        *(SOURCES / "flows").glob("*.py"),
-        *(SOURCES / "jobs").glob("*.py"),
-        SOURCES / "app" / "scheduling.py",
-    ]:
+    written = [path for room in ("flows", "jobs", "durable") for path in (SOURCES / room).glob("*.py")]
+    for path in [*written, SOURCES / "app" / "schedule_service.py", SOURCES / "worker" / "live_log.py"]:
         if path.name != "reducer.py":
             kinds |= set(WRITTEN.findall(path.read_text("utf-8")))
     return kinds
@@ -122,7 +119,7 @@ def test_every_command() -> None:
     assert re.findall(r"^\| `penstock (\w+)", page("index.md"), flags=re.M) == list(COMMANDS)
 
 
-def test_the_guarantee_is_said_in_the_same_words() -> None:
+def test_the_guarantee_has_the_same_words_everywhere() -> None:
     words = "Steps run at least once and are recorded exactly once; a worker that lost its lease can record nothing."
     for name in ("README.md", "docs/handlers.md", "docs/explanation/guarantees.md"):
         assert words in " ".join((ROOT / name).read_text("utf-8").split())

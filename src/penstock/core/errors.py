@@ -403,3 +403,9 @@ class AttemptCancelled(BaseException):
 
 class Suspension(BaseException):
     """Leaves a handler that waits. Its slot is freed, and the handler runs again from the top when the wait is over."""
+
+
+class UnknownKind(PenstockError):
+    """A run or a claim is of a kind that this App has no engine for."""
+
+    code = "unknown_kind"

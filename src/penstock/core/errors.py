@@ -14,7 +14,8 @@
     ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature
     ├── TransactionError         NotInTransaction · UnknownConnection · NoOutbox
     ├── RunError                 RunFailed · RunCancelled · RunLimit · CannotFork
-    └── WaitTimeout
+    ├── WaitTimeout
+    └── UnknownKind
     AttemptCancelled, Suspension BaseExceptions: `except Exception` in a handler cannot eat them
 
 Every class has a stable `code`; HTTP, CLI, events and docs show the same one.
@@ -91,6 +92,12 @@ class UnknownRun(NotFound):
 
 class UnknownJob(NotFound):
     code = "unknown_job"
+
+
+class UnknownKind(PenstockError):
+    """A run or a claim is of a kind that this App has no engine for."""
+
+    code = "unknown_kind"
 
 
 class UnknownSchedule(NotFound):
@@ -403,9 +410,3 @@ class AttemptCancelled(BaseException):
 
 class Suspension(BaseException):
     """Leaves a handler that waits. Its slot is freed, and the handler runs again from the top when the wait is over."""
-
-
-class UnknownKind(PenstockError):
-    """A run or a claim is of a kind that this App has no engine for."""
-
-    code = "unknown_kind"

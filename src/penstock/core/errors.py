@@ -3,7 +3,8 @@
     PenstockError
     ├── ConfigError              SettingError · DefinitionError
     ├── BadArgument              BadDuration
-    ├── NotFound                 UnknownFlow · UnknownStep · UnknownQueue · UnknownRun · UnknownJob · UnknownSchedule
+    ├── NotFound                 UnknownFlow · UnknownStep · UnknownQueue · UnknownRun · UnknownJob ·
+    │                            UnknownKind · UnknownSchedule
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt
     ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·
@@ -14,8 +15,7 @@
     ├── TriggerError             UnknownTrigger · TriggerUsed · TriggerExpired · TriggerCancelled · BadSignature
     ├── TransactionError         NotInTransaction · UnknownConnection · NoOutbox
     ├── RunError                 RunFailed · RunCancelled · RunLimit · CannotFork
-    ├── WaitTimeout
-    └── UnknownKind
+    └── WaitTimeout
     AttemptCancelled, Suspension BaseExceptions: `except Exception` in a handler cannot eat them
 
 Every class has a stable `code`; HTTP, CLI, events and docs show the same one.
@@ -94,8 +94,8 @@ class UnknownJob(NotFound):
     code = "unknown_job"
 
 
-class UnknownKind(PenstockError):
-    """A run or a claim is of a kind that this App has no engine for."""
+class UnknownKind(NotFound):
+    """A run is of a kind that this App has no engine for."""
 
     code = "unknown_kind"
 

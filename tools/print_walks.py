@@ -20,6 +20,7 @@ from typing import Any
 
 import penstock
 from penstock import App, Context, flow, job, step
+from penstock.testing import until
 
 PACKAGE = Path(penstock.__file__).parent
 
@@ -126,8 +127,7 @@ async def walk_event() -> list[str]:
     async with open_app(trace, worker=True) as app:
         for order in (1, 2):
             run = await app.start("order", {"id": order})
-            while not await app.waits.list(run=run):
-                await asyncio.sleep(0.01)
+            await until(lambda: app.waits.list(run=run))  # noqa: B023
             await idle()
             with trace.on() as files:
                 await app.emit("order.paid", {"id": order})

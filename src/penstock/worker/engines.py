@@ -9,19 +9,13 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from ..core.errors import PenstockError
+from ..core.errors import UnknownKind
 from ..core.events import Event
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim
 from .outcomes import Work
 
 JOB = "job"
-
-
-class UnknownKind(PenstockError):
-    """A run or a claim is of a kind that this App has no engine for."""
-
-    code = "unknown_kind"
 
 
 class Engine(Protocol):

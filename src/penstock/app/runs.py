@@ -91,7 +91,11 @@ class Runs:
             )
 
     async def get(self, id: str) -> RunView:
-        """Return a run's state, folded from its events."""
+        """Return a run's state, folded from its events. Raise UnknownRun if there is none.
+
+        Args:
+            id: The run's id.
+        """
         return await self._view(id, None)
 
     async def at(self, id: str, event: str) -> RunView:
@@ -203,7 +207,11 @@ class Runs:
         return await (await self._engine(id)).commands.resume(id, reason)
 
     async def retry(self, id: str) -> Redriven:
-        """Redrive the failed steps of a failed run. Their recorded durable calls are kept, so nothing is done twice."""
+        """Redrive the failed steps of a failed run. Their recorded durable calls are kept, so nothing is done twice.
+
+        Args:
+            id: The run's id.
+        """
         return await run_actions.retry_run(self._app, id)
 
     async def replay(self, id: str, *, input: Any = UNSET, key: str | None = None) -> str:
@@ -232,7 +240,11 @@ class Runs:
         return new
 
     async def why(self, id: str) -> Sequence[str]:
-        """Explain in sentences what a run waits for, one for each open step."""
+        """Explain in sentences what a run waits for, one for each open step.
+
+        Args:
+            id: The run's id.
+        """
         return await diagnosis.why(self._app, id)
 
     def follow(self, id: str, *, after: str | None = None) -> AsyncIterator[Event]:
@@ -255,7 +267,11 @@ class Runs:
         return await preflight.check_runs(self._app, flow)
 
     async def export(self, id: str) -> bytes:
-        """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store."""
+        """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store.
+
+        Args:
+            id: The run's id.
+        """
         return await export.export_run(self._app, id)
 
     async def _follow(self, id: str, after: str | None) -> AsyncIterator[Event]:

@@ -1,4 +1,4 @@
-"""What may follow a `?` in the URL of a store; anything else is said to be wrong."""
+"""The options after the `?` of a store's URL; unknown ones are refused."""
 
 from __future__ import annotations
 

@@ -83,9 +83,9 @@ def row(spec: ScheduleSpec, next: int | None = NOON, **fields: Any) -> ScheduleR
     return ScheduleRow("s", msgspec.json.encode(spec), b'{"flow":"f"}', next, **fields)
 
 
-OPEN = LastSlotWork("s.1", open=True)
-HELD_BY_WORKER = LastSlotWork("s.1", open=True, cancellable=False)
-ENDED = LastSlotWork("s.1", open=False, ended_ms=NOON - MIN)
+OPEN = LastSlotWork("s.1", is_open=True)
+HELD_BY_WORKER = LastSlotWork("s.1", is_open=True, is_cancellable=False)
+ENDED = LastSlotWork("s.1", is_open=False, ended_ms=NOON - MIN)
 ALL, NONE = replace(HOURLY, catch_up="all"), replace(HOURLY, catch_up="none")
 
 

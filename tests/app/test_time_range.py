@@ -104,7 +104,7 @@ WAITS: dict[str, Any] = {
 @pytest.mark.parametrize("what", [*OPTIONS, "keep"])
 def test_options_of_jobs(what: str) -> None:
     options = OPTIONS.get(what, {"keep_completed": FAR})
-    with pytest.raises(DefinitionError, match=r"test_far_times\.py:\d+: .*the maximum duration is 36525d"):
+    with pytest.raises(DefinitionError, match=r"test_time_range\.py:\d+: .*the maximum duration is 36525d"):
         job(queue="mail", **options)(shop)
 
 

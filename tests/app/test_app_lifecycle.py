@@ -346,7 +346,7 @@ def test_defaults() -> None:
     [
         ({"concurency": 3}, {}, "did you mean 'concurrency'"),
         ({}, {"PENSTOCK_CONCURENCY": "3"}, "PENSTOCK_CONCURENCY.*did you mean 'concurrency'"),
-        ({}, {"PENSTOCK_ZZZ": "3"}, "known are"),
+        ({}, {"PENSTOCK_ZZZ": "3"}, "known settings are"),
         ({"concurrency": 0}, {}, "at least 1"),
         ({"concurrency": "ten"}, {}, "ten"),
         ({"lease": "10ms"}, {}, "at least 500ms"),

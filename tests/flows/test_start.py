@@ -173,7 +173,7 @@ async def test_an_input_too_deep_is_refused(memory: Any) -> None:
 @pytest.mark.parametrize("bad", [{"tags": {"n": 1}}, {"tags": {1: "n"}}, {"correlation_id": 7}])
 async def test_words_that_are_no_text_are_refused_at_the_door(memory: Any, bad: dict[str, Any]) -> None:
     async with memory(one) as a:
-        with pytest.raises(PayloadError, match="give a string"):
+        with pytest.raises(PayloadError, match="pass a string"):
             await a.start("one", **bad)
 
 

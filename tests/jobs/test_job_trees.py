@@ -1,4 +1,4 @@
-"""`app.add_flow`: parents that wait for their children, on every store."""
+"""`app.jobs.enqueue_tree`: parents that wait for their children, on every store."""
 
 from __future__ import annotations
 
@@ -183,20 +183,20 @@ BOTH = {"failParentOnFailure": True, "ignoreDependencyOnFailure": True}
 
 
 @pytest.mark.parametrize(
-    ("tree", "said"),
+    ("tree", "message"),
     [
         ({"name": "x"}, "the queue of the tree is None"),
         ({"queue": "books", "child": []}, "did you mean 'children'"),
         ({"queue": "books", "children": [{"queue": "a", "opts": {"atempts": 3}}]}, "opts of child 1 of the tree"),
-        ({"queue": "books", "children": [{"queue": "a", "opts": BOTH}]}, "give one of them"),
-        ({"queue": "books", "children": {"queue": "a"}}, "give a list"),
-        ("books", "give a Node"),
-        ({"queue": "books", "children": [{"queue": "a"}] * MAX_JOBS}, "at most"),
+        ({"queue": "books", "children": [{"queue": "a", "opts": BOTH}]}, "use one of them"),
+        ({"queue": "books", "children": {"queue": "a"}}, "pass a list"),
+        ("books", "pass a Node"),
+        ({"queue": "books", "children": [{"queue": "a"}] * MAX_JOBS}, "split it into several trees"),
     ],
 )
-async def test_a_tree_that_cannot_be_read(memory: Make, tree: Any, said: str) -> None:
+async def test_a_tree_that_cannot_be_read(memory: Make, tree: Any, message: str) -> None:
     async with memory(render) as one:
-        with pytest.raises(BadArgument, match=said):
+        with pytest.raises(BadArgument, match=message):
             await one.jobs.enqueue_tree(tree)
 
 
@@ -208,7 +208,7 @@ async def test_what_a_node_cannot_be(memory: Make) -> None:
     async with memory(render) as one:
         with pytest.raises(ConfigError, match="not marked with @job"):
             await one.jobs.enqueue_tree(Node(print))
-        with pytest.raises(BadArgument, match="does a node hold itself"):
+        with pytest.raises(BadArgument, match="does a node contain itself"):
             await one.jobs.enqueue_tree({"queue": "books", "children": endless})
 
 

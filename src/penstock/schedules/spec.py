@@ -98,7 +98,7 @@ def make_spec(
     if at is not None and not (start is None and end is None and limit is None):
         raise BadSchedule("at=… fires once: start, end and limit are for every=… and cron=…")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise BadSchedule(f"limit={limit!r}: pass an integer of at least 1, or leave it out for no limit")
+        raise BadSchedule(f"limit={limit!r}: pass a whole number of at least 1, or leave it out for no limit")
     _check_word("overlap", overlap, ("allow", "skip", "queue", "replace"))
     _check_word("catch_up", catch_up, ("one", "all", "none"))
     at_ms, start_ms, end_ms = _read_time(at, "at"), _read_time(start, "start"), _read_time(end, "end")

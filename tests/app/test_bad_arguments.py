@@ -41,7 +41,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "one payload as text": (
         lambda a: a.jobs.enqueue_many("mail", "abc"),
         "bad_argument",
-        "inputs is 'abc', one value",
+        "inputs is 'abc', a single value",
     ),
     "one payload": (lambda a: a.jobs.enqueue_many("mail", {"a": 1}), "bad_argument", "pass a list, [{'a': 1}]"),
     "no payloads": (lambda a: a.jobs.enqueue_many("mail", None), "bad_argument", "inputs is None"),
@@ -51,7 +51,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "bad_argument",
         "'2030' is not a datetime",
     ),
-    "queues as text": (lambda a: a.workers.run("mail"), "bad_argument", "queues is 'mail', one value"),
+    "queues as text": (lambda a: a.workers.run("mail"), "bad_argument", "queues is 'mail', a single value"),
     "no concurrency": (lambda a: a.workers.run(concurrency=0), "bad_argument", "concurrency=0: pass a whole number"),
     "a run": (lambda a: anext(a.runs.follow("nope")), "unknown_run", "there is no run 'nope' in "),
     "events": (lambda a: anext(a.queues.events("mial")), "unknown_queue", "there is no queue 'mial': did you mean"),

@@ -167,8 +167,8 @@ async def test_a_key_function_that_fails_is_named() -> None:
     ("options", "expected"),
     [
         ({"handlers": mail}, "handlers is mail, a single value: pass a list, [mail]"),
-        ({"handlers": 5}, "handlers is 5, one value"),
-        ({"handlers": "mail"}, "handlers is 'mail', one value"),
+        ({"handlers": 5}, "handlers is 5, a single value"),
+        ({"handlers": "mail"}, "handlers is 'mail', a single value"),
         ({"handlers": (), "bridges": 5}, "bridges is 5, a single value: pass a list, [5]"),
     ],
 )

@@ -15,7 +15,7 @@ from penstock.core.errors import ConfigError, SettingError, StoreUnavailable
 @pytest.mark.parametrize("option", ["foo=bar", "mode=rw", "mode", "mode=ro&timeout=5"])
 async def test_an_option_that_a_sqlite_url_has_not(tmp_path: Path, option: str) -> None:
     app = App(f"sqlite:///{tmp_path}/shop.db?{option}", handlers=())
-    with pytest.raises(SettingError, match=r"no option ('foo'|mode=rw|mode=|'timeout'): there is mode=ro, which only"):
+    with pytest.raises(SettingError, match=r"no option ('foo'|mode=rw|mode=|'timeout'): the only option is mode=ro"):
         await app.open()
     assert not list(tmp_path.iterdir())
 

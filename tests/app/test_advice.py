@@ -38,7 +38,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
         ("pictures", "rezise", "job 'rezise' in queue 'pictures' has no handler here: did you mean"),
     ],
 )
-async def test_a_queue_nobody_works_on(
+async def test_a_queue_without_a_worker(
     warned: pytest.LogCaptureFixture, queue: str, name: str | None, says: str
 ) -> None:
     async with App(":memory:", handlers=HANDLERS) as app:
@@ -50,13 +50,13 @@ async def test_a_queue_nobody_works_on(
         assert warned.text == ""
 
 
-async def test_a_schedule_for_nobody(warned: pytest.LogCaptureFixture) -> None:
+async def test_a_schedule_without_a_worker(warned: pytest.LogCaptureFixture) -> None:
     async with App(":memory:", handlers=HANDLERS) as app:
         await app.schedules.add("x", queue="male", every="5m")
     assert "did you mean 'mail'?" in warned.text
 
 
-async def test_no_doubt_about_what_others_work_on(warned: pytest.LogCaptureFixture, tmp_path) -> None:
+async def test_no_warning_about_queues_of_other_workers(warned: pytest.LogCaptureFixture, tmp_path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     async with App(url, handlers=[send]) as app, app.workers.background():
         await app.jobs.result(await app.enqueue("mail", {}), timeout=20)

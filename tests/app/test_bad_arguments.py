@@ -75,13 +75,13 @@ async def test_bad_arguments(what: str) -> None:
         assert sum((await app.queues.counts("mail")).values()) == 0
 
 
-async def test_they_are_value_errors_too() -> None:
+async def test_bad_arguments_are_value_errors() -> None:
     async with App(":memory:", handlers=[shop]) as app:
         with pytest.raises(ValueError, match="soon"):
             await app.start("shop", 1, delay="soon")
 
 
-async def test_any_iterable_is_many() -> None:
+async def test_enqueue_many_takes_any_iterable() -> None:
     async with App(":memory:", handlers=[send]) as app:
         assert len(await app.jobs.enqueue_many("mail", (n for n in range(3)))) == 3
         assert len(await app.jobs.enqueue_many("mail", range(2))) == 2

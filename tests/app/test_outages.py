@@ -56,7 +56,7 @@ def down(text: str = "down") -> StoreUnavailable:
     return StoreUnavailable(text)
 
 
-async def test_patience_begins_with_the_first_answer_and_complains_once_an_outage(
+async def test_an_outage_retry_starts_after_the_first_answer_and_logs_once_per_outage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     answers: list[Any] = [down("at first"), 1, down(), down(), 2, down(), 3, StoreClosed("closed")]
@@ -78,7 +78,7 @@ async def test_patience_begins_with_the_first_answer_and_complains_once_an_outag
         await patience.call(ask)
 
 
-async def test_a_subscription_that_cannot_begin_raises_and_the_next_one_hears(frail: App, outage: Outage) -> None:
+async def test_a_failed_subscription_raises_and_the_next_one_works(frail: App, outage: Outage) -> None:
     heard: list[Any] = []
     async with asyncio.timeout(20), frail as app:
         outage.of["feed"] = down()
@@ -92,7 +92,7 @@ async def test_a_subscription_that_cannot_begin_raises_and_the_next_one_hears(fr
 
 
 @pytest.mark.parametrize("problem", [down(), RuntimeError("a bug of ours")])
-async def test_whatever_befalls_the_feed_subscribers_hear_on_without_a_gap(
+async def test_subscribers_miss_nothing_after_a_failure_of_the_feed(
     frail: App, outage: Outage, caplog: pytest.LogCaptureFixture, problem: Exception
 ) -> None:
     heard: list[int] = []
@@ -108,7 +108,7 @@ async def test_whatever_befalls_the_feed_subscribers_hear_on_without_a_gap(
         await until(lambda: heard == [1, 2, 3])
 
 
-async def test_a_subscriber_that_waits_for_something_cancelled_does_not_deafen_the_others(memory: Any) -> None:
+async def test_a_subscriber_that_awaits_a_cancelled_task_does_not_stop_the_others(memory: Any) -> None:
     heard: list[int] = []
 
     async def waits(event: Any) -> None:
@@ -124,7 +124,7 @@ async def test_a_subscriber_that_waits_for_something_cancelled_does_not_deafen_t
         await until(lambda: heard == [1, 2])
 
 
-async def test_one_whose_subscribing_was_cancelled_does_not_keep_others_from_it(frail: App) -> None:
+async def test_a_cancelled_subscription_does_not_block_others(frail: App) -> None:
     heard: list[int] = []
     async with frail as app:
         gone = asyncio.create_task(app.events.on_kind("lamp.lit", lambda event: None))
@@ -136,7 +136,7 @@ async def test_one_whose_subscribing_was_cancelled_does_not_keep_others_from_it(
         await until(lambda: heard == [1])
 
 
-async def test_whoever_gives_up_waiting_is_told_that_the_store_was_away(frail: App, outage: Outage) -> None:
+async def test_a_timeout_during_an_outage_names_the_outage(frail: App, outage: Outage) -> None:
     async with frail as app:
         run, id = await app.start("shop"), await app.enqueue("mail")
         waits = [
@@ -195,7 +195,7 @@ async def test_a_service_beside_the_worker_is_restarted_when_it_fails(
     assert [record.levelno for record in said] == [logging.ERROR] * 2
 
 
-async def test_leases_are_renewed_on_whatever_befell_a_renewal(caplog: pytest.LogCaptureFixture) -> None:
+async def test_leases_are_renewed_after_a_failed_renewal(caplog: pytest.LogCaptureFixture) -> None:
     class Odd(NoFaults):
         is_injected = False
 
@@ -219,7 +219,7 @@ async def test_leases_are_renewed_on_whatever_befell_a_renewal(caplog: pytest.Lo
     assert "a bug of ours" in caplog.text
 
 
-def test_a_server_that_is_starting_up_promises_nothing() -> None:
+def test_a_server_that_is_starting_up_is_unavailable() -> None:
     starting = asyncpg.CannotConnectNowError("the database system is starting up")
     problem = translate(starting, read_address("postgresql://db/shop"))
     assert isinstance(problem, StoreUnavailable)

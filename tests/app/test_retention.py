@@ -61,7 +61,7 @@ async def test_runs_by_count(app: Any, clock: FakeClock) -> None:
             await a.runs.get(runs[0])
 
 
-async def test_a_run_that_waits_is_never_swept_and_one_that_is_takes_all_of_it_along(
+async def test_a_waiting_run_is_never_swept_and_a_swept_run_leaves_nothing(
     app: Any, clock: FakeClock
 ) -> None:
     paid = asyncio.Event()
@@ -111,7 +111,7 @@ async def test_jobs_and_events_by_count(app: Any) -> None:
         assert [e.data for e in await a.events.read_all("nq:global")] == [2, 3, 4, 5], "the newest are kept"
 
 
-async def test_deliveries_do_not_pile_up_and_are_not_shown(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deliveries_are_swept_and_hidden(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working, "KEEP_DELIVERIES", 2)
     async with app(waits) as a, a.workers.background():
         run = await a.start("waits")
@@ -129,7 +129,7 @@ async def test_deliveries_do_not_pile_up_and_are_not_shown(app: Any, monkeypatch
         assert DELIVERIES in [row.name for row in await a.queues.list(internal=True)]
 
 
-def test_counts_are_numbers_or_all(tmp_path: Any) -> None:
+def test_counts_are_numbers_or_the_word_all(tmp_path: Any) -> None:
     def load(**given: Any) -> Settings:
         return Settings.load(given, env={}, folder=tmp_path)
 

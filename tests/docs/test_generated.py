@@ -28,7 +28,7 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_command_lines_page_is_that_of_the_code() -> None:
+def test_the_cli_reference_is_up_to_date() -> None:
     written = (DOCS / "reference" / "cli.md").read_text("utf-8")
     assert written == generator().build_page(), "run: python docs/generate_cli.py"
 

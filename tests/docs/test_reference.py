@@ -122,7 +122,7 @@ def test_every_command() -> None:
     assert re.findall(r"^\| `penstock (\w+)", page("index.md"), flags=re.M) == list(COMMANDS)
 
 
-def test_the_guarantee_is_said_in_the_same_words() -> None:
+def test_the_guarantee_has_the_same_words_everywhere() -> None:
     words = "Steps run at least once and are recorded exactly once; a worker that lost its lease can record nothing."
     for name in ("README.md", "docs/handlers.md", "docs/explanation/guarantees.md"):
         assert words in " ".join((ROOT / name).read_text("utf-8").split())

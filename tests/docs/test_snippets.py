@@ -36,7 +36,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page != TUTORIAL], ids=lambda page: str(page.relative_to(ROOT))
 )
-def test_the_page_is_true(page: Path, place: Path) -> None:
+def test_snippets_of_the_page(page: Path, place: Path) -> None:
     if "examples" in page.parts:
         shutil.copytree(
             page.parent, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".penstock", "__pycache__")
@@ -81,14 +81,14 @@ def _type(block: Block, where: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_valid(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
 
 
-def test_a_picture_asks_the_network_for_nothing() -> None:
+def test_images_load_nothing_from_the_network() -> None:
     for picture in ROOT.glob("docs/images/*.svg"):
         text = picture.read_text("utf-8")
         assert "@font-face" not in text

@@ -46,7 +46,7 @@ def links(outbox: Path) -> list[str]:
     return [line.rpartition(" | ")[2] for line in outbox.read_text("utf-8").splitlines() if " | http" in line]
 
 
-async def test_a_small_order_waits_for_nobody(app: TestApp, outbox: Path) -> None:
+async def test_a_small_order_needs_no_approval(app: TestApp, outbox: Path) -> None:
     run = await app.run_flow("order", SMALL)
     assert (run.status, run.result) == ("completed", "delivered o-2")
     assert letters(outbox) == ["customer | o-2 is on its way, approved by rule"]
@@ -87,7 +87,7 @@ async def test_rejected(app: TestApp, outbox: Path) -> None:
     assert letters(outbox)[-1] == "customer | o-1 is called off: Eve said no"
 
 
-async def test_nobody_answers_for_a_week(app: TestApp, outbox: Path) -> None:
+async def test_no_answer_for_a_week(app: TestApp, outbox: Path) -> None:
     began = app.time.now_ms()
     run = await app.run_flow("order", LARGE)
     assert app.time.now_ms() == began + 7 * DAY_MS
@@ -95,7 +95,7 @@ async def test_nobody_answers_for_a_week(app: TestApp, outbox: Path) -> None:
     assert [line.partition(" | ")[0] for line in letters(outbox)] == ["manager", "manager", "customer"]
 
 
-async def test_an_answer_that_is_none_is_refused_and_the_wait_goes_on(app: TestApp) -> None:
+async def test_an_invalid_answer_is_refused_and_the_wait_stays_pending(app: TestApp) -> None:
     run = await app.start("order", LARGE)
     with pytest.raises(SchemaViolation):
         await app.fire("approval", {"approved": "maybe"})
@@ -106,7 +106,7 @@ async def test_an_answer_that_is_none_is_refused_and_the_wait_goes_on(app: TestA
 
 @pytest.mark.parametrize("attempt", [1, 2, 3])
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_worker_that_dies_sends_no_letter_twice(app: TestApp, outbox: Path, attempt: int, after: bool) -> None:
+async def test_a_crash_sends_no_mail_twice(app: TestApp, outbox: Path, attempt: int, after: bool) -> None:
     app.crash("review", attempt=attempt, after=after)
     run = await app.start("order", LARGE)
     await app.advance("25h")

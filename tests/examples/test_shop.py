@@ -58,7 +58,7 @@ async def test_an_order_goes_through(shop: App) -> None:
     assert {step.status for step in run.steps.values()} == {"completed"}
 
 
-async def test_lines_are_reserved_side_by_side_and_counted_once(shop: App) -> None:
+async def test_lines_are_reserved_concurrently_and_counted_once(shop: App) -> None:
     run = await ended(shop)
     assert [key for key in run.steps if key.startswith("reserve")] == ["reserve", "reserve#2", "reserve#3"]
     assert await shop.state.of_run(run.id).get("reserved") == 3
@@ -73,7 +73,7 @@ async def test_the_payment_succeeds_at_the_third_attempt_under_one_key(shop: App
     }  # fmt: skip
 
 
-async def test_shipping_shows_its_progress_and_the_letter_is_seen_while_it_is_written(shop: App) -> None:
+async def test_shipping_shows_progress_and_partial_output(shop: App) -> None:
     run = await ended(shop)
     assert run.steps["ship"].progress == 100
     assert "".join(run.steps["notify"].partials).strip() == run.result["letter"]
@@ -96,7 +96,7 @@ async def test_an_order_without_lines_fails_before_anything_is_done(shop: App) -
     assert run.error == "order order-7 has no lines"
 
 
-async def test_an_order_that_is_none_is_refused_at_the_door(shop: App) -> None:
+async def test_an_invalid_order_is_refused(shop: App) -> None:
     with pytest.raises(SchemaViolation, match="does not match Order"):
         await shop.start("shop", {"id": "order-7"})
 
@@ -114,7 +114,7 @@ def test_the_command_line_runs_it(
     assert "compensated" in out
 
 
-def test_the_demo_runs_to_its_end_and_leaves_its_runs(tmp_path: Path) -> None:
+def test_the_demo_completes_and_keeps_its_runs(tmp_path: Path) -> None:
     env = {**os.environ, "SHOP_STORE": str(tmp_path / "demo.db")}
     demo = [sys.executable, str(SHOP / "demo.py")]
     said = subprocess.run(demo, env=env, capture_output=True, text=True, timeout=120, cwd=tmp_path)

@@ -28,7 +28,7 @@ async def _move(app: App, clock: FakeClock, ms: int) -> None:
     app.store.signals.notify_all()
 
 
-async def test_a_wait_that_was_let_go_does_not_expire(backend: Backend, tmp_path: Path) -> None:
+async def test_a_cancelled_wait_does_not_expire(backend: Backend, tmp_path: Path) -> None:
     """Its step was run again without end: the gate it wanted to close was closed."""
     clock = FakeClock()
 
@@ -54,7 +54,7 @@ async def _waits_for(app: App, run: str, wait: str) -> bool:
     return any((e.data or {}).get("wait") == wait for e in await app.events.read_all(f"nq:flow:{run}"))
 
 
-async def test_a_step_sent_back_to_work_finds_its_trigger_expired(backend: Backend, tmp_path: Path) -> None:
+async def test_a_redriven_step_finds_its_trigger_expired(backend: Backend, tmp_path: Path) -> None:
     """Its gate was cancelled when the run had ended, so giving it up was refused, again and again."""
     clock = FakeClock()
 
@@ -97,7 +97,7 @@ async def test_an_event_is_not_lost_when_the_clock_goes_back(backend: Backend, t
             assert await app.result(run, timeout="10s") == ["while nobody works", "while it waits"]
 
 
-async def test_a_dead_step_leaves_no_gate_open(backend: Backend, tmp_path: Path) -> None:
+async def test_a_dead_step_leaves_no_pending_wait(backend: Backend, tmp_path: Path) -> None:
     """Its trigger could be fired while the rest of the run went on, and resumed nobody."""
     tokens: list[str] = []
 
@@ -127,7 +127,7 @@ async def _kinds(app: App, run: str, kind: str) -> bool:
     return any(event.kind == kind for event in await app.events.read_all(f"nq:flow:{run}"))
 
 
-async def test_what_a_step_gives_after_a_wait_is_not_the_end_of_a_run_that_went_on(
+async def test_the_result_of_a_step_that_waited_is_not_the_run_result_if_a_step_followed(
     backend: Backend, tmp_path: Path
 ) -> None:
     """That another step had followed was forgotten while it slept."""
@@ -149,7 +149,7 @@ async def test_what_a_step_gives_after_a_wait_is_not_the_end_of_a_run_that_went_
         assert await app.result(run, timeout="10s") == "second"
 
 
-async def test_an_event_is_delivered_however_many_workers_died_of_something_else(
+async def test_an_event_is_delivered_after_many_worker_deaths(
     backend: Backend, tmp_path: Path
 ) -> None:
     """A delivery that had been in the hands of too many dead workers was given up, and its step slept for ever."""

@@ -37,7 +37,7 @@ def shop(broken: dict[str, bool], *, retry: Any = None) -> list[Any]:
     return [order, charge, ship]
 
 
-async def test_three_attempts_make_exactly_one_letter_with_the_whole_story(app: Any, clock: FakeClock) -> None:
+async def test_three_attempts_make_exactly_one_dead_letter_with_all_details(app: Any, clock: FakeClock) -> None:
     async with app(*shop({"yes": True}, retry=QUICK), clock=clock) as a, a.workers.background():
         run = await a.start("shop", {"order": 7}, correlation_id="basket-1")
         for attempt in (1, 2):
@@ -64,7 +64,7 @@ async def test_three_attempts_make_exactly_one_letter_with_the_whole_story(app: 
         assert [e.data["willRetry"] for e in failed] == [True, True, False]
 
 
-async def test_the_letter_reads_in_json_as_the_spec_writes_it(app: Any) -> None:
+async def test_the_json_of_a_dead_letter(app: Any) -> None:
     async with app(*shop({"yes": True})) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", 1)
         (row,) = await a.jobs.list("pay-dlq")
@@ -74,7 +74,7 @@ async def test_the_letter_reads_in_json_as_the_spec_writes_it(app: Any) -> None:
         assert {"message", "stack"} <= set(body["error"])
 
 
-async def test_a_permanent_failure_is_a_letter_at_once(app: Any) -> None:
+async def test_a_permanent_failure_is_a_dead_letter_at_once(app: Any) -> None:
     @flow("never", retry=5)
     async def never() -> None:
         raise Permanent("bad address")
@@ -229,7 +229,7 @@ async def test_racing_redrives_of_a_step_over_two_apps(shared: Any) -> None:
                 assert len(await a.events_of(run, "step.completed", "charge")) == 1
 
 
-async def test_a_letter_of_a_cancelled_run_stays_and_says_why(app: Any) -> None:
+async def test_redriving_a_dead_letter_of_a_cancelled_run_is_refused(app: Any) -> None:
     gate = asyncio.Event()
 
     @flow("two", emits=["go"])
@@ -286,7 +286,7 @@ async def test_a_run_completes_once_its_last_failure_is_redriven(app: Any) -> No
         assert await a.result(run, timeout=20) == {"left": "left", "right": "right"}
 
 
-async def test_a_redriven_step_remembers_its_patches(app: Any) -> None:
+async def test_a_redriven_step_keeps_its_patches(app: Any) -> None:
     broken = {"yes": True}
 
     @flow("counted")
@@ -303,7 +303,7 @@ async def test_a_redriven_step_remembers_its_patches(app: Any) -> None:
         assert await a.result(run, timeout=20) == 1
 
 
-async def test_discarding_and_asking_for_what_is_not_there(app: Any) -> None:
+async def test_discard_and_missing_dead_letters(app: Any) -> None:
     async with app(*shop({"yes": True})) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", 1)
         letter = f"{step_job_id(run, 'charge', 1)}.dlq"

@@ -40,7 +40,7 @@ def failing(error: Any, *, retry: Any = 3, times: int = 99) -> Any:
     return work
 
 
-async def test_a_step_is_tried_again_and_says_so_as_the_spec_wants(app: Any, clock: FakeClock) -> None:
+async def test_a_retried_step_and_its_events(app: Any, clock: FakeClock) -> None:
     policy = {"attempts": 3, "backoff": STEADY}
     async with app(failing(NetworkError("no line"), retry=policy, times=2), clock=clock) as a, a.workers.background():
         run = await a.start("retried")
@@ -139,7 +139,7 @@ async def retried_in(a: Any, run: str) -> int | None:
         pytest.param(Odd(retry_after=float("inf")), {"attempts": 2, "backoff": STEADY}, 1000, id="an endless wait"),
     ],
 )
-async def test_whether_and_when_an_error_is_tried_again(
+async def test_whether_and_when_an_error_is_retried(
     memory: Any, clock: FakeClock, error: Any, policy: Any, wait: int | None
 ) -> None:
     async with memory(failing(error, retry=policy), clock=clock) as a, a.workers.background():
@@ -172,7 +172,7 @@ async def test_a_backoff_has_a_cap(memory: Any, clock: FakeClock) -> None:
         assert waits == [1000, 2000, 3000, 3000, 3000]
 
 
-async def test_what_a_failed_attempt_emitted_never_happened(app: Any) -> None:
+async def test_emissions_of_a_failed_attempt_are_dropped(app: Any) -> None:
     @flow("clean", retry={"attempts": 2, "backoff": {"delay": "1ms"}}, emits=["said"])
     async def begin(ctx: Any) -> None:
         ctx.emit("said", ctx.attempt)
@@ -247,7 +247,7 @@ def surrogate() -> None:
         (surrogate, "ValueError"),
     ],
 )
-async def test_whatever_a_handler_raises_is_its_failure_and_nobody_elses(memory: Any, handler: Any, name: str) -> None:
+async def test_any_exception_of_a_handler_fails_only_its_attempt(memory: Any, handler: Any, name: str) -> None:
     work = flow("odd")(handler)
 
     @flow("fine", queue="other")
@@ -318,7 +318,7 @@ async def test_a_long_error_is_cut(memory: Any) -> None:
         (2, "later (2 of 2 attempts are used: `retry=` gives more)"),
     ],
 )
-async def test_a_retry_that_is_asked_for_in_vain_says_why(attempts: int, says: str, app: Any, clock: FakeClock) -> None:
+async def test_a_retry_without_attempts_left_has_a_reason(attempts: int, says: str, app: Any, clock: FakeClock) -> None:
     async with app(failing(Retry("later", after="0s"), retry=attempts), clock=clock) as a, a.workers.background():
         run = await a.start("retried")
         await a.runs.wait(run, timeout=20)

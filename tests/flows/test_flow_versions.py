@@ -40,7 +40,7 @@ def new(version: str | None, gate: asyncio.Event) -> list[Any]:
     return [pay, by_letter, by_mail]
 
 
-async def begun_under_old_code(shared: Any, versions: tuple[str | None, str | None]) -> tuple[Any, list[str]]:
+async def finish_under_new_code(shared: Any, versions: tuple[str | None, str | None]) -> tuple[Any, list[str]]:
     """Starts a run under old code and finishes it under new code; gives its result and its steps."""
     gate = asyncio.Event()
     async with shared(*old(versions[0], gate)) as before:
@@ -54,14 +54,14 @@ async def begun_under_old_code(shared: Any, versions: tuple[str | None, str | No
         return result, started
 
 
-async def test_a_versioned_run_keeps_the_table_it_began_with(shared: Any) -> None:
-    result, started = await begun_under_old_code(shared, ("1", "2"))
+async def test_a_versioned_run_keeps_its_first_trigger_table(shared: Any) -> None:
+    result, started = await finish_under_new_code(shared, ("1", "2"))
     assert result == "sent a letter, by new code", "the table is pinned, the code is the newest"
     assert started == ["pay", "letter"]
 
 
-async def test_a_run_without_a_version_goes_by_the_newest_code(shared: Any) -> None:
-    result, started = await begun_under_old_code(shared, (None, None))
+async def test_a_run_without_a_version_uses_the_newest_code(shared: Any) -> None:
+    result, started = await finish_under_new_code(shared, (None, None))
     assert result == "sent a mail"
     assert started == ["pay", "mail"]
 
@@ -105,7 +105,7 @@ async def test_a_step_an_old_worker_does_not_know_waits_for_one_that_does(shared
         assert await ahead.list_dead_letters("post") == []
 
 
-async def test_a_step_nobody_knows_is_a_dead_letter_in_the_end(shared: Any, clock: FakeClock) -> None:
+async def test_an_unknown_step_ends_as_a_dead_letter(shared: Any, clock: FakeClock) -> None:
     gate = asyncio.Event()
     gate.set()
     async with shared(*old(None, gate), clock=clock) as behind, shared(*new(None, gate), clock=clock) as ahead:
@@ -124,7 +124,7 @@ async def test_a_step_nobody_knows_is_a_dead_letter_in_the_end(shared: Any, cloc
             assert await ahead.result(run, timeout=20) == "sent a mail"
 
 
-async def test_a_job_nobody_knows_is_a_dead_letter_in_the_end(app: Any, clock: FakeClock) -> None:
+async def test_an_unknown_job_ends_as_a_dead_letter(app: Any, clock: FakeClock) -> None:
     @job(queue="mail", name="known")
     async def known() -> None: ...
 

@@ -63,7 +63,7 @@ def test_what_users_write_is_accepted(check: Callable[[Path], Errors]) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKERS, ids=lambda check: check.__name__)
-def test_mistakes_are_found_where_they_are(check: Callable[[Path], Errors]) -> None:
+def test_mistakes_are_reported_on_their_line(check: Callable[[Path], Errors]) -> None:
     wanted = {
         number: [part.strip() for part in line.partition("# E:")[2].split(" | ")]
         for number, line in enumerate(REFUSED.read_text("utf-8").splitlines(), 1)

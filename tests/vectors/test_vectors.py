@@ -73,7 +73,7 @@ def test_the_events_of_a_vector_are_envelopes(name: str, vector: dict[str, Any])
         assert msgspec.to_builtins(msgspec.convert(event, Event)) == {k: v for k, v in event.items() if v is not None}
 
 
-def test_folding_one_by_one_is_folding_at_once() -> None:
+def test_folding_incrementally_equals_folding_at_once() -> None:
     for param in VECTORS:
         name, vector = param.values
         if name != "flow":
@@ -85,7 +85,7 @@ def test_folding_one_by_one_is_folding_at_once() -> None:
         assert view == reduce_flow(events)
 
 
-def test_a_fold_does_not_touch_what_it_folded_before() -> None:
+def test_a_fold_does_not_change_earlier_views() -> None:
     """Views are made anew: a list shared between two of them would show one run's logs in another."""
     events = [
         msgspec.convert(event, Event) for event in json.loads((HERE / "flow.json").read_text())["vectors"][2]["events"]

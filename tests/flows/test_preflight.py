@@ -69,12 +69,12 @@ async def checked(shared: Any, body: Any, **options: Any) -> Any:
     return found
 
 
-async def test_the_same_code_can_go_on(shared: Any) -> None:
+async def test_unchanged_code_passes(shared: Any) -> None:
     found = await checked(shared, original)
     assert (found.runs, found.steps, found.troubles) == (1, 1, [])
 
 
-async def test_calls_that_were_added_are_no_trouble(shared: Any) -> None:
+async def test_added_calls_pass(shared: Any) -> None:
     async def added(input: Any, ctx: Any) -> Any:
         await ctx.run("charge", DID.append, "charge")
         await ctx.run("new", DID.append, "new")
@@ -143,7 +143,7 @@ async def test_what_would_break(shared: Any, body: Any, code: str, words: str) -
     assert words in trouble.reason
 
 
-async def test_a_flow_or_a_step_that_is_gone(shared: Any) -> None:
+async def test_a_removed_flow_or_step(shared: Any) -> None:
     async with shared(*shop(original)) as old:
         run = await waiting(old)
     async with shared() as empty:
@@ -158,12 +158,12 @@ async def test_version_policies(shared: Any) -> None:
     assert (await checked(shared, original, version="2")).troubles == []
 
 
-async def test_a_version_that_is_to_fail(shared: Any) -> None:
+async def test_a_version_with_the_policy_fail(shared: Any) -> None:
     (trouble,) = (await checked(shared, original, version="2", on_change="fail")).broken
     assert trouble.code == "version_mismatch"
 
 
-async def test_a_pinned_run_is_told_of_and_is_not_broken(shared: Any) -> None:
+async def test_a_pinned_run_is_reported_but_not_broken(shared: Any) -> None:
     found = await checked(shared, raises, version="2", on_change="pin")
     assert (found.broken, [trouble.code for trouble in found.troubles]) == ([], ["pinned"])
 

@@ -29,7 +29,7 @@ async def waits(ctx: Any) -> Any:
     return event.data
 
 
-async def test_nothing_of_a_paused_run_is_begun_until_it_is_resumed(app: Any) -> None:
+async def test_a_paused_run_starts_nothing_until_it_is_resumed(app: Any) -> None:
     async with app(begin, end) as a:
         run = await a.start("two")
         assert await a.runs.pause(run, "stop the press")
@@ -114,7 +114,7 @@ async def test_a_run_whose_last_step_ends_while_it_is_paused_ends(app: Any) -> N
         assert (await a.runs.get(run)).status == "completed"
 
 
-async def test_a_failed_run_that_was_paused_can_be_sent_again(app: Any) -> None:
+async def test_a_failed_run_that_was_paused_can_be_retried(app: Any) -> None:
     gate, broken = asyncio.Event(), True
 
     @flow("fragile")
@@ -173,7 +173,7 @@ async def test_a_paused_run_is_cancelled(app: Any) -> None:
         assert (await a.kinds(run))[-1] == "flow.cancelled"
 
 
-async def test_compensation_that_begins_while_a_run_is_paused_waits_for_it(app: Any) -> None:
+async def test_compensation_of_a_paused_run_waits_for_its_resume(app: Any) -> None:
     gate = asyncio.Event()
 
     @flow("book", emits=["booked"], compensation="unbook")
@@ -201,7 +201,7 @@ async def test_compensation_that_begins_while_a_run_is_paused_waits_for_it(app: 
         assert await a.wait_for_end(run) == "compensated"
 
 
-async def test_many_pauses_at_once_are_one(app: Any) -> None:
+async def test_concurrent_pauses_are_one(app: Any) -> None:
     async with app(begin, end) as a:
         run = await a.start("two")
         assert sum(await asyncio.gather(*(a.runs.pause(run) for _ in range(20)))) == 1

@@ -56,7 +56,7 @@ def under_way(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-async def test_many_ends_at_once_leave_every_run_and_stream_whole(app: Any, under_way: Counter[int]) -> None:
+async def test_concurrent_commits_keep_every_run_and_stream_complete(app: Any, under_way: Counter[int]) -> None:
     ran.clear()
     async with app(split, pack, count) as app:
         runs = await asyncio.gather(*(app.start("parcel", {}) for _ in range(RUNS)))

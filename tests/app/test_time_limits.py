@@ -76,7 +76,7 @@ async def test_moments_that_are_too_late(door: str) -> None:
 
 
 @pytest.mark.parametrize("last", [{"delay": "36525d"}, {"at": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)}])
-async def test_the_last_there_is(app: Any, last: dict[str, Any]) -> None:
+async def test_the_latest_valid_time(app: Any, last: dict[str, Any]) -> None:
     async with app(shop, send) as a:
         assert (await a.wait_for_state(await a.enqueue("mail", 1, **last), "delayed")).due > 4_000_000_000_000
         run = await a.start("shop", 1, **last)
@@ -153,7 +153,7 @@ async def test_a_moment_inside_a_handler(memory: Any) -> None:
         assert (failed.data["code"], LATEST in failed.data["error"]) == ("bad_argument", True)
 
 
-async def test_waits_as_long_as_can_be(app: Any) -> None:
+async def test_the_longest_wait(app: Any) -> None:
     @flow("waits")
     async def waits(ctx: Any) -> None:
         await ctx.wait.event("paid", timeout="36525d")

@@ -51,7 +51,7 @@ async def event_of(a: Any, run: str, kind: str, step: str | None = None) -> str:
     return str((await a.events_of(run, kind, step))[0].id)
 
 
-async def test_a_fork_from_the_beginning_does_it_all_again(app: Any) -> None:
+async def test_a_fork_at_the_first_event_runs_everything_again(app: Any) -> None:
     shop = Shop()
     async with app(*shop.handlers) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", {"amount": 5})
@@ -61,7 +61,7 @@ async def test_a_fork_from_the_beginning_does_it_all_again(app: Any) -> None:
         assert (await a.kinds(new))[:2] == ["flow.started", "flow.forked"]
 
 
-async def test_what_had_ended_is_not_done_again_and_what_was_open_is(app: Any) -> None:
+async def test_a_fork_runs_open_steps_but_not_completed_ones(app: Any) -> None:
     shop = Shop()
     async with app(*shop.handlers) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", {"amount": 5})
@@ -84,7 +84,7 @@ async def test_a_join_keeps_what_had_arrived(app: Any) -> None:
         assert shop.ran == [second.step, "ship"]
 
 
-async def test_the_past_is_copied_and_marked_and_says_where_it_came_from(app: Any) -> None:
+async def test_copied_events_are_marked_with_their_origin(app: Any) -> None:
     shop = Shop()
     async with app(*shop.handlers) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", {"amount": 5}, tags={"a": "b"}, priority=3)
@@ -161,7 +161,7 @@ async def test_an_event_from_outside_is_part_of_the_past(app: Any) -> None:
         assert await a.wait_for_end(new) == await a.wait_for_end(run) == "completed"
 
 
-async def test_a_step_that_waited_waits_anew(app: Any) -> None:
+async def test_a_waiting_step_waits_again_in_the_fork(app: Any) -> None:
     charged: list[int] = []
 
     @flow("waits", emits=["asked"])
@@ -187,7 +187,7 @@ async def test_a_step_that_waited_waits_anew(app: Any) -> None:
         assert (await a.runs.get(new)).steps["waits"].result == 42
 
 
-async def test_what_an_attempt_emitted_counts_only_once_it_has_ended(app: Any) -> None:
+async def test_emissions_count_only_after_the_end_of_their_attempt(app: Any) -> None:
     shop = Shop()
     async with app(*shop.handlers) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", {"amount": 5})
@@ -236,7 +236,7 @@ async def test_what_cannot_be_forked(app: Any) -> None:
         assert (await a.runs.fork(run, "0-1", key="short")) == "short"
 
 
-async def test_a_flow_that_is_not_known_here(shared: Any) -> None:
+async def test_a_fork_of_an_unknown_flow(shared: Any) -> None:
     shop = Shop()
     async with shared(*shop.handlers) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", {"amount": 5})
@@ -245,7 +245,7 @@ async def test_a_flow_that_is_not_known_here(shared: Any) -> None:
                 await other.runs.fork(run, "0-1")
 
 
-async def test_a_past_that_the_present_code_would_not_have_had(shared: Any) -> None:
+async def test_a_fork_of_events_that_the_current_code_does_not_allow(shared: Any) -> None:
     shop = Shop()
 
     @flow("shop", emits=["ordered"])
@@ -259,7 +259,7 @@ async def test_a_past_that_the_present_code_would_not_have_had(shared: Any) -> N
                 await changed.runs.fork(run, at)
 
 
-async def test_hidden_data_cannot_be_used_again(app: Any) -> None:
+async def test_a_fork_of_redacted_data_is_refused(app: Any) -> None:
     @flow("secret", emits=["signed"])
     async def secret(input: Any, ctx: Any) -> None:
         ctx.emit("signed", {"user": "ada"})
@@ -310,7 +310,7 @@ async def test_each_and_compensation(app: Any) -> None:
         assert len([e for e in await a.events_of(new, "step.started", "work") if "copied" not in e.meta]) == 1
 
 
-async def test_copied_events_are_told_to_nobody(app: Any) -> None:
+async def test_copied_events_are_not_delivered(app: Any) -> None:
     @flow("says", emits=["said"])
     async def says(ctx: Any) -> None:
         ctx.emit("said", 1)

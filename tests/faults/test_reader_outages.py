@@ -105,7 +105,7 @@ def _numbers(events: list[Event]) -> list[Any]:
     return [event.data for event in events]
 
 
-async def test_readers_go_on_after_the_last_event_they_were_given(
+async def test_readers_continue_after_the_last_event(
     mortal: Mortal, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "penstock.store")
@@ -231,7 +231,7 @@ async def test_a_worker_that_starts_while_the_server_is_away_waits_for_it(mortal
     assert (stopped.returncode, working.returncode) == (0, 0)
 
 
-async def test_an_app_that_has_a_worker_begin_while_the_server_is_away(mortal: Mortal) -> None:
+async def test_an_app_that_starts_a_worker_while_the_server_is_away(mortal: Mortal) -> None:
     @job(queue="letters")
     async def letters(name: str) -> str:
         return f"Dear {name}"

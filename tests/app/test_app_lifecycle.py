@@ -40,7 +40,7 @@ def add(input: Any) -> int:
 # Names
 
 
-def test_the_public_names_are_sorted_and_there() -> None:
+def test_public_names_are_sorted_and_exist() -> None:
     assert penstock.__all__ == sorted(penstock.__all__)
     for name in penstock.__all__:
         assert getattr(penstock, name) is not None
@@ -72,7 +72,7 @@ def test_importing_the_package_is_cheap_and_quiet() -> None:
     assert out.stdout.strip() == "[]"
 
 
-def test_public_names_say_what_they_do() -> None:
+def test_public_names_have_docstrings() -> None:
     for name in penstock.__all__:
         assert (getattr(penstock, name).__doc__ or "").strip(), f"{name} has no docstring"
 
@@ -101,7 +101,7 @@ async def test_everything_that_starts_also_stops(app: Any) -> None:
     assert left == set()
 
 
-async def test_nothing_is_left_of_handlers_that_spoke_to_the_last(app: Any) -> None:
+async def test_closing_waits_for_the_last_live_output(app: Any) -> None:
     @job(queue="talks")
     def talks(ctx: Any) -> None:
         for i in range(400):
@@ -125,7 +125,7 @@ async def test_closing_twice_and_opening_twice(memory: Any) -> None:
     await a.close()
 
 
-async def test_a_closed_app_says_so(app: Any) -> None:
+async def test_a_closed_app_raises(app: Any) -> None:
     async with app(order) as a:
         await a.start("shop")
     for ask in (
@@ -138,7 +138,7 @@ async def test_a_closed_app_says_so(app: Any) -> None:
             await ask()
 
 
-async def test_an_app_that_was_never_opened_says_so(memory: Any) -> None:
+async def test_an_app_that_was_never_opened_raises(memory: Any) -> None:
     a = memory(order)
     for ask in (
         lambda: a.start("shop"),
@@ -168,7 +168,7 @@ async def test_a_store_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Pat
     await app.close()
 
 
-async def test_two_apps_in_one_process_do_not_meet(memory: Any) -> None:
+async def test_two_apps_in_one_process_are_independent(memory: Any) -> None:
     async with memory(order, ship) as a, memory(order, ship) as b, a.workers.background(), b.workers.background():
         run, other = await a.start("shop", "a", key="k"), await b.start("shop", "b", key="k")
         assert await a.result(run, timeout=20) == {"shipped": "a"}
@@ -271,7 +271,7 @@ def test_a_plain_script(tmp_path: Path) -> None:
     ]
 
 
-def test_a_sync_app_raises_what_happened_and_stops_in_any_case() -> None:
+def test_a_sync_app_raises_errors_and_always_stops() -> None:
     @flow("fails")
     def fails() -> None:
         raise ValueError("no luck")
@@ -297,7 +297,7 @@ def test_a_sync_app_that_cannot_open_leaves_nothing_behind(tmp_path: Path) -> No
     _gone(before)
 
 
-def test_a_sync_worker_of_an_unknown_queue_says_so() -> None:
+def test_a_sync_worker_of_an_unknown_queue_raises() -> None:
     with SyncApp(":memory:", handlers=[add]) as app:
         with pytest.raises(UnknownQueue, match="known are sums"):
             app.workers.start(queues=["summs"])
@@ -357,7 +357,7 @@ def test_defaults() -> None:
         ({"max_crashes": -1}, {}, "at least 0"),
     ],
 )
-def test_a_bad_setting_says_where_it_stands_and_what_would_do(
+def test_a_bad_setting_names_its_source_and_valid_values(
     given: dict[str, Any], env: dict[str, str], message: str
 ) -> None:
     with pytest.raises(penstock.PenstockError, match=message):

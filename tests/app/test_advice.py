@@ -1,4 +1,4 @@
-"""What is most likely a mistake is done as it was asked, and warned about once."""
+"""Likely mistakes: the call is carried out, and one warning is logged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 @pytest.mark.parametrize(
-    ("queue", "name", "says"),
+    ("queue", "name", "expected"),
     [
         ("male", None, "queue 'male' has no handler here: did you mean 'mail'?"),
         ("zzz", None, "queue 'zzz' has no handler here: known are mail, pictures"),
@@ -39,12 +39,12 @@ def warned(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     ],
 )
 async def test_a_queue_without_a_worker(
-    warned: pytest.LogCaptureFixture, queue: str, name: str | None, says: str
+    warned: pytest.LogCaptureFixture, queue: str, name: str | None, expected: str
 ) -> None:
     async with App(":memory:", handlers=HANDLERS) as app:
         id = await app.enqueue(queue, {}, name=name)
         assert (await app.jobs.get(id)).queue == queue
-        assert says in warned.text
+        assert expected in warned.text
         warned.clear()
         await app.enqueue(queue, {}, name=name)
         assert warned.text == ""

@@ -1,4 +1,4 @@
-"""`app.events`: any stream can be written, read and followed; events are heard of by kind and by subject."""
+"""`app.events`: append to, read and follow any stream; subscribe to events by kind and by subject."""
 
 from __future__ import annotations
 
@@ -189,32 +189,32 @@ async def test_on_kind_and_on_subject(app: Any) -> None:
 
 
 async def test_on_kind_and_on_subject_of_another_app(shared: Any) -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
 
     @job(queue="q")
     async def work() -> None: ...
 
     async with shared(work) as here, shared(work) as there:
-        await here.events.on_kind("job.completed", heard.append)
-        await here.events.on_subject("global", heard.append)
+        await here.events.on_kind("job.completed", received.append)
+        await here.events.on_subject("global", received.append)
         await there.emit("from.afar", 1)
         async with there.workers.background():
             id = await there.enqueue("q")
             await there.jobs.result(id, timeout=20)
-        await until(lambda: len(heard) == 2)
-        assert [(e.kind, e.subject) for e in heard] == [("from.afar", "global"), ("job.completed", id)]
+        await until(lambda: len(received) == 2)
+        assert [(e.kind, e.subject) for e in received] == [("from.afar", "global"), ("job.completed", id)]
 
 
 async def test_a_listener_that_raises_does_not_affect_others(memory: Any, caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
 
     def broken(_: Any) -> None:
-        raise ValueError("deaf")
+        raise ValueError("broken listener")
 
     async with memory() as a:
         await a.events.on_kind("x", broken)
-        await a.events.on_kind("x", heard.append)
+        await a.events.on_kind("x", received.append)
         await a.emit("x", 1)
         await a.emit("x", 2)
-        await until(lambda: len(heard) == 2)
+        await until(lambda: len(received) == 2)
     assert "a subscriber to x raised" in caplog.text

@@ -1,4 +1,4 @@
-"""The App's life: what opens also closes, several of them do not meet, settings come from where they may."""
+"""The lifecycle of an App: what opens also closes, several Apps are independent, settings and their sources."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_public_names_are_sorted_and_exist() -> None:
 
 
 def test_importing_the_package_is_cheap_and_quiet() -> None:
-    """What only some need is not loaded for all."""
+    """Optional modules are not imported."""
     heavy = "{'pydantic', 'fastjsonschema', 'cyclopts', 'rich', 'fastapi'}"
     code = f"import sys, penstock; print(sorted({heavy} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
@@ -81,15 +81,15 @@ def test_public_names_have_docstrings() -> None:
 
 
 def ours() -> set[str]:
-    """The threads of ours that are alive."""
+    """Return our living threads."""
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")}
 
 
 async def test_everything_that_starts_also_stops(app: Any) -> None:
     before = asyncio.all_tasks()
     async with app(order, ship, add, concurrency=5) as a:
-        heard: list[Any] = []
-        await a.events.on_kind("flow.completed", heard.append)
+        received: list[Any] = []
+        await a.events.on_kind("flow.completed", received.append)
         await a.schedules.add("s", queue="sums", input=[1], every="1h")
         async with a.workers.background():
             for n in range(5):
@@ -179,7 +179,7 @@ async def test_two_apps_in_one_process_are_independent(memory: Any) -> None:
 
 
 async def test_an_app_inside_a_server_that_handles_requests(app: Any) -> None:
-    """As a web application does: opened once, a worker beside it, many requests at once, some of which give up."""
+    """As in a web application: opened once, a worker in the background, many concurrent requests, some of which are cancelled."""
     async with app(order, ship, concurrency=20) as a:
         worker = asyncio.create_task(a.workers.run())
 
@@ -306,7 +306,7 @@ def test_a_sync_worker_of_an_unknown_queue_raises() -> None:
 
 
 def _gone(before: int) -> None:
-    """Waits for threads that were told to end."""
+    """Wait until no thread is left that did not exist before."""
 
     async def fewer() -> None:
         await until(lambda: threading.active_count() <= before)
@@ -346,7 +346,7 @@ def test_defaults() -> None:
     [
         ({"concurency": 3}, {}, "did you mean 'concurrency'"),
         ({}, {"PENSTOCK_CONCURENCY": "3"}, "PENSTOCK_CONCURENCY.*did you mean 'concurrency'"),
-        ({}, {"PENSTOCK_ZZZ": "3"}, "known are"),
+        ({}, {"PENSTOCK_ZZZ": "3"}, "known settings are"),
         ({"concurrency": 0}, {}, "at least 1"),
         ({"concurrency": "ten"}, {}, "ten"),
         ({"lease": "10ms"}, {}, "at least 500ms"),

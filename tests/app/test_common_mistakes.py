@@ -1,4 +1,4 @@
-"""Likely slips are answered with what was wrong and what to write instead, not taken for something else."""
+"""Common mistakes raise errors that name what was wrong and what to write instead."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ async def test_a_retried_job_leaves_no_old_dead_letter(app: Any) -> None:
     broken = ["first"]
 
     @job(queue="words")
-    async def say(_: Any) -> None:
+    async def fail(_: Any) -> None:
         if broken:
             raise Permanent(broken[0])
 
-    async with app(say) as a, a.workers.background():
+    async with app(fail) as a, a.workers.background():
         id = await a.enqueue("words", key="word")
         await a.wait_for_state(id, "failed")
         assert [one.error["message"] for one in await a.list_dead_letters("words")] == ["first"]
@@ -129,7 +129,7 @@ async def charge() -> None: ...
 
 
 def wrong_arguments(which: str) -> tuple[Any, ...]:
-    """Of `ctx.run`."""
+    """Return wrong arguments for `ctx.run`."""
     if which == "called":
         return "a", charge()
     return {"value": ("a", 5), "swapped": (render, "a"), "nameless": (charge,), "alone": ("a",), "none": ()}[which]
@@ -152,7 +152,7 @@ def wrong_branch(which: str, ctx: SyncContext) -> None:
     ctx.all([ctx.branch.run(*wrong_arguments(which))])
 
 
-SLIPS = {
+MISTAKES = {
     "value": "ctx.run('a', 5): pass the function itself, then its arguments, so that it is called once",
     "swapped": "ctx.run(render, …): pass the name first, then the function",
     "nameless": 'ctx.run(charge): the name is missing, pass it before the function: ctx.run("charge", charge, 7)',
@@ -168,20 +168,20 @@ async def wrong_patch(_: Any, ctx: Context) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "which", "says"),
+    ("name", "which", "expected"),
     [
-        *(("wrong-call", which, says) for which, says in SLIPS.items()),
-        *(("wrong-sync-call", which, says) for which, says in SLIPS.items()),
-        *(("wrong-branch", which, says) for which, says in SLIPS.items()),
+        *(("wrong-call", which, expected) for which, expected in MISTAKES.items()),
+        *(("wrong-sync-call", which, expected) for which, expected in MISTAKES.items()),
+        *(("wrong-branch", which, expected) for which, expected in MISTAKES.items()),
         ("wrong-sync-call", "all", "in a `def` handler, such as ctx.branch.event(…)"),
         ("wrong-patch", "", "change=5: pass a function that makes the new value"),
     ],
 )
-async def test_bad_arguments_of_durable_calls(memory: Any, name: str, which: str, says: str) -> None:
+async def test_bad_arguments_of_durable_calls(memory: Any, name: str, which: str, expected: str) -> None:
     async with memory(wrong_call, wrong_sync_call, wrong_branch, wrong_patch) as app, app.workers.background():
         run, status = await app.run_to_end(name, which)
         assert status == "failed"
-        assert says in (await app.events_of(run, "step.failed"))[0].data["error"]
+        assert expected in (await app.events_of(run, "step.failed"))[0].data["error"]
 
 
 async def test_a_job_can_be_enqueued_by_its_function(memory: Any) -> None:

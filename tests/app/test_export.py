@@ -1,4 +1,4 @@
-"""Moving a run that waits to another store: it goes on there with what it had recorded."""
+"""Export and import a waiting run: it continues in the other store with what it recorded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.testing.until import until
 
 
 class Shop:
-    """Charges once, then waits for an event, a trigger and an hour."""
+    """A flow that charges once, then waits for an event, a trigger and an hour."""
 
     def __init__(self) -> None:
         self.charged = 0
@@ -35,7 +35,7 @@ class Shop:
 
 
 async def moved(app: Any, line: bytes, url: str, *handlers: Any) -> Any:
-    """An App on another store that the run was imported into."""
+    """Return an App on another store that has imported the run."""
     clock = PlayedClock()
     new = type(app())(url, handlers=handlers, clock=clock)
     await new.open()

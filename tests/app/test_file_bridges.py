@@ -1,4 +1,4 @@
-"""Bridges that worker files name: they are open as long as a worker of the folder runs."""
+"""Bridges in worker files are open while a worker of the folder runs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def noted(folder: Path) -> list[str]:
 
 async def test_bridges_are_open_while_a_worker_runs(folder: Path) -> None:
     async with App(":memory:", folder) as app:
-        assert noted(folder) == []  # whoever only starts runs connects to nobody
+        assert noted(folder) == []  # an App that only starts runs opens no bridge
         async with app.workers.background():
             await until(lambda: noted(folder) == ["opened", "running"])
             assert await app.jobs.result("brought", timeout=10) == 8
@@ -103,6 +103,6 @@ async def test_an_invalid_bridge_is_a_problem_of_its_file(folder: Path) -> None:
     (folder / "other.py").write_text('bridges = ["Avignon", "Rialto"]  # not ours\n')
     async with App(":memory:", folder) as app:
         (problem,) = app.registry.problems
-        assert "bridges holds 'Avignon', which is none" in str(problem)
+        assert "bridges contains 'Avignon', which is not a bridge" in str(problem)
         async with app.workers.background():
             assert noted(folder) == []

@@ -1,4 +1,4 @@
-"""Python looks for garbage less often while a worker runs, and as often as before afterwards."""
+"""The garbage collector runs less often while a worker runs, and as before afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept: by age and by count, never less than what is alive, and nothing of what has gone."""
+"""Retention by age and by count: live work is never removed, and nothing is left of what was removed."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ async def test_runs_by_count(app: Any, clock: FakeClock) -> None:
             await a.runs.get(runs[0])
 
 
-async def test_a_waiting_run_is_never_swept_and_a_swept_run_leaves_nothing(
-    app: Any, clock: FakeClock
-) -> None:
+async def test_a_waiting_run_is_never_swept_and_a_swept_run_leaves_nothing(app: Any, clock: FakeClock) -> None:
     paid = asyncio.Event()
 
     @flow("waits")
@@ -104,8 +102,8 @@ async def test_jobs_and_events_by_count(app: Any) -> None:
         async def few() -> bool:
             counts = await a.queues.counts("mail")
             kept = counts["waiting"] + counts["active"] + counts["completed"]
-            said = len(await a.job_events("mail")), len(await a.events.read_all("nq:global"))
-            return (kept, said) == (3, (4, 4))
+            events = len(await a.job_events("mail")), len(await a.events.read_all("nq:global"))
+            return (kept, events) == (3, (4, 4))
 
         await until(few)
         assert [e.data for e in await a.events.read_all("nq:global")] == [2, 3, 4, 5], "the newest are kept"
@@ -116,7 +114,7 @@ async def test_deliveries_are_swept_and_hidden(app: Any, monkeypatch: pytest.Mon
     async with app(waits) as a, a.workers.background():
         run = await a.start("waits")
         await a.wait_for_step(run, "waits", "suspended")
-        await a.queues.pause("default")  # so that the run goes on waiting for its turn
+        await a.queues.pause("default")  # so that the run stays queued
         for n in range(5):
             await a.emit("paid", n)
 

@@ -1,4 +1,4 @@
-"""Sending the failed steps of a run again: from a letter or without one, with the memos they had."""
+"""Retry the failed steps of a run, with or without dead letters; they keep their memos."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.core.ids import step_job_id
 
 
 class Shop:
-    """A flow whose first step charges, waits and then fails until it is mended."""
+    """A flow whose first step charges, waits and then fails until it is fixed."""
 
     def __init__(self, *, letters: bool) -> None:
         self.broken = True
@@ -88,7 +88,7 @@ async def test_a_run_can_be_retried_after_its_dead_letter_was_discarded(app: Any
 
 
 async def test_a_waiting_step_is_not_retried(app: Any) -> None:
-    """Of two branches one fails; the other waits. Only the failed one is sent."""
+    """One of two branches fails and the other waits: only the failed one is retried."""
     broken = True
 
     @flow("fork", emits=["a", "b"])

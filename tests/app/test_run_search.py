@@ -1,4 +1,4 @@
-"""Finding runs again: by time, tag and what they began with, on every store."""
+"""Search for runs by time, tag and input, on every store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def _found(app: Any, **which: Any) -> list[str]:
 
 async def test_runs_by_tag_input_flow_and_time(app: Callable[..., Any], clock: FakeClock) -> None:
     async with app(order, refund, clock=clock) as one:
-        began = clock.now_ms()
+        created = clock.now_ms()
         lines = [{"sku": "a"}, {"sku": "b"}]
         await one.start(order, {"customer": 7, "lines": lines}, key="first", tags={"shop": "rome"})
         clock.advance("1h")
@@ -42,7 +42,7 @@ async def test_runs_by_tag_input_flow_and_time(app: Callable[..., Any], clock: F
         assert await _found(one, tags={"shop": "rome"}, where={"customer": 8}) == []
         assert await _found(one, since="90m") == ["third", "second"]
         assert await _found(one, until=timedelta(hours=1)) == ["first"]
-        assert await _found(one, since=datetime.fromtimestamp(began / 1000, UTC), until="30m") == ["second", "first"]
+        assert await _found(one, since=datetime.fromtimestamp(created / 1000, UTC), until="30m") == ["second", "first"]
         assert await _found(one, where={"customer": 7}, before="second") == ["first"]
         assert await _found(one, where={"customer": 7}, status="completed") == []
 
@@ -57,8 +57,8 @@ async def test_a_redacted_value_cannot_be_searched(memory: Callable[..., Any]) -
 async def test_forks_and_replays_are_found_by_the_original_input(memory: Callable[..., Any]) -> None:
     async with memory(order) as one, one.workers.background():
         run, _ = await one.run_to_end(order, {"customer": 7}, key="old", tags={"shop": "rome"})
-        begun = (await one.stream(run))[0].id
-        await one.runs.fork(run, begun, key="new")
+        first_event = (await one.stream(run))[0].id
+        await one.runs.fork(run, first_event, key="new")
         assert await _found(one, where={"customer": 7}, tags={"shop": "rome"}) == ["new", "old"]
 
 

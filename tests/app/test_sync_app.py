@@ -126,8 +126,8 @@ def test_runs_jobs_and_schedules() -> None:
 
 def test_sync_facets() -> None:
     with SyncApp(":memory:", handlers=[shop, send]) as app:
-        heard: list[str] = []
-        stop = app.events.on_kind("flow.failed", lambda event: heard.append(event.subject))
+        received: list[str] = []
+        stop = app.events.on_kind("flow.failed", lambda event: received.append(event.subject))
         app.workers.start()
         app.start("shop", {"id": 13}, key="o-13")
         assert app.runs.wait("o-13", timeout=20).status == "failed"
@@ -176,5 +176,5 @@ print(app.jobs.result(app.enqueue("mail", "ada"), timeout=20))
 def test_closing_at_exit(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(AT_EXIT)
     command = [sys.executable, str(tmp_path / "script.py"), f"sqlite:///{tmp_path / 'x.db'}"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (said.returncode, said.stdout, said.stderr) == (0, "sent ada\nclosed\n", "")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "sent ada\nclosed\n", "")

@@ -1,4 +1,4 @@
-"""Times beyond the calendar: refused at every door, before anything is written; shown if they are there all the same."""
+"""Times beyond the calendar: refused by every call before anything is written, and shown if a store has them anyway."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ MOMENTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-async def refused(call: Callable[[Any], Any], code: str, says: str) -> None:
+async def refused(call: Callable[[Any], Any], code: str, expected: str) -> None:
     async with App(":memory:", handlers=[shop, send]) as app:
         with pytest.raises(PenstockError) as problem:
             await call(app)
-        assert (problem.value.code, says in str(problem.value)) == (code, True)
+        assert (problem.value.code, expected in str(problem.value)) == (code, True)
         assert (await app.runs.list(), await app.schedules.list()) == ([], [])
         assert sum((await app.queues.counts("mail")).values()) == 0
 
@@ -104,7 +104,7 @@ WAITS: dict[str, Any] = {
 @pytest.mark.parametrize("what", [*OPTIONS, "keep"])
 def test_options_of_jobs(what: str) -> None:
     options = OPTIONS.get(what, {"keep_completed": FAR})
-    with pytest.raises(DefinitionError, match=r"test_far_times\.py:\d+: .*the maximum duration is 36525d"):
+    with pytest.raises(DefinitionError, match=r"test_time_limits\.py:\d+: .*the maximum duration is 36525d"):
         job(queue="mail", **options)(shop)
 
 

@@ -1,4 +1,4 @@
-"""The approval example: an order that waits for a person, in skipped time, and with a worker that is really killed."""
+"""The approval example: an order that waits for a person, with skipped time and with a worker that is really killed."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ async def test_a_small_order_needs_no_approval(app: TestApp, outbox: Path) -> No
 
 
 async def test_approved_at_once(app: TestApp, outbox: Path) -> None:
-    run, began = await app.start("order", LARGE), app.time.now_ms()
+    run, start = await app.start("order", LARGE), app.time.now_ms()
     await app.fire("approval", YES)
     assert (await app.finish(run)).result == "delivered o-1"
     assert letters(outbox) == [
         "manager | Approve 250000 cents for Ada?",
         "customer | o-1 is on its way, approved by Eve",
     ]
-    assert app.time.now_ms() == began
+    assert app.time.now_ms() == start
     assert await app.pending_waits() == []
 
 
@@ -88,9 +88,9 @@ async def test_rejected(app: TestApp, outbox: Path) -> None:
 
 
 async def test_no_answer_for_a_week(app: TestApp, outbox: Path) -> None:
-    began = app.time.now_ms()
+    start = app.time.now_ms()
     run = await app.run_flow("order", LARGE)
-    assert app.time.now_ms() == began + 7 * DAY_MS
+    assert app.time.now_ms() == start + 7 * DAY_MS
     assert (run.status, run.steps["review"].result) == ("completed", "unanswered")
     assert [line.partition(" | ")[0] for line in letters(outbox)] == ["manager", "manager", "customer"]
 
@@ -130,7 +130,7 @@ async def test_its_worker_is_killed_while_it_waits(outbox: Path, tmp_path: Path)
         finally:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-        await app.waits.fire(links(outbox)[0], YES)  # nobody works: it is kept
+        await app.waits.fire(links(outbox)[0], YES)  # no worker runs: the answer is stored
         assert (await app.runs.get(run)).status == "running"
         async with app.workers.background():
             assert await app.result(run, timeout=30) == "delivered o-1"

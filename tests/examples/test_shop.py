@@ -31,7 +31,7 @@ def order(**rest: Any) -> dict[str, Any]:
 
 @pytest.fixture
 async def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[App]:
-    """The shop, open and working, without its pretended work."""
+    """Return the shop with a running worker, without its simulated delays."""
     monkeypatch.setenv("SHOP_PACE", "0.005")
     monkeypatch.delitem(sys.modules, "orders", raising=False)
     async with App(f"sqlite:///{tmp_path}/shop.db", SHOP / "workers") as app, app.workers.background():
@@ -117,12 +117,12 @@ def test_the_command_line_runs_it(
 def test_the_demo_completes_and_keeps_its_runs(tmp_path: Path) -> None:
     env = {**os.environ, "SHOP_STORE": str(tmp_path / "demo.db")}
     demo = [sys.executable, str(SHOP / "demo.py")]
-    said = subprocess.run(demo, env=env, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "completed" in said.stdout
-    assert "compensated" in said.stdout
-    assert re.search(r"✓ ship +[\d.]+ m?s +attempt 2", said.stdout)
-    commands = [line.strip() for line in said.stdout.splitlines() if "--url" in line]
+    done = subprocess.run(demo, env=env, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "completed" in done.stdout
+    assert "compensated" in done.stdout
+    assert re.search(r"✓ ship +[\d.]+ m?s +attempt 2", done.stdout)
+    commands = [line.strip() for line in done.stdout.splitlines() if "--url" in line]
     assert len(commands) == 3
     for command in commands:  # as a person types them, where the demo was started
         looked = subprocess.run(command, shell=True, env=env, capture_output=True, text=True, cwd=tmp_path, timeout=60)

@@ -1,4 +1,4 @@
-"""Cancelling a run that waits: its gates are closed with it, and its triggers say so."""
+"""Cancel a run that waits: its waits are cancelled with it, and firing its triggers raises."""
 
 from __future__ import annotations
 

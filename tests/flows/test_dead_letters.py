@@ -1,4 +1,4 @@
-"""Dead letters: exactly one for what finally failed, with all there is to know, and the way back to work."""
+"""Dead letters: exactly one per final failure, with all details, and how to redrive them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK = {"attempts": 3, "backoff": {"type": "fixed", "delayMs": 1, "jitter": Fal
 
 
 def shop(broken: dict[str, bool], *, retry: Any = None) -> list[Any]:
-    """A flow whose second step fails while `broken["yes"]`."""
+    """Build a flow whose second step fails while `broken["yes"]`."""
 
     @flow("shop", emits=["ordered"])
     async def order(input: Any, ctx: Any) -> None:
@@ -96,17 +96,17 @@ async def test_dead_letters_can_be_switched_off_or_go_elsewhere(app: Any) -> Non
 
     @job(queue="loud", dead_letter_queue="graveyard")
     async def loud(input: Any) -> None:
-        raise ValueError("heard")
+        raise ValueError("loud_job")
 
     async with app(quiet, dropped, loud) as a, a.workers.background():
-        heard = await a.enqueue("loud", 1)
-        for id in (await a.enqueue("quiet"), await a.enqueue("dropped"), heard):
+        loud_job = await a.enqueue("loud", 1)
+        for id in (await a.enqueue("quiet"), await a.enqueue("dropped"), loud_job):
             await a.wait_for_state(id, "failed")
         assert await a.dead_letters.queues() == {"graveyard": 1}
         assert await a.list_dead_letters("quiet") == []
         assert await a.list_dead_letters("graveyard") == await a.list_dead_letters("loud") != []
-        done = await a.dead_letters.redrive(heard)
-        await a.wait_for_state(done.sent[f"{heard}.dlq"], "failed")
+        done = await a.dead_letters.redrive(loud_job)
+        await a.wait_for_state(done.sent[f"{loud_job}.dlq"], "failed")
         assert len((await a.dead_letters.redrive_all("graveyard")).sent) == 1
 
 
@@ -230,7 +230,7 @@ async def test_racing_redrives_of_a_step_over_two_apps(shared: Any) -> None:
 
 
 async def test_redriving_a_dead_letter_of_a_cancelled_run_is_refused(app: Any) -> None:
-    gate = asyncio.Event()
+    release = asyncio.Event()
 
     @flow("two", emits=["go"])
     async def begin(ctx: Any) -> None:
@@ -242,7 +242,7 @@ async def test_redriving_a_dead_letter_of_a_cancelled_run_is_refused(app: Any) -
 
     @step(on="go")
     async def slow() -> None:
-        await gate.wait()
+        await release.wait()
 
     async with app(begin, breaks, slow) as a, a.workers.background():
         run = await a.start("two")

@@ -27,7 +27,7 @@ ENTRY = on()
 
 
 class Everyone:
-    """No conditions, no mapping."""
+    """Subscriptions without conditions and mappings."""
 
     def matches(self, step: str, kind: str, data: bytes) -> bool:
         return True
@@ -77,8 +77,8 @@ class Run:
 
     def completes(self, step: str, *emits: str | tuple[str, Any], result: Any = None, n: int = 1) -> Decision:
         self._take(step, n)
-        said = [Emission(e, b"null") if isinstance(e, str) else Emission(e[0], encode(e[1])) for e in emits]
-        return self.decide(lambda d: d.on_completed(ended(step, n), encode(result), said))
+        emissions = [Emission(e, b"null") if isinstance(e, str) else Emission(e[0], encode(e[1])) for e in emits]
+        return self.decide(lambda d: d.on_completed(ended(step, n), encode(result), emissions))
 
     def fails(self, step: str, error: str = "broken", *, n: int = 1, **more: Any) -> Decision:
         self._take(step, n)
@@ -159,8 +159,8 @@ def test_an_event_starts_its_listener_with_its_data() -> None:
 def test_an_emission_has_its_cause_and_its_own_correlation() -> None:
     run = Run()
     run.begin()
-    said = [Emission("x.y", b"1", "other"), Emission("x.z", b"2")]
-    decision = run.decide(lambda d: d.on_completed(ended("a"), b"null", said))
+    emissions = [Emission("x.y", b"1", "other"), Emission("x.z", b"2")]
+    decision = run.decide(lambda d: d.on_completed(ended("a"), b"null", emissions))
     assert [(e.kind, e.step, e.correlation_id, e.meta) for e in decision.events[:2]] == [
         ("x.y", "a", "other", {"causationId": "r1.a.1", "attempt": 1}),
         ("x.z", "a", None, {"causationId": "r1.a.1", "attempt": 1}),
@@ -379,7 +379,7 @@ def test_a_failure_ends_the_run_once_the_rest_has_ended() -> None:
     }
     assert decision.events[0].meta == {"attempt": 1, "duration": 5, "maxAttempts": 3}
     run.completes("c", "c.done")
-    assert run.waiting == ["d"], "what has nothing to do with the failure goes on"
+    assert run.waiting == ["d"], "steps that are independent of the failure continue"
     run.now = NOW + 9
     kind, end = last(run.completes("d"))
     assert kind == "flow.failed"
@@ -679,7 +679,7 @@ def test_redriving_every_failure_that_is_listed_leaves_the_others_failed() -> No
         decision = run.completes("b", n=n)
     kind, end = last(decision)
     assert kind == "flow.failed"
-    assert end["error"], "a failed run says something"
+    assert end["error"], "a failed run has an error"
 
 
 # The limit
@@ -716,7 +716,7 @@ def test_the_record_of_a_wide_run_stays_small() -> None:
     run.completes("a", *["x"] * 500)
     small = len(encode(run.record))
     for n in range(1, 500):
-        run.completes("b", "nobody.hears" if n % 2 else "y", n=n)
+        run.completes("b", "no.listener" if n % 2 else "y", n=n)
     assert len(encode(run.record)) < small + 200
 
 

@@ -101,7 +101,7 @@ async def test_handlers_receive_the_arguments_of_their_signature(memory: Any) ->
 
 
 def producers(n: int) -> list[Any]:
-    """A flow whose first step starts `n` steps, all of which a last one waits for."""
+    """Build a flow whose first step starts `n` steps that a last one joins."""
 
     @flow("join", emits=["go"])
     async def begin(ctx: Any) -> None:
@@ -270,7 +270,7 @@ async def test_a_broken_when_fails_its_step_and_not_the_worker(memory: Any) -> N
         view = await a.runs.get(run)
         assert view.steps["conditional"].code == "subscription_failed"
         assert view.steps["other"].status == "completed"
-        assert (await a.run_to_end("broken"))[1] == "failed", "the worker goes on"
+        assert (await a.run_to_end("broken"))[1] == "failed", "the worker continues"
 
 
 async def test_correlation_and_causation(app: Any) -> None:
@@ -331,10 +331,10 @@ async def test_an_event_from_outside_starts_what_listens(app: Any) -> None:
         await asked.wait()
 
     @step(on="answer", flow="asked")
-    async def hear(input: str) -> str:
+    async def listen(input: str) -> str:
         return input
 
-    async with app(ask, hear) as a, a.workers.background():
+    async with app(ask, listen) as a, a.workers.background():
         run, other = await a.start("asked"), await a.start("asked")
         for _ in range(3):
             await a.emit("answer", "yes", run=run, key="answer-1")
@@ -357,7 +357,7 @@ async def test_an_ended_run_refuses_events(memory: Any) -> None:
         with pytest.raises(RunClosed, match="completed"):
             await a.emit("late", run=run)
         with pytest.raises(UnknownRun):
-            await a.emit("late", run="nobody")
+            await a.emit("late", run="missing")
         assert "late" not in await a.kinds(run)
 
 
@@ -384,7 +384,7 @@ async def test_the_state_of_a_run_at_an_event(memory: Any) -> None:
             with pytest.raises(BadId, match=f"'{stranger}' is not an event of run '{run}', which has {len(events)}"):
                 await a.runs.at(run, stranger)
         with pytest.raises(UnknownRun):
-            await a.runs.at("nobody", events[0].id)
+            await a.runs.at("missing", events[0].id)
 
 
 async def test_following_a_run_yields_every_event_once(app: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a run gives: what its ends gave, and of a step that ran for each event, a list in the order of the events."""
+"""The result of a run: the results of its last steps, and a list in the order of events for `mode="each"`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def double(value: Any) -> Any:
         ([3, None, 5], [6, None, 10]),
         ([None, 4], [None, 8]),
         ([4, None], [8, None]),
-        ([None, None], None),  # a step that gives nothing adds nothing
+        ([None, None], None),  # a step that returns nothing adds nothing
         ([], None),
         ([[1]], [[1, 1]]),
     ],
@@ -55,7 +55,7 @@ async def report(nothing: None) -> str:
 
 
 async def test_the_order_of_completion_does_not_matter() -> None:
-    """One of the instances is followed, so none of them is an end."""
+    """Another step follows one of the instances, so none of them is a last step."""
     async with TestApp(handlers=[items, count, report]) as app:
         assert (await app.run_flow("list", [1, 2, 3, 4, 5])).result == "all five"
 

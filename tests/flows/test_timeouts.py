@@ -33,7 +33,7 @@ async def test_an_async_attempt_that_takes_too_long_fails(app: Any) -> None:
 async def test_a_thread_that_takes_too_long_fails_and_is_stopped(app: Any) -> None:
     stopped = threading.Event()
 
-    # On a busy machine an attempt may time out before its thread has begun: one of the next will not.
+    # On a busy machine an attempt may time out before its thread has started: one of the next will not.
     @flow("slow", timeout="30ms", emits=["late"], retry={"attempts": 100, "backoff": {"delay": "1ms"}})
     def slow(ctx: Any) -> None:
         ctx.emit("late")

@@ -1,4 +1,4 @@
-"""Runs begun under another version of their flow: gone on with, left to those who have it, or failed."""
+"""Runs of another version of their flow: continued, left to workers that have it, or failed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shop(version: str | None, policy: Any = "continue") -> list[Any]:
 
 
 async def waiting(a: Any) -> str:
-    """A run that waits in its second step."""
+    """Start a run that waits in its second step."""
     async with a.workers.background():
         run: str = await a.start("shop")
         await a.wait_for_step(run, "answer", "suspended")
@@ -98,7 +98,7 @@ async def test_old_and_new_workers_side_by_side(shared: Any, clock: FakeClock) -
         async with old.workers.background(), new.workers.background():
             await old.emit("answered", 1)
 
-            turns = itertools.cycle(((old, new), (new, old)))  # who is told first takes everything
+            turns = itertools.cycle(((old, new), (new, old)))  # the worker that is notified first takes everything
 
             async def all_ended() -> bool:
                 first, second = next(turns)

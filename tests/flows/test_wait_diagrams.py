@@ -1,4 +1,4 @@
-"""Declared waits and events that start flows, as registries and diagrams show them."""
+"""Declared waits and start events in registries and diagrams."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def test_the_svg_shows_waits() -> None:
 
 
 def test_the_registry_lists_waits_as_json() -> None:
-    told = json.loads(json.dumps(APP.describe()))["flows"]["order"]
-    assert told["steps"]["collect"]["await"] == {
+    described = json.loads(json.dumps(APP.describe()))["flows"]["order"]
+    assert described["steps"]["collect"]["await"] == {
         "type": "event",
         "eventKind": "payment.confirmed",
         "onTimeout": "call_off",
         "timeout": 86_400_000,
     }
-    assert told["steps"]["approve"]["await"] == {"type": "trigger", "triggerType": "user", "name": "approval"}
-    assert told["steps"]["ship"]["await"] == {"type": "time", "delay": 90_000}
-    assert told["startOn"] == [{"eventKind": "basket.full"}, {"eventKind": "gift.sent", "when": {"size": "big"}}]
+    assert described["steps"]["approve"]["await"] == {"type": "trigger", "triggerType": "user", "name": "approval"}
+    assert described["steps"]["ship"]["await"] == {"type": "time", "delay": 90_000}
+    assert described["startOn"] == [{"eventKind": "basket.full"}, {"eventKind": "gift.sent", "when": {"size": "big"}}]

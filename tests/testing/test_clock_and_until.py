@@ -1,4 +1,4 @@
-"""The tools tests are written with."""
+"""FakeClock and until."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FakeContext: a step tested alone."""
+"""FakeContext: test a single step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FakeContext: waits and durable calls of a step tested alone."""
+"""FakeContext: waits and durable calls of a single step."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_reminders_come_before_the_timeout_of_a_trigger() -> None:
 
 
 async def test_functions_that_race() -> None:
-    """They take no time but what they move the clock by."""
+    """Functions take only the time by which they move the clock."""
     ctx = FakeContext()
 
     async def work(hours: int) -> int:

@@ -1,4 +1,4 @@
-"""TestApp: flows tested in memory, with time that is skipped and crashes that are asked for."""
+"""TestApp: flows in memory, with skipped time and planned crashes."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ async def test_advance_stops_at_every_due_retry() -> None:
 
 
 async def test_a_worker_that_polls_all_the_time_does_not_block_settling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next try is due within a moment, in time that stands still: a claim is hardly ever not under way."""
+    """The next retry is due within a moment while the clock stands still, so a claim is nearly always in flight."""
 
     @job(queue="mail", retry={"attempts": 3, "backoff": {"delay": "1ms", "type": "fixed"}})
     async def send(input: Any, ctx: Any) -> int:
@@ -318,17 +318,17 @@ async def test_a_queue_without_a_handler_is_named() -> None:
 
 
 async def test_waiting_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = asyncio.Event()
+    release = asyncio.Event()
 
     @flow("stuck")
     async def stuck() -> None:
-        await gate.wait()
+        await release.wait()
 
     monkeypatch.setattr(auto_clock, "TIMEOUT_S", 0.1)
     async with TestApp(handlers=[stuck]) as app:
         with pytest.raises(AssertionError, match=r"run r has not ended within 0\.1 s .*queue 'default' has 1 active"):
             await app.run_flow(stuck, key="r")
-        gate.set()
+        release.set()
 
 
 async def test_handlers_from_files(tmp_path: Path) -> None:
@@ -411,6 +411,6 @@ async def test_a_tree_of_jobs() -> None:
         before = app.time.now_ms()
         pages = [Node(render, 1, delay="10m"), Node(render, 2)]
         assert await app.run_tree(Node(bind, "Emma", delay="1h", children=pages)) == [1, 2]
-        assert app.time.now_ms() - before == 70 * 60_000, "the parent's delay begins when its children have ended"
+        assert app.time.now_ms() - before == 70 * 60_000, "the parent's delay starts when its children have ended"
         with pytest.raises(AssertionError, match="queue 'books' has 1 waiting-children"):
             await app.run_tree(Node(bind, "Persuasion", children=[Node("nowhere", 1)]))

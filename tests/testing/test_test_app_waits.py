@@ -1,4 +1,4 @@
-"""TestApp: runs that wait, in time that is skipped."""
+"""TestApp: runs that wait, with skipped time."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_settle_waits_for_deliveries() -> None:
             await app.emit("payment.confirmed", {"id": n})
         await app.settle()
         assert {(await app.runs.get(run)).status for run in runs} == {"completed"}
-        # Which of the two is faster is chance: that their queue is looked at is not.
+        # Which of the two is faster is chance, but the queue of deliveries must be checked.
         assert DELIVERIES in {row.name for row in await app._auto_clock._rows()}
 
 

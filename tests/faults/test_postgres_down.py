@@ -22,7 +22,7 @@ from penstock.testing.contracts.samples import add_and_claim, apply, claim_one, 
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
 
-CUTS, CRASHES = (500, 60) if FULL else (60, 20)
+CUTS, CRASHES = (500, 60) if FULL else (20, 6)
 TEST_TIMEOUT_S = 60
 Show = Callable[[str], None]
 

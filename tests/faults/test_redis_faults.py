@@ -22,7 +22,7 @@ from penstock.testing.until import until
 from redis_server import Server
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
-RESTARTS, CUTS, SHORTAGES, ROLLBACKS = (100, 400, 60, 60) if FULL else (20, 12, 1, 3)
+RESTARTS, CUTS, SHORTAGES, ROLLBACKS = (100, 400, 60, 60) if FULL else (8, 12, 1, 3)
 TEST_TIMEOUT_S = 60
 Show = Callable[[str], None]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from faultkit.config import FAULTS_DIR, FULL
 
-SEEDS = int(os.environ.get("FAULTKIT_SEEDS") or (20_000 if FULL else 2000))
+SEEDS = int(os.environ.get("FAULTKIT_SEEDS") or (20_000 if FULL else 500))
 FIRST = int(os.environ.get("FAULTKIT_FIRST_SEED") or 1)
 CORES = min(os.cpu_count() or 1, 8)
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
-import shutil
-import subprocess
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,38 +14,25 @@ import pytest_asyncio
 
 import postgres_server
 import redis_server
+from node_programs import installed
+from node_programs import node as node_binary
 from penstock.testing.until import until
 
 HERE = Path(__file__).parent
 TEST_TIMEOUT_S = 30
+SCRIPT = "peer.mjs"
 
 
 @pytest.fixture(scope="session")
 def node_program() -> Path:
     """BullMQ's program."""
-    return _installed(HERE)
+    return installed(HERE, SCRIPT)
 
 
 @pytest.fixture(scope="session")
 def boss_program() -> Path:
     """pg-boss' program."""
-    return _installed(HERE / "pgboss")
-
-
-def _installed(source: Path) -> Path:
-    """peer.mjs in a folder with what it needs, installed once for each lock file."""
-    assert shutil.which("npm"), "no npm: install Node 20 or newer"
-    name = hashlib.sha256((source / "package-lock.json").read_bytes()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"penstock-interop-{name}"
-    if not (folder / "installed").exists():
-        folder.mkdir(exist_ok=True)
-        for file in ("package.json", "package-lock.json"):
-            shutil.copy(source / file, folder)
-        npm = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-        subprocess.run(npm, cwd=folder, check=True, capture_output=True, timeout=300)
-        (folder / "installed").touch()
-    shutil.copy(source / "peer.mjs", folder)
-    return folder / "peer.mjs"
+    return installed(HERE / "pgboss", SCRIPT)
 
 
 class Peer:
@@ -126,7 +109,7 @@ async def boss(boss_program: Path) -> AsyncIterator[Peer]:
 @asynccontextmanager
 async def _started(program: Path, *arguments: str) -> AsyncIterator[Peer]:
     process = await asyncio.create_subprocess_exec(
-        "node", str(program), *arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        node_binary(), str(program), *arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     peer = Peer(process)
     try:

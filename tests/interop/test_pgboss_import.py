@@ -16,7 +16,7 @@ from penstock import App, Context, job
 from penstock.app.pgboss_import import PgBossImport
 from penstock.cli import main
 from penstock.messaging.pgboss.backlog import Backlog
-from penstock.schedules.spec import spec_of, target_of
+from penstock.schedules.spec import decode_spec, decode_target
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("interop"), pytest.mark.asyncio(loop_scope="module")]
@@ -93,8 +93,8 @@ async def test_waiting_jobs_are_imported_and_run(boss: Any, queue: str, url: str
         assert json.loads(tried.opts)["retry"]["attempts"] == 2
         assert json.loads(tried.opts)["retry"]["backoff"]["delayMs"] == 2000
         rows = {row.id: row for row in await app.store.schedules() if row.id.startswith(queue)}
-        assert (spec_of(rows[queue]).cron, spec_of(rows[queue]).tz) == ("0 12 * * *", "Europe/Paris")
-        assert target_of(rows[queue]).input == {"to": "all"}
+        assert (decode_spec(rows[queue]).cron, decode_spec(rows[queue]).tz) == ("0 12 * * *", "Europe/Paris")
+        assert decode_target(rows[queue]).input == {"to": "all"}
         async with app.workers.background(concurrency=1):
             await until(lambda: len(done) == 4, 30)
         assert done == [(what, ids[what]) for what in ("urgent", "plain", "tried", "low")]

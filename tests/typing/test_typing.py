@@ -39,9 +39,13 @@ def pyright(file: Path) -> Errors:
     config = {"include": [str(file)], "typeCheckingMode": "strict", "reportUnusedExpression": False}
     place = ROOT / ".mypy_cache" / f"pyright-{file.stem}.json"
     place.parent.mkdir(exist_ok=True)
-    place.write_text(json.dumps({**config, "venvPath": str(ROOT), "venv": ".venv", "extraPaths": [str(ROOT / "src")]}))
+    place.write_text(json.dumps({**config, "extraPaths": [str(ROOT / "src")]}))
     done = subprocess.run(
-        [program, "--outputjson", "-p", str(place)], cwd=ROOT, capture_output=True, text=True, timeout=240
+        [program, "--outputjson", "--pythonpath", sys.executable, "-p", str(place)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     found: Errors = defaultdict(list)
     for said in json.loads(done.stdout)["generalDiagnostics"]:

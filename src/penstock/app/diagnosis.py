@@ -15,10 +15,10 @@ from ..core.clock import from_iso, to_iso
 from ..core.durations import format_ms
 from ..core.errors import PenstockError
 from ..core.payload import unpack
-from ..flows.reducer import FlowView
+from ..flows.reducer import RunView
 from ..flows.run_record import PAUSED
 from ..handlers.registry import Registry
-from ..ports.store import JobRow, QueueRow
+from ..ports.store import JobRow, QueueRow, RunRow
 from ..ports.unit import JobState
 from ..settings import Settings
 from .run_actions import jobs_of
@@ -161,7 +161,7 @@ async def why(app: App, run: str) -> list[str]:
     if row.closed:
         return [_explain_end(view)]
     queues = {queue.name: queue for queue in await app.store.queues()}
-    workers = await _workers(app, run)
+    workers = await _workers(app, row)
     waits = await app.waits.list(run=run, limit=1000)
     reasons = [_explain_pause(view)] if row.status == PAUSED else []
     for id in await jobs_of(app, run):
@@ -176,20 +176,20 @@ async def why(app: App, run: str) -> list[str]:
     return reasons or ["nothing of it is queued, running or waiting: this is a bug, please report it"]
 
 
-async def _workers(app: App, run: str) -> dict[str, str]:
+async def _workers(app: App, row: RunRow) -> dict[str, str]:
     """Return the worker that last started each job."""
-    events = await app.events.read_all(f"{app.settings.namespace}:flow:{run}")
+    events = await app.events.read_all(app._bodies.run(row.kind, row.id))
     started: list[dict[str, Any]] = [event.meta or {} for event in events if event.kind == "step.started"]
     return {meta["jobId"]: f"worker {meta.get('worker')}" for meta in started if "jobId" in meta}
 
 
-def _explain_end(view: FlowView) -> str:
+def _explain_end(view: RunView) -> str:
     cause = view.error or view.reason
     ended = f"it ended as {view.status} at {view.completed_at}{f' ({cause})' if cause else ''}"
     return f"{ended}; `penstock runs retry {view.id}` retries its failed steps" if view.status == "failed" else ended
 
 
-def _explain_pause(view: FlowView) -> str:
+def _explain_pause(view: RunView) -> str:
     return f"it is paused ({view.reason or 'no reason recorded'}); `penstock runs resume {view.id}` resumes it"
 
 

@@ -10,11 +10,12 @@ import msgspec
 
 from ..core.errors import UnknownFlow
 from ..core.near_match import did_you_mean
-from ..flows.preflight import Checker, Trouble
 from ..flows.run_record import COMPENSATING, PAUSED, RUNNING
+from ..ports.runner import Runner
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim, JobState
 from ..runners.inprocess import InProcessRunner
+from ..worker.engines import PreflightProblem, RunEngine
 from .run_actions import jobs_of
 
 if TYPE_CHECKING:
@@ -28,45 +29,58 @@ class PreflightReport(msgspec.Struct):
 
     runs: int = 0
     steps: int = 0
-    troubles: list[Trouble] = []
+    problems: list[PreflightProblem] = []
 
     @property
-    def broken(self) -> list[Trouble]:
-        return [trouble for trouble in self.troubles if trouble.breaks]
+    def broken(self) -> list[PreflightProblem]:
+        return [trouble for trouble in self.problems if trouble.is_breaking]
 
 
 async def check_runs(app: App, flow: str | None = None) -> PreflightReport:
     """Rehearses every open step of a store, or of one flow. Nothing is written; code outside `ctx.run` is executed."""
     done = PreflightReport()
-    async with checker(app) as check:
+    async with open_checker(app) as check:
         for status in (RUNNING, PAUSED, COMPENSATING):
             async for row in _rows(app, flow, status):
                 done.runs += 1
                 for claim in await _claims(app, row):
                     done.steps += 1
                     if (trouble := await check.check(claim)) is not None:
-                        done.troubles.append(trouble)
+                        done.problems.append(trouble)
     if not done.runs and flow is not None and flow not in app.registry.flows:
         hint = did_you_mean(flow, app.registry.flows) or "no open run is of it, and no worker file defines it"
         raise UnknownFlow(f"there is no flow {flow!r}: {hint}")
     return done
 
 
+class Checker:
+    """Checks claims with the engines of an App."""
+
+    def __init__(self, app: App, runner: Runner) -> None:
+        self._engines = app._engines
+        self._runner = runner
+
+    async def check(self, claim: Claim) -> PreflightProblem | None:
+        """Return why the present code could not go on with a claim; None if it could."""
+        engine = self._engines.of_kind(claim.kind)
+        return await engine.check(claim, self._runner) if isinstance(engine, RunEngine) else None
+
+
 @asynccontextmanager
-async def checker(app: App) -> AsyncIterator[Checker]:
-    """A checker by the code of an App that is open."""
+async def open_checker(app: App) -> AsyncIterator[Checker]:
+    """Yield a checker that uses the code of an open App."""
     runner = InProcessRunner(1)
     try:
-        yield Checker(app._engine, runner)
+        yield Checker(app, runner)
     finally:
         await runner.close()
 
 
-def claim_of(row: RunRow, job: JobRow, memos: dict[str, bytes], now: int) -> Claim:
+def build_claim(row: RunRow, job: JobRow, memos: dict[str, bytes], now: int) -> Claim:
     """A job as a worker would be handed it, without handing it out."""
     return Claim(
         job.id, job.queue, job.name, job.payload, job.opts, job.scope, job.attempt + 1, "", job.failures, job.crashes,
-        0, row.id, row.version, row.record, memos, now,
+        0, row.id, row.version, row.record, memos, now, row.kind,
     )  # fmt: skip
 
 
@@ -83,5 +97,5 @@ async def _claims(app: App, row: RunRow) -> list[Claim]:
     for id in await jobs_of(app, row.id):
         job = await app.store.job(id)
         if job is not None and job.run == row.id and job.state in OPEN:
-            claims.append(claim_of(row, job, await app.store.memos(job.scope), app.clock.now_ms()))
+            claims.append(build_claim(row, job, await app.store.memos(job.scope), app.clock.now_ms()))
     return claims

@@ -17,7 +17,7 @@ from ..core.options import read_options
 from ..core.retry import RetryOption
 from ..core.schemas import Schema
 from ..durable.declared_waits import Await
-from ..schedules.declared import CodeSchedule, ScheduleConfig, read_schedule
+from ..schedules.declared import DeclaredSchedule, ScheduleConfig, read_schedule
 from .handler import DEFINITIONS_ATTRIBUTE, Handler, JobDefinition, make_handler
 from .options import IdempotencyKey, KeepOption, RateKeyOption, RateOption, check_options, read_kinds
 from .subscriptions import Subscription, When, read_start_on, read_subscriptions
@@ -72,7 +72,7 @@ class FlowDefinition:
     version: str | None = None
     accepts: tuple[str, ...] = ()  # kinds that are emitted from outside
     events: Mapping[str, Any] = field(default_factory=dict)  # schemas of kinds
-    schedule: CodeSchedule | None = None
+    schedule: DeclaredSchedule | None = None
     start_on: tuple[Subscription, ...] = ()  # events, from any run or from outside, that start it
     on_change: OnChange = "continue"  # what happens to runs started under another version
 
@@ -137,7 +137,7 @@ def flow(
         accepts: Kinds of events that are emitted from outside to runs of this flow.
         events: Schemas of event kinds, `{"order.paid": Paid}`.
         start_on: Events, from any run or from outside, that start a run.
-        schedule: Start runs on a schedule: `"0 9 * * 1-5"`, `"15m"`, or the arguments of `app.schedules.set`.
+        schedule: Start runs on a schedule: `"0 9 * * 1-5"`, `"15m"`, or the arguments of `app.schedules.add`.
         compensation: The step that undoes this one when the run fails, or `{"step": …, "on": [kinds of events]}`.
         queue: The queue its jobs go to; by default named after the file.
         retry: Number of attempts, or a policy: `RetryPolicy(…)` or `{"attempts": 3, "backoff": {"delay": "1s"}}`.
@@ -278,7 +278,7 @@ def job(
     Args:
         queue: The queue its jobs go to; by default named after the file.
         name: Name of the jobs it handles; without it, the handler takes all jobs of its queue.
-        schedule: Enqueue jobs on a schedule: `"0 9 * * 1-5"`, `"15m"`, or the arguments of `app.schedules.set`.
+        schedule: Enqueue jobs on a schedule: `"0 9 * * 1-5"`, `"15m"`, or the arguments of `app.schedules.add`.
         retry: Number of attempts, or a policy: `RetryPolicy(…)` or `{"attempts": 3, "backoff": {"delay": "1s"}}`.
         timeout: Fail an attempt that runs longer than this.
         priority: Lower numbers are claimed first; 0 is first.
@@ -305,7 +305,7 @@ def job(
     return mark
 
 
-def apply_schedule(step: StepDefinition, schedule: CodeSchedule | None) -> StepDefinition | FlowDefinition:
+def apply_schedule(step: StepDefinition, schedule: DeclaredSchedule | None) -> StepDefinition | FlowDefinition:
     """Return the flow that a scheduled step starts, or the step itself; events and a schedule exclude each other."""
     if schedule is None:
         return step

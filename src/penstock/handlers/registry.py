@@ -119,7 +119,7 @@ def _schedules(
             message = f"schedule {id!r} is defined twice, the first at {owners[id].where}: give one its own id"
             problems.append(LoadProblem("duplicate_schedule", message, handler.file, handler.line))
             continue
-        found[id] = (declared.spec, replace(target, input=declared.payload, priority=declared.priority))
+        found[id] = (declared.spec, replace(target, input=declared.input, priority=declared.priority))
     return found
 
 

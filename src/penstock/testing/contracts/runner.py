@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from ...flows.reducer import FlowView
+from ...flows.reducer import RunView
 from ...jobs.job_trees import Node
 from ...ports.runner import Runner
 from ..test_app import TestApp
@@ -251,7 +251,7 @@ class RunnerContract(ABC):
         children = [Node("runner-child", input=n) for n in (1, 2)]
         assert await app.run_tree(Node("runner-parent", children=children)) == [10, 20]
 
-    async def _error(self, app: TestApp, view: FlowView) -> dict[str, Any]:
+    async def _error(self, app: TestApp, view: RunView) -> dict[str, Any]:
         """Return the data of the last `step.failed` event."""
         assert view.status == "failed", view
         events = await app.events.read_all(f"nq:flow:{view.id}")

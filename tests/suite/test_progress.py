@@ -1,0 +1,62 @@
+"""The line that shows how far the tests are."""
+
+from __future__ import annotations
+
+import pytest
+
+import progress
+from progress import Progress, Reporter
+
+
+class Hands:
+    """A clock moved by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_it_names_what_has_been_running_longest() -> None:
+    now = Hands()
+    seen = Progress(now)
+    seen.expect(4)
+    seen.begin("tests/faults/test_kill.py::test_b")
+    now.seconds = 30
+    seen.begin("tests/app/test_life.py::test_a")
+    now.seconds = 50
+    seen.end("tests/app/test_life.py::test_a")
+    seen.begin("tests/app/test_life.py::test_c")
+    now.seconds = 75
+    assert seen.line() == (
+        "[1:15] 25%, 1 of 4 tests; running: tests/faults/test_kill.py::test_b (75 s), tests/app/test_life.py::test_c (25 s)"
+    )
+
+
+def test_the_slowest_files_come_first() -> None:
+    now = Hands()
+    seen = Progress(now)
+    for test, seconds in (("a.py::one", 2.0), ("b.py::one", 5.0), ("a.py::two", 4.0)):
+        seen.begin(test)
+        now.seconds += seconds
+        seen.end(test)
+    assert seen.slowest_files() == ["   6.0 s  a.py", "   5.0 s  b.py"]
+
+
+def test_before_the_first_test_there_is_nothing_to_divide_by() -> None:
+    assert Progress(Hands()).line() == "[0:00] 0%, 0 of 0 tests; running: nothing"
+
+
+def test_a_test_that_takes_long_is_reported_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "INTERVAL_S", 0.005)
+    reporter = Reporter(Progress())
+    reporter.pytest_runtest_logstart("tests/slow.py::test")
+    try:
+        shown = ""
+        while "running: tests/slow.py::test" not in shown:  # a report that never comes ends by the test's timeout
+            shown += capfd.readouterr().out
+    finally:
+        reporter.stop()

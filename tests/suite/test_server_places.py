@@ -1,0 +1,41 @@
+"""Where root runs the tests, Postgres runs as another user: it must reach its programs and its data from anywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from postgres_server import as_nobody, is_open_to_all, linked, open_temporary_folder
+
+PROGRAM = "#!/bin/sh\necho reached\n"
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    """A folder like root's home, with a program in it."""
+    home = tmp_path / "home"
+    (home / "package" / "bin").mkdir(parents=True)
+    (home / "package" / "bin" / "server").write_text(PROGRAM)
+    (home / "package" / "bin" / "server").chmod(0o755)
+    home.chmod(0o700)
+    return home
+
+
+def test_a_closed_folder_above_is_noticed(closed: Path) -> None:
+    assert not is_open_to_all(closed / "package" / "bin")
+    assert is_open_to_all(Path("/"))
+
+
+def test_links_are_reached_by_another_user(closed: Path) -> None:
+    program = linked(closed / "package") / "package" / "bin" / "server"
+    done = subprocess.run([str(program)], cwd="/", capture_output=True, text=True, **as_nobody())
+    assert done.stdout == "reached\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as somebody else")
+def test_temporary_files_are_where_another_user_reaches_them(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(closed))
+    assert is_open_to_all(open_temporary_folder())

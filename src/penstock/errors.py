@@ -1,4 +1,4 @@
-"""Every error of Penstock under one roof: `from penstock.errors import RunFailed`. docs/errors.md explains them."""
+"""All errors of Penstock: `from penstock.errors import RunFailed`. docs/errors.md explains them."""
 
 from .app.app import NotOpen
 from .app.export import BadExport
@@ -56,6 +56,7 @@ from .core.errors import (
     UnknownConnection,
     UnknownFlow,
     UnknownJob,
+    UnknownKind,
     UnknownQueue,
     UnknownRun,
     UnknownSchedule,
@@ -136,6 +137,7 @@ __all__ = [
     "UnknownConnection",
     "UnknownFlow",
     "UnknownJob",
+    "UnknownKind",
     "UnknownQueue",
     "UnknownRun",
     "UnknownSchedule",

@@ -57,8 +57,8 @@ def test_codes_are_unique() -> None:
 
 
 def test_every_problem_of_a_worker_file() -> None:
-    text = "".join((SOURCES / "flows" / name).read_text("utf-8") for name in ("discovery.py", "registry.py"))
-    codes = set(re.findall(r'Problem\("(\w+)"', text)) | set(re.findall(r'code="(\w+)"', text)) | {"bad_definition"}
+    text = "".join((SOURCES / "handlers" / name).read_text("utf-8") for name in ("discovery.py", "registry.py"))
+    codes = set(re.findall(r'Problem\(\s*"(\w+)"', text)) | set(re.findall(r'code="(\w+)"', text)) | {"bad_definition"}
     codes |= {"duplicate_flow", "duplicate_step", "duplicate_job"}  # put together from a word
     table = page("errors.md").partition("## Problems with worker files")[2]
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, flags=re.M)))) == codes
@@ -73,7 +73,10 @@ def written_kinds() -> set[str]:
     for path in [
         *(SOURCES / "flows").glob("*.py"),
         *(SOURCES / "jobs").glob("*.py"),
-        SOURCES / "app" / "scheduling.py",
+        SOURCES / "app" / "schedules.py",
+        SOURCES / "app" / "schedule_service.py",
+        *(SOURCES / "durable").glob("*.py"),
+        *(SOURCES / "worker").glob("*.py"),
     ]:
         if path.name != "reducer.py":
             kinds |= set(WRITTEN.findall(path.read_text("utf-8")))

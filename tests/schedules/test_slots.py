@@ -1,4 +1,4 @@
-"""What becomes of slots, decided without a store: bounds, limits, what was missed, what overlaps, what is made anew."""
+"""The decision about a slot, without a store: bounds, limits, missed slots, overlaps, replaced work."""
 
 from __future__ import annotations
 

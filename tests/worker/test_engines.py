@@ -15,8 +15,10 @@ from penstock.core.errors import UnknownKind
 from penstock.core.events import EventBody
 from penstock.handlers.handler import Handler
 from penstock.jobs.engine import InternalJobWork
+from penstock.ports.runner import Runner
 from penstock.ports.store import JobRow
 from penstock.ports.unit import Claim, Completed, Conflict, NewEvent, NewJob, Receipt, RunWrite, Unit
+from penstock.worker.engines import PreflightProblem
 from penstock.worker.outcomes import Success, Work
 
 QUEUE = "penstock-events"  # every worker works on it
@@ -124,6 +126,10 @@ class CountdownEngine:
     def instance(self, job: JobRow) -> tuple[str, int]:
         return "tick", int(job.id.rpartition(".")[2])
 
+    async def check(self, claim: Claim, runner: Runner) -> PreflightProblem | None:
+        assert claim.run is not None
+        return PreflightProblem(claim.run, "countdown", "tick", 1, "too_long", "ten ticks are too many")
+
     def explain(self, record: bytes) -> list[str]:
         return [f"{msgspec.json.decode(record, type=Countdown).left} ticks are left"]
 
@@ -175,6 +181,8 @@ async def test_an_engine_of_another_kind_runs_on_every_store(app: Any) -> None:
         await engines[-1].start("c2", 2)
         reasons = await a.runs.why("c2")
         assert reasons[-1] == "2 ticks are left"
+        report = await a.runs.preflight()
+        assert [(problem.run, problem.code) for problem in report.broken] == [("c2", "too_long")]
         assert await a.runs.cancel("c2")
         assert (await a.runs.get("c2")).status == "cancelled"
 

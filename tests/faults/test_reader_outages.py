@@ -250,9 +250,9 @@ async def test_an_app_that_starts_a_worker_while_the_server_is_away(restartable:
         with pytest.raises(StoreUnavailable):
             await App(restartable.url, handlers=[]).open()
         with pytest.raises(StoreUnavailable):
-            await App(restartable.url, handlers=[]).open(patience="100ms")
+            await App(restartable.url, handlers=[]).open(connect_timeout="100ms")
         other = App(restartable.url, handlers=[])
-        opening = asyncio.create_task(other.open(patience=TEST_TIMEOUT_S))
+        opening = asyncio.create_task(other.open(connect_timeout=TEST_TIMEOUT_S))
         async with app.workers.background():
             await restartable.start()
             assert await _retry(lambda: app.jobs.result(id, timeout=TEST_TIMEOUT_S)) == "Dear Ann"

@@ -34,14 +34,18 @@ class Node:
 
         Node(bind, {"title": "Report"}, children=[Node(render, {"page": n}) for n in range(3)])
 
-    `job` is a function marked with `@job`, or the name of a queue. `on_failure` decides what happens to the parent if
-    this job finally fails:
-
-    - "fail": the parent fails too.
-    - "continue": the parent runs at once.
-    - "ignore": the parent runs when its other children have ended, and sees the failure.
-    - "remove": as "ignore", but the parent does not see this child.
-    - "wait": the parent waits until the job is retried or removed.
+    Args:
+        job: A function marked with `@job`, or the name of a queue.
+        input: What the handler receives.
+        children: The jobs this one waits for.
+        on_failure: What the parent does if this job finally fails: "fail" too, run at once ("continue"), run when the
+            others have ended with the failure known ("ignore") or not ("remove"), or "wait" until the job is retried
+            or removed.
+        name: Name of the job, if several handlers share the queue.
+        id: Id of the job. A tree whose root has an id is added once.
+        delay: How long to wait before the job is due, once its children have ended.
+        priority: Lower runs first.
+        retry: Retry policy of this job instead of the handler's.
     """
 
     job: str | Callable[..., Any]
@@ -71,12 +75,12 @@ class JobTree(msgspec.Struct, frozen=True):
     children: list[JobTree] = []
 
 
-def read_tree(value: Node | Mapping[str, Any]) -> Node:
-    """Convert a tree to nodes at every level and check its size."""
-    tree = _read_node(value, "the tree", 1)
-    count = sum(1 for _ in _walk(tree))
-    if count > MAX_JOBS:
-        raise BadArgument(f"the tree has {count} jobs; a tree may have {MAX_JOBS}: split it into several trees")
+def read_tree(given: Node | Mapping[str, Any]) -> Node:
+    """Return the tree as nodes at every level; raise BadArgument if it is too large."""
+    tree = _read(given, "the tree", 1)
+    many = sum(1 for _ in _all(tree))
+    if many > MAX_JOBS:
+        raise BadArgument(f"the tree has {many} jobs and a tree at most {MAX_JOBS}: add it as several trees")
     return tree
 
 

@@ -21,7 +21,7 @@ ScheduleConfig = str | Mapping[str, Any]
 """A cron expression ("0 9 * * 1-5"), an interval ("15m"), or a mapping with the arguments of `app.schedules.add`."""
 
 _TIMES = ("at", "start", "end")
-_OPTIONS = {"id", "every", "cron", "tz", *_TIMES, "limit", "overlap", "catch_up", "payload", "priority"}
+_OPTIONS = {"id", "every", "cron", "tz", *_TIMES, "limit", "overlap", "catch_up", "input", "priority"}
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,15 @@ def _read(value: ScheduleConfig, handler: Handler) -> DeclaredSchedule:
     if not isinstance(value, Mapping):
         raise BadSchedule(f'{value!r} is not a schedule: write "0 9 * * 1-5", "15m" or {{"cron": …, "tz": …}}')
     options = rename_keys(value, _OPTIONS, "schedule", where=handler.where)
-    id, payload, priority = options.pop("id", None), options.pop("payload", None), options.pop("priority", None)
+    id, input, priority = options.pop("id", None), options.pop("input", None), options.pop("priority", None)
     for name in _TIMES:
         if isinstance(options.get(name), str):
             options[name] = _parse_time(name, options[name])
-    handler.check_input(unpack(pack(payload, "the payload of the schedule")))
+    handler.check_input(unpack(pack(input, "the input of the schedule")))
     return DeclaredSchedule(
         make_spec(**options, origin=CODE_ORIGIN),
         check_schedule_id(id) if id is not None else None,
-        payload,
+        input,
         check_priority(priority) if priority is not None else None,
     )
 

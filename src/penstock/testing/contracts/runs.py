@@ -20,7 +20,7 @@ class RunsContract(StoreUnderTest):
         await apply(store, unit(run=run("r", record=b'{"a":1}')))
         now = clock.now_ms()
         assert await store.run("r") == RunRow("r", 1, "shop", "running", False, now, now, b'{"a":1}')
-        assert await store.run("nobody") is None
+        assert await store.run("missing") is None
 
     async def test_each_write_moves_the_version_by_one(self, store: Store, clock: FakeClock) -> None:
         created = clock.now_ms()

@@ -75,12 +75,12 @@ class JobTree(msgspec.Struct, frozen=True):
     children: list[JobTree] = []
 
 
-def read_tree(given: Node | Mapping[str, Any]) -> Node:
+def read_tree(value: Node | Mapping[str, Any]) -> Node:
     """Return the tree as nodes at every level; raise BadArgument if it is too large."""
-    tree = _read(given, "the tree", 1)
-    many = sum(1 for _ in _all(tree))
-    if many > MAX_JOBS:
-        raise BadArgument(f"the tree has {many} jobs and a tree at most {MAX_JOBS}: add it as several trees")
+    tree = _read_node(value, "the tree", 1)
+    count = sum(1 for _ in _walk(tree))
+    if count > MAX_JOBS:
+        raise BadArgument(f"the tree has {count} jobs; a tree may have {MAX_JOBS}: split it into several trees")
     return tree
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -189,7 +190,7 @@ def build_page() -> str:
     ]
     parts += ["## TestApp\n", _class("TestApp", TestApp), "[Testing](../testing.md) shows how to use it.\n"]
     parts += _methods("app", TestApp, "TestApp: ", without=App)
-    return "\n".join(parts)
+    return _format("\n".join(parts))
 
 
 def public_methods(cls: type[Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -223,6 +224,12 @@ def read_docstring(item: Any) -> tuple[str, dict[str, str]]:
         elif name and line.startswith("        "):
             found[name] += f" {line.strip()}"
     return text.strip(), found
+
+
+def _format(page: str) -> str:
+    """Return the page as `ruff format` leaves it, which formats the code blocks of pages too."""
+    ruff = [sys.executable, "-m", "ruff", "format", "-q", "--stdin-filename", str(PAGE), "-"]
+    return subprocess.run(ruff, input=page, capture_output=True, text=True, check=True).stdout
 
 
 def _methods(prefix: str, cls: type[Any], label: str = "", *, without: type[Any] | None = None) -> list[str]:

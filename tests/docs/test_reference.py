@@ -84,7 +84,7 @@ def written_kinds() -> set[str]:
 
 
 def test_every_kind_of_event() -> None:
-    text = page("events.md").partition("## Of a run")[2].partition("## Reading them")[0]
+    text = page("events.md").partition("## Run events")[2].partition("## Read and subscribe")[0]
     cells = "".join(re.findall(r"^\| (`.*?) \|", text, flags=re.M))
     documented = set(re.findall(r"`([a-z]+(?:\.[a-z]+)*)`", cells))
     assert documented == written_kinds()

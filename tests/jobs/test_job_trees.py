@@ -213,7 +213,7 @@ async def test_what_a_node_cannot_be(memory: Make) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 1])
-async def test_children_of_which_little_stays_are_told_of_all_the_same(app: Any, keep: int) -> None:
+async def test_a_parent_gets_the_results_of_children_that_are_removed_at_their_end(app: Any, keep: int) -> None:
     @job(queue="leaves", keep_completed=keep, keep_failed=keep)
     async def leaf(n: int) -> dict[str, int]:
         if n == 13:

@@ -74,7 +74,8 @@ def test_words_are_found_in_prose_and_in_names(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["kind", "KINDS", "END_KINDS", "kindred", "amend", "recommend", "skin", "Mendel", "stolde", "saids", "RetoldX"]
+    "text",
+    ["kind", "KINDS", "END_KINDS", "kindred", "amend", "recommend", "skin", "Mendel", "stolde", "saids", "RetoldX"],
 )
 def test_other_words_are_left_alone(text: str) -> None:
     assert list(find_words(text)) == []

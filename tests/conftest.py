@@ -148,7 +148,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable polling: a lost wake-up then fails a test instead of slowing it down."""
     monkeypatch.setattr(polling, "MAX_IDLE_S", 3600.0)
-    monkeypatch.setattr(scheduler, "MAX_IDLE", 3600.0)
+    monkeypatch.setattr(scheduler, "MAX_IDLE_S", 3600.0)
     monkeypatch.setattr(tailing, "POLL_INTERVAL_S", 3600.0)
 
 

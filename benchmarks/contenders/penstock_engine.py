@@ -105,7 +105,7 @@ class Producer:
 def work(case: Case, tally: Tally) -> None:
     async def run() -> None:
         engine = Engine(case, tally.hit)
-        async with engine.workers.background(case.level):
+        async with engine.working(case.level):
             last = await engine.until_recorded()
             tally.end(last)
 
@@ -129,7 +129,7 @@ async def drain_flows(case: Case, server_us: Callable[[], float]) -> dict[str, f
 
 async def work_flows(case: Case) -> None:
     engine = Engine(case)
-    async with engine.workers.background(CONCURRENCY):
+    async with engine.working(CONCURRENCY):
         cpu = time.process_time()
         last = await engine.until_recorded()
         cpu = time.process_time() - cpu

@@ -137,7 +137,7 @@ async def _drain(case: Case, enqueue: Callable[[Engine], Awaitable[None]]) -> Me
 
 async def work_drain(case: Case) -> None:
     engine = Engine(case)
-    async with engine.workers.background():
+    async with engine.working():
         last = await engine.until_recorded()
     tell(first=min(engine.starts), last=last)
 
@@ -147,7 +147,7 @@ async def work_drain(case: Case) -> None:
 
 async def step_latency(case: Case) -> Metrics:
     engine = Engine(case)
-    async with engine.workers.background(concurrency=1) as app:
+    async with engine.working(concurrency=1) as app:
         for _ in range(case.n):
             await app.result(await app.start("three", {"i": 0}))
     return latency(engine.gaps)
@@ -186,7 +186,7 @@ async def _send(app: App, case: Case) -> None:
 
 async def work_pickup(case: Case) -> None:
     engine = Engine(case)
-    async with engine.workers.background():
+    async with engine.working():
         await asyncio.sleep(0.2)
         tell(idle=await asyncio.to_thread(idle_cpu))
         await engine.done.wait()
@@ -218,7 +218,7 @@ async def grown(case: Case) -> Metrics:
 
 async def _fill(case: Case) -> SqliteStore:
     engine = Engine(case)
-    async with engine.workers.background():
+    async with engine.working():
         await engine.start(case.n)
         await engine.until_recorded()
     return SqliteStore(engine.file)

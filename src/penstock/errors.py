@@ -1,4 +1,4 @@
-"""Every error of Penstock under one roof: `from penstock.errors import RunFailed`. docs/errors.md explains them."""
+"""All errors of Penstock: `from penstock.errors import RunFailed`. docs/errors.md explains them."""
 
 from .app.app import NotOpen
 from .app.export import BadExport
@@ -71,6 +71,7 @@ from .core.priority import BadPriority
 from .flows.commands import RunClosed
 from .messaging.pgboss.schema import PgBossSchema
 from .schedules.spec import BadSchedule
+from .worker.engines import UnknownKind
 
 __all__ = [
     "AttemptTimeout",
@@ -136,6 +137,7 @@ __all__ = [
     "UnknownConnection",
     "UnknownFlow",
     "UnknownJob",
+    "UnknownKind",
     "UnknownQueue",
     "UnknownRun",
     "UnknownSchedule",

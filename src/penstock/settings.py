@@ -1,6 +1,6 @@
-"""Settings: arguments over environment (`PENSTOCK_*`) over `penstock.toml` over `[tool.penstock]` over defaults.
+"""Settings: arguments override environment (`PENSTOCK_*`), `penstock.toml`, `[tool.penstock]` and defaults.
 
-Unknown names are errors with a suggestion, wherever they stand. Every value remembers where it came from.
+An unknown name is an error with a suggestion. Every value records its source.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Retention = Duration | Literal["never", "off"]
 DEFAULT_URL = "sqlite:///.penstock/penstock.db"
 PREFIX = "PENSTOCK_"
 DEFAULT = "default"
-# Read by other parts: tracebacks by the CLI, the length of the fault suite by the tests.
-_OTHERS = {"PENSTOCK_FAULTS", "PENSTOCK_DEBUG"}
+# Not settings: the CLI reads PENSTOCK_DEBUG, the tests read PENSTOCK_FAULTS.
+_OTHER_VARIABLES = {"PENSTOCK_FAULTS", "PENSTOCK_DEBUG"}
 
 
 class SettingOptions(TypedDict, total=False):
-    """Settings as they are given to App; None is as if it were not given."""
+    """Settings as arguments of App; None means not set."""
 
     namespace: str | None
     concurrency: int | None
@@ -52,9 +52,9 @@ class SettingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that can be set. Durations are milliseconds here; "30s" and the like where they are given."""
+    """All settings. Durations are milliseconds here, and are written as "30s"."""
 
-    url: str = field(default=DEFAULT_URL, repr=False)  # it may hold a password
+    url: str = field(default=DEFAULT_URL, repr=False)  # it may contain a password
     dir: str = "workers"
     namespace: str = "nq"
     concurrency: int = 10
@@ -79,28 +79,28 @@ class Settings:
     @classmethod
     def load(
         cls,
-        given: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
         folder: str | Path | None = None,
     ) -> Settings:
-        """Reads the files of a folder (the current one), the environment and arguments (those not None)."""
+        """Read the files of a folder (by default the current one), the environment and the arguments."""
         reader = _Reader()
         base = Path(folder) if folder is not None else Path.cwd()
-        reader.take(_toml(base / "pyproject.toml", "tool", "penstock"), lambda name: f"[tool.penstock] {name}")
-        reader.take(_toml(base / "penstock.toml"), lambda name: f"penstock.toml {name}")
+        reader.add(_toml(base / "pyproject.toml", "tool", "penstock"), lambda name: f"[tool.penstock] {name}")
+        reader.add(_toml(base / "penstock.toml"), lambda name: f"penstock.toml {name}")
         environment = os.environ if env is None else env
-        named = {key: text for key, text in environment.items() if key.startswith(PREFIX) and key not in _OTHERS}
-        reader.take({key.removeprefix(PREFIX).lower(): text for key, text in named.items()}, _variable)
-        reader.take({name: value for name, value in (given or {}).items() if value is not None}, _argument)
+        ours = [key for key in environment if key.startswith(PREFIX) and key not in _OTHER_VARIABLES]
+        reader.add({key.removeprefix(PREFIX).lower(): environment[key] for key in ours}, _variable)
+        reader.add({name: value for name, value in (arguments or {}).items() if value is not None}, _argument)
         return cls(**reader.values, sources=MappingProxyType(reader.sources))
 
     def source(self, name: str) -> str:
-        """Where a value came from."""
+        """Return the source of a value."""
         return self.sources.get(name, DEFAULT)
 
 
-def names() -> list[str]:
-    """The names of all settings."""
+def list_names() -> list[str]:
+    """Return the names of all settings."""
     return [f.name for f in fields(Settings) if f.name != "sources"]
 
 
@@ -113,14 +113,14 @@ def _argument(name: str) -> str:
 
 
 class _Reader:
-    """Values by name, later ones over earlier ones."""
+    """Collects values by name; later ones override earlier ones."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.sources: dict[str, str] = {}
-        self._known = set(names())
+        self._known = set(list_names())
 
-    def take(self, found: Mapping[str, Any], where: Any) -> None:
+    def add(self, found: Mapping[str, Any], where: Any) -> None:
         for key, value in found.items():
             name = key.replace("-", "_")
             self.values[name] = self._read(name, value, where(name))
@@ -128,7 +128,7 @@ class _Reader:
 
     def _read(self, name: str, value: Any, where: str) -> Any:
         if name not in self._known:
-            hint = did_you_mean(name, self._known) or f"known are {', '.join(sorted(self._known))}"
+            hint = did_you_mean(name, self._known) or f"known settings are {', '.join(sorted(self._known))}"
             raise SettingError(f"{where}: there is no setting {name!r}; {hint}")
         try:
             return _convert(name, value)
@@ -168,7 +168,7 @@ def _convert(name: str, value: Any) -> Any:
     if name in _LISTS:
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
-            raise ValueError(f'{name}={value!r}: give words, as a list or as "a,b"')
+            raise ValueError(f'{name}={value!r}: write words, as a list or as "a,b"')
         words = [part.strip() for part in parts]
         return tuple(check_name(word, "queue name") if name == "queues" else word for word in words if word)
     if name == "namespace":
@@ -179,19 +179,19 @@ def _convert(name: str, value: Any) -> Any:
 
 
 def _count(name: str, value: Any) -> int:
-    """A whole number; a file or a variable may hold anything."""
+    """Convert a value from a file or a variable to a whole number."""
     text = str(value).strip()
     if isinstance(value, bool) or not text.isdecimal() or int(text) < _COUNTS[name]:
-        raise ValueError(f"{name}={value!r}: give a whole number of at least {_COUNTS[name]}")
+        raise ValueError(f"{name}={value!r}: write a whole number of at least {_COUNTS[name]}")
     return int(text)
 
 
 def _duration(name: str, value: Any) -> int | None:
     if value in ("never", "off"):
         if not name.startswith("retain_"):
-            raise ValueError(f"{name} cannot be switched off")
+            raise ValueError(f"{name} cannot be switched off: write a duration such as 30s")
         return None
     ms = to_ms(value)
     if name == "lease" and ms < 500:
-        raise ValueError(f"a lease of {ms} ms is too short to renew: give at least 500ms")
+        raise ValueError(f"a lease of {ms} ms is too short to renew: write at least 500ms")
     return ms

@@ -20,12 +20,12 @@ from penstock import job
 
 
 class Ferry:
-    async def open(self, hands):
-        self.hands = hands
+    async def open(self, host):
+        self.host = host
         self.note("opened")
 
     async def run(self):
-        await self.hands.enqueue("sums", None, 4, "brought")
+        await self.host.enqueue("sums", None, 4, "brought")
         self.note("running")
 
     async def close(self):

@@ -10,19 +10,19 @@ from rich.console import Console
 
 from penstock.cli.run_view import RunPanel, build_rows, one_line, render_text
 from penstock.core.clock import from_iso
-from penstock.flows.reducer import FlowView, StepView
+from penstock.flows.reducer import RunView, StepView
 from penstock.testing.clock import FakeClock
 
 START = "2026-01-01T00:00:00.000Z"
 NOW = from_iso(START) + 2500
 
 
-def view(*steps: StepView, **rest: Any) -> FlowView:
+def view(*steps: StepView, **rest: Any) -> RunView:
     keys = [step.step if step.n == 1 else f"{step.step}#{step.n}" for step in steps]
-    return FlowView(id="r-1", name="shop", started_at=START, steps=dict(zip(keys, steps, strict=True)), **rest)
+    return RunView(id="r-1", name="shop", started_at=START, steps=dict(zip(keys, steps, strict=True)), **rest)
 
 
-def draw(run: FlowView, width: int = 100, height: int = 25) -> list[str]:
+def draw(run: RunView, width: int = 100, height: int = 25) -> list[str]:
     """Return the lines on the screen."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width, height=height, color_system=None)

@@ -37,11 +37,11 @@ def _start(n: int) -> Any:
     return unit(run=run(f"r{n:05}", flow="shop" if n % 2 else "mail"), events=[started])
 
 
-async def _plan(store: PostgresStore, begun: Any) -> str:
+async def _plan(store: PostgresStore, first_event: Any) -> str:
     """Return the plan of a search. Nothing was analyzed: a search must not depend on autovacuum."""
     connection = await connect(store.address)
     try:
-        values = (pack(begun), "nq:flow:", None, None, 0, 2**62, "", 200)
+        values = (pack(first_event), "nq:flow:", None, None, 0, 2**62, "", 200)
         rows = await connection.fetch(f"EXPLAIN {store._sql.runs_by_first_event}", *values)
     finally:
         await connection.close()
@@ -50,8 +50,8 @@ async def _plan(store: PostgresStore, begun: Any) -> str:
 
 async def test_a_rare_pattern_is_found_by_the_index(store: PostgresStore) -> None:
     wanted = {"data": {"input": {"customer": 1234}}}
-    assert [row.id for row in await store.runs(begun=wanted)] == ["r01234"]
-    assert await store.runs(begun=wanted, flow="shop") == []
+    assert [row.id for row in await store.runs(first_event=wanted)] == ["r01234"]
+    assert await store.runs(first_event=wanted, flow="shop") == []
     plan = await _plan(store, wanted)
     assert "Bitmap Index Scan on events_search" in plan, plan
     assert "Seq Scan" not in plan, plan
@@ -63,14 +63,14 @@ async def test_a_common_pattern_is_found_by_a_scan_of_the_newest_runs(
     """The newest runs match: they need not be sorted with all the others."""
     wanted = {"data": {"input": {"town": "Rome"}}}
     expected = [f"r{n:05}" for n in range(RUNS - 1, 0, -2)]
-    assert [row.id for row in await store.runs(begun=wanted, flow="shop", limit=RUNS)] == expected
+    assert [row.id for row in await store.runs(first_event=wanted, flow="shop", limit=RUNS)] == expected
     monkeypatch.setattr(runs, "MAX_INDEXED", RUNS)
 
     async def never(*_: Any) -> None:
         raise AssertionError("every match was fetched to be sorted")
 
     monkeypatch.setattr(runs, "find_by_index", never)
-    assert [row.id for row in await store.runs(begun=wanted, flow="shop", limit=300)] == expected[:300]
+    assert [row.id for row in await store.runs(first_event=wanted, flow="shop", limit=300)] == expected[:300]
 
 
 class TestScan(RunSearchContract):

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from penstock import App, SyncApp
+from penstock.app.dead_letters import DeadLetters
 from penstock.app.events import Events
-from penstock.app.queues import DeadLetters, Queues
+from penstock.app.queues import Queues
 from penstock.app.state import AppState
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -31,20 +32,6 @@ def generator() -> ModuleType:
 def test_the_command_lines_page_is_that_of_the_code() -> None:
     written = (DOCS / "reference" / "cli.md").read_text("utf-8")
     assert written == generator().build_page(), "run: python docs/generate_cli.py"
-
-
-SPEC = """dir tsExtensions pyExtensions queueNameFrom defaultQueueNameStrategy provider.name provider.options
-logger.name logger.level logger.options state.name state.namespace state.options eventStore.name eventStore.options
-streams.global streams.job streams.queue streams.flow maxDays maxEvents intervalEvents intervalMs typescript.enabled
-isolate task.name handler spawn spawnCommand memoryMb cpuShares python.enabled python.cmd env importMode timeoutMs
-maxRssMb envAllowlist transport heartbeatMs bufferLimit api.auth.requireRole api.auth.allowInDev ws.auth.requireRole
-ws.auth.allowInDev namespaceFrom blob.provider basePath bucket signedUrl"""
-
-
-def test_every_option_of_the_specification_has_a_line() -> None:
-    text = (DOCS / "reference" / "from-the-spec.md").read_text("utf-8")
-    cells = "".join(re.findall(r"^\| (.*?) \|", text, flags=re.M))
-    assert [option for option in SPEC.split() if not re.search(rf"\b{re.escape(option)}\b", cells)] == []
 
 
 def public(kind: type[Any]) -> set[str]:

@@ -14,7 +14,7 @@ from penstock.core.durations import to_ms
 from penstock.core.errors import PenstockError
 from penstock.core.events import RESERVED_PREFIXES, STREAM_TYPES
 from penstock.flows import reducer
-from penstock.settings import Settings, names
+from penstock.settings import Settings, list_names
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "penstock"
@@ -57,8 +57,8 @@ def test_codes_are_unique() -> None:
 
 
 def test_every_problem_of_a_worker_file() -> None:
-    text = "".join((SOURCES / "flows" / name).read_text("utf-8") for name in ("discovery.py", "registry.py"))
-    codes = set(re.findall(r'Problem\("(\w+)"', text)) | set(re.findall(r'code="(\w+)"', text)) | {"bad_definition"}
+    text = "".join((SOURCES / "handlers" / name).read_text("utf-8") for name in ("discovery.py", "registry.py"))
+    codes = set(re.findall(r'Problem\(\s*"(\w+)"', text)) | set(re.findall(r'code="(\w+)"', text)) | {"bad_definition"}
     codes |= {"duplicate_flow", "duplicate_step", "duplicate_job"}  # put together from a word
     table = page("errors.md").partition("## Problems with worker files")[2]
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, flags=re.M)))) == codes
@@ -73,7 +73,10 @@ def written_kinds() -> set[str]:
     for path in [
         *(SOURCES / "flows").glob("*.py"),
         *(SOURCES / "jobs").glob("*.py"),
-        SOURCES / "app" / "scheduling.py",
+        SOURCES / "app" / "schedules.py",
+        SOURCES / "app" / "schedule_service.py",
+        *(SOURCES / "durable").glob("*.py"),
+        *(SOURCES / "worker").glob("*.py"),
     ]:
         if path.name != "reducer.py":
             kinds |= set(WRITTEN.findall(path.read_text("utf-8")))
@@ -102,7 +105,7 @@ def test_every_setting_and_its_default() -> None:
     assert [(name, variable) for name, variable, _ in rows] == [
         (name, f"PENSTOCK_{name.upper()}") for name, _, _ in rows
     ]
-    defaults = {field.name: field.default for field in fields(Settings) if field.name in names()}
+    defaults = {field.name: field.default for field in fields(Settings) if field.name in list_names()}
     assert {name for name, _, _ in rows} == set(defaults)
     for name, _, shown in rows:
         if name not in ("queues", "log"):

@@ -1,4 +1,4 @@
-"""Handlers that cannot be run again: each slip has its error, says what to do, and costs no more than one redrive."""
+"""Handlers that break replay rules: each mistake has its own error with a fix, and costs at most one redrive."""
 
 from __future__ import annotations
 
@@ -146,17 +146,17 @@ SLIPS: list[tuple[Slip, str, str]] = [
 
 
 @flow("slip", emits=["x", "y"])
-async def mended(order: Any, ctx: Context) -> str:
-    return "mended"
+async def fixed(order: Any, ctx: Context) -> str:
+    return "fixed"
 
 
-@pytest.mark.parametrize(("slip", "code", "says"), SLIPS, ids=[slip.__name__ for slip, _, _ in SLIPS])
-async def test_a_slip_fails_for_good_and_goes_on_once_it_is_mended(
-    shared_url: str, clock: FakeClock, slip: Slip, code: str, says: str
+@pytest.mark.parametrize(("slip", "code", "expected"), SLIPS, ids=[slip.__name__ for slip, _, _ in SLIPS])
+async def test_a_slip_fails_for_good_and_goes_on_once_it_is_fixed(
+    shared_url: str, clock: FakeClock, slip: Slip, code: str, expected: str
 ) -> None:
     UNWANTED.clear()
 
-    @flow("slip", step="mended", emits=["x", "y"], retry=5)
+    @flow("slip", step="fixed", emits=["x", "y"], retry=5)
     async def slipping(order: Any, ctx: Context) -> Any:
         return await slip(ctx, ctx.attempt > 1)
 
@@ -166,15 +166,15 @@ async def test_a_slip_fails_for_good_and_goes_on_once_it_is_mended(
         failed = [e for e in await app.history(run) if e["kind"] == "step.failed"]
         assert len(failed) == 1, "it is not tried again"
         ((_, letter),) = await app.dead_letters.list("default")
-        said = letter.error["message"]
+        message = letter.error["message"]
         assert letter.error["code"] == code
-        assert re.search(says, said), said
-        assert code == "not_json" or f"step 'mended' of run {run}" in said
+        assert re.search(expected, message), message
+        assert code == "not_json" or f"step 'fixed' of run {run}" in message
         assert await app.store.waits(run=run) == []
         assert UNWANTED == []
-    async with TestApp(shared_url, handlers=[mended], clock=clock) as app:
+    async with TestApp(shared_url, handlers=[fixed], clock=clock) as app:
         assert (await retry_run(app, run)).sent
-        assert (await app.finish(run)).result == "mended"
+        assert (await app.finish(run)).result == "fixed"
 
 
 async def test_too_long_a_history(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from penstock import App
 from penstock.cli import main
 from penstock.core.errors import SchemaViolation
-from penstock.flows.reducer import FlowView
+from penstock.flows.reducer import RunView
 
 SHOP = Path(__file__).parents[2] / "examples" / "shop"
 LINES = [
@@ -38,7 +38,7 @@ async def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         yield app
 
 
-async def ended(app: App, **rest: Any) -> FlowView:
+async def ended(app: App, **rest: Any) -> RunView:
     id = await app.start("shop", order(**rest))
     await app.runs.wait(id, timeout=30)
     return await app.runs.get(id)

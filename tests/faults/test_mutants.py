@@ -45,6 +45,11 @@ def test_every_mutant_has_a_suite() -> None:
     assert all(mutant.suites for mutant in mutants.ALL.values())
 
 
+def test_every_mutant_is_documented() -> None:
+    page = (FAULTS_DIR.parents[1] / "docs" / "faults.md").read_text()
+    assert [mutant.name for mutant in mutants.ALL.values() if f"| {mutant.what} |" not in page] == []
+
+
 @pytest.mark.parametrize("name", sorted(mutants.ALL))
 def test_every_mutant_applies(name: str) -> None:
     """A mutant whose target was renamed would test nothing, or be caught by its own crash."""

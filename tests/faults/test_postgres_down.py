@@ -16,7 +16,8 @@ from faultkit.load import run_load
 
 import postgres_server
 from penstock.core.errors import StoreError, StoreUnavailable
-from penstock.stores.postgres import PostgresStore
+from penstock.stores.postgres import PostgresStore, migrate
+from penstock.stores.postgres.statements import migrations
 from penstock.testing.contracts.samples import add_and_claim, apply, claim_one, event, job, unit
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(1200)]
@@ -140,6 +141,31 @@ async def test_concurrent_migrations_create_the_schema_once(own: postgres_server
     await asyncio.gather(*(store.open() for store in stores))
     for store in stores:
         await store.close()
+
+
+async def test_migrate_returns_the_applied_numbers_and_then_none(own: postgres_server.Server) -> None:
+    store = PostgresStore(own.url("numbered"))
+    assert await store.migrate() == [number for number, _ in migrations()]
+    assert await store.migrate() == []
+    await store.close()
+
+
+async def test_a_migration_creates_every_function_again(
+    own: postgres_server.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Functions have no numbers of their own: a later migration replaces those of an earlier version."""
+    store = PostgresStore(own.url("updated"))
+    await store.migrate()
+    own.run(
+        "CREATE OR REPLACE FUNCTION updated.now_ms(override bigint) RETURNS bigint LANGUAGE sql AS 'SELECT 7::bigint'"
+    )
+    assert await store.migrate() == []
+    assert own.do("SELECT updated.now_ms(NULL)")[0][0] == 7
+    later = [*migrations(), (9000, "SELECT 1")]
+    monkeypatch.setattr(migrate, "migrations", lambda: later)
+    assert await store.migrate() == [9000]
+    assert own.do("SELECT updated.now_ms(NULL)")[0][0] > 7
+    await store.close()
 
 
 async def test_a_schema_of_a_newer_version_is_refused(own: postgres_server.Server) -> None:

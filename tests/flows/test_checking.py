@@ -178,7 +178,7 @@ async def test_steps_that_have_recorded_nothing_are_not_run(app: Any) -> None:
     async with app(plain) as a:
         await a.start("plain")
         found = await check_runs(a)
-        assert (found.runs, found.steps, found.troubles, ran) == (1, 1, [], [])
+        assert (found.runs, found.steps, found.problems, ran) == (1, 1, [], [])
 
 
 async def test_paused_runs_are_checked_and_ended_ones_are_not(shared: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from penstock.core.clock import to_iso
 from penstock.core.events import EventBody
 from penstock.core.payload import MAX_PAYLOAD_BYTES
-from penstock.flows.decide import Decider, Decision, Emission, Ended, Start
+from penstock.flows.decide import Decider, Decision, Emission, EndedStep, StepStart
 from penstock.flows.run_record import MAX_FAILURES, RunRecord, decode, encode
 from penstock.handlers.trigger_table import TableStep, TriggerTable
 
@@ -29,10 +29,10 @@ ENTRY = on()
 class Everyone:
     """No conditions, no mapping."""
 
-    def wants(self, step: str, kind: str, data: bytes) -> bool:
+    def matches(self, step: str, kind: str, data: bytes) -> bool:
         return True
 
-    def input(self, step: str, kind: str, data: bytes) -> bytes | None:
+    def map_input(self, step: str, kind: str, data: bytes) -> bytes | None:
         return None
 
 
@@ -45,10 +45,10 @@ class Code(Everyone):
         self._wants = wants
         self._maps = maps
 
-    def wants(self, step: str, kind: str, data: bytes) -> bool:
+    def matches(self, step: str, kind: str, data: bytes) -> bool:
         return True if self._wants is None else self._wants(step, kind, json.loads(data))
 
-    def input(self, step: str, kind: str, data: bytes) -> bytes | None:
+    def map_input(self, step: str, kind: str, data: bytes) -> bytes | None:
         return None if self._maps is None else encode(self._maps(step, kind, json.loads(data)))
 
 
@@ -61,7 +61,7 @@ class Run:
         self.routing = routing or Everyone()
         self.max_steps = max_steps
         self.now = NOW
-        self.queued: list[Start] = []
+        self.queued: list[StepStart] = []
         self.events: list[EventBody] = []
 
     def decide(self, fact: Callable[[Decider], Decision]) -> Decision:
@@ -73,19 +73,19 @@ class Run:
         return decision
 
     def begin(self, input: Any = None) -> Decision:
-        return self.decide(lambda d: d.begin(encode(input), "start"))
+        return self.decide(lambda d: d.on_start(encode(input), "start"))
 
     def completes(self, step: str, *emits: str | tuple[str, Any], result: Any = None, n: int = 1) -> Decision:
         self._take(step, n)
         said = [Emission(e, b"null") if isinstance(e, str) else Emission(e[0], encode(e[1])) for e in emits]
-        return self.decide(lambda d: d.completed(ended(step, n), encode(result), said))
+        return self.decide(lambda d: d.on_completed(ended(step, n), encode(result), said))
 
     def fails(self, step: str, error: str = "broken", *, n: int = 1, **more: Any) -> Decision:
         self._take(step, n)
-        return self.decide(lambda d: d.failed(ended(step, n), {"error": error, **more}, 3))
+        return self.decide(lambda d: d.on_failed(ended(step, n), {"error": error, **more}, 3))
 
     def emits(self, kind: str, data: Any = None) -> Decision:
-        return self.decide(lambda d: d.emitted(Emission(kind, encode(data)), "outside"))
+        return self.decide(lambda d: d.on_event(Emission(kind, encode(data)), "outside"))
 
     def _take(self, step: str, n: int) -> None:
         """A step ends once, and only after it was started."""
@@ -101,8 +101,8 @@ class Run:
         return next(json.loads(s.input) for s in self.queued if (s.step, s.n) == (step, n))
 
 
-def ended(step: str, n: int = 1, attempt: int = 1) -> Ended:
-    return Ended(step, n, f"r1.{step}.{n}", attempt, b'{"in":1}', 5)
+def ended(step: str, n: int = 1, attempt: int = 1) -> EndedStep:
+    return EndedStep(step, n, f"r1.{step}.{n}", attempt, b'{"in":1}', 5)
 
 
 def kinds(decision: Decision) -> list[str]:
@@ -160,7 +160,7 @@ def test_an_emission_tells_its_cause_and_keeps_its_own_correlation() -> None:
     run = Run()
     run.begin()
     said = [Emission("x.y", b"1", "other"), Emission("x.z", b"2")]
-    decision = run.decide(lambda d: d.completed(ended("a"), b"null", said))
+    decision = run.decide(lambda d: d.on_completed(ended("a"), b"null", said))
     assert [(e.kind, e.step, e.correlation_id, e.meta) for e in decision.events[:2]] == [
         ("x.y", "a", "other", {"causationId": "r1.a.1", "attempt": 1}),
         ("x.z", "a", None, {"causationId": "r1.a.1", "attempt": 1}),
@@ -284,7 +284,7 @@ def test_map_makes_the_input_and_says_so() -> None:
     run.begin()
     decision = run.completes("a", ("x", 4))
     assert run.input_of("b") == {"from": "x", "twice": 8}
-    assert decision.starts[0].made_here, "the input is in no event, so step.started has to show it"
+    assert decision.starts[0].has_mapped_input, "the input is in no event, so step.started has to show it"
 
 
 def broken(*_: Any) -> Any:
@@ -409,7 +409,7 @@ def test_retrying_says_failed_and_then_retry_and_changes_nothing_else() -> None:
     before = run.record
     due = NOW + 5000
     fact = ended("a", attempt=2)
-    decision = run.decide(lambda d: d.retrying(fact, {"error": "slow", "name": "Timeout"}, 3, due))
+    decision = run.decide(lambda d: d.on_retry(fact, {"error": "slow", "name": "Timeout"}, 3, due))
     assert [(e.kind, e.step) for e in decision.events] == [("step.failed", "a"), ("step.retry", "a")]
     failed, retry = decision.events
     assert data(decision, "step.failed") == {
@@ -428,7 +428,7 @@ def test_a_retry_of_a_later_instance_says_which() -> None:
     run = Run(b=on("x", mode="each"))
     run.begin()
     run.completes("a", "x", "x")
-    decision = run.decide(lambda d: d.retrying(ended("b", 2), {"error": "e"}, 3, NOW))
+    decision = run.decide(lambda d: d.on_retry(ended("b", 2), {"error": "e"}, 3, NOW))
     assert [e.meta["n"] for e in decision.events] == [2, 2]  # type: ignore[index]
 
 
@@ -437,7 +437,7 @@ def test_cancelling_closes_the_run_and_forgets_what_was_open() -> None:
     run.begin()
     run.completes("a", "x")
     run.now = NOW + 7
-    decision = run.decide(lambda d: d.cancelled("enough"))
+    decision = run.decide(lambda d: d.on_cancel("enough"))
     assert kinds(decision) == ["flow.cancelled"]
     assert data(decision, "flow.cancelled") == {"reason": "enough", "duration": 7}
     assert (run.record.status, run.record.open, run.record.closed, run.record.arrived) == ("cancelled", 0, True, {})
@@ -634,12 +634,12 @@ def test_a_redriven_step_reopens_its_run() -> None:
     run.begin()
     run.completes("a", "x")
     run.fails("b")
-    decision = run.decide(lambda d: d.redriven("b", 1, "r1.b.1.redrive-1"))
+    decision = run.decide(lambda d: d.on_redrive("b", 1, "r1.b.1.redrive-1"))
     assert kinds(decision) == ["step.redriven", "flow.reopened"]
     assert data(decision, "step.redriven") == {"jobId": "r1.b.1.redrive-1"}
     assert data(decision, "flow.reopened") == {"step": "b"}
     assert (run.record.status, run.record.open, run.record.failed) == ("running", 1, 0)
-    run.queued.append(Start("b", 1, b"null", ""))
+    run.queued.append(StepStart("b", 1, b"null", ""))
     run.completes("b", "b.done")
     assert run.waiting == ["c"]
     assert last(run.completes("c", result="fine")) == ("flow.completed", {"duration": 0, "result": "fine"})
@@ -651,8 +651,8 @@ def test_a_run_with_another_failure_stays_failed_after_a_redrive() -> None:
     run.completes("a", "x")
     run.fails("b", "one")
     run.fails("c", "two")
-    run.decide(lambda d: d.redriven("b", 1, "again"))
-    run.queued.append(Start("b", 1, b"null", ""))
+    run.decide(lambda d: d.on_redrive("b", 1, "again"))
+    run.queued.append(StepStart("b", 1, b"null", ""))
     kind, end = last(run.completes("b"))
     assert (kind, end["error"], [f["step"] for f in end["failed"]]) == ("flow.failed", "two", ["c"])
 
@@ -662,7 +662,7 @@ def test_a_redrive_while_the_run_goes_on_reopens_nothing() -> None:
     run.begin()
     run.completes("a", "x")
     run.fails("b")
-    assert kinds(run.decide(lambda d: d.redriven("b", 1, "again"))) == ["step.redriven"]
+    assert kinds(run.decide(lambda d: d.on_redrive("b", 1, "again"))) == ["step.redriven"]
 
 
 def test_redriving_every_failure_that_is_listed_leaves_the_others_failed() -> None:
@@ -673,8 +673,8 @@ def test_redriving_every_failure_that_is_listed_leaves_the_others_failed() -> No
     for n in range(1, total + 1):
         run.fails("b", n=n)
     for n in range(1, MAX_FAILURES + 1):
-        run.decide(lambda d, n=n: d.redriven("b", n, "again"))  # type: ignore[misc]
-        run.queued.append(Start("b", n, b"null", ""))
+        run.decide(lambda d, n=n: d.on_redrive("b", n, "again"))  # type: ignore[misc]
+        run.queued.append(StepStart("b", n, b"null", ""))
     for n in range(1, MAX_FAILURES + 1):
         decision = run.completes("b", n=n)
     kind, end = last(decision)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import App, Permanent, flow, step
-from penstock.flows.reducer import FlowView, reduce_flow
+from penstock.flows.reducer import RunView, reduce_flow
 from penstock.flows.run_record import decode
 
 ENDS = ("flow.completed", "flow.failed", "flow.cancelled", "flow.compensated")
@@ -137,14 +137,14 @@ async def run_and_fold(steps: list[Plan], said: list[str], cancel: bool, redrive
         assert await app.store.stuck_runs() == []
 
 
-def check_end(view: FlowView, status: str, kinds: list[str]) -> None:
+def check_end(view: RunView, status: str, kinds: list[str]) -> None:
     assert view.status == status
     assert sum(kind in ENDS for kind in kinds) == 1 + kinds.count("flow.reopened")
     assert view.completed_at is not None
     assert not {s.status for s in view.steps.values()} & {"pending", "running", "retrying", "waiting"}
 
 
-def check_tally(view: FlowView, record: bytes) -> None:
+def check_tally(view: RunView, record: bytes) -> None:
     """The record counts what the view shows."""
     tallies = decode(record).steps
     for name, tally in tallies.items():

@@ -270,7 +270,7 @@ def test_two_files_of_one_name_do_not_meet(memory: Any, write: Write) -> None:
     assert [item.definition.handler.fn() for item in found] == [1, 2]
 
 
-def test_a_missing_folder_is_an_error_that_says_what_to_do(memory: Any, tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error_with_a_fix(memory: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"not a directory.*setting 'dir'"):
         memory(dir=tmp_path / "nowhere")
 
@@ -326,7 +326,7 @@ def test_an_error_in_a_neighbour_names_the_line_that_imported_it(memory: Any, wr
         ("from penstock import job\n@job(timeout='soon')\ndef x(): ...", "not a duration"),
     ],
 )
-def test_a_bad_definition_is_told_with_its_file_and_the_way_out(
+def test_a_bad_definition_is_reported_with_its_file_and_a_fix(
     memory: Any, write: Write, text: str, message: str
 ) -> None:
     folder = write(bad=text, good="def handle(): ...")
@@ -337,7 +337,7 @@ def test_a_bad_definition_is_told_with_its_file_and_the_way_out(
     assert app.registry.queues() == ["good"]
 
 
-def test_a_step_defined_twice_is_told_and_the_first_is_used(memory: Any) -> None:
+def test_a_step_defined_twice_is_reported_and_the_first_is_used(memory: Any) -> None:
     @flow("f", emits=["go"])
     async def begin() -> None: ...
 
@@ -356,7 +356,7 @@ def test_a_step_defined_twice_is_told_and_the_first_is_used(memory: Any) -> None
     assert app.registry.flow("f").steps["work"].handler.queue == "first"
 
 
-def test_a_flow_and_a_job_defined_twice_are_told(memory: Any) -> None:
+def test_a_flow_and_a_job_defined_twice_are_reported(memory: Any) -> None:
     def flows() -> Any:
         @flow("f")
         async def begin() -> None: ...
@@ -391,7 +391,7 @@ def test_one_step_name_in_two_flows_is_no_duplicate(memory: Any) -> None:
     assert codes(app) == []
 
 
-def test_a_join_that_can_never_be_met_is_told(memory: Any) -> None:
+def test_an_unmet_join_is_reported(memory: Any) -> None:
     @flow("f", emits=["a"])
     async def begin() -> None: ...
 
@@ -409,7 +409,7 @@ def test_a_join_that_can_never_be_met_is_told(memory: Any) -> None:
     assert codes(memory(from_outside, join)) == []
 
 
-def test_a_compensation_nobody_defines_is_told_with_the_nearest(memory: Any) -> None:
+def test_an_unknown_compensation_is_reported_with_the_nearest_step(memory: Any) -> None:
     @flow("f", emits=["go"], compensation="refnd")
     async def begin() -> None: ...
 
@@ -421,7 +421,7 @@ def test_a_compensation_nobody_defines_is_told_with_the_nearest(memory: Any) -> 
     assert "did you mean 'refund'" in app.registry.problems[0].message
 
 
-def test_a_step_nothing_can_start_is_told(memory: Any) -> None:
+def test_an_unreachable_step_is_reported(memory: Any) -> None:
     @flow("f", emits=["go"])
     async def begin() -> None: ...
 
@@ -438,7 +438,7 @@ def test_a_step_nothing_can_start_is_told(memory: Any) -> None:
     assert "flow 'g'" in told["unknown_flow"]
 
 
-def test_two_rate_limits_of_one_queue_are_told(memory: Any) -> None:
+def test_two_rate_limits_of_one_queue_are_reported(memory: Any) -> None:
     @job(queue="q", name="a", rate_limit="1/1s")
     async def one() -> None: ...
 

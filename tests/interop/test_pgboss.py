@@ -254,7 +254,7 @@ async def test_a_crash_before_the_completion_starts_no_run(
         raise ConnectionError("cut")
 
     monkeypatch.setattr(Queues, "complete", crash)
-    monkeypatch.setattr(consuming, "AFTER_TROUBLE", 3600)
+    monkeypatch.setattr(consuming, "RETRY_WAIT_S", 3600)
     url = postgres_server.url()
     async with (
         App(url, handlers=[order], bridges=[PgBoss(consume={queue: order}, **QUICK)]) as app,
@@ -375,7 +375,7 @@ async def test_a_schema_without_pgboss_is_refused(boss: Any) -> None:
     await _refused(PgBoss(boss_url(), schema="nowhere"), PgBossSchema, "no pg-boss in schema 'nowhere'")
     with pytest.raises(PgBossSchema, match="letters, digits"):
         PgBoss(schema="a b")
-    await _refused(PgBoss(), ConfigError, "give it the URL")
+    await _refused(PgBoss(), ConfigError, "pass the URL of pg-boss")
 
 
 async def test_an_unknown_queue_or_flow_is_refused(boss: Any, queue: str) -> None:
@@ -395,7 +395,7 @@ async def test_an_unknown_queue_or_flow_is_refused(boss: Any, queue: str) -> Non
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ("UPDATE other.version SET version = 20", "has version 20; 34 to 43 are known: upgrade"),
+        ("UPDATE other.version SET version = 20", "has version 20; 34 to 43 are supported: upgrade"),
         ("ALTER TABLE other.job DROP COLUMN blocked", r"lacks job\.blocked"),
     ],
 )
@@ -413,7 +413,7 @@ async def test_cut_connections_lose_no_job_and_start_no_run_twice(
     boss: Any, queue: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server cuts connections during the handover. Jobs that were claimed come back when they expire."""
-    monkeypatch.setattr(consuming, "AFTER_TROUBLE", 0.01)
+    monkeypatch.setattr(consuming, "RETRY_WAIT_S", 0.01)
     await _created(boss, queue, retryLimit=1000, expireInSeconds=1, retryDelay=0)
     named = "application_name=bridge"
     bridge = PgBoss(f"{boss_url()}?{named}", consume={queue: order}, concurrency=2, **QUICK)

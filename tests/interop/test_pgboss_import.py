@@ -15,8 +15,8 @@ import postgres_server
 from penstock import App, Context, job
 from penstock.app.pgboss_import import PgBossImport
 from penstock.cli import main
-from penstock.messaging.pgboss.backlog import Leaving
-from penstock.schedules.spec import spec_of, target_of
+from penstock.messaging.pgboss.backlog import Backlog
+from penstock.schedules.spec import decode_spec, decode_target
 from penstock.testing.until import until
 
 pytestmark = [pytest.mark.xdist_group("interop"), pytest.mark.asyncio(loop_scope="module")]
@@ -76,7 +76,7 @@ async def test_waiting_jobs_are_imported_and_run(boss: Any, queue: str, url: str
         done.append((input, ctx.job_id))
 
     async with App(url, handlers=[work]) as app:
-        found = await PgBossImport(app, boss_url(), queues=[queue]).look()
+        found = await PgBossImport(app, boss_url(), queues=[queue]).preview()
         assert (found.jobs, found.delayed, found.left) == ({queue: 5}, 1, [])
         assert len(await boss.ask("jobs", queue=queue)) == 7
         moved = await PgBossImport(app, boss_url(), queues=[queue]).move()
@@ -93,8 +93,8 @@ async def test_waiting_jobs_are_imported_and_run(boss: Any, queue: str, url: str
         assert json.loads(tried.opts)["retry"]["attempts"] == 2
         assert json.loads(tried.opts)["retry"]["backoff"]["delayMs"] == 2000
         rows = {row.id: row for row in await app.store.schedules() if row.id.startswith(queue)}
-        assert (spec_of(rows[queue]).cron, spec_of(rows[queue]).tz) == ("0 12 * * *", "Europe/Paris")
-        assert target_of(rows[queue]).input == {"to": "all"}
+        assert (decode_spec(rows[queue]).cron, decode_spec(rows[queue]).tz) == ("0 12 * * *", "Europe/Paris")
+        assert decode_target(rows[queue]).input == {"to": "all"}
         async with app.workers.background(concurrency=1):
             await until(lambda: len(done) == 4, 30)
         assert done == [(what, ids[what]) for what in ("urgent", "plain", "tried", "low")]
@@ -108,7 +108,7 @@ async def test_an_interrupted_import_continues(
     """Crash between adding here and removing there: with one database neither happened, with two no job is doubled."""
     await boss.ask("create", queue=queue)
     sent = {await boss.ask("send", queue=queue, data=n) for n in range(3)}
-    real = Leaving.forget
+    real = Backlog.delete
 
     async def cut(*_: Any) -> None:
         raise Cut
@@ -120,13 +120,13 @@ async def test_an_interrupted_import_continues(
         done.append(ctx.job_id)
 
     async with App(url, handlers=[work]) as app:
-        monkeypatch.setattr(Leaving, "forget", cut)
+        monkeypatch.setattr(Backlog, "delete", cut)
         with pytest.raises(Cut):
             await PgBossImport(app, boss_url(), queues=[queue]).move()
         assert {one["id"] for one in await boss.ask("jobs", queue=queue)} == sent
         here = (await app.queues.counts(queue))["waiting"]
         assert here == (0 if url.startswith("postgresql") else 3)
-        monkeypatch.setattr(Leaving, "forget", real)
+        monkeypatch.setattr(Backlog, "delete", real)
         moved = await PgBossImport(app, boss_url(), queues=[queue]).move()
         assert moved.jobs == {queue: 3}
         assert await boss.ask("jobs", queue=queue) == []

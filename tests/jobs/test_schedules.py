@@ -189,7 +189,9 @@ async def test_many_schedulers_racing_for_one_slot(shared: Any, clock: FakeClock
 async def test_a_schedule_this_worker_cannot_fire_waits_for_one_that_can(
     shared: Any, clock: FakeClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "STUCK", 3600.0)  # however slow this machine, it is not over while the test looks
+    monkeypatch.setattr(
+        scheduler, "STUCK_RETRY_S", 3600.0
+    )  # however slow this machine, it is not over while the test looks
 
     @flow("other", queue="elsewhere")
     async def other() -> None: ...

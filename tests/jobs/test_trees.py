@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Context, Node, SyncApp, SyncContext, job
 from penstock.core.errors import BadArgument, ConfigError, RunFailed
-from penstock.jobs.job_trees import MOST_JOBS
+from penstock.jobs.job_trees import MAX_JOBS
 
 Make = Callable[..., Any]
 TEST_TIMEOUT_S = 20  # seconds until a test that waits gives up
@@ -191,7 +191,7 @@ BOTH = {"failParentOnFailure": True, "ignoreDependencyOnFailure": True}
         ({"queue": "books", "children": [{"queue": "a", "opts": BOTH}]}, "give one of them"),
         ({"queue": "books", "children": {"queue": "a"}}, "give a list"),
         ("books", "give a Node"),
-        ({"queue": "books", "children": [{"queue": "a"}] * MOST_JOBS}, "at most"),
+        ({"queue": "books", "children": [{"queue": "a"}] * MAX_JOBS}, "at most"),
     ],
 )
 async def test_a_tree_that_cannot_be_read(memory: Make, tree: Any, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Instrumentation on every store: what listeners are told, and that they cannot harm the work."""
+"""Instrumentation on every store: the events that listeners get, and that a listener cannot harm the work."""
 
 from __future__ import annotations
 

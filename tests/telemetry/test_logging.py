@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Context, SyncApp, flow, job
-from penstock.telemetry.logging import AttemptFilter, LineHandler, configure, unchanged
+from penstock.telemetry.logging import AttemptFilter, LineHandler, configure, restore_loggers
 
 OWN = logging.getLogger("shop.orders")
 
@@ -24,7 +24,7 @@ def _as_before() -> Iterator[None]:
     engine = logging.getLogger("penstock")
     engine.propagate = True
     engine.handlers.clear()
-    with unchanged("", "penstock", "shop.orders"):
+    with restore_loggers("", "penstock", "shop.orders"):
         yield
     OWN.handlers.clear()
 
@@ -62,18 +62,18 @@ async def test_json_lines_know_their_attempt() -> None:
     async with App(":memory:", handlers=[talk, talk_in_a_thread]) as app, app.workers.background():
         await run(app, talk, talk_in_a_thread)
     OWN.info("outside")
-    said = {line["msg"]: line for line in lines(stream)}
-    hello = said["hello"]
+    by_message = {line["msg"]: line for line in lines(stream)}
+    hello = by_message["hello"]
     assert hello["logger"] == "penstock.handler"
     assert hello["fields"] == {"order": 7, "api_key": "[redacted]"}
     about = {"run": "talk", "step": "talk", "job": hello["job"], "attempt": 1, "queue": "talks"}
     for message in ("hello", "by hand, password=[redacted]", "from a task", "from a thread"):
-        assert {key: said[message][key] for key in about} == about
-        assert list(said[message])[:4] == ["ts", "level", "logger", "msg"]
-        assert said[message]["ts"].endswith("Z")
-        assert said[message]["level"] == "info"
-    assert said["from a handler's thread"]["run"] == "talk_in_a_thread"
-    assert said["outside"].keys() == {"ts", "level", "logger", "msg"}
+        assert {key: by_message[message][key] for key in about} == about
+        assert list(by_message[message])[:4] == ["ts", "level", "logger", "msg"]
+        assert by_message[message]["ts"].endswith("Z")
+        assert by_message[message]["level"] == "info"
+    assert by_message["from a handler's thread"]["run"] == "talk_in_a_thread"
+    assert by_message["outside"].keys() == {"ts", "level", "logger", "msg"}
 
 
 async def test_a_plain_job_and_a_later_attempt() -> None:
@@ -89,9 +89,12 @@ async def test_a_plain_job_and_a_later_attempt() -> None:
     async with App(":memory:", handlers=[send]) as app, app.workers.background():
         id = await app.enqueue("mail", key="m-1")
         await app.jobs.result(id, timeout=20)
-    said = [line for line in lines(stream) if line["msg"] == "trying"]
-    assert [(line["job"], line["attempt"], line["queue"]) for line in said] == [("m-1", 1, "mail"), ("m-1", 2, "mail")]
-    assert "run" not in said[0]
+    by_message = [line for line in lines(stream) if line["msg"] == "trying"]
+    assert [(line["job"], line["attempt"], line["queue"]) for line in by_message] == [
+        ("m-1", 1, "mail"),
+        ("m-1", 2, "mail"),
+    ]
+    assert "run" not in by_message[0]
 
 
 def test_an_error_is_one_line_of_json() -> None:
@@ -234,7 +237,7 @@ def test_an_app_logs_when_it_is_asked_to() -> None:
 def test_as_it_was_before() -> None:
     logger = logging.getLogger("penstock")
     before = logger.level, logger.propagate, logger.handlers[:]
-    with unchanged("penstock"):
+    with restore_loggers("penstock"):
         configure("debug")
         assert logger.isEnabledFor(logging.DEBUG)
     assert (logger.level, logger.propagate, logger.handlers) == before

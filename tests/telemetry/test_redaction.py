@@ -19,7 +19,7 @@ from penstock import App, Context, Permanent, flow, step
 from penstock.cli import main
 from penstock.core.errors import RunFailed
 from penstock.core.redaction import REDACTED, Redactor
-from penstock.telemetry.logging import configure, unchanged
+from penstock.telemetry.logging import configure, restore_loggers
 
 HAND_MADE = logging.getLogger("shop.own")
 DELIVERED: list[Any] = []
@@ -91,14 +91,14 @@ class Scene:
         self.letters = len(letters)
         self.seen["dead letters"] = "\n".join(json.dumps(letter.error) for letter in letters)
         rows = await app.jobs.list("deliver", "failed", limit=1000)
-        self.seen["failed jobs"] = "\n".join((row.error or b"").decode() for row in rows)
+        self.seen["failed jobs"] = "\n".join(json.dumps(row.error) for row in rows)
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     scene = Scene(tmp_path_factory.mktemp("canaries"))
     pretty, lines = io.StringIO(), io.StringIO()
-    with unchanged("", "penstock"):
+    with restore_loggers("", "penstock"):
         configure("debug", "json", logger="", redactor=Redactor(REDACT), stream=lines)
         configure("debug", "pretty", redactor=Redactor(REDACT), stream=pretty)
         logging.getLogger("penstock").propagate = True

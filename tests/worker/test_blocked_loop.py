@@ -54,17 +54,17 @@ class Loop:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.asked: list[Callable[[], None]] = []
+        self.pings: list[Callable[[], None]] = []
 
     def time(self) -> float:
         return self.now
 
     def call_soon_threadsafe(self, answer: Callable[[], None]) -> None:
-        self.asked.append(answer)
+        self.pings.append(answer)
 
     def turn(self) -> None:
-        while self.asked:
-            self.asked.pop()()
+        while self.pings:
+            self.pings.pop()()
 
 
 def test_responsive_loop_causes_no_warning(warnings: WarningLog) -> None:
@@ -72,7 +72,7 @@ def test_responsive_loop_causes_no_warning(warnings: WarningLog) -> None:
     detector = blocked_loop.BlockedLoopDetector(cast(Any, loop))
     for _ in range(3):
         detector.check()
-        assert len(loop.asked) == 1
+        assert len(loop.pings) == 1
         loop.turn()
         loop.now += 100
     assert warnings.messages == []

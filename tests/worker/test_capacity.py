@@ -27,7 +27,7 @@ QUEUES = {"wide": QueueLimits(4), "narrow": QueueLimits(1)}
 
 
 class FixedPrefetch:
-    """How much may be held beyond the slots, set by hand."""
+    """A prefetch limit set by hand."""
 
     def __init__(self) -> None:
         self.more = 0
@@ -37,7 +37,7 @@ class FixedPrefetch:
 
 
 class Desk:
-    """Asks, and answers by hand."""
+    """Makes requests, and answers them by hand."""
 
     def __init__(self) -> None:
         self.room = FixedPrefetch()
@@ -45,32 +45,32 @@ class Desk:
         self.tracker = CapacityTracker("w", 4, 30_000, ahead)
         self._claims = 0
 
-    def ask(self, *finishing: str) -> ClaimRequest | None:
-        """With a commit that ends these; without any, it is a look."""
+    def request(self, *finishing: str) -> ClaimRequest | None:
+        """Request claims with a commit that finishes these queues; without any, poll."""
         if not finishing:
             self.tracker.note_poll()
         return self.tracker.request(QUEUES, Counter(finishing))
 
     def wants(self, *finishing: str) -> dict[str, int] | None:
-        ask = self.ask(*finishing)
-        return None if ask is None else {want.queue: want.limit for want in ask.queues}
+        request = self.request(*finishing)
+        return None if request is None else {want.queue: want.limit for want in request.queues}
 
-    def answer(self, ask: ClaimRequest | None, *queues: str, finishing: tuple[str, ...] = ()) -> bool:
-        assert ask is not None
-        return self.tracker.settle(ask, Counter(finishing), [self.claim(queue) for queue in queues])
+    def answer(self, request: ClaimRequest | None, *queues: str, finishing: tuple[str, ...] = ()) -> bool:
+        assert request is not None
+        return self.tracker.settle(request, Counter(finishing), [self.claim(queue) for queue in queues])
 
     def claim(self, queue: str) -> Claim:
         self._claims += 1
         job = f"j{self._claims}"
         return Claim(job, queue, "job", b"1", b"{}", job, 1, job, 0, 0)
 
-    def left(self, *queues: str, ask: ClaimRequest | None = None) -> bool:
-        return self.tracker.release(Counter(queues), ask)
+    def left(self, *queues: str, request: ClaimRequest | None = None) -> bool:
+        return self.tracker.release(Counter(queues), request)
 
 
-def test_all_that_is_free_is_asked_for_once() -> None:
+def test_free_slots_are_requested_once() -> None:
     desk = Desk()
-    first = desk.ask()
+    first = desk.request()
     assert first is not None
     assert {want.queue: want.limit for want in first.queues} == {"wide": 4, "narrow": 1}
     assert first.limit == 4
@@ -79,11 +79,11 @@ def test_all_that_is_free_is_asked_for_once() -> None:
     assert desk.wants() == {"wide": 1}
 
 
-def test_a_commit_asks_for_the_slots_it_frees() -> None:
+def test_a_commit_requests_the_slots_it_frees() -> None:
     desk = Desk()
-    desk.answer(desk.ask(), "wide", "wide", "wide", "narrow")
+    desk.answer(desk.request(), "wide", "wide", "wide", "narrow")
     assert desk.wants() is None
-    first = desk.ask("narrow")
+    first = desk.request("narrow")
     assert desk.wants("wide") == {"wide": 1}, "of another commit under way"
     desk.answer(first, "narrow", finishing=("narrow",))
     desk.left("narrow")
@@ -92,52 +92,52 @@ def test_a_commit_asks_for_the_slots_it_frees() -> None:
 
 def test_who_looked_in_vain_looks_again_when_an_answer_leaves_room() -> None:
     desk = Desk()
-    first = desk.ask()
-    assert desk.ask() is None
+    first = desk.request()
+    assert desk.request() is None
     assert desk.answer(first, "wide")
-    assert not desk.answer(desk.ask(), "wide"), "nobody looked meanwhile"
-    second = desk.ask()
-    assert desk.ask() is None
+    assert not desk.answer(desk.request(), "wide"), "no poll meanwhile"
+    second = desk.request()
+    assert desk.request() is None
     assert not desk.answer(second, "wide", "wide"), "it left no room"
 
 
-def test_a_look_right_after_a_commit_finds_the_slots_it_freed() -> None:
+def test_a_poll_after_a_commit_finds_the_freed_slots() -> None:
     """Attempts have left when their commit is answered, not when their tasks get to hear of it."""
     desk = Desk()
-    desk.answer(desk.ask(), "narrow")
-    ask = desk.ask("narrow")
-    assert not desk.left("narrow", ask=ask)
-    desk.answer(ask, finishing=("narrow",))
+    desk.answer(desk.request(), "narrow")
+    request = desk.request("narrow")
+    assert not desk.left("narrow", request=request)
+    desk.answer(request, finishing=("narrow",))
     assert desk.wants() == {"wide": 4, "narrow": 1}
 
 
-def test_a_look_is_not_repeated_for_its_own_sake() -> None:
+def test_a_poll_is_repeated_only_if_needed() -> None:
     desk = Desk()
-    desk.answer(desk.ask(), "wide", "wide", "wide")
-    first = desk.ask("wide")
-    assert desk.ask() is None
-    desk.left("wide", ask=first)
+    desk.answer(desk.request(), "wide", "wide", "wide")
+    first = desk.request("wide")
+    assert desk.request() is None
+    desk.left("wide", request=first)
     assert desk.answer(first, "wide", finishing=("wide",)), "it left room that was looked for"
-    look = desk.ask()
-    second = desk.ask("wide")
-    assert not desk.answer(look), "nobody has looked since"
-    desk.left("wide", ask=second)
+    poll = desk.request()
+    second = desk.request("wide")
+    assert not desk.answer(poll), "no poll since"
+    desk.left("wide", request=second)
     assert not desk.answer(second, finishing=("wide",))
 
 
-def test_a_full_answer_does_not_hide_that_another_is_under_way() -> None:
+def test_a_full_answer_does_not_hide_another_request() -> None:
     desk = Desk()
-    desk.answer(desk.ask(), "wide", "wide", "wide", "narrow")
-    first, second = desk.ask("wide"), desk.ask("wide")
-    assert desk.ask() is None
+    desk.answer(desk.request(), "wide", "wide", "wide", "narrow")
+    first, second = desk.request("wide"), desk.request("wide")
+    assert desk.request() is None
     assert not desk.answer(first, "wide", finishing=("wide",))
     assert desk.answer(second, finishing=("wide",))
 
 
-def test_when_less_is_to_be_held_nothing_is_asked_for_until_there_is_room() -> None:
+def test_nothing_is_requested_while_more_is_held_than_allowed() -> None:
     desk = Desk()
     desk.room.more = 4
-    desk.answer(desk.ask(), *["wide"] * 8)
+    desk.answer(desk.request(), *["wide"] * 8)
     desk.room.more = 0
     for _ in range(4):
         assert desk.wants("wide") is None
@@ -145,14 +145,14 @@ def test_when_less_is_to_be_held_nothing_is_asked_for_until_there_is_room() -> N
     assert desk.wants("wide") == {"wide": 1, "narrow": 1}
 
 
-def test_who_left_without_an_ask_for_its_slot_has_somebody_look() -> None:
+def test_a_slot_that_no_commit_requested_causes_a_poll() -> None:
     desk = Desk()
-    desk.answer(desk.ask(), "wide", "wide", "wide", "narrow")
-    ask = desk.ask("wide")
-    assert desk.left("wide", "narrow", ask=ask), "nobody asked for the narrow one"
-    assert not desk.left("wide", ask=ask)
-    assert not desk.left(ask=None), "nobody left"
-    assert desk.left("wide", ask=None)
+    desk.answer(desk.request(), "wide", "wide", "wide", "narrow")
+    request = desk.request("wide")
+    assert desk.left("wide", "narrow", request=request), "no request for the narrow queue"
+    assert not desk.left("wide", request=request)
+    assert not desk.left(request=None), "no slot was freed"
+    assert desk.left("wide", request=None)
 
 
 class Store:
@@ -163,36 +163,36 @@ class Store:
     def __init__(self, *receipts: Receipt) -> None:
         self._receipts = list(receipts)
 
-    async def commit(self, units: list[Unit], ask: ClaimRequest | None = None) -> CommitReply:
+    async def commit(self, units: list[Unit], request: ClaimRequest | None = None) -> CommitReply:
         return CommitReply([self._receipts.pop(0) for _ in units])
 
 
 class Source:
-    """A worker with nothing to do but to count."""
+    """A claim source that records its calls."""
 
     active = 1
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, ...]] = []
+        self.calls: list[tuple[str, ...]] = []
 
     def request_claims(self, finishing: Counter[str]) -> ClaimRequest | None:
         return ClaimRequest((QueueDemand("wide", 1),), 30_000, "w", 1)
 
     def take_claims(self, request: ClaimRequest, finishing: Counter[str], work: Any) -> None:
-        self.heard.append(("take", *finishing))
+        self.calls.append(("take", *finishing))
 
     def release_slots(self, ended: Counter[str], request: ClaimRequest | None) -> None:
-        self.heard.append(("free", *ended))
+        self.calls.append(("free", *ended))
 
 
 @pytest.mark.parametrize(
     ("receipt", "ended"), [(Committed(), True), (Fenced(), True), (Refused("children", "j"), False)], ids=repr
 )
-async def test_a_commit_says_which_attempts_are_over_before_its_answer_is_taken(receipt: Receipt, ended: bool) -> None:
+async def test_a_commit_frees_slots_before_its_claims_are_taken(receipt: Receipt, ended: bool) -> None:
     store: Any = Store(receipt)
     committer, source = Committer(store), Source()
     committer.worker = source
     request = CommitRequest(lambda _version, _record: Unit("u", outcome=Completed(b"null")), slot_queue="wide")
     assert await committer.submit(request) == receipt
-    assert source.heard == [("free", "wide") if ended else ("free",), ("take", "wide")]
+    assert source.calls == [("free", "wide") if ended else ("free",), ("take", "wide")]
     assert request.has_freed_slot is ended

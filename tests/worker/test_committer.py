@@ -1,4 +1,4 @@
-"""Several commits in flight, on stores that can be given the next while they work on the last."""
+"""Several commits in flight, as far as the store's profile allows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.testing.until import until
 
 
 class Held:
-    """A store that answers when it is told to."""
+    """A store that answers a commit when the test calls `answer`."""
 
     def __init__(self, lanes: int = 2) -> None:
         self.profile = StoreProfile(max_commits_in_flight=lanes)
@@ -34,7 +34,7 @@ class Held:
 
 
 class Unordered(Held):
-    """One that keeps no order between commits that are under way at once."""
+    """A store that keeps no order between concurrent commits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ async def test_many_go_in_two_halves_beside_each_other() -> None:
 
 
 class Busy:
-    """A worker that has so many attempts in hand and wants no more."""
+    """A worker with a fixed number of attempts that claims nothing."""
 
     def __init__(self, active: int) -> None:
         self.active = active

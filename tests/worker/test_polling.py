@@ -60,11 +60,11 @@ async def test_a_moment_that_has_passed_is_not_waited_for_again() -> None:
 
 async def test_what_is_heard_while_a_commit_is_answered_is_not_lost(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slot of the attempt that ends is kept for the answer. It brings nothing: the queue was paused when it was made."""
-    gate, answer = asyncio.Event(), asyncio.Event()
+    release, answer = asyncio.Event(), asyncio.Event()
 
     @job(queue="q", concurrency=1)
     async def held() -> str:
-        await gate.wait()
+        await release.wait()
         return "ended"
 
     async with app(held) as a, a.workers.background():
@@ -72,7 +72,7 @@ async def test_what_is_heard_while_a_commit_is_answered_is_not_lost(app: Any, mo
 
         async def late(units: Any, ask: Any = None) -> Any:
             reply = await commit(units, ask)
-            if gate.is_set():
+            if release.is_set():
                 await answer.wait()
             return reply
 
@@ -80,10 +80,10 @@ async def test_what_is_heard_while_a_commit_is_answered_is_not_lost(app: Any, mo
         await a.wait_for_state(first, "active")
         await a.queues.pause("q")
         monkeypatch.setattr(a.store, "commit", late)
-        gate.set()
+        release.set()
         await a.wait_for_state(first, "completed")
         await a.queues.resume("q")
-        for _ in range(100):  # the worker looks, and finds no slot for it
+        for _ in range(100):  # the worker polls, and finds no free slot
             await asyncio.sleep(0)
         answer.set()
         assert await a.jobs.result(second, timeout=20) == "ended"

@@ -172,10 +172,10 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 class Doors:
-    """Jobs that are quick, and those told to wait that are not."""
+    """Handlers that return at once, or wait for `release` if their number is negative."""
 
     def __init__(self) -> None:
-        self.gate = asyncio.Event()
+        self.release = asyncio.Event()
         self.ran: Counter[int] = Counter()
         self.inside = 0
         self.most = 0
@@ -195,7 +195,7 @@ class Doors:
         self.most = max(self.most, self.inside)
         if n < 0:
             self.blocked += 1
-            await self.gate.wait()
+            await self.release.wait()
         await asyncio.sleep(0)
         self.inside -= 1
 
@@ -280,7 +280,7 @@ async def test_what_waits_behind_slow_handlers_goes_to_another_worker(app: Any, 
             assert eager.held, "nothing was prefetched"
             async with two.workers.background(concurrency=2, name="two"):
                 await completed(two, 30)
-            doors.gate.set()
+            doors.release.set()
             await completed(one, 32)
     assert set(doors.ran.values()) == {1}
     assert list(doors.ran) == [*range(20), -1, -2, *range(20, 30)], "given back in their order"
@@ -296,7 +296,7 @@ async def test_a_worker_that_stops_gives_back_what_is_ready(app: Any, eager: Eag
         assert eager.held, "nothing was prefetched"
         a.workers.stop()
         await until(lambda: _has(a, "q", "waiting", 10), 20)
-        doors.gate.set()
+        doors.release.set()
         await asyncio.wait([work])
         assert (await a.queues.counts("q"))["completed"] == 22
     assert set(doors.ran.values()) == {1}
@@ -318,7 +318,7 @@ async def test_nothing_of_a_queue_begins_after_a_limit_was_met(app: Any, eager: 
         await a.jobs.enqueue_many("q", [*range(20), -1, 1000, *later])
         async with a.workers.background(concurrency=2):
             await until(lambda: _has(a, "q", "waiting", 11), 20)
-            doors.gate.set()
+            doors.release.set()
             await completed(a, 21)
     assert not [n for n in later if doors.ran[n]]
 
@@ -340,15 +340,15 @@ async def test_a_step_of_a_cancelled_run_is_not_begun(app: Any, eager: EagerPref
         await until(lambda: any(one.run == run for one in eager.held))
         await a.runs.cancel(run)
         await a.wait_for_step(run, "step", "cancelled")
-        doors.gate.set()
+        doors.release.set()
     assert doors.ran[100] == 0
 
 
 async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
     app: Any, eager: EagerPrefetch, no_polling: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look at the store has promised all that may be held when less is to be held: the commit that ends an attempt then
-    asks for nothing, and that look is answered before the attempt is over."""
+    """A poll has reserved all slots when the prefetch limit drops. The commit that finishes an attempt then requests
+    nothing, and the poll is answered before the attempt is over."""
     looked, denied, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
     ran: list[int] = []
 
@@ -400,7 +400,7 @@ async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
 async def test_slots_are_filled_when_prefetching_ends(
     app: Any, eager: EagerPrefetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then more is held than there are slots, and no commit asks for more; the last of them has to."""
+    """More jobs are held than there are slots, and commits request nothing until the last of them is done."""
     doors = Doors()
 
     @job(queue="q")

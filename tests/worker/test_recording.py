@@ -78,7 +78,7 @@ ERRORS: dict[str, tuple[Callable[[], Exception], str]] = {
 
 @pytest.mark.parametrize("name", ERRORS)
 async def test_an_error_that_cannot_be_used_is_tried_again_by_the_policy(memory: Any, name: str) -> None:
-    make, said = ERRORS[name]
+    make, message = ERRORS[name]
 
     @job(queue="calls", retry=SOON)
     async def call() -> None:
@@ -94,11 +94,11 @@ async def test_an_error_that_cannot_be_used_is_tried_again_by_the_policy(memory:
         assert (row.attempt, row.failures, row.crashes) == (2, 2, 0)
         first, last = await a.job_events("calls", "job.failed")
         assert (first.data["willRetry"], last.data["willRetry"]) == (True, False)
-        assert first.data["error"].startswith(said)
+        assert first.data["error"].startswith(message)
         run, status = await a.run_to_end("calling")
         assert (status, len(await a.events_of(run, "step.started"))) == ("failed", 2)
         step_failed = await a.events_of(run, "step.retrying") or await a.events_of(run, "step.failed")
-        assert step_failed[0].data["error"].startswith(said)
+        assert step_failed[0].data["error"].startswith(message)
 
 
 async def test_far_off_retries_on_every_store(app: Any) -> None:
@@ -142,7 +142,7 @@ async def test_a_wait_that_cannot_be_recorded_fails_with_the_reason(
     def suspended(*_: Any) -> Any:
         raise ZeroDivisionError("a fault of ours")
 
-    monkeypatch.setattr(Decider, "suspended", suspended)
+    monkeypatch.setattr(Decider, "on_suspended", suspended)
 
     @flow("sleeper")
     async def sleeper(ctx: Any) -> None:

@@ -23,7 +23,7 @@ LEASE = "30s"
 
 
 async def die_with(app: Any, queue: str) -> None:
-    """A worker that takes a job and is never heard of again."""
+    """A worker that claims a job and disappears."""
     claims = (await app.store.claim(ClaimRequest((QueueDemand(queue, 1),), 30_000, "doomed"))).claims
     assert len(claims) == 1
 
@@ -32,18 +32,18 @@ async def die_with(app: Any, queue: str) -> None:
 
 
 class Slow:
-    """A handler whose first attempt ends only when the test says so, and whose second ends at once."""
+    """A handler whose first attempt waits for `release`; the second ends at once."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()
-        self.gate = asyncio.Event()
+        self.release = asyncio.Event()
         self.late: list[BaseException | str] = []
 
     async def __call__(self, ctx: Any, late: Any) -> str:
         if ctx.attempt == 1:
             self.began.set()
             try:
-                await self.gate.wait()
+                await self.release.wait()
                 await late(ctx)
                 self.late.append("went through")
             except BaseException as problem:
@@ -77,7 +77,7 @@ async def test_a_lost_lease_records_nothing_twice(shared: Any, clock: FakeClock,
             async with two.workers.background(name="two"):
                 assert await two.result(run, timeout=20) == "attempt 2"
             before = await two.stream(run)
-            slow.gate.set()
+            slow.release.set()
             await until(lambda: slow.late)
         assert await two.stream(run) == before
         assert [(e.kind, e.meta["attempt"]) for e in before if e.step == "work"] == [
@@ -107,7 +107,7 @@ async def test_a_plain_jobs_lost_lease_records_nothing_twice(shared: Any, clock:
             async with two.workers.background():
                 assert await two.jobs.result(id, timeout=20) == "attempt 2"
             before = await two.job_events("slow")
-            slow.gate.set()
+            slow.release.set()
             await until(lambda: slow.late)
         assert await two.job_events("slow") == before
         assert [e.kind for e in before] == ["job.added", "job.active", "job.active", "job.completed"]
@@ -130,7 +130,7 @@ async def test_a_patch_under_a_lost_lease_is_refused(shared: Any, clock: FakeClo
             clock.advance("31s")
             async with two.workers.background():
                 await two.wait_for_end(run)
-            slow.gate.set()
+            slow.release.set()
             await until(lambda: slow.late)
         # Refused by the store, or stopped by the lease keeper before it came to that.
         assert isinstance(slow.late[0], StaleAttempt | asyncio.CancelledError)
@@ -155,7 +155,7 @@ async def test_a_log_under_a_lost_lease_stops_the_handler(shared: Any, clock: Fa
             clock.advance("31s")
             async with two.workers.background():
                 await two.wait_for_end(run)
-            slow.gate.set()
+            slow.release.set()
             await until(lambda: slow.late)
             assert isinstance(slow.late[0], asyncio.CancelledError)
         assert "log" not in await two.kinds(run)
@@ -222,29 +222,29 @@ async def test_a_job_that_kills_its_workers_is_a_dead_letter(app: Any, clock: Fa
 
 
 async def test_a_stopping_worker_lets_what_runs_finish(app: Any) -> None:
-    gate = asyncio.Event()
+    release = asyncio.Event()
 
     @flow("held")
     async def held() -> str:
-        await gate.wait()
+        await release.wait()
         return "finished"
 
     async with app(held) as a:
         run = await a.start("held")
         async with a.workers.background():
             await a.wait_for_step(run, "held", "active")
-            asyncio.get_running_loop().call_later(0.01, gate.set)
+            asyncio.get_running_loop().call_later(0.01, release.set)
         assert (await a.store.run(run)).status == "completed"
 
 
 @pytest.mark.parametrize("style", ["async", "sync"])
 async def test_a_stopping_worker_gives_back_what_does_not_finish(app: Any, style: str) -> None:
-    begun = threading.Event()
+    started = threading.Event()
 
     @flow("endless", retry=1)
     async def endless(ctx: Any) -> int:
         ctx.log("so far")
-        begun.set()
+        started.set()
         if ctx.attempt == 1:
             await asyncio.Event().wait()
         return ctx.attempt
@@ -252,7 +252,7 @@ async def test_a_stopping_worker_gives_back_what_does_not_finish(app: Any, style
     @flow("endless", retry=1)
     def spinning(ctx: Any) -> int:
         ctx.log("so far")
-        begun.set()
+        started.set()
         while ctx.attempt == 1:
             sum(range(100))
         return ctx.attempt
@@ -261,10 +261,10 @@ async def test_a_stopping_worker_gives_back_what_does_not_finish(app: Any, style
     async with app(work, grace=0) as a:
         run = await a.start("endless")
         async with a.workers.background():
-            await until(begun.is_set)
+            await until(started.is_set)
         row = await a.jobs.get(step_job_id(run, work.__name__, 1))
         assert (row.state.value, row.failures, row.crashes) == ("waiting", 0, 0)
-        assert [e.data["msg"] for e in await a.events_of(run, "log")] == ["so far"], "what it said is kept"
+        assert [e.data["msg"] for e in await a.events_of(run, "log")] == ["so far"], "its log is kept"
         async with a.workers.background():
             assert await a.result(run, timeout=20) == 2
         assert await a.events_of(run, "step.failed") == []
@@ -347,7 +347,7 @@ async def test_a_queue_nobody_works_on_is_refused_before_the_work_begins(memory:
         with pytest.raises(UnknownQueue, match="known are mail"):
             async with a.workers.background(queues=["male"]):
                 entered = True
-        assert not entered, "whoever waits for that worker inside would wait for ever"
+        assert not entered, "waiting for that worker inside would never end"
     with pytest.raises(UnknownQueue):
         async with memory(work, queues="male") as a:
             await a.workers.run()
@@ -385,13 +385,13 @@ async def test_the_next_step_comes_with_the_commit_of_the_one_before(app: Any, c
 
     async with app(first, second, third, concurrency=concurrency) as a, a.workers.background():
         assert await a.run_for_result("three") == 3
-        looks = []
+        polls = []
         claim = a.store.claim
-        a.store.claim = lambda ask: looks.append(ask) or claim(ask)
+        a.store.claim = lambda ask: polls.append(ask) or claim(ask)
         for _ in range(20):
             assert await a.run_for_result("three") == 3
-    # A look of its own may follow what other signals bring, but not two of three steps.
-    assert len(looks) < 40, f"{len(looks)} looks at the store beside 60 commits"
+    # Other signals may cause a poll, but not for two of three steps.
+    assert len(polls) < 40, f"{len(polls)} polls besides 60 commits"
 
 
 async def test_two_workers_share_the_work(shared: Any) -> None:

@@ -21,7 +21,7 @@ from ..core.event_bodies import EventBodies
 from ..core.events import Event
 from ..core.redaction import Redactor
 from ..core.retry import RetryOption
-from ..flows.delivery import Deliveries
+from ..flows.delivery import DeliveryEngine
 from ..flows.engine import FlowEngine
 from ..flows.start_on import StartOnWaits, start_inputs
 from ..handlers.discovery import DiscoveredHandler, LoadProblem, discover, find_bridges, read_functions
@@ -178,7 +178,7 @@ class App:
         )
         self._runtime = runtime
         self._engine = FlowEngine(runtime, self.settings.public_url)
-        deliveries = Deliveries(runtime, self._start_on_event, self._emit_to_run)
+        deliveries = DeliveryEngine(runtime, self._start_on_event, self._emit_to_run)
         more = [make(runtime) for make in self._engine_factories]
         self._engines = Engines([self._engine, JobEngine(runtime), *more], {DELIVERIES: deliveries})
         advice = Advice(runtime)

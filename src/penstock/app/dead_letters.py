@@ -12,7 +12,7 @@ from ..commit.runtime import Runtime
 from ..core.errors import RunError, UnknownJob, UnknownRun
 from ..core.ids import dead_letter_id
 from ..core.payload import pack
-from ..flows.commands import Commands, read_letter
+from ..flows.commands import FlowCommands, read_dead_letter
 from ..jobs.dead_letters import DeadLetter
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow
@@ -32,7 +32,7 @@ class Redriven(msgspec.Struct):
 class DeadLetters:
     """Jobs and steps that finally failed, kept in `<queue>-dlq` (or the queue their handler names) until redriven."""
 
-    def __init__(self, runtime: Runtime, commands: Commands) -> None:
+    def __init__(self, runtime: Runtime, commands: FlowCommands) -> None:
         self._registry = runtime.registry
         self._store = runtime.store
         self._commands = commands
@@ -56,11 +56,11 @@ class DeadLetters:
         """
         last = _letter_id(after) if after is not None else None
         rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=last, limit=count(limit))
-        return [(row.id, read_letter(row)) for row in rows]
+        return [(row.id, read_dead_letter(row)) for row in rows]
 
     async def get(self, id: str) -> DeadLetter:
         """Return a dead letter, by its id or by the id of the job that failed."""
-        return read_letter(await self._row(id))
+        return read_dead_letter(await self._row(id))
 
     async def redrive(self, id: str, *, input: Any = None) -> Redriven:
         """Put one dead letter back to work.
@@ -111,7 +111,7 @@ class DeadLetters:
             if row is None:
                 done.refused[id] = GONE
                 continue
-            payload = None if change is None else pack(change(read_letter(row).original_data))
+            payload = None if change is None else pack(change(read_dead_letter(row).original_data))
             await self._redrive(row, done, payload)
         return done
 
@@ -126,7 +126,7 @@ class DeadLetters:
         after: str | None = None
         while rows := await self._store.jobs(self._dlq(queue), JobState.WAITING, after=after, limit=500):
             after = rows[-1].id
-            selected += [row.id for row in rows if where is None or where(read_letter(row))]
+            selected += [row.id for row in rows if where is None or where(read_dead_letter(row))]
         return selected
 
     async def _row(self, id: str) -> JobRow:
@@ -136,7 +136,7 @@ class DeadLetters:
         return row
 
     async def _redrive(self, row: JobRow, done: Redriven, payload: bytes | None) -> None:
-        letter = read_letter(row)
+        letter = read_dead_letter(row)
         data = payload if payload is not None else pack(letter.original_data)
         try:
             if letter.run is not None:
@@ -153,7 +153,7 @@ class DeadLetters:
 
     async def _resend(self, row: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
         before = msgspec.convert(letter.options, JobOptions)
-        if (before.parent is not None or before.waits) and payload == pack(letter.original_data):
+        if (before.parent is not None or before.has_children) and payload == pack(letter.original_data):
             return await self._retry_in_place(row, letter)
         await self._check_id_is_free(letter.original_job_id, before)
         options = msgspec.structs.replace(before, redriven=before.redriven + 1)
@@ -177,7 +177,7 @@ class DeadLetters:
 
     async def _check_id_is_free(self, id: str, before: JobOptions) -> None:
         """Raise if another job knows this one by its id: with a new input it becomes a new job."""
-        if before.waits:
+        if before.has_children:
             raise RunError(
                 f"job {id!r} has children that know it by its id: redrive it unchanged, or add its tree again"
             )

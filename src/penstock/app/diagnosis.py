@@ -15,7 +15,7 @@ from ..core.clock import from_iso, to_iso
 from ..core.durations import format_ms
 from ..core.errors import PenstockError
 from ..core.payload import unpack
-from ..flows.reducer import FlowView
+from ..flows.reducer import RunView
 from ..flows.run_record import PAUSED
 from ..handlers.registry import Registry
 from ..ports.store import JobRow, QueueRow
@@ -183,13 +183,13 @@ async def _workers(app: App, run: str) -> dict[str, str]:
     return {meta["jobId"]: f"worker {meta.get('worker')}" for meta in started if "jobId" in meta}
 
 
-def _explain_end(view: FlowView) -> str:
+def _explain_end(view: RunView) -> str:
     cause = view.error or view.reason
     ended = f"it ended as {view.status} at {view.completed_at}{f' ({cause})' if cause else ''}"
     return f"{ended}; `penstock runs retry {view.id}` retries its failed steps" if view.status == "failed" else ended
 
 
-def _explain_pause(view: FlowView) -> str:
+def _explain_pause(view: RunView) -> str:
     return f"it is paused ({view.reason or 'no reason recorded'}); `penstock runs resume {view.id}` resumes it"
 
 

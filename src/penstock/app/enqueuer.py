@@ -153,7 +153,7 @@ class JobEnqueuer:
         """
         queue, name = self.resolve(node.job, node.name)
         policy = RetryPolicy.parse(node.retry) if node.retry is not None else None
-        options = JobOptions(correlation, policy, waits=bool(node.children), parent=parent)
+        options = JobOptions(correlation, policy, has_children=bool(node.children), parent=parent)
         job = self.build(
             queue,
             node.input,

@@ -20,7 +20,7 @@ from ..core.events import Event, EventBody, encode_body
 from ..core.ids import check_id, dead_letter_id
 from ..flows.engine import table_key
 from ..flows.run_record import decode as decode_record
-from ..flows.units import Assembler, decode_options
+from ..flows.units import UnitBuilder, decode_options
 from ..handlers.trigger_table import TriggerTable
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import (
@@ -261,7 +261,7 @@ class Importer:
             return NewJob(job["id"], job["queue"], job["name"], payload, opts=opts)
         record = decode_record(bytes(saved.record))
         table = TriggerTable(saved.flow, "", {})
-        maker = Assembler(saved.run, table, None, self._bodies, saved.created)
+        maker = UnitBuilder(saved.run, table, None, self._bodies, saved.created)
         # Its scope is said even if it is its own id: that is how the store knows that there are memos.
         scope = job["scope"] if job["scope"] != job["id"] or job["scope"] in saved.memos else None
         return maker.job(

@@ -1,13 +1,14 @@
-"""Moving what waits in a pg-boss over to an App: jobs and cron schedules, each once.
+"""Import waiting jobs and cron schedules from pg-boss, each once.
 
-A page of jobs is locked in pg-boss, added here under the same ids, and removed there. In one database that is one
-transaction. In two, a crash between the last two steps leaves jobs in both places: they are still waiting there, and
-the next import, which adds no id twice, removes them.
+An import locks a page of jobs in pg-boss, adds them to the store under the same ids, and deletes them in pg-boss. In
+one database that is one transaction. In two, a crash between the last two steps leaves jobs in both. The next import
+adds no id twice, and deletes them in pg-boss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -18,9 +19,9 @@ from ..core.ids import check_schedule_id
 from ..core.payload import parse_json
 from ..core.priority import MAX_PRIORITY
 from ..jobs.engine import JobOptions
-from ..messaging.pgboss.backlog import CronSchedule, Leaving, WaitingJob
-from ..messaging.pgboss.bridge import place_of, shared_store
-from ..messaging.pgboss.schema import Statements, check
+from ..messaging.pgboss.backlog import Backlog, CronSchedule, WaitingJob
+from ..messaging.pgboss.bridge import database_of, shared_store
+from ..messaging.pgboss.schema import Statements, check_schema
 from ..ports.bridge import WriteUnits
 from ..ports.unit import NewJob, Unit
 from ..schedules.spec import BadSchedule, Target, make_spec
@@ -28,11 +29,11 @@ from ..stores.postgres.address import read_address
 from ..stores.postgres.connection import Connection, Connections
 from .app import App
 
-PAGE = 200
+PAGE_JOBS = 200
 
 
-class Left(msgspec.Struct, frozen=True):
-    """What cannot be moved, and stays where it is."""
+class Skipped(msgspec.Struct, frozen=True):
+    """A job or schedule that cannot be imported and stays in pg-boss."""
 
     queue: str
     id: str  # of the job, or the schedule's key
@@ -40,29 +41,29 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some jobs, those that were moved and those that were not."""
+    """A page of jobs: those that were moved, and those that were skipped."""
 
     jobs: list[WaitingJob]
-    left: list[Left]
+    left: list[Skipped]
 
 
 class Moved(msgspec.Struct):
-    """What was moved, or would be."""
+    """Counts what an import moved, or would move."""
 
     jobs: dict[str, int] = {}  # how many, by the queue they come from
     delayed: int = 0  # of those
     schedules: list[str] = []  # by their ids here
-    left: list[Left] = []
+    left: list[Skipped] = []
 
     def add(self, page: Page) -> None:
         for job in page.jobs:
             self.jobs[job.queue] = self.jobs.get(job.queue, 0) + 1
-            self.delayed += job.later
+            self.delayed += job.is_delayed
         self.left += page.left
 
 
 class PgBossImport:
-    """`look` says what there is to move, `move` moves it: of all queues or of some, under other names if given."""
+    """Imports the backlog of all queues or of some, which `rename` maps to other names."""
 
     def __init__(
         self,
@@ -76,104 +77,103 @@ class PgBossImport:
         self._app = app
         self._address = read_address(url)
         self._sql = Statements(schema)
-        self._leaving = Leaving(self._sql, queues)
+        self._backlog = Backlog(self._sql, queues)
         self._rename = dict(rename or {})
         self._connections = Connections(self._address)
 
-    async def look(self) -> Moved:
-        """What `move` would move; nothing is changed."""
-        return await self._checked(self._look)
+    async def preview(self) -> Moved:
+        """Return what `move` would move. Nothing is changed."""
+        return await self._run(self._preview)
 
-    async def move(self, heard: Callable[[int], None] = lambda _: None) -> Moved:
-        """Moves all there is; `heard` is told how many after each page. One that was cut off is begun again."""
-        return await self._checked(lambda: self._move(heard))
+    async def move(self, on_page: Callable[[int], None] = lambda _: None) -> Moved:
+        """Move everything, and call `on_page` with the number of jobs after each page. It is safe to repeat."""
+        return await self._run(lambda: self._move(on_page))
 
-    async def _checked(self, work: Callable[[], Awaitable[Moved]]) -> Moved:
+    async def _run(self, work: Callable[[], Awaitable[Moved]]) -> Moved:
         try:
-            await self._connections.run(lambda c: check(c, self._sql, place_of(self._address)))
+            await self._connections.run(lambda c: check_schema(c, self._sql, database_of(self._address)))
             return await work()
         finally:
             await self._connections.close()
 
-    async def _look(self) -> Moved:
+    async def _preview(self) -> Moved:
         moved = Moved()
-        jobs = await self._connections.run(self._leaving.jobs)
-        moved.add(Page(*self._sorted(jobs)[::2]))
-        for schedule in await self._connections.run(self._leaving.schedules):
+        jobs = await self._connections.run(self._backlog.jobs)
+        moved.add(Page(*self._convert(jobs)[::2]))
+        for schedule in await self._connections.run(self._backlog.schedules):
             await self._schedule(schedule, moved, keep=True)
         return moved
 
-    async def _move(self, heard: Callable[[int], None]) -> Moved:
+    async def _move(self, on_page: Callable[[int], None]) -> Moved:
         moved, shared = Moved(), shared_store(self._app.store, self._address)
         while True:
-            but = [one.id for one in moved.left]
+            skip = [one.id for one in moved.left]
             if shared is not None:
-                page = await shared.in_transaction(lambda c, write, but=but: self._together(c, write, but))  # type: ignore[misc]
+                page = await shared.in_transaction(partial(self._move_in_transaction, skip))
             else:
-                page = await self._connections.run(lambda c, but=but: self._apart(c, but))  # type: ignore[misc]
+                page = await self._connections.run(partial(self._move_between_databases, skip))
             if not page.jobs and not page.left:
                 break
             moved.add(page)
-            heard(len(page.jobs))
-        for schedule in await self._connections.run(self._leaving.schedules):
+            on_page(len(page.jobs))
+        for schedule in await self._connections.run(self._backlog.schedules):
             await self._schedule(schedule, moved)
         return moved
 
-    async def _together(self, connection: Connection, write: WriteUnits, but: list[str]) -> Page:
-        return await self._page(connection, but, BridgeSink(write))
+    async def _move_in_transaction(self, skip: list[str], connection: Connection, write: WriteUnits) -> Page:
+        return await self._move_page(connection, skip, BridgeSink(write))
 
-    async def _apart(self, connection: Connection, but: list[str]) -> Page:
+    async def _move_between_databases(self, skip: list[str], connection: Connection) -> Page:
         async with connection.transaction():
-            return await self._page(connection, but, self._app._committer)
+            return await self._move_page(connection, skip, self._app._committer)
 
-    async def _page(self, connection: Connection, but: list[str], sink: CommandSink) -> Page:
-        jobs, made, left = self._sorted(await self._leaving.lock(connection, but, PAGE))
-        if made:
-            unit = Unit(self._app._runtime.new_unit_id(), jobs=made)
+    async def _move_page(self, connection: Connection, skip: list[str], sink: CommandSink) -> Page:
+        jobs, new, left = self._convert(await self._backlog.lock(connection, skip, PAGE_JOBS))
+        if new:
+            unit = Unit(self._app._runtime.new_unit_id(), jobs=new)
             await sink.submit(CommitRequest(lambda _v, _r: unit))
-            await self._leaving.forget(connection, jobs)
+            await self._backlog.delete(connection, jobs)
         return Page(jobs, left)
 
-    def _sorted(self, jobs: Sequence[WaitingJob]) -> tuple[list[WaitingJob], list[NewJob], list[Left]]:
-        """Those that can be moved, as jobs of ours, and those that cannot."""
-        good: list[WaitingJob] = []
-        made: list[NewJob] = []
-        left: list[Left] = []
+    def _convert(self, jobs: Sequence[WaitingJob]) -> tuple[list[WaitingJob], list[NewJob], list[Skipped]]:
+        """Return the jobs that can be moved, the same as new jobs, and those that are skipped."""
+        movable: list[WaitingJob] = []
+        new: list[NewJob] = []
+        left: list[Skipped] = []
         for job in jobs:
             try:
-                made.append(self._made(job))
-                good.append(job)
+                new.append(self._new_job(job))
+                movable.append(job)
             except PenstockError as problem:
-                left.append(Left(job.queue, job.id, str(problem)))
-        return good, made, left
+                left.append(Skipped(job.queue, job.id, str(problem)))
+        return movable, new, left
 
-    def _made(self, job: WaitingJob) -> NewJob:
-        """Among those that are due, priorities above 0 are kept by the order they are moved in: ours has none before
-        the default."""
+    def _new_job(self, job: WaitingJob) -> NewJob:
+        """Convert a job. Priorities above 0 only order the jobs that are moved: here, 0 is the highest."""
         data = parse_json(job.data, "its data") if job.data is not None else None
         return self._app._transactions.direct.jobs.build(
             self._rename.get(job.queue, job.queue),
             data,
             JobOptions(retry=job.retry),
             key=job.id,
-            delay_ms=max(job.due - self._app.clock.now_ms(), 0) if job.later else 0,
+            delay_ms=max(job.due - self._app.clock.now_ms(), 0) if job.is_delayed else 0,
             priority=min(max(-job.priority, 0), MAX_PRIORITY),
         )
 
     async def _schedule(self, schedule: CronSchedule, moved: Moved, *, keep: bool = False) -> None:
-        """Here first, then gone there: fired twice at worst, never not at all."""
+        """Add a schedule here, then delete it in pg-boss: at worst it fires twice, never not at all."""
         queue = self._rename.get(schedule.queue, schedule.queue)
         try:
             id = check_schedule_id(f"{queue}.{schedule.key}" if schedule.key else queue)
             if schedule.kind != "cron":
-                raise BadSchedule(f"its kind is {schedule.kind!r}, and only cron expressions can be moved: add it anew")
+                raise BadSchedule(f"its kind is {schedule.kind!r}, and only cron can be moved: add it by hand")
             spec = make_spec(cron=schedule.cron, tz=schedule.tz)
             payload = parse_json(schedule.data, "its data") if schedule.data is not None else None
             if not keep:
                 await self._app._schedule_service.upsert(id, spec, Target(queue=queue, input=payload))
-                await self._connections.run(lambda c: self._leaving.forget_schedule(c, schedule))
+                await self._connections.run(lambda c: self._backlog.delete_schedule(c, schedule))
             moved.schedules.append(id)
         except StoreError:
             raise
         except PenstockError as problem:
-            moved.left.append(Left(schedule.queue, schedule.key, str(problem)))
+            moved.left.append(Skipped(schedule.queue, schedule.key, str(problem)))

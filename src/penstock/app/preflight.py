@@ -10,7 +10,7 @@ import msgspec
 
 from ..core.errors import UnknownFlow
 from ..core.near_match import did_you_mean
-from ..flows.preflight import Checker, Trouble
+from ..flows.preflight import PreflightChecker, PreflightProblem
 from ..flows.run_record import COMPENSATING, PAUSED, RUNNING
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim, JobState
@@ -28,24 +28,24 @@ class PreflightReport(msgspec.Struct):
 
     runs: int = 0
     steps: int = 0
-    troubles: list[Trouble] = []
+    problems: list[PreflightProblem] = []
 
     @property
-    def broken(self) -> list[Trouble]:
-        return [trouble for trouble in self.troubles if trouble.breaks]
+    def broken(self) -> list[PreflightProblem]:
+        return [trouble for trouble in self.problems if trouble.is_breaking]
 
 
 async def check_runs(app: App, flow: str | None = None) -> PreflightReport:
     """Rehearses every open step of a store, or of one flow. Nothing is written; code outside `ctx.run` is executed."""
     done = PreflightReport()
-    async with checker(app) as check:
+    async with open_checker(app) as check:
         for status in (RUNNING, PAUSED, COMPENSATING):
             async for row in _rows(app, flow, status):
                 done.runs += 1
                 for claim in await _claims(app, row):
                     done.steps += 1
                     if (trouble := await check.check(claim)) is not None:
-                        done.troubles.append(trouble)
+                        done.problems.append(trouble)
     if not done.runs and flow is not None and flow not in app.registry.flows:
         hint = did_you_mean(flow, app.registry.flows) or "no open run is of it, and no worker file defines it"
         raise UnknownFlow(f"there is no flow {flow!r}: {hint}")
@@ -53,16 +53,16 @@ async def check_runs(app: App, flow: str | None = None) -> PreflightReport:
 
 
 @asynccontextmanager
-async def checker(app: App) -> AsyncIterator[Checker]:
+async def open_checker(app: App) -> AsyncIterator[PreflightChecker]:
     """A checker by the code of an App that is open."""
     runner = InProcessRunner(1)
     try:
-        yield Checker(app._engine, runner)
+        yield PreflightChecker(app._engine, runner)
     finally:
         await runner.close()
 
 
-def claim_of(row: RunRow, job: JobRow, memos: dict[str, bytes], now: int) -> Claim:
+def build_claim(row: RunRow, job: JobRow, memos: dict[str, bytes], now: int) -> Claim:
     """A job as a worker would be handed it, without handing it out."""
     return Claim(
         job.id, job.queue, job.name, job.payload, job.opts, job.scope, job.attempt + 1, "", job.failures, job.crashes,
@@ -83,5 +83,5 @@ async def _claims(app: App, row: RunRow) -> list[Claim]:
     for id in await jobs_of(app, row.id):
         job = await app.store.job(id)
         if job is not None and job.run == row.id and job.state in OPEN:
-            claims.append(claim_of(row, job, await app.store.memos(job.scope), app.clock.now_ms()))
+            claims.append(build_claim(row, job, await app.store.memos(job.scope), app.clock.now_ms()))
     return claims

@@ -10,7 +10,7 @@ from ..core.errors import ConfigError
 from ..core.ids import check_id, uuid7
 from ..core.payload import pack, unpack
 from ..core.priority import check_priority
-from ..flows.commands import Commands
+from ..flows.commands import FlowCommands
 from ..handlers.decorators import FlowDefinition, read_definitions
 from ..handlers.registry import Flow
 from .advice import Advice
@@ -20,7 +20,7 @@ from .arguments import text, texts
 class RunStarter:
     """Starts runs through one sink: the store, or the caller's transaction."""
 
-    def __init__(self, runtime: Runtime, commands: Commands, advice: Advice) -> None:
+    def __init__(self, runtime: Runtime, commands: FlowCommands, advice: Advice) -> None:
         self._runtime = runtime
         self._commands = commands
         self._advice = advice

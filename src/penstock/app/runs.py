@@ -13,8 +13,8 @@ from ..core.events import Event
 from ..core.ids import BadId, event_seq
 from ..core.outage_retry import OutageRetry
 from ..core.payload import to_plain, unpack
-from ..flows.fork import Forks
-from ..flows.reducer import FlowView
+from ..flows.fork import RunForker
+from ..flows.reducer import RunView
 from ..flows.run_record import COMPLETED, STATUSES
 from ..ports.store import RunRow
 from ..worker.engines import RunEngine
@@ -40,7 +40,7 @@ class Runs:
     def __init__(self, app: App) -> None:
         self._app = app
         self._store = app.store
-        self._forks = Forks(app._engine)
+        self._forks = RunForker(app._engine)
 
     @overload
     async def start(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> str: ...
@@ -91,11 +91,11 @@ class Runs:
                 tags=tags,
             )
 
-    async def get(self, id: str) -> FlowView:
+    async def get(self, id: str) -> RunView:
         """Return a run's state, folded from its events."""
         return await self._view(id, None)
 
-    async def at(self, id: str, event: str) -> FlowView:
+    async def at(self, id: str, event: str) -> RunView:
         """Return a run's state as it was just after an event.
 
         Args:
@@ -143,7 +143,7 @@ class Runs:
             status=status,
             since=self._time_ms(since),
             until=self._time_ms(until),
-            begun=started or None,
+            first_event=started or None,
             before=before,
             limit=count(limit),
         )
@@ -260,7 +260,7 @@ class Runs:
         """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store."""
         return await export.export_run(self._app, id)
 
-    async def _view(self, id: str, last_event: str | None) -> FlowView:
+    async def _view(self, id: str, last_event: str | None) -> RunView:
         row = await self._row(id)
         events = await self._app.events.read_all(self._app._bodies.flow(id))
         if last_event is not None:

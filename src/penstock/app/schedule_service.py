@@ -15,26 +15,26 @@ from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule
 from ..core.events import EventBody
 from ..core.ids import check_schedule_id, uuid7
 from ..core.payload import pack, unpack
-from ..flows.commands import Commands
+from ..flows.commands import FlowCommands
 from ..handlers.registry import Registry
 from ..jobs.engine import JobOptions
 from ..ports.store import ScheduleRow
 from ..ports.unit import Committed, JobState, NewEvent, Unit
 from ..schedules.service import Scheduler
 from ..schedules.spec import (
-    CODE,
+    CODE_ORIGIN,
     BadSchedule,
-    Before,
     FireSlot,
     HoldSlot,
-    PassSlot,
+    LastSlotWork,
     ScheduleSpec,
+    SkipSlot,
     Target,
     decide,
-    renewed,
-    resumed,
-    spec_of,
-    target_of,
+    decode_spec,
+    decode_target,
+    renew_schedule,
+    resume_schedule,
 )
 from ..telemetry.instrumentation import ScheduleSlot
 from .enqueuer import JobEnqueuer
@@ -46,7 +46,7 @@ _OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED
 class ScheduleService:
     """Stores the schedules of an App, keeps declared ones up to date and fires slots that are due."""
 
-    def __init__(self, runtime: Runtime, commands: Commands, enqueuer: JobEnqueuer) -> None:
+    def __init__(self, runtime: Runtime, commands: FlowCommands, enqueuer: JobEnqueuer) -> None:
         self._store = runtime.store
         self._committer = runtime.committer
         self._commands = commands
@@ -67,7 +67,7 @@ class ScheduleService:
         self._check_target(target)
         while True:
             was = await self._store.schedule(id)
-            row = renewed(was, id, spec, target, self._clock.now_ms())
+            row = renew_schedule(was, id, spec, target, self._clock.now_ms())
             # Refused if it fired or changed since it was read: the decision may no longer hold.
             if row == was or await self._store.put_schedule(row, was):
                 if target.queue is not None:
@@ -78,7 +78,7 @@ class ScheduleService:
         return await self._change(id, lambda row: msgspec.structs.replace(row, paused=True))
 
     async def resume(self, id: str) -> ScheduleRow:
-        return await self._change(id, lambda row: resumed(row, self._clock.now_ms()) if row.paused else row)
+        return await self._change(id, lambda row: resume_schedule(row, self._clock.now_ms()) if row.paused else row)
 
     async def _change(self, id: str, change: Callable[[ScheduleRow], ScheduleRow]) -> ScheduleRow:
         while True:
@@ -124,9 +124,9 @@ class ScheduleService:
 
     def _is_dropped(self, registry: Registry, row: ScheduleRow) -> bool:
         """Return whether this code declared the schedule before and no longer does. Other deployments keep theirs."""
-        if spec_of(row).origin != CODE or row.id in registry.schedules:
+        if decode_spec(row).origin != CODE_ORIGIN or row.id in registry.schedules:
             return False
-        target = target_of(row)
+        target = decode_target(row)
         if target.flow is not None:
             return target.flow in registry.flows
         return (target.queue or "", target.name or "*") in registry.jobs
@@ -135,20 +135,20 @@ class ScheduleService:
 
     async def is_held(self, row: ScheduleRow, now: int) -> bool:
         """Return whether a due slot waits for the work of the slot before."""
-        spec, target = spec_of(row), target_of(row)
+        spec, target = decode_spec(row), decode_target(row)
         if row.last is None or spec.overlap == "allow":
             return False
         return isinstance(decide(spec, row, now, await self.before(row, target)), HoldSlot)
 
-    async def before(self, row: ScheduleRow, target: Target) -> Before | None:
+    async def before(self, row: ScheduleRow, target: Target) -> LastSlotWork | None:
         id = f"{row.id}.{row.last}"
         if target.flow is not None:
             run = await self._store.run(id)
-            return Before(id, not run.closed, run.updated if run.closed else None) if run is not None else None
+            return LastSlotWork(id, not run.closed, run.updated if run.closed else None) if run is not None else None
         job = await self._store.job(id)
         if job is None:
             return None
-        return Before(id, job.state in _OPEN, job.finished, cancellable=job.state != JobState.ACTIVE)
+        return LastSlotWork(id, job.state in _OPEN, job.finished, cancellable=job.state != JobState.ACTIVE)
 
     async def fire(self, row: ScheduleRow, target: Target, decision: FireSlot) -> bool:
         """Start the work of a slot and move the schedule on, in one commit. Return False if another scheduler did."""
@@ -172,7 +172,7 @@ class ScheduleService:
             flow, id, pack(target.input), priority=target.priority or 0, cause=f"schedule-{row.id}", move=move
         )
 
-    async def pass_by(self, row: ScheduleRow, decision: PassSlot) -> bool:
+    async def skip(self, row: ScheduleRow, decision: SkipSlot) -> bool:
         assert row.next is not None
         data = {
             "slot": to_iso(row.next),
@@ -190,7 +190,7 @@ class ScheduleService:
     async def run_now(self, id: str) -> str:
         """Start the work of a schedule now, besides its slots, and return the id of the run or the job."""
         row = await self.get(id)
-        target = target_of(row)
+        target = decode_target(row)
         new = f"{id}.{uuid7(self._clock.now_ms())}"
         if target.flow is not None:
             flow = self._registry().flow(target.flow)

@@ -11,7 +11,7 @@ from ..core.durations import Duration
 from ..core.events import Event
 from ..core.retry import RetryOption
 from ..durable.trigger_commands import Signature
-from ..flows.reducer import FlowView
+from ..flows.reducer import RunView
 from ..handlers.options import KeepOption
 from ..jobs.dead_letters import DeadLetter
 from ..jobs.job_trees import JobTree, Node
@@ -93,11 +93,11 @@ class SyncRuns:
                 )
             )
 
-    def get(self, id: str) -> FlowView:
+    def get(self, id: str) -> RunView:
         """Return a run's state, folded from its events."""
         return self._portal.call(self._facet.get(id))
 
-    def at(self, id: str, event: str) -> FlowView:
+    def at(self, id: str, event: str) -> RunView:
         """Return a run's state as it was just after an event.
 
         Args:

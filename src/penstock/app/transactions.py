@@ -13,7 +13,7 @@ from ..core.errors import ConfigError, StoreError
 from ..core.events import check_kind
 from ..core.ids import check_id
 from ..core.payload import pack, unpack
-from ..flows.commands import Commands, check_open
+from ..flows.commands import FlowCommands, require_open
 from ..flows.engine import FlowEngine
 from ..flows.run_record import decode
 from ..ports.store import DatabaseIdentity, Enlists, RunRow
@@ -32,7 +32,7 @@ class Writers:
 
     def __init__(self, engine: FlowEngine, sink: CommandSink, advice: Advice) -> None:
         runtime = engine.runtime
-        self.commands = Commands(engine, sink)
+        self.commands = FlowCommands(engine, sink)
         self.events = EventAppender(runtime, sink)
         self.runs = RunStarter(runtime, self.commands, advice)
         self.jobs = JobEnqueuer(runtime, sink, advice)
@@ -66,7 +66,7 @@ class Writers:
         """Raise what is already wrong with the event. A missing run is fine: the same transaction may start it."""
         row = await self._find_run(run)
         if row is not None:
-            check_open(run, row.record, f"receive {kind!r}")
+            require_open(run, row.record, f"receive {kind!r}")
             self._engine.check_event(decode(row.record).flow, kind, body)
 
     async def _find_run(self, run: str) -> RunRow | None:

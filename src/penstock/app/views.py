@@ -10,7 +10,7 @@ from ..core.clock import to_iso
 from ..core.payload import unpack
 from ..ports.store import ChildState, JobRow, RunRow, ScheduleRow
 from ..ports.unit import JobState
-from ..schedules.spec import spec_of, target_of
+from ..schedules.spec import decode_spec, decode_target
 
 
 class RunSummary(msgspec.Struct, frozen=True, rename="camel"):
@@ -123,7 +123,7 @@ def job_view(row: JobRow) -> JobView:
 
 def schedule_view(row: ScheduleRow) -> ScheduleView:
     """Return a schedule with its specification and target decoded."""
-    spec, target = spec_of(row), target_of(row)
+    spec, target = decode_spec(row), decode_target(row)
     return ScheduleView(
         id=row.id,
         flow=target.flow,

@@ -48,10 +48,10 @@ async def _check(common: CommonOptions, flow: str | None) -> PreflightReport:
 
 def _print(checked: PreflightReport, json: bool) -> None:
     if json:
-        problems = [{**msgspec.to_builtins(one), "breaks": one.breaks} for one in checked.troubles]
+        problems = [{**msgspec.to_builtins(one), "breaks": one.is_breaking} for one in checked.problems]
         print_json({"ok": not checked.broken, "runs": checked.runs, "steps": checked.steps, "problems": problems})
         return
-    for one in checked.troubles:
+    for one in checked.problems:
         step = one.step if one.n == 1 else f"{one.step}#{one.n}"
         print(f"run {one.run}, step {step}: {one.reason} [{one.code}]")
     scope = f"{pluralize(checked.steps, 'open step')} of {pluralize(checked.runs, 'open run')}"

@@ -51,7 +51,7 @@ async def _watch_notified(folder: Path, before: Snapshot) -> AsyncIterator[list[
     from watchfiles import PythonFilter, awatch
 
     logging.getLogger("watchfiles").setLevel("WARNING")  # it logs every change
-    # A notification only says when to compare. Changes made before it was ready, or next to the folder, are found at
+    # A notification is only a reason to compare. Changes made before it was ready, or next to the folder, are found at
     # its next timeout.
     notifications = awatch(
         folder, watch_filter=PythonFilter(), step=20, debounce=200, rust_timeout=1000, yield_on_timeout=True

@@ -64,7 +64,7 @@ async def _import(
     async with App(":memory:" if dry_run else common.url, handlers=()) as app:
         importing = PgBossImport(app, source, schema=schema, queues=queues, rename=rename)
         moved = await (
-            importing.look() if dry_run else importing.move(_print_progress if sys.stderr.isatty() else _ignore)
+            importing.preview() if dry_run else importing.move(_print_progress if sys.stderr.isatty() else _ignore)
         )
     left = [{"queue": one.queue, "id": one.id, "why": one.why} for one in moved.left]
     return {"jobs": moved.jobs, "delayed": moved.delayed, "schedules": moved.schedules, "left": left}

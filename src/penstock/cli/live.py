@@ -13,7 +13,7 @@ from ..app import App
 from ..core.clock import Clock
 from ..core.events import Event
 from ..core.outage_retry import OutageRetry
-from ..flows.reducer import FlowView, apply_flow
+from ..flows.reducer import RunView, apply_flow
 from .errors import warn
 from .run_view import RunPanel
 from .shutdown_signals import handle_stop_signals, stop_message
@@ -24,7 +24,7 @@ _END_KINDS = frozenset(("flow.completed", "flow.failed", "flow.compensated", "fl
 
 async def work_and_watch(
     app: App, flow: str, id: str, console: Console | None, *, keep: bool = True, flags: str = ""
-) -> FlowView:
+) -> RunView:
     """Work on a flow's queues and draw the run until it ends or a stop signal comes; return the run's last state."""
     if (await app.runs.get(id)).completed_at is not None:
         return await watch(app, id, console, keep=keep)
@@ -59,10 +59,10 @@ async def watch(
     console: Console | None = None,
     *,
     keep: bool = True,
-    draw: Callable[[FlowView, Clock], ConsoleRenderable] = RunPanel,
-) -> FlowView:
+    draw: Callable[[RunView, Clock], ConsoleRenderable] = RunPanel,
+) -> RunView:
     """Follow a run to its end and return it. Draw it if `console` is a terminal, and `keep` the last drawing."""
-    view = FlowView(id=run)
+    view = RunView(id=run)
     if console is None or not console.is_terminal:
         await _fold(app, run, view)
         return view
@@ -99,7 +99,7 @@ async def _is_over(app: App, run: str, stream: str, cursor: str | None) -> bool:
     return row is not None and row.closed and not await app.store.read(stream, after=cursor, limit=1)
 
 
-async def _fold(app: App, run: str, view: FlowView) -> None:
+async def _fold(app: App, run: str, view: RunView) -> None:
     async with aclosing(follow_until_end(app, run)) as events:  # type: ignore[type-var]
         async for event in events:
             apply_flow(view, event)

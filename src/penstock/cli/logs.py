@@ -6,7 +6,7 @@ import sys
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from ..telemetry.logging import LOGGER, Level, configure, unchanged
+from ..telemetry.logging import LOGGER, Level, configure, restore_loggers
 
 if TYPE_CHECKING:  # `--help` does without them
     from ..settings import Settings
@@ -16,7 +16,7 @@ ROOT = ""
 
 def restore_logging() -> AbstractContextManager[None]:
     """Restore the logging configuration when the command ends."""
-    return unchanged(ROOT, LOGGER)
+    return restore_loggers(ROOT, LOGGER)
 
 
 def configure_logging(settings: Settings, verbose: bool) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from ..flows.reducer import FlowView, StepView
+from ..flows.reducer import RunView, StepView
 from .errors import EXIT_FAILED, EXIT_OK
 
 
-def run_to_dict(view: FlowView) -> dict[str, Any]:
+def run_to_dict(view: RunView) -> dict[str, Any]:
     """Return what `run --json` and `runs show --json` print. Every key is present; times are ISO, durations ms."""
     return {
         "id": view.id,
@@ -41,7 +41,7 @@ def _step_to_dict(step: StepView) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value or key not in ("awaitType", "awaitData", "alsoAwaits")}
 
 
-def exit_code(view: FlowView) -> int:
+def exit_code(view: RunView) -> int:
     """Return 0 unless the run failed, was compensated or cancelled."""
     return EXIT_OK if view.status in ("completed", "running", "paused", "compensating") else EXIT_FAILED
 

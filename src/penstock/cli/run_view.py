@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ..core.clock import Clock, from_iso
 from ..core.durations import format_ms
-from ..flows.reducer import FlowView, StepView
+from ..flows.reducer import RunView, StepView
 
 MAX_INSTANCES = 6  # of one step on rows of their own; more are folded into one row
 MAX_DETAIL_CHARS = 70  # of an error or of partial output
@@ -35,7 +35,7 @@ COLOURS = {
 class RunPanel:
     """A rich renderable of a run, as of the moment it is drawn."""
 
-    def __init__(self, view: FlowView, clock: Clock) -> None:
+    def __init__(self, view: RunView, clock: Clock) -> None:
         self.view = view
         self._clock = clock
 
@@ -61,7 +61,7 @@ class RunPanel:
         return Text.assemble((view.name or "run", "bold"), " ", (view.id, "dim"), "  ", status, "  ", spent)
 
 
-def render_text(view: FlowView, now_ms: int, unicode: bool = True) -> str:
+def render_text(view: RunView, now_ms: int, unicode: bool = True) -> str:
     """Return a run as plain lines of text, for a pipe."""
     rows = build_rows(view, now_ms)
     lines = [" ".join(part for part in (view.name, view.id, view.status, format_elapsed(view, now_ms)) if part)]
@@ -75,7 +75,7 @@ def render_text(view: FlowView, now_ms: int, unicode: bool = True) -> str:
     return "\n".join(lines)
 
 
-def end_lines(view: FlowView, max_chars: int) -> Iterator[tuple[str, str, str]]:
+def end_lines(view: RunView, max_chars: int) -> Iterator[tuple[str, str, str]]:
     """Yield the last lines of a run: label, style and text."""
     for step, kinds in (view.unmet or {}).items():
         yield "unmet", "yellow", f"{step} never started: {', '.join(kinds)} did not arrive"
@@ -87,7 +87,7 @@ def end_lines(view: FlowView, max_chars: int) -> Iterator[tuple[str, str, str]]:
         yield "reason", "dim", one_line(view.reason, max_chars)
 
 
-def format_elapsed(view: FlowView, now_ms: int) -> str:
+def format_elapsed(view: RunView, now_ms: int) -> str:
     """Return how long the run took, or has taken so far."""
     if view.duration is not None:
         return format_ms(view.duration)
@@ -113,7 +113,7 @@ class StepRow:
     detail: str = ""
 
 
-def build_rows(view: FlowView, now_ms: int) -> list[StepRow]:
+def build_rows(view: RunView, now_ms: int) -> list[StepRow]:
     """Return the steps in the order they started. Many instances of a step become one row, plus their failures."""
     by_step: dict[str, list[StepView]] = {}
     for step in view.steps.values():

@@ -19,7 +19,7 @@ from ..core.clock import from_iso
 from ..core.durations import format_ms
 from ..core.errors import RunError, UnknownFlow
 from ..core.near_match import did_you_mean
-from ..flows.reducer import FlowView
+from ..flows.reducer import RunView
 from .confirm import Yes, confirm
 from .dlq import print_redriven
 from .errors import EXIT_FAILED, warn
@@ -225,7 +225,7 @@ async def _list(common: CommonOptions, filters: dict[str, Any]) -> list[RunSumma
         return rows
 
 
-async def _show(common: CommonOptions, id: str) -> tuple[FlowView, int]:
+async def _show(common: CommonOptions, id: str) -> tuple[RunView, int]:
     async with build_store_app(common) as app:
         return await app.runs.get(id), app.clock.now_ms()
 
@@ -276,7 +276,7 @@ async def _exists(app: App, key: str | None) -> bool:
     return key is not None and await app.store.run(key) is not None
 
 
-def _input_and_logs(view: FlowView) -> list[str]:
+def _input_and_logs(view: RunView) -> list[str]:
     logs = [
         f"{log['ts']} {log['level']} {log['step']}: {one_line(log['msg'], MAX_LINE_CHARS)}"
         for log in view.logs[-MAX_LOG_LINES:]

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..app.store_urls import mask
 from ..core.durations import format_ms
-from ..settings import Settings, names
+from ..settings import Settings, list_names
 from .options import COMMON_DEFAULTS, CommonOptions
 from .tables import print_rows
 
@@ -14,7 +14,7 @@ from .tables import print_rows
 def settings(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
     """Print every setting and where its value comes from. Passwords are hidden."""
     found = Settings.load({"url": common.url, "dir": common.dir})
-    rows = [_row(found, name, common.json) for name in names()]
+    rows = [_row(found, name, common.json) for name in list_names()]
     print_rows(rows, ("setting", "value", "source"), json=common.json, empty="")
     return 0
 

@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-from ..flows.reducer import FlowView
+from ..flows.reducer import RunView
 from .errors import EXIT_INTERRUPTED
 from .events import events
 from .live import watch
@@ -34,7 +34,7 @@ def tail(run: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     return EXIT_INTERRUPTED if view is None else exit_code(view)
 
 
-async def _tail(common: CommonOptions, run: str) -> FlowView | None:
+async def _tail(common: CommonOptions, run: str) -> RunView | None:
     async with build_store_app(common) as app:
         await app.runs.get(run)  # an unknown run is an error
         watching = asyncio.create_task(watch(app, run, Console(), draw=Timeline))

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from ..core.clock import Clock, from_iso
 from ..core.durations import format_ms
-from ..flows.reducer import FlowView, StepView
+from ..flows.reducer import RunView, StepView
 from .run_view import ASCII, COLOURS, MARKS, MAX_RESULT_CHARS, end_lines, format_elapsed
 
 MIN_BAR_CHARS, MAX_NAME_CHARS = 10, 28
@@ -16,7 +16,7 @@ MIN_BAR_CHARS, MAX_NAME_CHARS = 10, 28
 class Timeline:
     """A rich renderable of a run's steps along its time, as of the moment it is drawn."""
 
-    def __init__(self, view: FlowView, clock: Clock) -> None:
+    def __init__(self, view: RunView, clock: Clock) -> None:
         self.view = view
         self._clock = clock
 

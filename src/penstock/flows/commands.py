@@ -25,7 +25,7 @@ from .run_record import FAILED, RUNNING, RunRecord
 from .units import StepOptions, decode_options
 
 
-class Commands:
+class FlowCommands:
     """What the application does to runs."""
 
     def __init__(self, engine: FlowEngine, sink: CommandSink) -> None:
@@ -64,8 +64,8 @@ class Commands:
                 version=flow.definition.version,
                 tags=tags or {},
             )
-            decision = engine.decider(run, record, table).begin(input, cause)
-            assembler = engine.assembler(run, record, table)
+            decision = engine.decider(run, record, table).on_start(input, cause)
+            assembler = engine.unit_builder(run, record, table)
             state = [StateWrite(table_key(pin), encode_table(table))] if pin and pin not in self._pinned else []
             return Unit(
                 unit_id,
@@ -103,9 +103,9 @@ class Commands:
         table = await self._engine.table(begun)
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
-            record = check_open(run, data, f"receive {kind!r}")
-            decision = self._engine.decider(run, record, table).emitted(emission, f"emit-{unit_id}")
-            assembler = self._engine.assembler(run, record, table)
+            record = require_open(run, data, f"receive {kind!r}")
+            decision = self._engine.decider(run, record, table).on_event(emission, f"emit-{unit_id}")
+            assembler = self._engine.unit_builder(run, record, table)
             return Unit(
                 unit_id,
                 run=assembler.run_write(decision, version),
@@ -119,10 +119,10 @@ class Commands:
     async def cancel(self, run: str, reason: str) -> bool:
         """Cancels a run for good, and the triggers it waits for; False when it had ended before."""
         while True:
-            triggers = await self._open_triggers(run)
+            triggers = await self._pending_triggers(run)
             closes = [SettleWait(row.id, "cancelled") for row in triggers]
             said = [self._trigger_cancelled(row, reason) for row in triggers]
-            receipt = await self._decide(run, lambda decider, _: decider.cancelled(reason), closes, said)
+            receipt = await self._decide(run, lambda decider, _: decider.on_cancel(reason), closes, said)
             if not isinstance(receipt, Refused):
                 return isinstance(receipt, Committed)
             # One of the triggers was fired or has expired meanwhile: it is not cancelled then.
@@ -130,14 +130,14 @@ class Commands:
     async def pause(self, run: str, reason: str) -> bool:
         """Hands out nothing more of a run; False when it was paused or had ended before."""
         return isinstance(
-            await self._decide(run, lambda decider, record: None if record.paused else decider.paused(reason)),
+            await self._decide(run, lambda decider, record: None if record.paused else decider.on_pause(reason)),
             Committed,
         )
 
     async def resume(self, run: str, reason: str) -> bool:
         """Lets a paused run go on; False when it was not paused."""
         return isinstance(
-            await self._decide(run, lambda decider, record: decider.resumed(reason) if record.paused else None),
+            await self._decide(run, lambda decider, record: decider.on_resume(reason) if record.paused else None),
             Committed,
         )
 
@@ -160,13 +160,13 @@ class Commands:
             decision = decide(self._engine.decider(run, record, table), record)
             if decision is None:
                 return Conflict(version, data)
-            assembler = self._engine.assembler(run, record, table)
+            assembler = self._engine.unit_builder(run, record, table)
             said = [*events, *assembler.events(decision)]
             return Unit(unit_id, run=assembler.run_write(decision, version), events=said, waits=list(waits))
 
         return await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
 
-    async def _open_triggers(self, run: str) -> list[WaitRow]:
+    async def _pending_triggers(self, run: str) -> list[WaitRow]:
         found: list[WaitRow] = []
         after: str | None = None
         while rows := await self._store.waits(run=run, kind=TRIGGER, after=after):
@@ -183,16 +183,18 @@ class Commands:
         assert letter.run is not None
         options = msgspec.convert(letter.options, StepOptions)
         options = msgspec.structs.replace(options, step=letter.step or letter.original_job_name, n=letter.n)
-        return await self._again(letter.run, letter_job.id, letter.original_job_id, letter.queue, options, payload)
+        return await self._requeue_step(
+            letter.run, letter_job.id, letter.original_job_id, letter.queue, options, payload
+        )
 
     async def retry_step(self, failed: JobRow) -> str | None:
         """Puts a step back to work that failed for good and left no dead letter, or whose letter is gone."""
         assert failed.run is not None
-        return await self._again(
+        return await self._requeue_step(
             failed.run, failed.id, failed.id, failed.queue, decode_options(failed.opts), failed.payload
         )
 
-    async def _again(
+    async def _requeue_step(
         self, run: str, taken: str, job: str, queue: str, before: StepOptions, payload: bytes
     ) -> str | None:
         """Adds a step's job anew, with the memos of the one that failed. What it takes can be taken once."""
@@ -209,8 +211,8 @@ class Commands:
             if record is None or record.status not in (RUNNING, FAILED):
                 state = "is gone" if record is None else f"is {record.status}"
                 raise RunError(f"run {run!r} {state}, so its step {step!r} cannot be sent again: start a new run")
-            decision = self._engine.decider(run, record, table).redriven(step, options.n, new_id)
-            assembler = self._engine.assembler(run, record, table)
+            decision = self._engine.decider(run, record, table).on_redrive(step, options.n, new_id)
+            assembler = self._engine.unit_builder(run, record, table)
             job = assembler.job(new_id, step, queue, payload, options, record, taken, scope=scope)
             return Unit(
                 unit_id,
@@ -236,7 +238,7 @@ class RunClosed(RunError):
     code = "run_closed"
 
 
-def check_open(run: str, data: bytes | None, what: str) -> RunRecord:
+def require_open(run: str, data: bytes | None, what: str) -> RunRecord:
     """The record of a run that is still open; raises if it is not."""
     record = records.decode(data) if data is not None else None
     if record is None:
@@ -246,7 +248,7 @@ def check_open(run: str, data: bytes | None, what: str) -> RunRecord:
     return record
 
 
-def read_letter(row: JobRow) -> DeadLetter:
+def read_dead_letter(row: JobRow) -> DeadLetter:
     """The dead letter in a job of a dead-letter queue."""
     try:
         return msgspec.convert(unpack(row.payload), DeadLetter)

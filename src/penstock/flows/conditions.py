@@ -16,7 +16,7 @@ from ..handlers.subscriptions import Subscription
 
 
 @dataclass(frozen=True)
-class RunView:
+class RunInfo:
     """What a two-argument `when(event, run)` is told of the run."""
 
     run_id: str
@@ -24,7 +24,7 @@ class RunView:
     correlation_id: str
 
 
-class CodeRouting:
+class CodeConditions:
     """Evaluates the subscriptions of the code loaded in this process. An unknown step listens without conditions."""
 
     def __init__(self, flow: Flow | None, run: str, correlation_id: str) -> None:
@@ -32,7 +32,7 @@ class CodeRouting:
         self._run = run
         self._correlation_id = correlation_id
 
-    def wants(self, step: str, kind: str, data: bytes) -> bool:
+    def matches(self, step: str, kind: str, data: bytes) -> bool:
         subscription = self._find(step, kind)
         if subscription is None or subscription.when is None:
             return True
@@ -41,7 +41,7 @@ class CodeRouting:
             return bool(self._call(subscription.when, kind, value))
         return contains(value, subscription.when)
 
-    def input(self, step: str, kind: str, data: bytes) -> bytes | None:
+    def map_input(self, step: str, kind: str, data: bytes) -> bytes | None:
         subscription = self._find(step, kind)
         if subscription is None or subscription.map is None:
             return None
@@ -59,7 +59,7 @@ class CodeRouting:
         """Calls with the event, and the run if the function takes two arguments."""
         run, corr = self._run, self._correlation_id
         event = Event("", "", kind, run, run, correlation_id=corr, data=data)
-        view = RunView(run, self._flow.name if self._flow is not None else "", corr)
+        view = RunInfo(run, self._flow.name if self._flow is not None else "", corr)
         try:
             inspect.signature(fn).bind(event, view)
         except TypeError:

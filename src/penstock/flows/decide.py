@@ -1,6 +1,6 @@
 """Decisions: from a run record and a fact to the next record, the events to append and the steps to start.
 
-Pure: no store, no clock, no randomness. The caller's functions (`when`, `map`) come in through `Routing`.
+Pure: no store, no clock, no randomness. The caller's functions (`when`, `map`) come in through `Conditions`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .run_record import (
     FAILED,
     MAX_FAILURES,
     RUNNING,
+    Compensation,
     FailedStep,
     RunRecord,
-    Undo,
     encode,
 )
 
 
-class Start(msgspec.Struct):
+class StepStart(msgspec.Struct):
     """A step instance to enqueue."""
 
     step: str
     n: int
     input: bytes
     cause: str
-    made_here: bool = False  # the input is not the data of the event that caused it
+    has_mapped_input: bool = False  # the input is not the data of the event that caused it
 
 
 class Emission(msgspec.Struct):
@@ -45,7 +45,7 @@ class Emission(msgspec.Struct):
     correlation_id: str | None = None
 
 
-class Ended(msgspec.Struct):
+class EndedStep(msgspec.Struct):
     """A step instance that ended for good, and by which job."""
 
     step: str
@@ -61,15 +61,15 @@ class Decision(msgspec.Struct):
 
     record: RunRecord
     events: list[EventBody] = []
-    starts: list[Start] = []
+    starts: list[StepStart] = []
 
 
-class Routing(Protocol):
+class Conditions(Protocol):
     """The caller's own functions of a subscription."""
 
-    def wants(self, step: str, kind: str, data: bytes) -> bool: ...
+    def matches(self, step: str, kind: str, data: bytes) -> bool: ...
 
-    def input(self, step: str, kind: str, data: bytes) -> bytes | None:
+    def map_input(self, step: str, kind: str, data: bytes) -> bytes | None:
         """The mapped input, or None for the event's data as it is."""
         ...
 
@@ -78,22 +78,22 @@ class Decider:
     """Decides for one run. Each method takes a fact; the record given at the start is its own to change."""
 
     def __init__(
-        self, run: str, record: RunRecord, table: TriggerTable, routing: Routing, now: int, max_steps: int
+        self, run: str, record: RunRecord, table: TriggerTable, conditions: Conditions, now: int, max_steps: int
     ) -> None:
         self._run = run
         self._record = record
-        self._shown = record.shown_correlation(run)
+        self._shown = record.event_correlation(run)
         self._table = table
-        self._routing = routing
+        self._conditions = conditions
         self._now = now
         self._max_steps = max_steps
         self._events: list[EventBody] = []
-        self._starts: list[Start] = []
+        self._starts: list[StepStart] = []
         self._heard = False  # whether a listener wanted what the ended step emitted
 
     # Facts
 
-    def begin(self, input: bytes, cause: str) -> Decision:
+    def on_start(self, input: bytes, cause: str) -> Decision:
         """The run is new."""
         entry = self._table.entry
         data: dict[str, Any] = {
@@ -103,17 +103,19 @@ class Decider:
         }
         if self._table.version is not None:
             data["version"] = self._table.version
-        self._say("flow.started", data, meta={"tags": self._record.tags} if self._record.tags else None)
+        self._append_event("flow.started", data, meta={"tags": self._record.tags} if self._record.tags else None)
         self._start(entry, input, cause)
         return self._decision()
 
-    def completed(self, ended: Ended, result: bytes, emitted: list[Emission], divert: str | None = None) -> Decision:
+    def on_completed(
+        self, ended: EndedStep, result: bytes, emitted: list[Emission], divert: str | None = None
+    ) -> Decision:
         """A step instance returned, or waited in vain and `divert` is to take over."""
         record = self._record
-        tally = record.tally(ended.step)
-        tally.open -= 1
-        tally.completed += 1
-        self._note_undo(ended, result)
+        counts = record.counts_of(ended.step)
+        counts.open -= 1
+        counts.completed += 1
+        self._remember_compensation(ended, result)
         started: list[str] = []
         for emission in emitted:
             self._record_emission(emission, ended.step, ended.job, ended.attempt)
@@ -126,84 +128,86 @@ class Decider:
             if not self._heard:
                 record.keep_result(ended.step, ended.n, result, each)
             elif each:
-                record.follow(ended.step)
+                record.mark_followed(ended.step)
         meta = self._attempt_meta(ended)
         if started:
             meta["starts"] = started
-        self._say("step.completed", {"result": msgspec.Raw(result)}, ended.step, meta)
+        self._append_event("step.completed", {"result": msgspec.Raw(result)}, ended.step, meta)
         self._settle()
         return self._decision()
 
-    def failed(self, ended: Ended, error: dict[str, Any], max_attempts: int) -> Decision:
+    def on_failed(self, ended: EndedStep, error: dict[str, Any], max_attempts: int) -> Decision:
         """A step instance failed for good."""
-        self._say("step.failed", {**error, "willRetry": False}, ended.step, self._failure_meta(ended, max_attempts))
-        tally = self._record.tally(ended.step)
-        tally.open -= 1
-        self._note_failure(ended.step, ended.n, str(error.get("error", "")), error.get("code"))
+        self._append_event(
+            "step.failed", {**error, "willRetry": False}, ended.step, self._failure_meta(ended, max_attempts)
+        )
+        counts = self._record.counts_of(ended.step)
+        counts.open -= 1
+        self._remember_failure(ended.step, ended.n, str(error.get("error", "")), error.get("code"))
         self._settle()
         return self._decision()
 
-    def retrying(self, ended: Ended, error: dict[str, Any], max_attempts: int, due: int) -> Decision:
+    def on_retry(self, ended: EndedStep, error: dict[str, Any], max_attempts: int, due: int) -> Decision:
         """A step instance failed and will be tried again."""
         at = to_iso(due)
         meta = self._failure_meta(ended, max_attempts)
-        self._say("step.failed", {**error, "willRetry": True, "nextRetryAt": at}, ended.step, meta)
+        self._append_event("step.failed", {**error, "willRetry": True, "nextRetryAt": at}, ended.step, meta)
         again = {"attempt": ended.attempt + 1, "scheduledAt": at, **_n(ended.n)}
-        self._say(
+        self._append_event(
             "step.retry", {"reason": error.get("error", ""), "delayMs": max(due - self._now, 0)}, ended.step, again
         )
         return self._decision()
 
-    def suspended(self, ended: Ended, emitted: list[Emission]) -> Decision:
+    def on_suspended(self, ended: EndedStep, emitted: list[Emission]) -> Decision:
         """A step instance waits; what it has emitted so far counts."""
         for emission in emitted:
             self._record_emission(emission, ended.step, ended.job, ended.attempt)
             self._route(emission.kind, emission.data, ended.job)
         if self._heard:
-            self._record.follow(ended.step)  # so what it gives in the end is not what the run gives
+            self._record.mark_followed(ended.step)  # so what it gives in the end is not what the run gives
         return self._decision()
 
-    def emitted(self, emission: Emission, cause: str) -> Decision:
+    def on_event(self, emission: Emission, cause: str) -> Decision:
         """An event came from outside the run's own steps."""
         self._record_emission(emission, None, cause, None)
         self._route(emission.kind, emission.data, cause)
         return self._decision()
 
-    def cancelled(self, reason: str) -> Decision:
+    def on_cancel(self, reason: str) -> Decision:
         """Someone stopped the run. What is running is told; what is queued is dropped with this very write."""
-        for tally in self._record.steps.values():
-            tally.open = 0
+        for counts in self._record.steps.values():
+            counts.open = 0
         self._record.status = CANCELLED
         self._record.paused = False
         self._record.arrived.clear()
-        self._say("flow.cancelled", {"reason": reason, "duration": self._now - self._record.started_ms})
+        self._append_event("flow.cancelled", {"reason": reason, "duration": self._now - self._record.started_ms})
         return self._decision()
 
-    def paused(self, reason: str) -> Decision:
+    def on_pause(self, reason: str) -> Decision:
         """Someone halted the run. What is running may end; nothing more of it is handed out."""
         self._record.paused = True
-        self._say("flow.paused", {"reason": reason})
+        self._append_event("flow.paused", {"reason": reason})
         return self._decision()
 
-    def resumed(self, reason: str) -> Decision:
+    def on_resume(self, reason: str) -> Decision:
         """The run goes on, with whatever has come meanwhile."""
         self._record.paused = False
-        self._say("flow.resumed", {"reason": reason, "status": self._record.status})
+        self._append_event("flow.resumed", {"reason": reason, "status": self._record.status})
         return self._decision()
 
-    def redriven(self, step: str, n: int, job: str) -> Decision:
+    def on_redrive(self, step: str, n: int, job: str) -> Decision:
         """A dead letter goes back to work: the failure is taken back and the run is open again."""
         record = self._record
-        tally = record.tally(step)
-        tally.failed -= 1
-        tally.open += 1
+        counts = record.counts_of(step)
+        counts.failed -= 1
+        counts.open += 1
         record.failed -= 1
         record.failures = [f for f in record.failures if (f.step, f.n) != (step, n)]
         reopened = record.status == FAILED
         record.status = RUNNING
-        self._say("step.redriven", {"jobId": job}, step, {"jobId": job, **_n(n)})
+        self._append_event("step.redriven", {"jobId": job}, step, {"jobId": job, **_n(n)})
         if reopened:
-            self._say("flow.reopened", {"step": step})
+            self._append_event("flow.reopened", {"step": step})
         return self._decision()
 
     # Routing
@@ -213,36 +217,36 @@ class Decider:
         started: list[str] = []
         if self._record.status != RUNNING:
             return started  # a compensating run starts nothing new
-        self._undo_on(kind)
+        self._compensate_on(kind)
         for name in self._table.listeners(kind):
             try:
-                if not self._routing.wants(name, kind, data):
+                if not self._conditions.matches(name, kind, data):
                     continue
-                mapped = self._routing.input(name, kind, data)
+                mapped = self._conditions.map_input(name, kind, data)
             except Exception as problem:
-                if not self._spent(name):
+                if not self._cannot_start_again(name):
                     self._broken_subscription(name, kind, problem)
                 continue
             self._heard = True  # also by a join still waiting: it follows, whoever comes last
-            if self._arrive(
+            if self._join(
                 name, self._table.steps[name], kind, data if mapped is None else mapped, cause, mapped is not None
             ):
                 started.append(name)
         return started
 
-    def _divert(self, name: str, ended: Ended) -> bool:
+    def _divert(self, name: str, ended: EndedStep) -> bool:
         """Starts the step that takes over, on the input of the one that waited in vain."""
-        if self._record.status != RUNNING or name not in self._table.steps or self._spent(name):
+        if self._record.status != RUNNING or name not in self._table.steps or self._cannot_start_again(name):
             return False
         self._heard = True
         self._start(name, ended.input, ended.job, True)
         return True
 
-    def _arrive(self, name: str, step: TableStep, kind: str, data: bytes, cause: str, mapped: bool) -> bool:
+    def _join(self, name: str, step: TableStep, kind: str, data: bytes, cause: str, mapped: bool) -> bool:
         if step.mode == "each":
             self._start(name, data, cause, mapped)
             return True
-        if self._spent(name):
+        if self._cannot_start_again(name):
             return False
         if step.mode == "once":
             self._start(name, data, cause, mapped)
@@ -255,30 +259,34 @@ class Decider:
         self._start(name, encode({k: waiting[k] for k in step.kinds}), cause, True)
         return True
 
-    def _spent(self, name: str) -> bool:
+    def _cannot_start_again(self, name: str) -> bool:
         """Whether no event can start this step any more: the record says so, a queue forgets removed ids."""
-        return self._table.steps[name].mode != "each" and self._record.tally(name).started > 0
+        return self._table.steps[name].mode != "each" and self._record.counts_of(name).started > 0
 
-    def _start(self, name: str, input: bytes, cause: str, made_here: bool = False) -> None:
-        tally = self._record.tally(name)
+    def _start(self, name: str, input: bytes, cause: str, has_mapped_input: bool = False) -> None:
+        counts = self._record.counts_of(name)
         # What is being undone is undone to the end, however long the run was.
         limited = self._record.status == RUNNING
         if limited and sum(t.started for t in self._record.steps.values()) >= self._max_steps:
-            n = tally.started + 1
-            self._note_failure(name, n, f"the run has started {self._max_steps:,} steps, its limit", "run_limit")
-            self._say("step.failed", {"error": "run limit", "code": "run_limit", "willRetry": False}, name, _n(n))
+            n = counts.started + 1
+            self._remember_failure(name, n, f"the run has started {self._max_steps:,} steps, its limit", "run_limit")
+            self._append_event(
+                "step.failed", {"error": "run limit", "code": "run_limit", "willRetry": False}, name, _n(n)
+            )
             return
-        tally.started += 1
-        tally.open += 1
-        self._starts.append(Start(name, tally.started, input, cause, made_here))
+        counts.started += 1
+        counts.open += 1
+        self._starts.append(StepStart(name, counts.started, input, cause, has_mapped_input))
 
     def _broken_subscription(self, name: str, kind: str, problem: Exception) -> None:
         """A lost trigger would be silent: the step it should have started fails instead, and says why."""
         message = f"the subscription of {name} to {kind} raised {type(problem).__name__}: {problem}"
-        self._note_failure(name, 0, message, "subscription_failed")
+        self._remember_failure(name, 0, message, "subscription_failed")
         # No instance of its own failed: those that were started are not to look as if they had.
-        meta = {"n": 0} if self._record.tally(name).started else {}
-        self._say("step.failed", {"error": message, "code": "subscription_failed", "willRetry": False}, name, meta)
+        meta = {"n": 0} if self._record.counts_of(name).started else {}
+        self._append_event(
+            "step.failed", {"error": message, "code": "subscription_failed", "willRetry": False}, name, meta
+        )
 
     # Ending
 
@@ -293,32 +301,34 @@ class Decider:
         elif record.undo:
             self._compensate()
         else:
-            self._close(COMPENSATED if record.status == COMPENSATING and not self._undo_failed() else FAILED)
+            self._close(
+                COMPENSATED if record.status == COMPENSATING and not self._has_failed_compensation() else FAILED
+            )
 
     def _compensate(self) -> None:
         record = self._record
         if record.status == RUNNING:
             record.status = COMPENSATING
             record.arrived.clear()
-            self._say("flow.compensating", {"steps": [undo.step for undo in reversed(record.undo)]})
+            self._append_event("flow.compensating", {"steps": [undo.step for undo in reversed(record.undo)]})
         undo = record.undo.pop()
-        self._start(undo.by, self._undo_input(undo), undo.step, True)
+        self._start(undo.by, self._compensation_input(undo), undo.step, True)
 
-    def _undo_on(self, kind: str) -> None:
+    def _compensate_on(self, kind: str) -> None:
         """Compensates what asked to be compensated when this event comes."""
         for undo in reversed(self._record.undo[:]):
             step = self._table.steps.get(undo.step)
             if step is not None and kind in step.compensate_on:
                 self._record.undo.remove(undo)
-                self._start(undo.by, self._undo_input(undo), undo.step, True)
+                self._start(undo.by, self._compensation_input(undo), undo.step, True)
 
-    def _undo_input(self, undo: Undo) -> bytes:
+    def _compensation_input(self, undo: Compensation) -> bytes:
         first = self._record.failures[0].error if self._record.failures else None
         return encode({"step": undo.step, "n": undo.n, "input": undo.input, "result": undo.result, "error": first})
 
-    def _undo_failed(self) -> bool:
+    def _has_failed_compensation(self) -> bool:
         undoers = {step.compensation for step in self._table.steps.values()}
-        return any(tally.failed for name, tally in self._record.steps.items() if name in undoers)
+        return any(counts.failed for name, counts in self._record.steps.items() if name in undoers)
 
     def _close(self, status: str) -> None:
         record = self._record
@@ -331,13 +341,13 @@ class Decider:
                 data["result"] = msgspec.Raw(result)
             if record.arrived:
                 data["unmet"] = {step: self._missing(step) for step in record.arrived}
-            self._say("flow.completed", data)
+            self._append_event("flow.completed", data)
             return
         # Only so many failures are kept, and redriving takes its own away.
         first = record.failures[0] if record.failures else FailedStep("", 0, f"{record.failed} steps failed")
         kind = "flow.compensated" if status == COMPENSATED else "flow.failed"
         failed = [msgspec.to_builtins(failure) for failure in record.failures]
-        self._say(kind, {"error": first.error, "step": first.step, "failed": failed, "duration": duration})
+        self._append_event(kind, {"error": first.error, "step": first.step, "failed": failed, "duration": duration})
 
     def _missing(self, step: str) -> list[str]:
         """The kinds a join was still waiting for when nothing was left that could emit them."""
@@ -345,15 +355,15 @@ class Decider:
 
     # Notes
 
-    def _note_undo(self, ended: Ended, result: bytes) -> None:
+    def _remember_compensation(self, ended: EndedStep, result: bytes) -> None:
         step = self._table.steps.get(ended.step)
         if step is not None and step.compensation is not None and self._record.status == RUNNING:
             self._record.undo.append(
-                Undo(ended.step, ended.n, step.compensation, msgspec.Raw(ended.input), msgspec.Raw(result))
+                Compensation(ended.step, ended.n, step.compensation, msgspec.Raw(ended.input), msgspec.Raw(result))
             )
 
-    def _note_failure(self, step: str, n: int, error: str, code: str | None) -> None:
-        self._record.tally(step).failed += 1
+    def _remember_failure(self, step: str, n: int, error: str, code: str | None) -> None:
+        self._record.counts_of(step).failed += 1
         self._record.failed += 1
         if len(self._record.failures) < MAX_FAILURES:
             self._record.failures.append(FailedStep(step, n, error[:500], code))
@@ -366,13 +376,13 @@ class Decider:
         raw = msgspec.Raw(emission.data)
         self._events.append(EventBody(emission.kind, None, None, step, None, corr or self._shown, raw, meta))
 
-    def _attempt_meta(self, ended: Ended) -> dict[str, Any]:
+    def _attempt_meta(self, ended: EndedStep) -> dict[str, Any]:
         return {"attempt": ended.attempt, "duration": ended.duration, **_n(ended.n)}
 
-    def _failure_meta(self, ended: Ended, max_attempts: int) -> dict[str, Any]:
+    def _failure_meta(self, ended: EndedStep, max_attempts: int) -> dict[str, Any]:
         return {**self._attempt_meta(ended), "maxAttempts": max_attempts}
 
-    def _say(self, kind: str, data: Any, step: str | None = None, meta: dict[str, Any] | None = None) -> None:
+    def _append_event(self, kind: str, data: Any, step: str | None = None, meta: dict[str, Any] | None = None) -> None:
         self._events.append(EventBody(kind, None, None, step, None, self._shown, msgspec.Raw(encode(data)), meta))
 
     def _decision(self) -> Decision:

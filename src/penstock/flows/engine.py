@@ -20,7 +20,7 @@ from ..handlers.registry import Flow
 from ..handlers.trigger_table import TriggerTable
 from ..handlers.trigger_table import decode as decode_table
 from ..jobs.dead_letters import build_dead_letter
-from ..jobs.engine import unknown_handler
+from ..jobs.engine import missing_handler
 from ..ports.store import JobRow
 from ..ports.unit import (
     Cancelled,
@@ -38,15 +38,15 @@ from ..ports.unit import (
 from ..worker.channel import SHUTDOWN
 from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit, Success, WaitSuspension, pack_record
 from . import run_record as records
-from .conditions import CodeRouting
-from .decide import Decider, Decision, Emission, Ended
-from .reducer import FlowView, reduce_flow
+from .conditions import CodeConditions
+from .decide import Decider, Decision, Emission, EndedStep
+from .reducer import RunView, reduce_flow
 from .run_record import RunRecord
-from .units import Assembler, decode_options
-from .version_policy import OTHER_VERSION, Versions
+from .units import UnitBuilder, decode_options
+from .version_policy import OTHER_VERSION, VersionPolicy
 
 if TYPE_CHECKING:
-    from .commands import Commands
+    from .commands import FlowCommands
 
 MAX_STEPS = 100_000
 
@@ -60,7 +60,7 @@ class FlowEngine:
         self.runtime = runtime
         self._registry = runtime.registry
         self._tables: dict[str, TriggerTable] = {}
-        self.versions = Versions()
+        self.version_policy = VersionPolicy()
         self.bodies = runtime.bodies
         self.clock = runtime.clock
         self.new_unit_id = runtime.new_unit_id
@@ -74,13 +74,13 @@ class FlowEngine:
         table = flow.table if flow is not None and record.table is None else await self.table(record)
         options = decode_options(claim.opts)
         definition = flow.steps.get(options.step) if flow is not None else None
-        handler = self.versions.instead(claim, record, flow)
+        handler = self.version_policy.replacement_handler(claim, record, flow)
         if handler is not None:
-            return LeftWork(self, claim, record, table, flow, handler, options.n)
+            return OtherVersionWork(self, claim, record, table, flow, handler, options.n)
         if definition is not None:
             handler = definition.handler
         else:
-            handler = unknown_handler(
+            handler = missing_handler(
                 options.step,
                 claim.queue,
                 UnknownStep(
@@ -109,13 +109,13 @@ class FlowEngine:
             check(unpack(data))
 
     @cached_property
-    def commands(self) -> Commands:
+    def commands(self) -> FlowCommands:
         """Commands that write straight to the store."""
-        from .commands import Commands  # it builds on this module
+        from .commands import FlowCommands  # it builds on this module
 
-        return Commands(self, self.runtime.committer)
+        return FlowCommands(self, self.runtime.committer)
 
-    def view(self, events: Sequence[Event]) -> FlowView:
+    def view(self, events: Sequence[Event]) -> RunView:
         """Fold the events of a run."""
         return reduce_flow(events)
 
@@ -146,11 +146,11 @@ class FlowEngine:
 
     def decider(self, run: str, record: RunRecord, table: TriggerTable) -> Decider:
         flow = self._registry().flows.get(record.flow)
-        routing = CodeRouting(flow, run, record.correlation_id)
+        routing = CodeConditions(flow, run, record.correlation_id)
         return Decider(run, record, table, routing, self.clock.now_ms(), MAX_STEPS)
 
-    def assembler(self, run: str, record: RunRecord, table: TriggerTable) -> Assembler:
-        return Assembler(run, table, self._registry().flows.get(record.flow), self.bodies, self.clock.now_ms())
+    def unit_builder(self, run: str, record: RunRecord, table: TriggerTable) -> UnitBuilder:
+        return UnitBuilder(run, table, self._registry().flows.get(record.flow), self.bodies, self.clock.now_ms())
 
 
 def table_key(fingerprint: str) -> str:
@@ -181,7 +181,7 @@ class StepWork:
         self._step = claim.name
         self.run_id: str | None = claim.run
         self.subject: str | None = None
-        self.shown_correlation = record.shown_correlation(claim.run)
+        self.shown_correlation = record.event_correlation(claim.run)
         self.bodies = engine.bodies
         self.stream = engine.bodies.flow(claim.run)
         self.flow: str | None = record.flow
@@ -206,7 +206,7 @@ class StepWork:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in success.emitted]
 
         def decide(decider: Decider) -> Decision:
-            return decider.completed(self._ended(success.output), success.result, emitted, success.timeout_step)
+            return decider.on_completed(self._ended(success.output), success.result, emitted, success.timeout_step)
 
         return self._request(success.output, decide, Completed(success.result), success)
 
@@ -216,13 +216,13 @@ class StepWork:
         if failure.retry_in_ms is not None:
             due = self._engine.clock.now_ms() + failure.retry_in_ms
             return self._request(
-                failure.output, lambda d: d.retrying(ended, error, most, due), RetryAt(due, pack_record(error)), failure
+                failure.output, lambda d: d.on_retry(ended, error, most, due), RetryAt(due, pack_record(error)), failure
             )
         jobs = (
             [build_dead_letter(self, failure.error, self._engine.clock.now_ms())] if self.handler.dead_letters else []
         )
         return self._request(
-            failure.output, lambda d: d.failed(ended, error, most), Dead(pack_record(error)), failure, jobs
+            failure.output, lambda d: d.on_failed(ended, error, most), Dead(pack_record(error)), failure, jobs
         )
 
     def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:
@@ -230,7 +230,7 @@ class StepWork:
         ended = self._ended(suspension.output)
 
         def decide(decider: Decider) -> Decision | None:
-            return decider.suspended(ended, emitted) if emitted else None
+            return decider.on_suspended(ended, emitted) if emitted else None
 
         return self._request(suspension.output, decide, Suspended(suspension.due), suspension)
 
@@ -274,9 +274,11 @@ class StepWork:
         body = EventBody("step.returned", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
         return NewEvent(self.stream, self.bodies.encode(body))
 
-    def _ended(self, output: AttemptOutput) -> Ended:
+    def _ended(self, output: AttemptOutput) -> EndedStep:
         claim = self.claim
-        return Ended(self._step, self.n, claim.job, claim.attempt, claim.payload, output.ended_ms - output.started_ms)
+        return EndedStep(
+            self._step, self.n, claim.job, claim.attempt, claim.payload, output.ended_ms - output.started_ms
+        )
 
     def _request(
         self,
@@ -297,7 +299,7 @@ class StepWork:
             if record is None or record.closed:
                 # Cancelled meanwhile: the job ends, the run is not touched.
                 return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
-            assembler = self._engine.assembler(self._run, record, self._table)
+            assembler = self._engine.unit_builder(self._run, record, self._table)
             decision = decide(self._engine.decider(self._run, record, self._table))
             said = assembler.events(decision) if decision is not None else []
             # What a handler emitted comes before what it then waits for, and after what it had waited for.
@@ -337,13 +339,13 @@ class StepWork:
         return NewEvent(self.stream, self.bodies.encode(body))
 
 
-class LeftWork(StepWork):
+class OtherVersionWork(StepWork):
     """A claim of a step of another version: it fails, or goes back to its queue for a worker that has that version."""
 
     def on_interruption(self, interruption: Interruption) -> CommitRequest:
         if interruption.reason != OTHER_VERSION:
             return super().on_interruption(interruption)
-        due = self._engine.clock.now_ms() + self._engine.versions.next_look(self.claim.job)
+        due = self._engine.clock.now_ms() + self._engine.version_policy.release_delay_ms(self.claim.job)
         returned = self._returned({"reason": interruption.reason, "version": self._begun_under, "until": to_iso(due)})
 
         def build(_version: int, data: bytes | None) -> Unit:

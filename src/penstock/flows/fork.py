@@ -20,7 +20,7 @@ from ..handlers.registry import Flow
 from ..handlers.trigger_table import encode as encode_table
 from ..ports.store import RunRow
 from ..ports.unit import Committed, Conflict, NewEvent, Receipt, StateWrite, Unit
-from .decide import Decider, Decision, Emission, Ended, Start
+from .decide import Decider, Decision, Emission, EndedStep, StepStart
 from .engine import FlowEngine, table_key
 from .run_record import RunRecord, encode
 from .run_record import decode as decode_record
@@ -29,23 +29,23 @@ _Instance = tuple[str, int]
 _MADE_BY_DECIDING = ("subscription_failed", "run_limit")  # failures no attempt reported
 
 
-class Past:
+class ReplayedPast:
     """The facts of a run's first events, told to deciders again."""
 
     def __init__(self, engine: FlowEngine, flow: Flow, old: str, new: str, record: RunRecord) -> None:
         self.record = record
         self.copied: list[Event] = []
-        self.open: dict[_Instance, Start] = {}
+        self.open: dict[_Instance, StepStart] = {}
         self.last_open: str | None = None  # the last event after which there was something to do
         self._engine = engine
         self._flow = flow
         self._old = old
         self._new = new
-        self._ended: dict[_Instance, Start] = {}
+        self._ended: dict[_Instance, StepStart] = {}
         self._said: dict[_Instance, list[Event]] = {}  # what steps emitted whose attempt has not ended yet
         self._late: set[_Instance] = set()
 
-    def tell(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Takes one more event into account."""
         facts = {
             "flow.started": self._begun,
@@ -70,20 +70,20 @@ class Past:
 
     def _begun(self, event: Event) -> None:
         data = event.data if isinstance(event.data, dict) else {}
-        self._take(self._decider().begin(_packed(data.get("input")), f"fork of {self._old}"))
+        self._take(self._decider().on_start(_packed(data.get("input")), f"fork of {self._old}"))
 
     def _emitted(self, event: Event) -> None:
         if event.step is not None:
             # It counts once its attempt is known to have ended: else the step is run anew and emits it again.
             self._said.setdefault(_cause(event), []).append(event)
             return
-        self._take(self._decider().emitted(self._emission(event), f"fork of {self._old}"))
+        self._take(self._decider().on_event(self._emission(event), f"fork of {self._old}"))
 
     def _suspended(self, event: Event) -> None:
         key = _instance(event)
         said = self._said.pop(key, [])
         if said:
-            self._take(self._decider().suspended(self._end(event), [self._emission(one) for one in said]))
+            self._take(self._decider().on_suspended(self._end(event), [self._emission(one) for one in said]))
             self.copied += said
 
     def _completed(self, event: Event) -> None:
@@ -91,7 +91,7 @@ class Past:
         ended = self._end(event)
         result = event.data.get("result") if isinstance(event.data, dict) else None
         emissions = [self._emission(one) for one in said]
-        self._take(self._decider().completed(ended, _packed(result), emissions, self._divert(event)), key)
+        self._take(self._decider().on_completed(ended, _packed(result), emissions, self._divert(event)), key)
         self.copied += said
 
     def _failed(self, event: Event) -> None:
@@ -99,18 +99,18 @@ class Past:
         if data.get("willRetry") is False and data.get("code") not in _MADE_BY_DECIDING:
             self._said.pop(_instance(event), None)
             error = {key: value for key, value in data.items() if key != "willRetry"}
-            self._take(self._decider().failed(self._end(event), error, 0), _instance(event))
+            self._take(self._decider().on_failed(self._end(event), error, 0), _instance(event))
 
     def _redriven(self, event: Event) -> None:
         key = _instance(event)
         start = self._ended.pop(key, None)
         if start is None:
             raise self._unfit(event)
-        self._take(self._decider().redriven(*key, ""))
+        self._take(self._decider().on_redrive(*key, ""))
         self.open[key] = start
 
     def _cancelled(self, _event: Event) -> None:
-        self._take(self._decider().cancelled(""))
+        self._take(self._decider().on_cancel(""))
         self.open.clear()
 
     def _divert(self, event: Event) -> str | None:
@@ -119,12 +119,14 @@ class Past:
         name = step.on_timeout if step is not None and _instance(event) in self._late else None
         return name if name in (event.meta or {}).get("starts", ()) else None
 
-    def _end(self, event: Event) -> Ended:
+    def _end(self, event: Event) -> EndedStep:
         step, n = _instance(event)
         start, meta = self.open.get((step, n)), event.meta or {}
         if start is None:
             raise self._unfit(event)
-        return Ended(step, n, f"{self._old}.{step}.{n}", meta.get("attempt", 1), start.input, meta.get("duration", 0))
+        return EndedStep(
+            step, n, f"{self._old}.{step}.{n}", meta.get("attempt", 1), start.input, meta.get("duration", 0)
+        )
 
     def _unfit(self, event: Event) -> CannotFork:
         return CannotFork(
@@ -150,7 +152,7 @@ class Past:
             self.open[(start.step, start.n)] = start
 
 
-class Forks:
+class RunForker:
     """Makes runs out of the past of others."""
 
     def __init__(self, engine: FlowEngine) -> None:
@@ -161,7 +163,7 @@ class Forks:
     async def fork(self, row: RunRow, at: str, new: str, flow: Flow) -> None:
         """Begins the run `new` as `row` was just after the event `at`; does nothing if it has done so before."""
         events = await self._events(row.id, at)
-        past = self._told(row, events, new, flow)
+        past = self._replay(row, events, new, flow)
         state = await self._state(row.id, new)
         pin = past.record.table
         if pin is not None:
@@ -190,7 +192,7 @@ class Forks:
             raise CannotFork(f"run {run!r} has lost its first events, so it cannot be forked: start a new run")
         return events
 
-    def _told(self, row: RunRow, events: list[Event], new: str, flow: Flow) -> Past:
+    def _replay(self, row: RunRow, events: list[Event], new: str, flow: Flow) -> ReplayedPast:
         old = decode_record(row.record)
         version = flow.definition.version
         record = RunRecord(
@@ -202,9 +204,9 @@ class Forks:
             version=version,
             tags=old.tags,
         )
-        past = Past(self._engine, flow, row.id, new, record)
+        past = ReplayedPast(self._engine, flow, row.id, new, record)
         for event in events:
-            past.tell(event)
+            past.apply(event)
         if past.record.closed or not past.open:
             hint = f": fork it at {past.last_open}, or before" if past.last_open is not None else ""
             raise CannotFork(f"after event {events[-1].id} of run {row.id!r} nothing was left to do{hint}")
@@ -226,14 +228,16 @@ class Forks:
             ]
         return writes
 
-    def _unit(self, unit_id: str, past: Past, old: str, at: str, new: str, flow: Flow, state: list[StateWrite]) -> Unit:
+    def _unit(
+        self, unit_id: str, past: ReplayedPast, old: str, at: str, new: str, flow: Flow, state: list[StateWrite]
+    ) -> Unit:
         record, stream = past.record, self._engine.bodies.flow(new)
         data: dict[str, Any] = {"from": old, "at": at, "status": record.status}
         if record.version is not None:
             data["version"] = record.version
-        forked = EventBody("flow.forked", correlation_id=record.shown_correlation(new), data=msgspec.Raw(encode(data)))
+        forked = EventBody("flow.forked", correlation_id=record.event_correlation(new), data=msgspec.Raw(encode(data)))
         decision = Decision(record, [forked], list(past.open.values()))
-        assembler = self._engine.assembler(new, record, flow.table)
+        assembler = self._engine.unit_builder(new, record, flow.table)
         # The copies are told to nobody: whoever waited for those events has had them.
         copies = [NewEvent(stream, self._engine.bodies.encode(_copy(event, old))) for event in past.copied]
         return Unit(

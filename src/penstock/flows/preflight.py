@@ -18,12 +18,12 @@ from .engine import FlowEngine
 from .run_record import RunRecord
 from .run_record import decode as decode_record
 from .units import StepOptions, decode_options
-from .version_policy import mismatch
+from .version_policy import explain_mismatch
 
 PINNED = "pinned"  # not broken: left to workers that have its version
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class PreflightProblem(msgspec.Struct, frozen=True):
     """Why a step could not go on with the present code."""
 
     run: str
@@ -34,11 +34,11 @@ class Trouble(msgspec.Struct, frozen=True):
     reason: str
 
     @property
-    def breaks(self) -> bool:
+    def is_breaking(self) -> bool:
         return self.code != PINNED
 
 
-class Checker:
+class PreflightChecker:
     """Rehearses steps. What their handlers do outside `ctx.run` is done."""
 
     def __init__(self, engine: FlowEngine, runner: Runner) -> None:
@@ -48,19 +48,19 @@ class Checker:
         self._runner = runner
         self._clock = engine.runtime.clock
 
-    async def check(self, claim: Claim) -> Trouble | None:
+    async def check(self, claim: Claim) -> PreflightProblem | None:
         """What is wrong with a step; None if it can go on, as far as it is recorded."""
         assert claim.run is not None
         assert claim.record is not None
         record, options = decode_record(claim.record), decode_options(claim.opts)
-        found = self._at_sight(claim, record, options) or await self._rehearsed(claim)
-        return Trouble(claim.run, record.flow, options.step, options.n, *found) if found is not None else None
+        found = self._check_definition(claim, record, options) or await self._replay(claim)
+        return PreflightProblem(claim.run, record.flow, options.step, options.n, *found) if found is not None else None
 
-    def _at_sight(self, claim: Claim, record: RunRecord, options: StepOptions) -> tuple[str, str] | None:
+    def _check_definition(self, claim: Claim, record: RunRecord, options: StepOptions) -> tuple[str, str] | None:
         flow = self._registry().flows.get(record.flow)
         if flow is None:
             return UnknownFlow.code, f"there is no flow {record.flow!r} any more"
-        said = mismatch(str(claim.run), record, flow)
+        said = explain_mismatch(str(claim.run), record, flow)
         if said is not None:
             return (PINNED if flow.definition.on_change == "pin" else VersionMismatch.code), said
         step = flow.steps.get(options.step)
@@ -72,7 +72,7 @@ class Checker:
             return problem.code, str(problem)
         return None
 
-    async def _rehearsed(self, claim: Claim) -> tuple[str, str] | None:
+    async def _replay(self, claim: Claim) -> tuple[str, str] | None:
         if not claim.memos:
             return None  # nothing of it is recorded that new code could disagree with
         runtime = self._engine.runtime

@@ -31,7 +31,7 @@ class StepView(msgspec.Struct, rename="camel", omit_defaults=True):
     also_awaits: list[dict[str, Any]] = []  # `type` and `data` of those before it, when it waits for several
 
 
-class FlowView(msgspec.Struct, rename="camel", omit_defaults=True):
+class RunView(msgspec.Struct, rename="camel", omit_defaults=True):
     """A run. Status: running, paused, compensating, completed, failed, compensated or cancelled."""
 
     id: str = ""
@@ -72,15 +72,15 @@ class TriggerView(msgspec.Struct, rename="camel", omit_defaults=True):
     reason: str | None = None
 
 
-def reduce_flow(events: Iterable[Event]) -> FlowView:
+def reduce_flow(events: Iterable[Event]) -> RunView:
     """Folds a run's events, all of them or the first N."""
-    view = FlowView()
+    view = RunView()
     for event in events:
         apply_flow(view, event)
     return view
 
 
-def apply_flow(view: FlowView, event: Event) -> None:
+def apply_flow(view: RunView, event: Event) -> None:
     """Takes one more event into account."""
     view.last_event = event.id
     change = _CHANGES.get(event.kind)
@@ -95,7 +95,7 @@ def apply_flow(view: FlowView, event: Event) -> None:
         )
 
 
-def _step(view: FlowView, event: Event, meta: dict[str, Any]) -> StepView:
+def _step(view: RunView, event: Event, meta: dict[str, Any]) -> StepView:
     name, n = event.step or "", meta.get("n", 1)
     key = name if n == 1 else f"{name}#{n}"
     found = view.steps.get(key)
@@ -104,13 +104,13 @@ def _step(view: FlowView, event: Event, meta: dict[str, Any]) -> StepView:
     return found
 
 
-def _flow_started(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _flow_started(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     view.id, view.name, view.started_at = event.subject, data.get("name", ""), event.ts
     view.correlation_id, view.input, view.version = event.correlation_id, data.get("input"), data.get("version")
 
 
-def _flow_ended(status: str) -> Callable[[FlowView, Event, dict[str, Any], dict[str, Any]], None]:
-    def change(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _flow_ended(status: str) -> Callable[[RunView, Event, dict[str, Any], dict[str, Any]], None]:
+    def change(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
         view.status, view.completed_at, view.duration = status, event.ts, data.get("duration")
         view.result, view.error, view.reason = data.get("result"), data.get("error"), data.get("reason")
         view.unmet = data.get("unmet")
@@ -123,20 +123,20 @@ def _flow_ended(status: str) -> Callable[[FlowView, Event, dict[str, Any], dict[
     return change
 
 
-def _flow_compensating(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _flow_compensating(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     if view.status != "paused":  # what was running ended meanwhile: flow.resumed says what it goes on with
         view.status = "compensating"
 
 
-def _flow_paused(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _flow_paused(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     view.status, view.reason = "paused", data.get("reason")
 
 
-def _flow_resumed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _flow_resumed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     view.status, view.reason = data.get("status", "running"), None
 
 
-def _flow_forked(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _flow_forked(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     """What came before is another run's past; what was under way there begins anew here."""
     view.forked_from, view.version = data.get("from"), data.get("version")
     view.status, view.reason = data.get("status", "running"), None
@@ -145,11 +145,11 @@ def _flow_forked(view: FlowView, event: Event, data: dict[str, Any], meta: dict[
             view.steps[key] = StepView(step.step, step.n)
 
 
-def _flow_reopened(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _flow_reopened(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     view.status, view.completed_at, view.duration, view.error = "running", None, None, None
 
 
-def _step_started(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _step_started(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
     step.status, step.attempt = "running", meta.get("attempt", 1)
     step.started_at = step.started_at or event.ts
@@ -157,7 +157,7 @@ def _step_started(view: FlowView, event: Event, data: dict[str, Any], meta: dict
     _awake(step)
 
 
-def _step_completed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _step_completed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
     step.status, step.completed_at, step.duration = "completed", event.ts, meta.get("duration")
     step.result, step.error, step.code = data.get("result"), None, None
@@ -165,7 +165,7 @@ def _step_completed(view: FlowView, event: Event, data: dict[str, Any], meta: di
         view.steps.setdefault(name, StepView(name))
 
 
-def _step_failed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _step_failed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
     step.error, step.code = data.get("error"), data.get("code")
     if data.get("willRetry"):
@@ -174,31 +174,31 @@ def _step_failed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[
         step.status, step.completed_at, step.duration = "failed", event.ts, meta.get("duration")
 
 
-def _step_retry(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _step_retry(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
     step.status, step.attempt = "retrying", meta.get("attempt", step.attempt)
 
 
-def _step_redriven(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _step_redriven(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
     step.status, step.completed_at, step.duration = "pending", None, None
 
 
-def _step_returned(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _step_returned(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     """A worker that could not do it gave it back to its queue."""
     step = _step(view, event, meta)
     step.status = "pending"
 
 
-def _step_progress(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _step_progress(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     _step(view, event, meta).progress = data.get("progress")
 
 
-def _step_partial(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _step_partial(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     _step(view, event, meta).partials.append(data.get("chunk"))
 
 
-def _awaits(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _awaits(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
     if event.kind == "step.await.timeout":
         # Its handler may catch it and go on: what comes next says so.
@@ -213,7 +213,7 @@ def _awaits(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, 
     step.status, step.await_type, step.await_data = "waiting", event.kind.rsplit(".", 1)[1], data
 
 
-def _step_resumed(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _step_resumed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
     step.status = "running"
     _awake(step)
@@ -223,11 +223,11 @@ def _awake(step: StepView) -> None:
     step.await_type, step.await_data, step.also_awaits = None, None, []
 
 
-def _log(view: FlowView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _log(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     view.logs.append({"ts": event.ts, "step": event.step, "level": data.get("level"), "msg": data.get("msg")})
 
 
-_CHANGES: dict[str, Callable[[FlowView, Event, dict[str, Any], dict[str, Any]], None]] = {
+_CHANGES: dict[str, Callable[[RunView, Event, dict[str, Any], dict[str, Any]], None]] = {
     "flow.started": _flow_started,
     "flow.completed": _flow_ended("completed"),
     "flow.failed": _flow_ended("failed"),

@@ -23,7 +23,7 @@ CLOSED = frozenset((COMPLETED, FAILED, COMPENSATED, CANCELLED))
 MAX_FAILURES = 20
 
 
-class Tally(msgspec.Struct, omit_defaults=True, array_like=True):
+class StepCounts(msgspec.Struct, omit_defaults=True, array_like=True):
     """The instances of one step, counted."""
 
     started: int = 0
@@ -32,7 +32,7 @@ class Tally(msgspec.Struct, omit_defaults=True, array_like=True):
     failed: int = 0
 
 
-class Undo(msgspec.Struct, omit_defaults=True):
+class Compensation(msgspec.Struct, omit_defaults=True):
     """A completed step that has a compensation."""
 
     step: str
@@ -59,25 +59,25 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     priority: int = 0
     table: str | None = None  # the pinned trigger table of a versioned flow
     version: str | None = None  # of the flow, when the run began
-    steps: dict[str, Tally] = {}
+    steps: dict[str, StepCounts] = {}
     arrived: dict[str, dict[str, msgspec.Raw]] = {}  # joins under way: step -> kind -> data
     results: dict[str, dict[str, msgspec.Raw]] = {}  # steps nothing followed: step -> n -> result
     results_bytes: int = 0
     lists: list[str] = []  # those of them that run for each event: what they give is a list
-    unkept: list[str] = []  # those that gave more than can be kept
+    dropped_results: list[str] = []  # those that gave more than can be kept
     followed: list[str] = []  # steps that run for each event and were followed by another: no end of the run
-    undo: list[Undo] = []
+    undo: list[Compensation] = []
     failures: list[FailedStep] = []
     failed: int = 0
     tags: dict[str, str] = {}
     paused: bool = False
 
     @property
-    def shown_status(self) -> str:
+    def display_status(self) -> str:
         """The status a list of runs shows."""
         return PAUSED if self.paused and not self.closed else self.status
 
-    def shown_correlation(self, run: str) -> str | None:
+    def event_correlation(self, run: str) -> str | None:
         """The correlation id as events carry it: not at all when it is the run's own."""
         return None if self.correlation_id == run else self.correlation_id
 
@@ -89,33 +89,33 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     def closed(self) -> bool:
         return self.status in CLOSED
 
-    def tally(self, step: str) -> Tally:
+    def counts_of(self, step: str) -> StepCounts:
         found = self.steps.get(step)
         if found is None:
-            found = self.steps[step] = Tally()
+            found = self.steps[step] = StepCounts()
         return found
 
     def keep_result(self, step: str, n: int, result: bytes, each: bool = False) -> None:
-        if result == NULL or step in self.followed or step in self.unkept:
+        if result == NULL or step in self.followed or step in self.dropped_results:
             return  # a step that gives nothing adds nothing to what the run gives
         if self.results_bytes + len(result) > MAX_PAYLOAD_BYTES:
-            self._forget(step)  # they will not be given, and the record is not to grow with them
-            self.unkept.append(step)
+            self._drop_results(step)  # they will not be given, and the record is not to grow with them
+            self.dropped_results.append(step)
             return
         if each and step not in self.lists:
             self.lists.append(step)
         self.results_bytes += len(result)
         self.results.setdefault(step, {})[str(n)] = msgspec.Raw(result)
 
-    def follow(self, step: str) -> None:
+    def mark_followed(self, step: str) -> None:
         """An instance of a step was followed by another step. So none of them is an end of the run: which of them is
         followed is often a matter of which came last."""
         if step not in self.followed:
             self.followed.append(step)
-            self._forget(step)
-            self.unkept = [other for other in self.unkept if other != step]
+            self._drop_results(step)
+            self.dropped_results = [other for other in self.dropped_results if other != step]
 
-    def _forget(self, step: str) -> None:
+    def _drop_results(self, step: str) -> None:
         self.results_bytes -= sum(len(bytes(result)) for result in self.results.pop(step, {}).values())
 
     def result(self) -> bytes | None:
@@ -123,16 +123,16 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
 
         None when they are more than a payload may be; each is still in its `step.completed` event.
         """
-        if self.unkept:
+        if self.dropped_results:
             return None
-        ends = {step: self._merged(step, found) for step, found in self.results.items()}
+        ends = {step: self._merge_results(step, found) for step, found in self.results.items()}
         result = encode(next(iter(ends.values())) if len(ends) == 1 else ends or None)
         return result if len(result) <= MAX_PAYLOAD_BYTES else None
 
-    def _merged(self, step: str, found: dict[str, msgspec.Raw]) -> msgspec.Raw:
+    def _merge_results(self, step: str, found: dict[str, msgspec.Raw]) -> msgspec.Raw:
         if step in self.lists:  # in the order of their events; null where an instance gave nothing
             nothing = msgspec.Raw(NULL)
-            return msgspec.Raw(encode([found.get(str(n), nothing) for n in range(1, self.tally(step).started + 1)]))
+            return msgspec.Raw(encode([found.get(str(n), nothing) for n in range(1, self.counts_of(step).started + 1)]))
         if list(found) == ["1"]:
             return found["1"]
         return msgspec.Raw(encode([found[n] for n in sorted(found, key=int)]))

@@ -24,12 +24,12 @@ def start_inputs(flow: Flow, event: Event) -> list[bytes]:
     """What a flow that starts on an event is given; nothing if its own functions do not want it."""
     inputs = []
     for on in flow.definition.start_on:
-        if on.kind == event.kind and _wanted(on, event):
+        if on.kind == event.kind and _matches(on, event):
             inputs.append(pack(event.data if on.map is None else on.map(event), f"the input of flow {flow.name!r}"))
     return inputs[:1]
 
 
-def _wanted(on: Subscription, event: Event) -> bool:
+def _matches(on: Subscription, event: Event) -> bool:
     if on.when is None:
         return True
     return bool(on.when(event)) if callable(on.when) else contains(event.data, dict(on.when))
@@ -44,13 +44,13 @@ class StartOnWaits:
         self._unit_id = runtime.new_unit_id
 
     async def register(self, flows: Mapping[str, Flow]) -> None:
-        wanted = {wait.id: wait for flow in flows.values() for wait in self._gates(flow)}
+        wanted = {wait.id: wait for flow in flows.values() for wait in self._waits_of(flow)}
         there: dict[str, WaitRow] = {}
         after: str | None = None
         while rows := await self._store.waits(kind=FLOW, after=after):
             after = rows[-1].id
             there.update((row.id, row) for row in rows)
-        changes: list[WaitChange] = [wait for id, wait in wanted.items() if not _same(there.get(id), wait)]
+        changes: list[WaitChange] = [wait for id, wait in wanted.items() if not _is_same(there.get(id), wait)]
         # Of flows this process does not know, another one may.
         gone = [row.id for row in there.values() if row.scope in flows and row.id not in wanted]
         changes += [SettleWait(id, "cancelled", lenient=True) for id in gone]
@@ -58,7 +58,7 @@ class StartOnWaits:
             unit = Unit(self._unit_id(), waits=changes)
             await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
 
-    def _gates(self, flow: Flow) -> list[NewWait]:
+    def _waits_of(self, flow: Flow) -> list[NewWait]:
         gates = []
         for on in flow.definition.start_on:
             match = dict(on.when) if isinstance(on.when, Mapping) else {}
@@ -68,5 +68,5 @@ class StartOnWaits:
         return gates
 
 
-def _same(row: WaitRow | None, wait: NewWait) -> bool:
+def _is_same(row: WaitRow | None, wait: NewWait) -> bool:
     return row is not None and (row.body, row.topic, row.key) == (wait.body, wait.topic, wait.key)

@@ -13,7 +13,7 @@ from ..core.payload import unpack
 from ..handlers.registry import Flow
 from ..handlers.trigger_table import TriggerTable
 from ..ports.unit import NewEvent, NewJob, RunWrite, Started
-from .decide import Decision, Start
+from .decide import Decision, StepStart
 from .run_record import CANCELLED, RunRecord, encode
 
 
@@ -28,12 +28,12 @@ class StepOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
 decode_options = msgspec.json.Decoder(StepOptions).decode
 
 
-def told(kind: str) -> str | None:
+def public_kind(kind: str) -> str | None:
     """The kind of an event that others may wait for: not of those the engine writes about its own doings."""
     return None if kind.startswith(RESERVED_PREFIXES) else kind
 
 
-class Assembler:
+class UnitBuilder:
     """Turns decisions about one run into what the store writes."""
 
     def __init__(self, run: str, table: TriggerTable, flow: Flow | None, bodies: EventBodies, now: int) -> None:
@@ -51,19 +51,19 @@ class Assembler:
             version,
             encode(record),
             record.flow,
-            record.shown_status,
+            record.display_status,
             record.closed,
             record.paused,
             record.status == CANCELLED,
         )
 
     def events(self, decision: Decision) -> list[NewEvent]:
-        return [NewEvent(self._stream, self._encode(body), told(body.kind)) for body in decision.events]
+        return [NewEvent(self._stream, self._encode(body), public_kind(body.kind)) for body in decision.events]
 
     def jobs(self, decision: Decision, delay_ms: int = 0) -> list[NewJob]:
         return [self._job(start, decision.record, delay_ms) for start in decision.starts]
 
-    def _job(self, start: Start, record: RunRecord, delay_ms: int) -> NewJob:
+    def _job(self, start: StepStart, record: RunRecord, delay_ms: int) -> NewJob:
         step = self._table.steps[start.step]
         id = step_job_id(self._run, start.step, start.n)
         wait = delay_ms or step.delay_ms
@@ -77,7 +77,7 @@ class Assembler:
             start.cause,
             priority=step.priority or record.priority,
             due=self._now + wait if wait else 0,
-            shown=start.input if start.made_here else None,
+            shown=start.input if start.has_mapped_input else None,
         )
 
     def job(
@@ -100,7 +100,7 @@ class Assembler:
         if options.n > 1:
             meta["n"] = options.n
         data = msgspec.Raw(b'{"input":' + shown + b"}") if shown is not None else None
-        corr = record.shown_correlation(self._run)
+        corr = record.event_correlation(self._run)
         head = self._encode(EventBody("step.started", step=step, correlation_id=corr, data=data, meta=meta))
         return NewJob(
             id,

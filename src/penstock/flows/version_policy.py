@@ -19,7 +19,7 @@ FIRST_LOOK, LAST_LOOK = 1_000, 300_000  # milliseconds
 REMEMBERED = 10_000  # jobs
 
 
-def mismatch(run: str, record: RunRecord, flow: Flow) -> str | None:
+def explain_mismatch(run: str, record: RunRecord, flow: Flow) -> str | None:
     """What keeps this code from going on with a run; None if nothing does."""
     here = flow.definition
     if record.version == here.version or here.on_change == "continue":
@@ -31,14 +31,14 @@ def mismatch(run: str, record: RunRecord, flow: Flow) -> str | None:
     )
 
 
-class Versions:
+class VersionPolicy:
     """Says what to do with a claim of a run of another version. Warns of each once."""
 
     def __init__(self) -> None:
         self._warned: set[tuple[str, str | None]] = set()
         self._looks: OrderedDict[str, int] = OrderedDict()  # job -> how often it was given back here
 
-    def next_look(self, job: str) -> int:
+    def release_delay_ms(self, job: str) -> int:
         """How long a job is left alone that is given back: ever longer, for each look is recorded.
 
         By looks and not by attempts: a step that was resumed often has had many, and who comes first when it is due
@@ -49,10 +49,10 @@ class Versions:
             self._looks.popitem(last=False)
         return min(FIRST_LOOK << min(looks, 20), LAST_LOOK)
 
-    def instead(self, claim: Claim, record: RunRecord, flow: Flow | None) -> Handler | None:
+    def replacement_handler(self, claim: Claim, record: RunRecord, flow: Flow | None) -> Handler | None:
         """What is to be run instead of the step; None if the step is."""
         assert claim.run is not None
-        said = mismatch(claim.run, record, flow) if flow is not None else None
+        said = explain_mismatch(claim.run, record, flow) if flow is not None else None
         if said is None or flow is None:
             return None
         pinned = flow.definition.on_change == "pin"

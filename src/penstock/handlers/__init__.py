@@ -1,1 +1,1 @@
-"""Functions marked with `@flow`, `@step` and `@job`: their options, how files are discovered, what was found."""
+"""Handlers: functions decorated with `@flow`, `@step` or `@job`, their options, discovery and the registry."""

@@ -17,7 +17,7 @@ from ..core.options import read_options
 from ..core.retry import RetryOption
 from ..core.schemas import Schema
 from ..durable.declared_waits import Await
-from ..schedules.declared import CodeSchedule, ScheduleConfig, read_schedule
+from ..schedules.declared import DeclaredSchedule, ScheduleConfig, read_schedule
 from .handler import DEFINITIONS_ATTRIBUTE, Handler, JobDefinition, make_handler
 from .options import IdempotencyKey, KeepOption, RateKeyOption, RateOption, check_options, read_kinds
 from .subscriptions import Subscription, When, read_start_on, read_subscriptions
@@ -72,7 +72,7 @@ class FlowDefinition:
     version: str | None = None
     accepts: tuple[str, ...] = ()  # kinds that are emitted from outside
     events: Mapping[str, Any] = field(default_factory=dict)  # schemas of kinds
-    schedule: CodeSchedule | None = None
+    schedule: DeclaredSchedule | None = None
     start_on: tuple[Subscription, ...] = ()  # events, from any run or from outside, that start it
     on_change: OnChange = "continue"  # what happens to runs started under another version
 
@@ -305,7 +305,7 @@ def job(
     return mark
 
 
-def apply_schedule(step: StepDefinition, schedule: CodeSchedule | None) -> StepDefinition | FlowDefinition:
+def apply_schedule(step: StepDefinition, schedule: DeclaredSchedule | None) -> StepDefinition | FlowDefinition:
     """Return the flow that a scheduled step starts, or the step itself; events and a schedule exclude each other."""
     if schedule is None:
         return step

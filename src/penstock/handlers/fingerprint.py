@@ -1,4 +1,4 @@
-"""Telling whether two attempts ran the same code: if a call is gone, was it a deploy or a slip?"""
+"""Fingerprints of handler code: they tell a deploy from non-deterministic code when a replay skips a call."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ MAX_FUNCTIONS = 200
 
 
 def compute_fingerprint(fn: Callable[..., Any]) -> str:
-    """A hash of a function's code and of what it calls of the same project; empty if it has no code to look at."""
+    """Return a hash of a function's code and of the project functions it calls; empty if it has no Python code."""
     first = inspect.unwrap(fn)
     if not isinstance(first, FunctionType):
         return ""
     seen = [first]
     for known in seen:
-        seen += [called for called in _called(known) if called not in seen]
+        seen += [called for called in _find_called(known) if called not in seen]
         if len(seen) > MAX_FUNCTIONS:
             break
-    return digest(b"".join(_code(known.__code__) for known in seen))
+    return digest(b"".join(_hash_input(known.__code__) for known in seen))
 
 
-def _called(fn: FunctionType) -> Iterator[FunctionType]:
+def _find_called(fn: FunctionType) -> Iterator[FunctionType]:
     names = list(_names(fn.__code__))
     for name in names:
         found = fn.__globals__.get(name)
-        if isinstance(found, FunctionType) and _own(found):
+        if isinstance(found, FunctionType) and _is_project_function(found):
             yield found
         elif isinstance(found, ModuleType):
             members = [vars(found).get(member) for member in names]
-            yield from (member for member in members if isinstance(member, FunctionType) and _own(member))
+            yield from (
+                member for member in members if isinstance(member, FunctionType) and _is_project_function(member)
+            )
 
 
-def _own(fn: FunctionType) -> bool:
-    """Libraries do not wait for a handler's events; looking into them would take long."""
+def _is_project_function(fn: FunctionType) -> bool:
+    """Return whether a function is not part of a library; reading libraries would take too long."""
     return not fn.__code__.co_filename.startswith((sys.prefix, sys.base_prefix, "<frozen"))
 
 
@@ -49,10 +51,10 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(const)
 
 
-def _code(code: CodeType) -> bytes:
+def _hash_input(code: CodeType) -> bytes:
     parts = [code.co_code, repr(code.co_names).encode()]
     for const in code.co_consts:
-        # A set is written in another order by each process.
+        # The order of a set differs from process to process.
         shown = sorted(map(repr, const)) if isinstance(const, frozenset) else const
-        parts.append(_code(const) if isinstance(const, CodeType) else repr(shown).encode())
+        parts.append(_hash_input(const) if isinstance(const, CodeType) else repr(shown).encode())
     return b"\0".join(parts)

@@ -33,7 +33,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..schedules.declared import CodeSchedule
+    from ..schedules.declared import DeclaredSchedule
 
 DEFINITIONS_ATTRIBUTE = "__penstock__"
 
@@ -251,4 +251,4 @@ class JobDefinition:
 
     handler: Handler
     any_name: bool = False
-    schedule: CodeSchedule | None = None
+    schedule: DeclaredSchedule | None = None

@@ -1,4 +1,4 @@
-"""The registry as JSON: what was found, for tools and for other processes. No functions, no secrets."""
+"""The registry as JSON, for tools and other processes. It contains no functions and no secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .subscriptions import Subscription
 
 
 def describe(registry: Registry, *, version: int, compiled_at: str, store: str, namespace: str) -> dict[str, Any]:
-    """The JSON-safe registry of the spec: no functions, no secrets."""
+    """Return the registry in the JSON form of the spec."""
     index: dict[str, list[dict[str, str]]] = {}
     flows: dict[str, Any] = {}
     worker_of = _worker_ids(registry)
@@ -21,11 +21,11 @@ def describe(registry: Registry, *, version: int, compiled_at: str, store: str, 
         entry = flow.definition.entry
         steps: dict[str, Any] = {}
         for step_name, step in flow.steps.items():
-            place = {"queue": step.handler.queue_name, "workerId": worker_of.get(id(step.handler), "")}
+            target = {"queue": step.handler.queue_name, "workerId": worker_of.get(id(step.handler), "")}
             if step is not entry:
-                steps[step_name] = {**place, "triggers": list(step.kinds), "mode": step.mode, **_await(step)}
+                steps[step_name] = {**target, "triggers": list(step.kinds), "mode": step.mode, **_await(step)}
             for kind in step.kinds:
-                index.setdefault(kind, []).append({"flowId": name, "step": step_name, **place})
+                index.setdefault(kind, []).append({"flowId": name, "step": step_name, **target})
         main = {"step": entry.name, "queue": entry.handler.queue_name, "workerId": worker_of.get(id(entry.handler), "")}
         flows[name] = {"main": {**main, **_await(entry)}, "steps": steps}
         if flow.definition.start_on:
@@ -50,7 +50,7 @@ def _await(step: StepDefinition) -> dict[str, Any]:
 
 
 def _subscription(on: Subscription) -> dict[str, Any]:
-    """An event that starts a flow; of its functions only that they are there."""
+    """Return an event that starts a flow; a function is shown as True."""
     shown: dict[str, Any] = {"eventKind": on.kind}
     if on.when is not None:
         shown["when"] = dict(on.when) if isinstance(on.when, Mapping) else True

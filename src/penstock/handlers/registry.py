@@ -1,4 +1,4 @@
-"""The registry: everything that was found, checked and frozen, and its JSON-safe description."""
+"""The registry: all flows and jobs of a process, checked against each other and frozen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .trigger_table import TableStep, TriggerTable
 
 @dataclass(frozen=True)
 class Flow:
-    """A flow ready to run: its trigger table and its members."""
+    """A flow ready to run: its trigger table and its steps."""
 
     definition: FlowDefinition
     table: TriggerTable
@@ -34,7 +34,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Registry:
-    """What this process knows. Never changed; a reload makes a new one."""
+    """The flows and jobs this process knows. It never changes; a reload builds a new one."""
 
     flows: Mapping[str, Flow] = field(default_factory=dict)
     jobs: Mapping[tuple[str, str], JobDefinition] = field(default_factory=dict)
@@ -43,27 +43,30 @@ class Registry:
     schedules: Mapping[str, tuple[ScheduleSpec, Target]] = field(default_factory=dict)
 
     def flow(self, name: str) -> Flow:
-        """The flow of a name, or UnknownFlow with the nearest known ones."""
+        """Return a flow by name, or raise UnknownFlow with the nearest known names."""
         flow = self.flows.get(name)
         if flow is None:
             raise UnknownFlow(f"there is no flow {name!r}: {_nearest(name, self.flows, 'flows')}{self._hint()}")
         return flow
 
     def job(self, queue: str, name: str) -> Handler | None:
+        """Return the handler of a job, or None."""
         found = self.jobs.get((queue, name)) or self.jobs.get((queue, "*"))
         return found.handler if found is not None else None
 
     def step(self, flow: str, name: str) -> StepDefinition | None:
+        """Return a step of a flow, or None."""
         known = self.flows.get(flow)
         return known.steps.get(name) if known is not None else None
 
     def handlers(self) -> list[Handler]:
-        """Every handler once."""
+        """Return every handler once."""
         steps = {id(s.handler): s.handler for flow in self.flows.values() for s in flow.steps.values()}
         jobs = {id(j.handler): j.handler for j in self.jobs.values()}
         return [*steps.values(), *jobs.values()]
 
     def queues(self) -> list[str]:
+        """Return the queues of all handlers."""
         return sorted({handler.queue_name for handler in self.handlers()})
 
     def _hint(self) -> str:
@@ -80,16 +83,16 @@ def _nearest(name: str, known: Iterable[str], what: str) -> str:
 
 
 def build_registry(found: list[DiscoveredHandler], problems: list[LoadProblem]) -> Registry:
-    """Checks definitions against each other. What is wrong is left out and reported; the rest works."""
+    """Check definitions against each other. Invalid ones are left out and reported; the rest works."""
     problems = list(problems)
-    flows, steps, jobs = _sorted(found, problems)
+    flows, steps, jobs = _group(found, problems)
     ready: dict[str, Flow] = {}
     for name, definition in flows.items():
         try:
-            ready[name] = _assemble(definition, steps, problems)
+            ready[name] = _build_flow(definition, steps, problems)
         except PenstockError as problem:
-            problems.append(_problem(problem, definition.entry.handler))
-    _check_strays(steps, ready, problems)
+            problems.append(_to_problem(problem, definition.entry.handler))
+    _check_unreachable(steps, ready, problems)
     _check_limits([*_all_handlers(ready), *(j.handler for j in jobs.values())], problems)
     schedules = _schedules(ready, jobs, problems)
     return Registry(
@@ -100,27 +103,27 @@ def build_registry(found: list[DiscoveredHandler], problems: list[LoadProblem]) 
 def _schedules(
     flows: Mapping[str, Flow], jobs: Mapping[tuple[str, str], JobDefinition], problems: list[LoadProblem]
 ) -> dict[str, tuple[ScheduleSpec, Target]]:
-    """The schedules the definitions ask for, each called like what it starts unless it has an id."""
+    """Return the schedules of the definitions; the default id is the name of the flow or job it starts."""
     starts = [flow.definition for flow in flows.values()]
-    asked = [(flow.schedule, flow.entry.handler, Target(flow=flow.name)) for flow in starts]
+    declared_schedules = [(flow.schedule, flow.entry.handler, Target(flow=flow.name)) for flow in starts]
     for job in jobs.values():
         target = Target(queue=job.handler.queue_name, name=None if job.any_name else job.handler.name)
-        asked.append((job.schedule, job.handler, target))
+        declared_schedules.append((job.schedule, job.handler, target))
     found: dict[str, tuple[ScheduleSpec, Target]] = {}
     owners: dict[str, Handler] = {}
-    for declared, handler, target in asked:
+    for declared, handler, target in declared_schedules:
         if declared is None:
             continue
         id = declared.id or target.flow or handler.name
         if owners.setdefault(id, handler) is not handler:
-            message = f"schedule {id!r} is defined twice, the first at {owners[id].where}: give one an id of its own"
+            message = f"schedule {id!r} is defined twice, the first at {owners[id].where}: give one its own id"
             problems.append(LoadProblem("duplicate_schedule", message, handler.file, handler.line))
             continue
-        found[id] = (declared.spec, replace(target, input=declared.payload, priority=declared.priority))
+        found[id] = (declared.spec, replace(target, input=declared.input, priority=declared.priority))
     return found
 
 
-def _sorted(
+def _group(
     found: list[DiscoveredHandler], problems: list[LoadProblem]
 ) -> tuple[dict[str, FlowDefinition], list[StepDefinition], dict[tuple[str, str], JobDefinition]]:
     flows: dict[str, FlowDefinition] = {}
@@ -131,18 +134,18 @@ def _sorted(
             case FlowDefinition() as definition:
                 twin = flows.setdefault(definition.name, definition)
                 if twin is not definition:
-                    problems.append(_twice("flow", definition.name, definition.entry.handler, twin.entry.handler))
+                    problems.append(_duplicate("flow", definition.name, definition.entry.handler, twin.entry.handler))
             case StepDefinition() as definition:
                 steps.append(definition)
             case JobDefinition() as definition:
                 key = (definition.handler.queue_name, "*" if definition.any_name else definition.handler.name)
                 other = jobs.setdefault(key, definition)
                 if other is not definition:
-                    problems.append(_twice("job", "/".join(key), definition.handler, other.handler))
+                    problems.append(_duplicate("job", "/".join(key), definition.handler, other.handler))
     return flows, steps, jobs
 
 
-def _assemble(definition: FlowDefinition, steps: list[StepDefinition], problems: list[LoadProblem]) -> Flow:
+def _build_flow(definition: FlowDefinition, steps: list[StepDefinition], problems: list[LoadProblem]) -> Flow:
     members = _members(definition, steps, problems)
     _drop_unmet_joins(definition, members, problems)
     _check_named_steps(definition, members)
@@ -168,7 +171,7 @@ def _table_step(step: StepDefinition) -> TableStep:
 def _members(
     definition: FlowDefinition, steps: list[StepDefinition], problems: list[LoadProblem]
 ) -> dict[str, StepDefinition]:
-    """The entry, the steps that name this flow, and those reachable from them through emits and subscriptions."""
+    """Return the first step, the steps that name this flow, and those reachable from them through emits."""
     members = {definition.entry.name: definition.entry}
     kinds = {*definition.accepts, *(definition.entry.emits or ())}
     named = {definition.entry.compensation, definition.entry.on_timeout}
@@ -183,7 +186,7 @@ def _members(
             joined = True
             twin = members.setdefault(step.name, step)
             if twin is not step:
-                problems.append(_twice(f"step of flow {definition.name!r}", step.name, step.handler, twin.handler))
+                problems.append(_duplicate(f"step of flow {definition.name!r}", step.name, step.handler, twin.handler))
                 continue
             kinds.update(step.emits or ())
             named.update((step.compensation, step.on_timeout))
@@ -201,8 +204,8 @@ def _drop_unmet_joins(
         if step.mode == "all" and missing:
             message = (
                 f"step {name!r} waits for all of {', '.join(step.kinds)}, but no step of flow {definition.name!r} "
-                f"emits {', '.join(missing)}: add it to the emits of a step, or to accepts=[…] of the flow if it comes "
-                "from outside"
+                f"emits {', '.join(missing)}: add it to the emits of a step, or to accepts=[…] of the flow if it is "
+                "emitted from outside"
             )
             problems.append(LoadProblem("unmet_join", message, step.handler.file, step.handler.line))
             del members[name]
@@ -220,7 +223,7 @@ def _check_named_steps(definition: FlowDefinition, members: dict[str, StepDefini
                 )
 
 
-def _check_strays(steps: list[StepDefinition], flows: Mapping[str, Flow], problems: list[LoadProblem]) -> None:
+def _check_unreachable(steps: list[StepDefinition], flows: Mapping[str, Flow], problems: list[LoadProblem]) -> None:
     used = {id(step) for flow in flows.values() for step in flow.steps.values()}
     known = {(p.file, p.line) for p in problems}
     for step in steps:
@@ -234,7 +237,8 @@ def _check_strays(steps: list[StepDefinition], flows: Mapping[str, Flow], proble
         else:
             kinds = ", ".join(step.kinds) or "nothing"
             message = (
-                f"step {step.name!r} listens to {kinds}, which no flow emits: it will never start; declare it in emits"
+                f"step {step.name!r} listens to {kinds}, which no flow emits, so it never starts: add the kind to the "
+                "emits of a step"
             )
             problems.append(LoadProblem("unreachable_step", message, handler.file, handler.line))
 
@@ -244,25 +248,23 @@ def _all_handlers(flows: Mapping[str, Flow]) -> list[Handler]:
 
 
 def _check_limits(handlers: list[Handler], problems: list[LoadProblem]) -> None:
-    """A rate limit belongs to a queue: two handlers of one queue cannot disagree about it."""
+    """Report handlers of one queue with different rate limits: a rate limit belongs to the queue."""
     seen: dict[str, Handler] = {}
     for handler in handlers:
         if handler.rate is None:
             continue
         first = seen.setdefault(handler.queue_name, handler)
         if first.rate != handler.rate:
-            message = (
-                f"queue {handler.queue_name!r} is given two different rate limits ({first.where} gives another one)"
-            )
+            message = f"queue {handler.queue_name!r} has two rate limits, the other at {first.where}: use one"
             problems.append(LoadProblem("rate_conflict", message, handler.file, handler.line))
 
 
-def _twice(what: str, name: str, one: Handler, other: Handler) -> LoadProblem:
+def _duplicate(what: str, name: str, one: Handler, other: Handler) -> LoadProblem:
     code = "duplicate_step" if what.startswith("step") else f"duplicate_{what.split()[0]}"
     message = f"{what} {name!r} is defined twice, the first at {other.where}: rename one; the first is used"
     return LoadProblem(code, message, one.file, one.line)
 
 
-def _problem(problem: PenstockError, handler: Handler) -> LoadProblem:
+def _to_problem(problem: PenstockError, handler: Handler) -> LoadProblem:
     code = problem.kind if isinstance(problem, DefinitionError) else problem.code
     return LoadProblem(code, str(problem), handler.file, handler.line)

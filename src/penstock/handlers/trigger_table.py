@@ -1,4 +1,4 @@
-"""The trigger table of a flow: which event starts which step. JSON-safe, so that a run can be pinned to one."""
+"""The trigger table of a flow: which event starts which step. It is JSON, so that a run can be pinned to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Mode = Literal["once", "each", "all"]
 
 
 class TableStep(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A step as triggering sees it."""
+    """A step in the trigger table."""
 
     queue: str
     kinds: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class TableStep(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
 
 class TriggerTable(msgspec.Struct, omit_defaults=True, rename="camel", dict=True):
-    """All steps of a flow. The listeners of a kind are found by scanning once and remembering."""
+    """All steps of a flow. The listeners of a kind are cached."""
 
     flow: str
     entry: str
@@ -36,6 +36,7 @@ class TriggerTable(msgspec.Struct, omit_defaults=True, rename="camel", dict=True
         self._listeners: dict[str, tuple[str, ...]] = {}
 
     def listeners(self, kind: str) -> tuple[str, ...]:
+        """Return the steps that a kind of event starts."""
         found = self._listeners.get(kind)
         if found is None:
             found = self._listeners[kind] = tuple(name for name, step in self.steps.items() if kind in step.kinds)
@@ -43,6 +44,7 @@ class TriggerTable(msgspec.Struct, omit_defaults=True, rename="camel", dict=True
 
     @cached_property
     def fingerprint(self) -> str:
+        """The hash of the table."""
         return digest(encode(self))
 
 

@@ -39,7 +39,7 @@ from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit
 from .dead_letters import build_dead_letter
 
 # A job nobody here knows may be known to a newer worker: it is tried again for a while before it is called dead.
-UNKNOWN = RetryPolicy(attempts=5, backoff=Backoff("fixed", 5000, jitter=False))
+UNKNOWN_HANDLER_RETRY = RetryPolicy(attempts=5, backoff=Backoff("fixed", 5000, jitter=False))
 
 
 class JobOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
@@ -48,7 +48,7 @@ class JobOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
     correlation_id: str | None = None
     retry: RetryPolicy | None = None
     redriven: int = 0
-    waits: bool = False  # for children
+    has_children: bool = False  # for children
     parent: Parent | None = None
     keep_completed: KeepJobs | None = None
     keep_failed: KeepJobs | None = None
@@ -69,7 +69,7 @@ class JobEngine:
     async def open(self, claim: Claim) -> JobWork:
         handler = self._runtime.registry().job(claim.queue, claim.name)
         if handler is None:
-            handler = unknown_handler(
+            handler = missing_handler(
                 claim.name,
                 claim.queue,
                 UnknownQueue(
@@ -78,7 +78,9 @@ class JobEngine:
             )
         work = JobWork(self._runtime, claim, handler)
         if work.waits and (failed := await self._failed_child(claim.scope)) is not None:
-            work.handler = _failing(work.handler, ChildFailed(f"child {failed} failed, so {claim.job!r} was not run"))
+            work.handler = failing_handler(
+                work.handler, ChildFailed(f"child {failed} failed, so {claim.job!r} was not run")
+            )
         return work
 
     async def _failed_child(self, id: str) -> str | None:
@@ -86,7 +88,7 @@ class JobEngine:
         return next((row.key for row in rows if row.state is ChildState.FAILED), None)
 
 
-def _failing(handler: Handler, problem: Exception) -> Handler:
+def failing_handler(handler: Handler, problem: Exception) -> Handler:
     """The handler as far as dead letters go, but with nothing to run."""
 
     async def fail() -> None:
@@ -95,13 +97,13 @@ def _failing(handler: Handler, problem: Exception) -> Handler:
     return replace(handler, fn=fail, input_schema=None, output_schema=None)
 
 
-def unknown_handler(name: str, queue: str, problem: Exception) -> Handler:
+def missing_handler(name: str, queue: str, problem: Exception) -> Handler:
     """A handler that says it is not here, patiently at first."""
 
     async def missing() -> None:
         raise problem
 
-    return Handler(name=name, fn=missing, queue=queue, retry=UNKNOWN)
+    return Handler(name=name, fn=missing, queue=queue, retry=UNKNOWN_HANDLER_RETRY)
 
 
 def new_job(
@@ -162,7 +164,7 @@ class JobWork:
         self.subject: str | None = claim.job
         self.shown_correlation = options.correlation_id
         self.correlation_id = options.correlation_id or claim.job
-        self.waits = options.waits
+        self.waits = options.has_children
         self._options = options
         self._clock = runtime.clock
         self._unit_id = runtime.new_unit_id
@@ -248,7 +250,7 @@ class JobWork:
         return CommitRequest(lambda _v, _r: unit, outlasts_outage=True)
 
 
-class QuietWork(JobWork):
+class InternalJobWork(JobWork):
     """A claim of one of the engine's own jobs: nobody is told unless it fails."""
 
     def on_success(self, success: Success) -> CommitRequest:

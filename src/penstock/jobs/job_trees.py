@@ -15,8 +15,8 @@ from ..core.retry import RetryOption
 from ..ports.unit import OnFailure
 
 OnFailureWord = Literal["fail", "continue", "ignore", "remove", "wait"]
-MOST_JOBS = 5_000  # a tree is one write, and everyone else waits for it
-DEEPEST = 50
+MAX_JOBS = 5_000  # a tree is one write, and everyone else waits for it
+MAX_DEPTH = 50
 # What BullMQ calls them. Without one of these, a parent waits for a child that failed until it is retried or removed.
 FLAGS = {
     "failParentOnFailure": OnFailure.FAIL,
@@ -70,8 +70,8 @@ def read_tree(given: Node | Mapping[str, Any]) -> Node:
     """The tree as nodes, all the way down, checked for its size."""
     tree = _read(given, "the tree", 1)
     many = sum(1 for _ in _all(tree))
-    if many > MOST_JOBS:
-        raise BadArgument(f"the tree has {many} jobs and a tree at most {MOST_JOBS}: add it as several trees")
+    if many > MAX_JOBS:
+        raise BadArgument(f"the tree has {many} jobs and a tree at most {MAX_JOBS}: add it as several trees")
     return tree
 
 
@@ -82,8 +82,8 @@ def _all(node: Node) -> Iterator[Node]:
 
 
 def _read(given: Any, where: str, depth: int) -> Node:
-    if depth > DEEPEST:
-        raise BadArgument(f"{where} is more than {DEEPEST} levels deep: does a node hold itself?")
+    if depth > MAX_DEPTH:
+        raise BadArgument(f"{where} is more than {MAX_DEPTH} levels deep: does a node hold itself?")
     if isinstance(given, Node):
         own, children = given, given.children
     elif isinstance(given, Mapping):

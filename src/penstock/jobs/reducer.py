@@ -10,7 +10,7 @@ import msgspec
 from ..core.events import Event
 
 
-class JobView(msgspec.Struct, rename="camel", omit_defaults=True):
+class JobHistory(msgspec.Struct, rename="camel", omit_defaults=True):
     """A plain job as its events tell it."""
 
     id: str = ""
@@ -27,16 +27,16 @@ class JobView(msgspec.Struct, rename="camel", omit_defaults=True):
     partials: list[Any] = []
 
 
-def reduce_job(events: Iterable[Event], job: str | None = None) -> JobView:
+def reduce_job(events: Iterable[Event], job: str | None = None) -> JobHistory:
     """Folds the events of one job; with `job`, picks them out of its queue's stream."""
-    view = JobView()
+    view = JobHistory()
     for event in events:
         if job is None or event.subject == job:
             _apply(view, event)
     return view
 
 
-def _apply(view: JobView, event: Event) -> None:
+def _apply(view: JobHistory, event: Event) -> None:
     data = event.data if isinstance(event.data, dict) else {}
     meta = event.meta or {}
     match event.kind:

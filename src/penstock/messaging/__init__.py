@@ -1,1 +1,1 @@
-"""Other systems' queues, joined at the edge."""
+"""Bridges to the queues of other systems."""

@@ -1,4 +1,4 @@
-"""What a bridge to another system's queues asks of an App, and an App of a bridge."""
+"""The port between an App and a bridge to the queues of another system."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .store import Store
 from .unit import Receipt, Unit
 
 WriteUnits = Callable[[Sequence[Unit]], Awaitable[list[Receipt]]]
-"""Writes units in a transaction that is the bridge's own."""
+"""Writes units in a transaction of the bridge."""
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A job of the other system, handed to us."""
+    """A job of the other system."""
 
     id: str
     queue: str
@@ -24,17 +24,17 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class BridgeHost(Protocol):
-    """What an App does with what comes in. A key is taken once, so the same message may be brought again."""
+    """The App as a bridge sees it. A key takes effect once, so a bridge may deliver a message again."""
 
     @property
     def store(self) -> Store: ...
 
     def flow_of(self, target: Callable[..., Any]) -> str | None:
-        """The name of the flow a function begins, None for a plain function."""
+        """Return the name of the flow that a function starts, None for a plain function."""
         ...
 
     def check_flow(self, name: str) -> None:
-        """Raises UnknownFlow for a flow that is not known here."""
+        """Raise UnknownFlow for an unknown flow."""
         ...
 
     async def start(self, flow: str, input: Any, key: str) -> None: ...
@@ -44,24 +44,24 @@ class BridgeHost(Protocol):
     async def enqueue(self, queue: str, name: str | None, payload: Any, key: str) -> None: ...
 
     async def load_value(self, key: str) -> Any:
-        """What was remembered under a key, None if nothing was."""
+        """Return the value saved under a key, None if there is none."""
         ...
 
     async def save_value(self, key: str, value: Any) -> None: ...
 
     def with_writer(self, write: WriteUnits) -> BridgeHost:
-        """The same hands, what they do being written by `write`."""
+        """Return a host that writes through `write`."""
         ...
 
 
 @runtime_checkable
 class Bridge(Protocol):
-    """Joins another system's queues to an App. It is opened and closed with it, and runs while a worker does."""
+    """Connects the queues of another system with an App. It opens and closes with the App, and runs with a worker."""
 
-    async def open(self, hands: BridgeHost) -> None: ...
+    async def open(self, host: BridgeHost) -> None: ...
 
     async def run(self) -> None:
-        """Moves messages until it is cancelled."""
+        """Move messages until cancelled."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What an engine asks of a store. Small protocols; a store is all of them together."""
+"""The store port: small protocols, and `Store`, which is all of them together."""
 
 from __future__ import annotations
 
@@ -53,55 +53,62 @@ class WorkQueue(Protocol):
         ...
 
     async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
-        """Applies each unit whole or not at all, in order, in one durable write; then hands out work.
+        """Apply each unit whole or not at all, in order, in one durable write; then claim jobs.
 
-        A refused unit leaves its neighbours untouched. A unit may expect the run version that an earlier unit of the
-        same call writes, naming it in `after`. Raises StoreUnavailable when nothing is known; committing the same
-        units again is safe.
+        A refused unit does not affect the others. A unit may expect the run version that an earlier unit of the same
+        call writes, if it names that unit in `after`. Raises StoreUnavailable when the outcome is unknown; committing
+        the same units again is safe.
         """
         ...
 
     async def claim(self, ask: ClaimRequest) -> ClaimBatch:
-        """Hands out due jobs of running queues, priority first, each with its run record, and appends their
-        `started` events in the same write. Jobs whose lease ran out are handed out again with `crashes` counted.
-        A claim that is asked for after a commit was, in one process, sees what it wrote."""
+        """Claim due jobs of queues that are not paused, by priority, each with its run record, and append their
+        `started` events in the same write.
+
+        A job whose lease expired is claimed again, and `crashes` counts it. A claim sees the writes of every commit
+        that the same process called before it.
+        """
         ...
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
-        """Extends the leases and gives those that are lost or whose run is closed.
+        """Extend the leases, and return the claims that are lost or whose run is closed.
 
-        Blocking and safe to call from any thread: the lease keeper has its own, so that a busy event loop cannot
-        starve it."""
+        Blocking, and safe to call from any thread: leases are renewed on a thread of their own, which a busy event loop
+        cannot starve.
+        """
         ...
 
 
 class Listener(Protocol):
-    """Hears that something changed under its topics; what changed is then read from the store."""
+    """Waits for signals on some topics. A signal carries no data: read the store to see what changed."""
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """True as soon as one of the topics changed since the last wait; False when the time is up."""
+        """Return True as soon as a topic has been signalled since the last wait, False after the timeout."""
         ...
 
     def notify(self) -> None:
-        """Wakes it as a change would."""
+        """Wake the listener as a signal would."""
         ...
 
 
 class Signals(Protocol):
-    """Wake-ups: never data, sometimes spurious, at most 50 ms late across processes.
+    """Wake-ups: without data, sometimes spurious, at most 50 ms late across processes.
 
-    Topics: `queue:<name>` has work, `stream:<name>` grew, `events`: any stream did,
-    `run:<id>` closed, `cancelled`: some run was, `schedules`."""
+    Topics: `queue:<name>` has jobs, `stream:<name>` has new events, `events`: any stream has, `run:<id>` was closed,
+    `cancelled`: some run was, `schedules`: some schedule changed.
+    """
 
-    def listen(self, *topics: str) -> AbstractContextManager[Listener]: ...
+    def listen(self, *topics: str) -> AbstractContextManager[Listener]:
+        """Listen to topics inside a `with` block."""
+        ...
 
     def notify_all(self) -> None:
-        """Everyone looks at the store: another process has written, or a test has moved its clock."""
+        """Wake every listener: another process has written, or a test has moved its clock."""
         ...
 
 
 class EventLog(Protocol):
-    """Streams, read by cursor."""
+    """Event streams, read by cursor."""
 
     async def read(
         self,
@@ -112,22 +119,24 @@ class EventLog(Protocol):
         limit: int = 100,
         backward: bool = False,
     ) -> list[Event]:
-        """Events strictly between the cursors, oldest first, or newest first with `backward`."""
+        """Return the events strictly between the cursors, oldest first, or newest first with `backward`."""
         ...
 
     def tail(self, stream: str, *, after: str | None = None) -> AsyncIterator[Event]:
-        """Every event after the cursor (None: from the beginning), each once, in order, then live without a gap."""
+        """Yield each event after the cursor (None: from the first one) once, in order, then new ones without a gap."""
         ...
 
-    async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]: ...
+    async def streams(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> list[str]:
+        """Return the names of streams, in order; `after` is the last one of the page before."""
+        ...
 
     async def trim(self, stream: str, *, keep: int | None = None, before_ms: int | None = None) -> int:
-        """Removes the oldest events beyond `keep` or older than `before_ms`; gives how many."""
+        """Remove the oldest events beyond `keep` or older than `before_ms`, and return how many."""
         ...
 
 
 class FeedItem(msgspec.Struct, frozen=True):
-    """An event of any stream, with its place in the order of commits. The cursor is the store's own."""
+    """An event of any stream, with its position in the order of commits. Only the store can read the cursor."""
 
     cursor: str
     stream: str
@@ -135,15 +144,15 @@ class FeedItem(msgspec.Struct, frozen=True):
 
 
 class Feed(Protocol):
-    """Every event of every stream, in the order they were committed."""
+    """All events of all streams, in the order they were committed."""
 
     async def feed(self, after: str | None, limit: int = 500) -> list[FeedItem]:
-        """Events after the cursor, all of them with ""; with None just the newest one, to begin from."""
+        """Return the events after the cursor: from the first one with "", only the newest one with None."""
         ...
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """The few columns a list of runs is made of, and the record itself."""
+    """The columns that a list of runs shows, and the run record."""
 
     id: str
     version: int
@@ -157,7 +166,11 @@ class RunRow(msgspec.Struct, frozen=True):
 
 
 class Runs(Protocol):
-    async def run(self, id: str) -> RunRow | None: ...
+    """Reads of runs; `commit` writes them."""
+
+    async def run(self, id: str) -> RunRow | None:
+        """Return a run, or None."""
+        ...
 
     async def runs(
         self,
@@ -166,25 +179,25 @@ class Runs(Protocol):
         status: str | None = None,
         since: int | None = None,
         until: int | None = None,
-        begun: Any = None,
+        first_event: Any = None,
         before: str | None = None,
         limit: int = 50,
     ) -> list[RunRow]:
-        """Newest first; `before` is the id of the last row of the page before.
+        """Return runs, newest first; `before` is the id of the last row of the page before.
 
-        `since` (included) and `until` (not included) are milliseconds that bound when it was created. `begun` is JSON
-        that the body of the first event of its stream contains (see core/json_match.py); a run whose first event was
-        trimmed away has nothing to be found by.
+        `since` (included) and `until` (excluded) bound when a run was created, in milliseconds. `first_event` is JSON
+        that the body of the stream's first event must contain (see core/json_match.py). A run whose first event was
+        trimmed is not found.
         """
         ...
 
     async def stuck_runs(self, limit: int = 100) -> list[str]:
-        """Open runs with no job and no wait: there are none unless a commit was torn, which this is here to prove."""
+        """Return open runs with no job and no wait. There are none unless a commit was torn; this call proves it."""
         ...
 
 
 class JobRow(msgspec.Struct, frozen=True):
-    """A job as administrators see it."""
+    """A job with all its columns."""
 
     id: str
     queue: str
@@ -204,12 +217,12 @@ class JobRow(msgspec.Struct, frozen=True):
     progress: bytes | None
     result: bytes | None
     error: bytes | None
-    lease: int | None = None  # until when the worker that holds it may be silent
+    lease: int | None = None  # when the lease of the worker that holds it expires
     parent: str | None = None  # the job that waits for it
 
 
 class QueueRow(msgspec.Struct, frozen=True):
-    """A queue and how many jobs it has in each state."""
+    """A queue, and how many of its jobs are in each state."""
 
     name: str
     paused: bool
@@ -217,67 +230,80 @@ class QueueRow(msgspec.Struct, frozen=True):
 
 
 class QueueAdmin(Protocol):
-    async def queues(self) -> list[QueueRow]: ...
+    """Queues and jobs, for people and tools."""
 
-    async def jobs(self, queue: str, state: JobState, *, after: str | None = None, limit: int = 50) -> list[JobRow]:
-        """Waiting jobs in the order they will run, others oldest first; `after` is the id of the last one seen."""
+    async def queues(self) -> list[QueueRow]:
+        """Return all queues."""
         ...
 
-    async def job(self, id: str) -> JobRow | None: ...
+    async def jobs(self, queue: str, state: JobState, *, after: str | None = None, limit: int = 50) -> list[JobRow]:
+        """Return jobs in one state: waiting ones in the order they will run, others oldest first. `after` is the id of
+        the last one of the page before."""
+        ...
 
-    async def pause(self, queue: str) -> None: ...
+    async def job(self, id: str) -> JobRow | None:
+        """Return a job, or None."""
+        ...
 
-    async def resume(self, queue: str) -> None: ...
+    async def pause(self, queue: str) -> None:
+        """Pause a queue: none of its jobs is claimed."""
+        ...
+
+    async def resume(self, queue: str) -> None:
+        """Resume a paused queue."""
+        ...
 
     async def promote(self, id: str) -> bool:
-        """Makes a delayed job due now."""
+        """Make a delayed job due now; return False if it is not delayed."""
         ...
 
     async def retry(self, id: str) -> bool:
-        """Puts a failed or cancelled job of no run back into its queue, its failures forgotten."""
+        """Return a failed or cancelled plain job to its queue and reset its failures; return False if it is neither."""
         ...
 
     async def remove(self, id: str) -> bool:
-        """Deletes a job that no worker holds."""
+        """Delete a job that no worker holds; return False if there is none."""
         ...
 
     async def drain(self, queue: str, *, delayed: bool = False) -> int:
-        """Deletes what waits (and what is delayed) in a queue and belongs to no run."""
+        """Delete the waiting (and delayed) plain jobs of a queue, and return how many."""
         ...
 
 
 class ChildState(StrEnum):
-    """What became of a child, in the words of BullMQ's counts."""
+    """The state of a child, in the words of BullMQ's counts."""
 
-    UNPROCESSED = "unprocessed"  # it is waited for
+    UNPROCESSED = "unprocessed"  # the parent waits for it
     PROCESSED = "processed"
-    IGNORED = "ignored"  # it failed, and the parent goes on
-    FAILED = "failed"  # it failed, and the parent with it
+    IGNORED = "ignored"  # it failed, and the parent runs all the same
+    FAILED = "failed"  # it failed, and so does the parent
 
 
 class ChildRow(msgspec.Struct, frozen=True):
-    """A child as its parent sees it; what it gave is kept here even if the child itself is forgotten."""
+    """A child, as its parent sees it. The row keeps the child's result even after the child is removed."""
 
     key: str  # `bull:<queue>:<id>`
     queue: str
     id: str
     state: ChildState
-    value: bytes | None = None  # of one that is processed
-    reason: str | None = None  # of one that was ignored
+    value: bytes | None = None  # the result, if processed
+    reason: str | None = None  # the error, if ignored
 
 
 class JobTrees(Protocol):
-    """Jobs that wait for others. Written by `commit` alone, and by whatever removes or retries jobs: a child that is
-    removed or cancelled is waited for no more, a failed one that is retried is waited for again, and a retried parent
-    waits for those."""
+    """Parents and children. `commit` writes them, and so do the calls that remove or retry jobs.
+
+    A parent no longer waits for a child that is removed or cancelled. It waits again for a failed child that is
+    retried. A retried parent waits for those too.
+    """
 
     async def children(self, id: str) -> list[ChildRow]:
-        """The children of a job in the order of their keys."""
+        """Return the children of a job, in the order of their keys."""
         ...
 
 
 class ScheduleRow(msgspec.Struct, frozen=True):
-    """A schedule: `spec` and `target` are the engine's, opaque to the store."""
+    """A schedule. `spec` and `target` belong to the scheduler and are opaque to the store."""
 
     id: str
     spec: bytes
@@ -289,38 +315,45 @@ class ScheduleRow(msgspec.Struct, frozen=True):
 
 
 class DueSchedules(msgspec.Struct, frozen=True):
-    """A page of what is due by the store's clock, earliest first, and what that clock said."""
+    """A page of schedules that are due by the store's clock, earliest first, and that clock's time."""
 
     now: int
     rows: list[ScheduleRow]
 
 
 class Schedules(Protocol):
-    async def put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None = None) -> bool:
-        """Puts a schedule in if it still is as it was (None: not there), and applies the unit in the same write.
+    """Schedules, each changed by compare-and-set."""
 
-        False, and nothing is written, when it has changed meanwhile."""
+    async def put_schedule(self, row: ScheduleRow, was: ScheduleRow | None, unit: Unit | None = None) -> bool:
+        """Write a schedule if it is still equal to `was` (None: absent), and apply the unit in the same write.
+
+        Returns False, and writes nothing, if it has changed.
+        """
         ...
 
     async def remove_schedule(self, id: str, was: ScheduleRow | None = None) -> bool:
-        """Removes a schedule, with `was` only if it still is for the same."""
+        """Remove a schedule; with `was`, only if its spec and target are unchanged. Return whether it was removed."""
         ...
 
-    async def schedule(self, id: str) -> ScheduleRow | None: ...
+    async def schedule(self, id: str) -> ScheduleRow | None:
+        """Return a schedule, or None."""
+        ...
 
-    async def schedules(self) -> list[ScheduleRow]: ...
+    async def schedules(self) -> list[ScheduleRow]:
+        """Return all schedules, by id."""
+        ...
 
     async def due_schedules(self, after: ScheduleRow | None = None, limit: int = 100) -> DueSchedules:
-        """What is due and not paused; `after` is the last row of the page before."""
+        """Return due schedules that are not paused; `after` is the last row of the page before."""
         ...
 
     async def next_schedule(self, after_ms: int = 0) -> int | None:
-        """When the next schedule is due after a moment."""
+        """Return when the next schedule after a moment is due, or None."""
         ...
 
 
 class WaitRow(msgspec.Struct, frozen=True):
-    """A gate as it is; see OpenWait."""
+    """A wait with its state; see NewWait."""
 
     id: str
     run: str
@@ -335,18 +368,20 @@ class WaitRow(msgspec.Struct, frozen=True):
 
 
 class Waits(Protocol):
-    """Gates, and the events that may open them. Both are written by `commit` alone."""
+    """Waits, and the events that may resolve them. Only `commit` writes both."""
 
-    async def wait_row(self, id: str) -> WaitRow | None: ...
+    async def wait_row(self, id: str) -> WaitRow | None:
+        """Return a wait, or None."""
+        ...
 
     async def memos(self, scope: str) -> dict[str, bytes]:
-        """What is recorded of the durable calls of a scope."""
+        """Return the recorded durable calls of a scope, by name."""
         ...
 
     async def waits(
         self, *, run: str | None = None, kind: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[WaitRow]:
-        """Open gates in the order of their ids; `after` is the last one seen."""
+        """Return pending waits in the order of their ids; `after` is the last one of the page before."""
         ...
 
     async def waits_for_topic(
@@ -358,20 +393,20 @@ class Waits(Protocol):
         after: str | None = None,
         limit: int = 100,
     ) -> list[WaitRow]:
-        """Open gates of a topic whose key is one of these (None: whatever it is), in the order of their ids; with
-        `before`, a feed cursor, those that were there before that event."""
+        """Return pending waits of a topic with one of these keys (None: any key), in the order of their ids. With
+        `before`, a feed cursor, only those that were written before that event."""
         ...
 
     async def events_by_kind(
         self, kind: str, *, since: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[FeedItem]:
-        """Events of a kind that others may wait for, in the order they were committed; with `since`, those after the
-        first event of that stream. `after` is a feed cursor. Times are not asked: a clock may go back."""
+        """Return indexed events of a kind, in the order they were committed. With `since`, a stream, only those after
+        its first event; times are not compared, because a clock may go back. `after` is a feed cursor."""
         ...
 
 
 class StateRow(msgspec.Struct, frozen=True):
-    """A key as it is; its version counts the writes since it was absent."""
+    """A state key with its value; `version` counts the writes since the key was absent."""
 
     key: str
     value: bytes
@@ -382,13 +417,17 @@ class StateRow(msgspec.Struct, frozen=True):
 class State(Protocol):
     """Reads of the state store; writes go through `commit`."""
 
-    async def state(self, key: str) -> StateRow | None: ...
+    async def state(self, key: str) -> StateRow | None:
+        """Return a key, or None."""
+        ...
 
-    async def states(self, prefix: str, *, after: str | None = None, limit: int = 100) -> list[StateRow]: ...
+    async def states(self, prefix: str, *, after: str | None = None, limit: int = 100) -> list[StateRow]:
+        """Return the keys under a prefix, in order; `after` is the last key of the page before."""
+        ...
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """What to forget: finished runs and jobs older than an age, and beyond a count."""
+    """What to remove: finished runs, jobs and events before a moment, and those beyond a count."""
 
     runs_before: int | None = None
     keep_runs: int | None = None
@@ -396,43 +435,46 @@ class Retention(msgspec.Struct, frozen=True):
     keep_jobs: int | None = None  # of each queue
     events_before: int | None = None  # of queue and global streams
     keep_events: int | None = None  # of each of those streams
-    keep_deliveries: int | None = None  # finished jobs of the queue on which events are delivered
+    keep_deliveries: int | None = None  # finished jobs of the queue of deliveries
 
 
 class Housekeeping(Protocol):
+    """Retention, and facts about the store."""
+
     async def sweep(self, what: Retention, limit: int = 500) -> dict[str, int]:
-        """Deletes one batch; gives how many runs, jobs, events and states went. Live work is never touched."""
+        """Remove one batch; return how many runs, jobs, events and states were removed. Open work is never removed."""
         ...
 
     async def describe(self) -> dict[str, Any]:
-        """Facts about the store for `doctor` and error reports."""
+        """Return facts about the store for `doctor` and error reports."""
         ...
 
 
 @runtime_checkable
 class SharedQueues(Protocol):
-    """A store whose queues other programs work on too, and which hears what becomes of their jobs."""
+    """A store whose queues other programs share, and which reports the events of their jobs."""
 
     def job_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[Event]:
-        """What happens to the jobs of a queue, whoever works on them, then live. The cursor is not that of the queue's
-        stream, and what is not kept any more is passed over."""
+        """Yield the events of a queue's jobs, whichever program runs them, then new ones. The cursor is not that of the
+        queue's stream. Events that are no longer kept are skipped."""
         ...
 
 
 @runtime_checkable
 class Migratable(Protocol):
-    """A store whose tables are created and updated by numbered steps."""
+    """A store whose tables are created and updated by numbered migrations."""
 
     async def migrate(self) -> list[int]:
-        """Applies what is missing; gives the numbers of what was applied."""
+        """Apply the missing migrations, and return their numbers."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
 
 
 class DatabaseIdentity(msgspec.Struct, frozen=True):
-    """Which database of which server a connection leads to. Two servers may have the same one: since when they run
-    tells them apart."""
+    """The database that a connection leads to. The start time tells apart two servers with databases of one name."""
 
     database: str
     since: int
@@ -440,33 +482,37 @@ class DatabaseIdentity(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class Enlists(Protocol):
-    """A store in a database that users have tables in too: units can be part of their transactions."""
+    """A store in a database that also has the user's tables: units can be part of the user's transactions."""
 
     async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
-        """Where it is, as far as is known; `fresh` asks the server, which may have been started anew."""
+        """Return the database's identity, cached unless `fresh`: the server may have been restarted."""
         ...
 
     @property
     def identity_query(self) -> str:
-        """The statement that asks a connection for `database`, `since` and the isolation level of its transaction."""
+        """The statement that returns `database`, `since` and the isolation level of the connection's transaction."""
         ...
 
     def enlist(self, units: Sequence[Unit]) -> list[tuple[str, tuple[str, ...]]]:
-        """Statements for the user's own connection, with `{0}` for the first value: the units take effect, whole or
-        not at all, when its transaction commits, and whoever listens is told then. They take no jobs and end none."""
+        """Return statements for the user's connection, with `{0}` for the first value. The units take effect, whole or
+        not at all, when its transaction commits, and listeners are notified then. They claim and finish no jobs."""
         ...
 
 
 class Store(WorkQueue, EventLog, Feed, Runs, QueueAdmin, JobTrees, Schedules, Waits, State, Housekeeping, Protocol):
     """A backend.
 
-    What goes together: the ids of a run's jobs begin with `<run>.`, state under `run/<run>/` and the stream of a run go
-    with it, and memos of a scope with the last job that could read them.
+    Retention removes together what belongs together: with a run, its jobs (ids that start with `<run>.`), its state
+    (under `run/<run>/`) and its stream; with the last job of a scope, the memos of that scope.
     """
 
     @property
     def signals(self) -> Signals: ...
 
-    async def open(self) -> None: ...
+    async def open(self) -> None:
+        """Connect, and create what is missing."""
+        ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connections."""
+        ...

@@ -8,8 +8,7 @@ import msgspec
 
 
 class JobState(StrEnum):
-    """Where a job is. Completed, failed and cancelled are final; held ones belong to a paused run, and a parent waits
-    for its children."""
+    """The state of a job. Completed, failed and cancelled are final. A held job belongs to a paused run."""
 
     WAITING = "waiting"
     DELAYED = "delayed"
@@ -22,19 +21,19 @@ class JobState(StrEnum):
     HELD = "held"
 
 
-# Where the store puts the news of an event that someone waits for; every worker works on it.
+# The queue of deliveries: the store adds a job to it for an event that a wait may match. Every worker serves it.
 DELIVERIES = "penstock-events"
 DELIVER = "deliver"
 EMIT = "emit"
 
 
 class NewEvent(msgspec.Struct, frozen=True):
-    """An event to append. The store assigns `<ms>-<seq>`; the body is JSON it never looks into.
+    """An event to append. The store assigns the id `<ms>-<seq>` and never reads the body, which is JSON.
 
-    An event that others may wait for has its `kind` said here: it can be found by it afterwards, and if a wait with
-    that topic is open, a job named DELIVER with the payload `{"stream":…,"id":…,"cursor":…}` (of the feed) is added to
-    DELIVERIES in the same write. A store may add `"body":…`, which saves whoever delivers it from reading it, and may
-    tell of several events of a kind by one job, `{"events":[…]}`, oldest first, if no wait was opened between them.
+    Set `kind` if other runs may wait for the event. The store then indexes the event by its kind. If a wait with that
+    topic is pending, the same write adds a job named DELIVER to DELIVERIES, with the payload
+    `{"stream":…,"id":…,"cursor":…}` (a feed cursor). A store may add `"body":…`, to save a read. It may deliver several
+    events of one kind with one job, `{"events":[…]}`, oldest first, if no wait was added between them.
     """
 
     stream: str
@@ -43,33 +42,34 @@ class NewEvent(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The event a claim appends, all but its end.
+    """The event that a claim appends, without its end.
 
-    `head` is the body's JSON up to inside its `meta` object, with a trailing comma; the store completes it with
-    `"attempt":N,"worker":"W"}}`, so that attempts are recorded in the same write that hands the job out.
+    `body_prefix` is the body's JSON up to inside its `meta` object, with a trailing comma. The store completes it with
+    `"attempt":N,"worker":"W"}}`, so that the write that claims a job also records its attempt.
     """
 
     stream: str
     body_prefix: bytes
 
     def body(self, attempt: int, worker: str) -> bytes:
+        """Return the complete body."""
         return b'%b"attempt":%d,"worker":"%b"}}' % (self.body_prefix, attempt, worker.encode())
 
 
 class OnFailure(StrEnum):
-    """What the final failure of a child means to its parent."""
+    """What the final failure of a child does to its parent."""
 
-    WAIT = "wait"  # nothing: it is still waited for, until it is retried, removed or sent again
-    FAIL = "fail"  # the parent is handed out at once, to fail without being run
-    CONTINUE = "continue"  # the parent is handed out at once, though other children may be under way
-    IGNORE = "ignore"  # it is waited for no more; the parent can see that it failed
-    REMOVE = "remove"  # it is waited for no more, as if it had never been there
+    WAIT = "wait"  # nothing: the parent waits until the child is retried, removed or redriven
+    FAIL = "fail"  # the parent becomes due at once, and fails without running
+    CONTINUE = "continue"  # the parent becomes due at once, even if other children are pending
+    IGNORE = "ignore"  # the parent no longer waits for it, and can see that it failed
+    REMOVE = "remove"  # the parent no longer waits for it, as if it had never existed
 
 
 class Parent(msgspec.Struct, frozen=True):
-    """The job that waits for a new one.
+    """The parent of a new job.
 
-    `instead` names a child whose place the new one takes, if that is still waited for: it failed, and is sent again.
+    `replaces` names a failed child that is redriven: the new job takes its place if the parent still waits for it.
     """
 
     id: str
@@ -79,21 +79,21 @@ class Parent(msgspec.Struct, frozen=True):
 
 
 class KeepJobs(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What stays of a queue's finished jobs when one more of them ends: the newest `count`, and none that ended
-    `age_ms` ago. With neither all of them stay, until retention takes them.
+    """Which finished jobs of a queue to keep when another one ends: the newest `count`, and none older than `age_ms`.
+    With neither, retention alone removes them.
 
-    Jobs of runs are neither counted nor removed: they go with their run.
+    Jobs of runs are neither counted nor removed: they are removed with their run.
     """
 
-    count: int | None = None  # 0: the job that ends goes at once
+    count: int | None = None  # 0 removes the job as soon as it ends
     age_ms: int | None = None
 
 
 class Dedupe(msgspec.Struct, frozen=True):
-    """A key by which jobs of a queue stand for each other: one is not added while another holds the key.
+    """A deduplication key: a job is not added while another job of the queue holds the key.
 
-    With `ttl_ms` a job holds it for that long after it was added, ended or not; without, until it has ended. Removing
-    the job lets go of it.
+    A job holds its key until it ends, or with `ttl_ms` for that long after it was added, ended or not. Removing the job
+    releases the key.
     """
 
     key: str
@@ -101,7 +101,8 @@ class Dedupe(msgspec.Struct, frozen=True):
 
 
 class PublishedOptions(msgspec.Struct, frozen=True):
-    """On what terms a job was added, for stores whose queues other programs show and work on. Ours ask the handler."""
+    """Retry and retention options of a job, published for other programs that share the queue. Our own workers use the
+    handler's options instead."""
 
     attempts: int = 1
     backoff: str = "exponential"
@@ -114,9 +115,9 @@ class PublishedOptions(msgspec.Struct, frozen=True):
 class NewJob(msgspec.Struct, frozen=True):
     """A job to add. Adding an id that exists changes nothing.
 
-    With `waits` it is handed out when the last of its children has ended, and its delay begins then. A unit whose first
-    job waits adds a tree, parents before their children: nothing of it if its first id exists, and refused ("job") if
-    another one does.
+    With `waits_for_children` it becomes due when its last child has ended, and its delay starts then. A unit whose
+    first job waits for children adds a tree, parents before their children. Nothing of the tree is added if its first
+    id exists; the unit is refused ("job") if another id exists.
     """
 
     id: str
@@ -126,21 +127,21 @@ class NewJob(msgspec.Struct, frozen=True):
     priority: int = 0  # lower first
     due: int = 0  # milliseconds; 0 means now
     run: str | None = None
-    scope: str | None = None  # whose memos it reads; None means its own id
-    opts: bytes = b"{}"  # the engine's, opaque to the store
+    scope: str | None = None  # the scope of its memos; None means its own id
+    opts: bytes = b"{}"  # owned by the engine, opaque to the store
     started: Started | None = None
     rate_key: str | None = None
-    added: NewEvent | None = None  # appended if the id is new
-    waits_for_children: bool = False  # for children, which are added with it
+    added: NewEvent | None = None  # appended only if the id is new
+    waits_for_children: bool = False  # its children are added by the same unit
     parent: Parent | None = None
     dedupe: Dedupe | None = None
     published: PublishedOptions | None = None
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A job handed to one worker, with what it needs to decide: its run record and its memos.
+    """A job that one worker holds under a lease, with its run record and its memos.
 
-    `(job, attempt, token)` is the fence: a commit that carries it is refused once the lease has gone to another.
+    `(job, attempt, token)` is the fence: a commit that carries it is refused once another worker has claimed the job.
     """
 
     job: str
@@ -152,45 +153,53 @@ class Claim(msgspec.Struct, frozen=True):
     attempt: int
     token: str
     failures: int  # attempts that ended in a recorded failure
-    crashes: int  # attempts whose lease ran out
-    handle: int = 0  # the store's own shortcut to the job
+    crashes: int  # attempts whose lease expired
+    handle: int = 0  # the store's internal key of the job
     run: str | None = None
     version: int = 0
     record: bytes | None = None
     memos: dict[str, bytes] = {}
-    at: int = 0  # when it was handed out, by the store's clock
+    at: int = 0  # when it was claimed, by the store's clock
     kind: str = "flow"  # of the run: which engine understands it
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed"):
+    """The handler returned."""
+
     result: bytes | None = None
     keep: KeepJobs | None = None
 
 
 class RetryAt(msgspec.Struct, frozen=True, tag="retry"):
+    """The attempt failed; the next one is due at `due`."""
+
     due: int
     error: bytes
 
 
 class Dead(msgspec.Struct, frozen=True, tag="dead"):
+    """The job failed for good."""
+
     error: bytes
     keep: KeepJobs | None = None
 
 
 class Suspended(msgspec.Struct, frozen=True, tag="suspended"):
-    """The job sleeps until it is woken, or until `due`."""
+    """The job is suspended until a unit wakes it, or until `due`."""
 
     due: int | None = None
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
+    """The job is cancelled."""
+
     reason: str
 
 
-class Released(msgspec.Struct, frozen=True, tag="given_back"):
-    """The job goes back to its queue unharmed: a worker that stops, a limit that was met.
+class Released(msgspec.Struct, frozen=True, tag="released"):
+    """The job returns to its queue with no failure counted: its worker stops, or its handler hit a rate limit.
 
-    With `hold` nobody is handed a job of that queue before then; a hold that lasts longer stays.
+    With `hold_until`, no job of the queue is claimed before then. A longer hold that exists already stays.
     """
 
     due: int = 0
@@ -201,10 +210,10 @@ Outcome = Completed | RetryAt | Dead | Suspended | Cancelled | Released
 
 
 class RunWrite(msgspec.Struct, frozen=True):
-    """The run record's next state. Refused unless the stored version is `expect` (0: the run must not exist).
+    """The next version of a run record. Refused unless the stored version is `expect` (0: the run must not exist).
 
-    `after` is the unit this one was decided on before that was committed: refused unless that wrote the stored version.
-    The number alone would not tell: if that unit was refused, another's commit may have been given the same one.
+    `after` is the id of an uncommitted unit that this one was built on. The write is refused unless that unit wrote the
+    stored version. The version number is not enough: if that unit was refused, another commit may have the same number.
     """
 
     id: str
@@ -212,9 +221,9 @@ class RunWrite(msgspec.Struct, frozen=True):
     record: bytes
     flow: str
     status: str
-    closed: bool = False  # a closed run's jobs are never claimed again, its open waits are cancelled
-    paused: bool = False  # a paused run's jobs are held when they come up, and released when it goes on
-    cancel_jobs: bool = False  # drop what is waiting or delayed, in the same write
+    closed: bool = False  # jobs of a closed run are never claimed again, and its pending waits are cancelled
+    paused: bool = False  # due jobs of a paused run are held until it is resumed
+    cancel_jobs: bool = False  # cancel its waiting and delayed jobs in the same write
     after: str | None = None
     kind: str = "flow"  # of its engine, and of its stream
 
@@ -227,11 +236,11 @@ class Memo(msgspec.Struct, frozen=True):
     value: bytes
 
 
-class NewWait(msgspec.Struct, frozen=True, tag="open"):
-    """A gate that holds a step until it is closed.
+class NewWait(msgspec.Struct, frozen=True, tag="pending"):
+    """A pending wait that suspends a step until it is settled.
 
-    Opening it again, by the step that did, replaces what it says, and opens one that was cancelled. If it is resolved
-    or expired the unit is refused: the step is to look at what became of it before it goes to sleep.
+    Writing it again, from the same step, replaces its body and makes a cancelled wait pending again. If the wait is
+    resolved or expired, the unit is refused: the step must read the result before it suspends.
     """
 
     id: str
@@ -240,13 +249,13 @@ class NewWait(msgspec.Struct, frozen=True, tag="open"):
     kind: str  # time, event, trigger or flow
     body: bytes = b"{}"
     due: int | None = None
-    job: str = ""  # whom to wake
-    topic: str | None = None  # the kind of event that may close it
-    key: str | None = None  # narrows the topic: what the event must hold
+    job: str = ""  # the suspended job to wake
+    topic: str | None = None  # the kind of event that may resolve it
+    key: str | None = None  # narrows the topic: an index key of what the event must contain
 
 
-class SettleWait(msgspec.Struct, frozen=True, tag="close"):
-    """Closes an open gate. Unless `lenient`, the unit is refused if it is closed already, so the first one wins."""
+class SettleWait(msgspec.Struct, frozen=True, tag="settle"):
+    """Settles a pending wait. Unless `lenient`, the unit is refused if the wait is settled: the first one wins."""
 
     id: str
     state: str  # resolved, expired or cancelled
@@ -257,7 +266,7 @@ WaitChange = NewWait | SettleWait
 
 
 class StateWrite(msgspec.Struct, frozen=True):
-    """One key of the state store. `value=None` deletes; `expect` (a version, 0 for absent) makes it compare-and-set."""
+    """A write to a state key. `value=None` deletes it. `expect` (a version, 0: absent) makes it a compare-and-set."""
 
     key: str
     value: bytes | None
@@ -266,7 +275,7 @@ class StateWrite(msgspec.Struct, frozen=True):
 
 
 class ScheduleMove(msgspec.Struct, frozen=True):
-    """Moves a schedule on from the slot that fired; refused if another scheduler moved it first."""
+    """Moves a schedule from the slot that fires to the next one; refused if another scheduler moved it first."""
 
     id: str
     slot: int
@@ -274,9 +283,9 @@ class ScheduleMove(msgspec.Struct, frozen=True):
 
 
 class Unit(msgspec.Struct):
-    """Everything one attempt, or one command from outside, changes."""
+    """Everything that one attempt or one command changes. The store applies it whole or not at all."""
 
-    id: str  # a commit repeated after a lost reply is recognised by it
+    id: str  # the store recognises a unit that is sent again after a lost reply
     claim: Claim | None = None
     outcome: Outcome | None = None
     run: RunWrite | None = None
@@ -286,39 +295,38 @@ class Unit(msgspec.Struct):
     waits: list[WaitChange] = []
     state: list[StateWrite] = []
     progress: bytes | None = None
-    logs: list[str] = []  # what its handler logged, for stores whose queues other programs show; it is in events too
-    wakes: list[str] = []  # ids of suspended or delayed jobs that are due now
+    logs: list[str] = []  # log lines for other programs that show the queue; the events have them too
+    wakes: list[str] = []  # ids of suspended or delayed jobs to make due now
     removes: list[str] = []  # ids of unclaimed jobs to remove; the unit is refused if one is gone
     schedule: ScheduleMove | None = None
-    once_key: str | None = None  # applied at most once for this key
-    parent: str | None = None  # of the job that ends here: it is told in the same write
-    children_settled: bool = (
-        True  # else the job has children, and can complete only when all have ended and none has failed it
-    )
+    once_key: str | None = None  # an idempotency key: at most one unit with this key is applied
+    parent: str | None = None  # the parent of the job that ends; the same write updates it
+    # False for a job with children: it can complete only when all of them have ended and none has failed it.
+    children_settled: bool = True
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """The unit is durable."""
+    """The unit is applied and durable."""
 
     events: list[tuple[int, int]] = []  # (ms, seq) of each event, in order
     added: list[bool] = []  # for each job, whether it was added
-    deduplicated: dict[int, str] = {}  # for jobs (by their place) whose dedupe key is held: the job that holds it
-    repeated: bool = False  # this unit was applied before and its reply was lost
+    deduplicated: dict[int, str] = {}  # index of a job whose deduplication key is held: id of the job that holds it
+    repeated: bool = False  # the unit was applied before, and its reply was lost
 
 
 class Fenced(msgspec.Struct, frozen=True):
-    """The lease is lost, or the run is closed and the unit does not end the attempt; nothing was written."""
+    """The lease is lost, or the run is closed and the unit does not end the attempt. Nothing was written."""
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Another commit came first; nothing was written. The run as it is now, to decide again on."""
+    """Another commit changed the run first. Nothing was written. Build the unit again from this version and record."""
 
     version: int
     record: bytes | None
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A precondition other than fence and version failed; nothing was written."""
+    """A precondition other than fence and version failed. Nothing was written."""
 
     why: str  # taken, state, schedule, wait, duplicate, job or children
     key: str
@@ -328,7 +336,7 @@ Receipt = Committed | Fenced | Conflict | Refused
 
 
 class RateLimit(msgspec.Struct, frozen=True):
-    """At most `max` claims each `duration_ms`, for the whole queue or for each rate key."""
+    """At most `max` claims per `duration_ms`, for the whole queue or for each rate key."""
 
     max: int
     duration_ms: int
@@ -336,39 +344,40 @@ class RateLimit(msgspec.Struct, frozen=True):
 
 
 class QueueDemand(msgspec.Struct, frozen=True):
-    """How many jobs of a queue a worker can take."""
+    """How many jobs of one queue a worker can take."""
 
     queue: str
     limit: int
     rate: RateLimit | None = None
-    max_active: int | None = None  # over all workers
+    max_active: int | None = None  # of all workers together
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """A request for work: what, for how long, for whom."""
+    """What a worker wants to claim, for how long, and under which name."""
 
     queues: tuple[QueueDemand, ...]
     lease_ms: int
     worker: str
-    limit: int | None = None  # over all queues
+    limit: int | None = None  # of all queues together
 
 
 class ClaimBatch(msgspec.Struct, frozen=True):
-    """Jobs handed out, and when the next delayed one of those queues is due."""
+    """Claimed jobs, and when the next job of the requested queues is due."""
 
     claims: list[Claim] = []
     next_due: int | None = None
 
 
 class CommitReply(msgspec.Struct, frozen=True):
-    """A receipt for each unit in order, and the work asked for with them."""
+    """A receipt for each unit, in order, and the jobs claimed by the same call."""
 
     receipts: list[Receipt]
     claimed: ClaimBatch = ClaimBatch()
 
 
 def may_be_removed(unit: Unit) -> bool:
-    """Whether jobs it adds or ends may be gone before its reply is asked for again, so that they cannot tell."""
+    """Return whether jobs that the unit adds or ends may be removed before it is sent again. Then they cannot prove
+    that it was applied."""
     if isinstance(unit.outcome, Completed | Dead) and unit.outcome.keep is not None:
         return True
     return any(
@@ -377,10 +386,10 @@ def may_be_removed(unit: Unit) -> bool:
 
 
 def needs_receipt(unit: Unit) -> bool:
-    """Whether neither its job nor its run would know the unit again, and applying it twice would write twice.
+    """Return whether the store must remember the unit's id, because applying it twice would write twice.
 
-    The job keeps the unit that ended an attempt, the run the one that began it; what only adds jobs and memos is
-    idempotent by their names.
+    A job remembers the unit that ended its attempt, and a run the unit that started it. A unit that only adds jobs and
+    memos is idempotent by their names.
     """
     if may_be_removed(unit):
         return True

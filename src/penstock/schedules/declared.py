@@ -15,7 +15,7 @@ from ..core.priority import check_priority
 
 if TYPE_CHECKING:
     from ..handlers.handler import Handler
-from .spec import CODE, BadSchedule, ScheduleSpec, make_spec
+from .spec import CODE_ORIGIN, BadSchedule, ScheduleSpec, make_spec
 
 ScheduleConfig = str | Mapping[str, Any]
 """A cron expression ("0 9 * * 1-5"), an interval ("15m"), or a mapping with the arguments of `app.schedule`."""
@@ -25,16 +25,16 @@ _KNOWN = {"id", "every", "cron", "tz", *_MOMENTS, "limit", "overlap", "catch_up"
 
 
 @dataclass(frozen=True)
-class CodeSchedule:
+class DeclaredSchedule:
     """A schedule in the code; without an id it is called like what it starts."""
 
     spec: ScheduleSpec
     id: str | None = None
-    payload: Any = None
+    input: Any = None
     priority: int | None = None
 
 
-def read_schedule(value: ScheduleConfig | None, handler: Handler) -> CodeSchedule | None:
+def read_schedule(value: ScheduleConfig | None, handler: Handler) -> DeclaredSchedule | None:
     """The schedule a definition asks for, checked; a DefinitionError names the place."""
     if value is None:
         return None
@@ -46,7 +46,7 @@ def read_schedule(value: ScheduleConfig | None, handler: Handler) -> CodeSchedul
         raise DefinitionError(f"schedule: {problem}", where=handler.where) from None
 
 
-def _read(value: ScheduleConfig, handler: Handler) -> CodeSchedule:
+def _read(value: ScheduleConfig, handler: Handler) -> DeclaredSchedule:
     if isinstance(value, str):
         value = {"cron": value} if len(value.split()) > 1 else {"every": value}
     if not isinstance(value, Mapping):
@@ -57,8 +57,8 @@ def _read(value: ScheduleConfig, handler: Handler) -> CodeSchedule:
         if isinstance(options.get(name), str):
             options[name] = _moment(name, options[name])
     handler.check_input(unpack(pack(payload, "the payload of the schedule")))
-    return CodeSchedule(
-        make_spec(**options, origin=CODE),
+    return DeclaredSchedule(
+        make_spec(**options, origin=CODE_ORIGIN),
         check_schedule_id(id) if id is not None else None,
         payload,
         check_priority(priority) if priority is not None else None,

@@ -10,23 +10,34 @@ import msgspec
 
 from ..core.errors import StoreError
 from ..ports.store import ScheduleRow, Store
-from .spec import Before, FireSlot, HoldSlot, PassSlot, ScheduleSpec, Target, decide, oldest_kept, spec_of, target_of
+from .spec import (
+    FireSlot,
+    HoldSlot,
+    LastSlotWork,
+    ScheduleSpec,
+    SkipSlot,
+    Target,
+    decide,
+    decode_spec,
+    decode_target,
+    oldest_catch_up_slot,
+)
 
 log = logging.getLogger("penstock.scheduler")
-MAX_IDLE = 5.0  # seconds
-STUCK = 1.0  # seconds before a slot that could not be fired is looked at again
+MAX_IDLE_S = 5.0  # seconds
+STUCK_RETRY_S = 1.0  # before a slot that could not fire is tried again
 PAGE = 100
-BURST = 100  # slots of one schedule in a row, so that one with much to make up for does not hold up the others
+MAX_SLOTS_IN_A_ROW = 100  # of one schedule: one that catches up must not delay the others
 
 
-class Starter(Protocol):
+class SlotStarter(Protocol):
     """Who starts what schedules are for."""
 
     async def prepare(self) -> None:
         """Called before each look at the store."""
         ...
 
-    async def before(self, row: ScheduleRow, target: Target) -> Before | None:
+    async def before(self, row: ScheduleRow, target: Target) -> LastSlotWork | None:
         """What the last slot started, if it is still known."""
         ...
 
@@ -34,7 +45,7 @@ class Starter(Protocol):
         """Starts it and moves the schedule on, in one commit; False when another scheduler did."""
         ...
 
-    async def pass_by(self, row: ScheduleRow, decision: PassSlot) -> bool:
+    async def skip(self, row: ScheduleRow, decision: SkipSlot) -> bool:
         """Moves the schedule on and records why nothing was started; False when another scheduler did."""
         ...
 
@@ -42,7 +53,7 @@ class Starter(Protocol):
 class Scheduler:
     """Fires what is due. Any number of them may run; each slot fires once."""
 
-    def __init__(self, store: Store, starter: Starter) -> None:
+    def __init__(self, store: Store, starter: SlotStarter) -> None:
         self._store = store
         self._starter = starter
         self._now = 0
@@ -69,9 +80,9 @@ class Scheduler:
             due = await self._store.next_schedule(self._now)
         except StoreError as problem:
             log.warning("cannot read schedules, trying again: %s", problem)
-            return STUCK
-        pause = MAX_IDLE if due is None else min(max((due - self._now) / 1000, 0.001), MAX_IDLE)
-        return min(pause, STUCK) if self._stuck else pause
+            return STUCK_RETRY_S
+        pause = MAX_IDLE_S if due is None else min(max((due - self._now) / 1000, 0.001), MAX_IDLE_S)
+        return min(pause, STUCK_RETRY_S) if self._stuck else pause
 
     async def fire_due(self) -> int:
         """Fires every schedule that is due now; gives how many slots this scheduler fired or passed."""
@@ -105,10 +116,10 @@ class Scheduler:
 
     async def _burst(self, row: ScheduleRow, now: int, held: set[str], stuck: dict[str, int]) -> int:
         """The due slots of one schedule, for as long as nobody else moves it."""
-        spec, target = spec_of(row), target_of(row)
+        spec, target = decode_spec(row), decode_target(row)
         assert row.next is not None
-        oldest = oldest_kept(spec, row.next, now)
-        for moved in range(BURST):
+        oldest = oldest_catch_up_slot(spec, row.next, now)
+        for moved in range(MAX_SLOTS_IN_A_ROW):
             if row.next is None or row.next > now:
                 return moved
             match decide(spec, row, now, await self._before(spec, row, target), oldest):
@@ -119,17 +130,17 @@ class Scheduler:
                     else:
                         stuck[row.id] = row.next
                     return moved
-                case PassSlot(next_) as decision:
-                    mine = await self._starter.pass_by(row, decision)
+                case SkipSlot(next_) as decision:
+                    mine = await self._starter.skip(row, decision)
                     row = msgspec.structs.replace(row, next=next_)
                 case FireSlot(move) as decision:
                     mine = await self._starter.fire(row, target, decision)
                     row = msgspec.structs.replace(row, next=move.next, last=move.slot, fired=row.fired + 1)
             if not mine:
                 return moved
-        return BURST
+        return MAX_SLOTS_IN_A_ROW
 
-    async def _before(self, spec: ScheduleSpec, row: ScheduleRow, target: Target) -> Before | None:
+    async def _before(self, spec: ScheduleSpec, row: ScheduleRow, target: Target) -> LastSlotWork | None:
         if spec.overlap == "allow" or row.last is None:
             return None
         return await self._starter.before(row, target)

@@ -19,10 +19,10 @@ from ..ports.unit import ScheduleMove
 Overlap = Literal["allow", "skip", "queue", "replace"]
 CatchUp = Literal["one", "all", "none"]
 
-LEAST_EVERY_MS = 1000  # as often as cron can: each slot is a commit, and found by looking at a clock
-MOST_MISSED = 1000  # slots that catch_up="all" makes up for, the newest ones
-GRACE_MS = 60_000  # a slot older than this counts as missed for catch_up="none"
-CODE = "code"  # the origin of a schedule that a decorator or a worker file asks for
+MIN_INTERVAL_MS = 1000  # as often as cron can: each slot is a commit, and found by looking at a clock
+MAX_CATCH_UP_SLOTS = 1000  # slots that catch_up="all" makes up for, the newest ones
+MISSED_AFTER_MS = 60_000  # a slot older than this counts as missed for catch_up="none"
+CODE_ORIGIN = "code"  # the origin of a schedule that a decorator or a worker file asks for
 
 
 class BadSchedule(ConfigError, BadArgument):
@@ -65,11 +65,11 @@ _spec = msgspec.json.Decoder(ScheduleSpec)
 _target = msgspec.json.Decoder(Target)
 
 
-def spec_of(row: ScheduleRow) -> ScheduleSpec:
+def decode_spec(row: ScheduleRow) -> ScheduleSpec:
     return _spec.decode(row.spec)
 
 
-def target_of(row: ScheduleRow) -> Target:
+def decode_target(row: ScheduleRow) -> Target:
     return _target.decode(row.target)
 
 
@@ -93,7 +93,7 @@ def make_spec(
     if sum(x is not None for x in (every, cron, at)) != 1:
         raise BadSchedule("a schedule needs exactly one of every='5m', cron='0 9 * * *' or at=<datetime>")
     every_ms = to_ms(every) if every is not None else None
-    if every_ms is not None and every_ms < LEAST_EVERY_MS:
+    if every_ms is not None and every_ms < MIN_INTERVAL_MS:
         raise BadSchedule(f"every={every!r} is too often for a schedule: give every='1s' or more")
     if at is not None and not (start is None and end is None and limit is None):
         raise BadSchedule("at=… is once: start, end and limit are for every=… and cron=…")
@@ -178,16 +178,16 @@ def first_slot(spec: ScheduleSpec, now: int, last: int | None = None) -> int | N
     return next_slot(spec, now if last is None else max(now, last))
 
 
-def oldest_kept(spec: ScheduleSpec, slot: int, now: int) -> int | None:
+def oldest_catch_up_slot(spec: ScheduleSpec, slot: int, now: int) -> int | None:
     """From which slot on catch_up="all" makes up for what was missed; None when it is not too much."""
-    if spec.catch_up != "all" or now - slot < MOST_MISSED * _shortest_gap(spec):
+    if spec.catch_up != "all" or now - slot < MAX_CATCH_UP_SLOTS * _shortest_gap(spec):
         return None
     if spec.every_ms is not None:
-        floor = (now // spec.every_ms - MOST_MISSED + 1) * spec.every_ms
+        floor = (now // spec.every_ms - MAX_CATCH_UP_SLOTS + 1) * spec.every_ms
     elif spec.cron is not None:
         back = CronSim(spec.cron, _local(now + 1000, spec.tz), reverse=True)
         floor = now
-        for _ in range(MOST_MISSED):
+        for _ in range(MAX_CATCH_UP_SLOTS):
             floor = _ms(next(back, datetime.fromtimestamp(0, UTC)))
             if floor <= slot:
                 return None
@@ -212,7 +212,7 @@ def _ms(moment: datetime) -> int:
 
 
 @dataclass(frozen=True)
-class Before:
+class LastSlotWork:
     """What the last slot started, as it is now."""
 
     id: str
@@ -230,7 +230,7 @@ class FireSlot:
 
 
 @dataclass(frozen=True)
-class PassSlot:
+class SkipSlot:
     """The slot passes and nothing is started."""
 
     next: int | None
@@ -244,46 +244,46 @@ class HoldSlot:
     behind: str
 
 
-Decision = FireSlot | PassSlot | HoldSlot
+Decision = FireSlot | SkipSlot | HoldSlot
 
 
 def decide(
-    spec: ScheduleSpec, row: ScheduleRow, now: int, before: Before | None = None, oldest: int | None = None
+    spec: ScheduleSpec, row: ScheduleRow, now: int, before: LastSlotWork | None = None, oldest: int | None = None
 ) -> Decision:
     """What becomes of a due slot; `oldest` is the first one that catch_up="all" makes up for."""
     slot = row.next
     assert slot is not None
     kept = max(slot, oldest) if oldest is not None else _made_up_for(spec, slot, now, before)
     if kept != slot:
-        return PassSlot(kept, "missed")
+        return SkipSlot(kept, "missed")
     follows = next_slot(spec, slot if spec.catch_up == "all" else max(now, slot))
     is_last = spec.limit is not None and row.fired + 1 >= spec.limit
     move = ScheduleMove(row.id, slot, None if is_last else follows)
     if before is None or not before.open or spec.overlap == "allow":
         return FireSlot(move)
     if spec.overlap == "skip":
-        return PassSlot(follows, "overlap")
+        return SkipSlot(follows, "overlap")
     if spec.overlap == "replace" and before.cancellable:
         return FireSlot(move, replaces=before.id)
     return HoldSlot(before.id)
 
 
-def _made_up_for(spec: ScheduleSpec, slot: int, now: int, before: Before | None) -> int | None:
+def _made_up_for(spec: ScheduleSpec, slot: int, now: int, before: LastSlotWork | None) -> int | None:
     """The slot itself, or the one to go on with if it is to count as missed."""
     # A slot that was held back is as old as the end of what it waited for.
     since = max(slot, (before.ended_ms or 0) if before is not None and spec.overlap != "allow" else 0)
-    if spec.catch_up == "none" and now - since > GRACE_MS:
-        return next_slot(spec, max(now - GRACE_MS - 1, slot))
+    if spec.catch_up == "none" and now - since > MISSED_AFTER_MS:
+        return next_slot(spec, max(now - MISSED_AFTER_MS - 1, slot))
     return slot
 
 
-def renewed(was: ScheduleRow | None, id: str, spec: ScheduleSpec, target: Target, now: int) -> ScheduleRow:
+def renew_schedule(was: ScheduleRow | None, id: str, spec: ScheduleSpec, target: Target, now: int) -> ScheduleRow:
     """A schedule made anew: what it has fired is kept, and with the same times also the slot it is at."""
     encode = msgspec.json.encode
     if was is None:
         return ScheduleRow(id, encode(spec), encode(target), first_slot(spec, now))
     next_ = was.next
-    if next_ is None or spec_of(was).times != spec.times:
+    if next_ is None or decode_spec(was).times != spec.times:
         next_ = first_slot(spec, now, was.last)
     if spec.limit is not None and was.fired >= spec.limit:
         next_ = None
@@ -292,9 +292,9 @@ def renewed(was: ScheduleRow | None, id: str, spec: ScheduleSpec, target: Target
     return ScheduleRow(id, encode(spec), encode(target), next_, was.last, was.paused, was.fired)
 
 
-def resumed(row: ScheduleRow, now: int) -> ScheduleRow:
+def resume_schedule(row: ScheduleRow, now: int) -> ScheduleRow:
     """A schedule that goes on: slots that passed while it was paused stay unfired."""
     next_ = row.next
     if next_ is not None and next_ <= now:
-        next_ = next_slot(spec_of(row), now)
+        next_ = next_slot(decode_spec(row), now)
     return msgspec.structs.replace(row, next=next_, paused=False)

@@ -1,7 +1,7 @@
-"""Penstock's log as lines: for people, coloured at a terminal, or for programs, one JSON object each.
+"""Log lines: for people, coloured at a terminal, or for programs, one JSON object a line.
 
-Nothing here happens unless it is asked for: a library leaves logging to the application. What code logs inside a
-handler knows its run, step and attempt, whichever logger it uses.
+Nothing here happens until `configure` is called: a library leaves logging to the application. Every record that is
+logged inside a handler gets its run, step and attempt, whichever logger is used.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _COLOURS = {"debug": "2", "info": "", "warning": "33", "error": "31", "critical"
 _attempt: ContextVar[Callable[[], Mapping[str, Any]] | None] = ContextVar("penstock_attempt", default=None)
 
 
-# What is logged between these two, on threads that inherit the context too, is of this attempt. Its fields are asked
-# for when something is logged, which most attempts do not do: so this is all it costs them.
+# Records that are logged between these two belong to the attempt, also on threads that inherit the context. The fields
+# are computed when something is logged; most attempts log nothing.
 enter_attempt = _attempt.set
 leave_attempt = _attempt.reset
 
 
 class AttemptFilter(logging.Filter):
-    """Gives records the `run`, `step`, `job`, `attempt` and `queue` they were made in; None outside a handler.
+    """Adds `run`, `step`, `job`, `attempt` and `queue` to each record; None outside a handler.
 
-    `configure` installs it. For handlers of your own: `handler.addFilter(AttemptFilter())`.
+    `configure` installs it. For your own logging handlers: `handler.addFilter(AttemptFilter())`.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -50,36 +50,36 @@ class AttemptFilter(logging.Filter):
         return True
 
 
-class Hides(Protocol):
-    """Hides secrets in text."""
+class TextRedactor(Protocol):
+    """TextRedactor secrets in text."""
 
     def redact_text(self, text: str) -> str: ...
 
 
-class _Lines(logging.Formatter):
-    """What both formats are made of."""
+class _LineFormatter(logging.Formatter):
+    """Base of both formats."""
 
-    def __init__(self, redactor: Hides | None) -> None:
+    def __init__(self, redactor: TextRedactor | None) -> None:
         super().__init__()
         self._redactor = redactor
 
     def message(self, record: logging.LogRecord) -> str:
-        # What handlers log was hidden where it was made, by the rules of its own App.
-        return record.getMessage() if _hidden_before(record) else self.hidden(record.getMessage())
+        # Records of `ctx.log` are redacted already, by the rules of their own App.
+        return record.getMessage() if _is_redacted(record) else self.redact(record.getMessage())
 
     def error(self, record: logging.LogRecord) -> str | None:
-        """The traceback, if the record has one."""
+        """Return the traceback, if the record has one."""
         parts = [self.formatException(record.exc_info)] if record.exc_info and record.exc_info[0] else []
         if record.stack_info:
             parts.append(record.stack_info)
-        return self.hidden("\n".join(parts)) if parts else None
+        return self.redact("\n".join(parts)) if parts else None
 
-    def hidden(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         return text if self._redactor is None else self._redactor.redact_text(text)
 
 
-class JsonLines(_Lines):
-    """One JSON object a line: ts, level, logger, msg; run, step, job, attempt, queue where known; fields; error."""
+class JsonFormatter(_LineFormatter):
+    """One JSON object a line: ts, level, logger, msg; run, step, job, attempt, queue if known; fields; error."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -88,7 +88,7 @@ class JsonLines(_Lines):
             "logger": record.name,
             "msg": self.message(record),
         }
-        line.update(_known(record))
+        line.update(_attempt_fields(record))
         if fields := _fields(record):
             line["fields"] = fields
         if (error := self.error(record)) is not None:
@@ -96,29 +96,29 @@ class JsonLines(_Lines):
         return json.dumps(line, default=str)
 
 
-class PrettyLines(_Lines):
-    """`warning: RUN STEP: what happened`, in colour at a terminal."""
+class PrettyFormatter(_LineFormatter):
+    """`warning: RUN STEP: message`, coloured at a terminal."""
 
-    def __init__(self, redactor: Hides | None, *, colour: bool = False) -> None:
+    def __init__(self, redactor: TextRedactor | None, *, colour: bool = False) -> None:
         super().__init__(redactor)
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        level, known = record.levelname.lower(), _known(record)
+        level, known = record.levelname.lower(), _attempt_fields(record)
         place = " ".join(str(known[name]) for name in ("run", "step") if name in known) or str(known.get("job", ""))
         attempt = f" attempt {known['attempt']}" if known.get("attempt", 1) != 1 else ""
-        said = " ".join((self.message(record), *(f"{name}={value}" for name, value in _fields(record).items())))
-        head = "" if level == "info" else self._in(_COLOURS.get(level, ""), f"{level}: ")
-        where = self._in("2", f"{place}{attempt}: ") if place else ""
+        text = " ".join((self.message(record), *(f"{name}={value}" for name, value in _fields(record).items())))
+        head = "" if level == "info" else self._colourise(_COLOURS.get(level, ""), f"{level}: ")
+        where = self._colourise("2", f"{place}{attempt}: ") if place else ""
         error = self.error(record)
-        return f"{head}{where}{said}" + (f"\n{error}" if error is not None else "")
+        return f"{head}{where}{text}" + (f"\n{error}" if error is not None else "")
 
-    def _in(self, colour: str, text: str) -> str:
+    def _colourise(self, colour: str, text: str) -> str:
         return f"\x1b[{colour}m{text}\x1b[0m" if self._colour and colour else text
 
 
 class LineHandler(logging.Handler):
-    """Writes lines to a stream, or to whatever stderr is at the time: a live picture replaces it for a while."""
+    """Writes lines to a stream, or to the present stderr: a live view may replace it for a while."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             print(self.format(record), file=self.stream, flush=True)
-        except Exception:  # logging's own rule: what cannot be logged is reported, and does no harm
+        except Exception:  # as logging does: report what cannot be logged, and go on
             self.handleError(record)
 
 
@@ -141,33 +141,33 @@ def configure(
     format: Format = "pretty",
     *,
     logger: str = LOGGER,
-    redactor: Redactor | Hides | None = None,
+    redactor: Redactor | TextRedactor | None = None,
     stream: TextIO | None = None,
 ) -> LineHandler:
-    """Writes what a logger says, from a level on, to stderr; calling it again changes how.
+    """Write the records of a logger, from a level on, to stderr. Calling it again replaces the settings.
 
-    `logger=""` is the root: everything your application and its libraries log, too. `redactor` hides secrets; without
-    one, those of the default settings are hidden.
+    `logger=""` is the root logger: your application and its libraries too. `redactor` hides secrets; the default one
+    hides those of the default settings.
     """
     target = logging.getLogger(logger or None)
     for old in [one for one in target.handlers if isinstance(one, LineHandler)]:
         target.removeHandler(old)
     handler = LineHandler(stream)
-    hides = redactor if redactor is not None else _usual()
+    hide = redactor if redactor is not None else _default_redactor()
     at_terminal = handler.stream.isatty()
-    handler.setFormatter(JsonLines(hides) if format == "json" else PrettyLines(hides, colour=at_terminal))
+    handler.setFormatter(JsonFormatter(hide) if format == "json" else PrettyFormatter(hide, colour=at_terminal))
     target.addHandler(handler)
     target.setLevel(level.upper())
     if logger:
-        target.propagate = False  # else a root that has handlers of its own says everything twice
+        target.propagate = False  # else a root logger with handlers writes every line twice
     return handler
 
 
 @contextmanager
-def unchanged(*loggers: str) -> Iterator[None]:
-    """Whatever is configured inside, these loggers (the root is "") are afterwards as they were.
+def restore_loggers(*loggers: str) -> Iterator[None]:
+    """Restore these loggers (the root is "") on exit, whatever is configured inside.
 
-    Handlers that are not ours are left alone: others put theirs on and take them off again meanwhile.
+    Handlers that are not ours are left alone: others may add and remove theirs meanwhile.
     """
     targets = [logging.getLogger(name or None) for name in loggers]
     before = [(target.level, target.propagate, target.handlers[:]) for target in targets]
@@ -175,7 +175,7 @@ def unchanged(*loggers: str) -> Iterator[None]:
         yield
     finally:
         for target, (level, propagate, handlers) in zip(targets, before, strict=True):
-            target.setLevel(level)  # not by assignment: it also empties the caches of who is enabled
+            target.setLevel(level)  # not by assignment: setLevel also clears the caches
             target.propagate = propagate
             for new in [one for one in target.handlers if isinstance(one, LineHandler)]:
                 target.removeHandler(new)
@@ -183,21 +183,21 @@ def unchanged(*loggers: str) -> Iterator[None]:
                 target.addHandler(old)
 
 
-def _usual() -> Hides:
+def _default_redactor() -> TextRedactor:
     from ..core.redaction import Redactor
     from ..settings import Settings
 
     return Redactor(Settings().redact)
 
 
-def _known(record: logging.LogRecord) -> dict[str, Any]:
+def _attempt_fields(record: logging.LogRecord) -> dict[str, Any]:
     return {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
 
 
-def _hidden_before(record: logging.LogRecord) -> bool:
+def _is_redacted(record: logging.LogRecord) -> bool:
     return bool(getattr(record, "redacted", False))
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
-    """What a handler gave with a message: `ctx.log("paid", amount=5)`."""
-    return getattr(record, "fields", None) or {} if _hidden_before(record) else {}
+    """Return the fields of a message: `ctx.log("paid", amount=5)`."""
+    return getattr(record, "fields", None) or {} if _is_redacted(record) else {}

@@ -162,9 +162,9 @@ class FakeDurableSession:
             wait.record_result(WaitResult(self.now_ms, msgspec.Raw(encode(self._event(wait, answer)))))
         elif isinstance(wait, TriggerWait):
             trigger = wait._trigger
-            data = pack(answer, f"the payload of trigger {trigger.name!r}")
+            data = pack(answer, f"the data of trigger {trigger.name!r}")
             if trigger._body.schema is not None:
-                make_validator(trigger._body.schema, f"the payload of trigger {trigger.name!r}")(to_plain(answer, "it"))
+                make_validator(trigger._body.schema, f"the data of trigger {trigger.name!r}")(to_plain(answer, "it"))
             trigger.record_result(WaitResult(self.now_ms, msgspec.Raw(data)))
 
     def _event(self, wait: EventWait, answer: Any) -> Event:

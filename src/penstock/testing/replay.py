@@ -10,7 +10,7 @@ from typing import Any
 
 from ..app import App
 from ..app.export import SavedRun, read_line, saved_claims
-from ..app.preflight import PreflightReport, checker
+from ..app.preflight import PreflightReport, open_checker
 from ..ports.unit import StateWrite, Unit
 
 
@@ -36,7 +36,7 @@ async def _check(
     saved: list[SavedRun], handlers: Iterable[Callable[..., Any]] | None, dir: str | Path | None
 ) -> PreflightReport:
     done = PreflightReport()
-    async with App(":memory:", dir, handlers=handlers) as app, checker(app) as check:
+    async with App(":memory:", dir, handlers=handlers) as app, open_checker(app) as check:
         for number, run in enumerate(saved):
             done.runs += 1
             state = [StateWrite(key, bytes(value)) for key, value in run.state.items()]
@@ -44,7 +44,7 @@ async def _check(
             for claim in saved_claims(run, app.clock.now_ms()):
                 done.steps += 1
                 if (trouble := await check.check(claim)) is not None:
-                    done.troubles.append(trouble)
+                    done.problems.append(trouble)
     return done
 
 

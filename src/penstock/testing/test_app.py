@@ -19,7 +19,7 @@ from ..core.durations import Duration, to_ms
 from ..core.outage_retry import OutageRetry
 from ..durable.trigger_commands import Signature
 from ..durable.wait_records import TRIGGER, decode_body
-from ..flows.reducer import FlowView
+from ..flows.reducer import RunView
 from ..jobs.job_trees import Node
 from ..ports.unit import Claim, JobState
 from ..settings import SettingOptions
@@ -91,18 +91,18 @@ class TestApp(App):
     # Run work
 
     @overload
-    async def run_flow(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> FlowView: ...
+    async def run_flow(self, flow: str, input: Any = None, **options: Unpack[StartOptions]) -> RunView: ...
 
     @overload
-    async def run_flow(self, flow: NoInput, input: None = None, **options: Unpack[StartOptions]) -> FlowView: ...
+    async def run_flow(self, flow: NoInput, input: None = None, **options: Unpack[StartOptions]) -> RunView: ...
 
     @overload
-    async def run_flow(self, flow: Callable[[I, Any], Any], input: I, **options: Unpack[StartOptions]) -> FlowView: ...
+    async def run_flow(self, flow: Callable[[I, Any], Any], input: I, **options: Unpack[StartOptions]) -> RunView: ...
 
     @overload
-    async def run_flow(self, flow: Callable[[I], Any], input: I, **options: Unpack[StartOptions]) -> FlowView: ...
+    async def run_flow(self, flow: Callable[[I], Any], input: I, **options: Unpack[StartOptions]) -> RunView: ...
 
-    async def run_flow(self, flow: Any, input: Any = None, **options: Unpack[StartOptions]) -> FlowView:
+    async def run_flow(self, flow: Any, input: Any = None, **options: Unpack[StartOptions]) -> RunView:
         """Start a run, skip time until it has ended, and return its view."""
         return await self.finish(await self.start(flow, input, **options))
 
@@ -122,7 +122,7 @@ class TestApp(App):
         await self._auto_clock.skip_until(lambda: self._job_ended(added.id), f"job {added.id}")
         return await self.jobs.result(added.id)
 
-    async def finish(self, run: str) -> FlowView:
+    async def finish(self, run: str) -> RunView:
         """Skip time until a run has ended, and return its view."""
         await self._auto_clock.skip_until(lambda: self._run_ended(run), f"run {run}")
         return await self.runs.get(run)

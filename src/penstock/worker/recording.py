@@ -84,7 +84,7 @@ def _build_request(work: Work, result: AttemptResult) -> CommitRequest:
 
 
 def _log_failure(work: Work, failure: Failure) -> None:
-    """Log a failure for whoever watches the worker; the run's events say what it means for the run."""
+    """Log a failure of the attempt. The run's events show what it means for the run."""
     name = f"step {work.step} of run {work.run_id}" if work.run_id is not None else f"job {work.claim.job}"
     fields = {
         "run": work.run_id,

@@ -163,12 +163,12 @@ def job_id_reused() -> None:
 
 @mutant("a dead letter is redriven under the id of the job that died", "simulation", "sweep:dead letter")
 def finished_job_id_reused() -> None:
-    original = assemble.Assembler.job
+    original = assemble.UnitBuilder.job
 
     def job(self: Any, id: str, *rest: Any, **more: Any) -> Any:
         return original(self, id.partition(".redrive-")[0], *rest, **more)
 
-    replace(assemble.Assembler, "job", job)
+    replace(assemble.UnitBuilder, "job", job)
 
 
 @mutant("a running attempt of a cancelled run continues to write logs and progress", "simulation", "sweep:cancel")

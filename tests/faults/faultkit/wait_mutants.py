@@ -75,17 +75,17 @@ def suspend_without_trigger_check() -> None:
 def look_back_missing() -> None:
     async def look_back(self: Any, payload: dict[str, str]) -> None: ...
 
-    replace(deliveries.Deliveries, "look_back", look_back)
+    replace(deliveries.DeliveryEngine, "look_back", look_back)
 
 
 def consumed_events_ignored() -> None:
-    original = deliveries.Deliveries._fits
+    original = deliveries.DeliveryEngine._matches
 
     def fits(self: Any, body: Any, event: Any, stream: str) -> bool:
         body.taken = []
         return original(self, body, event, stream)
 
-    replace(deliveries.Deliveries, "_fits", fits)
+    replace(deliveries.DeliveryEngine, "_matches", fits)
 
 
 def settle_unchecked() -> None:

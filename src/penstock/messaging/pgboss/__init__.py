@@ -1,4 +1,4 @@
-"""pg-boss, the job queue of Node on Postgres: its queues are consumed from and produced to."""
+"""Consume from and produce to the queues of pg-boss, a job queue for Node on Postgres."""
 
 from .bridge import PgBoss
 from .schema import PgBossSchema

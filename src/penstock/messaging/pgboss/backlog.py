@@ -1,4 +1,4 @@
-"""What waits in pg-boss, to be moved elsewhere."""
+"""The backlog of pg-boss: waiting jobs and schedules, for an import."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from ...core.retry import Backoff, RetryPolicy
 from ...stores.postgres.connection import Connection
 from .schema import Statements
 
-FAR = 2**31 * 1000  # milliseconds: no cap
+NO_CAP_MS = 2**31 * 1000
 
 
 class WaitingJob(msgspec.Struct, frozen=True):
-    """A job that pg-boss has not begun, or is to try again."""
+    """A job that pg-boss has not started, or will retry."""
 
     id: str
     queue: str
     data: str | None
     priority: int  # higher first
-    due: int  # milliseconds
-    later: bool  # whether that is still to come
-    tries: int  # how many it has left
+    due: int  # milliseconds since the epoch
+    is_delayed: bool  # due in the future
+    attempts_left: int
     retry_delay: int  # seconds
     retry_backoff: bool
     retry_delay_max: int | None
 
     @property
     def retry(self) -> RetryPolicy:
-        """The same tries with the same pauses, in our words."""
+        """Return the retry policy with the same attempts and delays."""
         delay = max(self.retry_delay, 1) if self.retry_backoff else self.retry_delay
-        most = self.retry_delay_max * 1000 if self.retry_delay_max is not None else FAR
+        cap_ms = self.retry_delay_max * 1000 if self.retry_delay_max is not None else NO_CAP_MS
         kind: Any = "exponential" if self.retry_backoff else "fixed"
-        return RetryPolicy(max(self.tries, 1), Backoff(kind, delay * 1000, most, self.retry_backoff))
+        return RetryPolicy(max(self.attempts_left, 1), Backoff(kind, delay * 1000, cap_ms, self.retry_backoff))
 
 
 class CronSchedule(msgspec.Struct, frozen=True):
@@ -49,34 +49,35 @@ class CronSchedule(msgspec.Struct, frozen=True):
     kind: str = "cron"
 
 
-class Leaving:
-    """Reads what waits in a pg-boss schema and removes what was moved."""
+class Backlog:
+    """Reads the backlog of a pg-boss schema and deletes what was moved."""
 
     def __init__(self, sql: Statements, queues: Sequence[str] | None) -> None:
         self._sql = sql
-        self._only = list(queues) if queues else None
+        self._queues = list(queues) if queues else None
 
     async def jobs(self, connection: Connection) -> list[WaitingJob]:
-        """All there are, only looked at."""
+        """Return all waiting jobs, without locking them."""
         async with connection.transaction(readonly=True):
-            return [_job(row) async for row in connection.cursor(self._sql.open_jobs, self._only)]
+            return [_read_job(row) async for row in connection.cursor(self._sql.backlog, self._queues)]
 
-    async def lock(self, connection: Connection, but: Iterable[str], limit: int) -> list[WaitingJob]:
-        """The next ones, ours until the transaction ends."""
-        rows = await connection.fetch(self._sql.lock_jobs, self._only, [UUID(id) for id in but], limit)
-        return [_job(row) for row in rows]
+    async def lock(self, connection: Connection, skip: Iterable[str], limit: int) -> list[WaitingJob]:
+        """Lock and return the next jobs, except those to `skip`, until the transaction ends."""
+        rows = await connection.fetch(self._sql.lock_backlog, self._queues, [UUID(id) for id in skip], limit)
+        return [_read_job(row) for row in rows]
 
-    async def forget(self, connection: Connection, jobs: Sequence[WaitingJob]) -> None:
+    async def delete(self, connection: Connection, jobs: Sequence[WaitingJob]) -> None:
+        """Delete jobs that were moved."""
         ids = [UUID(job.id) for job in jobs]
-        await connection.execute(self._sql.forget_jobs, [job.queue for job in jobs], ids)
+        await connection.execute(self._sql.delete_jobs, [job.queue for job in jobs], ids)
 
     async def schedules(self, connection: Connection) -> list[CronSchedule]:
-        return [CronSchedule(*row) for row in await connection.fetch(self._sql.schedules, self._only)]
+        return [CronSchedule(*row) for row in await connection.fetch(self._sql.schedules, self._queues)]
 
-    async def forget_schedule(self, connection: Connection, schedule: CronSchedule) -> None:
-        await connection.execute(self._sql.forget_schedule, schedule.queue, schedule.key)
+    async def delete_schedule(self, connection: Connection, schedule: CronSchedule) -> None:
+        await connection.execute(self._sql.delete_schedule, schedule.queue, schedule.key)
 
 
-def _job(row: Any) -> WaitingJob:
+def _read_job(row: Any) -> WaitingJob:
     id, *rest = row
     return WaitingJob(str(id), *rest)

@@ -1,4 +1,4 @@
-"""`PgBoss`: the bridge an App is given."""
+"""`PgBoss`: the bridge between an App and pg-boss."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from ...stores.postgres.address import Address, read_address
 from ...stores.postgres.connection import Connection, Connections
 from .consumer import Consumer
 from .queues import Queues
-from .relay import Relay
-from .schema import PgBossSchema, Statements, check
-from .targets import Target, resolve
+from .relay import EventRelay
+from .schema import PgBossSchema, Statements, check_schema
+from .targets import Target, resolve_target
 
-STRICT = "key_strict_fifo"  # a policy by which the order of a key holds also over failures: not ours to keep
+STRICT_FIFO_POLICY = "key_strict_fifo"  # keeps the order of a key over failures, which a bridge cannot
 
 
 class PgBoss:
-    """Joins the queues of a pg-boss 12 to an App: `App(url, bridges=[PgBoss(consume={"orders": StartFlow("shop")})])`.
+    """Connects the queues of pg-boss 12 to an App: `App(url, bridges=[PgBoss(consume={"orders": StartFlow("shop")})])`.
 
-    Without a URL it is in the App's own database. `consume` says what becomes of the jobs of a queue: StartFlow,
-    EmitEvent, AddJob, a function marked with @flow, or an async function that is called with each Message. `produce`
-    says which kinds of our events become jobs of which queue; `send` adds a job by hand. Consuming and producing go on
-    while the App runs a worker.
+    Without a URL, it uses the App's own database. `consume` maps queues to targets: StartFlow, EmitEvent, AddJob, a
+    function with @flow, or an async function that receives each Message. `produce` maps kinds of events to the queues
+    they are sent to. `send` adds a job. The bridge consumes and produces while the App runs a worker.
     """
 
     def __init__(
@@ -49,36 +48,36 @@ class PgBoss:
         self._consume = dict(consume or {})
         self._produce = dict(produce or {})
         if concurrency < 1:
-            raise BadArgument(f"concurrency={concurrency!r}: give how many jobs of a queue may be under way, 1 or more")
+            raise BadArgument(f"concurrency={concurrency!r}: pass the number of concurrent jobs of a queue, 1 or more")
         self._concurrency = concurrency
         self._poll = to_ms(poll) / 1000
         self._connections: Connections | None = None
         self._consumers: list[Consumer] = []
-        self._relay: Relay | None = None
+        self._relay: EventRelay | None = None
 
-    async def open(self, hands: BridgeHost) -> None:
-        """Checks the schema and its queues; called by the App."""
-        address = self._address(hands)
+    async def open(self, host: BridgeHost) -> None:
+        """Check the schema and its queues. The App calls this."""
+        address = self._address(host)
         self._connections = connections = Connections(address)
         try:
-            version = await connections.run(lambda c: check(c, self._sql, place_of(address)))
+            version = await connections.run(lambda c: check_schema(c, self._sql, database_of(address)))
             await connections.run(self._check_queues)
         except BaseException:
             await self.close()
             raise
         self._queues = queues = Queues(self._sql, version)
-        shared = shared_store(hands.store, address)
+        shared = shared_store(host.store, address)
         self._consumers = [
-            Consumer(queue, resolve(target, hands), hands, queues, connections, shared, self._poll)
+            Consumer(queue, resolve_target(target, host), host, queues, connections, shared, self._poll)
             for queue, target in self._consume.items()
             for _ in range(self._concurrency)
         ]
         if self._produce:
-            self._relay = Relay(self._produce, hands, queues, connections, self._sql.schema)
-            await self._relay.begin()
+            self._relay = EventRelay(self._produce, host, queues, connections, self._sql.schema)
+            await self._relay.start()
 
     async def run(self) -> None:
-        """Moves messages both ways until it is cancelled; called by the App."""
+        """Consume and produce until cancelled. The App calls this."""
         async with asyncio.TaskGroup() as group:
             for consumer in self._consumers:
                 group.create_task(consumer.run(), name="penstock-pgboss-consume")
@@ -86,7 +85,7 @@ class PgBoss:
                 group.create_task(self._relay.run(), name="penstock-pgboss-relay")
 
     async def close(self) -> None:
-        """Lets go of its connections; called by the App."""
+        """Close the connections. The App calls this."""
         if self._connections is not None:
             await self._connections.close()
             self._connections = None
@@ -108,19 +107,19 @@ class PgBoss:
         dead_letter: str | None = None,
         connection: Any = None,
     ) -> str | None:
-        """Adds a job to a queue of pg-boss and gives its id; None if that is there already, by its `id` (a UUID) or by
-        its queue's policy.
+        """Add a job to a queue of pg-boss and return its id.
 
-        With `connection`, an asyncpg connection to that database, it is added in the caller's own transaction. What is
-        not said is as the queue has it.
+        Return None if its `id` (a UUID) exists, or if the queue's policy allows no other job. With `connection`, an
+        asyncpg connection to that database, the job is added in the caller's transaction. The queue's options are the
+        defaults.
         """
         if at is not None and delay is not None:
-            raise BadArgument(f"delay={delay!r} and at={at!r}: give one of them")
+            raise BadArgument(f"delay={delay!r} and at={at!r}: pass one of them")
         connections = self._connections
         if connections is None:
-            raise ConfigError("this PgBoss is not open: give it to an App with bridges=[…], and open that")
+            raise ConfigError("this PgBoss is not open: pass it to an App as bridges=[…] and open the App")
 
-        async def work(on: Connection) -> str | None:
+        async def add(on: Connection) -> str | None:
             due = datetime_to_ms(at) if at is not None else None
             if delay is not None:
                 due = int(await on.fetchval("SELECT extract(epoch FROM now()) * 1000")) + to_ms(delay)
@@ -130,39 +129,39 @@ class PgBoss:
                 retry_backoff=retry_backoff, dead_letter=dead_letter,
             )  # fmt: skip
 
-        return await (work(connection) if connection is not None else connections.run(work))
+        return await (add(connection) if connection is not None else connections.run(add))
 
     async def _check_queues(self, connection: Connection) -> None:
-        wanted = {*self._consume, *self._produce.values()}
-        found = {row[0]: row[1] for row in await connection.fetch(self._sql.queues, sorted(wanted))}
-        for queue in sorted(wanted):
+        names = {*self._consume, *self._produce.values()}
+        found = {row[0]: row[1] for row in await connection.fetch(self._sql.queues, sorted(names))}
+        for queue in sorted(names):
             if queue not in found:
                 raise UnknownQueue(
                     f"pg-boss has no queue {queue!r} in schema {self._sql.schema!r}: create it there, with "
                     f"boss.createQueue({queue!r}), or check the name"
                 )
-            if queue in self._consume and found[queue] == STRICT:
+            if queue in self._consume and found[queue] == STRICT_FIFO_POLICY:
                 raise PgBossSchema(
-                    f"queue {queue!r} has the policy {STRICT}, which only pg-boss itself can keep: consume it in Node"
+                    f"queue {queue!r} has the policy {STRICT_FIFO_POLICY}, which only pg-boss keeps: consume it in Node"
                 )
 
-    def _address(self, hands: BridgeHost) -> Address:
+    def _address(self, host: BridgeHost) -> Address:
         if self._url is not None:
             return read_address(self._url)
-        if not isinstance(hands.store, PostgresStore):
+        if not isinstance(host.store, PostgresStore):
             raise ConfigError(
-                "PgBoss() without a URL is for an App on Postgres, in the same database: give it the URL of pg-boss'"
+                "PgBoss() without a URL needs an App on Postgres, in the same database: pass the URL of pg-boss"
             )
-        return hands.store.address
+        return host.store.address
 
 
 def shared_store(store: Store, address: Address) -> PostgresStore | None:
-    """The store, if it is in the same database."""
-    return store if isinstance(store, PostgresStore) and place_of(store.address) == place_of(address) else None
+    """Return the store if it is in the same database."""
+    return store if isinstance(store, PostgresStore) and database_of(store.address) == database_of(address) else None
 
 
-def place_of(address: Address) -> str:
-    """The database, without who looks at it and how."""
+def database_of(address: Address) -> str:
+    """Return host, port and name of the database, without user and options."""
     parts = urlsplit(address.dsn)
     return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
 

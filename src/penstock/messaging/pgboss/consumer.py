@@ -1,8 +1,8 @@
-"""Taking jobs out of pg-boss' queues.
+"""Consume jobs from the queues of pg-boss.
 
-A job that is handed over (a run started, an event told, a job added) is completed in the transaction that does so, if
-both are in one database. Else, and for functions of the caller's, it is active meanwhile, as under a worker of pg-boss:
-done again if we are gone, and fenced if we come too late.
+If pg-boss and the store are in one database, one transaction starts the run, emits the event or enqueues the job, and
+completes the job of pg-boss. Otherwise, and for functions of the caller, the job is active meanwhile, as under a worker
+of pg-boss: it is retried if this process dies, and fenced if this process is too late.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from ...core.payload import parse_json
 from ...ports.bridge import BridgeHost, Message, WriteUnits
 from ...stores.postgres import PostgresStore
 from ...stores.postgres.connection import Connection, Connections
-from .queues import Held, Queues
-from .targets import Handler, Handover
+from .queues import ActiveJob, Queues
+from .targets import CommandTarget, MessageHandler
 
 log = logging.getLogger("penstock.pgboss")
-AFTER_TROUBLE = 1.0  # seconds
+RETRY_WAIT_S = 1.0  # after an error
 
 
 class Consumer:
-    """Takes the jobs of one queue to one target, one after the other."""
+    """Delivers the jobs of one queue to one target, one after the other."""
 
     def __init__(
         self,
         queue: str,
-        target: Handover | Handler,
-        hands: BridgeHost,
+        target: CommandTarget | MessageHandler,
+        host: BridgeHost,
         queues: Queues,
         connections: Connections,
         shared: PostgresStore | None,
@@ -40,107 +40,116 @@ class Consumer:
     ) -> None:
         self._queue = queue
         self._target = target
-        self._hands = hands
+        self._host = host
         self._queues = queues
         self._connections = connections
-        self._shared = shared  # our store, if it is in the same database
+        self._shared = shared  # the store, if it is in the same database
         self._poll = poll
 
     async def run(self) -> None:
+        """Consume until cancelled."""
         while True:
             try:
-                if not await self.take_one():
-                    await self._connections.run(lambda c: self._queues.give_up_overdue(c, self._queue))
+                if not await self.consume_one():
+                    await self._connections.run(lambda c: self._queues.fail_overdue(c, self._queue))
                     await asyncio.sleep(self._poll)
             except StoreError as problem:
-                log.warning("pg-boss queue %r is left alone for now: %s", self._queue, problem)
-                await asyncio.sleep(AFTER_TROUBLE)
+                log.warning(
+                    "cannot consume pg-boss queue %r, trying again in %.0f s: %s", self._queue, RETRY_WAIT_S, problem
+                )
+                await asyncio.sleep(RETRY_WAIT_S)
             except Exception:
-                log.exception("pg-boss queue %r is left alone for now", self._queue)
-                await asyncio.sleep(AFTER_TROUBLE)
+                log.exception("cannot consume pg-boss queue %r, trying again in %.0f s", self._queue, RETRY_WAIT_S)
+                await asyncio.sleep(RETRY_WAIT_S)
 
-    async def take_one(self) -> bool:
-        """Takes the next job as far as it goes; False if there was none."""
-        if self._shared is not None and isinstance(self._target, Handover):
-            return await self._shared.in_transaction(self._hand_over)
-        held = await self._connections.run(lambda c: self._queues.claim(c, self._queue))
-        if held is None:
+    async def consume_one(self) -> bool:
+        """Claim and deliver the next job. Return False if none is due."""
+        if self._shared is not None and isinstance(self._target, CommandTarget):
+            return await self._shared.in_transaction(self._consume_in_transaction)
+        job = await self._connections.run(lambda c: self._queues.claim(c, self._queue))
+        if job is None:
             return False
-        await self._work(held)
+        await self._consume(job)
         return True
 
-    async def _hand_over(self, connection: Connection, write: WriteUnits) -> bool:
-        """One transaction: the job is claimed, what it starts is written, and it is completed."""
-        held = await self._queues.claim(connection, self._queue)
-        if held is None:
+    async def _consume_in_transaction(self, connection: Connection, write: WriteUnits) -> bool:
+        """Claim the job, write what it starts, and complete it, in one transaction."""
+        job = await self._queues.claim(connection, self._queue)
+        if job is None:
             return False
         try:
             async with connection.transaction():
-                await self._taken(held, self._hands.with_writer(write))
+                await self._deliver(job, self._host.with_writer(write))
         except PenstockError as problem:
             if isinstance(problem, StoreError):
                 raise
-            await self._failed(connection, held, problem)
+            await self._fail(connection, job, problem)
         else:
-            await self._queues.complete(connection, held)
+            await self._queues.complete(connection, job)
         return True
 
-    async def _work(self, held: Held) -> None:
+    async def _consume(self, job: ActiveJob) -> None:
         try:
-            output = await self._in_time(held)
+            output = await self._deliver_in_time(job)
         except asyncio.CancelledError:
-            # The worker stops: the next one need not wait until the job's time is up.
-            await self._connections.run(lambda c: self._queues.give_back(c, held))
+            # The worker stops: release the job, so that the next worker need not wait until it expires.
+            await self._connections.run(lambda c: self._queues.release(c, job))
             raise
         except StoreError:
-            raise  # it stays active: pg-boss gives it out again when its time is up
+            raise  # the job stays active: pg-boss retries it when it expires
         except Exception as problem:
             caught = problem
-            await self._connections.run(lambda c: self._failed(c, held, caught))
+            await self._connections.run(lambda c: self._fail(c, job, caught))
         else:
-            if not await self._connections.run(lambda c: self._queues.complete(c, held, output)):
-                log.warning("pg-boss job %s of queue %r was given to another before it was done", held.id, self._queue)
+            if not await self._connections.run(lambda c: self._queues.complete(c, job, output)):
+                log.warning(
+                    "another worker claimed pg-boss job %s of queue %r before it completed", job.id, self._queue
+                )
 
-    async def _in_time(self, held: Held) -> Any:
+    async def _deliver_in_time(self, job: ActiveJob) -> Any:
         try:
-            async with self._kept(held), asyncio.timeout(held.expires) as limit:
-                return await self._taken(held, self._hands)
+            async with self._keep_alive(job), asyncio.timeout(job.expire_seconds) as limit:
+                return await self._deliver(job, self._host)
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise AttemptTimeout(f"it took longer than its queue's expireInSeconds, {held.expires:g} s") from None
+            raise AttemptTimeout(f"it took longer than its queue's expireInSeconds, {job.expire_seconds:g} s") from None
 
-    async def _taken(self, held: Held, hands: BridgeHost) -> Any:
-        data = parse_json(held.data, f"the data of pg-boss job {held.id}") if held.data is not None else None
-        message = Message(held.id, self._queue, data, held.retries + 1)
-        if not isinstance(self._target, Handover):
+    async def _deliver(self, job: ActiveJob, host: BridgeHost) -> Any:
+        data = parse_json(job.data, f"the data of pg-boss job {job.id}") if job.data is not None else None
+        message = Message(job.id, self._queue, data, job.retries + 1)
+        if not isinstance(self._target, CommandTarget):
             return await self._target(message)
-        await self._target.take(hands, message)
+        await self._target.deliver(host, message)
         return None
 
-    async def _failed(self, connection: Connection, held: Held, problem: Exception) -> None:
-        """What cannot be mended by trying again is not: it goes to the dead letters at once."""
-        again = not isinstance(problem, Permanent | PayloadError)
-        state = await self._queues.fail(connection, held, problem, again=again)
-        log.warning("pg-boss job %s of queue %r: %s (%s)", held.id, self._queue, problem, state or "given to another")
+    async def _fail(self, connection: Connection, job: ActiveJob, problem: Exception) -> None:
+        """Fail the job. An error that no retry can fix dead-letters it at once."""
+        may_retry = not isinstance(problem, Permanent | PayloadError)
+        state = await self._queues.fail(connection, job, problem, may_retry=may_retry)
+        log.warning(
+            "pg-boss job %s of queue %r: %s (%s)", job.id, self._queue, problem, state or "claimed by another worker"
+        )
 
     @asynccontextmanager
-    async def _kept(self, held: Held) -> AsyncIterator[None]:
-        """Shows the job as alive, if its queue asks for that."""
-        if held.heartbeat is None:
+    async def _keep_alive(self, job: ActiveJob) -> AsyncIterator[None]:
+        """Send heartbeats, if the queue requires them."""
+        if job.heartbeat_seconds is None:
             yield
             return
-        beating = asyncio.create_task(self._beat(held, held.heartbeat / 3), name="penstock-pgboss-heartbeat")
+        task = asyncio.create_task(
+            self._send_heartbeats(job, job.heartbeat_seconds / 3), name="penstock-pgboss-heartbeat"
+        )
         try:
             yield
         finally:
-            beating.cancel()
-            await asyncio.wait((beating,))
+            task.cancel()
+            await asyncio.wait((task,))
 
-    async def _beat(self, held: Held, every: float) -> None:
+    async def _send_heartbeats(self, job: ActiveJob, every: float) -> None:
         while True:
             await asyncio.sleep(every)
             try:
-                await self._connections.run(lambda c: self._queues.touch(c, held))
+                await self._connections.run(lambda c: self._queues.touch(c, job))
             except StoreError as problem:
-                log.warning("pg-boss job %s cannot be shown as alive: %s", held.id, problem)
+                log.warning("cannot send a heartbeat for pg-boss job %s: %s", job.id, problem)

@@ -1,4 +1,4 @@
-"""The pg-boss side of a bridge: claiming its jobs, ending them as it would, adding some."""
+"""The queues of pg-boss: claim, finish and send jobs as pg-boss does."""
 
 from __future__ import annotations
 
@@ -11,76 +11,81 @@ import msgspec
 from ...core.errors import UnknownQueue
 from ...core.payload import pack
 from ...stores.postgres.connection import Connection
-from .schema import ORIGIN, Statements
+from .schema import DEAD_LETTER_SOURCE_VERSION, Statements
 
-MAX_ERROR = 2000  # characters of a message
+MAX_ERROR_CHARS = 2000
 
 
-class Held(msgspec.Struct, frozen=True):
-    """A job that is active under our claim; `retries` tells the claim from a later one."""
+class ActiveJob(msgspec.Struct, frozen=True):
+    """A job that this process has claimed. `retries` distinguishes the claim from a later one."""
 
     queue: str
     id: str
     retries: int
     data: str | None
-    expires: int  # seconds
-    heartbeat: int | None  # seconds
+    expire_seconds: int
+    heartbeat_seconds: int | None
 
 
 class Queues:
-    """The queues of one pg-boss schema, on whatever connection is given."""
+    """The queues of one pg-boss schema. The caller passes the connection."""
 
     def __init__(self, sql: Statements, version: int) -> None:
         self._sql = sql
         self._version = version
 
-    async def claim(self, connection: Connection, queue: str) -> Held | None:
-        """The next job, made active; None if there is none now."""
+    async def claim(self, connection: Connection, queue: str) -> ActiveJob | None:
+        """Claim the next job and make it active. Return None if none is due."""
         row = await connection.fetchrow(self._sql.claim, queue)
         if row is None:
             return None
-        id, data, retries, expires, heartbeat = row
-        return Held(queue, str(id), retries, data, expires, heartbeat)
+        id, data, retries, expire_seconds, heartbeat_seconds = row
+        return ActiveJob(queue, str(id), retries, data, expire_seconds, heartbeat_seconds)
 
-    async def touch(self, connection: Connection, held: Held) -> bool:
-        """Shows that it is being worked on; False if the claim is lost."""
-        return bool(await connection.fetchval(self._sql.touch, held.queue, UUID(held.id), held.retries))
+    async def touch(self, connection: Connection, job: ActiveJob) -> bool:
+        """Record a heartbeat. Return False if the claim is lost."""
+        return bool(await connection.fetchval(self._sql.touch, job.queue, UUID(job.id), job.retries))
 
-    async def give_back(self, connection: Connection, held: Held) -> bool:
-        """Puts it back as it was before the claim."""
-        return bool(await connection.fetchval(self._sql.give_back, held.queue, UUID(held.id), held.retries))
+    async def release(self, connection: Connection, job: ActiveJob) -> bool:
+        """Put the job back as it was before the claim. Return False if the claim is lost."""
+        return bool(await connection.fetchval(self._sql.release, job.queue, UUID(job.id), job.retries))
 
-    async def complete(self, connection: Connection, held: Held, output: Any = None) -> bool:
-        """Ends it well; False if the claim is lost."""
-        told = _output(output)
-        return bool(await connection.fetchval(self._sql.complete, held.queue, UUID(held.id), held.retries, told))
+    async def complete(self, connection: Connection, job: ActiveJob, output: Any = None) -> bool:
+        """Complete the job. Return False if the claim is lost."""
+        encoded = _encode_output(output)
+        return bool(await connection.fetchval(self._sql.complete, job.queue, UUID(job.id), job.retries, encoded))
 
-    async def fail(self, connection: Connection, held: Held, problem: BaseException, *, again: bool = True) -> str:
-        """Ends an attempt as pg-boss does: `retry` later, or `failed` with a dead letter; "" if the claim is lost."""
-        error = {"name": type(problem).__name__, "message": str(problem)[:MAX_ERROR]}
+    async def fail(
+        self, connection: Connection, job: ActiveJob, problem: BaseException, *, may_retry: bool = True
+    ) -> str:
+        """Fail the attempt as pg-boss does. Return its state, `retry` or `failed`, or "" if the claim is lost."""
+        error = {"name": type(problem).__name__, "message": str(problem)[:MAX_ERROR_CHARS]}
         try:
             async with connection.transaction():
-                return await self._fail(connection, held, error, again)
+                return await self._fail(connection, job, error, may_retry)
         except asyncpg.UniqueViolationError:
-            # Another one of its key waits already, and its queue's policy allows one: pg-boss gives up on it too.
+            # Another job with its key waits already, and the queue's policy allows one: pg-boss fails this one too.
             async with connection.transaction():
-                return await self._fail(connection, held, error, False)
+                return await self._fail(connection, job, error, False)
 
-    async def _fail(self, connection: Connection, held: Held, error: dict[str, str], again: bool) -> str:
-        given = (held.queue, UUID(held.id), held.retries, pack(error).decode(), again)
-        row = await connection.fetchrow(self._sql.fail, *given)
+    async def _fail(self, connection: Connection, job: ActiveJob, error: dict[str, str], may_retry: bool) -> str:
+        values = (job.queue, UUID(job.id), job.retries, pack(error).decode(), may_retry)
+        row = await connection.fetchrow(self._sql.fail, *values)
         if row is None:
             return ""
-        state, letters, letter = row
-        if letter is not None and self._version >= ORIGIN:
-            await connection.execute(self._sql.note_origin, letters, letter, held.queue, UUID(held.id))
+        state, dead_letter_queue, dead_letter = row
+        if dead_letter is not None and self._version >= DEAD_LETTER_SOURCE_VERSION:
+            source = (dead_letter_queue, dead_letter, job.queue, UUID(job.id))
+            await connection.execute(self._sql.set_dead_letter_source, *source)
         return str(state)
 
-    async def give_up_overdue(self, connection: Connection, queue: str) -> int:
-        """Fails what another worker has left: pg-boss does so too, where it is running."""
-        rows = await connection.fetch(self._sql.overdue, queue)
+    async def fail_overdue(self, connection: Connection, queue: str) -> int:
+        """Fail jobs whose worker is gone, as pg-boss does where it runs. Return how many."""
+        rows = await connection.fetch(self._sql.overdue_jobs, queue)
         for id, retries in rows:
-            await self.fail(connection, Held(queue, str(id), retries, None, 0, None), TimeoutError("job timed out"))
+            await self.fail(
+                connection, ActiveJob(queue, str(id), retries, None, 0, None), TimeoutError("job timed out")
+            )
         return len(rows)
 
     async def send(
@@ -99,24 +104,24 @@ class Queues:
         retry_backoff: bool | None = None,
         dead_letter: str | None = None,
     ) -> str | None:
-        """Adds a job and gives its id; None if its id, or its queue's policy, says it is there already."""
-        given = UUID(id) if id is not None else None
+        """Add a job and return its id. Return None if the id exists or the queue's policy allows no other job."""
+        job_id = UUID(id) if id is not None else None
         due = due_ms / 1000 if due_ms is not None else None
         body = pack(data, f"the data of a job of pg-boss queue {queue!r}").decode()
-        made, _, known = await connection.fetchrow(
-            self._sql.send, queue, given, body, priority, due, singleton_key, expire_seconds, retry_limit, retry_delay,
+        sent, _, is_known = await connection.fetchrow(
+            self._sql.send, queue, job_id, body, priority, due, singleton_key, expire_seconds, retry_limit, retry_delay,
             retry_backoff, dead_letter, self._sql.schema.lower(),
         )  # fmt: skip
-        if not known:
+        if not is_known:
             raise UnknownQueue(
                 f"pg-boss has no queue {queue!r} in schema {self._sql.schema!r}: create it there, with "
                 f"boss.createQueue({queue!r}), or check the name"
             )
-        return str(made) if made is not None else None
+        return str(sent) if sent is not None else None
 
 
-def _output(value: Any) -> str | None:
-    """What pg-boss keeps of a result: an object, others wrapped in one."""
+def _encode_output(value: Any) -> str | None:
+    """Return the JSON that pg-boss stores for a result: an object, other values wrapped in one."""
     if value is None:
         return None
     return pack(value if isinstance(value, dict) else {"value": value}, "the result").decode()

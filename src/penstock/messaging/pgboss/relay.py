@@ -1,7 +1,7 @@
-"""Events of ours that become jobs of pg-boss.
+"""Send events as jobs to pg-boss.
 
-The event is what a commit wrote; the job follows from it. Where the reading has come to is remembered after the jobs
-are there, and a job's id follows from its event, so one that is sent again is not added again.
+A commit writes the event, and the relay sends the job. The relay saves its cursor after the jobs are sent. The id of a
+job is derived from its event, so a job that is sent again is not added again.
 """
 
 from __future__ import annotations
@@ -18,49 +18,50 @@ from ...stores.postgres.connection import Connections
 from .queues import Queues
 
 log = logging.getLogger("penstock.pgboss")
-PAGE = 500
-AFTER_TROUBLE = 1.0  # seconds
+PAGE_EVENTS = 500
+POLL_INTERVAL_S = 1.0
+RETRY_WAIT_S = 1.0  # after an error
 
 
-class Relay:
-    """Sends events of some kinds to queues."""
+class EventRelay:
+    """Sends events of some kinds to queues of pg-boss."""
 
     def __init__(
-        self, kinds: Mapping[str, str], hands: BridgeHost, queues: Queues, connections: Connections, place: str
+        self, kinds: Mapping[str, str], host: BridgeHost, queues: Queues, connections: Connections, schema: str
     ) -> None:
         self._kinds = kinds
-        self._hands = hands
+        self._host = host
         self._queues = queues
         self._connections = connections
-        self._key = f"pgboss/{place}/relayed"
+        self._key = f"pgboss/{schema}/relayed"
 
-    async def begin(self) -> None:
-        """From now on, the first time; later from where it was left."""
-        if await self._hands.load_value(self._key) is None:
-            newest = await self._hands.store.feed(None)
-            await self._hands.save_value(self._key, newest[-1].cursor if newest else "")
+    async def start(self) -> None:
+        """Save the present end of the feed as the cursor, unless there is a cursor."""
+        if await self._host.load_value(self._key) is None:
+            newest = await self._host.store.feed(None)
+            await self._host.save_value(self._key, newest[-1].cursor if newest else "")
 
     async def run(self) -> None:
-        with self._hands.store.signals.listen("events") as listener:
+        with self._host.store.signals.listen("events") as listener:
             while True:
                 try:
                     if not await self.relay_page():
-                        await listener.wait(1.0)
+                        await listener.wait(POLL_INTERVAL_S)
                 except StoreError as problem:
-                    log.warning("events are not relayed to pg-boss for now: %s", problem)
-                    await asyncio.sleep(AFTER_TROUBLE)
+                    log.warning("cannot relay events to pg-boss, trying again in %.0f s: %s", RETRY_WAIT_S, problem)
+                    await asyncio.sleep(RETRY_WAIT_S)
                 except Exception:
-                    log.exception("events are not relayed to pg-boss for now")
-                    await asyncio.sleep(AFTER_TROUBLE)
+                    log.exception("cannot relay events to pg-boss, trying again in %.0f s", RETRY_WAIT_S)
+                    await asyncio.sleep(RETRY_WAIT_S)
 
     async def relay_page(self) -> int:
-        """Sends what is in the next page of the feed; gives how long the page was."""
-        items = await self._hands.store.feed(await self._hands.load_value(self._key), PAGE)
+        """Send the events of the next page of the feed. Return how many events the page had."""
+        items = await self._host.store.feed(await self._host.load_value(self._key), PAGE_EVENTS)
         for item in items:
             if item.event.kind in self._kinds:
                 await self._send(item)
         if items:
-            await self._hands.save_value(self._key, items[-1].cursor)
+            await self._host.save_value(self._key, items[-1].cursor)
         return len(items)
 
     async def _send(self, item: FeedItem) -> None:
@@ -70,5 +71,5 @@ class Relay:
             await self._connections.run(lambda c: self._queues.send(c, queue, event.data, id=id))
         except StoreError:
             raise
-        except PenstockError as problem:  # it would be so for ever: the next ones are not to wait for it
-            log.error("event %s of %s is not sent to pg-boss: %s", event.id, item.stream, problem)
+        except PenstockError as problem:  # it would fail every time: skip it, so that later events are sent
+            log.error("cannot send event %s of %s to pg-boss, skipping it: %s", event.id, item.stream, problem)

@@ -1,4 +1,4 @@
--- pg-boss' tables as they are since its schema 34. `pgboss.` is replaced by the schema's name.
+-- The tables of pg-boss since its schema version 34. `pgboss.` is replaced by the schema's name.
 -- The states of a job, in order: created, retry, active, completed, cancelled, failed.
 
 -- name: version
@@ -13,7 +13,7 @@ JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace
 WHERE n.nspname = $1 AND c.relname IN ('job', 'queue', 'schedule') AND a.attnum > 0 AND NOT a.attisdropped;
 
 -- name: claim
--- A queue of the policy singleton or stately has at most one active job of a key.
+-- A queue with the policy singleton or stately has at most one active job per key.
 WITH next AS (
   SELECT j.id FROM pgboss.job AS j
   WHERE j.name = $1 AND j.state < 'active' AND NOT j.blocked AND j.start_after <= now()
@@ -30,19 +30,19 @@ RETURNING j.id, j.data::text, j.retry_count, j.expire_seconds, j.heartbeat_secon
 UPDATE pgboss.job SET heartbeat_on = now() WHERE name = $1 AND id = $2 AND retry_count = $3 AND state = 'active'
 RETURNING true;
 
--- name: give_back
--- Without a time of start the next claim does not count as another try.
+-- name: release
+-- Without started_on, the next claim does not count as another attempt.
 UPDATE pgboss.job SET state = (CASE WHEN retry_count > 0 THEN 'retry' ELSE 'created' END)::pgboss.job_state,
   started_on = NULL, heartbeat_on = NULL
 WHERE name = $1 AND id = $2 AND retry_count = $3 AND state = 'active' RETURNING true;
 
 -- name: complete
--- The count of retries tells this attempt from a later one.
+-- retry_count distinguishes this attempt from a later one.
 UPDATE pgboss.job SET state = 'completed', completed_on = now(), output = $4::jsonb
 WHERE name = $1 AND id = $2 AND retry_count = $3 AND state = 'active' RETURNING true;
 
 -- name: fail
--- To be tried again if it has tries left and $5 allows it; else it has failed, and a copy goes to its dead letter queue.
+-- Retry the job if it has attempts left and $5 allows it. Otherwise fail it and copy it to its dead letter queue.
 WITH settled AS (
   UPDATE pgboss.job AS j SET
     state = (CASE WHEN $5 AND j.retry_count < j.retry_limit THEN 'retry' ELSE 'failed' END)::pgboss.job_state,
@@ -54,7 +54,7 @@ WITH settled AS (
         j.retry_delay_max, greatest(j.retry_delay, 1) * 2 ^ least(15, j.retry_count) * (1 + random())) END,
     heartbeat_on = NULL, output = $4::jsonb
   WHERE j.name = $1 AND j.id = $2 AND j.retry_count = $3 AND j.state = 'active' RETURNING j.*),
-buried AS (
+dead_letter AS (
   INSERT INTO pgboss.job (name, priority, data, retry_limit, retry_delay, retry_backoff, retry_delay_max, expire_seconds,
                           deletion_seconds, heartbeat_seconds, start_after, created_on, keep_until, singleton_key, group_id,
                           group_tier, source_name, source_id, source_created_on, source_retry_count)
@@ -63,14 +63,14 @@ buried AS (
          s.singleton_key, s.group_id, s.group_tier, s.name, s.id, s.created_on, s.retry_count
   FROM settled AS s JOIN pgboss.queue AS q ON q.name = s.dead_letter WHERE s.state = 'failed'
   RETURNING name, id)
-SELECT s.state::text, b.name, b.id FROM settled AS s LEFT JOIN buried AS b ON true;
+SELECT s.state::text, b.name, b.id FROM settled AS s LEFT JOIN dead_letter AS b ON true;
 
--- name: note_origin
--- Since schema 43 a dead letter also knows what went wrong, and the first job it goes back to.
+-- name: set_dead_letter_source
+-- Since schema version 43, a dead letter has the error and the id of the first job.
 UPDATE pgboss.job AS d SET source_output = s.output, source_root_id = coalesce(s.source_root_id, s.id)
 FROM pgboss.job AS s WHERE d.name = $1 AND d.id = $2 AND s.name = $3 AND s.id = $4;
 
--- name: overdue
+-- name: overdue_jobs
 SELECT id, retry_count FROM pgboss.job
 WHERE name = $1 AND state = 'active' AND (
   started_on + expire_seconds * interval '1 second' < now()
@@ -78,7 +78,7 @@ WHERE name = $1 AND state = 'active' AND (
 LIMIT 100;
 
 -- name: send
--- With what its queue asks for where nothing else is said. A queue that notifies wakes pg-boss' own workers.
+-- The queue's options are the defaults. A queue with notify wakes the workers of pg-boss.
 WITH sent AS (
   INSERT INTO pgboss.job (id, name, data, priority, start_after, created_on, keep_until, singleton_key, expire_seconds,
                           deletion_seconds, retry_limit, retry_delay, retry_backoff, retry_delay_max, policy, dead_letter,
@@ -89,36 +89,36 @@ WITH sent AS (
          q.policy, coalesce($11, q.dead_letter), q.heartbeat_seconds
   FROM pgboss.queue AS q, (SELECT coalesce(to_timestamp($5::float8), now()) AS due) AS s WHERE q.name = $1
   ON CONFLICT DO NOTHING RETURNING id, start_after),
-told AS (
+notified AS (
   SELECT pg_notify('pgboss_' || left(encode(sha224($12::text::bytea), 'hex'), 24), $1)
   FROM sent JOIN pgboss.queue AS q ON q.name = $1 AND q.notify WHERE sent.start_after <= now())
-SELECT (SELECT id FROM sent), (SELECT count(*) FROM told), EXISTS (SELECT 1 FROM pgboss.queue WHERE name = $1);
+SELECT (SELECT id FROM sent), (SELECT count(*) FROM notified), EXISTS (SELECT 1 FROM pgboss.queue WHERE name = $1);
 
--- name: open_jobs
--- What an import takes, in the order it would be done: what waits, is deferred or is to be tried again. Those that wait for
--- other jobs stay; a job that was begun has had a try more than it was tried again.
-SELECT id, name, data::text, priority, (extract(epoch FROM start_after) * 1000)::bigint AS due, start_after > now() AS later,
-       retry_limit + 1 - retry_count - CASE WHEN started_on IS NULL THEN 0 ELSE 1 END AS tries,
+-- name: backlog
+-- Jobs that an import moves, in the order in which they would run: waiting, deferred or retried. Jobs that wait for other
+-- jobs stay. A job with started_on has used one attempt more than retry_count.
+SELECT id, name, data::text, priority, (extract(epoch FROM start_after) * 1000)::bigint AS due, start_after > now() AS is_delayed,
+       retry_limit + 1 - retry_count - CASE WHEN started_on IS NULL THEN 0 ELSE 1 END AS attempts_left,
        retry_delay, retry_backoff, retry_delay_max
 FROM pgboss.job WHERE state < 'active' AND NOT blocked AND left(name, 10) <> '__pgboss__'
   AND ($1::text[] IS NULL OR name = ANY ($1))
 ORDER BY priority DESC, created_on, id;
 
--- name: lock_jobs
--- The same, the next ones, kept from pg-boss' workers until the transaction ends.
-SELECT id, name, data::text, priority, (extract(epoch FROM start_after) * 1000)::bigint AS due, start_after > now() AS later,
-       retry_limit + 1 - retry_count - CASE WHEN started_on IS NULL THEN 0 ELSE 1 END AS tries,
+-- name: lock_backlog
+-- The next jobs of the backlog, locked against the workers of pg-boss until the transaction ends.
+SELECT id, name, data::text, priority, (extract(epoch FROM start_after) * 1000)::bigint AS due, start_after > now() AS is_delayed,
+       retry_limit + 1 - retry_count - CASE WHEN started_on IS NULL THEN 0 ELSE 1 END AS attempts_left,
        retry_delay, retry_backoff, retry_delay_max
 FROM pgboss.job WHERE state < 'active' AND NOT blocked AND left(name, 10) <> '__pgboss__'
   AND ($1::text[] IS NULL OR name = ANY ($1)) AND id <> ALL ($2::uuid[])
 ORDER BY priority DESC, created_on, id LIMIT $3 FOR UPDATE SKIP LOCKED;
 
--- name: forget_jobs
+-- name: delete_jobs
 DELETE FROM pgboss.job AS j USING unnest($1::text[], $2::uuid[]) AS g (name, id) WHERE j.name = g.name AND j.id = g.id;
 
 -- name: schedules
 SELECT name, key, cron, coalesce(timezone, 'UTC'), data::text, coalesce(to_jsonb(s) ->> 'kind', 'cron')
 FROM pgboss.schedule AS s WHERE $1::text[] IS NULL OR name = ANY ($1) ORDER BY name, key;
 
--- name: forget_schedule
+-- name: delete_schedule
 DELETE FROM pgboss.schedule WHERE name = $1 AND key = $2;

@@ -1,4 +1,4 @@
-"""What becomes of a job that comes from pg-boss."""
+"""Targets: what a job of pg-boss does here."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from ...ports.bridge import BridgeHost, Message
 
 
 class StartFlow(msgspec.Struct, frozen=True):
-    """Starts a run of a flow with the job's data; the run has the job's id."""
+    """Starts a run of a flow with the job's data as input. The run has the job's id."""
 
     flow: str
 
-    async def take(self, hands: BridgeHost, message: Message) -> None:
-        await hands.start(self.flow, message.data, message.id)
+    async def deliver(self, host: BridgeHost, message: Message) -> None:
+        await host.start(self.flow, message.data, message.id)
 
 
 class EmitEvent(msgspec.Struct, frozen=True):
-    """Tells everyone that something happened, with the job's data."""
+    """Emits a global event with the job's data."""
 
     kind: str
 
-    async def take(self, hands: BridgeHost, message: Message) -> None:
-        await hands.emit(self.kind, message.data, f"pgboss/{message.id}")
+    async def deliver(self, host: BridgeHost, message: Message) -> None:
+        await host.emit(self.kind, message.data, f"pgboss/{message.id}")
 
 
 class AddJob(msgspec.Struct, frozen=True):
-    """Adds a job with the same data and id to a queue of ours."""
+    """Enqueues a job with the same data and id."""
 
     queue: str
     name: str | None = None
 
-    async def take(self, hands: BridgeHost, message: Message) -> None:
-        await hands.enqueue(self.queue, self.name, message.data, message.id)
+    async def deliver(self, host: BridgeHost, message: Message) -> None:
+        await host.enqueue(self.queue, self.name, message.data, message.id)
 
 
-Handover = StartFlow | EmitEvent | AddJob
-Handler = Callable[[Message], Awaitable[Any]]
-Target = Handover | Handler | Callable[..., Any]
+CommandTarget = StartFlow | EmitEvent | AddJob
+MessageHandler = Callable[[Message], Awaitable[Any]]
+Target = CommandTarget | MessageHandler | Callable[..., Any]
 
 
-def resolve(target: Target, hands: BridgeHost) -> Handover | Handler:
-    """A function marked with @flow starts it; others are called with the message. An unknown flow is said now."""
+def resolve_target(target: Target, host: BridgeHost) -> CommandTarget | MessageHandler:
+    """Return the target itself, or StartFlow for a function with @flow. Raise UnknownFlow for an unknown flow."""
     if isinstance(target, StartFlow):
-        hands.check_flow(target.flow)
-    if isinstance(target, Handover) or (flow := hands.flow_of(target)) is None:
+        host.check_flow(target.flow)
+    if isinstance(target, CommandTarget) or (flow := host.flow_of(target)) is None:
         return target
     return StartFlow(flow)

@@ -1,4 +1,4 @@
-"""The Postgres store: our own small schema, one function call a batch."""
+"""The Postgres store: its own small schema, one function call for each batch."""
 
 from .store import PostgresStore
 

@@ -113,9 +113,9 @@ async def describe(connection: Connection, sql: Statements, address: Address, ow
         "fsync": fsync,
         "connections of a process": address.max_connections,
         "doubts": [
-            *_durability_doubts(synchronous, fsync),
+            *_durability_warnings(synchronous, fsync),
             *(
-                _connection_doubt(limit, most, others, address.max_connections)
+                _connection_warning(limit, most, others, address.max_connections)
                 for limit, most, used in await connection.fetch(sql.connection_limits)
                 if most >= 0 and (others := max(used - own_connections, 0)) + address.max_connections > most
             ),
@@ -123,14 +123,14 @@ async def describe(connection: Connection, sql: Statements, address: Address, ow
     }
 
 
-def _durability_doubts(synchronous: str, fsync: str) -> Iterator[str]:
+def _durability_warnings(synchronous: str, fsync: str) -> Iterator[str]:
     if fsync == "off":
         yield "fsync is off: a crash of the machine may lose the whole database; set it to on"
     if synchronous == "off":
         yield "synchronous_commit is off: a crash of Postgres loses the last acknowledged commits; set it to on"
 
 
-def _connection_doubt(limit: str, most: int, others: int, needed: int) -> str:
+def _connection_warning(limit: str, most: int, others: int, needed: int) -> str:
     return (
         f"{limit} is {most}, others use {others}, and a process uses up to {needed}: raise it, or set a smaller pool= "
         "in the URL"

@@ -1,7 +1,7 @@
 """Create and update the schema, one process at a time.
 
 Tables and types change by numbered files in `migrations`. Functions are files in `functions`, and every migration
-creates all of them again: to change a function, edit its file and add a numbered migration, if only a comment. That
+creates all of them again: to change a function, edit its file and add a numbered migration, if only `SELECT 1`. That
 migration drops functions and types whose parameters change.
 """
 

@@ -41,7 +41,7 @@ async def runs(
 
 
 async def is_common(connection: Connection, sql: Statements, pattern: bytes) -> bool:
-    """Return whether so many first events contain the pattern that a scan of the newest runs is faster."""
+    """Return whether the pattern is so common that a scan of the newest runs is faster than the index."""
     return int(await connection.fetchval(sql.count_first_events, pattern, MAX_INDEXED)) >= MAX_INDEXED
 
 

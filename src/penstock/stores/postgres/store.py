@@ -213,18 +213,18 @@ class PostgresStore:
         status: str | None = None,
         since: int | None = None,
         until: int | None = None,
-        begun: Any = None,
+        first_event: Any = None,
         before: str | None = None,
         limit: int = 50,
     ) -> list[RunRow]:
         filters = (flow, status, since, until)
-        if begun is None:
+        if first_event is None:
             return await self._read(runs.runs, *filters, before, limit)
-        prefix, pattern = f"{self._namespace}:flow:", pack(begun, "the pattern of a run's first event")
+        prefix, pattern = f"{self._namespace}:flow:", pack(first_event, "the pattern of a run's first event")
         query: tuple[Any, ...] = (runs.find_by_index, prefix, pattern)
         if await self._read(runs.is_common, pattern):
             query = (runs.scan_by_time, prefix)
-        return await search(lambda *page: self._read(*query, *filters, *page), begun, before, limit)
+        return await search(lambda *page: self._read(*query, *filters, *page), first_event, before, limit)
 
     async def stuck_runs(self, limit: int = 100) -> list[str]:
         return await self._read(runs.stuck_runs, limit)

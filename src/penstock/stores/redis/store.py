@@ -217,12 +217,12 @@ class RedisStore:
         status: str | None = None,
         since: int | None = None,
         until: int | None = None,
-        begun: Any = None,
+        first_event: Any = None,
         before: str | None = None,
         limit: int = 50,
     ) -> list[RunRow]:
         which = (flow, status, since, until)
-        if begun is None:
+        if first_event is None:
             return [rows.run(row) for row in await self._read("runs", *which, before, limit)]
 
         async def page(before: str | None, limit: int) -> list[RunStart]:
@@ -231,7 +231,7 @@ class RedisStore:
                 for row in await self._read("runs_with_first_event", *which, before, limit)
             ]
 
-        return await search(page, begun, before, limit)
+        return await search(page, first_event, before, limit)
 
     async def stuck_runs(self, limit: int = 100) -> list[str]:
         return [id.decode() for id in await self._read("stuck_runs", limit)]

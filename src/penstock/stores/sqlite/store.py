@@ -125,18 +125,18 @@ class SqliteStore:
         status: str | None = None,
         since: int | None = None,
         until: int | None = None,
-        begun: Any = None,
+        first_event: Any = None,
         before: str | None = None,
         limit: int = 50,
     ) -> list[RunRow]:
         def page(cursor: apsw.Cursor, before: str | None, limit: int) -> list[RunRow]:
             return runs.runs(cursor, flow, status, since, until, before, limit)
 
-        if begun is None:
+        if first_event is None:
             return await self._reader.run(lambda c: page(c, before, limit))
         return await search(
             lambda *at: self._reader.run(lambda c: runs.with_first_event(c, self._namespace, page(c, *at))),
-            begun,
+            first_event,
             before,
             limit,
         )

@@ -1,4 +1,4 @@
-"""The contract of a store, as tests. To test a store, subclass one class:
+"""The contracts of stores and runners, as tests. To test a store, subclass one class:
 
     class TestMyStore(StoreContract):
         async def make_store(self, clock):
@@ -24,6 +24,7 @@ from .queue_admin import QueueAdminContract
 from .refusals import RefusalContract
 from .repeats import RepeatContract
 from .retention import RetentionContract
+from .runner import RunnerContract
 from .runs import RunsContract
 from .schedules import SchedulesContract
 from .search import RunSearchContract
@@ -86,6 +87,7 @@ __all__ = [
     "RepeatContract",
     "RetentionContract",
     "RunSearchContract",
+    "RunnerContract",
     "RunsContract",
     "SchedulesContract",
     "SignalsContract",

@@ -50,7 +50,7 @@ async def start_run(store: Store, id: str, input: Any = None, **fields: Any) -> 
 
 
 async def find(store: Store, input: Any, **which: Any) -> list[str]:
-    return [row.id for row in await store.runs(begun={"data": {"input": input}}, **which)]
+    return [row.id for row in await store.runs(first_event={"data": {"input": input}}, **which)]
 
 
 class RunSearchContract(StoreUnderTest):

@@ -120,7 +120,7 @@ BEGIN
     run_writers := array_fill(NULL::integer, ARRAY[cardinality(run_ids)]);
   END IF;
   IF cardinality(extras.child_ends) > 0 OR cardinality(parents) > 0 THEN
-    -- The parents together with the claimed jobs, in one order.
+    -- The parents and the claimed jobs, in one order.
     PERFORM 1 FROM penstock.jobs WHERE pk = ANY (job_pks || ARRAY(
       SELECT k.pk FROM unnest(extras.child_ends) AS e JOIN penstock.jobs AS k ON k.id = e.parent)) ORDER BY pk FOR UPDATE;
   END IF;

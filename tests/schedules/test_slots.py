@@ -1,4 +1,4 @@
-"""What becomes of slots, decided without a store: bounds, limits, what was missed, what overlaps, what is made anew."""
+"""The decision about a slot, without a store: bounds, limits, missed slots, overlaps, replaced work."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from penstock.core.errors import BadArgument, BadDuration, ConfigError
 from penstock.ports.store import ScheduleRow
 from penstock.ports.unit import ScheduleMove
 from penstock.schedules.spec import (
-    GRACE_MS,
-    MOST_MISSED,
+    MAX_CATCH_UP_SLOTS,
+    MISSED_AFTER_MS,
     BadSchedule,
-    Before,
     FireSlot,
     HoldSlot,
-    PassSlot,
+    LastSlotWork,
     ScheduleSpec,
+    SkipSlot,
     Target,
     decide,
     first_slot,
     make_spec,
     next_slot,
-    oldest_kept,
-    renewed,
-    resumed,
+    oldest_catch_up_slot,
+    renew_schedule,
+    resume_schedule,
 )
 
 MIN = 60_000
@@ -83,9 +83,9 @@ def row(spec: ScheduleSpec, next: int | None = NOON, **fields: Any) -> ScheduleR
     return ScheduleRow("s", msgspec.json.encode(spec), b'{"flow":"f"}', next, **fields)
 
 
-OPEN = Before("s.1", open=True)
-HELD_BY_WORKER = Before("s.1", open=True, cancellable=False)
-ENDED = Before("s.1", open=False, ended_ms=NOON - MIN)
+OPEN = LastSlotWork("s.1", open=True)
+HELD_BY_WORKER = LastSlotWork("s.1", open=True, cancellable=False)
+ENDED = LastSlotWork("s.1", open=False, ended_ms=NOON - MIN)
 ALL, NONE = replace(HOURLY, catch_up="all"), replace(HOURLY, catch_up="none")
 
 
@@ -103,11 +103,11 @@ def fires(next: int | None, slot: int = NOON, replaces: str | None = None) -> Fi
         (ALL, 5 * HOUR, fires(NOON + HOUR)),  # then the next
         (replace(CRON, catch_up="all"), 5 * HOUR, fires(NOON + HOUR)),
         (NONE, 0, fires(NOON + HOUR)),
-        (NONE, GRACE_MS, fires(NOON + HOUR)),
-        (NONE, GRACE_MS + 1, PassSlot(NOON + HOUR, "missed")),
-        (NONE, 5 * HOUR, PassSlot(NOON + 5 * HOUR, "missed")),  # that one is not late
-        (NONE, 5 * HOUR + GRACE_MS + 1, PassSlot(NOON + 6 * HOUR, "missed")),
-        (replace(ONCE, catch_up="none"), HOUR, PassSlot(None, "missed")),
+        (NONE, MISSED_AFTER_MS, fires(NOON + HOUR)),
+        (NONE, MISSED_AFTER_MS + 1, SkipSlot(NOON + HOUR, "missed")),
+        (NONE, 5 * HOUR, SkipSlot(NOON + 5 * HOUR, "missed")),  # that one is not late
+        (NONE, 5 * HOUR + MISSED_AFTER_MS + 1, SkipSlot(NOON + 6 * HOUR, "missed")),
+        (replace(ONCE, catch_up="none"), HOUR, SkipSlot(None, "missed")),
         (ONCE, HOUR, fires(None)),
         (replace(HOURLY, end_ms=NOON), 0, fires(None)),
         (replace(ALL, end_ms=NOON + HOUR), 5 * HOUR, fires(NOON + HOUR)),
@@ -129,7 +129,7 @@ def test_the_last_firing_ends_it(limit: int | None, fired: int, next: int | None
     ("overlap", "before", "decision"),
     [
         ("allow", OPEN, fires(NOON + HOUR)),
-        ("skip", OPEN, PassSlot(NOON + HOUR, "overlap")),
+        ("skip", OPEN, SkipSlot(NOON + HOUR, "overlap")),
         ("skip", ENDED, fires(NOON + HOUR)),
         ("skip", None, fires(NOON + HOUR)),
         ("queue", OPEN, HoldSlot("s.1")),
@@ -139,21 +139,23 @@ def test_the_last_firing_ends_it(limit: int | None, fired: int, next: int | None
         ("replace", HELD_BY_WORKER, HoldSlot("s.1")),
     ],
 )
-def test_slots_that_overlap(overlap: Any, before: Before | None, decision: object) -> None:
+def test_slots_that_overlap(overlap: Any, before: LastSlotWork | None, decision: object) -> None:
     spec = replace(HOURLY, overlap=overlap)
     assert decide(spec, row(spec), NOON, before) == decision
 
 
 def test_a_skipped_slot_does_not_count_for_the_limit() -> None:
     spec = replace(HOURLY, overlap="skip", limit=1)
-    assert decide(spec, row(spec), NOON, OPEN) == PassSlot(NOON + HOUR, "overlap")
+    assert decide(spec, row(spec), NOON, OPEN) == SkipSlot(NOON + HOUR, "overlap")
 
 
 def test_a_slot_that_was_held_back_is_not_missed() -> None:
     spec = replace(NONE, overlap="queue")
     now = NOON + HOUR // 2
-    assert decide(spec, row(spec), now, Before("s.1", False, now - GRACE_MS)) == fires(NOON + HOUR)
-    assert decide(spec, row(spec), now, Before("s.1", False, now - GRACE_MS - 1)) == PassSlot(NOON + HOUR, "missed")
+    assert decide(spec, row(spec), now, LastSlotWork("s.1", False, now - MISSED_AFTER_MS)) == fires(NOON + HOUR)
+    assert decide(spec, row(spec), now, LastSlotWork("s.1", False, now - MISSED_AFTER_MS - 1)) == SkipSlot(
+        NOON + HOUR, "missed"
+    )
 
 
 @pytest.mark.parametrize("spec", [ALL, replace(CRON, catch_up="all"), ScheduleSpec(cron="0 9 * * *", catch_up="all")])
@@ -161,22 +163,22 @@ def test_all_is_not_more_than_the_newest_thousand(spec: ScheduleSpec) -> None:
     first = next_slot(spec, NOON - 1)
     assert first is not None
     slots = [first]
-    while len(slots) < MOST_MISSED + 5:
+    while len(slots) < MAX_CATCH_UP_SLOTS + 5:
         following = next_slot(spec, slots[-1])
         assert following is not None
         slots.append(following)
-    for missed in (1, MOST_MISSED - 1, MOST_MISSED):
-        assert oldest_kept(spec, first, slots[missed - 1]) is None
-    assert oldest_kept(spec, first, slots[MOST_MISSED]) == slots[1]
-    assert oldest_kept(spec, first, slots[MOST_MISSED + 4]) == slots[5]
-    assert decide(spec, row(spec, first), slots[-1], oldest=slots[5]) == PassSlot(slots[5], "missed")
+    for missed in (1, MAX_CATCH_UP_SLOTS - 1, MAX_CATCH_UP_SLOTS):
+        assert oldest_catch_up_slot(spec, first, slots[missed - 1]) is None
+    assert oldest_catch_up_slot(spec, first, slots[MAX_CATCH_UP_SLOTS]) == slots[1]
+    assert oldest_catch_up_slot(spec, first, slots[MAX_CATCH_UP_SLOTS + 4]) == slots[5]
+    assert decide(spec, row(spec, first), slots[-1], oldest=slots[5]) == SkipSlot(slots[5], "missed")
 
 
 TARGET = Target(flow="f")
 
 
 def made(was: ScheduleRow | None, spec: ScheduleSpec, now: int = NOON + 1) -> ScheduleRow:
-    return renewed(was, "s", spec, TARGET, now)
+    return renew_schedule(was, "s", spec, TARGET, now)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_a_paused_schedule_made_anew_stays_paused() -> None:
     [(NOON, NOON - 1, NOON), (NOON, NOON, NOON + HOUR), (NOON, NOON + 5 * HOUR, NOON + 6 * HOUR), (None, NOON, None)],
 )
 def test_a_resumed_schedule_goes_on_with_the_next_slot(next: int | None, now: int, goes_on: int | None) -> None:
-    assert resumed(row(HOURLY, next, paused=True), now) == row(HOURLY, goes_on)
+    assert resume_schedule(row(HOURLY, next, paused=True), now) == row(HOURLY, goes_on)
 
 
 DAY = datetime(2030, 1, 1, tzinfo=UTC)

@@ -1,0 +1,259 @@
+"""The contract every runner keeps, as tests. A runner's author subclasses one class:
+
+    class TestMyRunner(RunnerContract):
+        def make_runner(self, concurrency):
+            return MyRunner(concurrency)
+
+The handlers are in runner_handlers.py, or runner_sync_handlers.py with `is_async = False`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from ...flows.reducer import RunView
+from ...jobs.job_trees import Node
+from ...ports.runner import Runner
+from ..test_app import TestApp
+from ..until import until
+
+HOUR_MS = 3_600_000
+
+
+def load_handlers(name: str, folder: Path) -> list[Callable[..., Any]]:
+    """Import a copy of the handlers from outside the package: stacks and call sites leave out Penstock's own files."""
+    file = folder / f"{name}.py"
+    shutil.copy(Path(__file__).with_name(file.name), file)
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    handlers: list[Callable[..., Any]] = module.HANDLERS
+    return handlers
+
+
+class Trace:
+    """The file that handlers write their side effects to."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.path = str(file)
+        file.touch()
+
+    def text(self) -> str:
+        return self._file.read_text()
+
+
+class RunnerContract(ABC):
+    """Flows and jobs must not notice where their handlers run."""
+
+    pytestmark = pytest.mark.asyncio
+    is_async = True
+
+    @abstractmethod
+    def make_runner(self, concurrency: int) -> Runner:
+        """Return a new runner; called on the event loop."""
+
+    @pytest_asyncio.fixture
+    async def app(self, tmp_path: Path) -> AsyncIterator[TestApp]:
+        handlers = load_handlers("runner_handlers" if self.is_async else "runner_sync_handlers", tmp_path)
+        async with TestApp(handlers=handlers, runner=self.make_runner, grace="100ms") as app:
+            yield app
+
+    @pytest.fixture
+    def trace(self, tmp_path: Path) -> Trace:
+        return Trace(tmp_path / "trace")
+
+    # Results and inputs
+
+    @pytest.mark.parametrize(
+        "value", [None, 0, "Zoë 🚀\n\x00\u2028", [1, [2.5, None, True]], {"a": {"b": []}}, 2**53 - 1], ids=repr
+    )
+    async def test_result_comes_back_as_it_was(self, app: TestApp, value: Any) -> None:
+        assert (await app.run_flow("echo", value)).result == value
+
+    async def test_large_input_and_result(self, app: TestApp) -> None:
+        value = {"text": "x" * 60_000}
+        assert (await app.run_flow("echo", value)).result == value
+
+    async def test_handler_knows_its_attempt(self, app: TestApp) -> None:
+        run = await app.start("facts", None, key="r-1", correlation_id="c-1")
+        assert (await app.finish(run)).result == {
+            "run": "r-1",
+            "flow": "facts",
+            "step": "facts",
+            "job": "r-1.facts.1",
+            "queue": "default",
+            "attempt": 1,
+            "n": 1,
+            "correlation": "c-1",
+            "key": "r-1.facts.1.charge",
+            "cancelled": False,
+        }
+
+    async def test_input_is_validated_and_converted(self, app: TestApp) -> None:
+        assert (await app.run_flow("model", {"id": 7, "total": 1.5})).result == ["Order", 7, 1.5]
+        error = await self._error(app, await app.run_flow("bad-model"))
+        assert (error["name"], error["code"]) == ("SchemaViolation", "schema_violation")
+
+    async def test_result_without_a_json_form_fails_the_step(self, app: TestApp) -> None:
+        error = await self._error(app, await app.run_flow("bad-result"))
+        assert (error["name"], error["code"]) == ("NotJSON", "not_json")
+
+    # Errors and retries
+
+    async def test_error_keeps_its_name_message_code_and_stack(self, app: TestApp) -> None:
+        error = await self._error(app, await app.run_flow("fails"))
+        assert (error["name"], error["error"], error["code"]) == ("PaymentError", "no money left", "card_declined")
+        assert 'raise PaymentError("no money left")' in error["stack"]
+
+    async def test_failed_attempts_are_retried_and_emit_nothing(self, app: TestApp) -> None:
+        view = await app.run_flow("recovers")
+        assert view.result == 3
+        assert await app.emitted(view.id, "tried") == [3]
+
+    async def test_permanent_error_is_not_retried(self, app: TestApp) -> None:
+        error = await self._error(app, await app.run_flow("permanent"))
+        assert (error["name"], error["error"]) == ("Permanent", "not again after attempt 1")
+
+    async def test_retry_after_sets_the_delay(self, app: TestApp) -> None:
+        start = app.time.now_ms()
+        assert (await app.run_flow("later")).result == 2
+        assert app.time.now_ms() - start >= 2 * HOUR_MS
+
+    async def test_retriable_errors_match_base_classes(self, app: TestApp) -> None:
+        error = await self._error(app, await app.run_flow("selective"))
+        assert (error["name"], error["error"]) == ("ValueError", "attempt 2")
+
+    async def test_rate_limit_releases_the_job(self, app: TestApp, trace: Trace) -> None:
+        start = app.time.now_ms()
+        assert await app.run_job("runner-api", {"trace": trace.path}) == 2
+        assert app.time.now_ms() - start >= HOUR_MS
+        kinds = Counter(event.kind for event in await app.events.read_all("nq:queue:runner-api"))
+        assert (kinds["job.returned"], kinds["job.failed"]) == (1, 0)
+
+    # Events, live output and state
+
+    async def test_emitted_event_starts_a_step(self, app: TestApp) -> None:
+        view = await app.run_flow("emits")
+        assert await app.emitted(view.id) == [("order.paid", {"id": 7, "name": "Zoë"})]
+        assert await app.step_result(view.id, "ship") == {"id": 7, "name": "Zoë"}
+
+    async def test_undeclared_event_fails_the_step(self, app: TestApp) -> None:
+        error = await self._error(app, await app.run_flow("undeclared"))
+        assert (error["name"], error["code"]) == ("UndeclaredEvent", "undeclared_event")
+
+    async def test_log_progress_and_partial_become_events(self, app: TestApp) -> None:
+        view = await app.run_flow("live")
+        events = await app.events.read_all(f"nq:flow:{view.id}")
+        live = [(e.kind, e.data) for e in events if e.kind in ("log", "step.progress", "step.partial")]
+        assert live == [
+            ("log", {"level": "info", "msg": "charging", "fields": {"cents": 5}}),
+            ("log", {"level": "warn", "msg": "slow"}),
+            ("step.progress", {"progress": 40}),
+            ("step.partial", {"chunk": {"text": "a"}}),
+        ]
+
+    async def test_state_is_read_written_and_patched(self, app: TestApp) -> None:
+        view = await app.run_flow("state")
+        assert await app.step_result(view.id, "state") == ["none", {"n": 1}, [1, 2, 3], ["cart", "count"]]
+        assert await app.step_result(view.id, "reads") == [{"n": 1}, None, 3, True]
+
+    # Durable calls
+
+    async def test_durable_calls_happen_once(self, app: TestApp, trace: Trace) -> None:
+        view = await app.run_flow("once", {"trace": trace.path})
+        assert view.result == [{"charged": 5}, 1]
+        lines = trace.text().splitlines()
+        assert lines[0] == "charge"
+        assert len(lines) == 4, "one charge, three attempts"
+        assert len(set(lines[1:])) == 1, "uuid, random and now are recorded"
+
+    async def test_call_that_fails_for_good_raises_in_the_handler(self, app: TestApp, trace: Trace) -> None:
+        view = await app.run_flow("call-fails", {"trace": trace.path})
+        assert "broken#1" in view.result
+        assert "ValueError: no" in view.result
+        assert trace.text() == "try\ntry\n"
+
+    async def test_name_used_at_two_places_is_an_error(self, app: TestApp) -> None:
+        error = await self._error(app, await app.run_flow("two-sites"))
+        assert error["code"] == "duplicate_name"
+
+    # Waits
+
+    async def test_time_wait_suspends_and_resumes(self, app: TestApp, trace: Trace) -> None:
+        start = app.time.now_ms()
+        view = await app.run_flow("naps", {"trace": trace.path})
+        assert app.time.now_ms() - start >= 24 * HOUR_MS
+        assert trace.text() == "woke\n"
+        assert await app.emitted(view.id, "before") == [None]
+        kinds = Counter(event.kind for event in await app.events.read_all(f"nq:flow:{view.id}"))
+        assert (kinds["log"], kinds["step.started"]) == (1, 2)
+
+    async def test_event_wait_returns_the_event(self, app: TestApp) -> None:
+        run = await app.start("hears")
+        await app.settle()
+        await app.emit("runner.paid", {"id": 8})
+        await app.emit("runner.paid", {"id": 7, "by": "card"})
+        assert (await app.finish(run)).result == {"id": 7, "by": "card"}
+
+    async def test_wait_timeout_can_be_caught(self, app: TestApp) -> None:
+        assert (await app.run_flow("hears")).result == "timed out"
+
+    async def test_wait_timeout_fails_the_step_without_retries(self, app: TestApp) -> None:
+        view = await app.run_flow("gives-up")
+        assert (await self._error(app, view))["code"] == "AWAIT_TIMEOUT"
+        kinds = Counter(event.kind for event in await app.events.read_all(f"nq:flow:{view.id}"))
+        assert kinds["step.failed"] == 1
+
+    async def test_trigger_is_fired_by_its_token(self, app: TestApp, trace: Trace) -> None:
+        run = await app.start("asks", {"trace": trace.path})
+        await app.settle()
+        await app.waits.fire(trace.text().strip(), {"ok": True})
+        assert (await app.finish(run)).result == [True, {"ok": True}]
+
+    async def test_all_waits_for_every_call(self, app: TestApp) -> None:
+        run = await app.start("joins")
+        await app.settle()
+        await app.emit("runner.paid")
+        assert (await app.finish(run)).result == "all"
+
+    async def test_first_returns_the_winner(self, app: TestApp) -> None:
+        assert (await app.run_flow("races")).result == "time"
+
+    # Timeout, cancel, children
+
+    async def test_timeout_stops_the_handler(self, app: TestApp) -> None:
+        error = await self._error(app, await app.run_flow("hangs"))
+        assert (error["name"], error["code"]) == ("AttemptTimeout", "timeout")
+
+    async def test_cancel_reaches_the_handler(self, app: TestApp, trace: Trace) -> None:
+        run = await app.start("runs-long", {"trace": trace.path})
+        await until(lambda: "started" in trace.text(), 20)
+        await app.runs.cancel(run)
+        await until(lambda: "stopped" in trace.text(), 20)
+        assert (await app.runs.get(run)).status == "cancelled"
+        assert (await app.run_flow("echo", 1)).result == 1, "the slot is free"
+
+    async def test_parent_reads_the_values_of_its_children(self, app: TestApp) -> None:
+        children = [Node("runner-child", input=n) for n in (1, 2)]
+        assert await app.run_tree(Node("runner-parent", children=children)) == [10, 20]
+
+    async def _error(self, app: TestApp, view: RunView) -> dict[str, Any]:
+        """Return the data of the last `step.failed` event."""
+        assert view.status == "failed", view
+        events = await app.events.read_all(f"nq:flow:{view.id}")
+        data: dict[str, Any] = [event.data for event in events if event.kind == "step.failed"][-1]
+        return data

@@ -63,7 +63,8 @@ check: setup
 	@$(BIN)/lint-imports
 
 docs: setup
-	@$(BIN)/python docs/generate_cli.py
+	@$(BIN)/python tools/generate_cli.py
+	@$(BIN)/python tools/generate_reference.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 

@@ -1,4 +1,4 @@
-"""What a method cannot use is refused with a code and with what would do, before anything is written."""
+"""Bad arguments are refused with a code and a valid alternative, before anything is written."""
 
 from __future__ import annotations
 
@@ -65,23 +65,23 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
 
 @pytest.mark.parametrize("what", CALLS)
 async def test_bad_arguments(what: str) -> None:
-    call, code, says = CALLS[what]
+    call, code, expected = CALLS[what]
     async with App(":memory:", handlers=[shop, send]) as app:
         with pytest.raises(PenstockError) as problem:
             await call(app)
         assert problem.value.code == code
-        assert says in str(problem.value)
+        assert expected in str(problem.value)
         assert (await app.runs.list(), await app.schedules.list()) == ([], [])
         assert sum((await app.queues.counts("mail")).values()) == 0
 
 
-async def test_they_are_value_errors_too() -> None:
+async def test_bad_arguments_are_value_errors() -> None:
     async with App(":memory:", handlers=[shop]) as app:
         with pytest.raises(ValueError, match="soon"):
             await app.start("shop", 1, delay="soon")
 
 
-async def test_any_iterable_is_many() -> None:
+async def test_enqueue_many_takes_any_iterable() -> None:
     async with App(":memory:", handlers=[send]) as app:
         assert len(await app.jobs.enqueue_many("mail", (n for n in range(3)))) == 3
         assert len(await app.jobs.enqueue_many("mail", range(2))) == 2

@@ -1,4 +1,4 @@
-"""Bridges that worker files name: they are open as long as a worker of the folder runs."""
+"""Bridges in worker files are open while a worker of the folder runs."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def noted(folder: Path) -> list[str]:
     return log.read_text().split() if log.exists() else []
 
 
-async def test_they_are_open_while_a_worker_runs(folder: Path) -> None:
+async def test_bridges_are_open_while_a_worker_runs(folder: Path) -> None:
     async with App(":memory:", folder) as app:
-        assert noted(folder) == []  # whoever only starts runs connects to nobody
+        assert noted(folder) == []  # an App that only starts runs opens no bridge
         async with app.workers.background():
             await until(lambda: noted(folder) == ["opened", "running"])
             assert await app.jobs.result("brought", timeout=10) == 8
@@ -69,7 +69,7 @@ async def test_they_are_open_while_a_worker_runs(folder: Path) -> None:
             await until(lambda: noted(folder)[3:] == ["opened", "running"])
 
 
-async def test_penstock_worker_runs_them(folder: Path) -> None:
+async def test_the_worker_command_runs_bridges(folder: Path) -> None:
     command = [
         sys.executable,
         "-m",
@@ -91,18 +91,18 @@ async def test_penstock_worker_runs_them(folder: Path) -> None:
     assert noted(folder) == ["opened", "running", "closed"]
 
 
-async def test_what_cannot_be_opened_stops_the_worker(folder: Path) -> None:
+async def test_a_bridge_that_cannot_open_stops_the_worker(folder: Path) -> None:
     (folder / "ferry.py").write_text(FILE.replace('self.note("opened")', 'raise OSError("no ferry today")'))
     async with App(":memory:", folder) as app:
         with pytest.raises(OSError, match="no ferry today"):
             await app.workers.run()
 
 
-async def test_what_is_no_bridge_is_a_problem_of_its_file(folder: Path) -> None:
+async def test_an_invalid_bridge_is_a_problem_of_its_file(folder: Path) -> None:
     (folder / "ferry.py").write_text(FILE.replace("[Ferry()]", '[Ferry(), "Avignon"]'))
     (folder / "other.py").write_text('bridges = ["Avignon", "Rialto"]  # not ours\n')
     async with App(":memory:", folder) as app:
         (problem,) = app.registry.problems
-        assert "bridges holds 'Avignon', which is none" in str(problem)
+        assert "bridges contains 'Avignon', which is not a bridge" in str(problem)
         async with app.workers.background():
             assert noted(folder) == []

@@ -14,7 +14,7 @@ import pytest
 from penstock.flows.diagram import as_text, diagram_of
 from penstock.flows.diagram_svg import as_svg
 from penstock.handlers.discovery import discover
-from penstock.handlers.registry import build
+from penstock.handlers.registry import build_registry
 
 SHOP = Path(__file__).parents[2] / "examples" / "shop" / "workers"
 # A circle, a step that listens to itself, one that declares nothing, and an event from outside.
@@ -71,7 +71,7 @@ def test_a_flow_is_drawn(penstock: Callable, project: Path) -> None:
 
 
 def test_joins_and_fan_out_are_marked() -> None:
-    flow = build(*discover(SHOP)).flows["shop"]
+    flow = build_registry(*discover(SHOP)).flows["shop"]
     graph = diagram_of(flow)
     assert (graph.nodes["ship"].mode, graph.nodes["reserve"].mode) == ("all", "each")
     assert graph.nodes["refund"].undoes
@@ -85,7 +85,7 @@ def test_joins_and_fan_out_are_marked() -> None:
 def test_cycles_and_outside_events_are_drawn(project: Path) -> None:
     (project / "odd").mkdir()
     (project / "odd" / "odd.py").write_text(ODD)
-    graph = diagram_of(build(*discover(project / "odd")).flows["odd"])
+    graph = diagram_of(build_registry(*discover(project / "odd")).flows["odd"])
     assert {(e.start, e.end, e.label, e.sort) for e in graph.edges} >= {
         ("left", "right", "ping", "emits"),
         ("right", "left", "again", "emits"),
@@ -99,7 +99,7 @@ def test_cycles_and_outside_events_are_drawn(project: Path) -> None:
 
 
 def test_boxes_do_not_overlap() -> None:
-    svg = ElementTree.fromstring(as_svg(diagram_of(build(*discover(SHOP)).flows["shop"])))
+    svg = ElementTree.fromstring(as_svg(diagram_of(build_registry(*discover(SHOP)).flows["shop"])))
     boxes = [
         tuple(float(rect.attrib[side]) for side in ("x", "y", "width", "height"))
         for rect in svg.iter("{http://www.w3.org/2000/svg}rect")

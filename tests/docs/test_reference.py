@@ -1,4 +1,4 @@
-"""The reference pages name what there is: no less and no more."""
+"""The reference pages name everything that exists, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def page(name: str) -> str:
 
 
 def errors() -> dict[str, str]:
-    """Every class of the error tree and its code."""
+    """Return every class of the error tree and its code."""
     for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
         if not module.name.startswith("penstock.testing") and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -68,7 +68,7 @@ WRITTEN = re.compile(r'"((?:flow|step|job|schema|buffer|schedule|trigger)\.[a-z]
 
 
 def written_kinds() -> set[str]:
-    """The kinds that appear in the engine's code as something to write; reducers and readers only know them."""
+    """Return the kinds that the engine writes, without those that only reducers and readers use."""
     kinds = {"step.progress", "job.progress", "step.partial", "job.partial", "log"}  # put together from a word
     for path in [
         *(SOURCES / "flows").glob("*.py"),
@@ -125,7 +125,7 @@ def test_every_command() -> None:
     assert re.findall(r"^\| `penstock (\w+)", page("index.md"), flags=re.M) == list(COMMANDS)
 
 
-def test_the_guarantee_is_said_in_the_same_words() -> None:
+def test_the_guarantee_has_the_same_words_everywhere() -> None:
     words = "Steps run at least once and are recorded exactly once; a worker that lost its lease can record nothing."
     for name in ("README.md", "docs/handlers.md", "docs/explanation/guarantees.md"):
         assert words in " ".join((ROOT / name).read_text("utf-8").split())

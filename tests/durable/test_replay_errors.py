@@ -121,13 +121,13 @@ async def slip_that_is_caught(ctx: Context, again: bool) -> Any:
 
 UNWANTED: list[int] = []
 SLIPS: list[tuple[Slip, str, str]] = [
-    (kind_changed, "non_determinism", r"pay#1 was recorded as a run and is a time now: give the new call a name"),
+    (kind_changed, "non_determinism", r"pay#1 was recorded as a run and is a time now: give the new call its own name"),
     (order_changed, "non_determinism", r"a#1 was recorded before b#1 and comes after it now: keep the order"),
-    (duplicate_name, "duplicate_name", r"the name 'pay' stands at .*slips.py:\d+ and at .*slips.py:\d+: give each"),
-    (gathered_calls, "concurrent_durable_call", r"b#1 began while a#1 was under way: await them in turn, or hand"),
-    (gathered_waits, "concurrent_durable_call", r"beside a#1, which waits: hand them to ctx.all"),
-    (nested_call, "concurrent_durable_call", r"inner#1 began while outer#1 was under way"),
-    (wait_in_a_call, "concurrent_durable_call", r"time#1 began while outer#1 was under way"),
+    (duplicate_name, "duplicate_name", r"the name 'pay' is used at .*errors.py:\d+ and at .*errors.py:\d+: give each"),
+    (gathered_calls, "concurrent_durable_call", r"b#1 started while a#1 was in progress: await them in turn, or pass"),
+    (gathered_waits, "concurrent_durable_call", r"while a#1 waits: pass them to ctx.all"),
+    (nested_call, "concurrent_durable_call", r"inner#1 started while outer#1 was in progress"),
+    (wait_in_a_call, "concurrent_durable_call", r"time#1 started while outer#1 was in progress"),
     (swallowed_and_returned, "suspend_swallowed", r"and returned: catch Exception, not BaseException"),
     (swallowed_and_raised, "suspend_swallowed", r"and raised RuntimeError: catch Exception, not BaseException"),
     (finally_returned, "suspend_swallowed", r"do not return from a finally block"),
@@ -137,11 +137,11 @@ SLIPS: list[tuple[Slip, str, str]] = [
     (
         another_branch_by_the_time,
         "non_determinism",
-        r"day#1 was recorded, a wait .* has come to night#1 now without it",
+        r"day#1 was recorded as a wait .* reached night#1 without it now",
     ),
-    (a_wait_left_out, "non_determinism", r"time#1 was recorded, a wait .*come to its beginning now without it"),
+    (a_wait_left_out, "non_determinism", r"time#1 was recorded as a wait .*reached its beginning without it now"),
     (a_first_that_lost_its_winner, "non_determinism", r"first#1 was recorded as won by 'late'.*later, paid"),
-    (slip_that_is_caught, "duplicate_name", r"the name 'a' stands at"),
+    (slip_that_is_caught, "duplicate_name", r"the name 'a' is used at"),
 ]
 
 

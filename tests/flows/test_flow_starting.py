@@ -34,7 +34,7 @@ async def two(input: Any) -> Any:
     return input
 
 
-async def test_one_key_starts_one_run_however_many_ask_at_once(app: Any) -> None:
+async def test_concurrent_starts_with_one_key_start_one_run(app: Any) -> None:
     async with app(one) as a, a.workers.background():
         ids = await asyncio.gather(*(a.start("one", i, key="order-7") for i in range(50)))
         assert set(ids) == {"order-7"}
@@ -52,14 +52,14 @@ async def test_one_key_over_two_apps(shared: Any) -> None:
         assert len(await a.jobs.list("default")) == 1
 
 
-async def test_a_key_taken_by_another_flow_is_refused(app: Any) -> None:
+async def test_a_key_used_by_another_flow_is_refused(app: Any) -> None:
     async with app(one, two) as a:
         await a.start("one", key="k")
         with pytest.raises(RunError, match=r"of flow 'one', not 'two'"):
             await a.start("two", key="k")
 
 
-async def test_a_key_is_free_again_once_its_run_is_swept_away(app: Any) -> None:
+async def test_a_key_is_free_again_once_its_run_is_swept(app: Any) -> None:
     async with app(one) as a, a.workers.background():
         assert await a.run_for_result("one", 1, key="k") == 1
         assert (await a.store.sweep(Retention(keep_runs=0)))["runs"] == 1
@@ -132,7 +132,7 @@ async def test_lower_priority_numbers_go_first(app: Any) -> None:
     assert order == ["a", "b", "c", "d"]
 
 
-async def test_an_unknown_flow_offers_the_nearest(memory: Any) -> None:
+async def test_an_unknown_flow_suggests_the_nearest(memory: Any) -> None:
     @flow("checkout")
     async def checkout() -> None: ...
 
@@ -154,7 +154,7 @@ async def test_an_unknown_flow_offers_the_nearest(memory: Any) -> None:
         ("x" * 70_000, PayloadTooLarge),
     ],
 )
-async def test_an_input_that_cannot_be_kept_is_refused_at_the_door(memory: Any, input: Any, error: type) -> None:
+async def test_an_input_that_cannot_be_stored_is_refused(memory: Any, input: Any, error: type) -> None:
     async with memory(one) as a:
         with pytest.raises(error, match="flow 'one'"):
             await a.start("one", input)
@@ -171,7 +171,7 @@ async def test_an_input_too_deep_is_refused(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [{"tags": {"n": 1}}, {"tags": {1: "n"}}, {"correlation_id": 7}])
-async def test_words_that_are_no_text_are_refused_at_the_door(memory: Any, bad: dict[str, Any]) -> None:
+async def test_invalid_text_is_refused(memory: Any, bad: dict[str, Any]) -> None:
     async with memory(one) as a:
         with pytest.raises(PayloadError, match="give a string"):
             await a.start("one", **bad)
@@ -183,7 +183,7 @@ async def test_tags_are_in_the_first_event(app: Any) -> None:
         assert (await a.stream(run))[0].meta == {"tags": {"tenant": "acme"}}
 
 
-async def test_waiting_has_an_end_and_says_what_may_be_wrong(memory: Any) -> None:
+async def test_a_wait_timeout_suggests_what_may_be_wrong(memory: Any) -> None:
     async with memory(one) as a:
         run = await a.start("one")
         with pytest.raises(WaitTimeout, match="is a worker running"):

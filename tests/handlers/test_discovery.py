@@ -316,11 +316,11 @@ def test_an_error_in_a_neighbour_names_the_line_that_imported_it(memory: Any, wr
         ("config = {'flow': {'id': 'f', 'role': 'boss'}}\ndef handle(): ...", "role='boss'"),
         ("config = {'flow': {'role': 'main'}}\ndef handle(): ...", "no 'id'"),
         ("config = {'flow': {'id': 'f', 'mode': 'any'}}\ndef handle(): ...", "mode='any'"),
-        ("config = {'flow': {'id': 'f', 'subscriptions': [{'when': 1}]}}\ndef handle(): ...", "names no 'eventKind'"),
-        ("config = {'queue': 'x'}", "no function named 'handle'"),
+        ("config = {'flow': {'id': 'f', 'subscriptions': [{'when': 1}]}}\ndef handle(): ...", "has no 'eventKind'"),
+        ("config = {'queue': 'x'}", "needs a function named 'handle'"),
         ("queue = 'not a name'\ndef handle(): ...", "not a name"),
         ("def handle(a, b, c): ...", "takes 3 parameters"),
-        ("config = {'timeoutMs': -1}\ndef handle(): ...", "negative"),
+        ("config = {'timeoutMs': -1}\ndef handle(): ...", "timeout_ms=-1: write a number of milliseconds"),
         ("from penstock import step\n@step(mode='any')\ndef x(): ...", "mode='any'"),
         ("from penstock import job\n@job(retry=0)\ndef x(): ...", "at least 1"),
         ("from penstock import job\n@job(timeout='soon')\ndef x(): ...", "not a duration"),
@@ -433,9 +433,9 @@ def test_an_unreachable_step_is_reported(memory: Any) -> None:
 
     app = memory(begin, lost, stray)
     assert sorted(codes(app)) == ["unknown_flow", "unreachable_step"]
-    told = {p.code: p.message for p in app.registry.problems}
-    assert "never.emitted" in told["unreachable_step"]
-    assert "flow 'g'" in told["unknown_flow"]
+    described = {p.code: p.message for p in app.registry.problems}
+    assert "never.emitted" in described["unreachable_step"]
+    assert "flow 'g'" in described["unknown_flow"]
 
 
 def test_two_rate_limits_of_one_queue_are_reported(memory: Any) -> None:
@@ -479,12 +479,12 @@ def test_a_marked_function_is_still_the_function() -> None:
 
 def test_the_registry_is_json_and_shaped_as_the_spec_has_it(memory: Any, write: Write) -> None:
     folder = write(image__resize=RESIZE, image__thumbnail=THUMBNAIL, broken="1/0")
-    told = json.loads(json.dumps(memory(dir=folder, namespace="shop").describe()))
-    assert told["version"] == 1
-    assert told["compiledAt"].endswith("Z")
-    assert told["provider"] == told["eventStore"] == {"name": "memory"}
-    assert told["state"] == {"name": "memory", "namespace": "shop"}
-    assert told["workers"] == [
+    described = json.loads(json.dumps(memory(dir=folder, namespace="shop").describe()))
+    assert described["version"] == 1
+    assert described["compiledAt"].endswith("Z")
+    assert described["provider"] == described["eventStore"] == {"name": "memory"}
+    assert described["state"] == {"name": "memory", "namespace": "shop"}
+    assert described["workers"] == [
         {
             "id": "image/resize",
             "kind": "py",
@@ -508,14 +508,14 @@ def test_the_registry_is_json_and_shaped_as_the_spec_has_it(memory: Any, write: 
         },
     ]
     place = {"queue": "image-thumbnail", "workerId": "image/thumbnail"}
-    assert told["flows"] == {
+    assert described["flows"] == {
         "image-pipeline": {
             "main": {"step": "resize", "queue": "image-resize", "workerId": "image/resize"},
             "steps": {"thumbnail": {**place, "triggers": ["resize.completed"], "mode": "once"}},
         }
     }
-    assert told["eventIndex"] == {"resize.completed": [{"flowId": "image-pipeline", "step": "thumbnail", **place}]}
-    assert [(p["code"], p["line"]) for p in told["problems"]] == [("import_failed", 1)]
+    assert described["eventIndex"] == {"resize.completed": [{"flowId": "image-pipeline", "step": "thumbnail", **place}]}
+    assert [(p["code"], p["line"]) for p in described["problems"]] == [("import_failed", 1)]
 
 
 def test_the_registry_holds_no_functions_and_no_secrets(memory: Any) -> None:

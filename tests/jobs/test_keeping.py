@@ -31,10 +31,10 @@ async def _left(a: Any, state: JobState, queue: str = "q") -> list[str]:
 
 
 async def _ends(a: Any, id: str, kind: str = "job.completed") -> None:
-    async def told() -> bool:
+    async def is_recorded() -> bool:
         return any(e.subject == id for e in await a.job_events("q", kind))
 
-    await until(told, 20)
+    await until(is_recorded, 20)
 
 
 async def test_a_handler_says_what_is_kept(app: Any) -> None:
@@ -191,8 +191,8 @@ async def test_a_limit_gives_the_job_back_and_holds_the_queue(app: Any, clock: A
     async with app(call, clock=clock) as a:
         first, second = await a.enqueue("q", "a"), await a.enqueue("q", "b")
         async with a.workers.background():
-            (told,) = await until(lambda: a.job_events("q", "job.returned"), 20)
-            assert told.data["reason"] == "429 from the bank"
+            (returned,) = await until(lambda: a.job_events("q", "job.returned"), 20)
+            assert returned.data["reason"] == "429 from the bank"
             assert reduce_job(await a.job_events("q"), first).status == "waiting"
             a.advance_clock("9s")
             assert await a.count_waiting("q") == 2

@@ -29,7 +29,7 @@ class Scene:
     """A flow and a job that go on until they are let go."""
 
     def __init__(self) -> None:
-        self.begun: list[str] = []
+        self.started: list[str] = []
         self.doors: dict[str, asyncio.Event] = {}
 
         @flow("long")
@@ -43,14 +43,14 @@ class Scene:
         self.handlers = (long, chore)
 
     async def _stay(self, id: str) -> None:
-        self.begun.append(id)
+        self.started.append(id)
         await self.doors.setdefault(id, asyncio.Event()).wait()
 
     def let_go(self, n: int) -> None:
         self.doors.setdefault(f"s.{START_MS + n * 10 * S}", asyncio.Event()).set()
 
     async def has_begun(self, n: int) -> None:
-        await until(lambda: f"s.{START_MS + n * 10 * S}" in self.begun)
+        await until(lambda: f"s.{START_MS + n * 10 * S}" in self.started)
 
 
 async def row(app: Any) -> Any:
@@ -142,10 +142,10 @@ async def test_replace_cancels_the_run_before(app: Any, clock: FakeClock) -> Non
             a.advance_clock("10s")
             await scene.has_begun(n)
         assert [await a.wait_for_end(f"s.{START_MS + n * 10 * S}") for n in (1, 2)] == ["cancelled", "cancelled"]
-        (said,) = await a.events_of(f"s.{START_MS + 10 * S}", "flow.cancelled")
-        assert "schedule s" in said.data["reason"]
+        (cancelled_event,) = await a.events_of(f"s.{START_MS + 10 * S}", "flow.cancelled")
+        assert "schedule s" in cancelled_event.data["reason"]
         for n in (1, 2, 3):
-            scene.let_go(n)  # a worker that stops may not have told those who were cancelled
+            scene.let_go(n)  # a worker that stops may not have notified cancelled handlers
         assert await a.wait_for_end(f"s.{START_MS + 30 * S}") == "completed"
         assert (await row(a)).fired == 3
 
@@ -160,7 +160,7 @@ async def test_replace_takes_the_place_of_a_job_that_waits(app: Any, clock: Fake
             assert await a.count_waiting("chores") == 1
         gone = await a.job_events("chores", "job.cancelled")
         assert [e.subject for e in gone] == [f"s.{START_MS + n * 10 * S}" for n in (1, 2)]
-        # One that has begun cannot be taken back: the slot waits for it.
+        # One that has started cannot be taken back: the slot waits for it.
         async with a.workers.background():
             await scene.has_begun(3)
             a.advance_clock("10s")
@@ -252,7 +252,7 @@ async def test_a_limit_and_an_end(app: Any, clock: FakeClock) -> None:
             clock.advance("10s")
             await a._schedule_service.scheduler.fire_due()
         assert {r.id: (r.fired, r.next_at) for r in await a.schedules.list()} == {"s": (3, None), "ends": (2, None)}
-        await a.schedules.add("s", every="10s", limit=3, queue="chores")  # a deploy does not begin to count anew
+        await a.schedules.add("s", every="10s", limit=3, queue="chores")  # a deploy does not reset the count
         assert (await row(a)).next is None
         await a.schedules.add("s", every="10s", limit=4, queue="chores")
         clock.advance("10s")
@@ -336,7 +336,7 @@ async def test_after_a_jump_back_nothing_fires_until_its_time_comes_again(app: A
 
 
 async def test_changes_and_firings_race(shared: Any, clock: FakeClock) -> None:
-    """A schedule made anew while it fires is at no slot that has fired."""
+    """A schedule added again while it fires never returns to a fired slot."""
     async with shared(*Scene().handlers, clock=clock) as a, shared(*Scene().handlers, clock=clock) as b:
         await a.schedules.add("s", every="1s", catch_up="all", queue="chores")
         for n in range(20):
@@ -390,7 +390,7 @@ async def test_a_run_for_later_is_listed_and_cancelled_before_it_begins(app: Any
         a.advance_clock("2h")
         assert await a.wait_for_end(run) == "cancelled"
         assert "step.started" not in await a.kinds(run)
-        assert scene.begun == []
+        assert scene.started == []
 
 
 async def test_many_held_slots_do_not_hide_the_others(memory: Any, clock: FakeClock) -> None:

@@ -132,7 +132,7 @@ async def test_once_at_a_moment(app: Any, clock: FakeClock) -> None:
 async def test_the_same_schedule_made_again_does_not_fire_its_slot_again(
     app: Any, clock: FakeClock, target: dict[str, str]
 ) -> None:
-    """A deploy makes its schedules anew each time."""
+    """Each deploy adds its schedules again."""
     async with app(report, clean, clock=clock) as a, a.workers.background():
         moment = at(START_MS + 1000)
         await a.schedules.add("once", at=moment, **target)

@@ -30,7 +30,7 @@ async def kept(app: Any) -> dict[str, Any]:
 
 
 async def test_a_schedule_of_each_kind(app: Any, clock: FakeClock) -> None:
-    @job(queue="clean", schedule={"every": "10s", "id": "sweep", "payload": 7, "overlap": "skip"})
+    @job(queue="clean", schedule={"every": "10s", "id": "sweep", "input": 7, "overlap": "skip"})
     async def clean(input: Any) -> None: ...
 
     @job(queue="mail", name="digest", schedule="1d")
@@ -128,7 +128,7 @@ async def test_a_reload_brings_them_up_to_date(app: Any, tmp_path: Path) -> None
 def test_the_module_contract(tmp_path: Path, memory: Any) -> None:
     (tmp_path / "nightly.py").write_text(
         'config = {"flow": {"id": "night", "role": "main", "step": "begin"},\n'
-        '          "schedule": {"cron": "0 3 * * *", "tz": "Europe/Paris", "catchUp": "all", "payload": {"a": 1},\n'
+        '          "schedule": {"cron": "0 3 * * *", "tz": "Europe/Paris", "catchUp": "all", "input": {"a": 1},\n'
         '                       "start": "2030-01-01T00:00:00+00:00"}}\n\n\ndef handle(input, ctx): ...\n'
     )
     registry = memory(dir=tmp_path).registry
@@ -152,7 +152,7 @@ def test_the_module_contract(tmp_path: Path, memory: Any) -> None:
         ({"every": "1h", "start": "soon"}, "start='soon'"),
         ({"every": "1h", "start": "2030-01-01T00:00:00"}, "has no time zone"),
         ({"every": "1h", "id": "no id"}, "'no id'"),
-        ({"every": "1h", "payload": object()}, "payload"),
+        ({"every": "1h", "input": object()}, "input"),
     ],
 )
 def test_a_schedule_that_cannot_be_kept_is_refused_where_it_stands(schedule: Any, error: str) -> None:
@@ -164,7 +164,7 @@ def test_a_schedule_that_cannot_be_kept_is_refused_where_it_stands(schedule: Any
 def test_the_payload_fits_the_input() -> None:
     with pytest.raises(DefinitionError, match="the input of typed"):
 
-        @flow("typed", input_schema={"type": "object"}, schedule={"every": "1h", "payload": 5})
+        @flow("typed", input_schema={"type": "object"}, schedule={"every": "1h", "input": 5})
         async def typed(input: Any) -> None: ...
 
 

@@ -183,7 +183,7 @@ BOTH = {"failParentOnFailure": True, "ignoreDependencyOnFailure": True}
 
 
 @pytest.mark.parametrize(
-    ("tree", "said"),
+    ("tree", "expected"),
     [
         ({"name": "x"}, "the queue of the tree is None"),
         ({"queue": "books", "child": []}, "did you mean 'children'"),
@@ -194,9 +194,9 @@ BOTH = {"failParentOnFailure": True, "ignoreDependencyOnFailure": True}
         ({"queue": "books", "children": [{"queue": "a"}] * MAX_JOBS}, "at most"),
     ],
 )
-async def test_a_tree_that_cannot_be_read(memory: Make, tree: Any, said: str) -> None:
+async def test_a_tree_that_cannot_be_read(memory: Make, tree: Any, expected: str) -> None:
     async with memory(render) as one:
-        with pytest.raises(BadArgument, match=said):
+        with pytest.raises(BadArgument, match=expected):
             await one.jobs.enqueue_tree(tree)
 
 

@@ -59,7 +59,11 @@ class DeadLetters:
         return [(row.id, read_dead_letter(row)) for row in rows]
 
     async def get(self, id: str) -> DeadLetter:
-        """Return a dead letter, by its id or by the id of the job that failed."""
+        """Return a dead letter, by its id or by the id of the job that failed.
+
+        Args:
+            id: Id of the dead letter, or of the job that failed.
+        """
         return read_dead_letter(await self._row(id))
 
     async def redrive(self, id: str, *, input: Any = None) -> Redriven:
@@ -116,7 +120,11 @@ class DeadLetters:
         return done
 
     async def discard(self, id: str) -> bool:
-        """Delete a dead letter for good."""
+        """Delete a dead letter for good.
+
+        Args:
+            id: Id of the dead letter, or of the job that failed.
+        """
         row = await self._row(id)
         return await self._store.remove(row.id)
 

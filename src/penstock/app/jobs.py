@@ -141,7 +141,11 @@ class Jobs:
         return await self._app._transactions.direct.jobs.enqueue_tree(tree, correlation_id)
 
     async def get(self, id: str) -> JobView:
-        """Return a job. Raise UnknownJob if there is none."""
+        """Return a job. Raise UnknownJob if there is none.
+
+        Args:
+            id: The job's id.
+        """
         return job_view(await self._row(id))
 
     async def list(
@@ -172,6 +176,9 @@ class Jobs:
         """Put a failed or cancelled job back into its queue and remove its dead letter. Return False if it is neither.
 
         Steps of runs are retried with `app.runs.retry`.
+
+        Args:
+            id: The job's id.
         """
         row = await self._row(id)
         if row.state is JobState.FAILED and row.run is None:
@@ -179,26 +186,42 @@ class Jobs:
         return await self._store.retry(id)
 
     async def promote(self, id: str) -> bool:
-        """Make a delayed job due now. Return False if it is not delayed."""
+        """Make a delayed job due now. Return False if it is not delayed.
+
+        Args:
+            id: The job's id.
+        """
         if await self._store.promote(id):
             return True
         await self._row(id)  # raises for an unknown id
         return False
 
     async def remove(self, id: str) -> bool:
-        """Delete a plain job that no worker holds. A step belongs to its run: cancel the run instead."""
+        """Delete a plain job that no worker holds. A step belongs to its run: cancel the run instead.
+
+        Args:
+            id: The job's id.
+        """
         row = await self._row(id)
         if row.run is not None and row.state in (JobState.WAITING, JobState.DELAYED, JobState.SUSPENDED):
             raise RunError(f"job {id!r} belongs to run {row.run!r}: cancel the run instead")
         return await self._store.remove(id)
 
     async def children(self, id: str) -> Sequence[ChildView]:
-        """Return the children of a job with their results or failures; none if it was not added as a parent."""
+        """Return the children of a job with their results or failures; none if it was not added as a parent.
+
+        Args:
+            id: The job's id.
+        """
         await self._row(id)
         return [await self._child(row) for row in await self._store.children(id)]
 
     async def count_children(self, id: str) -> dict[str, int]:
-        """Return how many children of a job are processed, unprocessed, ignored and failed."""
+        """Return how many children of a job are processed, unprocessed, ignored and failed.
+
+        Args:
+            id: The job's id.
+        """
         await self._row(id)
         rows = await self._store.children(id)
         return {state.value: sum(row.state is state for row in rows) for state in ChildState}

@@ -10,11 +10,12 @@ import msgspec
 
 from ..core.errors import UnknownFlow
 from ..core.near_match import did_you_mean
-from ..flows.preflight import PreflightChecker, PreflightProblem
 from ..flows.run_record import COMPENSATING, PAUSED, RUNNING
+from ..ports.runner import Runner
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim, JobState
 from ..runners.inprocess import InProcessRunner
+from ..worker.engines import PreflightProblem, RunEngine
 from .run_actions import jobs_of
 
 if TYPE_CHECKING:
@@ -52,12 +53,25 @@ async def check_runs(app: App, flow: str | None = None) -> PreflightReport:
     return done
 
 
+class Checker:
+    """Checks claims with the engines of an App."""
+
+    def __init__(self, app: App, runner: Runner) -> None:
+        self._engines = app._engines
+        self._runner = runner
+
+    async def check(self, claim: Claim) -> PreflightProblem | None:
+        """Return why the present code could not go on with a claim; None if it could."""
+        engine = self._engines.of_kind(claim.kind)
+        return await engine.check(claim, self._runner) if isinstance(engine, RunEngine) else None
+
+
 @asynccontextmanager
-async def open_checker(app: App) -> AsyncIterator[PreflightChecker]:
-    """A checker by the code of an App that is open."""
+async def open_checker(app: App) -> AsyncIterator[Checker]:
+    """Yield a checker that uses the code of an open App."""
     runner = InProcessRunner(1)
     try:
-        yield PreflightChecker(app._engine, runner)
+        yield Checker(app, runner)
     finally:
         await runner.close()
 
@@ -66,7 +80,7 @@ def build_claim(row: RunRow, job: JobRow, memos: dict[str, bytes], now: int) -> 
     """A job as a worker would be handed it, without handing it out."""
     return Claim(
         job.id, job.queue, job.name, job.payload, job.opts, job.scope, job.attempt + 1, "", job.failures, job.crashes,
-        0, row.id, row.version, row.record, memos, now,
+        0, row.id, row.version, row.record, memos, now, row.kind,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from ..core.redaction import REDACTED
 from ..flows.run_record import FAILED, RUNNING
 from ..flows.run_record import decode as decode_record
 from ..ports.store import JobRow
-from ..ports.unit import JobState
+from ..ports.unit import FLOW, JobState
 from .dead_letters import Redriven
 from .options import UNSET
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 async def jobs_of(app: App, run: str) -> list[str]:
     """Return the ids of every job a run has had, oldest first, also of those that were removed."""
-    events = await app.events.read_all(app._bodies.flow(run))
-    recorded = [job for event in events if (job := (event.meta or {}).get("jobId"))]
     row = await app.store.run(run)
+    events = await app.events.read_all(app._bodies.run(row.kind if row is not None else FLOW, run))
+    recorded = [job for event in events if (job := (event.meta or {}).get("jobId"))]
     counted = app._engines.of_run(row).job_ids(run, row.record) if row is not None else []
     return list(dict.fromkeys([*recorded, *counted]))
 

@@ -185,6 +185,7 @@ class Workers:
         self._store.signals.notify_all()  # the services for declared schedules and start_on read the registry again
 
     async def close(self) -> None:
+        """Stop the worker and wait for its end. `App.close` does it."""
         self._closed = True
         self.stop()
         await self._ended.wait()

@@ -21,6 +21,7 @@ from ..handlers.trigger_table import TriggerTable
 from ..handlers.trigger_table import decode as decode_table
 from ..jobs.dead_letters import build_dead_letter
 from ..jobs.engine import missing_handler
+from ..ports.runner import Runner
 from ..ports.store import JobRow
 from ..ports.unit import (
     Cancelled,
@@ -36,6 +37,7 @@ from ..ports.unit import (
     Unit,
 )
 from ..worker.channel import SHUTDOWN
+from ..worker.engines import PreflightProblem
 from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit, Success, WaitSuspension, pack_record
 from . import run_record as records
 from .conditions import CodeConditions
@@ -127,6 +129,12 @@ class FlowEngine:
         """Return the ids of the jobs of every step instance that was started."""
         steps = records.decode(record).steps
         return [step_job_id(run, step, n) for step, tally in steps.items() for n in range(1, tally.started + 1)]
+
+    async def check(self, claim: Claim, runner: Runner) -> PreflightProblem | None:
+        """Return why the present code could not go on with a step; None if it could, as far as is recorded."""
+        from .preflight import PreflightChecker  # it builds on this module
+
+        return await PreflightChecker(self, runner).check(claim)
 
     def instance(self, job: JobRow) -> tuple[str, int]:
         """Return the step of a job and which instance of it the job is."""

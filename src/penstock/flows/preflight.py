@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 
-import msgspec
-
 from ..core.errors import PayloadError, UnknownFlow, UnknownStep, VersionMismatch
 from ..core.payload import unpack
 from ..ports.runner import Runner
 from ..ports.unit import Claim
+from ..worker.engines import PINNED, PreflightProblem
 from ..worker.outcomes import Failure
 from ..worker.replay_check import ReplayCheck
 from ..worker.services import AttemptServices
@@ -19,23 +18,6 @@ from .run_record import RunRecord
 from .run_record import decode as decode_record
 from .units import StepOptions, decode_options
 from .version_policy import explain_mismatch
-
-PINNED = "pinned"  # not broken: left to workers that have its version
-
-
-class PreflightProblem(msgspec.Struct, frozen=True):
-    """Why a step could not go on with the present code."""
-
-    run: str
-    flow: str
-    step: str
-    n: int
-    code: str
-    reason: str
-
-    @property
-    def is_breaking(self) -> bool:
-        return self.code != PINNED
 
 
 class PreflightChecker:

@@ -30,13 +30,22 @@ _OPTS = {"jobId", "delay", "priority", "attempts", "backoff", *FLAGS}
 
 @dataclass(frozen=True)
 class Node:
-    """A job of a tree, for `app.add_flow`: it is run when all its children have ended.
+    """A job of a tree, for `app.jobs.enqueue_tree`. It runs when all its children have ended.
 
         Node(bind, {"title": "Report"}, children=[Node(render, {"page": n}) for n in range(3)])
 
-    `job` is a function marked with `@job`, or the name of a queue. `on_failure` says what becomes of the parent if this
-    job finally fails: it fails too ("fail"), is run at once ("continue"), or when the others have ended, knowing of the
-    failure ("ignore") or not ("remove"); with "wait" it waits until the job is retried or removed.
+    Args:
+        job: A function marked with `@job`, or the name of a queue.
+        input: What the handler receives.
+        children: The jobs this one waits for.
+        on_failure: What the parent does if this job finally fails: "fail" too, run at once ("continue"), run when the
+            others have ended with the failure known ("ignore") or not ("remove"), or "wait" until the job is retried
+            or removed.
+        name: Name of the job, if several handlers share the queue.
+        id: Id of the job. A tree whose root has an id is added once.
+        delay: How long to wait before the job is due, once its children have ended.
+        priority: Lower runs first.
+        retry: Retry policy of this job instead of the handler's.
     """
 
     job: str | Callable[..., Any]
@@ -58,7 +67,7 @@ class Node:
 
 
 class JobTree(msgspec.Struct, frozen=True):
-    """What `app.add_flow` has added."""
+    """The jobs that `app.jobs.enqueue_tree` added."""
 
     id: str
     queue: str
@@ -67,7 +76,7 @@ class JobTree(msgspec.Struct, frozen=True):
 
 
 def read_tree(given: Node | Mapping[str, Any]) -> Node:
-    """The tree as nodes, all the way down, checked for its size."""
+    """Return the tree as nodes at every level; raise BadArgument if it is too large."""
     tree = _read(given, "the tree", 1)
     many = sum(1 for _ in _all(tree))
     if many > MAX_JOBS:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from ..core.events import Event
-from .unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
+from .unit import FLOW, Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
 
 
 class StoreProfile(msgspec.Struct, frozen=True):
@@ -162,7 +162,7 @@ class RunRow(msgspec.Struct, frozen=True):
     created: int
     updated: int
     record: bytes
-    kind: str = "flow"  # of its engine
+    kind: str = FLOW  # of its engine and of its stream
 
 
 class Runs(Protocol):

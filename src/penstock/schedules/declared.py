@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 from .spec import CODE_ORIGIN, BadSchedule, ScheduleSpec, make_spec
 
 ScheduleConfig = str | Mapping[str, Any]
-"""A cron expression ("0 9 * * 1-5"), an interval ("15m"), or a mapping with the arguments of `app.schedule`."""
+"""A cron expression ("0 9 * * 1-5"), an interval ("15m"), or a mapping with the arguments of `app.schedules.add`."""
 
 _MOMENTS = ("at", "start", "end")
-_KNOWN = {"id", "every", "cron", "tz", *_MOMENTS, "limit", "overlap", "catch_up", "payload", "priority"}
+_KNOWN = {"id", "every", "cron", "tz", *_MOMENTS, "limit", "overlap", "catch_up", "input", "priority"}
 
 
 @dataclass(frozen=True)
 class DeclaredSchedule:
-    """A schedule in the code; without an id it is called like what it starts."""
+    """A schedule in the code; without an id it has the name of what it starts."""
 
     spec: ScheduleSpec
     id: str | None = None
@@ -35,7 +35,7 @@ class DeclaredSchedule:
 
 
 def read_schedule(value: ScheduleConfig | None, handler: Handler) -> DeclaredSchedule | None:
-    """The schedule a definition asks for, checked; a DefinitionError names the place."""
+    """Return the schedule of a definition, or raise DefinitionError with file and line."""
     if value is None:
         return None
     try:
@@ -52,15 +52,15 @@ def _read(value: ScheduleConfig, handler: Handler) -> DeclaredSchedule:
     if not isinstance(value, Mapping):
         raise BadSchedule(f'{value!r} is not a schedule: write "0 9 * * 1-5", "15m" or {{"cron": …, "tz": …}}')
     options = rename_keys(value, _KNOWN, "schedule", where=handler.where)
-    id, payload, priority = options.pop("id", None), options.pop("payload", None), options.pop("priority", None)
+    id, input, priority = options.pop("id", None), options.pop("input", None), options.pop("priority", None)
     for name in _MOMENTS:
         if isinstance(options.get(name), str):
             options[name] = _moment(name, options[name])
-    handler.check_input(unpack(pack(payload, "the payload of the schedule")))
+    handler.check_input(unpack(pack(input, "the input of the schedule")))
     return DeclaredSchedule(
         make_spec(**options, origin=CODE_ORIGIN),
         check_schedule_id(id) if id is not None else None,
-        payload,
+        input,
         check_priority(priority) if priority is not None else None,
     )
 

@@ -220,7 +220,7 @@ class PostgresStore:
         filters = (flow, status, since, until)
         if first_event is None:
             return await self._read(runs.runs, *filters, before, limit)
-        prefix, pattern = f"{self._namespace}:flow:", pack(first_event, "the pattern of a run's first event")
+        prefix, pattern = f"{self._namespace}:", pack(first_event, "the pattern of a run's first event")
         query: tuple[Any, ...] = (runs.find_by_index, prefix, pattern)
         if await self._read(runs.is_common, pattern):
             query = (runs.scan_by_time, prefix)

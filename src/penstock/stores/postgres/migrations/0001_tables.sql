@@ -38,6 +38,7 @@ CREATE INDEX events_search ON penstock.events USING gin (penstock.searchable(bod
 CREATE TABLE penstock.runs (
   id      text COLLATE "C" PRIMARY KEY,
   version bigint  NOT NULL,
+  kind    text COLLATE "C" NOT NULL,  -- of its engine, and of its stream
   flow    text COLLATE "C" NOT NULL,
   status  text COLLATE "C" NOT NULL,
   closed  boolean NOT NULL,

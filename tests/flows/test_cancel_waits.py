@@ -1,4 +1,4 @@
-"""Cancelling a run that waits: its gates are closed with it, and its triggers say so."""
+"""Cancel a run that waits: its waits are cancelled with it, and firing its triggers raises."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_cancelled_run_cancels_its_triggers(app: Any) -> None:
         assert (await a.wait_for_step(run, "approve", "cancelled")).attempt == 1
 
 
-async def test_firing_and_cancelling_at_once_the_trigger_has_one_end(app: Any) -> None:
+async def test_concurrent_fire_and_cancel_end_the_trigger_once(app: Any) -> None:
     tokens: list[str] = []
     async with app(approving(tokens), concurrency=50) as a, a.workers.background():
         runs = [await a.start("approve", key=f"r{n}") for n in range(30)]

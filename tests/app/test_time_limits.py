@@ -1,4 +1,4 @@
-"""Times beyond the calendar: refused at every door, before anything is written; shown if they are there all the same."""
+"""Times beyond the calendar: refused by every call before anything is written, and shown if a store has them anyway."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ MOMENTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-async def refused(call: Callable[[Any], Any], code: str, says: str) -> None:
+async def refused(call: Callable[[Any], Any], code: str, expected: str) -> None:
     async with App(":memory:", handlers=[shop, send]) as app:
         with pytest.raises(PenstockError) as problem:
             await call(app)
-        assert (problem.value.code, says in str(problem.value)) == (code, True)
+        assert (problem.value.code, expected in str(problem.value)) == (code, True)
         assert (await app.runs.list(), await app.schedules.list()) == ([], [])
         assert sum((await app.queues.counts("mail")).values()) == 0
 
@@ -76,7 +76,7 @@ async def test_moments_that_are_too_late(door: str) -> None:
 
 
 @pytest.mark.parametrize("last", [{"delay": "36525d"}, {"at": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)}])
-async def test_the_last_there_is(app: Any, last: dict[str, Any]) -> None:
+async def test_the_latest_valid_time(app: Any, last: dict[str, Any]) -> None:
     async with app(shop, send) as a:
         assert (await a.wait_for_state(await a.enqueue("mail", 1, **last), "delayed")).due > 4_000_000_000_000
         run = await a.start("shop", 1, **last)
@@ -104,7 +104,7 @@ WAITS: dict[str, Any] = {
 @pytest.mark.parametrize("what", [*OPTIONS, "keep"])
 def test_options_of_jobs(what: str) -> None:
     options = OPTIONS.get(what, {"keep_completed": FAR})
-    with pytest.raises(DefinitionError, match=r"test_far_times\.py:\d+: .*the maximum duration is 36525d"):
+    with pytest.raises(DefinitionError, match=r"test_time_limits\.py:\d+: .*the maximum duration is 36525d"):
         job(queue="mail", **options)(shop)
 
 
@@ -153,7 +153,7 @@ async def test_a_moment_inside_a_handler(memory: Any) -> None:
         assert (failed.data["code"], LATEST in failed.data["error"]) == ("bad_argument", True)
 
 
-async def test_waits_as_long_as_can_be(app: Any) -> None:
+async def test_the_longest_wait(app: Any) -> None:
     @flow("waits")
     async def waits(ctx: Any) -> None:
         await ctx.wait.event("paid", timeout="36525d")

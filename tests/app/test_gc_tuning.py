@@ -1,4 +1,4 @@
-"""Python looks for garbage less often while a worker runs, and as often as before afterwards."""
+"""The garbage collector runs less often while a worker runs, and as before afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pythons_own() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-async def test_a_running_worker_has_python_look_less_often() -> None:
+async def test_a_running_worker_raises_the_gc_threshold() -> None:
     seen: list[tuple[int, int, int]] = []
 
     @job(queue="look")
@@ -32,7 +32,7 @@ async def test_a_running_worker_has_python_look_less_often() -> None:
     assert gc.get_threshold() == (700, 10, 10)
 
 
-def test_the_last_worker_puts_it_back() -> None:
+def test_the_last_worker_restores_the_gc_threshold() -> None:
     first, second = fewer_collections(), fewer_collections()
     first.__enter__()
     second.__enter__()
@@ -43,14 +43,14 @@ def test_the_last_worker_puts_it_back() -> None:
 
 
 @pytest.mark.parametrize("chosen", [0, 50, 5_000, 100_000])
-def test_a_threshold_that_was_chosen_is_kept(chosen: int) -> None:
+def test_a_custom_threshold_is_kept(chosen: int) -> None:
     gc.set_threshold(chosen, 5, 5)
     with fewer_collections():
         assert gc.get_threshold() == (chosen, 5, 5)
     assert gc.get_threshold() == (chosen, 5, 5)
 
 
-def test_one_that_is_chosen_while_a_worker_runs_is_kept() -> None:
+def test_a_threshold_set_while_a_worker_runs_is_kept() -> None:
     with fewer_collections():
         gc.set_threshold(1_000)
     assert gc.get_threshold()[0] == 1_000

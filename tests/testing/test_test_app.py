@@ -1,4 +1,4 @@
-"""TestApp: flows tested in memory, with time that is skipped and crashes that are asked for."""
+"""TestApp: flows in memory, with skipped time and planned crashes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_a_crash_before_the_handler() -> None:
         assert app.time.now_ms() == start + 3_600_000
 
 
-async def test_a_crash_after_the_handler_loses_what_it_did() -> None:
+async def test_a_crash_after_the_handler_records_nothing() -> None:
     ran: list[int] = []
 
     @flow("fragile", emits=["done"])
@@ -118,7 +118,7 @@ async def test_a_crash_of_a_job_and_of_a_later_attempt() -> None:
         assert ran == [1, 3]
 
 
-async def test_crashes_that_were_asked_for_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_planned_crashes_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     @flow("fragile")
     async def fragile() -> None: ...
 
@@ -140,7 +140,7 @@ async def test_a_job_that_fails() -> None:
             await app.run_job("mail", {"to": "nobody"})
 
 
-async def test_an_input_that_does_not_fit_is_refused_at_the_start() -> None:
+async def test_an_invalid_input_is_refused_at_the_start() -> None:
     from dataclasses import dataclass
 
     @dataclass
@@ -228,7 +228,7 @@ async def test_schedules_fire_at_their_own_times() -> None:
         assert len(await app.runs.list()) == 3
 
 
-async def test_time_that_passes_stops_at_every_retry_on_the_way() -> None:
+async def test_advance_stops_at_every_due_retry() -> None:
     tried: list[int] = []
 
     @flow("hourly", retry=RetryPolicy(100, Backoff("fixed", 3_600_000, jitter=False)))
@@ -243,8 +243,8 @@ async def test_time_that_passes_stops_at_every_retry_on_the_way() -> None:
         assert [(ms - start) // 3_600_000 for ms in tried] == [0, 1, 2, 3, 4, 5]
 
 
-async def test_a_worker_that_looks_all_the_time_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next try is due within a moment, in time that stands still: a claim is hardly ever not under way."""
+async def test_a_worker_that_polls_all_the_time_does_not_block_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next retry is due within a moment while the clock stands still, so a claim is nearly always in flight."""
 
     @job(queue="mail", retry={"attempts": 3, "backoff": {"delay": "1ms", "type": "fixed"}})
     async def send(input: Any, ctx: Any) -> int:
@@ -268,7 +268,7 @@ async def test_a_worker_that_looks_all_the_time_is_not_waited_for(monkeypatch: p
         assert [await app.jobs.result(id) - start for id in ids] == [2] * 5
 
 
-async def test_what_a_rate_limit_holds_back_comes_in_its_time() -> None:
+async def test_rate_limited_jobs_run_at_their_own_times() -> None:
     @job(queue="mail", rate_limit="1/1h")
     async def send() -> int:
         return app.time.now_ms()
@@ -296,7 +296,7 @@ async def test_the_timeout_names_a_schedule_that_keeps_firing(monkeypatch: pytes
             await app.run_flow("patient")
 
 
-async def test_a_paused_queue_is_named_instead_of_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_paused_queue_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto_clock, "TIMEOUT_S", 3600)  # waiting for it would exceed the test's own limit
     async with TestApp(handlers=[charge, ship]) as app:
         await app.schedules.add("often", flow=charge, input={"id": 1}, every="1s")
@@ -311,24 +311,24 @@ async def test_a_paused_queue_is_named_instead_of_waited_for(monkeypatch: pytest
         assert (await app.finish(run)).status == "completed"
 
 
-async def test_a_queue_nobody_works_on_is_named() -> None:
+async def test_a_queue_without_a_handler_is_named() -> None:
     async with TestApp(handlers=[charge, ship]) as app:
         with pytest.raises(AssertionError, match="queue 'mail' has 1 waiting, and no handler of this app works on it"):
             await app.run_job("mail", {})
 
 
-async def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = asyncio.Event()
+async def test_waiting_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = asyncio.Event()
 
     @flow("stuck")
     async def stuck() -> None:
-        await gate.wait()
+        await release.wait()
 
     monkeypatch.setattr(auto_clock, "TIMEOUT_S", 0.1)
     async with TestApp(handlers=[stuck]) as app:
         with pytest.raises(AssertionError, match=r"run r has not ended within 0\.1 s .*queue 'default' has 1 active"):
             await app.run_flow(stuck, key="r")
-        gate.set()
+        release.set()
 
 
 async def test_handlers_from_files(tmp_path: Path) -> None:
@@ -411,6 +411,6 @@ async def test_a_tree_of_jobs() -> None:
         before = app.time.now_ms()
         pages = [Node(render, 1, delay="10m"), Node(render, 2)]
         assert await app.run_tree(Node(bind, "Emma", delay="1h", children=pages)) == [1, 2]
-        assert app.time.now_ms() - before == 70 * 60_000, "the parent's delay begins when its children have ended"
+        assert app.time.now_ms() - before == 70 * 60_000, "the parent's delay starts when its children have ended"
         with pytest.raises(AssertionError, match="queue 'books' has 1 waiting-children"):
             await app.run_tree(Node(bind, "Persuasion", children=[Node("nowhere", 1)]))

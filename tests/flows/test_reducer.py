@@ -1,4 +1,4 @@
-"""Whatever flow is run, however it ends: its events fold at every point, and at the last to what the record says."""
+"""Any flow with any end: its events fold at every point, and at the end to the state of the record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = ("k0", "k1", "k2", "k3")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a step listens to, and what it does."""
+    """The subscriptions and the behaviour of a step."""
 
     on: tuple[str, ...]
     mode: str
@@ -39,7 +39,7 @@ plans = st.builds(
     Plan,
     on=st.lists(st.sampled_from(KINDS), min_size=1, max_size=2, unique=True).map(tuple),
     mode=st.sampled_from(["once", "each", "all"]),
-    # A step emits later kinds than it hears, so that no run goes round in circles.
+    # A step emits only later kinds than it listens to, so that no run loops.
     emits=st.lists(st.integers(1, 3), max_size=3).map(tuple),
     fails=st.sampled_from([0, 0, 0, 1, 9]),
     permanent=st.booleans(),
@@ -85,8 +85,8 @@ def handler(number: int, plan: Plan) -> Any:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _quiet() -> Iterator[None]:
-    """Steps nothing can start, and the like, are told of: many times over."""
+def _no_warnings() -> Iterator[None]:
+    """Disable the many warnings about steps that nothing can start."""
     logger = logging.getLogger("penstock")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -108,18 +108,18 @@ async def undo(input: Any) -> str:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     steps=st.lists(plans, min_size=1, max_size=5),
-    said=st.lists(st.sampled_from(("k0", "k1")), max_size=4),
+    kinds_emitted=st.lists(st.sampled_from(("k0", "k1")), max_size=4),
     cancel=st.booleans(),
     redrive=st.booleans(),
 )
-def test_any_run_folds(steps: list[Plan], said: list[str], cancel: bool, redrive: bool) -> None:
-    asyncio.run(run_and_fold(steps, said, cancel, redrive))
+def test_any_run_folds(steps: list[Plan], kinds_emitted: list[str], cancel: bool, redrive: bool) -> None:
+    asyncio.run(run_and_fold(steps, kinds_emitted, cancel, redrive))
 
 
-async def run_and_fold(steps: list[Plan], said: list[str], cancel: bool, redrive: bool) -> None:
+async def run_and_fold(steps: list[Plan], kinds_emitted: list[str], cancel: bool, redrive: bool) -> None:
     handlers = [begin, undo, *(handler(number, plan) for number, plan in enumerate(steps))]
     async with App(":memory:", handlers=handlers) as app, app.workers.background():
-        run = await app.start("any", said)
+        run = await app.start("any", kinds_emitted)
         if cancel:
             await app.runs.cancel(run)
         await app.runs.wait(run, timeout=20)
@@ -145,7 +145,7 @@ def check_end(view: RunView, status: str, kinds: list[str]) -> None:
 
 
 def check_tally(view: RunView, record: bytes) -> None:
-    """The record counts what the view shows."""
+    """Check that the record counts what the view shows."""
     tallies = decode(record).steps
     for name, tally in tallies.items():
         shown = [s.status for s in view.steps.values() if s.step == name]

@@ -1,4 +1,4 @@
-"""Ends of attempts that are committed beside each other on Postgres: many at once, of many runs and of the same ones."""
+"""Concurrent commits of attempts on Postgres: of many runs, and of the same runs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ async def count(input: Any) -> None:
 
 
 @pytest.fixture
-def under_way(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """How often so many commits were under way."""
+def in_flight(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Count how often a number of commits was in flight."""
     seen: Counter[int] = Counter()
     now = 0
     real = PostgresStore._run_commit
@@ -56,21 +56,21 @@ def under_way(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-async def test_many_ends_at_once_leave_every_run_and_stream_whole(app: Any, under_way: Counter[int]) -> None:
+async def test_concurrent_commits_keep_every_run_and_stream_complete(app: Any, in_flight: Counter[int]) -> None:
     ran.clear()
     async with app(split, pack, count) as app:
         runs = await asyncio.gather(*(app.start("parcel", {}) for _ in range(RUNS)))
         jobs = await app.jobs.enqueue_many("plain", [{"n": n} for n in range(JOBS)])
-        assert set(under_way) == {1}, "commands are in order, so there is one at a time"
+        assert set(in_flight) == {1}, "commands are in order, so there is one at a time"
         async with app.workers.background(concurrency=60):
             assert {await app.wait_for_end(run) for run in runs} == {"completed"}
             for id in jobs:
                 await app.jobs.result(id, timeout=20)
-        assert under_way[2] > 0, "two ends were never under way at once: what is this test for?"
-        assert set(under_way) <= {1, 2}
+        assert in_flight[2] > 0, "two commits were never in flight at once: nothing was tested"
+        assert set(in_flight) <= {1, 2}
         assert check(await read_history(app.store)) == []
         for run in runs:
             assert len(await app.events_of(run, "packed")) == PARTS
-        told = await app.job_events("plain")
-        assert [event.id.partition("-")[2] for event in told] == [str(n) for n in range(1, len(told) + 1)]
+        events = await app.job_events("plain")
+        assert [event.id.partition("-")[2] for event in events] == [str(n) for n in range(1, len(events) + 1)]
     assert ran == Counter(range(JOBS))

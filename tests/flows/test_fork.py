@@ -1,4 +1,4 @@
-"""Forking: a new run with another one's past up to an event, which goes on from there by itself."""
+"""Fork: a new run with the history of another one up to an event, which continues from there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.flows.run_record import decode
 
 
 class Shop:
-    """order → (charge, pack) → ship, which joins both; counts what ran, and `charge` fails while it is broken."""
+    """order → (charge, pack) → ship, which joins both. Counts executions; `charge` fails while it is broken."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -51,7 +51,7 @@ async def event_of(a: Any, run: str, kind: str, step: str | None = None) -> str:
     return str((await a.events_of(run, kind, step))[0].id)
 
 
-async def test_a_fork_from_the_beginning_does_it_all_again(app: Any) -> None:
+async def test_a_fork_at_the_first_event_runs_everything_again(app: Any) -> None:
     shop = Shop()
     async with app(*shop.handlers) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", {"amount": 5})
@@ -61,7 +61,7 @@ async def test_a_fork_from_the_beginning_does_it_all_again(app: Any) -> None:
         assert (await a.kinds(new))[:2] == ["flow.started", "flow.forked"]
 
 
-async def test_what_had_ended_is_not_done_again_and_what_was_open_is(app: Any) -> None:
+async def test_a_fork_runs_open_steps_but_not_completed_ones(app: Any) -> None:
     shop = Shop()
     async with app(*shop.handlers) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", {"amount": 5})
@@ -84,7 +84,7 @@ async def test_a_join_keeps_what_had_arrived(app: Any) -> None:
         assert shop.ran == [second.step, "ship"]
 
 
-async def test_the_past_is_copied_and_marked_and_says_where_it_came_from(app: Any) -> None:
+async def test_copied_events_are_marked_with_their_origin(app: Any) -> None:
     shop = Shop()
     async with app(*shop.handlers) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", {"amount": 5}, tags={"a": "b"}, priority=3)
@@ -140,28 +140,28 @@ async def test_a_final_failure_is_part_of_the_past(app: Any) -> None:
 async def test_an_event_from_outside_is_part_of_the_past(app: Any) -> None:
     ran: list[Any] = []
 
-    @flow("listens", accepts=["told"])
+    @flow("listens", accepts=["noted"])
     async def begin(ctx: Any) -> None:
         await ctx.wait.event("go")
 
-    @step(on="told", flow="listens")
-    async def hear(data: Any) -> None:
+    @step(on="noted", flow="listens")
+    async def note(data: Any) -> None:
         ran.append(data)
 
-    async with app(begin, hear) as a, a.workers.background():
+    async with app(begin, note) as a, a.workers.background():
         run = await a.start("listens")
         await a.wait_for_step(run, "begin", "suspended")
-        await a.emit("told", {"n": 1}, run=run)
-        await a.wait_for_step(run, "hear", "completed")
-        new = await a.runs.fork(run, await event_of(a, run, "told"))
-        await a.wait_for_step(new, "hear", "completed")
+        await a.emit("noted", {"n": 1}, run=run)
+        await a.wait_for_step(run, "note", "completed")
+        new = await a.runs.fork(run, await event_of(a, run, "noted"))
+        await a.wait_for_step(new, "note", "completed")
         assert ran == [{"n": 1}, {"n": 1}], "what it started was open at that event"
         await a.wait_for_step(new, "begin", "suspended")
         await a.emit("go")
         assert await a.wait_for_end(new) == await a.wait_for_end(run) == "completed"
 
 
-async def test_a_step_that_waited_waits_anew(app: Any) -> None:
+async def test_a_waiting_step_waits_again_in_the_fork(app: Any) -> None:
     charged: list[int] = []
 
     @flow("waits", emits=["asked"])
@@ -180,14 +180,14 @@ async def test_a_step_that_waited_waits_anew(app: Any) -> None:
         at = await event_of(a, run, "step.await.event")
         new = await a.runs.fork(run, at)
         await a.wait_for_step(new, "waits", "suspended")
-        assert charged == [1, 1], "a step that is begun anew has no memos"
+        assert charged == [1, 1], "a restarted step has no memos"
         assert len(await a.events_of(new, "asked")) == 2, "nor does it know that it has emitted"
         await a.emit("answer", 42)
         assert await a.wait_for_end(run) == await a.wait_for_end(new) == "completed"
         assert (await a.runs.get(new)).steps["waits"].result == 42
 
 
-async def test_what_an_attempt_emitted_counts_only_once_it_has_ended(app: Any) -> None:
+async def test_emissions_count_only_after_the_end_of_their_attempt(app: Any) -> None:
     shop = Shop()
     async with app(*shop.handlers) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", {"amount": 5})
@@ -232,11 +232,11 @@ async def test_what_cannot_be_forked(app: Any) -> None:
             with pytest.raises(CannotFork, match="is not an event of run"):
                 await a.runs.fork(run, wrong)
         with pytest.raises(UnknownRun):
-            await a.runs.fork("nobody", "0-1")
+            await a.runs.fork("missing", "0-1")
         assert (await a.runs.fork(run, "0-1", key="short")) == "short"
 
 
-async def test_a_flow_that_is_not_known_here(shared: Any) -> None:
+async def test_a_fork_of_an_unknown_flow(shared: Any) -> None:
     shop = Shop()
     async with shared(*shop.handlers) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", {"amount": 5})
@@ -245,7 +245,7 @@ async def test_a_flow_that_is_not_known_here(shared: Any) -> None:
                 await other.runs.fork(run, "0-1")
 
 
-async def test_a_past_that_the_present_code_would_not_have_had(shared: Any) -> None:
+async def test_a_fork_of_events_that_the_current_code_does_not_allow(shared: Any) -> None:
     shop = Shop()
 
     @flow("shop", emits=["ordered"])
@@ -259,7 +259,7 @@ async def test_a_past_that_the_present_code_would_not_have_had(shared: Any) -> N
                 await changed.runs.fork(run, at)
 
 
-async def test_hidden_data_cannot_be_used_again(app: Any) -> None:
+async def test_a_fork_of_redacted_data_is_refused(app: Any) -> None:
     @flow("secret", emits=["signed"])
     async def secret(input: Any, ctx: Any) -> None:
         ctx.emit("signed", {"user": "ada"})
@@ -310,24 +310,24 @@ async def test_each_and_compensation(app: Any) -> None:
         assert len([e for e in await a.events_of(new, "step.started", "work") if "copied" not in e.meta]) == 1
 
 
-async def test_copied_events_are_told_to_nobody(app: Any) -> None:
-    @flow("says", emits=["said"])
-    async def says(ctx: Any) -> None:
-        ctx.emit("said", 1)
+async def test_copied_events_are_not_delivered(app: Any) -> None:
+    @flow("notes", emits=["noted"])
+    async def notes(ctx: Any) -> None:
+        ctx.emit("noted", 1)
 
-    @step(on="said", flow="says")
+    @step(on="noted", flow="notes")
     async def last() -> None: ...
 
-    @flow("hears")
-    async def hears(ctx: Any) -> Any:
-        return (await ctx.wait.event("said", past=False)).data
+    @flow("listens")
+    async def listens(ctx: Any) -> Any:
+        return (await ctx.wait.event("noted", past=False)).data
 
-    async with app(says, last, hears) as a, a.workers.background():
-        run, _ = await a.run_to_end("says")
-        other = await a.start("hears")
-        await a.wait_for_step(other, "hears", "suspended")
-        new = await a.runs.fork(run, await event_of(a, run, "step.completed", "says"))
+    async with app(notes, last, listens) as a, a.workers.background():
+        run, _ = await a.run_to_end("notes")
+        other = await a.start("listens")
+        await a.wait_for_step(other, "listens", "suspended")
+        new = await a.runs.fork(run, await event_of(a, run, "step.completed", "notes"))
         assert await a.wait_for_end(new) == "completed"
-        assert len(await a.events_of(new, "said")) == 1
-        await a.emit("said", 2)
+        assert len(await a.events_of(new, "noted")) == 1
+        await a.emit("noted", 2)
         assert await a.result(other, timeout=20) == 2

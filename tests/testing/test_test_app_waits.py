@@ -1,4 +1,4 @@
-"""TestApp: runs that wait, in time that is skipped."""
+"""TestApp: runs that wait, with skipped time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def ask(order: Any, ctx: Context) -> Any:
     return await t.wait()
 
 
-async def test_a_day_is_skipped_and_wakes_a_sleeping_step() -> None:
+async def test_a_day_is_skipped_and_resumes_a_suspended_step() -> None:
     async with TestApp(handlers=[nap]) as app:
         run = await app.start(nap, None)
         await app.advance("23h")
@@ -68,7 +68,7 @@ async def test_a_timeout_comes_at_its_time() -> None:
         assert await app.pending_waits(run) == []
 
 
-async def test_an_event_is_emitted_to_whoever_waits_for_it() -> None:
+async def test_an_event_resolves_the_waits_that_match() -> None:
     async with TestApp(handlers=[pay]) as app:
         seven, eight = await app.start(pay, {"id": 7}), await app.start(pay, {"id": 8})
         assert len(await app.pending_waits()) == 2
@@ -86,7 +86,7 @@ async def test_settle_waits_for_deliveries() -> None:
             await app.emit("payment.confirmed", {"id": n})
         await app.settle()
         assert {(await app.runs.get(run)).status for run in runs} == {"completed"}
-        # Which of the two is faster is chance: that their queue is looked at is not.
+        # Which of the two is faster is chance, but the queue of deliveries must be checked.
         assert DELIVERIES in {row.name for row in await app._auto_clock._rows()}
 
 
@@ -117,7 +117,7 @@ async def test_a_trigger_is_fired_by_its_token_or_url() -> None:
             await app.fire(f"{asked['trigger']}.{'x' * 43}", 2)
 
 
-async def test_a_run_that_waits_for_ever_says_what_for() -> None:
+async def test_a_run_that_waits_without_end_is_an_error_that_names_the_wait() -> None:
     @flow("stuck", emits=[])
     async def stuck(order: Any, ctx: Context) -> None:
         await ctx.wait.event("never.comes", match={"id": 1})

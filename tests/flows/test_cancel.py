@@ -1,4 +1,4 @@
-"""Cancelling: for good, at once for what waits, soon for what runs, and exactly one end however close the race."""
+"""Cancel: final, immediate for waiting jobs, soon for running ones, with exactly one end in every race."""
 
 from __future__ import annotations
 
@@ -59,26 +59,26 @@ async def test_a_run_waiting_for_its_retry_is_cancelled(app: Any, clock: FakeClo
 
 
 async def test_a_running_async_handler_is_stopped_and_may_clean_up(app: Any) -> None:
-    told = asyncio.Event()
-    began = asyncio.Event()
+    cancelled = asyncio.Event()
+    started = asyncio.Event()
 
     @flow("endless", emits=["late"])
     async def endless(ctx: Any) -> None:
         ctx.emit("late")
-        began.set()
+        started.set()
         try:
             await asyncio.Event().wait()
         except Exception:  # a plain except must not eat it
             pass
         finally:
             assert ctx.cancelled
-            told.set()
+            cancelled.set()
 
     async with app(endless, lease="30s") as a, a.workers.background():
         run = await a.start("endless")
-        await asyncio.wait_for(began.wait(), 20)
+        await asyncio.wait_for(started.wait(), 20)
         assert await a.runs.cancel(run, "enough")
-        await asyncio.wait_for(told.wait(), 20)
+        await asyncio.wait_for(cancelled.wait(), 20)
         await a.wait_for_step(run, "endless", "cancelled")
         assert await a.kinds(run) == ["flow.started", "step.started", "flow.cancelled"]
         view = await a.runs.get(run)
@@ -86,11 +86,11 @@ async def test_a_running_async_handler_is_stopped_and_may_clean_up(app: Any) -> 
 
 
 async def test_a_running_thread_is_stopped(app: Any) -> None:
-    began, stopped = threading.Event(), threading.Event()
+    started, stopped = threading.Event(), threading.Event()
 
     @flow("spinning")
     def spins(ctx: Any) -> None:
-        began.set()
+        started.set()
         try:
             while True:
                 sum(range(100))
@@ -99,7 +99,7 @@ async def test_a_running_thread_is_stopped(app: Any) -> None:
 
     async with app(spins, lease="30s") as a, a.workers.background():
         run = await a.start("spinning")
-        await until(began.is_set)
+        await until(started.is_set)
         await a.runs.cancel(run)
         await until(stopped.is_set)
         await a.wait_for_step(run, "spins", "cancelled")
@@ -107,12 +107,12 @@ async def test_a_running_thread_is_stopped(app: Any) -> None:
 
 
 async def test_a_thread_can_ask_whether_it_is_cancelled(app: Any) -> None:
-    began, seen = threading.Event(), threading.Event()
+    started, seen = threading.Event(), threading.Event()
 
     @flow("polite")
     def polite(ctx: Any) -> str:
         try:
-            began.set()
+            started.set()
             while not ctx.cancelled:
                 pass
         finally:
@@ -121,33 +121,33 @@ async def test_a_thread_can_ask_whether_it_is_cancelled(app: Any) -> None:
 
     async with app(polite) as a, a.workers.background():
         run = await a.start("polite")
-        await until(began.is_set)
+        await until(started.is_set)
         await a.runs.cancel(run)
         await until(seen.is_set)
         await a.wait_for_step(run, "polite", "cancelled")
 
 
 async def test_cancelling_frees_the_slot(app: Any) -> None:
-    began = asyncio.Event()
+    started = asyncio.Event()
 
     @flow("endless")
     async def endless() -> None:
-        began.set()
+        started.set()
         await asyncio.Event().wait()
 
     async with app(endless, idle, concurrency=1) as a, a.workers.background():
         run = await a.start("endless")
-        await asyncio.wait_for(began.wait(), 20)
+        await asyncio.wait_for(started.wait(), 20)
         await a.runs.cancel(run)
         assert await a.run_for_result("idle") == "done"
 
 
 async def test_cancelled_from_another_app(shared: Any) -> None:
-    began, stopped = asyncio.Event(), asyncio.Event()
+    started, stopped = asyncio.Event(), asyncio.Event()
 
     @flow("endless")
     async def endless() -> None:
-        began.set()
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -155,23 +155,23 @@ async def test_cancelled_from_another_app(shared: Any) -> None:
 
     async with shared(endless) as worker, shared(endless) as other, worker.workers.background():
         run = await other.start("endless")
-        await asyncio.wait_for(began.wait(), 20)
+        await asyncio.wait_for(started.wait(), 20)
         assert await other.runs.cancel(run)
         await asyncio.wait_for(stopped.wait(), 20)
         await other.wait_for_step(run, "endless", "cancelled")
 
 
 async def test_cancelling_is_final(app: Any) -> None:
-    began, gate = asyncio.Event(), asyncio.Event()
+    started, release = asyncio.Event(), asyncio.Event()
 
     @flow("two", emits=["go"])
     async def begin(ctx: Any) -> str:
         ctx.emit("go", "late")
         ctx.state.set("k", "late")
-        began.set()
-        while not gate.is_set():
+        started.set()
+        while not release.is_set():
             try:
-                await gate.wait()
+                await release.wait()
             except asyncio.CancelledError:
                 continue  # a handler that will not listen
         return "late"
@@ -181,10 +181,10 @@ async def test_cancelling_is_final(app: Any) -> None:
 
     async with app(begin, never) as a, a.workers.background():
         run = await a.start("two")
-        await asyncio.wait_for(began.wait(), 20)
+        await asyncio.wait_for(started.wait(), 20)
         assert await a.runs.cancel(run)
         before = await a.stream(run)
-        gate.set()
+        release.set()
         await a.wait_for_step(run, "begin", "cancelled")
         assert await a.stream(run) == before, "a late commit changes nothing"
         assert await a.state.of_run(run).get("k") is None
@@ -200,11 +200,11 @@ async def test_an_ended_run_cannot_be_cancelled(app: Any) -> None:
         assert not await a.runs.cancel(run)
         assert await a.stream(run) == before
         with pytest.raises(UnknownRun):
-            await a.runs.cancel("nobody")
+            await a.runs.cancel("missing")
 
 
 async def test_a_step_that_was_next_is_never_started(app: Any) -> None:
-    began, gate = asyncio.Event(), asyncio.Event()
+    started, release = asyncio.Event(), asyncio.Event()
     ran: list[str] = []
 
     @flow("three", emits=["go"])
@@ -213,8 +213,8 @@ async def test_a_step_that_was_next_is_never_started(app: Any) -> None:
 
     @step(on="go", emits=["next"])
     async def middle(ctx: Any) -> None:
-        began.set()
-        await gate.wait()
+        started.set()
+        await release.wait()
         ctx.emit("next")
 
     @step(on="next")
@@ -223,9 +223,9 @@ async def test_a_step_that_was_next_is_never_started(app: Any) -> None:
 
     async with app(begin, middle, last) as a, a.workers.background():
         run = await a.start("three")
-        await asyncio.wait_for(began.wait(), 20)
+        await asyncio.wait_for(started.wait(), 20)
         await a.runs.cancel(run)
-        gate.set()
+        release.set()
         await a.wait_for_step(run, "middle", "cancelled")
         assert await a.store.job(step_job_id(run, "last", 1)) is None
     assert ran == []
@@ -251,7 +251,7 @@ async def test_cancel_racing_completion_ends_each_run_exactly_once(app: Any) -> 
 
 
 async def test_cancel_at_the_moment_of_completion(app: Any) -> None:
-    """Each run is cancelled from inside its own last step, so that the two commits go side by side."""
+    """Each run is cancelled from its own last step, so that both commits run concurrently."""
     cancels: list[Any] = []
     cancel: Any = None
 

@@ -1,4 +1,4 @@
-"""Pausing a run: what runs may end, what comes meanwhile counts, and nothing begins until it is resumed."""
+"""Pause a run: running attempts may end, events are kept, and nothing starts until it is resumed."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ async def waits(ctx: Any) -> Any:
     return event.data
 
 
-async def test_nothing_of_a_paused_run_is_begun_until_it_is_resumed(app: Any) -> None:
+async def test_a_paused_run_starts_nothing_until_it_is_resumed(app: Any) -> None:
     async with app(begin, end) as a:
         run = await a.start("two")
         assert await a.runs.pause(run, "stop the press")
         async with a.workers.background():
             await a.wait_for_step(run, "begin", "held")
             other = await a.start("two")
-            assert await a.wait_for_end(other) == "completed", "other runs go on"
+            assert await a.wait_for_end(other) == "completed", "other runs continue"
             assert await a.kinds(run) == ["flow.started", "flow.paused"]
-            assert await a.runs.resume(run, "go on")
+            assert await a.runs.resume(run, "continue")
             assert await a.result(run, timeout=20) == "ended"
-        said = [e.data for e in await a.stream(run) if e.kind in ("flow.paused", "flow.resumed")]
-        assert said == [{"reason": "stop the press"}, {"reason": "go on", "status": "running"}]
+        reasons = [e.data for e in await a.stream(run) if e.kind in ("flow.paused", "flow.resumed")]
+        assert reasons == [{"reason": "stop the press"}, {"reason": "continue", "status": "running"}]
 
 
 async def test_pausing_and_resuming_twice_changes_nothing(app: Any) -> None:
@@ -60,7 +60,7 @@ async def test_pausing_and_resuming_twice_changes_nothing(app: Any) -> None:
         assert not await a.runs.resume(run)
         assert await a.stream(run) == before
         with pytest.raises(UnknownRun):
-            await a.runs.pause("nobody")
+            await a.runs.pause("missing")
 
 
 async def test_a_paused_run_is_listed_and_shown_as_paused(app: Any) -> None:
@@ -78,18 +78,18 @@ async def test_a_paused_run_is_listed_and_shown_as_paused(app: Any) -> None:
 
 
 async def test_a_running_attempt_ends_and_what_it_starts_is_held(app: Any) -> None:
-    gate = asyncio.Event()
+    release = asyncio.Event()
 
     @flow("slow", emits=["go"])
     async def slow(ctx: Any) -> None:
-        await gate.wait()
+        await release.wait()
         ctx.emit("go")
 
     async with app(slow, end) as a, a.workers.background():
         run = await a.start("slow")
         await a.wait_for_step(run, "slow", "active")
         await a.runs.pause(run)
-        gate.set()
+        release.set()
         await a.wait_for_step(run, "slow", "completed")
         await a.wait_for_step(run, "end", "held")
         assert (await a.runs.get(run)).status == "paused"
@@ -98,28 +98,28 @@ async def test_a_running_attempt_ends_and_what_it_starts_is_held(app: Any) -> No
 
 
 async def test_a_run_whose_last_step_ends_while_it_is_paused_ends(app: Any) -> None:
-    gate = asyncio.Event()
+    release = asyncio.Event()
 
     @flow("last")
     async def last() -> str:
-        await gate.wait()
+        await release.wait()
         return "done"
 
     async with app(last) as a, a.workers.background():
         run = await a.start("last")
         await a.wait_for_step(run, "last", "active")
         await a.runs.pause(run)
-        gate.set()
+        release.set()
         assert await a.wait_for_end(run) == "completed"
         assert (await a.runs.get(run)).status == "completed"
 
 
-async def test_a_failed_run_that_was_paused_can_be_sent_again(app: Any) -> None:
-    gate, broken = asyncio.Event(), True
+async def test_a_failed_run_that_was_paused_can_be_retried(app: Any) -> None:
+    release, broken = asyncio.Event(), True
 
     @flow("fragile")
     async def fragile() -> str:
-        await gate.wait()
+        await release.wait()
         if broken:
             raise ValueError("broken")
         return "whole"
@@ -128,7 +128,7 @@ async def test_a_failed_run_that_was_paused_can_be_sent_again(app: Any) -> None:
         run = await a.start("fragile")
         await a.wait_for_step(run, "fragile", "active")
         await a.runs.pause(run)
-        gate.set()
+        release.set()
         assert await a.wait_for_end(run) == "failed"
         broken = False
         assert (await a.dead_letters.redrive(step_job_id(run, "fragile", 1))).sent
@@ -173,8 +173,8 @@ async def test_a_paused_run_is_cancelled(app: Any) -> None:
         assert (await a.kinds(run))[-1] == "flow.cancelled"
 
 
-async def test_compensation_that_begins_while_a_run_is_paused_waits_for_it(app: Any) -> None:
-    gate = asyncio.Event()
+async def test_compensation_of_a_paused_run_waits_for_its_resume(app: Any) -> None:
+    release = asyncio.Event()
 
     @flow("book", emits=["booked"], compensation="unbook")
     async def book(ctx: Any) -> None:
@@ -182,7 +182,7 @@ async def test_compensation_that_begins_while_a_run_is_paused_waits_for_it(app: 
 
     @step(on="booked", flow="book")
     async def pay() -> None:
-        await gate.wait()
+        await release.wait()
         raise ValueError("no money")
 
     @step(name="unbook", flow="book")
@@ -192,7 +192,7 @@ async def test_compensation_that_begins_while_a_run_is_paused_waits_for_it(app: 
         run = await a.start("book")
         await a.wait_for_step(run, "pay", "active")
         await a.runs.pause(run)
-        gate.set()
+        release.set()
         await a.wait_for_step(run, "unbook", "held")
         assert (await a.runs.get(run)).status == "paused"
         assert [row.id for row in await a.runs.list(status="paused")] == [run]
@@ -201,7 +201,7 @@ async def test_compensation_that_begins_while_a_run_is_paused_waits_for_it(app: 
         assert await a.wait_for_end(run) == "compensated"
 
 
-async def test_many_pauses_at_once_are_one(app: Any) -> None:
+async def test_concurrent_pauses_are_one(app: Any) -> None:
     async with app(begin, end) as a:
         run = await a.start("two")
         assert sum(await asyncio.gather(*(a.runs.pause(run) for _ in range(20)))) == 1

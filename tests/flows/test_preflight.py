@@ -1,4 +1,4 @@
-"""Checking: which open runs the present code could not go on with, found without writing anything."""
+"""Preflight: find the open runs that the current code could not continue, without writing anything."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ DID: list[str] = []
 
 
 def shop(body: Any, **options: Any) -> list[Any]:
-    """A flow whose second step is given; the first is the same always."""
+    """Build a flow with `body` as its second step; the first step is always the same."""
 
     @flow("shop", emits=["asked"], **options)
     async def ask(input: Any, ctx: Any) -> None:
         ctx.emit("asked", input)
 
     body.__dict__.pop("__penstock__", None)  # of the last time
-    return [ask, step(on="asked", name="answer", emits=["told"])(body)]
+    return [ask, step(on="asked", name="answer", emits=["noted"])(body)]
 
 
 async def original(input: Any, ctx: Any) -> Any:
     await ctx.run("charge", DID.append, "charge")
-    ctx.emit("told", 1)
+    ctx.emit("noted", 1)
     await ctx.state.set("k", 1)
     event = await ctx.wait.event("answered")
     await ctx.run("ship", DID.append, "ship")
     return event.data
 
 
-async def picture(a: Any, run: str) -> Any:
+async def take_picture(a: Any, run: str) -> Any:
     jobs = [await a.store.job(f"{run}.{name}.1") for name in ("ask", "answer")]
     feed = await a.store.feed("", 10_000)
     return (
@@ -58,30 +58,30 @@ async def waiting(a: Any, input: Any = None) -> str:
 
 
 async def checked(shared: Any, body: Any, **options: Any) -> Any:
-    """Begins a run under the original code and checks it by other code; nothing is changed by that."""
+    """Start a run under the original code and check it with other code; check that nothing changed."""
     async with shared(*shop(original)) as old:
         run = await waiting(old, {"n": 1})
-        before = await picture(old, run)
+        before = await take_picture(old, run)
         async with shared(*shop(body, **options)) as new:
             found = await check_runs(new)
-        assert await picture(old, run) == before
+        assert await take_picture(old, run) == before
         assert DID == ["charge"], "no function of ctx.run was called"
     return found
 
 
-async def test_the_same_code_can_go_on(shared: Any) -> None:
+async def test_unchanged_code_passes(shared: Any) -> None:
     found = await checked(shared, original)
-    assert (found.runs, found.steps, found.troubles) == (1, 1, [])
+    assert (found.runs, found.steps, found.problems) == (1, 1, [])
 
 
-async def test_calls_that_were_added_are_no_trouble(shared: Any) -> None:
+async def test_added_calls_pass(shared: Any) -> None:
     async def added(input: Any, ctx: Any) -> Any:
         await ctx.run("charge", DID.append, "charge")
         await ctx.run("new", DID.append, "new")
         event = await ctx.wait.event("answered")
         return event.data
 
-    assert (await checked(shared, added)).troubles == []
+    assert (await checked(shared, added)).problems == []
 
 
 async def other_kind(input: Any, ctx: Any) -> Any:
@@ -95,13 +95,13 @@ async def other_order(input: Any, ctx: Any) -> Any:
 
 async def other_emit(input: Any, ctx: Any) -> Any:
     await ctx.run("charge", DID.append, "charge")
-    ctx.emit("told.otherwise", 1)
+    ctx.emit("noted.otherwise", 1)
     await ctx.wait.event("answered")
 
 
 async def swallows(input: Any, ctx: Any) -> Any:
     await ctx.run("charge", DID.append, "charge")
-    ctx.emit("told", 1)
+    ctx.emit("noted", 1)
     try:
         await ctx.wait.event("answered")
     except BaseException:
@@ -128,7 +128,7 @@ async def other_input(input: Order, ctx: Any) -> Any: ...
     [
         (other_kind, "non_determinism", "charge#1 was recorded as a run and is a time now"),
         (other_order, "non_determinism", "charge#1 was recorded before answered#1 and comes after it now"),
-        (other_emit, "non_determinism", "emit 1 was recorded as 'told'"),
+        (other_emit, "non_determinism", "emit 1 was recorded as 'noted'"),
         (swallows, "suspend_swallowed", "caught the exception"),
         (raises, "LookupError", "does not like it"),
         (in_a_thread, "non_determinism", "charge#1 was recorded as a run and is a time now"),
@@ -138,34 +138,34 @@ async def other_input(input: Order, ctx: Any) -> Any: ...
 )
 async def test_what_would_break(shared: Any, body: Any, code: str, words: str) -> None:
     found = await checked(shared, body)
-    (trouble,) = found.broken
-    assert (trouble.flow, trouble.step, trouble.n, trouble.code) == ("shop", "answer", 1, code)
-    assert words in trouble.reason
+    (problem,) = found.broken
+    assert (problem.flow, problem.step, problem.n, problem.code) == ("shop", "answer", 1, code)
+    assert words in problem.reason
 
 
-async def test_a_flow_or_a_step_that_is_gone(shared: Any) -> None:
+async def test_a_removed_flow_or_step(shared: Any) -> None:
     async with shared(*shop(original)) as old:
         run = await waiting(old)
     async with shared() as empty:
-        (trouble,) = (await check_runs(empty)).broken
-        assert (trouble.run, trouble.code) == (run, "unknown_flow")
+        (problem,) = (await check_runs(empty)).broken
+        assert (problem.run, problem.code) == (run, "unknown_flow")
     async with shared(shop(original)[0]) as less:
-        (trouble,) = (await check_runs(less)).broken
-        assert (trouble.step, trouble.code) == ("answer", "unknown_step")
+        (problem,) = (await check_runs(less)).broken
+        assert (problem.step, problem.code) == ("answer", "unknown_step")
 
 
 async def test_version_policies(shared: Any) -> None:
-    assert (await checked(shared, original, version="2")).troubles == []
+    assert (await checked(shared, original, version="2")).problems == []
 
 
-async def test_a_version_that_is_to_fail(shared: Any) -> None:
-    (trouble,) = (await checked(shared, original, version="2", on_change="fail")).broken
-    assert trouble.code == "version_mismatch"
+async def test_a_version_with_the_policy_fail(shared: Any) -> None:
+    (problem,) = (await checked(shared, original, version="2", on_change="fail")).broken
+    assert problem.code == "version_mismatch"
 
 
-async def test_a_pinned_run_is_told_of_and_is_not_broken(shared: Any) -> None:
+async def test_a_pinned_run_is_reported_but_not_broken(shared: Any) -> None:
     found = await checked(shared, raises, version="2", on_change="pin")
-    assert (found.broken, [trouble.code for trouble in found.troubles]) == ([], ["pinned"])
+    assert (found.broken, [problem.code for problem in found.problems]) == ([], ["pinned"])
 
 
 async def test_steps_that_have_recorded_nothing_are_not_run(app: Any) -> None:
@@ -188,7 +188,7 @@ async def test_paused_runs_are_checked_and_ended_ones_are_not(shared: Any) -> No
         ended = await waiting(old)
         await old.runs.cancel(ended)
     async with shared(*shop(raises)) as new:
-        assert [trouble.run for trouble in (await check_runs(new)).broken] == [run]
+        assert [problem.run for problem in (await check_runs(new)).broken] == [run]
 
 
 async def test_one_flow(shared: Any) -> None:
@@ -221,7 +221,7 @@ async def test_a_saved_run_is_replayed(app: Any, tmp_path: Path) -> None:
 async def test_a_run_that_has_completed_is_replayed_to_its_end(app: Any, tmp_path: Path) -> None:
     async def late(input: Any, ctx: Any) -> Any:
         await ctx.run("charge", DID.append, "charge")
-        ctx.emit("told", 1)
+        ctx.emit("noted", 1)
         event = await ctx.wait.event("answered")
         await ctx.wait.time("1h", name="ship")
         return event.data

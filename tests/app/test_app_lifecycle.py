@@ -1,4 +1,4 @@
-"""The App's life: what opens also closes, several of them do not meet, settings come from where they may."""
+"""The lifecycle of an App: what opens also closes, several Apps are independent, settings and their sources."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add(input: Any) -> int:
 # Names
 
 
-def test_the_public_names_are_sorted_and_there() -> None:
+def test_public_names_are_sorted_and_exist() -> None:
     assert penstock.__all__ == sorted(penstock.__all__)
     for name in penstock.__all__:
         assert getattr(penstock, name) is not None
@@ -65,14 +65,14 @@ def test_the_public_names_are_sorted_and_there() -> None:
 
 
 def test_importing_the_package_is_cheap_and_quiet() -> None:
-    """What only some need is not loaded for all."""
+    """Optional modules are not imported."""
     heavy = "{'pydantic', 'fastjsonschema', 'cyclopts', 'rich', 'fastapi'}"
     code = f"import sys, penstock; print(sorted({heavy} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 
 
-def test_public_names_say_what_they_do() -> None:
+def test_public_names_have_docstrings() -> None:
     for name in penstock.__all__:
         assert (getattr(penstock, name).__doc__ or "").strip(), f"{name} has no docstring"
 
@@ -81,15 +81,15 @@ def test_public_names_say_what_they_do() -> None:
 
 
 def ours() -> set[str]:
-    """The threads of ours that are alive."""
+    """Return our living threads."""
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")}
 
 
 async def test_everything_that_starts_also_stops(app: Any) -> None:
     before = asyncio.all_tasks()
     async with app(order, ship, add, concurrency=5) as a:
-        heard: list[Any] = []
-        await a.events.on_kind("flow.completed", heard.append)
+        received: list[Any] = []
+        await a.events.on_kind("flow.completed", received.append)
         await a.schedules.add("s", queue="sums", input=[1], every="1h")
         async with a.workers.background():
             for n in range(5):
@@ -101,7 +101,7 @@ async def test_everything_that_starts_also_stops(app: Any) -> None:
     assert left == set()
 
 
-async def test_nothing_is_left_of_handlers_that_spoke_to_the_last(app: Any) -> None:
+async def test_closing_waits_for_the_last_live_output(app: Any) -> None:
     @job(queue="talks")
     def talks(ctx: Any) -> None:
         for i in range(400):
@@ -125,7 +125,7 @@ async def test_closing_twice_and_opening_twice(memory: Any) -> None:
     await a.close()
 
 
-async def test_a_closed_app_says_so(app: Any) -> None:
+async def test_a_closed_app_raises(app: Any) -> None:
     async with app(order) as a:
         await a.start("shop")
     for ask in (
@@ -138,7 +138,7 @@ async def test_a_closed_app_says_so(app: Any) -> None:
             await ask()
 
 
-async def test_an_app_that_was_never_opened_says_so(memory: Any) -> None:
+async def test_an_app_that_was_never_opened_raises(memory: Any) -> None:
     a = memory(order)
     for ask in (
         lambda: a.start("shop"),
@@ -168,7 +168,7 @@ async def test_a_store_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Pat
     await app.close()
 
 
-async def test_two_apps_in_one_process_do_not_meet(memory: Any) -> None:
+async def test_two_apps_in_one_process_are_independent(memory: Any) -> None:
     async with memory(order, ship) as a, memory(order, ship) as b, a.workers.background(), b.workers.background():
         run, other = await a.start("shop", "a", key="k"), await b.start("shop", "b", key="k")
         assert await a.result(run, timeout=20) == {"shipped": "a"}
@@ -179,7 +179,7 @@ async def test_two_apps_in_one_process_do_not_meet(memory: Any) -> None:
 
 
 async def test_an_app_inside_a_server_that_handles_requests(app: Any) -> None:
-    """As a web application does: opened once, a worker beside it, many requests at once, some of which give up."""
+    """As in a web application: opened once, a worker in the background, many concurrent requests, some of which are cancelled."""
     async with app(order, ship, concurrency=20) as a:
         worker = asyncio.create_task(a.workers.run())
 
@@ -271,7 +271,7 @@ def test_a_plain_script(tmp_path: Path) -> None:
     ]
 
 
-def test_a_sync_app_raises_what_happened_and_stops_in_any_case() -> None:
+def test_a_sync_app_raises_errors_and_always_stops() -> None:
     @flow("fails")
     def fails() -> None:
         raise ValueError("no luck")
@@ -297,7 +297,7 @@ def test_a_sync_app_that_cannot_open_leaves_nothing_behind(tmp_path: Path) -> No
     _gone(before)
 
 
-def test_a_sync_worker_of_an_unknown_queue_says_so() -> None:
+def test_a_sync_worker_of_an_unknown_queue_raises() -> None:
     with SyncApp(":memory:", handlers=[add]) as app:
         with pytest.raises(UnknownQueue, match="known are sums"):
             app.workers.start(queues=["summs"])
@@ -306,7 +306,7 @@ def test_a_sync_worker_of_an_unknown_queue_says_so() -> None:
 
 
 def _gone(before: int) -> None:
-    """Waits for threads that were told to end."""
+    """Wait until no thread is left that did not exist before."""
 
     async def fewer() -> None:
         await until(lambda: threading.active_count() <= before)
@@ -346,7 +346,7 @@ def test_defaults() -> None:
     [
         ({"concurency": 3}, {}, "did you mean 'concurrency'"),
         ({}, {"PENSTOCK_CONCURENCY": "3"}, "PENSTOCK_CONCURENCY.*did you mean 'concurrency'"),
-        ({}, {"PENSTOCK_ZZZ": "3"}, "known are"),
+        ({}, {"PENSTOCK_ZZZ": "3"}, "known settings are"),
         ({"concurrency": 0}, {}, "at least 1"),
         ({"concurrency": "ten"}, {}, "ten"),
         ({"lease": "10ms"}, {}, "at least 500ms"),
@@ -357,7 +357,7 @@ def test_defaults() -> None:
         ({"max_crashes": -1}, {}, "at least 0"),
     ],
 )
-def test_a_bad_setting_says_where_it_stands_and_what_would_do(
+def test_a_bad_setting_names_its_source_and_valid_values(
     given: dict[str, Any], env: dict[str, str], message: str
 ) -> None:
     with pytest.raises(penstock.PenstockError, match=message):

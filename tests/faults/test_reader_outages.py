@@ -1,4 +1,4 @@
-"""Whoever waits for news from a server that dies and comes back goes on after the last event it was given."""
+"""Readers of a server that dies and comes back continue after the last event they got."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ SHARED = "job events of bull:slow:events"
 Server = postgres_server.Server | redis_server.Server
 
 
-class Mortal:
-    """A server that can be killed and started again, and keeps what it acknowledged."""
+class RestartableServer:
+    """A server that can be killed and restarted, and keeps acknowledged writes."""
 
     def __init__(self, server: Server, url: str) -> None:
         self.server = server
@@ -51,7 +51,7 @@ class Mortal:
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     memory = Path("/dev/shm")
     quick = str(memory) if memory.is_dir() and shutil.disk_usage(memory).free > 2**30 else None
-    with tempfile.TemporaryDirectory(prefix="penstock-mortal-", dir=quick) as name:
+    with tempfile.TemporaryDirectory(prefix="penstock-restart-", dir=quick) as name:
         folder = Path(name)
         one: Server = (
             redis_server.Server(folder, "--appendonly", "yes")
@@ -63,13 +63,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture
-def mortal(server: Server) -> Mortal:
-    """A place on it that nobody has used; a test that failed may have left it dead."""
+def restartable(server: Server) -> RestartableServer:
+    """Return an unused database on the server; restart it if a failed test left it dead."""
     if server.process.poll() is not None:
         server.start()
     if isinstance(server, redis_server.Server):
-        return Mortal(server, server.url())
-    return Mortal(server, server.url(f"m{os.urandom(4).hex()}"))
+        return RestartableServer(server, server.url())
+    return RestartableServer(server, server.url(f"m{os.urandom(4).hex()}"))
 
 
 @flow("patient")
@@ -90,7 +90,7 @@ async def _light(app: App, numbers: range) -> None:
 
 @asynccontextmanager
 async def _command(*words: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A command of a person's that prints; gone afterwards."""
+    """Run a command that prints, and kill it afterwards."""
     pipe, program = asyncio.subprocess.PIPE, (sys.executable, "-m", "penstock.cli")
     process = await asyncio.create_subprocess_exec(*program, *words, stdout=pipe, stderr=pipe)
     try:
@@ -105,8 +105,8 @@ def _numbers(events: list[Event]) -> list[Any]:
     return [event.data for event in events]
 
 
-async def test_readers_go_on_after_the_last_event_they_were_given(
-    mortal: Mortal, caplog: pytest.LogCaptureFixture
+async def test_readers_continue_after_the_last_event(
+    restartable: RestartableServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "penstock.store")
     release = asyncio.Event()
@@ -121,13 +121,17 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
     subscribed: list[Event] = []
     followed: list[Event] = []
     of_queue: list[Event] = []
-    shared: list[Event] = []  # on Redis it is BullMQ that tells of these
+    shared: list[Event] = []  # on Redis these come from BullMQ
     lamps = (by_kind, by_subject, subscribed)
 
     def lit(count: int) -> bool:
         return all(_numbers(events) == list(range(count)) for events in lamps)
 
-    async with App(mortal.url, handlers=[patient, slow]) as app, app.workers.background(), AsyncExitStack() as stack:
+    async with (
+        App(restartable.url, handlers=[patient, slow]) as app,
+        app.workers.background(),
+        AsyncExitStack() as stack,
+    ):
         run, id = await app.start("patient"), await app.enqueue("slow")
         await app.events.on_kind("lamp.lit", by_kind.append)
         await app.events.on_subject("lamp", by_subject.append)
@@ -141,17 +145,17 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
             asyncio.create_task(end)
             for end in (app.result(run, timeout=120), app.runs.wait(run), app.jobs.result(id, timeout=120))
         ]
-        command = _command("events", run, "--follow", "--json", "--url", mortal.url)
+        command = _command("events", run, "--follow", "--json", "--url", restartable.url)
         printing = await stack.enter_async_context(command)
         assert printing.stdout is not None
         assert printing.stderr is not None
-        printed = [await printing.stdout.readline()]  # it has begun
+        printed = [await printing.stdout.readline()]  # it has started
         await _light(app, range(3))
         await until(lambda: lit(3) and followed and of_queue and shared, TEST_TIMEOUT_S)
 
-        await mortal.kill()
-        on_postgres = mortal.url.startswith("postgresql")
-        away = {
+        await restartable.kill()
+        on_postgres = restartable.url.startswith("postgresql")
+        expected = {
             "subscribers by kind and subject": 1,
             f"stream {LAMP}": 1,
             f"stream nq:flow:{run}": 1,
@@ -159,12 +163,12 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
             f"the end of run {run!r}": 2,
             f"the end of job {id!r}": 1,
         }
-        await until(lambda: _away(caplog) == away, TEST_TIMEOUT_S)
+        await until(lambda: _outages(caplog) == expected, TEST_TIMEOUT_S)
         assert b"no answer from the store" in await printing.stderr.readline()
         for late in (anext(app.events.subscribe("nq:global")), app.result(run), app.jobs.result(id)):
             with pytest.raises(StoreUnavailable):
                 await late
-        await mortal.start()
+        await restartable.start()
 
         await _light(app, range(3, 6))
         await app.emit("go")
@@ -181,21 +185,23 @@ async def test_readers_go_on_after_the_last_event_they_were_given(
         printed += (await printing.communicate())[0].splitlines()
         assert printing.returncode == 0
         assert [msgspec.json.decode(line)["id"] for line in printed] == [event.id for event in whole]
-        assert _away(caplog) == away
+        assert _outages(caplog) == expected
         for reader in readers:
             reader.cancel()
         await asyncio.wait(readers)
 
 
-def _away(caplog: pytest.LogCaptureFixture) -> dict[str, int]:
-    """Who said, and how often, that there is no answer."""
-    said = [
-        record.getMessage().partition(": no answer from the store")[0] for record in caplog.records if _is_news(record)
+def _outages(caplog: pytest.LogCaptureFixture) -> dict[str, int]:
+    """Count the log lines about an outage by reader."""
+    readers = [
+        record.getMessage().partition(": no answer from the store")[0]
+        for record in caplog.records
+        if _is_outage(record)
     ]
-    return dict(Counter(said))
+    return dict(Counter(readers))
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_outage(record: logging.LogRecord) -> bool:
     return ": no answer from the store" in record.getMessage()
 
 
@@ -209,52 +215,54 @@ async def letters(name):
 """
 
 
-async def test_a_worker_that_starts_while_the_server_is_away_waits_for_it(mortal: Mortal, tmp_path: Path) -> None:
+async def test_a_worker_that_starts_while_the_server_is_away_waits_for_it(
+    restartable: RestartableServer, tmp_path: Path
+) -> None:
     folder = tmp_path / "workers"
     folder.mkdir()
     (folder / "letters.py").write_text(WORKER)
-    async with App(mortal.url, handlers=[]) as app, AsyncExitStack() as stack:
+    async with App(restartable.url, handlers=[]) as app, AsyncExitStack() as stack:
         id = await app.enqueue("letters", "Ann")
-        await mortal.kill()
-        workers = [_command("worker", "--url", mortal.url, "--dir", str(folder)) for _ in range(2)]
+        await restartable.kill()
+        workers = [_command("worker", "--url", restartable.url, "--dir", str(folder)) for _ in range(2)]
         stopped, working = [await stack.enter_async_context(worker) for worker in workers]
         for worker in (stopped, working):
             assert worker.stderr is not None
             assert b"not open yet: no answer from the store, trying again" in await worker.stderr.readline()
         stopped.terminate()
         assert b"Stopped." in (await stopped.communicate())[1]
-        await mortal.start()
-        assert await _insist(lambda: app.jobs.result(id, timeout=TEST_TIMEOUT_S)) == "Dear Ann"
+        await restartable.start()
+        assert await _retry(lambda: app.jobs.result(id, timeout=TEST_TIMEOUT_S)) == "Dear Ann"
         working.terminate()
-        said = (await working.communicate())[1]
-        assert b"not open yet" not in said
+        output = (await working.communicate())[1]
+        assert b"not open yet" not in output
     assert (stopped.returncode, working.returncode) == (0, 0)
 
 
-async def test_an_app_that_has_a_worker_begin_while_the_server_is_away(mortal: Mortal) -> None:
+async def test_an_app_that_starts_a_worker_while_the_server_is_away(restartable: RestartableServer) -> None:
     @job(queue="letters")
     async def letters(name: str) -> str:
         return f"Dear {name}"
 
-    async with App(mortal.url, handlers=[letters]) as app:
+    async with App(restartable.url, handlers=[letters]) as app:
         id = await app.enqueue("letters", "Ann")
-        await mortal.kill()
+        await restartable.kill()
         with pytest.raises(StoreUnavailable):
-            await App(mortal.url, handlers=[]).open()
+            await App(restartable.url, handlers=[]).open()
         with pytest.raises(StoreUnavailable):
-            await App(mortal.url, handlers=[]).open(patience="100ms")
-        other = App(mortal.url, handlers=[])
-        opening = asyncio.create_task(other.open(patience=TEST_TIMEOUT_S))
+            await App(restartable.url, handlers=[]).open(connect_timeout="100ms")
+        other = App(restartable.url, handlers=[])
+        opening = asyncio.create_task(other.open(connect_timeout=TEST_TIMEOUT_S))
         async with app.workers.background():
-            await mortal.start()
-            assert await _insist(lambda: app.jobs.result(id, timeout=TEST_TIMEOUT_S)) == "Dear Ann"
+            await restartable.start()
+            assert await _retry(lambda: app.jobs.result(id, timeout=TEST_TIMEOUT_S)) == "Dear Ann"
         await opening
         assert (await other.jobs.get(id)).state.value == "completed"
         await other.close()
 
 
-async def _insist(call: Callable[[], Any]) -> Any:
-    """Asks again until there is a first answer."""
+async def _retry(call: Callable[[], Any]) -> Any:
+    """Repeat a call until the store answers."""
     while True:
         try:
             return await call()

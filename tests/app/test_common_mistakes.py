@@ -1,4 +1,4 @@
-"""Likely slips are answered with what was wrong and what to write instead, not taken for something else."""
+"""Common mistakes raise errors that name what was wrong and what to write instead."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def bind(title: str, ctx: Context) -> dict[str, Any]:
     return await ctx.children_values()
 
 
-async def test_a_moment_without_a_zone_is_refused(memory: Any) -> None:
+async def test_a_time_without_a_zone_is_refused(memory: Any) -> None:
     async with memory(nap) as app, app.workers.background():
         with pytest.raises(BadArgument, match="has no time zone"):
             await app.start("nap", "", at=NAIVE)
@@ -65,7 +65,7 @@ async def test_one_id_twice_in_a_tree_is_refused(app: Any) -> None:
         assert await a.store.job("one") is None
 
 
-async def test_a_child_that_failed_its_parent_takes_no_other_payload(app: Any) -> None:
+async def test_a_child_that_failed_its_parent_cannot_be_redriven_with_another_input(app: Any) -> None:
     async with app(render, bind) as a, a.workers.background():
         await a.jobs.enqueue_tree(Node(bind, "t", id="book", children=[Node(render, 1), Node(render, 13)]))
         await a.wait_for_state("book", "failed")
@@ -76,15 +76,15 @@ async def test_a_child_that_failed_its_parent_takes_no_other_payload(app: Any) -
         assert await a.dead_letters.queues() == {"pages-dlq": 1, "books-dlq": 1}
 
 
-async def test_a_job_that_is_retried_leaves_no_old_letter(app: Any) -> None:
+async def test_a_retried_job_leaves_no_old_dead_letter(app: Any) -> None:
     broken = ["first"]
 
     @job(queue="words")
-    async def say(_: Any) -> None:
+    async def fail(_: Any) -> None:
         if broken:
             raise Permanent(broken[0])
 
-    async with app(say) as a, a.workers.background():
+    async with app(fail) as a, a.workers.background():
         id = await a.enqueue("words", key="word")
         await a.wait_for_state(id, "failed")
         assert [one.error["message"] for one in await a.list_dead_letters("words")] == ["first"]
@@ -110,7 +110,7 @@ async def worded(_: Any, ctx: Context) -> None:
     await ctx.wait.event("order.paid", match="x")  # type: ignore[arg-type]
 
 
-async def test_a_durable_call_that_is_not_awaited_is_told_of(memory: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_durable_call_that_is_not_awaited_is_reported(memory: Any, caplog: pytest.LogCaptureFixture) -> None:
     async with memory(hasty) as app, app.workers.background():
         await app.run_to_end("hasty")
         (row,) = await app.runs.list()
@@ -118,7 +118,7 @@ async def test_a_durable_call_that_is_not_awaited_is_told_of(memory: Any, caplog
 
 
 @pytest.mark.parametrize(("name", "message"), [("listed", "name the calls"), ("worded", "match='x'")])
-async def test_what_a_wait_is_given(memory: Any, name: str, message: str) -> None:
+async def test_bad_arguments_of_waits(memory: Any, name: str, message: str) -> None:
     async with memory(listed, worded) as app, app.workers.background():
         run, status = await app.run_to_end(name)
         assert status == "failed"
@@ -129,7 +129,7 @@ async def charge() -> None: ...
 
 
 def wrong_arguments(which: str) -> tuple[Any, ...]:
-    """Of `ctx.run`."""
+    """Return wrong arguments for `ctx.run`."""
     if which == "called":
         return "a", charge()
     return {"value": ("a", 5), "swapped": (render, "a"), "nameless": (charge,), "alone": ("a",), "none": ()}[which]
@@ -152,7 +152,7 @@ def wrong_branch(which: str, ctx: SyncContext) -> None:
     ctx.all([ctx.branch.run(*wrong_arguments(which))])
 
 
-SLIPS = {
+MISTAKES = {
     "value": "ctx.run('a', 5): pass the function itself, then its arguments, so that it is called once",
     "swapped": "ctx.run(render, …): pass the name first, then the function",
     "nameless": 'ctx.run(charge): the name is missing, pass it before the function: ctx.run("charge", charge, 7)',
@@ -168,23 +168,23 @@ async def wrong_patch(_: Any, ctx: Context) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "which", "says"),
+    ("name", "which", "expected"),
     [
-        *(("wrong-call", which, says) for which, says in SLIPS.items()),
-        *(("wrong-sync-call", which, says) for which, says in SLIPS.items()),
-        *(("wrong-branch", which, says) for which, says in SLIPS.items()),
+        *(("wrong-call", which, expected) for which, expected in MISTAKES.items()),
+        *(("wrong-sync-call", which, expected) for which, expected in MISTAKES.items()),
+        *(("wrong-branch", which, expected) for which, expected in MISTAKES.items()),
         ("wrong-sync-call", "all", "in a `def` handler, such as ctx.branch.event(…)"),
         ("wrong-patch", "", "change=5: pass a function that makes the new value"),
     ],
 )
-async def test_what_a_durable_call_is_given(memory: Any, name: str, which: str, says: str) -> None:
+async def test_bad_arguments_of_durable_calls(memory: Any, name: str, which: str, expected: str) -> None:
     async with memory(wrong_call, wrong_sync_call, wrong_branch, wrong_patch) as app, app.workers.background():
         run, status = await app.run_to_end(name, which)
         assert status == "failed"
-        assert says in (await app.events_of(run, "step.failed"))[0].data["error"]
+        assert expected in (await app.events_of(run, "step.failed"))[0].data["error"]
 
 
-async def test_a_job_is_added_for_its_function_too(memory: Any) -> None:
+async def test_a_job_can_be_enqueued_by_its_function(memory: Any) -> None:
     async with memory(nap, render) as app, app.workers.background():
         assert await app.jobs.result(await app.enqueue(render, 1), timeout=20) == "page 1"
         ids = await app.jobs.enqueue_many(render, [2, 3])
@@ -193,7 +193,7 @@ async def test_a_job_is_added_for_its_function_too(memory: Any) -> None:
             await app.enqueue(nap, "")
 
 
-async def test_of_many_payloads_the_bad_one_is_named(memory: Any) -> None:
+async def test_the_bad_input_of_many_is_named(memory: Any) -> None:
     async with memory(render) as app:
         with pytest.raises(
             NotJSON, match=r"^item 1 of 3 \(none was added\): the input of a job of queue 'pages'"
@@ -203,7 +203,7 @@ async def test_of_many_payloads_the_bad_one_is_named(memory: Any) -> None:
         assert sum((await app.queues.counts("pages")).values()) == 0
 
 
-async def test_a_fork_at_what_is_no_event_is_told(memory: Any) -> None:
+async def test_a_fork_at_a_missing_event_raises(memory: Any) -> None:
     async with memory(nap) as app:
         run = await app.start("nap", "")
         with pytest.raises(BadId, match="5 is not an event id; one looks like"):

@@ -1,4 +1,4 @@
-"""Sending the failed steps of a run again: from a letter or without one, with the memos they had."""
+"""Retry the failed steps of a run, with or without dead letters; they keep their memos."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.core.ids import step_job_id
 
 
 class Shop:
-    """A flow whose first step charges, waits and then fails until it is mended."""
+    """A flow whose first step charges, waits and then fails until it is fixed."""
 
     def __init__(self, *, letters: bool) -> None:
         self.broken = True
@@ -35,7 +35,7 @@ class Shop:
 
 
 @pytest.mark.parametrize("letters", [True, False])
-async def test_a_step_that_had_waited_goes_on_with_its_memos(app: Any, letters: bool) -> None:
+async def test_a_retried_step_keeps_its_memos(app: Any, letters: bool) -> None:
     shop = Shop(letters=letters)
     async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop")
@@ -50,7 +50,7 @@ async def test_a_step_that_had_waited_goes_on_with_its_memos(app: Any, letters: 
         assert await a.list_dead_letters() == []
 
 
-async def test_it_can_fail_and_be_sent_again_without_letters(app: Any) -> None:
+async def test_a_step_without_dead_letters_can_be_retried_repeatedly(app: Any) -> None:
     shop = Shop(letters=False)
     async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop")
@@ -70,7 +70,7 @@ async def test_it_can_fail_and_be_sent_again_without_letters(app: Any) -> None:
             await retry_run(a, run)
 
 
-async def test_a_discarded_letter_does_not_keep_a_run_from_being_retried(app: Any) -> None:
+async def test_a_run_can_be_retried_after_its_dead_letter_was_discarded(app: Any) -> None:
     broken = True
 
     @flow("plain")
@@ -87,8 +87,8 @@ async def test_a_discarded_letter_does_not_keep_a_run_from_being_retried(app: An
         assert await a.result(run, timeout=20) == "whole"
 
 
-async def test_a_step_that_goes_on_is_not_sent_again(app: Any) -> None:
-    """Of two branches one fails; the other waits. Only the failed one is sent."""
+async def test_a_waiting_step_is_not_retried(app: Any) -> None:
+    """One of two branches fails and the other waits: only the failed one is retried."""
     broken = True
 
     @flow("fork", emits=["a", "b"])
@@ -118,7 +118,7 @@ async def test_a_step_that_goes_on_is_not_sent_again(app: Any) -> None:
         assert await a.wait_for_end(run) == "completed"
 
 
-async def test_a_step_that_fails_while_it_waits_for_a_trigger_waits_again_when_it_is_sent_again(app: Any) -> None:
+async def test_a_retried_step_waits_for_its_trigger_again(app: Any) -> None:
     tokens: list[str] = []
     broken = True
 
@@ -140,7 +140,7 @@ async def test_a_step_that_fails_while_it_waits_for_a_trigger_waits_again_when_i
         assert await a.result(run, timeout=20) == "yes"
 
 
-async def test_a_replay_of_a_run_that_had_waited_waits_for_itself(app: Any) -> None:
+async def test_a_replay_has_its_own_waits(app: Any) -> None:
     @flow("waits")
     async def waits(order: Any, ctx: Any) -> Any:
         event = await ctx.wait.event("paid", match={"order": order})

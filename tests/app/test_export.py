@@ -1,4 +1,4 @@
-"""Moving a run that waits to another store: it goes on there with what it had recorded."""
+"""Export and import a waiting run: it continues in the other store with what it recorded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.testing.until import until
 
 
 class Shop:
-    """Charges once, then waits for an event, a trigger and an hour."""
+    """A flow that charges once, then waits for an event, a trigger and an hour."""
 
     def __init__(self) -> None:
         self.charged = 0
@@ -35,7 +35,7 @@ class Shop:
 
 
 async def moved(app: Any, line: bytes, url: str, *handlers: Any) -> Any:
-    """An App on another store that the run was imported into."""
+    """Return an App on another store that has imported the run."""
     clock = PlayedClock()
     new = type(app())(url, handlers=handlers, clock=clock)
     await new.open()
@@ -46,7 +46,7 @@ async def moved(app: Any, line: bytes, url: str, *handlers: Any) -> Any:
     return new
 
 
-async def test_a_run_that_waits_for_an_event_goes_on_elsewhere(app: Any, tmp_path: Path) -> None:
+async def test_an_imported_run_continues_to_wait_for_its_event(app: Any, tmp_path: Path) -> None:
     shop = Shop()
     async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop", 1)
@@ -65,7 +65,7 @@ async def test_a_run_that_waits_for_an_event_goes_on_elsewhere(app: Any, tmp_pat
         await new.close()
 
 
-async def test_a_token_works_in_the_store_its_run_was_moved_to(app: Any, tmp_path: Path) -> None:
+async def test_a_token_works_after_the_import(app: Any, tmp_path: Path) -> None:
     shop = Shop()
     async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop", 1)
@@ -83,7 +83,7 @@ async def test_a_token_works_in_the_store_its_run_was_moved_to(app: Any, tmp_pat
         await new.close()
 
 
-async def test_a_paused_run_is_paused_elsewhere(app: Any, tmp_path: Path) -> None:
+async def test_an_imported_paused_run_stays_paused(app: Any, tmp_path: Path) -> None:
     shop = Shop()
     async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop", 1)

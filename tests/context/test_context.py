@@ -51,7 +51,7 @@ class Style:
         async def on_the_loop(input: Any, ctx: Any) -> Any:
             play = _Play(script(input, ctx))
             while not play.over:
-                answer: Any = play.said
+                answer: Any = play.yielded
                 try:
                     play.go(await answer if inspect.isawaitable(answer) else answer)
                 except Exception as problem:
@@ -61,7 +61,7 @@ class Style:
         def on_a_thread(input: Any, ctx: Any) -> Any:
             play = _Play(script(input, ctx))
             while not play.over:
-                play.go(play.said)
+                play.go(play.yielded)
             return play.result
 
         handler = on_the_loop if self.is_async else on_a_thread
@@ -78,7 +78,7 @@ class _Play:
     def __init__(self, script: Generator[Any, Any, Any]) -> None:
         self._script = script
         self.over = False
-        self.said: Any = None
+        self.yielded: Any = None
         self.result: Any = None
         self._move(lambda: next(script))
 
@@ -92,7 +92,7 @@ class _Play:
 
     def _move(self, forward: Callable[[], Any]) -> None:
         try:
-            self.said = forward()
+            self.yielded = forward()
         except StopIteration as end:
             self.over, self.result = True, end.value
         except BaseException:
@@ -115,25 +115,25 @@ async def test_the_identity_of_a_step(app: Any, style: Style) -> None:
         yield ctx.emit("go", 1)
         yield ctx.emit("go", 2)
 
-    def told(input: Any, ctx: Any) -> Any:
+    def identify(input: Any, ctx: Any) -> Any:
         yield None
         return [ctx.run_id, ctx.flow, ctx.step, ctx.n, ctx.attempt, ctx.queue, ctx.job_id, str(ctx.correlation_id)]
 
     first = flow("only", emits=["go"])(style(begin))
-    second = step(on="go", mode="each", queue="side")(style(told))
+    second = step(on="go", mode="each", queue="side")(style(identify))
     async with app(first, second) as a, a.workers.background():
         run = await a.start("only", correlation_id="c")
         one, two = await a.result(run, timeout=20)
-        assert one == [run, "only", "told", 1, 1, "side", f"{run}.told.1", "c"]
-        assert two == [run, "only", "told", 2, 1, "side", f"{run}.told.2", "c"]
+        assert one == [run, "only", "identify", 1, 1, "side", f"{run}.identify.1", "c"]
+        assert two == [run, "only", "identify", 2, 1, "side", f"{run}.identify.2", "c"]
 
 
 async def test_the_identity_of_a_job(app: Any, style: Style) -> None:
-    def told(input: Any, ctx: Any) -> Any:
+    def identify(input: Any, ctx: Any) -> Any:
         yield None
         return [ctx.run_id, ctx.flow, ctx.step, ctx.n, ctx.attempt, ctx.queue, ctx.job_id, ctx.correlation_id()]
 
-    async with app(job(queue="plain")(style(told))) as a, a.workers.background():
+    async with app(job(queue="plain")(style(identify))) as a, a.workers.background():
         id = await a.enqueue("plain")
         assert await a.jobs.result(id, timeout=20) == [None, None, None, 1, 1, "plain", id, id]
         other = await a.enqueue("plain", correlation_id="c")
@@ -151,12 +151,12 @@ async def test_every_way_to_emit(app: Any, style: Style) -> None:
     async with app(only(style, script)) as a, a.workers.background():
         run, status = await a.run_to_end("only")
         assert status == "completed"
-        told = [
+        emitted = [
             (e.kind, e.data, e.correlation_id)
             for e in await a.stream(run)
             if "." not in e.kind or e.kind[:5] not in ("flow.", "step.")
         ]
-        assert told == [
+        assert emitted == [
             ("plain.kind", {"a": 1}, run),
             ("bare", None, run),
             ("as.dict", [1], run),
@@ -352,14 +352,14 @@ async def test_a_jobs_progress_is_on_its_row_and_on_its_queues_stream(app: Any, 
 
 
 async def test_too_many_frames_at_once_drop_the_oldest_and_say_so(app: Any, style: Style) -> None:
-    latch, started, said = style.latch(), threading.Event(), threading.Event()
+    latch, started, logged = style.latch(), threading.Event(), threading.Event()
 
     def script(input: Any, ctx: Any) -> Any:
         started.set()
         yield latch.wait()
         for i in range(2500):
             ctx.log(f"line {i}")
-        said.set()
+        logged.set()
         yield ctx.progress(100)
         return "done"
 
@@ -368,7 +368,7 @@ async def test_too_many_frames_at_once_drop_the_oldest_and_say_so(app: Any, styl
         await until(started.is_set)
         latch.open()
         if not style.is_async:
-            said.wait(20)  # the loop stands still while the thread speaks, so that nothing is sent meanwhile
+            logged.wait(20)  # block the loop while the thread logs, so that nothing is sent meanwhile
         assert await a.result(run, timeout=20) == "done"
         logs = [int(e.data["msg"].split()[1]) for e in await a.events_of(run, "log")]
         dropped = [e.data["dropped"] for e in await a.events_of(run, "buffer.drop")]

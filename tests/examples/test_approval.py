@@ -84,7 +84,7 @@ async def test_rejected(app: TestApp, outbox: Path) -> None:
     run = await app.start("order", LARGE)
     await app.fire("approval", NO)
     assert (await app.finish(run)).result == "called off o-1"
-    assert letters(outbox)[-1] == "customer | o-1 is called off: Eve said no"
+    assert letters(outbox)[-1] == "customer | o-1 is called off: Eve declined"
 
 
 async def test_no_answer_for_a_week(app: TestApp, outbox: Path) -> None:

@@ -358,8 +358,8 @@ async def test_changes_and_firings_race(shared: Any, clock: FakeClock) -> None:
 
 async def test_of_many_who_make_it_first_all_agree(shared: Any, clock: FakeClock) -> None:
     async with shared(*Scene().handlers, clock=clock) as a, shared(*Scene().handlers, clock=clock) as b:
-        rows = await asyncio.gather(*(x.schedule("s", every="1s", queue="chores") for x in (a, b) * 5))
-        assert rows == [await row(a)] * 10
+        added = (x.schedules.add("s", every="1s", queue="chores") for x in (a, b) * 5)
+        assert await asyncio.gather(*added) == [await a.schedules.get("s")] * 10
 
 
 async def test_what_could_not_be_started_is_not_kept(memory: Any) -> None:

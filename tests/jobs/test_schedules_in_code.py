@@ -9,7 +9,6 @@ import pytest
 
 from penstock import flow, job, step
 from penstock.core.errors import DefinitionError
-from penstock.schedules.spec import decode_spec
 from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
@@ -60,9 +59,9 @@ async def test_a_schedule_of_each_kind(app: Any, clock: FakeClock) -> None:
 
 async def test_it_follows_the_code(shared: Any, clock: FakeClock) -> None:
     rows = await kept(shared(report("1h"), clock=clock))
-    assert decode_spec(rows["report"]).every_ms == 3_600_000
+    assert rows["report"].every_ms == 3_600_000
     rows = await kept(shared(report({"every": "2h", "limit": 3}), clock=clock))
-    assert (decode_spec(rows["report"]).every_ms, decode_spec(rows["report"]).limit) == (7_200_000, 3)
+    assert (rows["report"].every_ms, rows["report"].limit) == (7_200_000, 3)
     rows = await kept(shared(report({"every": "2h", "id": "other"}), clock=clock))
     assert list(rows) == ["other"]
     assert await kept(shared(report(), clock=clock)) == {}

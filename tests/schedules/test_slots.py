@@ -200,14 +200,14 @@ def made(was: ScheduleRow | None, spec: ScheduleSpec, now: int = NOON + 1) -> Sc
         (row(ONCE, None, last=NOON, fired=1), replace(ONCE, at_ms=NOON + HOUR), NOON + HOUR),
     ],
 )
-def test_a_schedule_made_anew(was: ScheduleRow | None, spec: ScheduleSpec, next: int | None) -> None:
+def test_a_schedule_that_is_replaced(was: ScheduleRow | None, spec: ScheduleSpec, next: int | None) -> None:
     found = made(was, spec)
     assert found.next == next
     if was is not None:
         assert (found.last, found.fired, found.paused) == (was.last, was.fired, was.paused)
 
 
-def test_a_paused_schedule_made_anew_stays_paused() -> None:
+def test_a_paused_schedule_that_is_replaced_stays_paused() -> None:
     assert made(row(HOURLY, paused=True), CRON).paused
 
 

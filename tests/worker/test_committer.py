@@ -159,7 +159,7 @@ async def test_intents_of_a_run_wait_for_its_commit_in_flight_though_there_is_ro
     await all_answered(store, waiting)
 
 
-async def test_what_only_waits_for_others_is_taken_up_whoever_ends_first() -> None:
+async def test_what_only_waits_for_others_is_taken_up_whichever_ends_first() -> None:
     """The lane that is free ends when all that is left must wait; the other one goes on with it."""
     store: Any = Held()
     committer = Committer(store)

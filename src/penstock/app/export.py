@@ -262,7 +262,7 @@ class Importer:
         record = decode_record(bytes(saved.record))
         table = TriggerTable(saved.flow, "", {})
         maker = UnitBuilder(saved.run, table, None, self._bodies, saved.created)
-        # Its scope is said even if it is its own id: that is how the store knows that there are memos.
+        # Set the scope even if it is the job's own id: that is how the store knows that there are memos.
         scope = job["scope"] if job["scope"] != job["id"] or job["scope"] in saved.memos else None
         return maker.job(
             job["id"], job["name"], job["queue"], payload, decode_options(opts), record, "import",

@@ -9,7 +9,7 @@ PACKAGE := $(VENV)/.package-stamp
 TOOLS   := $(VENV)/.setup-stamp
 
 UV       := uv==0.13.8
-COMPILE  := $(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --no-annotate --no-header pyproject.toml requirements/build.in
+COMPILE  := $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header pyproject.toml requirements/build.in
 NODE_DIRS := tests/interop tests/interop/pgboss benchmarks/contenders/node
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -72,7 +72,7 @@ bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 faults: setup
-	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest tests/faults tests/interop/test_pgboss.py tests/jobs/test_summer_time.py
+	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest tests/faults tests/interop/test_pgboss.py tests/schedules/test_daylight_saving.py
 
 # Nothing else changes a pinned version. The files hold versions and hashes; where to download from is pip's and npm's setting.
 lock: setup

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import flow
-from penstock.app.export import Importer, PlayedClock, export_run, read_line
+from penstock.app.export import Importer, ReplayClock, export_run, read_line
 from penstock.core.ids import step_job_id
 from penstock.testing.until import until
 
@@ -36,7 +36,7 @@ class Shop:
 
 async def moved(app: Any, line: bytes, url: str, *handlers: Any) -> Any:
     """Return an App on another store that has imported the run."""
-    clock = PlayedClock()
+    clock = ReplayClock()
     new = type(app())(url, handlers=handlers, clock=clock)
     await new.open()
     importer = Importer(new, clock)

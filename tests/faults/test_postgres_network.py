@@ -77,8 +77,8 @@ async def test_an_event_emitted_once_is_stored_once() -> None:
 async def test_a_unit_with_another_id_is_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     real = PostgresStore._commit
 
-    async def commit(self: PostgresStore, units: Sequence[Unit], ask: ClaimRequest | None) -> CommitReply:
-        return await real(self, [msgspec.structs.replace(unit, id=new_token()) for unit in units], ask)
+    async def commit(self: PostgresStore, units: Sequence[Unit], request: ClaimRequest | None) -> CommitReply:
+        return await real(self, [msgspec.structs.replace(unit, id=new_token()) for unit in units], request)
 
     monkeypatch.setattr(PostgresStore, "_commit", commit)
     assert await _emit_while_a_reply_is_dropped() == 2

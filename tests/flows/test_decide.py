@@ -233,7 +233,7 @@ def test_all_starts_once_however_often_its_kinds_come_again() -> None:
     for kind in ("x", "y", "x", "y", "y", "x"):
         run.emits(kind)
     assert run.waiting == ["a", "j"]
-    assert run.record.arrived == {}
+    assert run.record.pending_joins == {}
 
 
 def test_a_join_of_one_kind_listed_twice_starts_with_it() -> None:
@@ -440,7 +440,12 @@ def test_cancelling_closes_the_run_and_forgets_what_was_open() -> None:
     decision = run.decide(lambda d: d.on_cancel("enough"))
     assert kinds(decision) == ["flow.cancelled"]
     assert data(decision, "flow.cancelled") == {"reason": "enough", "duration": 7}
-    assert (run.record.status, run.record.open, run.record.closed, run.record.arrived) == ("cancelled", 0, True, {})
+    assert (run.record.status, run.record.open, run.record.closed, run.record.pending_joins) == (
+        "cancelled",
+        0,
+        True,
+        {},
+    )
 
 
 # Results

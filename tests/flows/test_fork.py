@@ -119,7 +119,7 @@ async def test_a_failed_run_is_forked_from_before_its_failure(app: Any) -> None:
         shop.broken = False
         end = (await a.stream(run))[-1]
         assert end.kind == "flow.failed"
-        with pytest.raises(CannotFork, match="nothing was left to do: fork it at "):
+        with pytest.raises(CannotFork, match="no step was left to run: fork it at "):
             await a.runs.fork(run, end.id)
         new = await a.runs.fork(run, await event_of(a, run, "step.started", "charge"))
         assert await a.wait_for_end(new) == "completed"
@@ -255,7 +255,7 @@ async def test_a_fork_of_events_that_the_current_code_does_not_allow(shared: Any
         run, _ = await a.run_to_end("shop", {"amount": 5})
         at = await event_of(a, run, "step.completed", "charge")
         async with shared(order) as changed:
-            with pytest.raises(CannotFork, match="does not follow from the ones before it by the present code"):
+            with pytest.raises(CannotFork, match="does not follow from the events before it"):
                 await changed.runs.fork(run, at)
 
 
@@ -274,7 +274,7 @@ async def test_a_fork_of_redacted_data_is_refused(app: Any) -> None:
 
     async with app(secret, second, third) as a, a.workers.background():
         run, _ = await a.run_to_end("secret", {"password": "hunter22"})
-        with pytest.raises(CannotFork, match="the input of step 'secret' was recorded with its secrets hidden"):
+        with pytest.raises(CannotFork, match="the input of step 'secret' was recorded with its secrets redacted"):
             await a.runs.fork(run, await event_of(a, run, "flow.started"))
         with pytest.raises(CannotFork, match="the data of done"):
             await a.runs.fork(run, await event_of(a, run, "step.completed", "second"))

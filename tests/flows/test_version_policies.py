@@ -79,7 +79,7 @@ async def test_a_pinned_run_is_left_to_a_worker_that_has_its_version(
                 await until(looked_again, 20)
                 fresh = await new.start("shop")
                 await new.wait_for_step(fresh, "answer", "suspended", "completed")
-        warned = [r.getMessage() for r in caplog.records if "began under version 1" in r.getMessage()]
+        warned = [r.getMessage() for r in caplog.records if "was started by version 1" in r.getMessage()]
         assert len(warned) == 1, "once for each flow and version"
         assert "the code here is version 2" in warned[0]
         back = await new.events_of(run, "step.returned", "answer")

@@ -7,8 +7,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from penstock import App, Context, flow, step
-from penstock.flows.diagram import OUTSIDE, Edge, as_mermaid, as_text, diagram_of
-from penstock.flows.diagram_svg import as_svg
+from penstock.flows.diagram import OUTSIDE, Edge, build_diagram, render_mermaid, render_text
+from penstock.flows.diagram_svg import render_svg
 
 PAYMENT = {"type": "event", "eventKind": "payment.confirmed", "timeout": "24h", "onTimeout": "call_off"}
 
@@ -34,7 +34,7 @@ async def call_off(order: dict[str, Any], ctx: Context) -> None: ...
 
 
 APP = App(":memory:", handlers=[create, collect, approve, ship, call_off])
-GRAPH = diagram_of(APP.registry.flow("order"))
+GRAPH = build_diagram(APP.registry.flow("order"))
 
 
 def test_nodes_show_their_waits() -> None:
@@ -48,7 +48,7 @@ def test_nodes_show_their_waits() -> None:
 
 
 def test_edges_of_timeouts_and_of_events_that_start_it() -> None:
-    assert Edge("collect", "call_off", "timeout 1d", "late") in GRAPH.edges
+    assert Edge("collect", "call_off", "timeout 1d", "timeout") in GRAPH.edges
     assert [edge.label for edge in GRAPH.edges if (edge.start, edge.end) == (OUTSIDE, "create")] == [
         "basket.full",
         "gift.sent",
@@ -57,7 +57,7 @@ def test_edges_of_timeouts_and_of_events_that_start_it() -> None:
 
 
 def test_mermaid_shows_waits() -> None:
-    lines = as_mermaid(GRAPH).splitlines()
+    lines = render_mermaid(GRAPH).splitlines()
     ids = {name: f"n{number}" for number, name in enumerate(GRAPH.nodes)}
     collect, off = ids["collect"], ids["call_off"]
     assert f'  {collect} -.->|"⏱ payment.confirmed, at most 1d"| {collect}' in lines
@@ -66,18 +66,18 @@ def test_mermaid_shows_waits() -> None:
 
 
 def test_the_terminal_shows_waits_also_without_unicode() -> None:
-    assert "⏱ payment.confirmed, at most 1d" in as_text(GRAPH)
-    assert "┄┄ timeout 1d ┄▶" in as_text(GRAPH)
-    plain = as_text(GRAPH, unicode=False)
+    assert "⏱ payment.confirmed, at most 1d" in render_text(GRAPH)
+    assert "┄┄ timeout 1d ┄▶" in render_text(GRAPH)
+    plain = render_text(GRAPH, unicode=False)
     assert plain.isascii()
     assert "waits for payment.confirmed, at most 1d" in plain
 
 
 def test_the_svg_shows_waits() -> None:
-    svg = as_svg(GRAPH)
+    svg = render_svg(GRAPH)
     ElementTree.fromstring(svg)
     assert "⏱ user approval" in svg
-    assert 'class="edge late"' in svg
+    assert 'class="edge timeout"' in svg
 
 
 def test_the_registry_lists_waits_as_json() -> None:

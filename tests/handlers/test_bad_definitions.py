@@ -166,10 +166,10 @@ async def test_a_key_function_that_fails_is_named() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"handlers": mail}, "handlers is mail, one value: give a list of them, [mail]"),
-        ({"handlers": 5}, "handlers is 5, one value"),
-        ({"handlers": "mail"}, "handlers is 'mail', one value"),
-        ({"handlers": (), "bridges": 5}, "bridges is 5, one value: give a list of them, [5]"),
+        ({"handlers": mail}, "handlers is mail, a single value: pass a list, [mail]"),
+        ({"handlers": 5}, "handlers is 5, a single value"),
+        ({"handlers": "mail"}, "handlers is 'mail', a single value"),
+        ({"handlers": (), "bridges": 5}, "bridges is 5, a single value: pass a list, [5]"),
     ],
 )
 def test_one_where_several_are_wanted(options: dict[str, Any], expected: str) -> None:

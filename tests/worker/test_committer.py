@@ -20,7 +20,7 @@ class Held:
         self.profile = StoreProfile(max_commits_in_flight=lanes)
         self.calls: list[tuple[list[Unit], asyncio.Future[None]]] = []
 
-    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
         answered = asyncio.get_running_loop().create_future()
         self.calls.append((list(units), answered))
         await answered

@@ -18,7 +18,7 @@ from ..core.events import Event, EventBody, check_kind, decode_event
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
 from ..ports.unit import Committed, NewEvent, Unit
-from .arguments import text
+from .arguments import check_text
 
 if TYPE_CHECKING:
     from .app import App
@@ -51,9 +51,9 @@ class EventAppender:
         bodies = self._runtime.bodies
         name = bodies.check(stream)
         check_kind(kind)
-        text(subject, "the subject")
-        text(correlation_id, "the correlation id")
-        if text(key, "the key") == "":
+        check_text(subject, "the subject")
+        check_text(correlation_id, "the correlation id")
+        if check_text(key, "the key") == "":
             raise BadArgument("key='': give a text that identifies the event, or none")
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
         type_, _, id_ = name.partition(":")[2].partition(":")

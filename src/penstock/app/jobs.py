@@ -17,7 +17,7 @@ from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState
 from ..stores.child_keys import error_text
-from .arguments import count, dedupe_key, delay_ms, one_of
+from .arguments import build_dedupe, check_choice, check_count, resolve_delay_ms
 from .deadline import deadline
 from .views import ChildView, JobView, job_view
 
@@ -80,13 +80,13 @@ class Jobs:
                 [input],
                 name=name,
                 key=key,
-                delay_ms=delay_ms(delay, at, self._app.clock),
+                delay_ms=resolve_delay_ms(delay, at, self._app.clock),
                 priority=priority,
                 retry=retry,
                 correlation_id=correlation_id,
                 keep_completed=keep_completed,
                 keep_failed=keep_failed,
-                dedupe=dedupe_key(dedupe, dedupe_ttl),
+                dedupe=build_dedupe(dedupe, dedupe_ttl),
             )
         return ids[0]
 
@@ -121,7 +121,7 @@ class Jobs:
                 queue,
                 inputs,
                 name=name,
-                delay_ms=delay_ms(delay, None, self._app.clock),
+                delay_ms=resolve_delay_ms(delay, None, self._app.clock),
                 priority=priority,
                 retry=retry,
                 keep_completed=keep_completed,
@@ -159,8 +159,8 @@ class Jobs:
             after: Id of the last job of the page before.
             limit: Maximum number of jobs.
         """
-        state = JobState(one_of(state, [one.value for one in JobState], "state"))
-        return [job_view(row) for row in await self._store.jobs(queue, state, after=after, limit=count(limit))]
+        state = JobState(check_choice(state, [one.value for one in JobState], "state"))
+        return [job_view(row) for row in await self._store.jobs(queue, state, after=after, limit=check_count(limit))]
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Wait for a job to end and return its result. Raise RunFailed if it failed or was cancelled.

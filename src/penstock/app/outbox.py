@@ -13,7 +13,7 @@ from ..transactions.connections.connection import POSTGRES, SQLITE, wrap_connect
 from ..transactions.outbox import create_statement
 from ..transactions.relay import Relay
 from ..transactions.relay_source import Connect
-from .arguments import one_of
+from .arguments import check_choice
 
 
 class Outbox:
@@ -29,7 +29,7 @@ class Outbox:
         Args:
             dialect: "postgresql" or "sqlite".
         """
-        return f"{create_statement(one_of(dialect, (POSTGRES, SQLITE), 'dialect'))};"
+        return f"{create_statement(check_choice(dialect, (POSTGRES, SQLITE), 'dialect'))};"
 
     async def create(self, connection: Any) -> None:
         """Create the table if it does not exist. The caller commits.

@@ -12,7 +12,7 @@ from ..flows.run_record import FAILED, RUNNING
 from ..flows.run_record import decode as decode_record
 from ..ports.store import JobRow
 from ..ports.unit import FLOW, JobState
-from .dead_letters import Redriven
+from .dead_letters import RedriveResult
 from .options import UNSET
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ async def jobs_of(app: App, run: str) -> list[str]:
     return list(dict.fromkeys([*recorded, *counted]))
 
 
-async def retry_run(app: App, run: str) -> Redriven:
+async def retry_run(app: App, run: str) -> RedriveResult:
     """Redrive the failed steps of a failed run, each from its dead letter, or from the record if it left none."""
     row = await app.runs._row(run)
     status = decode_record(row.record).status
     if status not in (FAILED, RUNNING):
         raise RunError(f"run {run!r} is {status}, not failed: `penstock runs replay {run}` starts it again")
-    redriven = Redriven()
+    redriven = RedriveResult()
     for id, job in (await _last_jobs(app, run)).items():
         if await app.store.job(dead_letter_id(id)) is not None:
             one = await app.dead_letters.redrive(id)

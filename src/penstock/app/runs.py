@@ -19,7 +19,7 @@ from ..flows.run_record import COMPLETED, STATUSES
 from ..ports.store import RunRow
 from ..worker.engines import RunEngine
 from . import diagnosis, export, preflight, run_actions
-from .arguments import a_name, count, delay_ms, one_of, texts
+from .arguments import check_choice, check_count, check_name, check_tags, resolve_delay_ms
 from .deadline import deadline
 from .options import UNSET, NoInput, StartOptions
 from .store_urls import mask
@@ -27,7 +27,7 @@ from .views import RunSummary, run_summary
 
 if TYPE_CHECKING:
     from .app import App
-    from .dead_letters import Redriven
+    from .dead_letters import RedriveResult
 
 I = TypeVar("I")  # noqa: E741
 """The input of a flow."""
@@ -86,7 +86,7 @@ class Runs:
                 key=key,
                 correlation_id=correlation_id,
                 priority=priority,
-                delay_ms=delay_ms(delay, at, self._app.clock),
+                delay_ms=resolve_delay_ms(delay, at, self._app.clock),
                 tags=tags,
             )
 
@@ -133,12 +133,12 @@ class Runs:
             limit: Maximum number of runs.
         """
         if flow is not None:
-            a_name(flow, "flow", "the name of a flow")
+            check_name(flow, "flow", "the name of a flow")
         if status is not None:
-            one_of(status, STATUSES, "status")
+            check_choice(status, STATUSES, "status")
         started: dict[str, Any] = {}
         if tags:
-            started["meta"] = {"tags": texts(tags, "tags")}
+            started["meta"] = {"tags": check_tags(tags, "tags")}
         if where is not None:
             started["data"] = {"input": to_plain(where, "where")}
         rows = await self._store.runs(
@@ -148,7 +148,7 @@ class Runs:
             until=self._time_ms(until),
             first_event=started or None,
             before=before,
-            limit=count(limit),
+            limit=check_count(limit),
         )
         if not rows and before is not None and await self._store.run(before) is None:
             raise BadId(f"before={before!r}: there is no such run, give the id of the last run of the page before")
@@ -206,7 +206,7 @@ class Runs:
         """
         return await (await self._engine(id)).commands.resume(id, reason)
 
-    async def retry(self, id: str) -> Redriven:
+    async def retry(self, id: str) -> RedriveResult:
         """Redrive the failed steps of a failed run. Their recorded durable calls are kept, so nothing is done twice.
 
         Args:

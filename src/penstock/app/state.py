@@ -11,7 +11,7 @@ from ..context.state import Key, join_key, patch_state
 from ..core.durations import Duration, to_ms
 from ..core.payload import pack, unpack
 from ..ports.unit import Committed, StateWrite, Unit
-from .arguments import a_function, count
+from .arguments import check_count, check_function
 
 
 class AppState:
@@ -69,7 +69,7 @@ class AppState:
             limit: Maximum number of keys.
         """
         start = self._prefix + (join_key(prefix) if prefix else "")
-        rows = await self._store.states(start, limit=count(limit))
+        rows = await self._store.states(start, limit=check_count(limit))
         return {row.key.removeprefix(self._prefix): unpack(row.value) for row in rows}
 
     async def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
@@ -81,7 +81,7 @@ class AppState:
                 if another writer changes the key meanwhile.
             ttl: Delete the key after this duration.
         """
-        a_function(change, "change", "that makes the new value of the old one")
+        check_function(change, "change", "that returns the new value for the old one")
         full = self._prefix + join_key(key)
         return await patch_state(self._store, full, change, self._expiry(ttl), self._write)
 

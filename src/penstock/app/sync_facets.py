@@ -19,7 +19,7 @@ from ..ports.unit import JobState
 from ..schedules.spec import CatchUp, Overlap
 from . import preflight
 from .app import App
-from .dead_letters import DeadLetters, Redriven
+from .dead_letters import DeadLetters, RedriveResult
 from .diagnosis import Check
 from .events import Events, Subscriber, Unsubscribe
 from .jobs import Jobs
@@ -190,7 +190,7 @@ class SyncRuns:
         """
         return self._portal.call(self._facet.resume(id, reason))
 
-    def retry(self, id: str) -> Redriven:
+    def retry(self, id: str) -> RedriveResult:
         """Redrive the failed steps of a failed run. Their recorded durable calls are kept, so nothing is done twice.
 
         Args:
@@ -534,7 +534,7 @@ class SyncDeadLetters:
         """
         return self._portal.call(self._facet.get(id))
 
-    def redrive(self, id: str, *, input: Any = None) -> Redriven:
+    def redrive(self, id: str, *, input: Any = None) -> RedriveResult:
         """Put one dead letter back to work.
 
         Args:
@@ -550,7 +550,7 @@ class SyncDeadLetters:
         where: Callable[[DeadLetter], bool] | None = None,
         change: Callable[[Any], Any] | None = None,
         limit: int | None = None,
-    ) -> Redriven:
+    ) -> RedriveResult:
         """Redrive the dead letters of a queue.
 
         Args:

@@ -21,11 +21,11 @@ from .outcomes import Work
 JOB = "job"
 
 
-PINNED = "pinned"  # not broken: left to workers that have its version
+PINNED = "pinned"  # not breaking: workers that have its version continue it
 
 
 class PreflightProblem(msgspec.Struct, frozen=True):
-    """Why a step could not go on with the present code."""
+    """Why a step cannot continue with the loaded code."""
 
     run: str
     flow: str

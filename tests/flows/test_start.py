@@ -55,7 +55,7 @@ async def test_one_key_over_two_apps(shared: Any) -> None:
 async def test_a_key_used_by_another_flow_is_refused(app: Any) -> None:
     async with app(one, two) as a:
         await a.start("one", key="k")
-        with pytest.raises(RunError, match=r"of flow 'one', not 'two'"):
+        with pytest.raises(RunError, match=r"belongs to flow 'one', not 'two'"):
             await a.start("two", key="k")
 
 
@@ -173,7 +173,7 @@ async def test_an_input_too_deep_is_refused(memory: Any) -> None:
 @pytest.mark.parametrize("bad", [{"tags": {"n": 1}}, {"tags": {1: "n"}}, {"correlation_id": 7}])
 async def test_invalid_text_is_refused(memory: Any, bad: dict[str, Any]) -> None:
     async with memory(one) as a:
-        with pytest.raises(PayloadError, match="give a string"):
+        with pytest.raises(PayloadError, match="pass a string"):
             await a.start("one", **bad)
 
 

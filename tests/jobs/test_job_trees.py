@@ -1,4 +1,4 @@
-"""`app.add_flow`: parents that wait for their children, on every store."""
+"""`app.jobs.enqueue_tree`: parents that wait for their children, on every store."""
 
 from __future__ import annotations
 
@@ -188,10 +188,10 @@ BOTH = {"failParentOnFailure": True, "ignoreDependencyOnFailure": True}
         ({"name": "x"}, "the queue of the tree is None"),
         ({"queue": "books", "child": []}, "did you mean 'children'"),
         ({"queue": "books", "children": [{"queue": "a", "opts": {"atempts": 3}}]}, "opts of child 1 of the tree"),
-        ({"queue": "books", "children": [{"queue": "a", "opts": BOTH}]}, "give one of them"),
-        ({"queue": "books", "children": {"queue": "a"}}, "give a list"),
-        ("books", "give a Node"),
-        ({"queue": "books", "children": [{"queue": "a"}] * MAX_JOBS}, "at most"),
+        ({"queue": "books", "children": [{"queue": "a", "opts": BOTH}]}, "use one of them"),
+        ({"queue": "books", "children": {"queue": "a"}}, "pass a list"),
+        ("books", "pass a Node"),
+        ({"queue": "books", "children": [{"queue": "a"}] * MAX_JOBS}, "split it into several trees"),
     ],
 )
 async def test_a_tree_that_cannot_be_read(memory: Make, tree: Any, expected: str) -> None:
@@ -208,12 +208,12 @@ async def test_what_a_node_cannot_be(memory: Make) -> None:
     async with memory(render) as one:
         with pytest.raises(ConfigError, match="not marked with @job"):
             await one.jobs.enqueue_tree(Node(print))
-        with pytest.raises(BadArgument, match="does a node hold itself"):
+        with pytest.raises(BadArgument, match="does a node contain itself"):
             await one.jobs.enqueue_tree({"queue": "books", "children": endless})
 
 
 @pytest.mark.parametrize("keep", [0, 1])
-async def test_children_of_which_little_stays_are_told_of_all_the_same(app: Any, keep: int) -> None:
+async def test_a_parent_gets_the_results_of_children_that_are_removed_at_their_end(app: Any, keep: int) -> None:
     @job(queue="leaves", keep_completed=keep, keep_failed=keep)
     async def leaf(n: int) -> dict[str, int]:
         if n == 13:

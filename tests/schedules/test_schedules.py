@@ -235,7 +235,7 @@ def _count_fires(app: Any) -> list[str]:
         ({"flow": "report", "every": "1h", "cron": "* * * * *"}, "exactly one of"),
         ({"every": "1h"}, "either flow"),
         ({"flow": "report", "queue": "clean", "every": "1h"}, "either flow"),
-        ({"flow": "report", "every": 0}, "every=0 is too often for a schedule: give every='1s' or more"),
+        ({"flow": "report", "every": 0}, "every=0 is too often for a schedule: use every='1s' or more"),
         ({"flow": "report", "cron": "every day"}, "not a cron expression"),
         ({"flow": "report", "cron": "* * * * *", "tz": "Mars/Olympus"}, "not a time zone"),
     ],

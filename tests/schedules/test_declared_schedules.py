@@ -157,7 +157,7 @@ def test_the_module_contract(tmp_path: Path, memory: Any) -> None:
 def test_a_schedule_that_cannot_be_kept_is_refused_where_it_stands(schedule: Any, error: str) -> None:
     with pytest.raises(DefinitionError, match=error) as caught:
         report(schedule)
-    assert "test_schedules_in_code.py" in str(caught.value.where)
+    assert "test_declared_schedules.py" in str(caught.value.where)
 
 
 def test_the_payload_fits_the_input() -> None:

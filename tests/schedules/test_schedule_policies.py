@@ -49,7 +49,7 @@ class Scene:
     def let_go(self, n: int) -> None:
         self.doors.setdefault(f"s.{START_MS + n * 10 * S}", asyncio.Event()).set()
 
-    async def has_begun(self, n: int) -> None:
+    async def wait_for_start(self, n: int) -> None:
         await until(lambda: f"s.{START_MS + n * 10 * S}" in self.started)
 
 
@@ -80,7 +80,7 @@ async def test_allow_starts_another_beside_it(app: Any, clock: FakeClock, target
         await a.schedules.add("s", every="10s", **target)
         for n in (1, 2):
             a.advance_clock("10s")
-            await scene.has_begun(n)
+            await scene.wait_for_start(n)
         for n in (1, 2):
             scene.let_go(n)
 
@@ -91,7 +91,7 @@ async def test_skip_lets_the_slot_pass_and_says_so(app: Any, clock: FakeClock, t
     async with app(*scene.handlers, clock=clock) as a, a.workers.background():
         await a.schedules.add("s", every="10s", overlap="skip", **target)
         a.advance_clock("10s")
-        await scene.has_begun(1)
+        await scene.wait_for_start(1)
         for n in (2, 3):
             a.advance_clock("10s")
 
@@ -104,7 +104,7 @@ async def test_skip_lets_the_slot_pass_and_says_so(app: Any, clock: FakeClock, t
         scene.let_go(1)
         await _ended(a, target, 1)
         a.advance_clock("10s")
-        await scene.has_begun(4)
+        await scene.wait_for_start(4)
         scene.let_go(4)
 
 
@@ -122,13 +122,13 @@ async def test_queue_lets_the_slot_wait(app: Any, clock: FakeClock, target: dict
     async with app(*scene.handlers, clock=clock) as a, a.workers.background():
         await a.schedules.add("s", every="10s", overlap="queue", catch_up="all", **target)
         a.advance_clock("10s")
-        await scene.has_begun(1)
+        await scene.wait_for_start(1)
         a.advance_clock("20s")
         await a._schedule_service.scheduler.fire_due()
         assert ((await row(a)).fired, (await row(a)).next, await started(a)) == (1, START_MS + 20 * S, 1)
         for n in (1, 2):
             scene.let_go(n)  # nothing but its end wakes the scheduler; a plain job's is looked for
-            await scene.has_begun(n + 1)
+            await scene.wait_for_start(n + 1)
             assert await started(a) == n + 1
         scene.let_go(3)
         assert await skips(a) == []
@@ -140,7 +140,7 @@ async def test_replace_cancels_the_run_before(app: Any, clock: FakeClock) -> Non
         await a.schedules.add("s", every="10s", overlap="replace", flow="long")
         for n in (1, 2, 3):
             a.advance_clock("10s")
-            await scene.has_begun(n)
+            await scene.wait_for_start(n)
         assert [await a.wait_for_end(f"s.{START_MS + n * 10 * S}") for n in (1, 2)] == ["cancelled", "cancelled"]
         (cancelled_event,) = await a.events_of(f"s.{START_MS + 10 * S}", "flow.cancelled")
         assert "schedule s" in cancelled_event.data["reason"]
@@ -162,12 +162,12 @@ async def test_replace_takes_the_place_of_a_job_that_waits(app: Any, clock: Fake
         assert [e.subject for e in gone] == [f"s.{START_MS + n * 10 * S}" for n in (1, 2)]
         # One that has started cannot be taken back: the slot waits for it.
         async with a.workers.background():
-            await scene.has_begun(3)
+            await scene.wait_for_start(3)
             a.advance_clock("10s")
             await a._schedule_service.scheduler.fire_due()
             assert ((await row(a)).fired, await a.count_waiting("chores")) == (3, 0)
             scene.let_go(3)
-            await scene.has_begun(4)
+            await scene.wait_for_start(4)
             scene.let_go(4)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Context, RateLimited, flow, job
-from penstock.app.arguments import dedupe_key
+from penstock.app.arguments import build_dedupe
 from penstock.core.errors import BadArgument, DefinitionError, RunFailed
 from penstock.core.outage_retry import OutageRetry
 from penstock.handlers.module_contract import read_module
@@ -172,7 +172,7 @@ async def test_a_key_for_a_time(app: Any, clock: Any) -> None:
 @pytest.mark.parametrize("given", [("", None), (7, None), ("a\nb", None), ("x" * 201, None), (None, "1m"), ("a", 0)])
 def test_a_bad_key_is_named(given: tuple[Any, Any]) -> None:
     with pytest.raises(BadArgument, match="dedupe"):
-        dedupe_key(*given)
+        build_dedupe(*given)
 
 
 # Limits that a handler meets

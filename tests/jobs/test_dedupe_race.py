@@ -1,4 +1,4 @@
-"""Keys that several processes ask for at once."""
+"""Deduplication when several processes enqueue with one key at the same time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def work(input: Any) -> Any:
     return input
 
 
-async def test_one_job_for_a_key_that_many_ask_for(shared: Callable[..., Any]) -> None:
+async def test_concurrent_enqueues_with_one_dedupe_key_add_one_job(shared: Callable[..., Any]) -> None:
     async with shared(work) as one, shared(work) as two, shared(work) as three:
         for key in ("ada", "bob", "eve", "kim", "lea"):
             asks = [a.enqueue("q", n, dedupe=key) for n in range(5) for a in (one, two, three)]

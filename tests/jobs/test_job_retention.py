@@ -1,4 +1,4 @@
-"""What stays of finished jobs, keys by which jobs stand for each other, and limits a handler meets."""
+"""Retention of finished jobs, dedupe keys, and handlers that raise RateLimited."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def _ends(a: Any, id: str, kind: str = "job.completed") -> None:
     await until(is_recorded, 20)
 
 
-async def test_a_handler_says_what_is_kept(app: Any) -> None:
+async def test_keep_options_of_a_handler(app: Any) -> None:
     async with app(work) as a, a.workers.background():
         for n in range(4):
             await a.enqueue("q", n, key=f"job-{n}")
@@ -49,7 +49,7 @@ async def test_a_handler_says_what_is_kept(app: Any) -> None:
         assert [letter.original_job_id for letter in await a.list_dead_letters("q")] == ["bad"]
 
 
-async def test_enqueue_says_otherwise(app: Any) -> None:
+async def test_keep_options_of_enqueue_override_the_handler(app: Any) -> None:
     async with app(work) as a, a.workers.background():
         await a.enqueue("q", 1, key="gone", keep_completed=0)
         await _ends(a, "gone")
@@ -58,7 +58,7 @@ async def test_enqueue_says_otherwise(app: Any) -> None:
         assert await _left(a, JobState.COMPLETED) == []
 
 
-async def test_a_job_that_goes_at_once_still_gives_its_result(app: Any) -> None:
+async def test_a_job_removed_at_its_end_still_returns_its_result(app: Any) -> None:
     async with app(work) as a:
         id = await a.enqueue("q", {"n": 7}, keep_completed=0)
         bad = await a.enqueue("q", "fail")
@@ -71,7 +71,7 @@ async def test_a_job_that_goes_at_once_still_gives_its_result(app: Any) -> None:
             await a.jobs._result(bad, "q", OutageRetry("its end"))
 
 
-async def test_a_redriven_job_is_kept_as_the_one_that_died(app: Any) -> None:
+async def test_a_redriven_job_keeps_its_keep_options(app: Any) -> None:
     failing = [True]
 
     @job(queue="q")
@@ -103,7 +103,7 @@ async def test_a_redriven_job_is_kept_as_the_one_that_died(app: Any) -> None:
         ({"age": 60}, KeepJobs(age_ms=60_000)),
     ],
 )
-def test_how_it_is_written(given: Any, kept: KeepJobs | None) -> None:
+def test_read_keep(given: Any, kept: KeepJobs | None) -> None:
     assert read_keep(given, "keep_completed") == kept
 
 
@@ -116,19 +116,19 @@ def test_how_it_is_written(given: Any, kept: KeepJobs | None) -> None:
         ({"age": 3600, "count": 10, "limit": 5}, KeepJobs(10, 3_600_000)),
     ],
 )
-def test_how_bullmq_writes_it(given: Any, kept: KeepJobs) -> None:
+def test_read_bullmq_removal(given: Any, kept: KeepJobs) -> None:
     assert read_removal(given, "removeOnComplete") == kept
 
 
 @pytest.mark.parametrize("given", [-1, 1.5, [], {}, {"counts": 1}, {"count": True}, {"count": -1}, "soon"])
-def test_what_cannot_be_read_is_named(given: Any) -> None:
+def test_an_invalid_keep_option_is_named(given: Any) -> None:
     with pytest.raises(ValueError):
         read_keep(given, "keep_completed")
     with pytest.raises(DefinitionError):
         job(queue="q", keep_completed=given)(lambda: None)
 
 
-async def test_a_worker_file_says_it_as_bullmq_does(app: Any, tmp_path: Path) -> None:
+async def test_a_worker_file_uses_bullmq_removal_options(app: Any, tmp_path: Path) -> None:
     (tmp_path / "q.py").write_text("config = {'removeOnComplete': 1, 'removeOnFail': True}\ndef handle(input): pass\n")
     async with app(dir=tmp_path) as a, a.workers.background():
         for n in range(2):
@@ -137,7 +137,7 @@ async def test_a_worker_file_says_it_as_bullmq_does(app: Any, tmp_path: Path) ->
         assert await _left(a, JobState.COMPLETED) == ["job-1"]
 
 
-def test_a_step_cannot_say_it() -> None:
+def test_a_step_has_no_keep_options() -> None:
     config = {"flow": {"id": "shop", "role": "main", "step": "s"}, "removeOnFail": 5}
     with pytest.raises(DefinitionError, match="jobs of a run go with their run"):
         read_module(lambda input: input, "q", config, "s", "q.py")
@@ -146,7 +146,7 @@ def test_a_step_cannot_say_it() -> None:
 # Keys
 
 
-async def test_one_job_for_a_key(app: Any) -> None:
+async def test_a_dedupe_key_adds_one_job(app: Any) -> None:
     async with app(work) as a:
         first = await a.enqueue("q", 1, dedupe="ada")
         assert await a.enqueue("q", 2, dedupe="ada") == first
@@ -158,7 +158,7 @@ async def test_one_job_for_a_key(app: Any) -> None:
         assert await a.enqueue("q", 3, dedupe="ada") != first
 
 
-async def test_a_key_for_a_time(app: Any, clock: Any) -> None:
+async def test_a_dedupe_key_with_a_ttl(app: Any, clock: Any) -> None:
     async with app(work, clock=clock) as a:
         first = await a.enqueue("q", 1, dedupe="ada", dedupe_ttl="1m")
         async with a.workers.background():
@@ -170,7 +170,7 @@ async def test_a_key_for_a_time(app: Any, clock: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [("", None), (7, None), ("a\nb", None), ("x" * 201, None), (None, "1m"), ("a", 0)])
-def test_a_bad_key_is_named(given: tuple[Any, Any]) -> None:
+def test_an_invalid_dedupe_key_is_named(given: tuple[Any, Any]) -> None:
     with pytest.raises(BadArgument, match="dedupe"):
         build_dedupe(*given)
 
@@ -178,7 +178,7 @@ def test_a_bad_key_is_named(given: tuple[Any, Any]) -> None:
 # Limits that a handler meets
 
 
-async def test_a_limit_gives_the_job_back_and_holds_the_queue(app: Any, clock: Any) -> None:
+async def test_a_rate_limit_error_releases_the_job_and_holds_the_queue(app: Any, clock: Any) -> None:
     tries: list[tuple[str, int]] = []
 
     @job(queue="q", retry=1, concurrency=1)
@@ -203,7 +203,7 @@ async def test_a_limit_gives_the_job_back_and_holds_the_queue(app: Any, clock: A
         assert await a.list_dead_letters("q") == []
 
 
-async def test_a_step_that_meets_a_limit_keeps_what_it_has_recorded(app: Any, clock: Any) -> None:
+async def test_a_rate_limited_step_keeps_its_memos(app: Any, clock: Any) -> None:
     paid: list[int] = []
     limited = [True]
 

@@ -1,4 +1,4 @@
-"""Children of one parent that end at the same time in different processes, and trees that are added twice at once."""
+"""Children of one parent that end concurrently in different processes, and trees that are added twice concurrently."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_parent_does_not_complete_while_a_child_fails_it(two: Two) -> No
         await first.commit([unit(claim=p, outcome=Dead(b"{}"), children_settled=False)])
 
 
-async def test_a_tree_that_is_added_twice_at_once_is_there_once(two: Two) -> None:
+async def test_a_tree_added_twice_concurrently_exists_once(two: Two) -> None:
     for n in range(ROUNDS):
         root = job(f"p{n}", waits_for_children=True)
         added = []

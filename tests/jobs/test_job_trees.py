@@ -33,7 +33,7 @@ def shelve(_input: Any, ctx: SyncContext) -> Any:
     return {"books": list(ctx.children_values().values()), "torn": ctx.failed_children()}
 
 
-async def test_a_parent_reads_what_its_children_gave(app: Make) -> None:
+async def test_a_parent_reads_the_results_of_its_children(app: Make) -> None:
     async with app(render, bind) as one, one.workers.background():
         tree = await one.jobs.enqueue_tree(Node(bind, "Emma", children=[Node(render, n) for n in (1, 2, 3)]))
         assert await one.jobs.result(tree.id, timeout=TEST_TIMEOUT_S) == {
@@ -50,7 +50,7 @@ async def test_a_parent_reads_what_its_children_gave(app: Make) -> None:
 
 
 @pytest.mark.parametrize("how", ["ignore", "fail", "continue"])
-async def test_children_with_what_they_returned_or_why_they_failed(app: Make, how: Any) -> None:
+async def test_children_are_listed_with_results_and_errors(app: Make, how: Any) -> None:
     async with app(render, bind) as one, one.workers.background():
         tree = await one.jobs.enqueue_tree(Node(bind, children=[Node(render, "tear", on_failure=how), Node(render, 2)]))
         for child in tree.children:
@@ -140,7 +140,7 @@ async def test_retries_of_a_child_count_before_it_fails(app: Make) -> None:
     assert tries == [1, 2, 3]
 
 
-async def test_a_parent_that_is_run_early_has_to_do_without_the_others(app: Make) -> None:
+async def test_a_parent_that_runs_early_misses_the_other_results(app: Make) -> None:
     @job(queue="books", retry={"attempts": 2, "backoff": {"type": "fixed", "delay": 0}})
     async def hasty(_input: Any, ctx: Context) -> Any:
         return await ctx.remove_children() if ctx.attempt == 2 else None
@@ -165,13 +165,13 @@ async def test_a_tree_with_an_id_is_added_once(app: Make) -> None:
         assert (await one.queues.counts("books"))["waiting-children"] == 1
 
 
-async def test_a_node_alone_is_a_job(app: Make) -> None:
+async def test_a_tree_of_one_node_is_a_job(app: Make) -> None:
     async with app(render) as one, one.workers.background():
         tree = await one.jobs.enqueue_tree(Node(render, 1))
         assert await one.jobs.result(tree.id, timeout=TEST_TIMEOUT_S) == {"page": 1}
 
 
-def test_trees_without_an_event_loop() -> None:
+def test_trees_with_sync_app() -> None:
     with SyncApp(":memory:", handlers=[render, shelve]) as one, one.workers.background():
         tree = one.jobs.enqueue_tree(Node(shelve, children=[Node(render, 1)]))
         assert one.jobs.result(tree.id, timeout=TEST_TIMEOUT_S) == {"books": [{"page": 1}], "torn": {}}
@@ -194,13 +194,13 @@ BOTH = {"failParentOnFailure": True, "ignoreDependencyOnFailure": True}
         ({"queue": "books", "children": [{"queue": "a"}] * MAX_JOBS}, "split it into several trees"),
     ],
 )
-async def test_a_tree_that_cannot_be_read(memory: Make, tree: Any, expected: str) -> None:
+async def test_an_invalid_tree_is_refused(memory: Make, tree: Any, expected: str) -> None:
     async with memory(render) as one:
         with pytest.raises(BadArgument, match=expected):
             await one.jobs.enqueue_tree(tree)
 
 
-async def test_what_a_node_cannot_be(memory: Make) -> None:
+async def test_an_invalid_node_is_refused(memory: Make) -> None:
     with pytest.raises(BadArgument, match="on_failure='explode'"):
         Node("books", on_failure="explode")  # type: ignore[arg-type]
     endless: list[Any] = []

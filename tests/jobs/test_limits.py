@@ -1,4 +1,4 @@
-"""Limits: how many at once here, how many at once anywhere, how many in a span of time, for all or for each key."""
+"""Limits: concurrency per worker and per queue, `max_active` over all workers, and rate limits per queue and per key."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def echo(input: Any) -> Any:
     return input
 
 
-async def test_a_job_runs_and_gives_its_result(app: Any) -> None:
+async def test_a_job_runs_and_returns_its_result(app: Any) -> None:
     async with app(add) as a, a.workers.background():
         id = await a.enqueue("sums", {"a": 1, "b": 2})
         assert await a.jobs.result(id, timeout=20) == 3
@@ -68,7 +68,7 @@ async def test_an_id_is_added_once(app: Any) -> None:
         assert await a.jobs.result("only-one", timeout=20) == first
 
 
-async def test_auto_ids_are_of_the_payload_the_name_and_the_queue(app: Any) -> None:
+async def test_auto_ids_depend_on_input_name_and_queue(app: Any) -> None:
     def sends(queue: str) -> Any:
         @job(queue=queue, name="send", key="auto")
         async def send() -> None: ...
@@ -83,7 +83,7 @@ async def test_auto_ids_are_of_the_payload_the_name_and_the_queue(app: Any) -> N
         assert (await a.count_waiting("mail"), await a.count_waiting("post")) == (2, 1)
 
 
-async def test_an_id_of_the_callers_own_making(app: Any) -> None:
+async def test_a_job_id_from_the_caller(app: Any) -> None:
     @job(queue="mail", key=lambda mail: f"mail-{mail['to']}")
     async def send() -> None: ...
 
@@ -97,7 +97,7 @@ async def test_an_id_of_the_callers_own_making(app: Any) -> None:
             await a.enqueue("mail", {"to": "not an id"})
 
 
-async def test_a_job_is_retried_and_then_failed_with_one_letter(app: Any, clock: FakeClock) -> None:
+async def test_a_job_is_retried_and_then_leaves_one_dead_letter(app: Any, clock: FakeClock) -> None:
     policy = {"attempts": 3, "backoff": {"type": "fixed", "delay": "10s", "jitter": False}}
 
     @job(queue="bad", retry=policy)
@@ -125,7 +125,7 @@ async def test_a_job_is_retried_and_then_failed_with_one_letter(app: Any, clock:
         assert (view.status, view.attempt, view.error) == ("failed", 3, "attempt 3")
 
 
-async def test_the_caller_may_give_another_retry_policy(app: Any) -> None:
+async def test_enqueue_overrides_the_retry_policy(app: Any) -> None:
     @job(queue="bad", retry=5)
     async def bad() -> None:
         raise ValueError("no")
@@ -135,7 +135,7 @@ async def test_the_caller_may_give_another_retry_policy(app: Any) -> None:
         assert (row.state.value, row.attempt) == ("failed", 1)
 
 
-async def test_a_delayed_job_and_one_at_a_moment(app: Any, clock: FakeClock) -> None:
+async def test_delay_and_at(app: Any, clock: FakeClock) -> None:
     async with app(echo, clock=clock) as a, a.workers.background():
         soon = await a.enqueue("echo", "soon", delay="1m")
         later = await a.enqueue("echo", "later", at=datetime.fromtimestamp(clock.now_ms() / 1000 + 120, UTC))
@@ -148,7 +148,7 @@ async def test_a_delayed_job_and_one_at_a_moment(app: Any, clock: FakeClock) -> 
         assert await a.jobs.result(later, timeout=20) == "later"
 
 
-async def test_priority_delay_and_names_of_the_definition(app: Any, clock: FakeClock) -> None:
+async def test_priority_delay_and_name_of_the_decorator(app: Any, clock: FakeClock) -> None:
     order: list[str] = []
 
     @job(queue="mixed", name="low", priority=9, concurrency=1)
@@ -177,7 +177,7 @@ async def test_priority_delay_and_names_of_the_definition(app: Any, clock: FakeC
     assert order == ["urgent", "high", "low"]
 
 
-async def test_what_a_job_emits_lands_on_its_queues_stream_and_starts_nothing(app: Any) -> None:
+async def test_a_job_emits_to_its_queues_stream_and_starts_no_step(app: Any) -> None:
     @job(queue="talks")
     async def talks(ctx: Any) -> None:
         ctx.emit("noted.something", {"x": 1})
@@ -196,7 +196,7 @@ async def test_a_producer_needs_no_handler(shared: Any) -> None:
             assert await producer.jobs.result(id, timeout=20) == {"from": "afar"}
 
 
-async def test_bad_jobs_are_refused_at_the_door(memory: Any) -> None:
+async def test_invalid_jobs_are_refused(memory: Any) -> None:
     @job(queue="typed", input_schema={"type": "object", "required": ["a"]})
     async def typed() -> None: ...
 
@@ -218,7 +218,7 @@ async def test_bad_jobs_are_refused_at_the_door(memory: Any) -> None:
         assert [row.counts["waiting"] for row in await a.queues.list()] == [0, 0]
 
 
-async def test_asking_for_a_job_that_is_not_there(memory: Any) -> None:
+async def test_a_job_that_does_not_exist(memory: Any) -> None:
     async with memory(echo) as a:
         with pytest.raises(UnknownJob):
             await a.jobs.result("nobody")
@@ -229,7 +229,7 @@ async def test_asking_for_a_job_that_is_not_there(memory: Any) -> None:
             await a.jobs.result(id, timeout="10ms")
 
 
-async def test_a_failing_job_leaves_its_neighbours_alone(app: Any) -> None:
+async def test_a_failing_job_does_not_affect_others(app: Any) -> None:
     @job(queue="mixed")
     def mixed(input: int) -> int:
         if input % 3 == 0:

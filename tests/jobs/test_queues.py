@@ -1,4 +1,4 @@
-"""Looking after queues: `app.queues`."""
+"""`app.queues`: pause, resume, counts, drain, and the jobs in a queue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_a_paused_queue_starts_no_job(app: Any) -> None:
         assert await a.jobs.result(id, timeout=20) == 1
 
 
-async def test_what_runs_when_a_queue_is_paused_ends(app: Any) -> None:
+async def test_a_running_job_ends_while_its_queue_is_paused(app: Any) -> None:
     release = asyncio.Event()
 
     @job(queue="q", concurrency=1)
@@ -83,14 +83,14 @@ async def test_a_failed_job_can_be_retried(app: Any) -> None:
         assert not await a.jobs.retry(id), "a completed one is not run again"
 
 
-async def test_a_job_that_does_not_exist_is_a_mistake_whatever_is_done_with_it(app: Any) -> None:
+async def test_every_action_on_an_unknown_job_raises(app: Any) -> None:
     async with app(echo) as a:
         for act in (a.jobs.promote, a.jobs.retry, a.jobs.remove, a.jobs.get):
             with pytest.raises(UnknownJob, match="there is no job 'nobody'"):
                 await act("nobody")
 
 
-async def test_removing_and_draining(app: Any, clock: FakeClock) -> None:
+async def test_remove_and_drain(app: Any, clock: FakeClock) -> None:
     async with app(echo, clock=clock) as a:
         ids = await a.jobs.enqueue_many("echo", range(5))
         late = await a.enqueue("echo", delay="1h")
@@ -102,7 +102,7 @@ async def test_removing_and_draining(app: Any, clock: FakeClock) -> None:
         assert sum((await a.queues.counts("echo")).values()) == 0
 
 
-async def test_the_jobs_of_a_run_are_its_own(app: Any) -> None:
+async def test_jobs_of_a_run_cannot_be_changed_as_plain_jobs(app: Any) -> None:
     @flow("shop", queue="q")
     async def begin() -> None: ...
 
@@ -116,7 +116,7 @@ async def test_the_jobs_of_a_run_are_its_own(app: Any) -> None:
             assert await a.wait_for_end(run) == "completed"
 
 
-async def test_a_job_in_hand_cannot_be_removed(app: Any) -> None:
+async def test_a_running_job_cannot_be_removed(app: Any) -> None:
     release = asyncio.Event()
 
     @job(queue="q")
@@ -146,14 +146,14 @@ async def test_pages_of_jobs_in_every_state(app: Any) -> None:
             await a.jobs.list("echo", "nonsense")
 
 
-async def test_an_unknown_queue_is_named_with_those_there_are(memory: Any) -> None:
+async def test_an_unknown_queue_error_lists_the_known_queues(memory: Any) -> None:
     async with memory(echo) as a:
         for ask in (a.queues.pause, a.queues.resume, a.queues.counts, a.queues.drain):
             with pytest.raises(UnknownQueue, match="did you mean 'echo'"):
                 await ask("ecko")
 
 
-async def test_the_events_of_a_queue_live(app: Any) -> None:
+async def test_queue_events_can_be_followed(app: Any) -> None:
     async with app(echo) as a, a.workers.background():
         id = await a.enqueue("echo", 1)
         kinds = []

@@ -1,4 +1,4 @@
-"""`schedule=` in the code: kept when a worker starts, changed with the code, removed when the code drops it."""
+"""`schedule=` in code: stored when a worker starts, updated with the code, removed when no longer declared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def kept(app: Any) -> dict[str, Any]:
         return {row.id: row for row in await a.schedules.list()}
 
 
-async def test_a_schedule_of_each_kind(app: Any, clock: FakeClock) -> None:
+async def test_schedules_of_flows_and_jobs(app: Any, clock: FakeClock) -> None:
     @job(queue="clean", schedule={"every": "10s", "id": "sweep", "input": 7, "overlap": "skip"})
     async def clean(input: Any) -> None: ...
 
@@ -57,7 +57,7 @@ async def test_a_schedule_of_each_kind(app: Any, clock: FakeClock) -> None:
         await a.wait_for_state(f"sweep.{clock.now_ms()}", "completed")
 
 
-async def test_it_follows_the_code(shared: Any, clock: FakeClock) -> None:
+async def test_a_declared_schedule_follows_the_code(shared: Any, clock: FakeClock) -> None:
     rows = await kept(shared(report("1h"), clock=clock))
     assert rows["report"].every_ms == 3_600_000
     rows = await kept(shared(report({"every": "2h", "limit": 3}), clock=clock))
@@ -67,7 +67,7 @@ async def test_it_follows_the_code(shared: Any, clock: FakeClock) -> None:
     assert await kept(shared(report(), clock=clock)) == {}
 
 
-async def test_only_its_own_are_removed(shared: Any, clock: FakeClock) -> None:
+async def test_only_declared_schedules_of_this_code_are_removed(shared: Any, clock: FakeClock) -> None:
     @flow("elsewhere", schedule="1h")
     async def elsewhere() -> None: ...
 
@@ -86,7 +86,7 @@ async def test_only_its_own_are_removed(shared: Any, clock: FakeClock) -> None:
     assert sorted(await kept(shared(report(), unscheduled, clock=clock))) == ["by-hand", "elsewhere"]
 
 
-async def test_what_it_fired_and_that_it_is_paused_is_kept(shared: Any, clock: FakeClock) -> None:
+async def test_fired_count_and_pause_survive_a_deploy(shared: Any, clock: FakeClock) -> None:
     async with shared(report("10s"), clock=clock) as a, a.workers.background():
         await until(lambda: a._schedule_service._prepared is a.registry)
         a.advance_clock("10s")
@@ -100,7 +100,7 @@ async def test_what_it_fired_and_that_it_is_paused_is_kept(shared: Any, clock: F
     assert (row.fired, row.paused) == (1, True)
 
 
-async def test_a_reload_brings_them_up_to_date(app: Any, tmp_path: Path) -> None:
+async def test_a_reload_updates_declared_schedules(app: Any, tmp_path: Path) -> None:
     def write(schedule: str) -> None:
         (tmp_path / "tidy.py").write_text(f'queue = "tidy"\nconfig = {{{schedule}}}\n\n\ndef handle(input, ctx): ...\n')
 
@@ -124,7 +124,7 @@ async def test_a_reload_brings_them_up_to_date(app: Any, tmp_path: Path) -> None
             await until(there)
 
 
-def test_the_module_contract(tmp_path: Path, memory: Any) -> None:
+def test_schedules_of_worker_files(tmp_path: Path, memory: Any) -> None:
     (tmp_path / "nightly.py").write_text(
         'config = {"flow": {"id": "night", "role": "main", "step": "begin"},\n'
         '          "schedule": {"cron": "0 3 * * *", "tz": "Europe/Paris", "catchUp": "all", "input": {"a": 1},\n'
@@ -154,13 +154,13 @@ def test_the_module_contract(tmp_path: Path, memory: Any) -> None:
         ({"every": "1h", "input": object()}, "input"),
     ],
 )
-def test_a_schedule_that_cannot_be_kept_is_refused_where_it_stands(schedule: Any, error: str) -> None:
+def test_an_invalid_declared_schedule_names_its_file(schedule: Any, error: str) -> None:
     with pytest.raises(DefinitionError, match=error) as caught:
         report(schedule)
     assert "test_declared_schedules.py" in str(caught.value.where)
 
 
-def test_the_payload_fits_the_input() -> None:
+def test_the_input_of_a_schedule_is_validated() -> None:
     with pytest.raises(DefinitionError, match="the input of typed"):
 
         @flow("typed", input_schema={"type": "object"}, schedule={"every": "1h", "input": 5})
@@ -174,7 +174,7 @@ def test_a_step_that_events_start_has_no_schedule() -> None:
         async def both(input: Any) -> None: ...
 
 
-def test_two_schedules_of_one_id_are_a_problem(memory: Any) -> None:
+def test_two_declared_schedules_with_one_id_are_a_problem(memory: Any) -> None:
     @job(queue="other", name="report", schedule="2h")
     async def twin() -> None: ...
 

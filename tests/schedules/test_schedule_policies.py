@@ -1,4 +1,4 @@
-"""Schedules under way: overlaps, missed slots, limits, pauses, changes, clocks that jump. Time is a fake clock."""
+"""Schedule policies: overlap, catch-up, limits, pauses, changes, clock jumps. Time is a fake clock."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ def at(ms: int) -> datetime:
 
 
 class Scene:
-    """A flow and a job that go on until they are let go."""
+    """A flow and a job that run until released."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
-        self.doors: dict[str, asyncio.Event] = {}
+        self._releases: dict[str, asyncio.Event] = {}
 
         @flow("long")
         async def long(ctx: Any) -> None:
-            await self._stay(ctx.run_id)
+            await self._block(ctx.run_id)
 
         @job(queue="chores")
         async def chore(ctx: Any) -> None:
-            await self._stay(ctx.job_id)
+            await self._block(ctx.job_id)
 
         self.handlers = (long, chore)
 
-    async def _stay(self, id: str) -> None:
+    async def _block(self, id: str) -> None:
         self.started.append(id)
-        await self.doors.setdefault(id, asyncio.Event()).wait()
+        await self._releases.setdefault(id, asyncio.Event()).wait()
 
-    def let_go(self, n: int) -> None:
-        self.doors.setdefault(f"s.{START_MS + n * 10 * S}", asyncio.Event()).set()
+    def release(self, n: int) -> None:
+        self._releases.setdefault(f"s.{START_MS + n * 10 * S}", asyncio.Event()).set()
 
     async def wait_for_start(self, n: int) -> None:
         await until(lambda: f"s.{START_MS + n * 10 * S}" in self.started)
@@ -74,7 +74,7 @@ async def started(app: Any) -> int:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-async def test_allow_starts_another_beside_it(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
+async def test_overlap_allow_starts_another_run(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
     scene = Scene()
     async with app(*scene.handlers, clock=clock) as a, a.workers.background():
         await a.schedules.add("s", every="10s", **target)
@@ -82,11 +82,11 @@ async def test_allow_starts_another_beside_it(app: Any, clock: FakeClock, target
             a.advance_clock("10s")
             await scene.wait_for_start(n)
         for n in (1, 2):
-            scene.let_go(n)
+            scene.release(n)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-async def test_skip_lets_the_slot_pass_and_says_so(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
+async def test_overlap_skip_records_schedule_skipped(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
     scene = Scene()
     async with app(*scene.handlers, clock=clock) as a, a.workers.background():
         await a.schedules.add("s", every="10s", overlap="skip", **target)
@@ -101,11 +101,11 @@ async def test_skip_lets_the_slot_pass_and_says_so(app: Any, clock: FakeClock, t
             await until(passed)
         assert await skips(a) == [("s", "overlap")] * 2
         assert ((await row(a)).fired, (await row(a)).last, await started(a)) == (1, START_MS + 10 * S, 1)
-        scene.let_go(1)
+        scene.release(1)
         await _ended(a, target, 1)
         a.advance_clock("10s")
         await scene.wait_for_start(4)
-        scene.let_go(4)
+        scene.release(4)
 
 
 async def _ended(a: Any, target: dict[str, str], n: int) -> None:
@@ -117,7 +117,7 @@ async def _ended(a: Any, target: dict[str, str], n: int) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-async def test_queue_lets_the_slot_wait(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
+async def test_overlap_queue_holds_the_slot(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
     scene = Scene()
     async with app(*scene.handlers, clock=clock) as a, a.workers.background():
         await a.schedules.add("s", every="10s", overlap="queue", catch_up="all", **target)
@@ -127,14 +127,14 @@ async def test_queue_lets_the_slot_wait(app: Any, clock: FakeClock, target: dict
         await a._schedule_service.scheduler.fire_due()
         assert ((await row(a)).fired, (await row(a)).next, await started(a)) == (1, START_MS + 20 * S, 1)
         for n in (1, 2):
-            scene.let_go(n)  # nothing but its end wakes the scheduler; a plain job's is looked for
+            scene.release(n)  # nothing but its end wakes the scheduler; a plain job's is looked for
             await scene.wait_for_start(n + 1)
             assert await started(a) == n + 1
-        scene.let_go(3)
+        scene.release(3)
         assert await skips(a) == []
 
 
-async def test_replace_cancels_the_run_before(app: Any, clock: FakeClock) -> None:
+async def test_overlap_replace_cancels_the_last_run(app: Any, clock: FakeClock) -> None:
     scene = Scene()
     async with app(*scene.handlers, clock=clock) as a, a.workers.background():
         await a.schedules.add("s", every="10s", overlap="replace", flow="long")
@@ -145,12 +145,12 @@ async def test_replace_cancels_the_run_before(app: Any, clock: FakeClock) -> Non
         (cancelled_event,) = await a.events_of(f"s.{START_MS + 10 * S}", "flow.cancelled")
         assert "schedule s" in cancelled_event.data["reason"]
         for n in (1, 2, 3):
-            scene.let_go(n)  # a worker that stops may not have notified cancelled handlers
+            scene.release(n)  # a worker that stops may not have notified cancelled handlers
         assert await a.wait_for_end(f"s.{START_MS + 30 * S}") == "completed"
         assert (await row(a)).fired == 3
 
 
-async def test_replace_takes_the_place_of_a_job_that_waits(app: Any, clock: FakeClock) -> None:
+async def test_overlap_replace_removes_a_waiting_job(app: Any, clock: FakeClock) -> None:
     scene = Scene()
     async with app(*scene.handlers, clock=clock) as a:
         await a.schedules.add("s", every="10s", overlap="replace", queue="chores")
@@ -166,12 +166,12 @@ async def test_replace_takes_the_place_of_a_job_that_waits(app: Any, clock: Fake
             a.advance_clock("10s")
             await a._schedule_service.scheduler.fire_due()
             assert ((await row(a)).fired, await a.count_waiting("chores")) == (3, 0)
-            scene.let_go(3)
+            scene.release(3)
             await scene.wait_for_start(4)
-            scene.let_go(4)
+            scene.release(4)
 
 
-async def test_a_run_that_was_removed_holds_up_nothing(app: Any, clock: FakeClock) -> None:
+async def test_a_removed_run_does_not_hold_a_slot(app: Any, clock: FakeClock) -> None:
     scene = Scene()
     async with app(*scene.handlers, clock=clock) as a:
         for policy in ("skip", "queue", "replace"):
@@ -197,9 +197,7 @@ async def test_two_schedulers_replace_a_run_once(shared: Any, clock: FakeClock) 
             assert len(runs) == n
 
 
-async def test_a_scheduler_that_dies_between_cancelling_and_starting_loses_no_slot(
-    shared: Any, clock: FakeClock
-) -> None:
+async def test_a_crash_between_cancel_and_start_loses_no_slot(shared: Any, clock: FakeClock) -> None:
     scene = Scene()
     async with shared(*scene.handlers, clock=clock) as dying, shared(*scene.handlers, clock=clock) as other:
         await dying.schedules.add("s", every="10s", overlap="replace", flow="long")
@@ -232,7 +230,7 @@ async def test_slots_missed_while_nothing_ran(app: Any, clock: FakeClock, catch_
         assert await skips(a) == ([("s", "missed")] if catch_up == "none" else [])
 
 
-async def test_no_more_than_the_newest_thousand_are_made_up_for(memory: Any, clock: FakeClock) -> None:
+async def test_catch_up_all_fires_at_most_the_newest_thousand(memory: Any, clock: FakeClock) -> None:
     async with memory(*Scene().handlers, clock=clock) as a:
         await a.schedules.add("s", every="1s", catch_up="all", queue="chores")
         clock.advance("1d")
@@ -288,11 +286,11 @@ async def test_resuming_wakes_the_scheduler(app: Any, clock: FakeClock) -> None:
         await a.schedules.resume("s")
         a.advance_clock("1s")
         await fired(a, 1)
-        scene.let_go(1)
+        scene.release(1)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-async def test_run_now_is_besides_the_slots(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
+async def test_run_now_does_not_change_the_slots(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
     async with app(*Scene().handlers, clock=clock) as a:
         before = await a.schedules.add("s", every="10s", limit=1, **target)
         await a.schedules.pause("s")
@@ -303,7 +301,7 @@ async def test_run_now_is_besides_the_slots(app: Any, clock: FakeClock, target: 
         assert await a.schedules.get("s") == before
 
 
-async def test_the_clock_jumps_an_hour_and_back(app: Any, clock: FakeClock) -> None:
+async def test_the_clock_jumps_an_hour_ahead_and_back(app: Any, clock: FakeClock) -> None:
     """No slot twice, none before its time by the store's clock."""
     async with app(*Scene().handlers, clock=clock) as a:
         await a.schedules.add("s", every="10m", catch_up="all", queue="chores")
@@ -320,7 +318,7 @@ async def test_the_clock_jumps_an_hour_and_back(app: Any, clock: FakeClock) -> N
         assert len(added) == (await row(a)).fired
 
 
-async def test_after_a_jump_back_nothing_fires_until_its_time_comes_again(app: Any, clock: FakeClock) -> None:
+async def test_after_a_jump_back_no_slot_fires_twice(app: Any, clock: FakeClock) -> None:
     async with app(*Scene().handlers, clock=clock) as a:
         await a.schedules.add("s", every="10m", queue="chores")
         clock.set_ms(START_MS + 3_600_000)
@@ -335,7 +333,7 @@ async def test_after_a_jump_back_nothing_fires_until_its_time_comes_again(app: A
         assert await a._schedule_service.scheduler.fire_due() == 1
 
 
-async def test_changes_and_firings_race(shared: Any, clock: FakeClock) -> None:
+async def test_changes_race_with_firing(shared: Any, clock: FakeClock) -> None:
     """A schedule added again while it fires never returns to a fired slot."""
     async with shared(*Scene().handlers, clock=clock) as a, shared(*Scene().handlers, clock=clock) as b:
         await a.schedules.add("s", every="1s", catch_up="all", queue="chores")
@@ -356,13 +354,13 @@ async def test_changes_and_firings_race(shared: Any, clock: FakeClock) -> None:
         assert len(added) == len(set(added)) == (await row(a)).fired
 
 
-async def test_of_many_who_make_it_first_all_agree(shared: Any, clock: FakeClock) -> None:
+async def test_concurrent_adds_agree_on_one_schedule(shared: Any, clock: FakeClock) -> None:
     async with shared(*Scene().handlers, clock=clock) as a, shared(*Scene().handlers, clock=clock) as b:
         added = (x.schedules.add("s", every="1s", queue="chores") for x in (a, b) * 5)
         assert await asyncio.gather(*added) == [await a.schedules.get("s")] * 10
 
 
-async def test_what_could_not_be_started_is_not_kept(memory: Any) -> None:
+async def test_a_schedule_with_an_invalid_target_is_not_stored(memory: Any) -> None:
     @flow("typed", input_schema={"type": "object", "required": ["of"]})
     async def typed(input: dict[str, Any]) -> None: ...
 
@@ -380,7 +378,7 @@ async def test_what_could_not_be_started_is_not_kept(memory: Any) -> None:
         await a.schedules.add("s", flow="typed", every="1h", input={"of": 1})
 
 
-async def test_a_run_for_later_is_listed_and_cancelled_before_it_begins(app: Any, clock: FakeClock) -> None:
+async def test_a_delayed_run_is_listed_and_can_be_cancelled(app: Any, clock: FakeClock) -> None:
     scene = Scene()
     async with app(*scene.handlers, clock=clock) as a, a.workers.background():
         run = await a.start("long", at=at(START_MS + 3_600_000))
@@ -406,7 +404,7 @@ async def test_many_held_slots_do_not_hide_the_others(memory: Any, clock: FakeCl
         assert (await row(a)).fired == 1
 
 
-async def test_the_test_kit_moves_on_while_a_slot_is_held() -> None:
+async def test_the_test_app_advances_while_a_slot_is_held() -> None:
     @flow("slow", retry={"attempts": 2, "backoff": {"type": "fixed", "delayMs": 3_600_000, "jitter": False}})
     async def slow(ctx: Any) -> str:
         if ctx.attempt == 1:

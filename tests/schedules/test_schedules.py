@@ -1,4 +1,4 @@
-"""Schedules: every, by cron, once; each slot fires once however many schedulers look at it. Time is a fake clock."""
+"""Schedules: every, cron, once; each slot fires once with any number of schedulers. Time is a fake clock."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_every_adds_a_job(app: Any, clock: FakeClock) -> None:
         assert await a.jobs.result(id) == 7
 
 
-async def test_slots_missed_while_nothing_ran_are_made_up_for_by_one(app: Any, clock: FakeClock) -> None:
+async def test_missed_slots_fire_once_by_default(app: Any, clock: FakeClock) -> None:
     async with app(report, clock=clock) as a:
         await a.schedules.add("hourly", flow="report", every="1h")
         a.advance_clock("5h")
@@ -114,7 +114,7 @@ def test_the_next_slot_of_a_cron(cron: str, tz: str, after: str, slot: str) -> N
     assert to_iso(found)[:19] == slot[:19]
 
 
-async def test_once_at_a_moment(app: Any, clock: FakeClock) -> None:
+async def test_a_schedule_that_fires_once(app: Any, clock: FakeClock) -> None:
     async with app(report, clock=clock) as a, a.workers.background():
         moment = at(START_MS + 60_000)
         row = await a.schedules.add("once", flow=report, at=moment)
@@ -129,7 +129,7 @@ async def test_once_at_a_moment(app: Any, clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("target", [{"flow": "report"}, {"queue": "clean"}])
-async def test_the_same_schedule_made_again_does_not_fire_its_slot_again(
+async def test_adding_a_schedule_again_does_not_fire_its_slot_again(
     app: Any, clock: FakeClock, target: dict[str, str]
 ) -> None:
     """Each deploy adds its schedules again."""
@@ -240,7 +240,7 @@ def _count_fires(app: Any) -> list[str]:
         ({"flow": "report", "cron": "* * * * *", "tz": "Mars/Olympus"}, "not a time zone"),
     ],
 )
-async def test_a_schedule_that_makes_no_sense_is_refused(memory: Any, given: dict[str, Any], error: str) -> None:
+async def test_an_invalid_schedule_is_refused(memory: Any, given: dict[str, Any], error: str) -> None:
     async with memory(report, clean) as a:
         with pytest.raises(ConfigError, match=error):
             await a.schedules.add("s", **given)

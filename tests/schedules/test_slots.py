@@ -120,7 +120,7 @@ def test_slots_that_were_missed(spec: ScheduleSpec, late: int, decision: object)
 @pytest.mark.parametrize(
     ("limit", "fired", "next"), [(1, 0, None), (2, 0, NOON + HOUR), (2, 1, None), (2, 5, None), (None, 9, NOON + HOUR)]
 )
-def test_the_last_firing_ends_it(limit: int | None, fired: int, next: int | None) -> None:
+def test_the_limit_ends_a_schedule(limit: int | None, fired: int, next: int | None) -> None:
     spec = replace(HOURLY, limit=limit)
     assert decide(spec, row(spec, fired=fired), NOON) == fires(next)
 
@@ -149,7 +149,7 @@ def test_a_skipped_slot_does_not_count_for_the_limit() -> None:
     assert decide(spec, row(spec), NOON, OPEN) == SkipSlot(NOON + HOUR, "overlap")
 
 
-def test_a_slot_that_was_held_back_is_not_missed() -> None:
+def test_a_held_slot_is_not_missed() -> None:
     spec = replace(NONE, overlap="queue")
     now = NOON + HOUR // 2
     assert decide(spec, row(spec), now, LastSlotWork("s.1", False, now - MISSED_AFTER_MS)) == fires(NOON + HOUR)
@@ -159,7 +159,7 @@ def test_a_slot_that_was_held_back_is_not_missed() -> None:
 
 
 @pytest.mark.parametrize("spec", [ALL, replace(CRON, catch_up="all"), ScheduleSpec(cron="0 9 * * *", catch_up="all")])
-def test_all_is_not_more_than_the_newest_thousand(spec: ScheduleSpec) -> None:
+def test_oldest_catch_up_slot(spec: ScheduleSpec) -> None:
     first = next_slot(spec, NOON - 1)
     assert first is not None
     slots = [first]
@@ -215,7 +215,7 @@ def test_a_paused_schedule_that_is_replaced_stays_paused() -> None:
     ("next", "now", "goes_on"),
     [(NOON, NOON - 1, NOON), (NOON, NOON, NOON + HOUR), (NOON, NOON + 5 * HOUR, NOON + 6 * HOUR), (None, NOON, None)],
 )
-def test_a_resumed_schedule_goes_on_with_the_next_slot(next: int | None, now: int, goes_on: int | None) -> None:
+def test_a_resumed_schedule_continues_with_the_next_slot(next: int | None, now: int, goes_on: int | None) -> None:
     assert resume_schedule(row(HOURLY, next, paused=True), now) == row(HOURLY, goes_on)
 
 
@@ -248,7 +248,7 @@ DAY = datetime(2030, 1, 1, tzinfo=UTC)
         ({"cron": "* * * * *", "tz": None}, "not a time zone"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(given: dict[str, Any], error: str) -> None:
+def test_invalid_specs_are_refused(given: dict[str, Any], error: str) -> None:
     with pytest.raises(BadSchedule, match=error) as caught:
         make_spec(**given)
     assert isinstance(caught.value, ConfigError)
@@ -277,6 +277,6 @@ def test_the_shortest_and_the_longest() -> None:
     assert next_slot(make_spec(every="36525d"), 1) == 36_525 * 86_400_000
 
 
-def test_moments_of_any_zone() -> None:
+def test_times_in_any_zone() -> None:
     east = timezone(timedelta(hours=5))
     assert make_spec(at=DAY.astimezone(east)).at_ms == make_spec(at=DAY).at_ms == int(DAY.timestamp() * 1000)

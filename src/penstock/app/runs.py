@@ -227,7 +227,7 @@ class Runs:
     async def fork(self, id: str, event: str, *, key: str | None = None) -> str:
         """Start a new run with the past of a run up to an event, and return its id.
 
-        Steps that were open at that point start again, with the present code.
+        Steps that were open at that point start again, with the loaded code.
 
         Args:
             id: The run to fork.
@@ -257,7 +257,7 @@ class Runs:
         return self._follow(id, after)
 
     async def preflight(self, flow: str | None = None) -> preflight.PreflightReport:
-        """Check every open run against the loaded code and report those that could not go on.
+        """Check every open run against the loaded code and report those that cannot continue.
 
         Nothing is written. Handlers are re-executed up to their last recorded call: code outside `ctx.run` runs again.
 

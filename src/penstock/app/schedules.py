@@ -87,7 +87,7 @@ class Schedules:
         return [schedule_view(row) for row in await self._app.store.schedules()]
 
     async def pause(self, id: str) -> ScheduleView:
-        """Pause a schedule: it fires no more until `resume`. What it has started goes on.
+        """Pause a schedule: it does not fire until `resume`. Runs and jobs it has started continue.
 
         Args:
             id: Name of the schedule.

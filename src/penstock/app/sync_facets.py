@@ -211,7 +211,7 @@ class SyncRuns:
     def fork(self, id: str, event: str, *, key: str | None = None) -> str:
         """Start a new run with the past of a run up to an event, and return its id.
 
-        Steps that were open at that point start again, with the present code.
+        Steps that were open at that point start again, with the loaded code.
 
         Args:
             id: The run to fork.
@@ -238,7 +238,7 @@ class SyncRuns:
         return self._portal.iterate(self._facet.follow(id, after=after))
 
     def preflight(self, flow: str | None = None) -> preflight.PreflightReport:
-        """Check every open run against the loaded code and report those that could not go on.
+        """Check every open run against the loaded code and report those that cannot continue.
 
         Nothing is written. Handlers are re-executed up to their last recorded call: code outside `ctx.run` runs again.
 
@@ -648,7 +648,7 @@ class SyncSchedules:
         return self._portal.call(self._facet.list())
 
     def pause(self, id: str) -> ScheduleView:
-        """Pause a schedule: it fires no more until `resume`. What it has started goes on.
+        """Pause a schedule: it does not fire until `resume`. Runs and jobs it has started continue.
 
         Args:
             id: Name of the schedule.
@@ -701,7 +701,7 @@ class SyncWaits:
         return self._portal.call(self._facet.list(run=run, kind=kind, after=after, limit=limit))
 
     def fire(self, token: str, data: Any = None, *, signature: Signature | None = None) -> str:
-        """Fire a trigger and return the id of the run that goes on. A token works once.
+        """Fire a trigger and return the id of the run that it resumes. A token works once.
 
         Args:
             token: The trigger's token, or its URL.

@@ -62,7 +62,7 @@ class Waits:
         return [wait_view(row) for row in found[:limit]]
 
     async def fire(self, token: str, data: Any = None, *, signature: Signature | None = None) -> str:
-        """Fire a trigger and return the id of the run that goes on. A token works once.
+        """Fire a trigger and return the id of the run that it resumes. A token works once.
 
         Args:
             token: The trigger's token, or its URL.

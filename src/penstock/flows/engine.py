@@ -131,7 +131,7 @@ class FlowEngine:
         return [step_job_id(run, step, n) for step, counts in steps.items() for n in range(1, counts.started + 1)]
 
     async def check(self, claim: Claim, runner: Runner) -> PreflightProblem | None:
-        """Return why the present code could not go on with a step; None if it could, as far as is recorded."""
+        """Return why the loaded code cannot continue a step, or None if it agrees with everything recorded."""
         from .preflight import PreflightChecker  # it builds on this module
 
         return await PreflightChecker(self, runner).check(claim)

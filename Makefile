@@ -9,7 +9,7 @@ PACKAGE := $(VENV)/.package-stamp
 TOOLS   := $(VENV)/.setup-stamp
 
 UV       := uv==0.13.8
-COMPILE  := $(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --no-annotate --no-header pyproject.toml requirements/build.in
+COMPILE  := $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header pyproject.toml requirements/build.in
 NODE_DIRS := tests/interop tests/interop/pgboss benchmarks/contenders/node
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -63,7 +63,8 @@ check: setup
 	@$(BIN)/lint-imports
 
 docs: setup
-	@$(BIN)/python docs/generate_cli.py
+	@$(BIN)/python tools/generate_cli.py
+	@$(BIN)/python tools/generate_reference.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 
@@ -71,7 +72,7 @@ bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 faults: setup
-	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest tests/faults tests/interop/test_pgboss.py tests/jobs/test_summer_time.py
+	@PENSTOCK_FAULTS=full $(BIN)/python -m pytest tests/faults tests/interop/test_pgboss.py tests/schedules/test_daylight_saving.py
 
 # Nothing else changes a pinned version. The files hold versions and hashes; where to download from is pip's and npm's setting.
 lock: setup

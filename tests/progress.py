@@ -15,7 +15,7 @@ import pytest
 INTERVAL_S = 60.0
 SHOWN_RUNNING = 3
 SHOWN_FILES = 12
-PLUGIN = "penstock-progress"
+PLUGIN = "test-progress"
 
 
 class Progress:

@@ -72,12 +72,12 @@ async def flows3(case: Case) -> Metrics:
 
 
 async def _drain(store: Store, case: Case) -> Metrics:
-    total, ask = case.n * STEPS, ClaimRequest((QueueDemand("steps", BATCH),), 30_000, "bench")
+    total, request = case.n * STEPS, ClaimRequest((QueueDemand("steps", BATCH),), 30_000, "bench")
     before, cpu, since = server_us(case.url), time.process_time(), time.monotonic()
-    claims, done = (await store.claim(ask)).claims, 0
+    claims, done = (await store.claim(request)).claims, 0
     while claims:
         done += len(claims)
-        claims = (await store.commit([_end(claim) for claim in claims], ask)).claimed.claims
+        claims = (await store.commit([_end(claim) for claim in claims], request)).claimed.claims
     span, cpu = time.monotonic() - since, time.process_time() - cpu
     assert done == total, f"{done} of {total} steps were handed out"
     return {

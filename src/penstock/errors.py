@@ -56,6 +56,7 @@ from .core.errors import (
     UnknownConnection,
     UnknownFlow,
     UnknownJob,
+    UnknownKind,
     UnknownQueue,
     UnknownRun,
     UnknownSchedule,
@@ -71,7 +72,6 @@ from .core.priority import BadPriority
 from .flows.commands import RunClosed
 from .messaging.pgboss.schema import PgBossSchema
 from .schedules.spec import BadSchedule
-from .worker.engines import UnknownKind
 
 __all__ = [
     "AttemptTimeout",

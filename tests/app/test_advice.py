@@ -1,4 +1,4 @@
-"""What is most likely a mistake is done as it was asked, and warned about once."""
+"""Likely mistakes: the call is carried out, and one warning is logged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 @pytest.mark.parametrize(
-    ("queue", "name", "says"),
+    ("queue", "name", "expected"),
     [
         ("male", None, "queue 'male' has no handler here: did you mean 'mail'?"),
         ("zzz", None, "queue 'zzz' has no handler here: known are mail, pictures"),
@@ -38,25 +38,25 @@ def warned(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
         ("pictures", "rezise", "job 'rezise' in queue 'pictures' has no handler here: did you mean"),
     ],
 )
-async def test_a_queue_nobody_works_on(
-    warned: pytest.LogCaptureFixture, queue: str, name: str | None, says: str
+async def test_a_queue_without_a_worker(
+    warned: pytest.LogCaptureFixture, queue: str, name: str | None, expected: str
 ) -> None:
     async with App(":memory:", handlers=HANDLERS) as app:
         id = await app.enqueue(queue, {}, name=name)
         assert (await app.jobs.get(id)).queue == queue
-        assert says in warned.text
+        assert expected in warned.text
         warned.clear()
         await app.enqueue(queue, {}, name=name)
         assert warned.text == ""
 
 
-async def test_a_schedule_for_nobody(warned: pytest.LogCaptureFixture) -> None:
+async def test_a_schedule_without_a_worker(warned: pytest.LogCaptureFixture) -> None:
     async with App(":memory:", handlers=HANDLERS) as app:
         await app.schedules.add("x", queue="male", every="5m")
     assert "did you mean 'mail'?" in warned.text
 
 
-async def test_no_doubt_about_what_others_work_on(warned: pytest.LogCaptureFixture, tmp_path) -> None:
+async def test_no_warning_about_queues_of_other_workers(warned: pytest.LogCaptureFixture, tmp_path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     async with App(url, handlers=[send]) as app, app.workers.background():
         await app.jobs.result(await app.enqueue("mail", {}), timeout=20)

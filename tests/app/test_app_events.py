@@ -1,4 +1,4 @@
-"""`app.events`: any stream can be written, read and followed; events are heard of by kind and by subject."""
+"""`app.events`: append to, read and follow any stream; subscribe to events by kind and by subject."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_any_stream_is_appended_to_and_read(app: Any, stream: str, subject
 @pytest.mark.parametrize(
     "stream", ["", "nq", "nq:flow", "nq:flow:", "nq:nonsense:x", "other:flow:x", "nq:flow:a:b", "flow:x"]
 )
-async def test_a_bad_stream_name_is_refused_with_the_form_that_is_understood(memory: Any, stream: str) -> None:
+async def test_a_bad_stream_name_is_refused_with_the_valid_form(memory: Any, stream: str) -> None:
     async with memory() as a:
         with pytest.raises(BadStream, match="nq:<type>:<id>"):
             await a.events.append(stream, "x")
@@ -63,7 +63,7 @@ async def test_a_bad_stream_name_is_refused_with_the_form_that_is_understood(mem
             a.events.subscribe(stream)
 
 
-async def test_a_namespace_of_ones_own(memory: Any) -> None:
+async def test_a_custom_namespace(memory: Any) -> None:
     async with memory(shop, namespace="acme") as a, a.workers.background():
         run, _ = await a.run_to_end("shop")
         assert (await a.events.read(f"acme:flow:{run}"))[0].kind == "flow.started"
@@ -72,7 +72,7 @@ async def test_a_namespace_of_ones_own(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["", "a b", "flow.completed", "step.failed", "job.added", None, 5])
-async def test_a_kind_that_is_none_or_the_engines_own_is_refused(memory: Any, kind: Any) -> None:
+async def test_an_invalid_or_reserved_kind_is_refused(memory: Any, kind: Any) -> None:
     async with memory(shop) as a:
         run = await a.start("shop")
         for emit in (
@@ -99,7 +99,7 @@ async def test_other_refusals(memory: Any) -> None:
         assert len(await a.events.read("nq:global")) == 1
 
 
-async def test_a_key_is_taken_once(app: Any) -> None:
+async def test_a_key_is_accepted_once(app: Any) -> None:
     async with app() as a:
         answers = await asyncio.gather(*(a.events.append("nq:global", "paid", i, key="payment-1") for i in range(20)))
         assert sum(answer is not None for answer in answers) == 1
@@ -110,14 +110,14 @@ async def test_a_key_is_taken_once(app: Any) -> None:
         assert len(await a.events.read("nq:global")) == 2
 
 
-async def test_emit_without_a_run_is_heard_by_everyone(app: Any) -> None:
+async def test_emit_without_a_run_is_global(app: Any) -> None:
     async with app() as a:
         await a.emit("price.changed", {"sku": 1})
         (event,) = await a.events.read("nq:global")
         assert (event.kind, event.data, event.subject) == ("price.changed", {"sku": 1}, "global")
 
 
-async def test_a_subscription_sees_what_was_and_what_comes_each_once(app: Any) -> None:
+async def test_a_subscription_yields_past_and_new_events_once(app: Any) -> None:
     async with app() as a:
         for n in range(3):
             await a.events.append("nq:entity:e", "x", n)
@@ -130,7 +130,7 @@ async def test_a_subscription_sees_what_was_and_what_comes_each_once(app: Any) -
         assert sorted(seen) == list(range(10))
 
 
-async def test_a_subscription_begins_after_a_cursor(app: Any) -> None:
+async def test_a_subscription_starts_after_a_cursor(app: Any) -> None:
     async with app() as a:
         events = [await a.events.append("nq:entity:e", "x", n) for n in range(5)]
         seen: list[int] = []
@@ -156,7 +156,7 @@ async def test_a_whole_stream_is_read_page_by_page(app: Any) -> None:
 # By kind and by subject
 
 
-async def test_hearing_of_events_by_kind_and_by_subject(app: Any) -> None:
+async def test_on_kind_and_on_subject(app: Any) -> None:
     by_kind: list[Any] = []
     by_subject: list[Any] = []
 
@@ -188,33 +188,33 @@ async def test_hearing_of_events_by_kind_and_by_subject(app: Any) -> None:
             assert len(by_kind) == 2, "no more after stopping"
 
 
-async def test_hearing_of_events_of_another_app(shared: Any) -> None:
-    heard: list[Any] = []
+async def test_on_kind_and_on_subject_of_another_app(shared: Any) -> None:
+    received: list[Any] = []
 
     @job(queue="q")
     async def work() -> None: ...
 
     async with shared(work) as here, shared(work) as there:
-        await here.events.on_kind("job.completed", heard.append)
-        await here.events.on_subject("global", heard.append)
+        await here.events.on_kind("job.completed", received.append)
+        await here.events.on_subject("global", received.append)
         await there.emit("from.afar", 1)
         async with there.workers.background():
             id = await there.enqueue("q")
             await there.jobs.result(id, timeout=20)
-        await until(lambda: len(heard) == 2)
-        assert [(e.kind, e.subject) for e in heard] == [("from.afar", "global"), ("job.completed", id)]
+        await until(lambda: len(received) == 2)
+        assert [(e.kind, e.subject) for e in received] == [("from.afar", "global"), ("job.completed", id)]
 
 
-async def test_a_listener_that_raises_hurts_nobody(memory: Any, caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[Any] = []
+async def test_a_listener_that_raises_does_not_affect_others(memory: Any, caplog: pytest.LogCaptureFixture) -> None:
+    received: list[Any] = []
 
     def broken(_: Any) -> None:
-        raise ValueError("deaf")
+        raise ValueError("broken listener")
 
     async with memory() as a:
         await a.events.on_kind("x", broken)
-        await a.events.on_kind("x", heard.append)
+        await a.events.on_kind("x", received.append)
         await a.emit("x", 1)
         await a.emit("x", 2)
-        await until(lambda: len(heard) == 2)
+        await until(lambda: len(received) == 2)
     assert "a subscriber to x raised" in caplog.text

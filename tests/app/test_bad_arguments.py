@@ -1,4 +1,4 @@
-"""What a method cannot use is refused with a code and with what would do, before anything is written."""
+"""Bad arguments are refused with a code and a valid alternative, before anything is written."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "delay": (lambda a: a.start("shop", 1, delay="soon"), "bad_duration", "'soon' is not a duration: write"),
     "a negative delay": (lambda a: a.enqueue("mail", 1, delay=-1), "bad_duration", "cannot be negative: -1"),
     "at": (lambda a: a.start("shop", 1, at="2030-01-01"), "bad_argument", "'2030-01-01' is not a datetime: pass one"),
-    "both": (lambda a: a.enqueue("mail", 1, at=NOW, delay=3), "bad_argument", "give one of them"),
-    "tags": (lambda a: a.start("shop", 1, tags=["ada"]), "bad_argument", "tags=['ada']: give names and their values"),
+    "both": (lambda a: a.enqueue("mail", 1, at=NOW, delay=3), "bad_argument", "pass one of them"),
+    "tags": (lambda a: a.start("shop", 1, tags=["ada"]), "bad_argument", "tags=['ada']: pass names and values"),
     "text as tags": (lambda a: a.start("shop", 1, tags="ada"), "bad_argument", "tags='ada'"),
     "timeout": (lambda a: a.runs.wait("x", timeout="soon"), "bad_duration", "'soon'"),
     "a job's timeout": (lambda a: a.jobs.result("x", timeout=[]), "bad_duration", "[] is not a duration"),
@@ -34,16 +34,16 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "no key": (lambda a: a.state.get(""), "bad_argument", "1 to 500 characters"),
     "a number as key": (lambda a: a.state.set(7, 1), "bad_argument", "7 cannot be a state key: pass a string"),
     "status": (lambda a: a.runs.list(status="faild"), "bad_argument", "status='faild': did you mean 'failed'?"),
-    "a strange status": (lambda a: a.runs.list(status="xyz"), "bad_argument", "write one of running, "),
-    "limit": (lambda a: a.runs.list(limit=0), "bad_argument", "limit=0: give a whole number of at least 1"),
+    "a strange status": (lambda a: a.runs.list(status="xyz"), "bad_argument", "use one of running, "),
+    "limit": (lambda a: a.runs.list(limit=0), "bad_argument", "limit=0: pass a whole number of at least 1"),
     "no number": (lambda a: a.runs.list(limit="x"), "bad_argument", "limit='x'"),
     "state": (lambda a: a.jobs.list("mail", "wating"), "bad_argument", "state='wating': did you mean 'waiting'?"),
     "one payload as text": (
         lambda a: a.jobs.enqueue_many("mail", "abc"),
         "bad_argument",
-        "inputs is 'abc', one value",
+        "inputs is 'abc', a single value",
     ),
-    "one payload": (lambda a: a.jobs.enqueue_many("mail", {"a": 1}), "bad_argument", "give a list of them, [{'a': 1}]"),
+    "one payload": (lambda a: a.jobs.enqueue_many("mail", {"a": 1}), "bad_argument", "pass a list, [{'a': 1}]"),
     "no payloads": (lambda a: a.jobs.enqueue_many("mail", None), "bad_argument", "inputs is None"),
     "every": (lambda a: a.schedules.add("s", flow="shop", every="soon"), "bad_duration", "'soon'"),
     "a schedule's at": (
@@ -51,37 +51,37 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "bad_argument",
         "'2030' is not a datetime",
     ),
-    "queues as text": (lambda a: a.workers.run("mail"), "bad_argument", "queues is 'mail', one value"),
-    "no concurrency": (lambda a: a.workers.run(concurrency=0), "bad_argument", "concurrency=0: give a whole number"),
+    "queues as text": (lambda a: a.workers.run("mail"), "bad_argument", "queues is 'mail', a single value"),
+    "no concurrency": (lambda a: a.workers.run(concurrency=0), "bad_argument", "concurrency=0: pass a whole number"),
     "a run": (lambda a: anext(a.runs.follow("nope")), "unknown_run", "there is no run 'nope' in "),
     "events": (lambda a: anext(a.queues.events("mial")), "unknown_queue", "there is no queue 'mial': did you mean"),
     "a token": (lambda a: a.waits.fire(5), "bad_argument", "token=5: pass the token of a trigger, or its URL"),
-    "a letter": (lambda a: a.dead_letters.redrive(5), "bad_argument", "id=5: give the id of a dead letter"),
-    "a change": (lambda a: a.state.patch("a", 5), "bad_argument", "change=5: give a function that makes the new"),
-    "a flow": (lambda a: a.runs.list(flow=5), "bad_argument", "flow=5: give the name of a flow as a text"),
+    "a letter": (lambda a: a.dead_letters.redrive(5), "bad_argument", "id=5: pass the id of a dead letter"),
+    "a change": (lambda a: a.state.patch("a", 5), "bad_argument", "change=5: pass a function that returns the new"),
+    "a flow": (lambda a: a.runs.list(flow=5), "bad_argument", "flow=5: pass the name of a flow as a string"),
     "queue": (lambda a: a.queues.pause("mial"), "unknown_queue", "there is no queue 'mial': did you mean 'mail'?"),
 }
 
 
 @pytest.mark.parametrize("what", CALLS)
 async def test_bad_arguments(what: str) -> None:
-    call, code, says = CALLS[what]
+    call, code, expected = CALLS[what]
     async with App(":memory:", handlers=[shop, send]) as app:
         with pytest.raises(PenstockError) as problem:
             await call(app)
         assert problem.value.code == code
-        assert says in str(problem.value)
+        assert expected in str(problem.value)
         assert (await app.runs.list(), await app.schedules.list()) == ([], [])
         assert sum((await app.queues.counts("mail")).values()) == 0
 
 
-async def test_they_are_value_errors_too() -> None:
+async def test_bad_arguments_are_value_errors() -> None:
     async with App(":memory:", handlers=[shop]) as app:
         with pytest.raises(ValueError, match="soon"):
             await app.start("shop", 1, delay="soon")
 
 
-async def test_any_iterable_is_many() -> None:
+async def test_enqueue_many_takes_any_iterable() -> None:
     async with App(":memory:", handlers=[send]) as app:
         assert len(await app.jobs.enqueue_many("mail", (n for n in range(3)))) == 3
         assert len(await app.jobs.enqueue_many("mail", range(2))) == 2

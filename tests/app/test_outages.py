@@ -1,4 +1,4 @@
-"""A store that goes away for a while: who waits for it, who is told, and what goes on beside a worker."""
+"""A store that is unavailable for a while: who retries, who gets an error, and the services beside a worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.testing.until import until
 
 
 class Outage(NoFaults):
-    """Some methods of a store fail for as long as they are listed here."""
+    """Fails the methods of a store that are listed in `of`."""
 
     def __init__(self) -> None:
         self.of: dict[str, Exception] = {}
@@ -47,7 +47,7 @@ def outage() -> Outage:
 
 @pytest.fixture
 def frail(outage: Outage) -> App:
-    """An App whose store fails on demand."""
+    """Return an App whose store fails on demand."""
     store: Any = FaultStore(SqliteStore(), outage)
     return App(":memory:", handlers=[shop, mail], store=store)
 
@@ -56,7 +56,7 @@ def down(text: str = "down") -> StoreUnavailable:
     return StoreUnavailable(text)
 
 
-async def test_patience_begins_with_the_first_answer_and_complains_once_an_outage(
+async def test_an_outage_retry_starts_after_the_first_answer_and_logs_once_per_outage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     answers: list[Any] = [down("at first"), 1, down(), down(), 2, down(), 3, StoreClosed("closed")]
@@ -67,49 +67,49 @@ async def test_patience_begins_with_the_first_answer_and_complains_once_an_outag
             raise answer
         return answer
 
-    patience = OutageRetry("news")
+    retry = OutageRetry("news")
     with pytest.raises(StoreUnavailable, match="at first"):
-        await patience.call(ask)
-    assert [await patience.call(ask) for _ in range(3)] == [1, 2, 3]
+        await retry.call(ask)
+    assert [await retry.call(ask) for _ in range(3)] == [1, 2, 3]
     assert [record.getMessage() for record in caplog.records] == [
         "news: no answer from the store, trying again: down"
     ] * 2
     with pytest.raises(StoreClosed):
-        await patience.call(ask)
+        await retry.call(ask)
 
 
-async def test_a_subscription_that_cannot_begin_raises_and_the_next_one_hears(frail: App, outage: Outage) -> None:
-    heard: list[Any] = []
+async def test_a_failed_subscription_raises_and_the_next_one_works(frail: App, outage: Outage) -> None:
+    received: list[Any] = []
     async with asyncio.timeout(20), frail as app:
         outage.of["feed"] = down()
         with pytest.raises(StoreUnavailable):
-            await app.events.on_kind("lamp.lit", lambda event: heard.append(("first", event.data)))
+            await app.events.on_kind("lamp.lit", lambda event: received.append(("first", event.data)))
         del outage.of["feed"]
-        await app.events.on_kind("lamp.lit", lambda event: heard.append(("second", event.data)))
+        await app.events.on_kind("lamp.lit", lambda event: received.append(("second", event.data)))
         await app.events.append("nq:entity:lamp", "lamp.lit", 1)
-        await until(lambda: heard)
-        assert heard == [("second", 1)]
+        await until(lambda: received)
+        assert received == [("second", 1)]
 
 
 @pytest.mark.parametrize("problem", [down(), RuntimeError("a bug of ours")])
-async def test_whatever_befalls_the_feed_subscribers_hear_on_without_a_gap(
+async def test_subscribers_miss_nothing_after_a_failure_of_the_feed(
     frail: App, outage: Outage, caplog: pytest.LogCaptureFixture, problem: Exception
 ) -> None:
-    heard: list[int] = []
+    received: list[int] = []
     async with frail as app:
-        await app.events.on_kind("lamp.lit", lambda event: heard.append(event.data))
+        await app.events.on_kind("lamp.lit", lambda event: received.append(event.data))
         await app.events.append("nq:entity:lamp", "lamp.lit", 1)
-        await until(lambda: heard == [1])
+        await until(lambda: received == [1])
         outage.of["feed"] = problem
         await app.events.append("nq:entity:lamp", "lamp.lit", 2)
         await until(lambda: str(problem) in caplog.text)
         await app.events.append("nq:entity:lamp", "lamp.lit", 3)
         del outage.of["feed"]
-        await until(lambda: heard == [1, 2, 3])
+        await until(lambda: received == [1, 2, 3])
 
 
-async def test_a_subscriber_that_waits_for_something_cancelled_does_not_deafen_the_others(memory: Any) -> None:
-    heard: list[int] = []
+async def test_a_subscriber_that_awaits_a_cancelled_task_does_not_stop_the_others(memory: Any) -> None:
+    received: list[int] = []
 
     async def waits(event: Any) -> None:
         lost = asyncio.ensure_future(asyncio.sleep(60))
@@ -118,25 +118,25 @@ async def test_a_subscriber_that_waits_for_something_cancelled_does_not_deafen_t
 
     async with memory() as a:
         await a.events.on_kind("lamp.lit", waits)
-        await a.events.on_kind("lamp.lit", lambda event: heard.append(event.data))
+        await a.events.on_kind("lamp.lit", lambda event: received.append(event.data))
         for n in (1, 2):
             await a.events.append("nq:entity:lamp", "lamp.lit", n)
-        await until(lambda: heard == [1, 2])
+        await until(lambda: received == [1, 2])
 
 
-async def test_one_whose_subscribing_was_cancelled_does_not_keep_others_from_it(frail: App) -> None:
-    heard: list[int] = []
+async def test_a_cancelled_subscription_does_not_block_others(frail: App) -> None:
+    received: list[int] = []
     async with frail as app:
         gone = asyncio.create_task(app.events.on_kind("lamp.lit", lambda event: None))
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.wait((gone,))
-        await app.events.on_kind("lamp.lit", lambda event: heard.append(event.data))
+        await app.events.on_kind("lamp.lit", lambda event: received.append(event.data))
         await app.events.append("nq:entity:lamp", "lamp.lit", 1)
-        await until(lambda: heard == [1])
+        await until(lambda: received == [1])
 
 
-async def test_whoever_gives_up_waiting_is_told_that_the_store_was_away(frail: App, outage: Outage) -> None:
+async def test_a_timeout_during_an_outage_names_the_outage(frail: App, outage: Outage) -> None:
     async with frail as app:
         run, id = await app.start("shop"), await app.enqueue("mail")
         waits = [
@@ -191,11 +191,11 @@ async def test_a_service_beside_the_worker_is_restarted_when_it_fails(
 
     async with App(":memory:", handlers=[mail], bridges=[Ferry()]) as a, a.workers.background():
         await until(lambda: len(tries) == 3)
-    said = [record for record in caplog.records if "bridge failed, restarting in" in record.getMessage()]
-    assert [record.levelno for record in said] == [logging.ERROR] * 2
+    records = [record for record in caplog.records if "bridge failed, restarting in" in record.getMessage()]
+    assert [record.levelno for record in records] == [logging.ERROR] * 2
 
 
-async def test_leases_are_renewed_on_whatever_befell_a_renewal(caplog: pytest.LogCaptureFixture) -> None:
+async def test_leases_are_renewed_after_a_failed_renewal(caplog: pytest.LogCaptureFixture) -> None:
     class Odd(NoFaults):
         is_injected = False
 
@@ -219,7 +219,7 @@ async def test_leases_are_renewed_on_whatever_befell_a_renewal(caplog: pytest.Lo
     assert "a bug of ours" in caplog.text
 
 
-def test_a_server_that_is_starting_up_promises_nothing() -> None:
+def test_a_server_that_is_starting_up_is_unavailable() -> None:
     starting = asyncpg.CannotConnectNowError("the database system is starting up")
     problem = translate(starting, read_address("postgresql://db/shop"))
     assert isinstance(problem, StoreUnavailable)

@@ -1,4 +1,4 @@
-"""What is kept: by age and by count, never less than what is alive, and nothing of what has gone."""
+"""Retention by age and by count: live work is never removed, and nothing is left of what was removed."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ async def test_runs_by_count(app: Any, clock: FakeClock) -> None:
             await a.runs.get(runs[0])
 
 
-async def test_a_run_that_waits_is_never_swept_and_one_that_is_takes_all_of_it_along(
-    app: Any, clock: FakeClock
-) -> None:
+async def test_a_waiting_run_is_never_swept_and_a_swept_run_leaves_nothing(app: Any, clock: FakeClock) -> None:
     paid = asyncio.Event()
 
     @flow("waits")
@@ -104,19 +102,19 @@ async def test_jobs_and_events_by_count(app: Any) -> None:
         async def few() -> bool:
             counts = await a.queues.counts("mail")
             kept = counts["waiting"] + counts["active"] + counts["completed"]
-            said = len(await a.job_events("mail")), len(await a.events.read_all("nq:global"))
-            return (kept, said) == (3, (4, 4))
+            events = len(await a.job_events("mail")), len(await a.events.read_all("nq:global"))
+            return (kept, events) == (3, (4, 4))
 
         await until(few)
         assert [e.data for e in await a.events.read_all("nq:global")] == [2, 3, 4, 5], "the newest are kept"
 
 
-async def test_deliveries_do_not_pile_up_and_are_not_shown(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deliveries_are_swept_and_hidden(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working, "KEEP_DELIVERIES", 2)
     async with app(waits) as a, a.workers.background():
         run = await a.start("waits")
         await a.wait_for_step(run, "waits", "suspended")
-        await a.queues.pause("default")  # so that the run goes on waiting for its turn
+        await a.queues.pause("default")  # so that the run stays queued
         for n in range(5):
             await a.emit("paid", n)
 
@@ -129,7 +127,7 @@ async def test_deliveries_do_not_pile_up_and_are_not_shown(app: Any, monkeypatch
         assert DELIVERIES in [row.name for row in await a.queues.list(internal=True)]
 
 
-def test_counts_are_numbers_or_all(tmp_path: Any) -> None:
+def test_counts_are_numbers_or_the_word_all(tmp_path: Any) -> None:
     def load(**given: Any) -> Settings:
         return Settings.load(given, env={}, folder=tmp_path)
 

@@ -1,4 +1,4 @@
-"""Finding runs again: by time, tag and what they began with, on every store."""
+"""Search for runs by time, tag and input, on every store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def _found(app: Any, **which: Any) -> list[str]:
 
 async def test_runs_by_tag_input_flow_and_time(app: Callable[..., Any], clock: FakeClock) -> None:
     async with app(order, refund, clock=clock) as one:
-        began = clock.now_ms()
+        created = clock.now_ms()
         lines = [{"sku": "a"}, {"sku": "b"}]
         await one.start(order, {"customer": 7, "lines": lines}, key="first", tags={"shop": "rome"})
         clock.advance("1h")
@@ -42,23 +42,23 @@ async def test_runs_by_tag_input_flow_and_time(app: Callable[..., Any], clock: F
         assert await _found(one, tags={"shop": "rome"}, where={"customer": 8}) == []
         assert await _found(one, since="90m") == ["third", "second"]
         assert await _found(one, until=timedelta(hours=1)) == ["first"]
-        assert await _found(one, since=datetime.fromtimestamp(began / 1000, UTC), until="30m") == ["second", "first"]
+        assert await _found(one, since=datetime.fromtimestamp(created / 1000, UTC), until="30m") == ["second", "first"]
         assert await _found(one, where={"customer": 7}, before="second") == ["first"]
         assert await _found(one, where={"customer": 7}, status="completed") == []
 
 
-async def test_a_hidden_value_is_not_to_be_guessed(memory: Callable[..., Any]) -> None:
+async def test_a_redacted_value_cannot_be_searched(memory: Callable[..., Any]) -> None:
     async with memory(order) as one:
         await one.start(order, {"customer": 7, "password": "sesame-1"})
         assert await _found(one, where={"password": "sesame-1"}) == []
         assert len(await _found(one, where={"customer": 7})) == 1
 
 
-async def test_a_fork_and_a_replay_are_found_as_what_they_came_from(memory: Callable[..., Any]) -> None:
+async def test_forks_and_replays_are_found_by_the_original_input(memory: Callable[..., Any]) -> None:
     async with memory(order) as one, one.workers.background():
         run, _ = await one.run_to_end(order, {"customer": 7}, key="old", tags={"shop": "rome"})
-        begun = (await one.stream(run))[0].id
-        await one.runs.fork(run, begun, key="new")
+        first_event = (await one.stream(run))[0].id
+        await one.runs.fork(run, first_event, key="new")
         assert await _found(one, where={"customer": 7}, tags={"shop": "rome"}) == ["new", "old"]
 
 
@@ -71,7 +71,7 @@ async def test_a_fork_and_a_replay_are_found_as_what_they_came_from(memory: Call
         ({"status": "done"}, BadArgument),
     ],
 )
-async def test_what_cannot_be_looked_for_is_said(
+async def test_an_invalid_search_raises(
     memory: Callable[..., Any], which: dict[str, Any], problem: type[Exception]
 ) -> None:
     async with memory(order) as one:
@@ -79,7 +79,7 @@ async def test_what_cannot_be_looked_for_is_said(
             await one.runs.list(**which)
 
 
-def test_the_same_without_async() -> None:
+def test_search_with_the_sync_app() -> None:
     with SyncApp(":memory:", handlers=[order]) as app:
         run = app.start(order, {"customer": 7}, tags={"shop": "rome"})
         assert [row.id for row in app.runs.list(where={"customer": 7}, tags={"shop": "rome"}, since="1h")] == [run]

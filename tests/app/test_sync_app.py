@@ -78,7 +78,7 @@ def test_the_generated_facets_are_up_to_date() -> None:
         (Workers, SyncWorkers, {"close", "refresh"}),  # the App's own
     ],
 )
-def test_nothing_is_missing(has: type, mirrors: type, without: set[str]) -> None:
+def test_the_sync_app_mirrors_every_method(has: type, mirrors: type, without: set[str]) -> None:
     mine = public(mirrors)
     for name, method in public(has).items():
         if name in without:
@@ -124,10 +124,10 @@ def test_runs_jobs_and_schedules() -> None:
         assert app.settings.url == ":memory:"
 
 
-def test_its_parts() -> None:
+def test_sync_facets() -> None:
     with SyncApp(":memory:", handlers=[shop, send]) as app:
-        heard: list[str] = []
-        stop = app.events.on_kind("flow.failed", lambda event: heard.append(event.subject))
+        received: list[str] = []
+        stop = app.events.on_kind("flow.failed", lambda event: received.append(event.subject))
         app.workers.start()
         app.start("shop", {"id": 13}, key="o-13")
         assert app.runs.wait("o-13", timeout=20).status == "failed"
@@ -149,7 +149,7 @@ def test_its_parts() -> None:
         assert next(app.events.subscribe("nq:global")).kind == "day.ended"
 
 
-def test_what_cannot_begin_says_so() -> None:
+def test_a_sync_app_that_cannot_start_raises() -> None:
     with SyncApp(":memory:", handlers=[send]) as app:
         with pytest.raises(PenstockError, match="no handler here takes jobs of queue 'nope'"):
             app.workers.start(queues=["nope"])
@@ -176,5 +176,5 @@ print(app.jobs.result(app.enqueue("mail", "ada"), timeout=20))
 def test_closing_at_exit(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(AT_EXIT)
     command = [sys.executable, str(tmp_path / "script.py"), f"sqlite:///{tmp_path / 'x.db'}"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (said.returncode, said.stdout, said.stderr) == (0, "sent ada\nclosed\n", "")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "sent ada\nclosed\n", "")

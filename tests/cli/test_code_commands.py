@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.flows.diagram import as_text, diagram_of
-from penstock.flows.diagram_svg import as_svg
+from penstock.flows.diagram import build_diagram, render_text
+from penstock.flows.diagram_svg import render_svg
 from penstock.handlers.discovery import discover
-from penstock.handlers.registry import build
+from penstock.handlers.registry import build_registry
 
 SHOP = Path(__file__).parents[2] / "examples" / "shop" / "workers"
 # A circle, a step that listens to itself, one that declares nothing, and an event from outside.
@@ -71,35 +71,35 @@ def test_a_flow_is_drawn(penstock: Callable, project: Path) -> None:
 
 
 def test_joins_and_fan_out_are_marked() -> None:
-    flow = build(*discover(SHOP)).flows["shop"]
-    graph = diagram_of(flow)
+    flow = build_registry(*discover(SHOP)).flows["shop"]
+    graph = build_diagram(flow)
     assert (graph.nodes["ship"].mode, graph.nodes["reserve"].mode) == ("all", "each")
-    assert graph.nodes["refund"].undoes
-    text = as_text(graph)
-    assert "║ ship ║  queue ship · join: all of them" in text
+    assert graph.nodes["refund"].is_compensation
+    text = render_text(graph)
+    assert "║ ship ║  queue ship · join" in text
     assert "order.paid ─▶ ship (above)" in text
-    assert "undone by" in text
-    assert as_text(graph, unicode=False).isascii()
+    assert "compensated by" in text
+    assert render_text(graph, unicode=False).isascii()
 
 
 def test_cycles_and_outside_events_are_drawn(project: Path) -> None:
     (project / "odd").mkdir()
     (project / "odd" / "odd.py").write_text(ODD)
-    graph = diagram_of(build(*discover(project / "odd")).flows["odd"])
-    assert {(e.start, e.end, e.label, e.sort) for e in graph.edges} >= {
+    graph = build_diagram(build_registry(*discover(project / "odd")).flows["odd"])
+    assert {(e.start, e.end, e.label, e.kind) for e in graph.edges} >= {
         ("left", "right", "ping", "emits"),
         ("right", "left", "again", "emits"),
         ("(outside)", "loose", "poke", "emits"),
-        ("loose", "never", "whatever", "may"),
+        ("loose", "never", "whatever", "may_emit"),
     }
     assert sum(map(len, graph.layers())) == len(graph.nodes)
     for name in graph.nodes:
-        assert f" {name} " in as_text(graph)
-        assert f">{name}</text>" in as_svg(graph)
+        assert f" {name} " in render_text(graph)
+        assert f">{name}</text>" in render_svg(graph)
 
 
 def test_boxes_do_not_overlap() -> None:
-    svg = ElementTree.fromstring(as_svg(diagram_of(build(*discover(SHOP)).flows["shop"])))
+    svg = ElementTree.fromstring(render_svg(build_diagram(build_registry(*discover(SHOP)).flows["shop"])))
     boxes = [
         tuple(float(rect.attrib[side]) for side in ("x", "y", "width", "height"))
         for rect in svg.iter("{http://www.w3.org/2000/svg}rect")

@@ -91,7 +91,7 @@ def test_the_key_of_another_flow_is_refused(penstock: Callable) -> None:
     penstock("run", "fails", "--key", "mine")
     answer = penstock("run", "greet", "--key", "mine", "--input", "1")
     assert answer.code == 2
-    assert "is of flow 'fails'" in answer.err
+    assert "belongs to flow 'fails'" in answer.err
 
 
 def test_handler_output_stays_out_of_the_answer(penstock: Callable, project: Path) -> None:

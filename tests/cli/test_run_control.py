@@ -130,7 +130,7 @@ def test_fork(penstock: Callable) -> None:
     wrong = penstock("runs", "fork", "mine", "--at", "1-1")
     assert (wrong.code, "[cannot_fork]" in wrong.err) == (2, True)
     end = penstock("runs", "fork", "mine", "--at", events[-1]["id"])
-    assert (end.code, "nothing was left to do: fork it at" in end.err) == (2, True)
+    assert (end.code, "no step was left to run: fork it at" in end.err) == (2, True)
 
 
 def test_check(penstock: Callable, project: Path, waiting: None) -> None:

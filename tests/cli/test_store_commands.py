@@ -220,7 +220,7 @@ def test_doctor_counts_connections(penstock: Callable) -> None:
     assert "connections of a process 7" in answer.out
     assert answer.code == 2
     for setting in ("fsync", "synchronous_commit"):
-        assert f"{setting} is off, so a crash" in answer.out
+        assert f"{setting} is off: a crash" in answer.out
     answer = penstock("doctor", "--url", f"{postgres_server.url()}&pool=500")
     assert answer.code == 2
     assert "✗ store" in answer.out

@@ -23,7 +23,7 @@ Script = Callable[[Any, Any], Generator[Any, Any, Any]]
 AGAIN = {"attempts": 3, "backoff": {"delay": "1ms"}}
 
 
-class WaitCall:
+class Latch:
     """Holds a handler until the test lets it go on."""
 
     def __init__(self, is_async: bool) -> None:
@@ -51,7 +51,7 @@ class Style:
         async def on_the_loop(input: Any, ctx: Any) -> Any:
             play = _Play(script(input, ctx))
             while not play.over:
-                answer: Any = play.said
+                answer: Any = play.yielded
                 try:
                     play.go(await answer if inspect.isawaitable(answer) else answer)
                 except Exception as problem:
@@ -61,15 +61,15 @@ class Style:
         def on_a_thread(input: Any, ctx: Any) -> Any:
             play = _Play(script(input, ctx))
             while not play.over:
-                play.go(play.said)
+                play.go(play.yielded)
             return play.result
 
         handler = on_the_loop if self.is_async else on_a_thread
         handler.__name__ = script.__name__
         return handler
 
-    def gate(self) -> WaitCall:
-        return WaitCall(self.is_async)
+    def latch(self) -> Latch:
+        return Latch(self.is_async)
 
 
 class _Play:
@@ -78,7 +78,7 @@ class _Play:
     def __init__(self, script: Generator[Any, Any, Any]) -> None:
         self._script = script
         self.over = False
-        self.said: Any = None
+        self.yielded: Any = None
         self.result: Any = None
         self._move(lambda: next(script))
 
@@ -92,7 +92,7 @@ class _Play:
 
     def _move(self, forward: Callable[[], Any]) -> None:
         try:
-            self.said = forward()
+            self.yielded = forward()
         except StopIteration as end:
             self.over, self.result = True, end.value
         except BaseException:
@@ -110,30 +110,30 @@ def only(style: Style, script: Script, **options: Any) -> Any:
     return flow("only", **options)(style(script))
 
 
-async def test_what_a_step_is_told(app: Any, style: Style) -> None:
+async def test_the_identity_of_a_step(app: Any, style: Style) -> None:
     def begin(input: Any, ctx: Any) -> Any:
         yield ctx.emit("go", 1)
         yield ctx.emit("go", 2)
 
-    def told(input: Any, ctx: Any) -> Any:
+    def identify(input: Any, ctx: Any) -> Any:
         yield None
         return [ctx.run_id, ctx.flow, ctx.step, ctx.n, ctx.attempt, ctx.queue, ctx.job_id, str(ctx.correlation_id)]
 
     first = flow("only", emits=["go"])(style(begin))
-    second = step(on="go", mode="each", queue="side")(style(told))
+    second = step(on="go", mode="each", queue="side")(style(identify))
     async with app(first, second) as a, a.workers.background():
         run = await a.start("only", correlation_id="c")
         one, two = await a.result(run, timeout=20)
-        assert one == [run, "only", "told", 1, 1, "side", f"{run}.told.1", "c"]
-        assert two == [run, "only", "told", 2, 1, "side", f"{run}.told.2", "c"]
+        assert one == [run, "only", "identify", 1, 1, "side", f"{run}.identify.1", "c"]
+        assert two == [run, "only", "identify", 2, 1, "side", f"{run}.identify.2", "c"]
 
 
-async def test_what_a_job_is_told(app: Any, style: Style) -> None:
-    def told(input: Any, ctx: Any) -> Any:
+async def test_the_identity_of_a_job(app: Any, style: Style) -> None:
+    def identify(input: Any, ctx: Any) -> Any:
         yield None
         return [ctx.run_id, ctx.flow, ctx.step, ctx.n, ctx.attempt, ctx.queue, ctx.job_id, ctx.correlation_id()]
 
-    async with app(job(queue="plain")(style(told))) as a, a.workers.background():
+    async with app(job(queue="plain")(style(identify))) as a, a.workers.background():
         id = await a.enqueue("plain")
         assert await a.jobs.result(id, timeout=20) == [None, None, None, 1, 1, "plain", id, id]
         other = await a.enqueue("plain", correlation_id="c")
@@ -151,12 +151,12 @@ async def test_every_way_to_emit(app: Any, style: Style) -> None:
     async with app(only(style, script)) as a, a.workers.background():
         run, status = await a.run_to_end("only")
         assert status == "completed"
-        told = [
+        emitted = [
             (e.kind, e.data, e.correlation_id)
             for e in await a.stream(run)
             if "." not in e.kind or e.kind[:5] not in ("flow.", "step.")
         ]
-        assert told == [
+        assert emitted == [
             ("plain.kind", {"a": 1}, run),
             ("bare", None, run),
             ("as.dict", [1], run),
@@ -248,7 +248,7 @@ async def test_a_step_that_declares_nothing_may_emit_nothing(memory: Any, style:
         assert (await a.run_to_end("only"))[1] == "failed"
 
 
-async def test_what_cannot_be_kept_is_refused_where_it_is_said(memory: Any, style: Style) -> None:
+async def test_an_unserializable_value_is_refused_at_the_call(memory: Any, style: Style) -> None:
     def script(input: Any, ctx: Any) -> Any:
         refused = []
         for say in (
@@ -301,14 +301,14 @@ async def test_levels_and_fields_of_logs(app: Any, style: Style) -> None:
 
 
 async def test_logs_progress_and_partials_are_seen_before_the_step_ends(app: Any, style: Style) -> None:
-    gate = style.gate()
+    latch = style.latch()
 
     def script(input: Any, ctx: Any) -> Any:
-        yield ctx.log("begun")
+        yield ctx.log("started")
         yield ctx.progress(10)
         yield ctx.partial("first half")
         yield ctx.emit("only.at.the.end")
-        yield gate.wait()
+        yield latch.wait()
         yield ctx.progress(100)
 
     async with app(only(style, script)) as a, a.workers.background():
@@ -321,22 +321,22 @@ async def test_logs_progress_and_partials_are_seen_before_the_step_ends(app: Any
         view = await a.runs.get(run)
         now = view.steps["script"]
         assert (now.status, now.progress, now.partials) == ("running", 10, ["first half"])
-        assert view.logs[0]["msg"] == "begun"
+        assert view.logs[0]["msg"] == "started"
         assert "only.at.the.end" not in await a.kinds(run)
-        gate.open()
+        latch.open()
         await a.wait_for_end(run)
         assert (await a.runs.get(run)).steps["script"].progress == 100
         assert "only.at.the.end" in await a.kinds(run)
 
 
 async def test_a_jobs_progress_is_on_its_row_and_on_its_queues_stream(app: Any, style: Style) -> None:
-    gate = style.gate()
+    latch = style.latch()
 
     def script(input: Any, ctx: Any) -> Any:
         yield ctx.progress({"done": 3})
         yield ctx.partial([1])
         yield ctx.log("half")
-        yield gate.wait()
+        yield latch.wait()
 
     async with app(job(queue="plain")(style(script))) as a, a.workers.background():
         id = await a.enqueue("plain")
@@ -345,30 +345,30 @@ async def test_a_jobs_progress_is_on_its_row_and_on_its_queues_stream(app: Any, 
             return (await a.jobs.get(id)).progress
 
         assert await until(live) == {"done": 3}
-        gate.open()
+        latch.open()
         await a.jobs.result(id, timeout=20)
         kinds = [e.kind for e in await a.job_events("plain") if e.subject == id]
         assert kinds == ["job.added", "job.active", "job.progress", "job.partial", "log", "job.completed"]
 
 
 async def test_too_many_frames_at_once_drop_the_oldest_and_say_so(app: Any, style: Style) -> None:
-    gate, begun, said = style.gate(), threading.Event(), threading.Event()
+    latch, started, logged = style.latch(), threading.Event(), threading.Event()
 
     def script(input: Any, ctx: Any) -> Any:
-        begun.set()
-        yield gate.wait()
+        started.set()
+        yield latch.wait()
         for i in range(2500):
             ctx.log(f"line {i}")
-        said.set()
+        logged.set()
         yield ctx.progress(100)
         return "done"
 
     async with app(only(style, script)) as a, a.workers.background():
         run = await a.start("only")
-        await until(begun.is_set)
-        gate.open()
+        await until(started.is_set)
+        latch.open()
         if not style.is_async:
-            said.wait(20)  # the loop stands still while the thread speaks, so that nothing is sent meanwhile
+            logged.wait(20)  # block the loop while the thread logs, so that nothing is sent meanwhile
         assert await a.result(run, timeout=20) == "done"
         logs = [int(e.data["msg"].split()[1]) for e in await a.events_of(run, "log")]
         dropped = [e.data["dropped"] for e in await a.events_of(run, "buffer.drop")]
@@ -490,11 +490,11 @@ async def test_a_patch_happens_once_however_often_the_handler_runs(app: Any, sty
 
 
 async def test_a_patch_is_seen_at_once_by_everyone(app: Any, style: Style) -> None:
-    gate = style.gate()
+    latch = style.latch()
 
     def script(input: Any, ctx: Any) -> Any:
         yield ctx.shared.patch("n", lambda n: 1)
-        yield gate.wait()
+        yield latch.wait()
 
     async with app(only(style, script)) as a, a.workers.background():
         run = await a.start("only")
@@ -503,7 +503,7 @@ async def test_a_patch_is_seen_at_once_by_everyone(app: Any, style: Style) -> No
             return await a.state.get("n")
 
         assert await until(seen) == 1
-        gate.open()
+        latch.open()
         await a.wait_for_end(run)
 
 
@@ -520,7 +520,7 @@ async def test_a_key_set_in_this_attempt_cannot_be_patched(app: Any, style: Styl
         assert await a.state.of_run(run).get("k") is None
 
 
-async def test_patches_told_apart_by_name(app: Any, style: Style) -> None:
+async def test_patches_identified_by_name(app: Any, style: Style) -> None:
     def script(input: Any, ctx: Any) -> Any:
         if ctx.attempt == 1:
             yield ctx.state.patch("k", lambda n: (n or 0) + 1, name="first")
@@ -656,7 +656,7 @@ async def test_a_ctx_used_after_the_end_is_stale(app: Any, style: Style) -> None
         assert await a.state.list() == {}
 
 
-async def test_logs_go_to_python_logging_with_who_said_them(
+async def test_logs_go_to_python_logging_with_run_and_step(
     memory: Any, style: Style, caplog: pytest.LogCaptureFixture
 ) -> None:
     def script(input: Any, ctx: Any) -> Any:

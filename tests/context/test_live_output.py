@@ -18,8 +18,8 @@ class Stream:
         self.sent: list[list[bytes]] = []
         self.door = asyncio.Event()
 
-    async def __call__(self, said: OutputBatch) -> None:
-        self.sent.append(said.events)
+    async def __call__(self, output: OutputBatch) -> None:
+        self.sent.append(output.events)
         await self.door.wait()
 
 
@@ -38,23 +38,23 @@ async def turns(n: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_is_said_during_a_sending_goes_with_the_next(stream: Stream) -> None:
-    said = buffer(stream)
-    said.add(b"1")
+async def test_output_during_a_send_goes_with_the_next_batch(stream: Stream) -> None:
+    output = buffer(stream)
+    output.add(b"1")
     await turns()
-    said.add(b"2")
-    said.add(b"3")
+    output.add(b"2")
+    output.add(b"3")
     stream.door.set()
     await turns()
     assert stream.sent == [[b"1"], [b"2", b"3"]]
 
 
-async def test_what_was_not_sent_is_given_at_the_end_and_nothing_is_sent_after(stream: Stream) -> None:
-    said = buffer(stream)
-    said.add(b"1")
+async def test_drain_returns_what_was_not_sent_and_stops_sending(stream: Stream) -> None:
+    output = buffer(stream)
+    output.add(b"1")
     await turns()
-    said.add(b"2", b"50", "line")
-    ending: Any = asyncio.create_task(said.drain())
+    output.add(b"2", b"50", "line")
+    ending: Any = asyncio.create_task(output.drain())
     await turns()
     assert not ending.done(), "what is on its way arrives first"
     stream.door.set()
@@ -64,17 +64,17 @@ async def test_what_was_not_sent_is_given_at_the_end_and_nothing_is_sent_after(s
 
 
 async def test_the_oldest_are_dropped_and_counted(stream: Stream) -> None:
-    said = buffer(stream)
+    output = buffer(stream)
     for i in range(MAX_BUFFERED_EVENTS + 5):
-        said.add(b"%d" % i)
-    bodies = (await said.drain()).events
+        output.add(b"%d" % i)
+    bodies = (await output.drain()).events
     assert bodies[0] == b"dropped 5"
     assert bodies[1:] == [b"%d" % i for i in range(5, MAX_BUFFERED_EVENTS + 5)]
 
 
 async def test_frames_of_another_thread_are_sent(stream: Stream) -> None:
-    said = buffer(stream)
-    await asyncio.to_thread(said.add, b"from afar")
+    output = buffer(stream)
+    await asyncio.to_thread(output.add, b"from afar")
     await turns()
     assert stream.sent == [[b"from afar"]]
     stream.door.set()

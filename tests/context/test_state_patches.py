@@ -41,8 +41,8 @@ async def test_many_instances_count_themselves_in_one_key(app: Any, monkeypatch:
 async def test_many_outside_a_handler_do(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "MAX_PATCH_TRIES", 3)
     async with app(last) as a:
-        given = await asyncio.gather(*(a.state.patch("n", lambda n: (n or 0) + 1) for _ in range(MANY)))
-        assert sorted(given) == list(range(1, MANY + 1))
+        values = await asyncio.gather(*(a.state.patch("n", lambda n: (n or 0) + 1) for _ in range(MANY)))
+        assert sorted(values) == list(range(1, MANY + 1))
 
 
 async def test_two_processes_lose_and_try_again(shared: Any) -> None:
@@ -56,7 +56,7 @@ async def test_two_processes_lose_and_try_again(shared: Any) -> None:
         assert await one.run_for_result("count", MANY) == MANY
 
 
-async def test_who_always_loses_is_told_so(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_patch_that_always_loses_raises_contention(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "PATCH_PAUSE_S", 0.0)
     async with memory(last) as a:
         real = a.store.state

@@ -45,7 +45,7 @@ def test_a_cancelled_attempt_cannot_be_eaten() -> None:
     assert stopped.value.reason == "lease lost"
 
 
-def test_a_definition_error_says_where() -> None:
+def test_a_definition_error_names_the_file() -> None:
     problem = DefinitionError("no handler", code="no_handler", where="orders/charge.py")
     assert str(problem) == "orders/charge.py: no handler"
     assert (problem.kind, problem.where) == ("no_handler", "orders/charge.py")

@@ -82,13 +82,13 @@ def test_an_event_comes_back_as_written(
         ("nq:global", "global", None, None),
     ],
 )
-def test_what_the_stream_says_is_filled_in(
+def test_fields_of_the_stream_name_are_filled_in(
     stream: str, subject: str, flow: str | None, correlation: str | None
 ) -> None:
     event = decode_event(stream, 1, 0, encode_body(EventBody("a")))
     assert (event.subject, event.flow, event.correlation_id) == (subject, flow, correlation)
-    said = decode_event(stream, 1, 0, encode_body(EventBody("a", "s", "f", correlation_id="c")))
-    assert (said.subject, said.flow, said.correlation_id) == ("s", "f", "c")
+    event = decode_event(stream, 1, 0, encode_body(EventBody("a", "s", "f", correlation_id="c")))
+    assert (event.subject, event.flow, event.correlation_id) == ("s", "f", "c")
 
 
 def test_an_event_does_not_change() -> None:

@@ -179,17 +179,17 @@ def test_an_error_may_say_when(error: Exception, delay: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [None, True, "Wed, 21 Oct 2026 07:28:00 GMT", "", -1, float("nan"), float("inf"), object(), [1], print]
+    "delay", [None, True, "Wed, 21 Oct 2026 07:28:00 GMT", "", -1, float("nan"), float("inf"), object(), [1], print]
 )
-def test_an_error_that_says_nonsense_is_retried_by_the_policy(said: object) -> None:
+def test_an_error_with_an_invalid_delay_is_retried_by_the_policy(delay: object) -> None:
     # Other libraries' errors carry a Retry-After of any shape; failing to read it must not break the worker.
     policy = RetryPolicy(3, Backoff("fixed", 250, jitter=False))
-    assert policy.next_delay_ms(Throttled(said), 1, rng()) == 250
-    assert policy.next_delay_ms(Retry(after=said), 1, rng()) == 250  # type: ignore[arg-type]
+    assert policy.next_delay_ms(Throttled(delay), 1, rng()) == 250
+    assert policy.next_delay_ms(Retry(after=delay), 1, rng()) == 250  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("after", ["soon", -1, [], True, "Wed, 21 Oct 2026 07:28:00 GMT"])
-def test_retry_after_what_is_no_duration_says_so(after: Any) -> None:
+def test_retry_after_an_invalid_duration_reports_it(after: Any) -> None:
     problem = Retry("busy", after=after)
     assert str(problem).startswith("busy (`after` is ignored, the retry policy sets the delay: ")
     assert repr(after) in str(problem)

@@ -18,7 +18,7 @@ _FILE = re.compile(r"^# ([\w./-]+\.(?:py|json))$")
 
 @dataclass
 class Command:
-    """A line typed at a prompt and what was shown after it."""
+    """A command at a prompt and the output shown after it."""
 
     text: str
     line: int
@@ -36,7 +36,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file the block is, if its first line says so."""
+        """Return the file name in the first line of the block, if it has one."""
         found = _FILE.match(self.text.partition("\n")[0])
         return found[1] if found else None
 
@@ -53,7 +53,7 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """Every fenced block of a page, in order."""
+    """Return every fenced block of a page, in order."""
     blocks: list[Block] = []
     inside: Block | None = None
     before = indent = ""
@@ -85,17 +85,17 @@ _VARYING = (
 )
 
 
-def steady(text: str) -> str:
-    """A line without what is different every time: ids, times, durations, and the padding that depends on them."""
+def normalize(text: str) -> str:
+    """Return a line without ids, times, durations and the padding that depends on them."""
     for pattern, word in _VARYING:
         text = pattern.sub(word, text)
     return text.strip()
 
 
-def matches(shown: list[str], said: list[str]) -> bool:
-    """Whether the page shows what was said; a line `...` stands for any number of lines."""
-    want = [steady(line) for line in shown if line.strip()]
-    have = [steady(line) for line in said if line.strip()]
+def matches(shown: list[str], output: list[str]) -> bool:
+    """Return whether the page shows this output; a line `...` stands for any number of lines."""
+    want = [normalize(line) for line in shown if line.strip()]
+    have = [normalize(line) for line in output if line.strip()]
     return _match(want, have)
 
 

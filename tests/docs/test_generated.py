@@ -1,26 +1,31 @@
-"""Pages that follow the code: the command line's help, and the methods of App."""
+"""Pages that are generated from the code, and the docstrings they are generated from."""
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
-import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from penstock import App, SyncApp
-from penstock.app.events import Events
-from penstock.app.queues import DeadLetters, Queues
-from penstock.app.state import AppState
+from penstock import App, Context, SyncApp, flow, job, step
+from penstock.app import sync, sync_facets
+from penstock.context.context import Log
+from penstock.context.state import StateView, SyncStateView
+from penstock.context.sync_context import Branches, SyncContext, SyncTrigger
+from penstock.context.sync_context import SyncWaits as SyncContextWaits
+from penstock.durable.triggers import Trigger
+from penstock.durable.waits import Waits
+from penstock.testing import TestApp
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_cli", DOCS / "generate_cli.py")
+def load_tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -28,41 +33,69 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_command_lines_page_is_that_of_the_code() -> None:
+reference = load_tool("generate_reference")
+
+
+def test_the_command_line_page_matches_the_help() -> None:
     written = (DOCS / "reference" / "cli.md").read_text("utf-8")
-    assert written == generator().build_page(), "run: python docs/generate_cli.py"
+    assert written == load_tool("generate_cli").build_page(), "run: python tools/generate_cli.py"
 
 
-SPEC = """dir tsExtensions pyExtensions queueNameFrom defaultQueueNameStrategy provider.name provider.options
-logger.name logger.level logger.options state.name state.namespace state.options eventStore.name eventStore.options
-streams.global streams.job streams.queue streams.flow maxDays maxEvents intervalEvents intervalMs typescript.enabled
-isolate task.name handler spawn spawnCommand memoryMb cpuShares python.enabled python.cmd env importMode timeoutMs
-maxRssMb envAllowlist transport heartbeatMs bufferLimit api.auth.requireRole api.auth.allowInDev ws.auth.requireRole
-ws.auth.allowInDev namespaceFrom blob.provider basePath bucket signedUrl"""
+def test_the_api_page_matches_the_docstrings() -> None:
+    written = (DOCS / "reference" / "app.md").read_text("utf-8")
+    assert written == reference.build_page(), "run: python tools/generate_reference.py"
 
 
-def test_every_option_of_the_specification_has_a_line() -> None:
-    text = (DOCS / "reference" / "from-the-spec.md").read_text("utf-8")
-    cells = "".join(re.findall(r"^\| (.*?) \|", text, flags=re.M))
-    assert [option for option in SPEC.split() if not re.search(rf"\b{re.escape(option)}\b", cells)] == []
+FACETS = [*reference.FACETS.values(), *(getattr(sync_facets, name) for name in dir(sync_facets) if name[:4] == "Sync")]
+CONTEXTS = [
+    Context,
+    SyncContext,
+    Log,
+    StateView,
+    SyncStateView,
+    Waits,
+    SyncContextWaits,
+    Trigger,
+    SyncTrigger,
+    Branches,
+]
+CLASSES = [App, SyncApp, TestApp, *FACETS, sync.SyncWorkers, sync.SyncOutbox, *CONTEXTS]
 
 
-def public(kind: type[Any]) -> set[str]:
-    return {name for name, _ in inspect.getmembers(kind, inspect.isroutine) if not name.startswith("_")}
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_method_documents_every_parameter(cls: type[Any]) -> None:
+    """An editor shows what each option means."""
+    internal = reference.LEFT_OUT.get(cls, set()) | ({"open_claim"} if issubclass(cls, App) else set())
+    methods = {name: method for name, method in reference.public_methods(cls) if name not in internal}
+    undocumented = {name: undocumented_parameters(method) for name, method in methods.items()}
+    assert {name: missing for name, missing in undocumented.items() if missing} == {}
+    assert [name for name, method in methods.items() if not reference.read_docstring(method)[0]] == []
 
 
-PARTS = {
-    "app": public(App) - {"open_claim"},  # called by the worker
-    "app.events": public(Events) - {"close"},  # the App does it
-    "app.queues": public(Queues),
-    "app.dead_letters": public(DeadLetters),
-    "app.state": public(AppState),
-    "sync_app": public(SyncApp),
-}
+@pytest.mark.parametrize("decorator", [flow, step, job], ids=lambda decorator: decorator.__name__)
+def test_every_decorator_documents_every_option(decorator: Any) -> None:
+    assert undocumented_parameters(decorator) == []
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_every_method_of_the_app(part: str) -> None:
-    text = (DOCS / "reference" / "app.md").read_text("utf-8")
-    documented = set(re.findall(rf"^\| `{re.escape(part)}\.(\w+)\(", text, flags=re.M))
-    assert documented == PARTS[part]
+@pytest.mark.parametrize("cls", [App, SyncApp, TestApp], ids=lambda cls: cls.__name__)
+def test_every_app_documents_its_arguments(cls: type[Any]) -> None:
+    _, documented = reference.read_docstring(cls)
+    assert list(documented) == [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+
+
+def test_a_missing_line_is_found() -> None:
+    def documented(id: str, timeout: str | None = None) -> None:
+        """Do something.
+
+        Args:
+            id: The id.
+        """
+
+    assert undocumented_parameters(documented) == ["timeout"]
+
+
+def undocumented_parameters(method: Any) -> list[str]:
+    _, documented = reference.read_docstring(method)
+    parameters = inspect.signature(method).parameters.values()
+    wanted = [p.name for p in parameters if p.name != "self" and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [name for name in wanted if name not in documented]

@@ -1,4 +1,4 @@
-"""The reference pages name what there is: no less and no more."""
+"""The reference pages name everything that exists, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def page(name: str) -> str:
 
 
 def errors() -> dict[str, str]:
-    """Every class of the error tree and its code."""
+    """Return every class of the error tree and its code."""
     for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
         if not module.name.startswith("penstock.testing") and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -58,7 +58,7 @@ def test_codes_are_unique() -> None:
 
 def test_every_problem_of_a_worker_file() -> None:
     text = "".join((SOURCES / "handlers" / name).read_text("utf-8") for name in ("discovery.py", "registry.py"))
-    codes = set(re.findall(r'Problem\("(\w+)"', text)) | set(re.findall(r'code="(\w+)"', text)) | {"bad_definition"}
+    codes = set(re.findall(r'Problem\(\s*"(\w+)"', text)) | set(re.findall(r'code="(\w+)"', text)) | {"bad_definition"}
     codes |= {"duplicate_flow", "duplicate_step", "duplicate_job"}  # put together from a word
     table = page("errors.md").partition("## Problems with worker files")[2]
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, flags=re.M)))) == codes
@@ -68,12 +68,15 @@ WRITTEN = re.compile(r'"((?:flow|step|job|schema|buffer|schedule|trigger)\.[a-z]
 
 
 def written_kinds() -> set[str]:
-    """The kinds that appear in the engine's code as something to write; reducers and readers only know them."""
+    """Return the kinds that the engine writes, without those that only reducers and readers use."""
     kinds = {"step.progress", "job.progress", "step.partial", "job.partial", "log"}  # put together from a word
     for path in [
         *(SOURCES / "flows").glob("*.py"),
         *(SOURCES / "jobs").glob("*.py"),
-        SOURCES / "app" / "scheduling.py",
+        SOURCES / "app" / "schedules.py",
+        SOURCES / "app" / "schedule_service.py",
+        *(SOURCES / "durable").glob("*.py"),
+        *(SOURCES / "worker").glob("*.py"),
     ]:
         if path.name != "reducer.py":
             kinds |= set(WRITTEN.findall(path.read_text("utf-8")))
@@ -81,7 +84,7 @@ def written_kinds() -> set[str]:
 
 
 def test_every_kind_of_event() -> None:
-    text = page("events.md").partition("## Of a run")[2].partition("## Reading them")[0]
+    text = page("events.md").partition("## Run events")[2].partition("## Read and subscribe")[0]
     cells = "".join(re.findall(r"^\| (`.*?) \|", text, flags=re.M))
     documented = set(re.findall(r"`([a-z]+(?:\.[a-z]+)*)`", cells))
     assert documented == written_kinds()
@@ -122,7 +125,7 @@ def test_every_command() -> None:
     assert re.findall(r"^\| `penstock (\w+)", page("index.md"), flags=re.M) == list(COMMANDS)
 
 
-def test_the_guarantee_is_said_in_the_same_words() -> None:
+def test_the_guarantee_has_the_same_words_everywhere() -> None:
     words = "Steps run at least once and are recorded exactly once; a worker that lost its lease can record nothing."
     for name in ("README.md", "docs/handlers.md", "docs/explanation/guarantees.md"):
         assert words in " ".join((ROOT / name).read_text("utf-8").split())

@@ -1,4 +1,4 @@
-"""The documentation builds as a site, without a warning, and asks the network for nothing."""
+"""The documentation builds as a site without warnings, and loads nothing from the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every python and console block of the README, the docs and the examples is run, and shows what it says it shows."""
+"""Every python and console block of the README, the docs and the examples is executed, with the output it shows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TUTORIAL = ROOT / "docs" / "tutorial.md"  # two terminals and a kill: test_tutor
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder, with our commands on the path and without what others left in the interpreter."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -36,10 +36,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page != TUTORIAL], ids=lambda page: str(page.relative_to(ROOT))
 )
-def test_the_page_is_true(page: Path, place: Path) -> None:
+def test_snippets_of_the_page(page: Path, folder: Path) -> None:
     if "examples" in page.parts:
         shutil.copytree(
-            page.parent, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".penstock", "__pycache__")
+            page.parent, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".penstock", "__pycache__")
         )
     scope: dict[str, object] = {"__name__": "__main__"}
     for block in blocks_of(page):
@@ -47,48 +47,48 @@ def test_the_page_is_true(page: Path, place: Path) -> None:
         if block.not_run is not None:
             continue
         if block.file is not None and block.language in ("python", "json"):
-            _write(block, place)
+            _write(block, folder)
         elif block.language == "python":
-            exec(compile(block.text, _saved(block, place), "exec"), scope)
+            exec(compile(block.text, _saved(block, folder), "exec"), scope)
         elif block.language == "console":
             _type(block, where)
 
 
-def _write(block: Block, place: Path) -> None:
+def _write(block: Block, folder: Path) -> None:
     assert block.file is not None
-    target = place / block.file
+    target = folder / block.file
     target.parent.mkdir(parents=True, exist_ok=True)
     text = block.text if block.language == "python" else block.text.partition("\n")[2]
     target.write_text(text, "utf-8")
 
 
-def _saved(block: Block, place: Path) -> str:
+def _saved(block: Block, folder: Path) -> str:
     """The block as a file, so that errors and handlers know where they are from."""
-    target = place / f"snippet_{block.line}.py"
+    target = folder / f"snippet_{block.line}.py"
     target.write_text("\n" * block.line + block.text, "utf-8")
     return str(target)
 
 
 def _type(block: Block, where: str) -> None:
     commands = block.commands()
-    assert commands, f"{where}: a console block has lines that begin with '$ '"
+    assert commands, f"{where}: a console block has lines that start with '$ '"
     for command in commands:
         done = subprocess.run(
             command.text, shell=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120
         )
-        said = done.stdout.splitlines()
-        assert matches(command.shown, said), f"{where}: $ {command.text}\n" + "\n".join(said)
+        output = done.stdout.splitlines()
+        assert matches(command.shown, output), f"{where}: $ {command.text}\n" + "\n".join(output)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_valid(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
 
 
-def test_a_picture_asks_the_network_for_nothing() -> None:
+def test_images_load_nothing_from_the_network() -> None:
     for picture in ROOT.glob("docs/images/*.svg"):
         text = picture.read_text("utf-8")
         assert "@font-face" not in text

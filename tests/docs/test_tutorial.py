@@ -1,4 +1,4 @@
-"""The tutorial is played from beginning to end, in two terminals, and its worker is really killed."""
+"""The tutorial is executed from start to end, in two terminals, and its worker is really killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("COLUMNS", "120")
@@ -27,36 +27,36 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         _kill(int(pid.read_text()))
 
 
-def test_the_tutorial(place: Path) -> None:
+def test_the_tutorial(folder: Path) -> None:
     killed = False
     for block in blocks_of(PAGE):
         if block.not_run is not None:
             continue
         if block.file is not None:
-            target = place / block.file
+            target = folder / block.file
             target.parent.mkdir(exist_ok=True)
             target.write_text(block.text, "utf-8")
         elif block.language == "console":
             for command in block.commands():
                 if command.text.startswith("kill -9"):
                     killed = True
-                _play(command, place)
+                _play(command, folder)
     assert killed, "the tutorial kills a worker"
     _see_attempt_two()
 
 
-def _play(command: Command, place: Path) -> None:
+def _play(command: Command, folder: Path) -> None:
     if "penstock worker &" in command.text:
-        _start_worker(command, place)
+        _start_worker(command, folder)
     elif command.text.startswith("penstock runs show"):
         _expect(command, _look_until(command.text, "● bind"))
     else:
         _expect(command, _run(command.text))
 
 
-def _start_worker(command: Command, place: Path) -> None:
-    """The worker stays: its output goes to a file, as it would to the first terminal."""
-    shown = place / "worker.out"
+def _start_worker(command: Command, folder: Path) -> None:
+    """Start the worker and keep it running; its output goes to a file."""
+    shown = folder / "worker.out"
     with shown.open("w") as out:
         subprocess.run(command.text, shell=True, stdout=out, stderr=subprocess.STDOUT, timeout=60, check=True)
     _until(lambda: matches(command.shown, shown.read_text("utf-8").splitlines()))
@@ -77,15 +77,15 @@ def _run(text: str) -> str:
 
 
 def _look_until(text: str, shown: str) -> str:
-    """A reader looks again until the step is running."""
+    """Repeat a command until its output shows a text."""
     deadline = time.monotonic() + 60
-    while shown not in (said := _run(text)):
-        assert time.monotonic() < deadline, f"{shown!r} was not seen within a minute:\n{said}"
-    return said
+    while shown not in (output := _run(text)):
+        assert time.monotonic() < deadline, f"{shown!r} was not seen within a minute:\n{output}"
+    return output
 
 
-def _expect(command: Command, said: str) -> None:
-    assert matches(command.shown, said.splitlines()), f"tutorial.md:{command.line}: $ {command.text}\n{said}"
+def _expect(command: Command, output: str) -> None:
+    assert matches(command.shown, output.splitlines()), f"tutorial.md:{command.line}: $ {command.text}\n{output}"
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -48,7 +48,7 @@ async def test_the_first_wins_and_stays_first(kit: Any, late: bool) -> None:
     @flow("race", emits=[])
     async def race(order: Any, ctx: Context) -> Any:
         who, value = await ctx.first({"paid": ctx.wait.event("paid", timeout="2h"), "late": ctx.wait.time("1h")})
-        await ctx.wait.time("5h")  # by then the other would have come, or given up
+        await ctx.wait.time("5h")  # by then the other would have been resolved or expired
         return [who, value.data if value is not None else None]
 
     async with kit(race) as app:

@@ -127,7 +127,7 @@ async def test_a_step_takes_over_when_the_wait_was_in_vain(kit: Any) -> None:
         assert (view.status, view.steps["remind"].result) == ("completed", ["reminded", 7])
 
 
-async def test_an_unknown_step_to_take_over_is_said_at_registration() -> None:
+async def test_an_unknown_on_timeout_step_is_reported_at_registration() -> None:
     @flow("order", emits=[], wait=Await("event", "paid", timeout="1h", on_timeout="nobody"))
     async def ship(order: Any, ctx: Context) -> None: ...
 
@@ -137,7 +137,7 @@ async def test_an_unknown_step_to_take_over_is_said_at_registration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wait", "says"),
+    ("wait", "expected"),
     [
         ({"type": "tide"}, "'time', 'event' or 'trigger'"),
         ({"type": "event"}, "kind"),
@@ -149,8 +149,8 @@ async def test_an_unknown_step_to_take_over_is_said_at_registration() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_wait_is_said_at_once(wait: Any, says: str) -> None:
-    with pytest.raises(DefinitionError, match=says):
+def test_an_invalid_wait_is_refused_by_the_decorator(wait: Any, expected: str) -> None:
+    with pytest.raises(DefinitionError, match=expected):
 
         @flow("order", emits=[], wait=wait)
         async def ship(order: Any, ctx: Context) -> None: ...
@@ -206,10 +206,10 @@ async def test_in_the_config_of_a_module(url: str, tmp_path: Path) -> None:
 
 
 async def test_a_declared_trigger_is_announced_once(kit: Any) -> None:
-    told: list[tuple[str, Any]] = []
+    announced: list[tuple[str, Any]] = []
 
     def tell(trigger: Any, order: Any) -> None:
-        told.append((trigger.token, order))
+        announced.append((trigger.token, order))
 
     @flow("ask", emits=[], wait=Await("trigger", name="approval", announce=tell))
     async def ask(order: Any, ctx: Context) -> Any:
@@ -218,11 +218,11 @@ async def test_a_declared_trigger_is_announced_once(kit: Any) -> None:
     async with kit(ask) as app:
         run = await app.start("ask", 7)
         await app.settle()
-        [(token, order)] = told
+        [(token, order)] = announced
         assert order == 7
         await app.fire(token, "yes")
         assert (await app.finish(run)).result == [7, "yes"]
-        assert len(told) == 1
+        assert len(announced) == 1
 
 
 def test_only_a_trigger_can_be_announced() -> None:

@@ -91,22 +91,22 @@ async def test_only_what_comes_after_the_wait(kit: Any) -> None:
 
 
 async def test_from_another_run_from_app_emit_and_from_a_stream(kit: Any) -> None:
-    @flow("speaker", emits=["said"])
+    @flow("speaker", emits=["greeted"])
     async def speaker(order: Any, ctx: Context) -> None:
-        ctx.emit("said", order)
+        ctx.emit("greeted", order)
 
     @flow("hearer", emits=[])
     async def hearer(order: Any, ctx: Context) -> Any:
-        event = await ctx.wait.event("said", match={"to": order})
+        event = await ctx.wait.event("greeted", match={"to": order})
         return [event.kind, event.data["how"]]
 
     async with kit(speaker, hearer) as app:
         runs = {to: await app.start(hearer, to) for to in ("run", "app", "stream", "emit to run")}
         await app.settle()
         await app.run_flow(speaker, {"to": "run", "how": "a"})
-        await app.emit("said", {"to": "app", "how": "b"})
-        await app.events.append("nq:entity:order-7", "said", {"to": "stream", "how": "c"})
-        await app.emit("said", {"to": "emit to run", "how": "d"}, run=runs["emit to run"])
+        await app.emit("greeted", {"to": "app", "how": "b"})
+        await app.events.append("nq:entity:order-7", "greeted", {"to": "stream", "how": "c"})
+        await app.emit("greeted", {"to": "emit to run", "how": "d"}, run=runs["emit to run"])
         assert [(await app.finish(run)).result[1] for run in runs.values()] == ["a", "b", "c", "d"]
 
 
@@ -126,7 +126,7 @@ async def test_an_event_of_the_same_run(kit: Any) -> None:
         assert (view.status, view.steps["begin"].result) == ("completed", 42)
 
 
-async def test_what_the_engine_says_is_not_waited_for(kit: Any) -> None:
+async def test_engine_events_cannot_be_waited_for(kit: Any) -> None:
     @flow("odd", emits=[])
     async def odd(order: Any, ctx: Context) -> Any:
         await ctx.wait.event("step.completed")

@@ -10,7 +10,7 @@ import pytest
 from penstock import Context, flow
 from penstock.core.events import Event
 from penstock.core.json_match import MAX_LEAVES, index_key
-from penstock.flows.delivery import EventBatch, Told
+from penstock.flows.delivery import DeliveredEvent, EventBatch
 from penstock.ports.store import WaitRow
 
 
@@ -52,7 +52,7 @@ async def test_each_wait_has_one_event_that_fits(kit: Any) -> None:
             assert len([e for e in await app.history(run) if e["kind"] == "step.resumed"]) == 1
 
 
-async def test_a_step_before_several_gates_has_each_event_once(kit: Any) -> None:
+async def test_a_step_with_several_waits_receives_each_event_once(kit: Any) -> None:
     async with kit(three) as app:
         run = await app.start(three, "a")
         await app.settle()
@@ -79,14 +79,14 @@ async def test_more_than_one_delivery_holds(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["narrow", "wide"])
-def test_a_gate_is_held_against_those_it_may_fit(wide: bool) -> None:
-    """An event with more values than it can be filed under may fit any gate."""
+def test_a_wait_is_compared_with_the_events_it_may_match(wide: bool) -> None:
+    """An event with too many values to index may match any wait."""
     many = {f"k{n}": n for n in range(MAX_LEAVES + 1)}
     data: list[Any] = [{"order": 1}, {"order": 2, **(many if wide else {})}, {"order": 1, "more": True}]
-    told = [Told("s", str(7 + n), Event(f"1-{n}", "", "paid", "", data=one)) for n, one in enumerate(data)]
-    bundle = EventBatch(told)
+    events = [DeliveredEvent("s", str(7 + n), Event(f"1-{n}", "", "paid", "", data=one)) for n, one in enumerate(data)]
+    bundle = EventBatch(events)
     row = WaitRow("w", "r", "r.a.1", "event", "pending", b"{}", topic="paid", key=index_key({"order": 1}))
-    assert bundle.candidates(row) == (told if wide else [told[0], told[2]])
+    assert bundle.candidates(row) == (events if wide else [events[0], events[2]])
     assert bundle.before == "7"
     assert (bundle.keys is None) is wide
     assert wide or row.key in (bundle.keys or [])

@@ -173,11 +173,11 @@ async def test_a_time_that_was_over_before_the_function_wins() -> None:
         assert (await app.run_flow(race, None)).result == "late"
 
 
-async def test_gates_that_lost_to_a_function(kit: Any) -> None:
+async def test_waits_that_lost_to_a_function(kit: Any) -> None:
     @flow("race", emits=[])
     async def race(order: Any, ctx: Context) -> Any:
         trigger = await ctx.wait.trigger("approval")
-        late = {"late": ctx.wait.time("1h"), "paid": ctx.wait.event("paid"), "said": trigger.wait()}
+        late = {"late": ctx.wait.time("1h"), "paid": ctx.wait.event("paid"), "answered": trigger.wait()}
         who, value = await ctx.first({**late, "work": ctx.run("work", lambda: 5)})
         paid = await ctx.wait.event("paid")
         return [who, value, paid.data, await trigger.wait()]
@@ -231,7 +231,7 @@ async def test_a_crash_after_the_race(kit: Any) -> None:
     assert (len(calls), endless.calls) == (1, 1)
 
 
-async def test_a_crash_while_functions_run_does_not_begin_the_time_anew(kit: Any) -> None:
+async def test_a_crash_while_functions_run_does_not_restart_the_time(kit: Any) -> None:
     calls = []
 
     @flow("race", emits=[], retry=5)

@@ -1,4 +1,4 @@
-"""The journal: what a re-run may change of its durable calls, and what it may not."""
+"""The journal: which changes of durable calls a replay accepts, and which it refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.handlers.fingerprint import compute_fingerprint
 
 
 def fresh(before: Journal | None = None, code: str = "") -> Journal:
-    """A journal that knows what the one before recorded."""
+    """Return a journal with the records of an earlier one."""
     memos = {memo.name: memo.value for memo in before.writes.memos} if before is not None else {}
     return Journal(memos, "r.charge.1", "step 'charge' of run r", lambda: code)
 
@@ -128,7 +128,7 @@ def test_replaying_ends_where_the_last_attempt_was() -> None:
     assert not fresh().is_replaying
 
 
-def test_what_was_said_is_not_said_again() -> None:
+def test_recorded_emits_are_skipped_on_replay() -> None:
     first = fresh()
     first.record_effects(2, 1, ["x", "y"])
     again = fresh(first)

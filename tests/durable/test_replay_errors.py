@@ -1,4 +1,4 @@
-"""Handlers that cannot be run again: each slip has its error, says what to do, and costs no more than one redrive."""
+"""Handlers that break replay rules: each mistake has its own error with a fix, and costs at most one redrive."""
 
 from __future__ import annotations
 
@@ -121,13 +121,13 @@ async def slip_that_is_caught(ctx: Context, again: bool) -> Any:
 
 UNWANTED: list[int] = []
 SLIPS: list[tuple[Slip, str, str]] = [
-    (kind_changed, "non_determinism", r"pay#1 was recorded as a run and is a time now: give the new call a name"),
+    (kind_changed, "non_determinism", r"pay#1 was recorded as a run and is a time now: give the new call its own name"),
     (order_changed, "non_determinism", r"a#1 was recorded before b#1 and comes after it now: keep the order"),
-    (duplicate_name, "duplicate_name", r"the name 'pay' stands at .*slips.py:\d+ and at .*slips.py:\d+: give each"),
-    (gathered_calls, "concurrent_durable_call", r"b#1 began while a#1 was under way: await them in turn, or hand"),
-    (gathered_waits, "concurrent_durable_call", r"beside a#1, which waits: hand them to ctx.all"),
-    (nested_call, "concurrent_durable_call", r"inner#1 began while outer#1 was under way"),
-    (wait_in_a_call, "concurrent_durable_call", r"time#1 began while outer#1 was under way"),
+    (duplicate_name, "duplicate_name", r"the name 'pay' is used at .*errors.py:\d+ and at .*errors.py:\d+: give each"),
+    (gathered_calls, "concurrent_durable_call", r"b#1 started while a#1 was in progress: await them in turn, or pass"),
+    (gathered_waits, "concurrent_durable_call", r"while a#1 waits: pass them to ctx.all"),
+    (nested_call, "concurrent_durable_call", r"inner#1 started while outer#1 was in progress"),
+    (wait_in_a_call, "concurrent_durable_call", r"time#1 started while outer#1 was in progress"),
     (swallowed_and_returned, "suspend_swallowed", r"and returned: catch Exception, not BaseException"),
     (swallowed_and_raised, "suspend_swallowed", r"and raised RuntimeError: catch Exception, not BaseException"),
     (finally_returned, "suspend_swallowed", r"do not return from a finally block"),
@@ -137,26 +137,26 @@ SLIPS: list[tuple[Slip, str, str]] = [
     (
         another_branch_by_the_time,
         "non_determinism",
-        r"day#1 was recorded, a wait .* has come to night#1 now without it",
+        r"day#1 was recorded as a wait .* reached night#1 without it now",
     ),
-    (a_wait_left_out, "non_determinism", r"time#1 was recorded, a wait .*come to its beginning now without it"),
+    (a_wait_left_out, "non_determinism", r"time#1 was recorded as a wait .*reached its beginning without it now"),
     (a_first_that_lost_its_winner, "non_determinism", r"first#1 was recorded as won by 'late'.*later, paid"),
-    (slip_that_is_caught, "duplicate_name", r"the name 'a' stands at"),
+    (slip_that_is_caught, "duplicate_name", r"the name 'a' is used at"),
 ]
 
 
 @flow("slip", emits=["x", "y"])
-async def mended(order: Any, ctx: Context) -> str:
-    return "mended"
+async def fixed(order: Any, ctx: Context) -> str:
+    return "fixed"
 
 
-@pytest.mark.parametrize(("slip", "code", "says"), SLIPS, ids=[slip.__name__ for slip, _, _ in SLIPS])
-async def test_a_slip_fails_for_good_and_goes_on_once_it_is_mended(
-    shared_url: str, clock: FakeClock, slip: Slip, code: str, says: str
+@pytest.mark.parametrize(("slip", "code", "expected"), SLIPS, ids=[slip.__name__ for slip, _, _ in SLIPS])
+async def test_a_slip_fails_for_good_and_goes_on_once_it_is_fixed(
+    shared_url: str, clock: FakeClock, slip: Slip, code: str, expected: str
 ) -> None:
     UNWANTED.clear()
 
-    @flow("slip", step="mended", emits=["x", "y"], retry=5)
+    @flow("slip", step="fixed", emits=["x", "y"], retry=5)
     async def slipping(order: Any, ctx: Context) -> Any:
         return await slip(ctx, ctx.attempt > 1)
 
@@ -166,15 +166,15 @@ async def test_a_slip_fails_for_good_and_goes_on_once_it_is_mended(
         failed = [e for e in await app.history(run) if e["kind"] == "step.failed"]
         assert len(failed) == 1, "it is not tried again"
         ((_, letter),) = await app.dead_letters.list("default")
-        said = letter.error["message"]
+        message = letter.error["message"]
         assert letter.error["code"] == code
-        assert re.search(says, said), said
-        assert code == "not_json" or f"step 'mended' of run {run}" in said
+        assert re.search(expected, message), message
+        assert code == "not_json" or f"step 'fixed' of run {run}" in message
         assert await app.store.waits(run=run) == []
         assert UNWANTED == []
-    async with TestApp(shared_url, handlers=[mended], clock=clock) as app:
+    async with TestApp(shared_url, handlers=[fixed], clock=clock) as app:
         assert (await retry_run(app, run)).sent
-        assert (await app.finish(run)).result == "mended"
+        assert (await app.finish(run)).result == "fixed"
 
 
 async def test_too_long_a_history(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:

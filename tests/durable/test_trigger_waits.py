@@ -1,4 +1,4 @@
-"""Triggers: fired once, by whoever has the token."""
+"""Triggers: fired once, with a token."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ async def test_fired_once(kit: Any) -> None:
             "step.completed",
         ]
         (row,) = [await app.store.wait_row(tokens[0].partition(".")[0])]
-        said = [e.kind for e in await app.events.read_all(f"nq:trigger:{row.id}")]
-        assert said == ["trigger.registered", "trigger.fired"]
+        kinds = [e.kind for e in await app.events.read_all(f"nq:trigger:{row.id}")]
+        assert kinds == ["trigger.registered", "trigger.fired"]
 
 
 async def test_a_url_fires_too(kit: Any) -> None:
@@ -102,8 +102,8 @@ async def test_expired(kit: Any) -> None:
             await app.fire(tokens[0], 1)
         kinds = [e["kind"] for e in await app.history(run)]
         assert "step.await.timeout" in kinds
-        said = [e.kind for e in await app.events.read_all(f"nq:trigger:{tokens[0].partition('.')[0]}")]
-        assert said == ["trigger.registered", "trigger.timeout"]
+        kinds = [e.kind for e in await app.events.read_all(f"nq:trigger:{tokens[0].partition('.')[0]}")]
+        assert kinds == ["trigger.registered", "trigger.timeout"]
 
 
 async def test_a_timeout_is_caught_and_the_trigger_is_over(kit: Any) -> None:
@@ -139,8 +139,8 @@ async def test_over_with_its_run(kit: Any, how: str) -> None:
         await app.finish(run)
         with pytest.raises(TriggerCancelled):
             await app.fire(tokens[0], 1)
-        said = [e.kind for e in await app.events.read_all(f"nq:trigger:{tokens[0].partition('.')[0]}")]
-        assert said == ["trigger.registered", "trigger.cancelled"]
+        kinds = [e.kind for e in await app.events.read_all(f"nq:trigger:{tokens[0].partition('.')[0]}")]
+        assert kinds == ["trigger.registered", "trigger.cancelled"]
         assert await app.store.waits(run=run) == []
 
 
@@ -186,7 +186,7 @@ async def test_every_token_works_until_the_first_is_used(kit: Any) -> None:
     @flow("ask", emits=[])
     async def ask(order: Any, ctx: Context) -> Any:
         trigger = await ctx.wait.trigger("approval")
-        tokens.append(trigger.token)  # not durable: told again by each attempt
+        tokens.append(trigger.token)  # not durable: appended again by each attempt
         await ctx.wait.time("1h")
         return await trigger.wait()
 
@@ -255,7 +255,7 @@ async def test_another_token_works_beside_the_first(kit: Any) -> None:
 
 
 async def test_a_token_made_while_the_step_slept_outlives_its_next_run(kit: Any) -> None:
-    """The step opens its gate again with the tokens it knows of: it must know of this one."""
+    """The step registers its wait again with the tokens in its memos: the new one must be among them."""
 
     @flow("ask", emits=[])
     async def ask(ctx: Context) -> Any:

@@ -1,4 +1,4 @@
-"""Races at a gate: of all that may open it, the first wins, and no wake-up is lost."""
+"""Races at a wait: the first of all that may resolve it wins, and no wake-up is lost."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ async def test_an_event_while_the_step_goes_to_sleep(clock: FakeClock, when: Whe
     store = keeper.watch(SqliteStore(":memory:", clock=clock))
     async with TestApp(store=store, handlers=[pay], clock=clock) as app:
         body = b'{"kind":"paid","subject":"x","data":{"id":7}}'
-        said = Unit("other-1", events=[NewEvent("nq:global", body, "paid")])
-        keeper.happen = lambda: app.store.commit([said])
+        paid = Unit("other-1", events=[NewEvent("nq:global", body, "paid")])
+        keeper.happen = lambda: app.store.commit([paid])
         run = await app.start(pay, 7)
         assert (await app.finish(run)).result == {"id": 7}
 
@@ -171,7 +171,7 @@ async def test_fired_against_its_timeout(kit: Any, late: bool) -> None:
         assert [e["kind"] for e in await app.history(run)].count("step.completed") == 1
 
 
-async def test_a_gate_that_is_gone_when_the_event_arrives_keeps_it_from_nobody(kit: Any) -> None:
+async def test_a_wait_cancelled_before_delivery_does_not_take_the_event_from_others(kit: Any) -> None:
     @flow("hear", emits=[])
     async def hear(ctx: Context) -> Any:
         return (await ctx.wait.event("bell")).data
@@ -181,8 +181,8 @@ async def test_a_gate_that_is_gone_when_the_event_arrives_keeps_it_from_nobody(k
         await app.settle()
         listening, looks = app.store.waits_for_topic, []
 
-        async def and_then_one_is_cancelled(*given: Any, **more: Any) -> Any:
-            rows = await listening(*given, **more)
+        async def and_then_one_is_cancelled(*args: Any, **kwargs: Any) -> Any:
+            rows = await listening(*args, **kwargs)
             looks.append(len(rows))
             if len(looks) == 1:
                 await app.runs.cancel(runs[1])

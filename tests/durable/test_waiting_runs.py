@@ -30,7 +30,7 @@ async def test_cancelled_while_it_waits(kit: Any) -> None:
         assert (await app.store.job(f"{run}.nap.1")).state == "cancelled"
 
 
-async def test_a_run_that_completes_closes_its_gates(kit: Any) -> None:
+async def test_a_completed_run_cancels_its_waits(kit: Any) -> None:
     tokens: list[str] = []
 
     @flow("quick", emits=[])
@@ -46,17 +46,17 @@ async def test_a_run_that_completes_closes_its_gates(kit: Any) -> None:
             await app.fire(tokens[0])
 
 
-async def test_a_failed_run_sent_again_keeps_its_memos_and_reopens_its_gates(kit: Any) -> None:
+async def test_a_retried_run_keeps_its_memos_and_registers_its_waits_again(kit: Any) -> None:
     made: list[str] = []
     tokens: list[str] = []
     broken = [True]
 
-    @flow("fragile", emits=["told"])
+    @flow("fragile", emits=["notified"])
     async def fragile(order: Any, ctx: Context) -> Any:
         trigger = await ctx.wait.trigger("approval")
         await ctx.run("charge", made.append, "charged")
         await ctx.run("tell", tokens.append, trigger.token)
-        ctx.emit("told")
+        ctx.emit("notified")
         await ctx.wait.time("1h")
         if broken[0]:
             raise RuntimeError("no")
@@ -73,7 +73,7 @@ async def test_a_failed_run_sent_again_keeps_its_memos_and_reopens_its_gates(kit
         await app.fire(tokens[0], "late yes")
         assert (await app.finish(run)).result == "late yes"
         assert made == ["charged"]
-        assert await app.emitted(run) == [("told", None)]
+        assert await app.emitted(run) == [("notified", None)]
 
 
 async def test_every_instance_of_a_fan_out_waits_for_its_own(kit: Any) -> None:

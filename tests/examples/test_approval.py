@@ -1,4 +1,4 @@
-"""The approval example: an order that waits for a person, in skipped time, and with a worker that is really killed."""
+"""The approval example: an order that waits for a person, with skipped time and with a worker that is really killed."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ def links(outbox: Path) -> list[str]:
     return [line.rpartition(" | ")[2] for line in outbox.read_text("utf-8").splitlines() if " | http" in line]
 
 
-async def test_a_small_order_waits_for_nobody(app: TestApp, outbox: Path) -> None:
+async def test_a_small_order_needs_no_approval(app: TestApp, outbox: Path) -> None:
     run = await app.run_flow("order", SMALL)
     assert (run.status, run.result) == ("completed", "delivered o-2")
     assert letters(outbox) == ["customer | o-2 is on its way, approved by rule"]
 
 
 async def test_approved_at_once(app: TestApp, outbox: Path) -> None:
-    run, began = await app.start("order", LARGE), app.time.now_ms()
+    run, start = await app.start("order", LARGE), app.time.now_ms()
     await app.fire("approval", YES)
     assert (await app.finish(run)).result == "delivered o-1"
     assert letters(outbox) == [
         "manager | Approve 250000 cents for Ada?",
         "customer | o-1 is on its way, approved by Eve",
     ]
-    assert app.time.now_ms() == began
+    assert app.time.now_ms() == start
     assert await app.pending_waits() == []
 
 
@@ -84,18 +84,18 @@ async def test_rejected(app: TestApp, outbox: Path) -> None:
     run = await app.start("order", LARGE)
     await app.fire("approval", NO)
     assert (await app.finish(run)).result == "called off o-1"
-    assert letters(outbox)[-1] == "customer | o-1 is called off: Eve said no"
+    assert letters(outbox)[-1] == "customer | o-1 is called off: Eve declined"
 
 
-async def test_nobody_answers_for_a_week(app: TestApp, outbox: Path) -> None:
-    began = app.time.now_ms()
+async def test_no_answer_for_a_week(app: TestApp, outbox: Path) -> None:
+    start = app.time.now_ms()
     run = await app.run_flow("order", LARGE)
-    assert app.time.now_ms() == began + 7 * DAY_MS
+    assert app.time.now_ms() == start + 7 * DAY_MS
     assert (run.status, run.steps["review"].result) == ("completed", "unanswered")
     assert [line.partition(" | ")[0] for line in letters(outbox)] == ["manager", "manager", "customer"]
 
 
-async def test_an_answer_that_is_none_is_refused_and_the_wait_goes_on(app: TestApp) -> None:
+async def test_an_invalid_answer_is_refused_and_the_wait_stays_pending(app: TestApp) -> None:
     run = await app.start("order", LARGE)
     with pytest.raises(SchemaViolation):
         await app.fire("approval", {"approved": "maybe"})
@@ -106,7 +106,7 @@ async def test_an_answer_that_is_none_is_refused_and_the_wait_goes_on(app: TestA
 
 @pytest.mark.parametrize("attempt", [1, 2, 3])
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_worker_that_dies_sends_no_letter_twice(app: TestApp, outbox: Path, attempt: int, after: bool) -> None:
+async def test_a_crash_sends_no_mail_twice(app: TestApp, outbox: Path, attempt: int, after: bool) -> None:
     app.crash("review", attempt=attempt, after=after)
     run = await app.start("order", LARGE)
     await app.advance("25h")
@@ -130,7 +130,7 @@ async def test_its_worker_is_killed_while_it_waits(outbox: Path, tmp_path: Path)
         finally:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-        await app.waits.fire(links(outbox)[0], YES)  # nobody works: it is kept
+        await app.waits.fire(links(outbox)[0], YES)  # no worker runs: the answer is stored
         assert (await app.runs.get(run)).status == "running"
         async with app.workers.background():
             assert await app.result(run, timeout=30) == "delivered o-1"

@@ -31,7 +31,7 @@ def order(**rest: Any) -> dict[str, Any]:
 
 @pytest.fixture
 async def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[App]:
-    """The shop, open and working, without its pretended work."""
+    """Return the shop with a running worker, without its simulated delays."""
     monkeypatch.setenv("SHOP_PACE", "0.005")
     monkeypatch.delitem(sys.modules, "orders", raising=False)
     async with App(f"sqlite:///{tmp_path}/shop.db", SHOP / "workers") as app, app.workers.background():
@@ -58,7 +58,7 @@ async def test_an_order_goes_through(shop: App) -> None:
     assert {step.status for step in run.steps.values()} == {"completed"}
 
 
-async def test_lines_are_reserved_side_by_side_and_counted_once(shop: App) -> None:
+async def test_lines_are_reserved_concurrently_and_counted_once(shop: App) -> None:
     run = await ended(shop)
     assert [key for key in run.steps if key.startswith("reserve")] == ["reserve", "reserve#2", "reserve#3"]
     assert await shop.state.of_run(run.id).get("reserved") == 3
@@ -73,7 +73,7 @@ async def test_the_payment_succeeds_at_the_third_attempt_under_one_key(shop: App
     }  # fmt: skip
 
 
-async def test_shipping_shows_its_progress_and_the_letter_is_seen_while_it_is_written(shop: App) -> None:
+async def test_shipping_shows_progress_and_partial_output(shop: App) -> None:
     run = await ended(shop)
     assert run.steps["ship"].progress == 100
     assert "".join(run.steps["notify"].partials).strip() == run.result["letter"]
@@ -96,7 +96,7 @@ async def test_an_order_without_lines_fails_before_anything_is_done(shop: App) -
     assert run.error == "order order-7 has no lines"
 
 
-async def test_an_order_that_is_none_is_refused_at_the_door(shop: App) -> None:
+async def test_an_invalid_order_is_refused(shop: App) -> None:
     with pytest.raises(SchemaViolation, match="does not match Order"):
         await shop.start("shop", {"id": "order-7"})
 
@@ -114,15 +114,15 @@ def test_the_command_line_runs_it(
     assert "compensated" in out
 
 
-def test_the_demo_runs_to_its_end_and_leaves_its_runs(tmp_path: Path) -> None:
+def test_the_demo_completes_and_keeps_its_runs(tmp_path: Path) -> None:
     env = {**os.environ, "SHOP_STORE": str(tmp_path / "demo.db")}
     demo = [sys.executable, str(SHOP / "demo.py")]
-    said = subprocess.run(demo, env=env, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "completed" in said.stdout
-    assert "compensated" in said.stdout
-    assert re.search(r"✓ ship +[\d.]+ m?s +attempt 2", said.stdout)
-    commands = [line.strip() for line in said.stdout.splitlines() if "--url" in line]
+    done = subprocess.run(demo, env=env, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "completed" in done.stdout
+    assert "compensated" in done.stdout
+    assert re.search(r"✓ ship +[\d.]+ m?s +attempt 2", done.stdout)
+    commands = [line.strip() for line in done.stdout.splitlines() if "--url" in line]
     assert len(commands) == 3
     for command in commands:  # as a person types them, where the demo was started
         looked = subprocess.run(command, shell=True, env=env, capture_output=True, text=True, cwd=tmp_path, timeout=60)

@@ -1,4 +1,4 @@
-"""Bugs of waits that the suites found, or thinking about them did: they are not to come back."""
+"""Bugs of waits that the suites or reviews found."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.testing import FakeClock, until
 HOUR = 3_600_000
 
 
-async def _asleep(app: App, count: int = 1) -> None:
-    async def session() -> bool:
+async def _wait_for_waits(app: App, count: int = 1) -> None:
+    async def has_waits() -> bool:
         return len(await app.store.waits()) >= count
 
-    await until(session)
+    await until(has_waits)
 
 
 async def _move(app: App, clock: FakeClock, ms: int) -> None:
@@ -28,8 +28,8 @@ async def _move(app: App, clock: FakeClock, ms: int) -> None:
     app.store.signals.notify_all()
 
 
-async def test_a_wait_that_was_let_go_does_not_expire(backend: Backend, tmp_path: Path) -> None:
-    """Its step was run again without end: the gate it wanted to close was closed."""
+async def test_a_cancelled_wait_does_not_expire(backend: Backend, tmp_path: Path) -> None:
+    """Its step ran again without end: it tried to expire a wait that was cancelled."""
     clock = FakeClock()
 
     @flow("pick", emits=[])
@@ -41,7 +41,7 @@ async def test_a_wait_that_was_let_go_does_not_expire(backend: Backend, tmp_path
 
     async with App(backend.url(tmp_path), handlers=[pick], clock=clock) as app, app.workers.background():
         run = await app.start("pick")
-        await _asleep(app, 2)
+        await _wait_for_waits(app, 2)
         await _move(app, clock, 1000)
         await until(lambda: _waits_for(app, run, "longer#1"))
         await _move(app, clock, HOUR)
@@ -54,8 +54,8 @@ async def _waits_for(app: App, run: str, wait: str) -> bool:
     return any((e.data or {}).get("wait") == wait for e in await app.events.read_all(f"nq:flow:{run}"))
 
 
-async def test_a_step_sent_back_to_work_finds_its_trigger_expired(backend: Backend, tmp_path: Path) -> None:
-    """Its gate was cancelled when the run had ended, so giving it up was refused, again and again."""
+async def test_a_redriven_step_finds_its_trigger_expired(backend: Backend, tmp_path: Path) -> None:
+    """The end of the run had cancelled its wait, so expiring it was refused again and again."""
     clock = FakeClock()
 
     @flow("ask", emits=[])
@@ -78,7 +78,7 @@ async def test_a_step_sent_back_to_work_finds_its_trigger_expired(backend: Backe
 
 
 async def test_an_event_is_not_lost_when_the_clock_goes_back(backend: Backend, tmp_path: Path) -> None:
-    """An event whose time was before the run's was thought to have come before the run."""
+    """An event with a time before the start of the run was taken for an older one."""
     clock = FakeClock()
 
     @flow("order", emits=[])
@@ -90,22 +90,22 @@ async def test_an_event_is_not_lost_when_the_clock_goes_back(backend: Backend, t
         await app.emit("paid", {"order": 7, "n": "before"})
         run = await app.start("order", 7)
         await _move(app, clock, -HOUR)
-        await app.emit("paid", {"order": 7, "n": "while nobody works"})
+        await app.emit("paid", {"order": 7, "n": "while no worker runs"})
         async with app.workers.background():
             await until(lambda: _waits_for(app, run, "other#1"))
             await app.emit("paid", {"order": 7, "n": "while it waits"})
-            assert await app.result(run, timeout="10s") == ["while nobody works", "while it waits"]
+            assert await app.result(run, timeout="10s") == ["while no worker runs", "while it waits"]
 
 
-async def test_a_dead_step_leaves_no_gate_open(backend: Backend, tmp_path: Path) -> None:
-    """Its trigger could be fired while the rest of the run went on, and resumed nobody."""
+async def test_a_dead_step_leaves_no_pending_wait(backend: Backend, tmp_path: Path) -> None:
+    """Its trigger could be fired while the rest of the run continued, and resumed nothing."""
     tokens: list[str] = []
 
     @flow("ask", emits="ask.go", dead_letters=False)
     async def ask(ctx: Any) -> None:
         ctx.emit("ask.go", None)
         trigger = await ctx.wait.trigger("approval")
-        await ctx.run("told", lambda: tokens.append(trigger.token))
+        await ctx.run("publish", lambda: tokens.append(trigger.token))
         await ctx.wait.event("go.on")
         raise Permanent("changed its mind")
 
@@ -115,7 +115,7 @@ async def test_a_dead_step_leaves_no_gate_open(backend: Backend, tmp_path: Path)
 
     async with App(backend.url(tmp_path), handlers=[ask, other]) as app, app.workers.background():
         run = await app.start("ask")
-        await _asleep(app, 3)
+        await _wait_for_waits(app, 3)
         await app.emit("go.on")
         await until(lambda: _kinds(app, run, "step.failed"))
         with pytest.raises(TriggerCancelled):
@@ -127,10 +127,10 @@ async def _kinds(app: App, run: str, kind: str) -> bool:
     return any(event.kind == kind for event in await app.events.read_all(f"nq:flow:{run}"))
 
 
-async def test_what_a_step_gives_after_a_wait_is_not_the_end_of_a_run_that_went_on(
+async def test_the_result_of_a_step_that_waited_is_not_the_run_result_if_a_step_followed(
     backend: Backend, tmp_path: Path
 ) -> None:
-    """That another step had followed was forgotten while it slept."""
+    """The suspension lost the fact that another step had followed."""
 
     @flow("two", emits="two.go")
     async def first(ctx: Any) -> str:
@@ -144,15 +144,13 @@ async def test_what_a_step_gives_after_a_wait_is_not_the_end_of_a_run_that_went_
 
     async with App(backend.url(tmp_path), handlers=[first, second]) as app, app.workers.background():
         run = await app.start("two")
-        await _asleep(app)
+        await _wait_for_waits(app)
         await app.emit("go.on")
         assert await app.result(run, timeout="10s") == "second"
 
 
-async def test_an_event_is_delivered_however_many_workers_died_of_something_else(
-    backend: Backend, tmp_path: Path
-) -> None:
-    """A delivery that had been in the hands of too many dead workers was given up, and its step slept for ever."""
+async def test_an_event_is_delivered_after_many_worker_deaths(backend: Backend, tmp_path: Path) -> None:
+    """A delivery whose workers had died too often failed for good, and its step stayed suspended."""
 
     @flow("order", emits=[])
     async def order(ctx: Any) -> str:
@@ -163,7 +161,7 @@ async def test_an_event_is_delivered_however_many_workers_died_of_something_else
     async with App(backend.url(tmp_path), handlers=[order], clock=clock, max_crashes=1) as app:
         async with app.workers.background():
             run = await app.start("order")
-            await _asleep(app)
+            await _wait_for_waits(app)
         await app.emit("paid")
         for _ in range(4):
             claims = await _claim_deliveries(app)

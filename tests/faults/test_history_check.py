@@ -130,12 +130,12 @@ def redriven() -> list[Event]:
     ]
 
 
-def test_a_redrive_takes_a_failure_back() -> None:
+def test_a_redrive_reopens_a_failed_run() -> None:
     assert check(history(failed(), "failed", effects=[])) == []
     assert check(history(redriven(), effects=[])) == []
 
 
-def test_only_a_redrive_does() -> None:
+def test_only_a_redrive_reopens_a_run() -> None:
     reopened = renumbered([e for e in redriven() if e.kind != "step.redriven"])
     assert "terminal" in rules(history(reopened, effects=[]))
     cancelled = [
@@ -247,12 +247,12 @@ def test_each_rule_finds_the_wait_that_breaks_it(rule: str, events: list[Event])
         ("trigger.registered", "trigger.fired", "trigger.timeout"),
     ],
 )
-def test_a_trigger_is_registered_and_opened_once(kinds: tuple[str, ...]) -> None:
+def test_a_trigger_is_registered_and_ends_once(kinds: tuple[str, ...]) -> None:
     stream = [event(n, kind) for n, kind in enumerate(kinds, 1)]
     assert rules(History(trigger_streams={"nq:trigger:t": stream})) == {"trigger"}
 
 
-def test_a_delivery_that_is_given_up_leaves_a_step_asleep() -> None:
+def test_a_delivery_that_fails_for_good_is_a_violation() -> None:
     failed = [job_event(1, "job.failed", data={"willRetry": True}), job_event(2, "job.failed", data={})]
     assert rules(History(queues={"nq:queue:penstock-events": failed[:1]})) == set()
     assert rules(History(queues={"nq:queue:penstock-events": failed})) == {"stuck"}

@@ -34,7 +34,7 @@ async def test_five_schedulers_fire_a_thousand_slots(
 async def test_killed_schedulers_neither_lose_nor_repeat_a_slot(
     shared: Backend, tmp_path: Path, show: Show, target: dict[str, Any]
 ) -> None:
-    report = await race_schedulers(shared, tmp_path, slots=1000, target=target, kills=40 if FULL else 8)
+    report = await race_schedulers(shared, tmp_path, slots=1000, target=target, kills=40 if FULL else 4)  # in pairs
     show(f"{shared.name}: {report}")
     assert report.problems == []
     assert report.kills > 2

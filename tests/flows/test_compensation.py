@@ -52,7 +52,7 @@ def trip(log: list[str], *, broken: str = "fly") -> list[Any]:
     return [ask, hotel, car, fly, cancel_hotel, cancel_car]
 
 
-async def test_a_failure_undoes_what_was_done_in_reverse(app: Any) -> None:
+async def test_a_failure_compensates_in_reverse_order(app: Any) -> None:
     log: list[str] = []
     async with app(*trip(log)) as a, a.workers.background():
         run, status = await a.run_to_end("trip")
@@ -73,14 +73,14 @@ async def test_a_failure_undoes_what_was_done_in_reverse(app: Any) -> None:
             await a.result(run)
 
 
-async def test_only_what_was_done_is_undone(app: Any) -> None:
+async def test_only_completed_steps_are_compensated(app: Any) -> None:
     log: list[str] = []
     async with app(*trip(log, broken="car")) as a, a.workers.background():
         assert (await a.run_to_end("trip"))[1] == "compensated"
     assert log == ["hotel", "car", "cancel_hotel"]
 
 
-async def test_nothing_to_undo_is_a_plain_failure(app: Any) -> None:
+async def test_a_failure_without_completed_steps_is_not_compensated(app: Any) -> None:
     log: list[str] = []
     async with app(*trip(log, broken="hotel")) as a, a.workers.background():
         run, status = await a.run_to_end("trip")
@@ -89,14 +89,14 @@ async def test_nothing_to_undo_is_a_plain_failure(app: Any) -> None:
     assert log == ["hotel"]
 
 
-async def test_nothing_is_undone_when_all_goes_well(app: Any) -> None:
+async def test_a_completed_run_is_not_compensated(app: Any) -> None:
     log: list[str] = []
     async with app(*trip(log, broken="nothing")) as a, a.workers.background():
         assert await a.run_for_result("trip") == "landed"
     assert log == ["hotel", "car", "fly"]
 
 
-async def test_a_compensation_that_fails_leaves_a_letter_and_the_others_run(app: Any) -> None:
+async def test_a_failed_compensation_leaves_a_dead_letter_and_the_others_run(app: Any) -> None:
     log: list[str] = []
     handlers = trip(log, broken="fly")
 

@@ -1,4 +1,4 @@
-"""Dead letters: exactly one for what finally failed, with all there is to know, and the way back to work."""
+"""Dead letters: exactly one per final failure, with all details, and how to redrive them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK = {"attempts": 3, "backoff": {"type": "fixed", "delayMs": 1, "jitter": Fal
 
 
 def shop(broken: dict[str, bool], *, retry: Any = None) -> list[Any]:
-    """A flow whose second step fails while `broken["yes"]`."""
+    """Build a flow whose second step fails while `broken["yes"]`."""
 
     @flow("shop", emits=["ordered"])
     async def order(input: Any, ctx: Any) -> None:
@@ -37,7 +37,7 @@ def shop(broken: dict[str, bool], *, retry: Any = None) -> list[Any]:
     return [order, charge, ship]
 
 
-async def test_three_attempts_make_exactly_one_letter_with_the_whole_story(app: Any, clock: FakeClock) -> None:
+async def test_three_attempts_make_exactly_one_dead_letter_with_all_details(app: Any, clock: FakeClock) -> None:
     async with app(*shop({"yes": True}, retry=QUICK), clock=clock) as a, a.workers.background():
         run = await a.start("shop", {"order": 7}, correlation_id="basket-1")
         for attempt in (1, 2):
@@ -64,7 +64,7 @@ async def test_three_attempts_make_exactly_one_letter_with_the_whole_story(app: 
         assert [e.data["willRetry"] for e in failed] == [True, True, False]
 
 
-async def test_the_letter_reads_in_json_as_the_spec_writes_it(app: Any) -> None:
+async def test_the_json_of_a_dead_letter(app: Any) -> None:
     async with app(*shop({"yes": True})) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", 1)
         (row,) = await a.jobs.list("pay-dlq")
@@ -74,7 +74,7 @@ async def test_the_letter_reads_in_json_as_the_spec_writes_it(app: Any) -> None:
         assert {"message", "stack"} <= set(body["error"])
 
 
-async def test_a_permanent_failure_is_a_letter_at_once(app: Any) -> None:
+async def test_a_permanent_failure_is_a_dead_letter_at_once(app: Any) -> None:
     @flow("never", retry=5)
     async def never() -> None:
         raise Permanent("bad address")
@@ -96,17 +96,17 @@ async def test_dead_letters_can_be_switched_off_or_go_elsewhere(app: Any) -> Non
 
     @job(queue="loud", dead_letter_queue="graveyard")
     async def loud(input: Any) -> None:
-        raise ValueError("heard")
+        raise ValueError("loud_job")
 
     async with app(quiet, dropped, loud) as a, a.workers.background():
-        heard = await a.enqueue("loud", 1)
-        for id in (await a.enqueue("quiet"), await a.enqueue("dropped"), heard):
+        loud_job = await a.enqueue("loud", 1)
+        for id in (await a.enqueue("quiet"), await a.enqueue("dropped"), loud_job):
             await a.wait_for_state(id, "failed")
         assert await a.dead_letters.queues() == {"graveyard": 1}
         assert await a.list_dead_letters("quiet") == []
         assert await a.list_dead_letters("graveyard") == await a.list_dead_letters("loud") != []
-        done = await a.dead_letters.redrive(heard)
-        await a.wait_for_state(done.sent[f"{heard}.dlq"], "failed")
+        done = await a.dead_letters.redrive(loud_job)
+        await a.wait_for_state(done.sent[f"{loud_job}.dlq"], "failed")
         assert len((await a.dead_letters.redrive_all("graveyard")).sent) == 1
 
 
@@ -229,8 +229,8 @@ async def test_racing_redrives_of_a_step_over_two_apps(shared: Any) -> None:
                 assert len(await a.events_of(run, "step.completed", "charge")) == 1
 
 
-async def test_a_letter_of_a_cancelled_run_stays_and_says_why(app: Any) -> None:
-    gate = asyncio.Event()
+async def test_redriving_a_dead_letter_of_a_cancelled_run_is_refused(app: Any) -> None:
+    release = asyncio.Event()
 
     @flow("two", emits=["go"])
     async def begin(ctx: Any) -> None:
@@ -242,7 +242,7 @@ async def test_a_letter_of_a_cancelled_run_stays_and_says_why(app: Any) -> None:
 
     @step(on="go")
     async def slow() -> None:
-        await gate.wait()
+        await release.wait()
 
     async with app(begin, breaks, slow) as a, a.workers.background():
         run = await a.start("two")
@@ -286,7 +286,7 @@ async def test_a_run_completes_once_its_last_failure_is_redriven(app: Any) -> No
         assert await a.result(run, timeout=20) == {"left": "left", "right": "right"}
 
 
-async def test_a_redriven_step_remembers_its_patches(app: Any) -> None:
+async def test_a_redriven_step_keeps_its_patches(app: Any) -> None:
     broken = {"yes": True}
 
     @flow("counted")
@@ -303,7 +303,7 @@ async def test_a_redriven_step_remembers_its_patches(app: Any) -> None:
         assert await a.result(run, timeout=20) == 1
 
 
-async def test_discarding_and_asking_for_what_is_not_there(app: Any) -> None:
+async def test_discard_and_missing_dead_letters(app: Any) -> None:
     async with app(*shop({"yes": True})) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", 1)
         letter = f"{step_job_id(run, 'charge', 1)}.dlq"

@@ -27,7 +27,7 @@ ENTRY = on()
 
 
 class Everyone:
-    """No conditions, no mapping."""
+    """Subscriptions without conditions and mappings."""
 
     def matches(self, step: str, kind: str, data: bytes) -> bool:
         return True
@@ -77,8 +77,8 @@ class Run:
 
     def completes(self, step: str, *emits: str | tuple[str, Any], result: Any = None, n: int = 1) -> Decision:
         self._take(step, n)
-        said = [Emission(e, b"null") if isinstance(e, str) else Emission(e[0], encode(e[1])) for e in emits]
-        return self.decide(lambda d: d.on_completed(ended(step, n), encode(result), said))
+        emissions = [Emission(e, b"null") if isinstance(e, str) else Emission(e[0], encode(e[1])) for e in emits]
+        return self.decide(lambda d: d.on_completed(ended(step, n), encode(result), emissions))
 
     def fails(self, step: str, error: str = "broken", *, n: int = 1, **more: Any) -> Decision:
         self._take(step, n)
@@ -123,7 +123,7 @@ def last(decision: Decision) -> tuple[str, Any]:
 # Beginning
 
 
-def test_a_run_begins_with_its_entry_step() -> None:
+def test_a_run_starts_with_its_entry_step() -> None:
     run = Run()
     decision = run.begin({"order": 7})
     assert kinds(decision) == ["flow.started"]
@@ -132,7 +132,7 @@ def test_a_run_begins_with_its_entry_step() -> None:
     assert (decision.record.status, decision.record.open) == ("running", 1)
 
 
-def test_the_first_event_tells_version_and_tags() -> None:
+def test_the_first_event_has_version_and_tags() -> None:
     run = Run()
     run.table.version = "2024-05"
     run.record.tags = {"tenant": "acme"}
@@ -156,11 +156,11 @@ def test_an_event_starts_its_listener_with_its_data() -> None:
     assert run.queued[0].cause == "r1.a.1"
 
 
-def test_an_emission_tells_its_cause_and_keeps_its_own_correlation() -> None:
+def test_an_emission_has_its_cause_and_its_own_correlation() -> None:
     run = Run()
     run.begin()
-    said = [Emission("x.y", b"1", "other"), Emission("x.z", b"2")]
-    decision = run.decide(lambda d: d.on_completed(ended("a"), b"null", said))
+    emissions = [Emission("x.y", b"1", "other"), Emission("x.z", b"2")]
+    decision = run.decide(lambda d: d.on_completed(ended("a"), b"null", emissions))
     assert [(e.kind, e.step, e.correlation_id, e.meta) for e in decision.events[:2]] == [
         ("x.y", "a", "other", {"causationId": "r1.a.1", "attempt": 1}),
         ("x.z", "a", None, {"causationId": "r1.a.1", "attempt": 1}),
@@ -233,7 +233,7 @@ def test_all_starts_once_however_often_its_kinds_come_again() -> None:
     for kind in ("x", "y", "x", "y", "y", "x"):
         run.emits(kind)
     assert run.waiting == ["a", "j"]
-    assert run.record.arrived == {}
+    assert run.record.pending_joins == {}
 
 
 def test_a_join_of_one_kind_listed_twice_starts_with_it() -> None:
@@ -279,7 +279,7 @@ def test_a_join_counts_only_what_it_wants() -> None:
     assert run.input_of("j") == {"x": "yes", "y": "yes"}
 
 
-def test_map_makes_the_input_and_says_so() -> None:
+def test_map_builds_the_input_and_is_recorded() -> None:
     run = Run(b=on("x"), routing=Code(maps=lambda step, kind, value: {"from": kind, "twice": value * 2}))
     run.begin()
     decision = run.completes("a", ("x", 4))
@@ -358,7 +358,7 @@ def test_a_run_completes_exactly_once() -> None:
     assert run.record.steps["b"].completed == 20
 
 
-def test_a_join_that_was_never_met_is_told_of_at_the_end() -> None:
+def test_an_unfinished_join_is_reported_at_the_end() -> None:
     run = Run(j=on("x", "y", "z", mode="all"))
     run.begin()
     decision = run.completes("a", "y")
@@ -379,7 +379,7 @@ def test_a_failure_ends_the_run_once_the_rest_has_ended() -> None:
     }
     assert decision.events[0].meta == {"attempt": 1, "duration": 5, "maxAttempts": 3}
     run.completes("c", "c.done")
-    assert run.waiting == ["d"], "what has nothing to do with the failure goes on"
+    assert run.waiting == ["d"], "steps that are independent of the failure continue"
     run.now = NOW + 9
     kind, end = last(run.completes("d"))
     assert kind == "flow.failed"
@@ -403,7 +403,7 @@ def test_a_failed_run_names_the_first_failure_and_lists_the_others() -> None:
     assert run.record.failed == 30
 
 
-def test_retrying_says_failed_and_then_retry_and_changes_nothing_else() -> None:
+def test_a_retry_appends_failed_and_retrying_and_changes_nothing_else() -> None:
     run = Run()
     run.begin()
     before = run.record
@@ -424,7 +424,7 @@ def test_retrying_says_failed_and_then_retry_and_changes_nothing_else() -> None:
     assert (decision.starts, run.record) == ([], before)
 
 
-def test_a_retry_of_a_later_instance_says_which() -> None:
+def test_a_retry_of_a_later_instance_has_its_number() -> None:
     run = Run(b=on("x", mode="each"))
     run.begin()
     run.completes("a", "x", "x")
@@ -440,21 +440,26 @@ def test_cancelling_closes_the_run_and_forgets_what_was_open() -> None:
     decision = run.decide(lambda d: d.on_cancel("enough"))
     assert kinds(decision) == ["flow.cancelled"]
     assert data(decision, "flow.cancelled") == {"reason": "enough", "duration": 7}
-    assert (run.record.status, run.record.open, run.record.closed, run.record.arrived) == ("cancelled", 0, True, {})
+    assert (run.record.status, run.record.open, run.record.closed, run.record.pending_joins) == (
+        "cancelled",
+        0,
+        True,
+        {},
+    )
 
 
 # Results
 
 
 @pytest.mark.parametrize("result", [None, 0, "", [], {"a": 1}, "text"])
-def test_one_last_step_gives_its_result(result: Any) -> None:
+def test_the_result_of_one_last_step(result: Any) -> None:
     run = Run(b=on("x"))
     run.begin()
     run.completes("a", "x", result="not the last")
     assert data(run.completes("b", result=result), "flow.completed")["result"] == result
 
 
-def test_several_last_steps_give_one_result_each() -> None:
+def test_the_results_of_several_last_steps() -> None:
     run = Run(b=on("x"), c=on("x"))
     run.begin()
     run.completes("a", "x")
@@ -462,7 +467,7 @@ def test_several_last_steps_give_one_result_each() -> None:
     assert data(run.completes("b", result="B"), "flow.completed")["result"] == {"b": "B", "c": "C"}
 
 
-def test_each_gives_a_list_in_the_order_of_its_instances() -> None:
+def test_each_returns_a_list_in_the_order_of_its_instances() -> None:
     run = Run(b=on("x", mode="each"))
     run.begin()
     run.completes("a", *["x"] * 12)
@@ -472,7 +477,7 @@ def test_each_gives_a_list_in_the_order_of_its_instances() -> None:
 
 
 @pytest.mark.parametrize("first", ["b", "c"])
-def test_a_diamond_gives_the_result_of_its_join_whoever_comes_first(first: str) -> None:
+def test_a_diamond_has_the_result_of_its_join_in_any_order(first: str) -> None:
     run = Run(b=on("x"), c=on("x"), j=on("b.done", "c.done", mode="all"))
     run.begin()
     run.completes("a", "x", result="A")
@@ -482,7 +487,7 @@ def test_a_diamond_gives_the_result_of_its_join_whoever_comes_first(first: str) 
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
-def test_what_a_once_step_follows_is_not_a_last_step_whoever_comes_first(order: tuple[int, ...]) -> None:
+def test_a_step_followed_by_a_once_step_is_not_a_last_step_in_any_order(order: tuple[int, ...]) -> None:
     run = Run(b=on("x", mode="each"), c=on("b.done"))
     run.begin()
     run.completes("a", "x", "x", "x")
@@ -491,7 +496,7 @@ def test_what_a_once_step_follows_is_not_a_last_step_whoever_comes_first(order: 
     assert data(run.completes("c", result="notified"), "flow.completed")["result"] == "notified"
 
 
-def test_a_step_whose_event_nobody_wanted_is_a_last_step() -> None:
+def test_a_step_whose_event_has_no_listener_is_a_last_step() -> None:
     run = Run(b=on("x"), routing=Code(wants=lambda *_: False))
     run.begin()
     assert data(run.completes("a", "x", result="rejected"), "flow.completed")["result"] == "rejected"
@@ -583,7 +588,7 @@ def test_a_failure_with_nothing_to_undo_just_fails() -> None:
     assert kinds(run.fails("a")) == ["step.failed", "flow.failed"]
 
 
-def test_a_run_that_goes_well_undoes_nothing() -> None:
+def test_a_completed_run_compensates_nothing() -> None:
     run = saga()
     kind, end = last(run.completes("ship", result="on its way"))
     assert (kind, end["result"]) == ("flow.completed", "on its way")
@@ -603,7 +608,7 @@ def test_every_instance_of_an_each_step_is_undone() -> None:
     assert run.record.status == "compensated"
 
 
-def test_compensate_on_undoes_when_its_event_comes_and_the_run_goes_on() -> None:
+def test_compensate_on_runs_at_its_event_and_the_run_continues() -> None:
     run = Run(book=undone("unbook", "x", also_on=("changed.mind",)), ask=on("x"), unbook=on())
     run.begin()
     run.completes("a", "x")
@@ -657,7 +662,7 @@ def test_a_run_with_another_failure_stays_failed_after_a_redrive() -> None:
     assert (kind, end["error"], [f["step"] for f in end["failed"]]) == ("flow.failed", "two", ["c"])
 
 
-def test_a_redrive_while_the_run_goes_on_reopens_nothing() -> None:
+def test_a_redrive_of_an_open_run_reopens_nothing() -> None:
     run = Run(b=on("x"), c=on("x"))
     run.begin()
     run.completes("a", "x")
@@ -679,13 +684,13 @@ def test_redriving_every_failure_that_is_listed_leaves_the_others_failed() -> No
         decision = run.completes("b", n=n)
     kind, end = last(decision)
     assert kind == "flow.failed"
-    assert end["error"], "a failed run says something"
+    assert end["error"], "a failed run has an error"
 
 
 # The limit
 
 
-def test_a_run_that_grows_past_its_limit_fails_and_says_why() -> None:
+def test_a_run_that_exceeds_its_limit_fails_with_the_reason() -> None:
     run = Run(b=on("x", mode="each"), max_steps=3)
     run.begin()
     decision = run.completes("a", "x", "x", "x", "x")
@@ -716,7 +721,7 @@ def test_the_record_of_a_wide_run_stays_small() -> None:
     run.completes("a", *["x"] * 500)
     small = len(encode(run.record))
     for n in range(1, 500):
-        run.completes("b", "nobody.hears" if n % 2 else "y", n=n)
+        run.completes("b", "no.listener" if n % 2 else "y", n=n)
     assert len(encode(run.record)) < small + 200
 
 

@@ -71,7 +71,7 @@ async def test_a_flow_can_be_started_by_its_function(app: Any) -> None:
         assert await a.run_for_result(only, 41) == 42
 
 
-async def test_handlers_take_what_their_signature_asks_for(memory: Any) -> None:
+async def test_handlers_receive_the_arguments_of_their_signature(memory: Any) -> None:
     seen: dict[str, Any] = {}
 
     @flow("shapes", emits=["go"])
@@ -101,7 +101,7 @@ async def test_handlers_take_what_their_signature_asks_for(memory: Any) -> None:
 
 
 def producers(n: int) -> list[Any]:
-    """A flow whose first step starts `n` steps, all of which a last one waits for."""
+    """Build a flow whose first step starts `n` steps that a last one joins."""
 
     @flow("join", emits=["go"])
     async def begin(ctx: Any) -> None:
@@ -184,7 +184,7 @@ async def test_a_diamond_joins_both_sides(app: Any) -> None:
         assert started[0].data == {"input": {"left.done": 2, "right.done": 3}}, "an input of no event is shown"
 
 
-async def test_a_join_nobody_can_meet_any_more_is_told_of(memory: Any) -> None:
+async def test_a_join_that_cannot_complete_is_reported(memory: Any) -> None:
     @flow("unmet", emits=["a", "b"])
     async def begin(ctx: Any) -> str:
         ctx.emit("a")
@@ -270,7 +270,7 @@ async def test_a_broken_when_fails_its_step_and_not_the_worker(memory: Any) -> N
         view = await a.runs.get(run)
         assert view.steps["conditional"].code == "subscription_failed"
         assert view.steps["other"].status == "completed"
-        assert (await a.run_to_end("broken"))[1] == "failed", "the worker goes on"
+        assert (await a.run_to_end("broken"))[1] == "failed", "the worker continues"
 
 
 async def test_correlation_and_causation(app: Any) -> None:
@@ -301,7 +301,7 @@ async def test_correlation_and_causation(app: Any) -> None:
         assert {e.correlation_id for e in await a.stream(alone)} == {alone, "another"}
 
 
-async def test_a_step_that_names_no_flow_joins_every_flow_that_emits_what_it_hears(memory: Any) -> None:
+async def test_a_step_without_a_flow_joins_every_flow_that_emits_its_events(memory: Any) -> None:
     @flow("a", emits=["mail"])
     async def first(ctx: Any) -> None:
         ctx.emit("mail", "a")
@@ -331,10 +331,10 @@ async def test_an_event_from_outside_starts_what_listens(app: Any) -> None:
         await asked.wait()
 
     @step(on="answer", flow="asked")
-    async def hear(input: str) -> str:
+    async def listen(input: str) -> str:
         return input
 
-    async with app(ask, hear) as a, a.workers.background():
+    async with app(ask, listen) as a, a.workers.background():
         run, other = await a.start("asked"), await a.start("asked")
         for _ in range(3):
             await a.emit("answer", "yes", run=run, key="answer-1")
@@ -345,7 +345,7 @@ async def test_an_event_from_outside_starts_what_listens(app: Any) -> None:
         assert await a.result(other, timeout=20) == "no", "a key is the run's own"
 
 
-async def test_an_ended_run_takes_no_events(memory: Any) -> None:
+async def test_an_ended_run_refuses_events(memory: Any) -> None:
     from penstock.core.errors import UnknownRun
     from penstock.flows.commands import RunClosed
 
@@ -357,7 +357,7 @@ async def test_an_ended_run_takes_no_events(memory: Any) -> None:
         with pytest.raises(RunClosed, match="completed"):
             await a.emit("late", run=run)
         with pytest.raises(UnknownRun):
-            await a.emit("late", run="nobody")
+            await a.emit("late", run="missing")
         assert "late" not in await a.kinds(run)
 
 
@@ -384,10 +384,10 @@ async def test_the_state_of_a_run_at_an_event(memory: Any) -> None:
             with pytest.raises(BadId, match=f"'{stranger}' is not an event of run '{run}', which has {len(events)}"):
                 await a.runs.at(run, stranger)
         with pytest.raises(UnknownRun):
-            await a.runs.at("nobody", events[0].id)
+            await a.runs.at("missing", events[0].id)
 
 
-async def test_following_a_run_sees_every_event_once(app: Any) -> None:
+async def test_following_a_run_yields_every_event_once(app: Any) -> None:
     @flow("seen", emits=["go"])
     async def begin(ctx: Any) -> None:
         ctx.emit("go")

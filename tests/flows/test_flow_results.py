@@ -1,4 +1,4 @@
-"""What a run gives: what its ends gave, and of a step that ran for each event, a list in the order of the events."""
+"""The result of a run: the results of its last steps, and a list in the order of events for `mode="each"`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ async def double(value: Any) -> Any:
         ([3, None, 5], [6, None, 10]),
         ([None, 4], [None, 8]),
         ([4, None], [8, None]),
-        ([None, None], None),  # a step that gives nothing adds nothing
+        ([None, None], None),  # a step that returns nothing adds nothing
         ([], None),
         ([[1]], [[1, 1]]),
     ],
 )
-async def test_a_step_for_each_gives_a_list(given: list[Any], result: Any) -> None:
+async def test_each_returns_a_list(given: list[Any], result: Any) -> None:
     async with TestApp(handlers=[items, double]) as app:
         run = await app.run_flow("list", given)
         assert run.result == result
@@ -54,13 +54,13 @@ async def report(nothing: None) -> str:
     return "all five"
 
 
-async def test_who_came_last_makes_no_difference() -> None:
-    """One of the instances is followed, so none of them is an end."""
+async def test_the_order_of_completion_does_not_matter() -> None:
+    """Another step follows one of the instances, so none of them is a last step."""
     async with TestApp(handlers=[items, count, report]) as app:
         assert (await app.run_flow("list", [1, 2, 3, 4, 5])).result == "all five"
 
 
-async def test_what_the_instances_gave_before_the_join_is_not_too_much() -> None:
+async def test_large_results_before_a_join_are_allowed() -> None:
     async with TestApp(handlers=[items, count, report]) as app:
         run = await app.run_flow("list", ["x" * 10_000] * 5)
         assert await app.result(run.id) == "all five"
@@ -77,7 +77,7 @@ async def echo(value: str) -> str:
     return value
 
 
-async def test_more_than_a_payload_is_said() -> None:
+async def test_results_above_the_payload_limit_are_reported() -> None:
     async with TestApp(handlers=[wide, echo]) as app:
         run = await app.run_flow("wide", 10_000)
         assert len(await app.result(run.id)) == 5

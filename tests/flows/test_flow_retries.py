@@ -1,4 +1,4 @@
-"""Retries: how often, how long between, and what is said of them. Time is a fake clock."""
+"""Retries: how often, with which delays, and their events. Time is a fake clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NetworkError(Exception):
 
 
 class Odd(Exception):
-    """An error with attributes of its own."""
+    """An error with its own attributes."""
 
     def __init__(self, message: str = "odd", **attributes: Any) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class Odd(Exception):
 
 
 def failing(error: Any, *, retry: Any = 3, times: int = 99) -> Any:
-    """A flow whose one step fails so many times and then returns its attempt."""
+    """Build a flow whose only step fails `times` times and then returns its attempt."""
 
     @flow("retried", retry=retry)
     async def work(ctx: Any) -> int:
@@ -40,7 +40,7 @@ def failing(error: Any, *, retry: Any = 3, times: int = 99) -> Any:
     return work
 
 
-async def test_a_step_is_tried_again_and_says_so_as_the_spec_wants(app: Any, clock: FakeClock) -> None:
+async def test_a_retried_step_and_its_events(app: Any, clock: FakeClock) -> None:
     policy = {"attempts": 3, "backoff": STEADY}
     async with app(failing(NetworkError("no line"), retry=policy, times=2), clock=clock) as a, a.workers.background():
         run = await a.start("retried")
@@ -56,8 +56,8 @@ async def test_a_step_is_tried_again_and_says_so_as_the_spec_wants(app: Any, clo
         assert row.due == start + 1000 + 2000, "the second wait is twice the first"
         a.advance_clock("2s")
         assert await a.result(run, timeout=20) == 3
-        told = [(e.kind, e.meta.get("attempt")) for e in await a.stream(run) if e.kind.startswith("step.")]
-        assert told == [
+        seen = [(e.kind, e.meta.get("attempt")) for e in await a.stream(run) if e.kind.startswith("step.")]
+        assert seen == [
             ("step.started", 1),
             ("step.failed", 1),
             ("step.retry", 2),
@@ -82,7 +82,7 @@ async def test_a_step_is_tried_again_and_says_so_as_the_spec_wants(app: Any, clo
 
 
 async def retried_in(a: Any, run: str) -> int | None:
-    """How many milliseconds after its failure a step is tried again; None if that was the end."""
+    """Return after how many milliseconds a failed step is retried, or None if it is not."""
     row = await a.wait_for_step(run, "work", "delayed", "failed")
     return None if row.state.value == "failed" else row.due - a.clock.now_ms()
 
@@ -139,7 +139,7 @@ async def retried_in(a: Any, run: str) -> int | None:
         pytest.param(Odd(retry_after=float("inf")), {"attempts": 2, "backoff": STEADY}, 1000, id="an endless wait"),
     ],
 )
-async def test_whether_and_when_an_error_is_tried_again(
+async def test_whether_and_when_an_error_is_retried(
     memory: Any, clock: FakeClock, error: Any, policy: Any, wait: int | None
 ) -> None:
     async with memory(failing(error, retry=policy), clock=clock) as a, a.workers.background():
@@ -172,22 +172,22 @@ async def test_a_backoff_has_a_cap(memory: Any, clock: FakeClock) -> None:
         assert waits == [1000, 2000, 3000, 3000, 3000]
 
 
-async def test_what_a_failed_attempt_emitted_never_happened(app: Any) -> None:
-    @flow("clean", retry={"attempts": 2, "backoff": {"delay": "1ms"}}, emits=["said"])
+async def test_emissions_of_a_failed_attempt_are_dropped(app: Any) -> None:
+    @flow("clean", retry={"attempts": 2, "backoff": {"delay": "1ms"}}, emits=["noted"])
     async def begin(ctx: Any) -> None:
-        ctx.emit("said", ctx.attempt)
+        ctx.emit("noted", ctx.attempt)
         if ctx.attempt == 1:
             raise ValueError("after saying it")
 
-    @step(on="said", mode="each")
-    async def hear(input: int) -> int:
+    @step(on="noted", mode="each")
+    async def note(input: int) -> int:
         return input
 
-    async with app(begin, hear) as a, a.workers.background():
+    async with app(begin, note) as a, a.workers.background():
         run = await a.start("clean")
         await a.wait_for_end(run)
-        assert [e.data for e in await a.events_of(run, "said")] == [2]
-        assert [e.data["result"] for e in await a.events_of(run, "step.completed", "hear")] == [2]
+        assert [e.data for e in await a.events_of(run, "noted")] == [2]
+        assert [e.data["result"] for e in await a.events_of(run, "step.completed", "note")] == [2]
 
 
 async def awaits_a_cancelled_task() -> None:
@@ -222,7 +222,7 @@ async def groups() -> None:
 
 class Mute(Exception):
     def __str__(self) -> str:
-        raise RuntimeError("says nothing")
+        raise RuntimeError("expected nothing")
 
 
 def mute() -> None:
@@ -247,7 +247,7 @@ def surrogate() -> None:
         (surrogate, "ValueError"),
     ],
 )
-async def test_whatever_a_handler_raises_is_its_failure_and_nobody_elses(memory: Any, handler: Any, name: str) -> None:
+async def test_any_exception_of_a_handler_fails_only_its_attempt(memory: Any, handler: Any, name: str) -> None:
     work = flow("odd")(handler)
 
     @flow("fine", queue="other")
@@ -261,7 +261,7 @@ async def test_whatever_a_handler_raises_is_its_failure_and_nobody_elses(memory:
         assert failed.data["name"] == name
         assert failed.data["error"]
         assert len(await a.list_dead_letters()) == 1
-        assert await a.run_for_result("fine") == "fine", "the worker goes on"
+        assert await a.run_for_result("fine") == "fine", "the worker continues"
     del work.__penstock__
 
 
@@ -283,7 +283,7 @@ async def test_an_error_carries_the_callers_stack_only(memory: Any) -> None:
 
 
 async def test_a_stack_is_kept_wherever_the_caller_keeps_their_code(memory: Any, tmp_path: Any) -> None:
-    """A folder named as we are, or after asyncio, is still the caller's."""
+    """A folder named penstock or asyncio still contains the caller's code."""
     place = tmp_path / "penstock" / "asyncio-jobs"
     place.mkdir(parents=True)
     file = place / "mine.py"
@@ -312,17 +312,19 @@ async def test_a_long_error_is_cut(memory: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attempts", "says"),
+    ("attempts", "expected"),
     [
         (1, "later (1 of 1 attempt is used: `retry=` gives more)"),
         (2, "later (2 of 2 attempts are used: `retry=` gives more)"),
     ],
 )
-async def test_a_retry_that_is_asked_for_in_vain_says_why(attempts: int, says: str, app: Any, clock: FakeClock) -> None:
+async def test_a_retry_without_attempts_left_has_a_reason(
+    attempts: int, expected: str, app: Any, clock: FakeClock
+) -> None:
     async with app(failing(Retry("later", after="0s"), retry=attempts), clock=clock) as a, a.workers.background():
         run = await a.start("retried")
         await a.runs.wait(run, timeout=20)
-        told = [
+        seen = [
             event.data["error"] for event in await a.events.read_all(f"nq:flow:{run}") if event.kind == "step.failed"
         ]
-        assert told == ["later"] * (attempts - 1) + [says]
+        assert seen == ["later"] * (attempts - 1) + [expected]

@@ -1,4 +1,4 @@
-"""Code that changes while runs are under way: pinned trigger tables, and workers that do not know a step yet."""
+"""Code that changes while runs are open: pinned trigger tables, and workers that do not know a step yet."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from penstock.core.ids import step_job_id
 from penstock.testing.clock import FakeClock
 
 
-def old(version: str | None, gate: asyncio.Event) -> list[Any]:
+def old(version: str | None, release: asyncio.Event) -> list[Any]:
     @flow("shop", version=version, emits=["paid"])
     async def pay(ctx: Any) -> None:
-        await gate.wait()
+        await release.wait()
         ctx.emit("paid")
 
     @step(on="paid", name="letter", queue="post")
@@ -23,10 +23,10 @@ def old(version: str | None, gate: asyncio.Event) -> list[Any]:
     return [pay, by_letter]
 
 
-def new(version: str | None, gate: asyncio.Event) -> list[Any]:
+def new(version: str | None, release: asyncio.Event) -> list[Any]:
     @flow("shop", version=version, emits=["paid"])
     async def pay(ctx: Any) -> None:
-        await gate.wait()
+        await release.wait()
         ctx.emit("paid")
 
     @step(on="never", name="letter", flow="shop", queue="post")
@@ -40,13 +40,13 @@ def new(version: str | None, gate: asyncio.Event) -> list[Any]:
     return [pay, by_letter, by_mail]
 
 
-async def begun_under_old_code(shared: Any, versions: tuple[str | None, str | None]) -> tuple[Any, list[str]]:
-    """Starts a run under old code and finishes it under new code; gives its result and its steps."""
-    gate = asyncio.Event()
-    async with shared(*old(versions[0], gate)) as before:
+async def finish_under_new_code(shared: Any, versions: tuple[str | None, str | None]) -> tuple[Any, list[str]]:
+    """Start a run under old code and finish it under new code; return its result and steps."""
+    release = asyncio.Event()
+    async with shared(*old(versions[0], release)) as before:
         run = await before.start("shop")
-    async with shared(*new(versions[1], gate)) as after, after.workers.background():
-        gate.set()
+    async with shared(*new(versions[1], release)) as after, after.workers.background():
+        release.set()
         result = await after.result(run, timeout=20)
         started = [e.step for e in await after.events_of(run, "step.started")]
         fresh = await after.run_for_result("shop")
@@ -54,23 +54,23 @@ async def begun_under_old_code(shared: Any, versions: tuple[str | None, str | No
         return result, started
 
 
-async def test_a_versioned_run_keeps_the_table_it_began_with(shared: Any) -> None:
-    result, started = await begun_under_old_code(shared, ("1", "2"))
+async def test_a_versioned_run_keeps_its_first_trigger_table(shared: Any) -> None:
+    result, started = await finish_under_new_code(shared, ("1", "2"))
     assert result == "sent a letter, by new code", "the table is pinned, the code is the newest"
     assert started == ["pay", "letter"]
 
 
-async def test_a_run_without_a_version_goes_by_the_newest_code(shared: Any) -> None:
-    result, started = await begun_under_old_code(shared, (None, None))
+async def test_a_run_without_a_version_uses_the_newest_code(shared: Any) -> None:
+    result, started = await finish_under_new_code(shared, (None, None))
     assert result == "sent a mail"
     assert started == ["pay", "mail"]
 
 
 async def test_two_apps_with_different_code_at_the_same_time(shared: Any) -> None:
-    """Both workers take steps of both versions; each run goes by its own table."""
-    gate = asyncio.Event()
-    gate.set()
-    async with shared(*old("1", gate)) as one, shared(*new("2", gate)) as two:
+    """Both workers run steps of both versions; each run uses its own table."""
+    release = asyncio.Event()
+    release.set()
+    async with shared(*old("1", release)) as one, shared(*new("2", release)) as two:
         ones = [await one.start("shop") for _ in range(5)]
         twos = [await two.start("shop") for _ in range(5)]
         # The older code does not know the step "mail", so it leaves that queue to the newer worker.
@@ -81,7 +81,7 @@ async def test_two_apps_with_different_code_at_the_same_time(shared: Any) -> Non
 
 
 async def refused(app: Any, id: str, attempt: int) -> Any:
-    """Waits until a job was tried so many times by a worker that does not know it."""
+    """Wait until a worker that does not know the job has tried it `attempt` times."""
     row = await app.wait_for_state(id, "delayed")
     while row.attempt < attempt:
         row = await app.wait_for_state(id, "delayed")
@@ -89,9 +89,9 @@ async def refused(app: Any, id: str, attempt: int) -> Any:
 
 
 async def test_a_step_an_old_worker_does_not_know_waits_for_one_that_does(shared: Any, clock: FakeClock) -> None:
-    gate = asyncio.Event()
-    gate.set()
-    async with shared(*old(None, gate), clock=clock) as behind, shared(*new(None, gate), clock=clock) as ahead:
+    release = asyncio.Event()
+    release.set()
+    async with shared(*old(None, release), clock=clock) as behind, shared(*new(None, release), clock=clock) as ahead:
         run = await ahead.start("shop")
         async with ahead.workers.background(queues=["default"]):
             await ahead.wait_for_step(run, "mail", "waiting")
@@ -105,10 +105,10 @@ async def test_a_step_an_old_worker_does_not_know_waits_for_one_that_does(shared
         assert await ahead.list_dead_letters("post") == []
 
 
-async def test_a_step_nobody_knows_is_a_dead_letter_in_the_end(shared: Any, clock: FakeClock) -> None:
-    gate = asyncio.Event()
-    gate.set()
-    async with shared(*old(None, gate), clock=clock) as behind, shared(*new(None, gate), clock=clock) as ahead:
+async def test_an_unknown_step_ends_as_a_dead_letter(shared: Any, clock: FakeClock) -> None:
+    release = asyncio.Event()
+    release.set()
+    async with shared(*old(None, release), clock=clock) as behind, shared(*new(None, release), clock=clock) as ahead:
         run = await ahead.start("shop")
         async with ahead.workers.background(queues=["default"]):
             await ahead.wait_for_step(run, "mail", "waiting")
@@ -124,7 +124,7 @@ async def test_a_step_nobody_knows_is_a_dead_letter_in_the_end(shared: Any, cloc
             assert await ahead.result(run, timeout=20) == "sent a mail"
 
 
-async def test_a_job_nobody_knows_is_a_dead_letter_in_the_end(app: Any, clock: FakeClock) -> None:
+async def test_an_unknown_job_ends_as_a_dead_letter(app: Any, clock: FakeClock) -> None:
     @job(queue="mail", name="known")
     async def known() -> None: ...
 

@@ -34,7 +34,7 @@ async def test_one_run_for_each_event_that_fits(kit: Any) -> None:
         assert sorted(data["n"] for data in await results(app)) == [0, 2]
 
 
-async def test_functions_say_which_and_with_what(kit: Any) -> None:
+async def test_functions_choose_events_and_build_inputs(kit: Any) -> None:
     on = {"kind": "bang", "when": lambda e: e.data["n"] > 1, "map": lambda e: {"twice": e.data["n"] * 2}}
     async with kit(starting(on)) as app:
         await app.settle()
@@ -63,7 +63,7 @@ async def test_once_for_an_event_that_is_delivered_again(kit: Any) -> None:
         assert await results(app) == [1]
 
 
-async def test_what_the_code_has_no_more_starts_nothing(shared_url: str) -> None:
+async def test_a_removed_flow_is_not_started(shared_url: str) -> None:
     async with TestApp(shared_url, handlers=[starting("bang")]) as app:
         await app.settle()
     async with TestApp(shared_url, handlers=[starting("boom")]) as app:
@@ -73,7 +73,7 @@ async def test_what_the_code_has_no_more_starts_nothing(shared_url: str) -> None
         assert await results(app) == [2]
 
 
-async def test_a_broken_function_keeps_nobody_else_from_the_event(kit: Any) -> None:
+async def test_a_broken_function_does_not_block_other_flows(kit: Any) -> None:
     def broken(event: Any) -> bool:
         raise ValueError("no")
 
@@ -91,6 +91,6 @@ async def test_a_broken_function_keeps_nobody_else_from_the_event(kit: Any) -> N
         assert await results(app, "big") == []
 
 
-def test_what_the_engine_says_starts_nothing() -> None:
+def test_engine_events_start_nothing() -> None:
     with pytest.raises(DefinitionError, match=r"flow\.completed"):
         starting("flow.completed")

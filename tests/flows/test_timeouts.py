@@ -33,7 +33,7 @@ async def test_an_async_attempt_that_takes_too_long_fails(app: Any) -> None:
 async def test_a_thread_that_takes_too_long_fails_and_is_stopped(app: Any) -> None:
     stopped = threading.Event()
 
-    # On a busy machine an attempt may time out before its thread has begun: one of the next will not.
+    # On a busy machine an attempt may time out before its thread has started: one of the next will not.
     @flow("slow", timeout="30ms", emits=["late"], retry={"attempts": 100, "backoff": {"delay": "1ms"}})
     def slow(ctx: Any) -> None:
         ctx.emit("late")
@@ -65,7 +65,7 @@ async def test_a_timeout_is_retried_under_the_policy(app: Any) -> None:
         assert await a.run_for_result("slow") == 2
 
 
-async def test_a_timeout_of_the_handlers_own_is_not_ours(memory: Any) -> None:
+async def test_a_timeout_error_raised_by_the_handler(memory: Any) -> None:
     @flow("own", timeout="1m")
     async def own() -> None:
         async with asyncio.timeout(0.001):
@@ -77,7 +77,7 @@ async def test_a_timeout_of_the_handlers_own_is_not_ours(memory: Any) -> None:
         assert (failed["name"], failed.get("code")) == ("TimeoutError", None)
 
 
-async def test_in_time_is_in_time(memory: Any) -> None:
+async def test_an_attempt_within_its_timeout(memory: Any) -> None:
     @job(queue="quick", timeout="1m")
     def quick(input: int) -> int:
         return input + 1

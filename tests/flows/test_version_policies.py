@@ -1,4 +1,4 @@
-"""Runs begun under another version of their flow: gone on with, left to those who have it, or failed."""
+"""Runs of another version of their flow: continued, left to workers that have it, or failed."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def shop(version: str | None, policy: Any = "continue") -> list[Any]:
 
 
 async def waiting(a: Any) -> str:
-    """A run that waits in its second step."""
+    """Start a run that waits in its second step."""
     async with a.workers.background():
         run: str = await a.start("shop")
         await a.wait_for_step(run, "answer", "suspended")
     return run
 
 
-async def test_the_version_a_run_began_with_is_in_its_record(app: Any) -> None:
+async def test_the_first_version_of_a_run_is_in_its_record(app: Any) -> None:
     async with app(*shop("1")) as a:
         run = await a.start("shop")
         assert decode((await a.store.run(run)).record).version == "1"
@@ -79,7 +79,7 @@ async def test_a_pinned_run_is_left_to_a_worker_that_has_its_version(
                 await until(looked_again, 20)
                 fresh = await new.start("shop")
                 await new.wait_for_step(fresh, "answer", "suspended", "completed")
-        warned = [r.getMessage() for r in caplog.records if "began under version 1" in r.getMessage()]
+        warned = [r.getMessage() for r in caplog.records if "was started by version 1" in r.getMessage()]
         assert len(warned) == 1, "once for each flow and version"
         assert "the code here is version 2" in warned[0]
         back = await new.events_of(run, "step.returned", "answer")
@@ -98,7 +98,7 @@ async def test_old_and_new_workers_side_by_side(shared: Any, clock: FakeClock) -
         async with old.workers.background(), new.workers.background():
             await old.emit("answered", 1)
 
-            turns = itertools.cycle(((old, new), (new, old)))  # who is told first takes everything
+            turns = itertools.cycle(((old, new), (new, old)))  # the worker that is notified first takes everything
 
             async def all_ended() -> bool:
                 first, second = next(turns)
@@ -111,7 +111,7 @@ async def test_old_and_new_workers_side_by_side(shared: Any, clock: FakeClock) -
             assert (await old.result(run))[0] == version
 
 
-async def test_a_run_that_is_not_to_go_on_fails_and_says_what_to_do(shared: Any) -> None:
+async def test_the_policy_fail_fails_the_run_with_advice(shared: Any) -> None:
     async with shared(*shop("1", "fail")) as old:
         run = await waiting(old)
     async with shared(*shop("2", "fail")) as new:
@@ -127,7 +127,7 @@ async def test_a_run_that_is_not_to_go_on_fails_and_says_what_to_do(shared: Any)
         assert await mended.result(run, timeout=20) == ["2", 42], "with the memos it had"
 
 
-async def test_a_run_without_a_version_is_another_one(shared: Any) -> None:
+async def test_a_run_without_a_version_counts_as_a_different_version(shared: Any) -> None:
     async with shared(*shop(None)) as old:
         run = await waiting(old)
     async with shared(*shop("1", "fail")) as new, new.workers.background():
@@ -135,7 +135,7 @@ async def test_a_run_without_a_version_is_another_one(shared: Any) -> None:
         assert await new.wait_for_end(run) == "failed"
 
 
-async def test_the_same_version_goes_on(shared: Any) -> None:
+async def test_the_same_version_continues(shared: Any) -> None:
     async with shared(*shop("1", "fail")) as old:
         run = await waiting(old)
     async with shared(*shop("1", "fail")) as new, new.workers.background():
@@ -150,7 +150,7 @@ def test_a_policy_needs_a_version_and_is_one_of_three() -> None:
         shop("1", "maybe")
 
 
-def test_the_module_contract_knows_it() -> None:
+def test_the_module_contract_accepts_version_policies() -> None:
     def handle(input: Any, ctx: Any) -> None: ...
 
     config = {"flow": {"id": "shop", "role": "main", "version": "2", "onChange": "pin"}}

@@ -1,4 +1,4 @@
-"""Declared waits and events that start flows, as registries and diagrams show them."""
+"""Declared waits and start events in registries and diagrams."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from penstock import App, Context, flow, step
-from penstock.flows.diagram import OUTSIDE, Edge, as_mermaid, as_text, diagram_of
-from penstock.flows.diagram_svg import as_svg
+from penstock.flows.diagram import OUTSIDE, Edge, build_diagram, render_mermaid, render_text
+from penstock.flows.diagram_svg import render_svg
 
 PAYMENT = {"type": "event", "eventKind": "payment.confirmed", "timeout": "24h", "onTimeout": "call_off"}
 
@@ -34,10 +34,10 @@ async def call_off(order: dict[str, Any], ctx: Context) -> None: ...
 
 
 APP = App(":memory:", handlers=[create, collect, approve, ship, call_off])
-GRAPH = diagram_of(APP.registry.flow("order"))
+GRAPH = build_diagram(APP.registry.flow("order"))
 
 
-def test_nodes_say_what_they_wait_for() -> None:
+def test_nodes_show_their_waits() -> None:
     assert APP.registry.problems == ()
     assert {name: node.wait for name, node in GRAPH.nodes.items() if node.wait} == {
         "collect": "payment.confirmed, at most 1d",
@@ -48,7 +48,7 @@ def test_nodes_say_what_they_wait_for() -> None:
 
 
 def test_edges_of_timeouts_and_of_events_that_start_it() -> None:
-    assert Edge("collect", "call_off", "timeout 1d", "late") in GRAPH.edges
+    assert Edge("collect", "call_off", "timeout 1d", "timeout") in GRAPH.edges
     assert [edge.label for edge in GRAPH.edges if (edge.start, edge.end) == (OUTSIDE, "create")] == [
         "basket.full",
         "gift.sent",
@@ -56,8 +56,8 @@ def test_edges_of_timeouts_and_of_events_that_start_it() -> None:
     assert GRAPH.layers()[0] == [OUTSIDE]
 
 
-def test_mermaid_has_them() -> None:
-    lines = as_mermaid(GRAPH).splitlines()
+def test_mermaid_shows_waits() -> None:
+    lines = render_mermaid(GRAPH).splitlines()
     ids = {name: f"n{number}" for number, name in enumerate(GRAPH.nodes)}
     collect, off = ids["collect"], ids["call_off"]
     assert f'  {collect} -.->|"⏱ payment.confirmed, at most 1d"| {collect}' in lines
@@ -65,29 +65,29 @@ def test_mermaid_has_them() -> None:
     assert f'  {collect} -.->|"timeout 1d"| {off}' in lines
 
 
-def test_the_terminal_has_them_also_without_unicode() -> None:
-    assert "⏱ payment.confirmed, at most 1d" in as_text(GRAPH)
-    assert "┄┄ timeout 1d ┄▶" in as_text(GRAPH)
-    plain = as_text(GRAPH, unicode=False)
+def test_the_terminal_shows_waits_also_without_unicode() -> None:
+    assert "⏱ payment.confirmed, at most 1d" in render_text(GRAPH)
+    assert "┄┄ timeout 1d ┄▶" in render_text(GRAPH)
+    plain = render_text(GRAPH, unicode=False)
     assert plain.isascii()
     assert "waits for payment.confirmed, at most 1d" in plain
 
 
-def test_the_picture_has_them() -> None:
-    svg = as_svg(GRAPH)
+def test_the_svg_shows_waits() -> None:
+    svg = render_svg(GRAPH)
     ElementTree.fromstring(svg)
     assert "⏱ user approval" in svg
-    assert 'class="edge late"' in svg
+    assert 'class="edge timeout"' in svg
 
 
-def test_the_registry_has_them_as_json() -> None:
-    told = json.loads(json.dumps(APP.describe()))["flows"]["order"]
-    assert told["steps"]["collect"]["await"] == {
+def test_the_registry_lists_waits_as_json() -> None:
+    described = json.loads(json.dumps(APP.describe()))["flows"]["order"]
+    assert described["steps"]["collect"]["await"] == {
         "type": "event",
         "eventKind": "payment.confirmed",
         "onTimeout": "call_off",
         "timeout": 86_400_000,
     }
-    assert told["steps"]["approve"]["await"] == {"type": "trigger", "triggerType": "user", "name": "approval"}
-    assert told["steps"]["ship"]["await"] == {"type": "time", "delay": 90_000}
-    assert told["startOn"] == [{"eventKind": "basket.full"}, {"eventKind": "gift.sent", "when": {"size": "big"}}]
+    assert described["steps"]["approve"]["await"] == {"type": "trigger", "triggerType": "user", "name": "approval"}
+    assert described["steps"]["ship"]["await"] == {"type": "time", "delay": 90_000}
+    assert described["startOn"] == [{"eventKind": "basket.full"}, {"eventKind": "gift.sent", "when": {"size": "big"}}]

@@ -1,4 +1,4 @@
-"""A value that an option of @flow, @step or @job cannot use is told with file, line, the value and what would do."""
+"""An invalid option of @flow, @step or @job is reported with file, line, the value and what to write."""
 
 from __future__ import annotations
 
@@ -98,11 +98,11 @@ DECORATED = {
 
 @pytest.mark.parametrize("what", DECORATED)
 def test_a_decorator(what: str, tmp_path: Path) -> None:
-    decorator, says = DECORATED[what]
+    decorator, expected = DECORATED[what]
     (tmp_path / "bad.py").write_text(f"{HEAD}\n\n{decorator}\ndef x(): ...\n")
     (problem,) = App(":memory:", dir=tmp_path).registry.problems
     assert (problem.code, problem.file) == ("bad_definition", str(tmp_path / "bad.py"))
-    assert says in problem.message
+    assert expected in problem.message
     assert problem.line in (4, 5)
     assert str(problem).startswith(f"{tmp_path}/bad.py:{problem.line}: ")
 
@@ -124,11 +124,11 @@ CONFIGS = {
 
 @pytest.mark.parametrize("what", CONFIGS)
 def test_a_config(what: str, tmp_path: Path) -> None:
-    config, says = CONFIGS[what]
+    config, expected = CONFIGS[what]
     (tmp_path / "bad.py").write_text(f"config = {config}\ndef handle(): ...\n")
     (problem,) = App(":memory:", dir=tmp_path).registry.problems
     assert problem.code == "bad_definition"
-    assert says in problem.message
+    assert expected in problem.message
 
 
 def test_on_and_subscriptions_both_count() -> None:
@@ -164,15 +164,15 @@ async def test_a_key_function_that_fails_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options", "expected"),
     [
-        ({"handlers": mail}, "handlers is mail, one value: give a list of them, [mail]"),
-        ({"handlers": 5}, "handlers is 5, one value"),
-        ({"handlers": "mail"}, "handlers is 'mail', one value"),
-        ({"handlers": (), "bridges": 5}, "bridges is 5, one value: give a list of them, [5]"),
+        ({"handlers": mail}, "handlers is mail, a single value: pass a list, [mail]"),
+        ({"handlers": 5}, "handlers is 5, a single value"),
+        ({"handlers": "mail"}, "handlers is 'mail', a single value"),
+        ({"handlers": (), "bridges": 5}, "bridges is 5, a single value: pass a list, [5]"),
     ],
 )
-def test_one_where_several_are_wanted(given: dict[str, Any], says: str) -> None:
+def test_one_where_several_are_wanted(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(PenstockError) as problem:
-        App(":memory:", **given)
-    assert (problem.value.code, says in str(problem.value)) == ("bad_argument", True)
+        App(":memory:", **options)
+    assert (problem.value.code, expected in str(problem.value)) == ("bad_argument", True)

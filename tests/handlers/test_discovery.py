@@ -270,7 +270,7 @@ def test_two_files_of_one_name_do_not_meet(memory: Any, write: Write) -> None:
     assert [item.definition.handler.fn() for item in found] == [1, 2]
 
 
-def test_a_missing_folder_is_an_error_that_says_what_to_do(memory: Any, tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error_with_a_fix(memory: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"not a directory.*setting 'dir'"):
         memory(dir=tmp_path / "nowhere")
 
@@ -316,17 +316,17 @@ def test_an_error_in_a_neighbour_names_the_line_that_imported_it(memory: Any, wr
         ("config = {'flow': {'id': 'f', 'role': 'boss'}}\ndef handle(): ...", "role='boss'"),
         ("config = {'flow': {'role': 'main'}}\ndef handle(): ...", "no 'id'"),
         ("config = {'flow': {'id': 'f', 'mode': 'any'}}\ndef handle(): ...", "mode='any'"),
-        ("config = {'flow': {'id': 'f', 'subscriptions': [{'when': 1}]}}\ndef handle(): ...", "names no 'eventKind'"),
-        ("config = {'queue': 'x'}", "no function named 'handle'"),
+        ("config = {'flow': {'id': 'f', 'subscriptions': [{'when': 1}]}}\ndef handle(): ...", "has no 'eventKind'"),
+        ("config = {'queue': 'x'}", "needs a function named 'handle'"),
         ("queue = 'not a name'\ndef handle(): ...", "not a name"),
         ("def handle(a, b, c): ...", "takes 3 parameters"),
-        ("config = {'timeoutMs': -1}\ndef handle(): ...", "negative"),
+        ("config = {'timeoutMs': -1}\ndef handle(): ...", "timeout_ms=-1: write a number of milliseconds"),
         ("from penstock import step\n@step(mode='any')\ndef x(): ...", "mode='any'"),
         ("from penstock import job\n@job(retry=0)\ndef x(): ...", "at least 1"),
         ("from penstock import job\n@job(timeout='soon')\ndef x(): ...", "not a duration"),
     ],
 )
-def test_a_bad_definition_is_told_with_its_file_and_the_way_out(
+def test_a_bad_definition_is_reported_with_its_file_and_a_fix(
     memory: Any, write: Write, text: str, message: str
 ) -> None:
     folder = write(bad=text, good="def handle(): ...")
@@ -337,7 +337,7 @@ def test_a_bad_definition_is_told_with_its_file_and_the_way_out(
     assert app.registry.queues() == ["good"]
 
 
-def test_a_step_defined_twice_is_told_and_the_first_is_used(memory: Any) -> None:
+def test_a_step_defined_twice_is_reported_and_the_first_is_used(memory: Any) -> None:
     @flow("f", emits=["go"])
     async def begin() -> None: ...
 
@@ -356,7 +356,7 @@ def test_a_step_defined_twice_is_told_and_the_first_is_used(memory: Any) -> None
     assert app.registry.flow("f").steps["work"].handler.queue == "first"
 
 
-def test_a_flow_and_a_job_defined_twice_are_told(memory: Any) -> None:
+def test_a_flow_and_a_job_defined_twice_are_reported(memory: Any) -> None:
     def flows() -> Any:
         @flow("f")
         async def begin() -> None: ...
@@ -391,7 +391,7 @@ def test_one_step_name_in_two_flows_is_no_duplicate(memory: Any) -> None:
     assert codes(app) == []
 
 
-def test_a_join_that_can_never_be_met_is_told(memory: Any) -> None:
+def test_an_unmet_join_is_reported(memory: Any) -> None:
     @flow("f", emits=["a"])
     async def begin() -> None: ...
 
@@ -409,7 +409,7 @@ def test_a_join_that_can_never_be_met_is_told(memory: Any) -> None:
     assert codes(memory(from_outside, join)) == []
 
 
-def test_a_compensation_nobody_defines_is_told_with_the_nearest(memory: Any) -> None:
+def test_an_unknown_compensation_is_reported_with_the_nearest_step(memory: Any) -> None:
     @flow("f", emits=["go"], compensation="refnd")
     async def begin() -> None: ...
 
@@ -421,7 +421,7 @@ def test_a_compensation_nobody_defines_is_told_with_the_nearest(memory: Any) -> 
     assert "did you mean 'refund'" in app.registry.problems[0].message
 
 
-def test_a_step_nothing_can_start_is_told(memory: Any) -> None:
+def test_an_unreachable_step_is_reported(memory: Any) -> None:
     @flow("f", emits=["go"])
     async def begin() -> None: ...
 
@@ -433,12 +433,12 @@ def test_a_step_nothing_can_start_is_told(memory: Any) -> None:
 
     app = memory(begin, lost, stray)
     assert sorted(codes(app)) == ["unknown_flow", "unreachable_step"]
-    told = {p.code: p.message for p in app.registry.problems}
-    assert "never.emitted" in told["unreachable_step"]
-    assert "flow 'g'" in told["unknown_flow"]
+    described = {p.code: p.message for p in app.registry.problems}
+    assert "never.emitted" in described["unreachable_step"]
+    assert "flow 'g'" in described["unknown_flow"]
 
 
-def test_two_rate_limits_of_one_queue_are_told(memory: Any) -> None:
+def test_two_rate_limits_of_one_queue_are_reported(memory: Any) -> None:
     @job(queue="q", name="a", rate_limit="1/1s")
     async def one() -> None: ...
 
@@ -479,12 +479,12 @@ def test_a_marked_function_is_still_the_function() -> None:
 
 def test_the_registry_is_json_and_shaped_as_the_spec_has_it(memory: Any, write: Write) -> None:
     folder = write(image__resize=RESIZE, image__thumbnail=THUMBNAIL, broken="1/0")
-    told = json.loads(json.dumps(memory(dir=folder, namespace="shop").describe()))
-    assert told["version"] == 1
-    assert told["compiledAt"].endswith("Z")
-    assert told["provider"] == told["eventStore"] == {"name": "memory"}
-    assert told["state"] == {"name": "memory", "namespace": "shop"}
-    assert told["workers"] == [
+    described = json.loads(json.dumps(memory(dir=folder, namespace="shop").describe()))
+    assert described["version"] == 1
+    assert described["compiledAt"].endswith("Z")
+    assert described["provider"] == described["eventStore"] == {"name": "memory"}
+    assert described["state"] == {"name": "memory", "namespace": "shop"}
+    assert described["workers"] == [
         {
             "id": "image/resize",
             "kind": "py",
@@ -508,14 +508,14 @@ def test_the_registry_is_json_and_shaped_as_the_spec_has_it(memory: Any, write: 
         },
     ]
     place = {"queue": "image-thumbnail", "workerId": "image/thumbnail"}
-    assert told["flows"] == {
+    assert described["flows"] == {
         "image-pipeline": {
             "main": {"step": "resize", "queue": "image-resize", "workerId": "image/resize"},
             "steps": {"thumbnail": {**place, "triggers": ["resize.completed"], "mode": "once"}},
         }
     }
-    assert told["eventIndex"] == {"resize.completed": [{"flowId": "image-pipeline", "step": "thumbnail", **place}]}
-    assert [(p["code"], p["line"]) for p in told["problems"]] == [("import_failed", 1)]
+    assert described["eventIndex"] == {"resize.completed": [{"flowId": "image-pipeline", "step": "thumbnail", **place}]}
+    assert [(p["code"], p["line"]) for p in described["problems"]] == [("import_failed", 1)]
 
 
 def test_the_registry_holds_no_functions_and_no_secrets(memory: Any) -> None:

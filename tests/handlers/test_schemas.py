@@ -86,8 +86,8 @@ async def test_a_bad_input_from_an_event_fails_the_step_for_good(app: Any, schem
     async with app(begin, typed) as a, a.workers.background():
         run, status = await a.run_to_end("typed", {"id": "seven"})
         assert (status, ran) == ("failed", [])
-        told = [(e.kind, e.step) for e in await a.stream(run) if e.step == "typed"]
-        assert told == [("step.started", "typed"), ("schema.error", "typed"), ("step.failed", "typed")]
+        events = [(e.kind, e.step) for e in await a.stream(run) if e.step == "typed"]
+        assert events == [("step.started", "typed"), ("schema.error", "typed"), ("step.failed", "typed")]
         error = (await a.events_of(run, "schema.error"))[0]
         assert "the input of typed" in error.data["message"]
         assert error.meta["attempt"] == 1

@@ -68,11 +68,11 @@ class Peer:
     async def _read(self) -> None:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
-            told = json.loads(line)
-            if "event" in told:
-                self.heard.append(told)
+            message = json.loads(line)
+            if "event" in message:
+                self.heard.append(message)
             else:
-                self._replies.put_nowait(told)
+                self._replies.put_nowait(message)
 
     async def end(self) -> None:
         assert self._process.stdin is not None

@@ -77,7 +77,7 @@ async def test_waiting_jobs_are_imported_and_run(boss: Any, queue: str, url: str
 
     async with App(url, handlers=[work]) as app:
         found = await PgBossImport(app, boss_url(), queues=[queue]).preview()
-        assert (found.jobs, found.delayed, found.left) == ({queue: 5}, 1, [])
+        assert (found.jobs, found.delayed, found.skipped) == ({queue: 5}, 1, [])
         assert len(await boss.ask("jobs", queue=queue)) == 7
         moved = await PgBossImport(app, boss_url(), queues=[queue]).move()
         assert moved == found
@@ -99,7 +99,7 @@ async def test_waiting_jobs_are_imported_and_run(boss: Any, queue: str, url: str
             await until(lambda: len(done) == 4, 30)
         assert done == [(what, ids[what]) for what in ("urgent", "plain", "tried", "low")]
         again = await PgBossImport(app, boss_url(), queues=[queue]).move()
-        assert (again.jobs, again.schedules, again.left) == ({}, [], [])
+        assert (again.jobs, again.schedules, again.skipped) == ({}, [], [])
 
 
 async def test_an_interrupted_import_continues(

@@ -1,4 +1,4 @@
-"""Plain jobs: added once for an id, run, retried, told of on their queue's stream."""
+"""Plain jobs: added once per id, run, retried, and recorded on the stream of their queue."""
 
 from __future__ import annotations
 
@@ -180,13 +180,13 @@ async def test_priority_delay_and_names_of_the_definition(app: Any, clock: FakeC
 async def test_what_a_job_emits_lands_on_its_queues_stream_and_starts_nothing(app: Any) -> None:
     @job(queue="talks")
     async def talks(ctx: Any) -> None:
-        ctx.emit("said.something", {"x": 1})
+        ctx.emit("noted.something", {"x": 1})
 
     async with app(talks) as a, a.workers.background():
         id = await a.enqueue("talks", correlation_id="c")
         await a.jobs.result(id, timeout=20)
-        (said,) = await a.job_events("talks", "said.something")
-        assert (said.subject, said.data, said.correlation_id) == (id, {"x": 1}, "c")
+        (noted,) = await a.job_events("talks", "noted.something")
+        assert (noted.subject, noted.data, noted.correlation_id) == (id, {"x": 1}, "c")
 
 
 async def test_a_producer_needs_no_handler(shared: Any) -> None:

@@ -30,18 +30,18 @@ async def test_a_paused_queue_starts_no_job(app: Any) -> None:
 
 
 async def test_what_runs_when_a_queue_is_paused_ends(app: Any) -> None:
-    gate = asyncio.Event()
+    release = asyncio.Event()
 
     @job(queue="q", concurrency=1)
     async def held() -> str:
-        await gate.wait()
+        await release.wait()
         return "ended"
 
     async with app(held) as a, a.workers.background():
         first, second = await a.enqueue("q"), await a.enqueue("q")
         await a.wait_for_state(first, "active")
         await a.queues.pause("q")
-        gate.set()
+        release.set()
         assert await a.jobs.result(first, timeout=20) == "ended"
         assert (await a.jobs.get(second)).state.value == "waiting"
         await a.queues.resume("q")
@@ -117,17 +117,17 @@ async def test_the_jobs_of_a_run_are_its_own(app: Any) -> None:
 
 
 async def test_a_job_in_hand_cannot_be_removed(app: Any) -> None:
-    gate = asyncio.Event()
+    release = asyncio.Event()
 
     @job(queue="q")
     async def held() -> None:
-        await gate.wait()
+        await release.wait()
 
     async with app(held) as a, a.workers.background():
         id = await a.enqueue("q")
         await a.wait_for_state(id, "active")
         assert not await a.jobs.remove(id)
-        gate.set()
+        release.set()
         await a.jobs.result(id, timeout=20)
 
 

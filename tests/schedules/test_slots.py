@@ -83,9 +83,9 @@ def row(spec: ScheduleSpec, next: int | None = NOON, **fields: Any) -> ScheduleR
     return ScheduleRow("s", msgspec.json.encode(spec), b'{"flow":"f"}', next, **fields)
 
 
-OPEN = LastSlotWork("s.1", open=True)
-HELD_BY_WORKER = LastSlotWork("s.1", open=True, cancellable=False)
-ENDED = LastSlotWork("s.1", open=False, ended_ms=NOON - MIN)
+OPEN = LastSlotWork("s.1", is_open=True)
+HELD_BY_WORKER = LastSlotWork("s.1", is_open=True, is_cancellable=False)
+ENDED = LastSlotWork("s.1", is_open=False, ended_ms=NOON - MIN)
 ALL, NONE = replace(HOURLY, catch_up="all"), replace(HOURLY, catch_up="none")
 
 
@@ -200,14 +200,14 @@ def made(was: ScheduleRow | None, spec: ScheduleSpec, now: int = NOON + 1) -> Sc
         (row(ONCE, None, last=NOON, fired=1), replace(ONCE, at_ms=NOON + HOUR), NOON + HOUR),
     ],
 )
-def test_a_schedule_made_anew(was: ScheduleRow | None, spec: ScheduleSpec, next: int | None) -> None:
+def test_a_schedule_that_is_replaced(was: ScheduleRow | None, spec: ScheduleSpec, next: int | None) -> None:
     found = made(was, spec)
     assert found.next == next
     if was is not None:
         assert (found.last, found.fired, found.paused) == (was.last, was.fired, was.paused)
 
 
-def test_a_paused_schedule_made_anew_stays_paused() -> None:
+def test_a_paused_schedule_that_is_replaced_stays_paused() -> None:
     assert made(row(HOURLY, paused=True), CRON).paused
 
 
@@ -227,19 +227,19 @@ DAY = datetime(2030, 1, 1, tzinfo=UTC)
     [
         ({}, "exactly one of"),
         ({"every": "1h", "cron": "* * * * *"}, "exactly one of"),
-        ({"every": 0}, "every=0 is too often for a schedule: give every='1s' or more"),
+        ({"every": 0}, "every=0 is too often for a schedule: use every='1s' or more"),
         ({"every": "999ms"}, "every='999ms' is too often"),
-        ({"every": "1h", "limit": 0}, "limit=0: give a whole number of at least 1"),
+        ({"every": "1h", "limit": 0}, "limit=0: pass a whole number of at least 1"),
         ({"every": "1h", "limit": True}, "limit=True"),
         ({"every": "1h", "limit": "3"}, "limit='3'"),
-        ({"every": "1h", "overlap": "never"}, "overlap='never': write one of 'allow', 'skip', 'queue', 'replace'"),
-        ({"every": "1h", "catch_up": "some"}, "catch_up='some': write one of 'one', 'all', 'none'"),
+        ({"every": "1h", "overlap": "never"}, "overlap='never': use one of 'allow', 'skip', 'queue', 'replace'"),
+        ({"every": "1h", "catch_up": "some"}, "catch_up='some': use one of 'one', 'all', 'none'"),
         ({"every": "1h", "start": DAY, "end": DAY - timedelta(days=1)}, "end=2029-12-31.* is before start=2030"),
         ({"every": "1h", "start": datetime(2030, 1, 1)}, "start=.* has no time zone"),
         ({"every": "1h", "end": datetime(2030, 1, 1)}, "end=.* has no time zone"),
         ({"at": datetime(2030, 1, 1)}, "at=.* has no time zone"),
-        ({"at": DAY, "limit": 2}, "at=… is once"),
-        ({"at": DAY, "start": DAY}, "at=… is once"),
+        ({"at": DAY, "limit": 2}, "at=… fires once"),
+        ({"at": DAY, "start": DAY}, "at=… fires once"),
         ({"cron": "every day"}, "not a cron expression"),
         ({"cron": 5}, "not a cron expression"),
         ({"cron": "0 0 30 2 *"}, "not a cron expression"),

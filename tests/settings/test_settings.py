@@ -1,4 +1,4 @@
-"""Settings: which source wins, what is refused and how it is said, and what is never shown."""
+"""Settings: which source wins, which values are refused with which message, and what is never shown."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_sources_are_mixed_name_by_name(tmp_path: Path) -> None:
     assert (settings.queues, settings.log_format) == (("a", "b"), "json")
 
 
-def test_an_argument_of_none_is_as_if_not_given(tmp_path: Path) -> None:
+def test_an_argument_of_none_counts_as_not_set(tmp_path: Path) -> None:
     assert load(tmp_path, {"env": "5s", "argument": None}).lease == 5000
 
 
@@ -94,7 +94,7 @@ def test_an_app_refuses_it_too() -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "expected"),
     [
         ("lease", "soon", "'soon' is not a duration"),
         ("lease", "1ms", "too short to renew"),
@@ -109,8 +109,10 @@ def test_an_app_refuses_it_too() -> None:
         ("queues", "a b,c", "queue name"),
     ],
 )
-def test_a_bad_value_is_refused_where_it_stands(tmp_path: Path, source: str, name: str, value: str, said: str) -> None:
-    with pytest.raises(SettingError, match=said) as problem:
+def test_a_bad_value_is_refused_where_it_stands(
+    tmp_path: Path, source: str, name: str, value: str, expected: str
+) -> None:
+    with pytest.raises(SettingError, match=expected) as problem:
         load(tmp_path, {source: value}, name)
     word = {"tool": "[tool.penstock]", "toml": "penstock.toml", "env": "PENSTOCK_", "argument": "argument"}[source]
     assert word in str(problem.value)
@@ -166,7 +168,7 @@ def test_variables_of_others_are_left_alone(tmp_path: Path) -> None:
     assert Settings.load({}, {"PENSTOCK_DEBUG": "1", "PENSTOCK_FAULTS": "full"}, tmp_path) == Settings()
 
 
-def test_every_setting_can_be_given_to_an_app() -> None:
+def test_every_setting_is_an_argument_of_app() -> None:
     assert {*SettingOptions.__annotations__, "url", "dir"} == set(list_names())
 
 

@@ -1,4 +1,4 @@
-"""What may follow a `?` in the URL of a store; anything else is said to be wrong."""
+"""The options after the `?` of a store's URL; unknown ones are refused."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from penstock import App
 from penstock.app import store_urls as backend
-from penstock.app.store_urls import looking_url, may_write, sqlite_path
+from penstock.app.store_urls import is_writable, readable_url, sqlite_path
 from penstock.core.errors import ConfigError, SettingError, StoreUnavailable
 
 
 @pytest.mark.parametrize("option", ["foo=bar", "mode=rw", "mode", "mode=ro&timeout=5"])
 async def test_an_option_that_a_sqlite_url_has_not(tmp_path: Path, option: str) -> None:
     app = App(f"sqlite:///{tmp_path}/shop.db?{option}", handlers=())
-    with pytest.raises(SettingError, match=r"no option ('foo'|mode=rw|mode=|'timeout'): there is mode=ro, which only"):
+    with pytest.raises(SettingError, match=r"no option ('foo'|mode=rw|mode=|'timeout'): the only option is mode=ro"):
         await app.open()
     assert not list(tmp_path.iterdir())
 
@@ -42,19 +42,19 @@ def test_how_a_file_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     url = f"sqlite:///{path}"
     locked = {str(path)}
     monkeypatch.setattr(backend.os, "access", lambda place, _: str(place) not in locked)
-    assert looking_url(url) == url  # there is none
+    assert readable_url(url) == url  # there is none
     path.touch()
-    assert looking_url(url) == f"{url}?mode=ro"
-    assert looking_url(f"{url}?mode=ro") == f"{url}?mode=ro"
+    assert readable_url(url) == f"{url}?mode=ro"
+    assert readable_url(f"{url}?mode=ro") == f"{url}?mode=ro"
     locked = {str(tmp_path)}
-    assert not may_write(str(path))  # the log would have to be created
+    assert not is_writable(str(path))  # the log would have to be created
     for ending in ("-wal", "-shm"):
         Path(f"{path}{ending}").touch()
-    assert may_write(str(path))
+    assert is_writable(str(path))
     locked = {f"{path}-wal"}
-    assert not may_write(str(path))
+    assert not is_writable(str(path))
     for other in ("redis://localhost", "sqlite://:memory:", ":memory:", "postgresql://localhost/shop"):
-        assert looking_url(other) == other
+        assert readable_url(other) == other
 
 
 @pytest.mark.parametrize("port", ["99999", "65536", "0", "abc", "-5"])

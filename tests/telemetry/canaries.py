@@ -99,7 +99,7 @@ def _texts() -> list[Canary]:
             "DB_PASSWD = {};",
         )
     ):
-        add(template, _WORD.format(n=f"said{number}"))
+        add(template, _WORD.format(n=f"text{number}"))
     return [Canary(secret, {"note": text}, text) for secret, text in found]
 
 

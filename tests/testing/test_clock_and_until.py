@@ -1,4 +1,4 @@
-"""The tools tests are written with."""
+"""FakeClock and until."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.testing.clock import START_MS, FakeClock
 from penstock.testing.until import until
 
 
-def test_a_fake_clock_moves_only_when_told() -> None:
+def test_a_fake_clock_moves_only_when_a_test_moves_it() -> None:
     clock = FakeClock()
     assert clock.now_ms() == clock.now_ms() == START_MS
     assert clock.advance("1h") == START_MS + 3_600_000
@@ -26,12 +26,12 @@ def test_a_fake_clock_moves_only_when_told() -> None:
     assert FakeClock(7).now_ms() == 7
 
 
-async def test_until_gives_what_came_true() -> None:
+async def test_until_returns_the_true_value() -> None:
     answers = iter([None, 0, [], "yes"])
     assert await until(lambda: next(answers)) == "yes"
 
 
-async def test_until_asks_coroutines() -> None:
+async def test_until_awaits_coroutines() -> None:
     asked = 0
 
     async def third_time() -> bool:
@@ -50,7 +50,7 @@ async def test_until_lets_others_run() -> None:
     assert await until(lambda: done) == [1]
 
 
-async def test_until_says_what_it_waited_for() -> None:
+async def test_until_names_its_condition() -> None:
     def the_moon_is_full() -> bool:
         return False
 
@@ -60,7 +60,7 @@ async def test_until_says_what_it_waited_for() -> None:
         await until(lambda: len([]) == 1, timeout=0.01)
 
 
-async def test_until_asks_once_more_when_the_time_is_up() -> None:
+async def test_until_checks_once_more_at_the_deadline() -> None:
     assert await until(lambda: True, timeout=0)
     with pytest.raises(AssertionError):
         await until(lambda: False, timeout=0)

@@ -1,4 +1,4 @@
-"""FakeContext: a step tested alone."""
+"""FakeContext: test a single step."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_sync_step_without_a_loop() -> None:
     assert ctx.sync.state.get("shipped", "gone") == "gone"
 
 
-def test_what_a_test_sets_the_step_sees() -> None:
+def test_the_step_sees_what_the_test_sets() -> None:
     ctx = FakeContext(cancelled=True)
     assert ship({}, ctx.sync) == "stopped"
     ctx.cancelled = False
@@ -90,7 +90,7 @@ async def test_what_a_flow_would_refuse_is_refused() -> None:
     assert ctx.emitted == [("order.paid", None)]
 
 
-async def test_children_are_given_by_their_keys() -> None:
+async def test_children_by_their_keys() -> None:
     ctx = FakeContext(children={"bull:pages:1": {"page": 1}}, failed_children={"bull:pages:2": "torn"})
     assert await ctx.children_values() == ctx.sync.children_values() == {"bull:pages:1": {"page": 1}}
     assert await ctx.failed_children() == ctx.sync.failed_children() == {"bull:pages:2": "torn"}
@@ -98,7 +98,7 @@ async def test_children_are_given_by_their_keys() -> None:
     assert await FakeContext().children_values() == {}
 
 
-async def test_what_was_said_is_not_changed_afterwards() -> None:
+async def test_emitted_data_is_copied() -> None:
     ctx, order = FakeContext(), {"id": 7}
     ctx.emit("order.paid", order)
     order["id"] = 8

@@ -1,4 +1,4 @@
-"""FakeContext: waits and durable calls of a step tested alone."""
+"""FakeContext: waits and durable calls of a single step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_an_event_comes_from_the_test() -> None:
 
 
 @pytest.mark.parametrize("answer", [AwaitTimeout, AwaitTimeout("too late")])
-async def test_an_event_that_is_too_late_takes_its_time(answer: Any) -> None:
+async def test_a_simulated_timeout_moves_the_clock(answer: Any) -> None:
     ctx = FakeContext(events={"payment.confirmed": answer})
     before = ctx.now()
     assert await collect({"id": 7}, ctx) == "bill-7 AWAIT_TIMEOUT"
@@ -48,7 +48,7 @@ async def test_a_missing_answer_is_an_error_that_names_the_argument() -> None:
         await collect({"id": 8}, FakeContext(events={"payment.confirmed": PAID}))
 
 
-async def test_an_answer_is_an_event_as_it_would_come() -> None:
+async def test_an_answer_becomes_an_event() -> None:
     ctx = FakeContext(events={"a.b": 3, "mine": Event(id="1-1", ts="t", kind="x.y", subject="s", data=4)})
     found = await ctx.wait.event("a.b")
     assert (found.kind, found.data, found.ts) == ("a.b", 3, "2023-11-14T22:13:20.000Z")
@@ -57,7 +57,7 @@ async def test_an_answer_is_an_event_as_it_would_come() -> None:
         await FakeContext(events={"a.b": object()}).wait.event("a.b")
 
 
-async def test_a_tuple_is_given_one_after_the_other() -> None:
+async def test_a_tuple_holds_successive_answers() -> None:
     ctx = FakeContext(events={"tick": (1, 2)})
     got = []
     for _ in range(2):
@@ -88,7 +88,7 @@ async def test_a_trigger_and_reminders() -> None:
         await approve({}, FakeContext(triggers={"approval": {}}))
 
 
-async def test_reminders_come_before_a_trigger_that_is_too_late() -> None:
+async def test_reminders_come_before_the_timeout_of_a_trigger() -> None:
     ctx = FakeContext(triggers={"approval": AwaitTimeout})
     before = ctx.now()
     with pytest.raises(AwaitTimeout):
@@ -98,7 +98,7 @@ async def test_reminders_come_before_a_trigger_that_is_too_late() -> None:
 
 
 async def test_functions_that_race() -> None:
-    """They take no time but what they move the clock by."""
+    """Functions take only the time by which they move the clock."""
     ctx = FakeContext()
 
     async def work(hours: int) -> int:
@@ -129,12 +129,12 @@ async def test_time_passes_at_once() -> None:
     assert values == [None, 2]
 
 
-async def test_a_wait_without_an_end_is_not_too_late() -> None:
+async def test_a_wait_without_a_timeout_cannot_time_out() -> None:
     with pytest.raises(AssertionError, match="has no timeout"):
         await FakeContext(events={"a.b": AwaitTimeout}).wait.event("a.b")
 
 
-async def test_ids_and_chance_are_the_same_every_time() -> None:
+async def test_ids_and_random_numbers_are_reproducible() -> None:
     one, two, other = FakeContext(), FakeContext(), FakeContext(seed=1)
     assert (one.uuid(), one.random(), one.now()) == (two.uuid(), two.random(), two.now())
     assert one.uuid() != one.uuid()

@@ -1,4 +1,4 @@
-"""The pytest plugin, and what importing the kit costs."""
+"""The pytest plugin, and the cost of importing the test kit."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def test_histories_are_saved_compared_and_updated(tmp_path: Path, mode: str) -> 
     assert pytest_in(tmp_path, *args).returncode == 0
     assert "hello you" in (tmp_path / "greet.json").read_text()
     write("me")
-    said = pytest_in(tmp_path, *args)
-    assert said.returncode == 1
-    assert "If the new history is right: pytest --penstock-update" in said.stdout
+    done = pytest_in(tmp_path, *args)
+    assert done.returncode == 1
+    assert "If the new history is right: pytest --penstock-update" in done.stdout
     assert pytest_in(tmp_path, *args, "--penstock-update").returncode == 0
     assert "hello me" in (tmp_path / "greet.json").read_text()
     assert pytest_in(tmp_path, *args).returncode == 0

@@ -164,7 +164,7 @@ async def test_an_event_for_a_cancelled_run_is_a_dead_letter(apps: Apps, connect
         await customer.commit()
         async with app.workers.background():
             [letter] = await until(lambda: app.list_dead_letters("penstock-events"), TEST_TIMEOUT_S)
-        assert f"'paid' cannot be told to run '{run}'" in letter.error["message"]
+        assert f"cannot emit 'paid' to run '{run}'" in letter.error["message"]
         with pytest.raises(RunClosed, match="is cancelled and cannot receive 'paid'"):
             await app.emit("paid", {"id": 9}, run=run, tx=customer.tx)
 

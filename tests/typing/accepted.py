@@ -1,4 +1,4 @@
-"""What users write and type checkers accept; checked by test_typing.py, not run."""
+"""User code that type checkers accept; checked by test_typing.py, not executed."""
 
 from __future__ import annotations
 
@@ -164,12 +164,12 @@ async def patient(order: Order, ctx: Context) -> None:
     assert_type(await ctx.wait.time("1h"), None)
     approval = await ctx.wait.trigger("approval", type="user", timeout="7d", schema={"type": "object"})
     assert_type(approval.url, str)
-    said: dict[str, Any] = await approval.wait()
+    answer: dict[str, Any] = await approval.wait()
     await ctx.run("tell", tell, order, retry=3, timeout="5s")
     which, value = await ctx.first({"paid": ctx.wait.event("order.paid"), "late": ctx.wait.time("1h", name="late")})
     assert_type(which, str)
     values: list[Any] = await ctx.all([ctx.run("a", lambda: 1), approval.wait()])
-    print(ctx.now().isoformat(), ctx.uuid().upper(), ctx.random() + 1, ctx.awaited, said, value, values)
+    print(ctx.now().isoformat(), ctx.uuid().upper(), ctx.random() + 1, ctx.awaited, answer, value, values)
 
 
 @step(on="order.paid", wait=Await("event", event="parcel.packed", timeout="2d", on_timeout="ship"))
@@ -178,7 +178,7 @@ def patient_too(order: Order, ctx: SyncContext) -> None:
     ctx.wait.time("1h")
     approval = ctx.wait.trigger("approval")
     assert_type(approval.token, str)
-    which, _ = ctx.first({"said": approval.branch, "late": ctx.branch.time("1h", name="late")})
+    which, _ = ctx.first({"answer": approval.branch, "late": ctx.branch.time("1h", name="late")})
     assert_type(which, str)
     print(ctx.run("tell", tell, order), approval.wait())
 

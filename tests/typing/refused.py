@@ -1,4 +1,4 @@
-"""What type checkers refuse: each line that ends in `# E:` is an error whose message holds one of the parts named."""
+"""User code that type checkers refuse: each line with `# E:` is an error whose message contains one of the parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users write is checked by type checkers as they would run them: mypy and pyright, strict."""
+"""User code is type-checked with mypy and pyright in strict mode."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def pyright(file: Path) -> Errors:
         timeout=240,
     )
     found: Errors = defaultdict(list)
-    for said in json.loads(done.stdout)["generalDiagnostics"]:
-        if said["severity"] == "error":
-            found[said["range"]["start"]["line"] + 1].append(said["message"])
+    for diagnostic in json.loads(done.stdout)["generalDiagnostics"]:
+        if diagnostic["severity"] == "error":
+            found[diagnostic["range"]["start"]["line"] + 1].append(diagnostic["message"])
     return found
 
 
@@ -63,7 +63,7 @@ def test_what_users_write_is_accepted(check: Callable[[Path], Errors]) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKERS, ids=lambda check: check.__name__)
-def test_mistakes_are_found_where_they_are(check: Callable[[Path], Errors]) -> None:
+def test_mistakes_are_reported_on_their_line(check: Callable[[Path], Errors]) -> None:
     wanted = {
         number: [part.strip() for part in line.partition("# E:")[2].split(" | ")]
         for number, line in enumerate(REFUSED.read_text("utf-8").splitlines(), 1)

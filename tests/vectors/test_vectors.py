@@ -1,4 +1,4 @@
-"""The reducers of this language against the vectors of all languages."""
+"""The Python reducers against the vectors that all languages share."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ VECTORS = [
 ]
 
 
-def said(view: msgspec.Struct) -> dict[str, Any]:
-    """A state as JSON, without what says nothing."""
+def to_json(view: msgspec.Struct) -> dict[str, Any]:
+    """Return a view as JSON, without empty fields."""
     whole = {f.encode_name: getattr(view, f.name) for f in msgspec.structs.fields(view)}
     return {
-        name: _said(name, value)
+        name: _value_to_json(name, value)
         for name, value in whole.items()
         if not (value is None or (name in LISTS and not value))
     }
 
 
-def _said(name: str, value: Any) -> Any:
+def _value_to_json(name: str, value: Any) -> Any:
     if name == "steps":
-        return {key: said(step) for key, step in value.items()}
+        return {key: to_json(step) for key, step in value.items()}
     if name in ("emitted", "logs"):
         return [{key: item for key, item in entry.items() if item is not None} for entry in value]
     return value
@@ -53,7 +53,7 @@ def fold(name: str, vector: dict[str, Any], after: int) -> msgspec.Struct:
 @pytest.mark.parametrize(("name", "vector"), VECTORS)
 def test_a_vector(name: str, vector: dict[str, Any]) -> None:
     for expected in vector["states"]:
-        assert said(fold(name, vector, expected["after"])) == expected["state"], f"after {expected['after']} events"
+        assert to_json(fold(name, vector, expected["after"])) == expected["state"], f"after {expected['after']} events"
     assert vector["states"][-1]["after"] == len(vector["events"])
 
 
@@ -65,7 +65,7 @@ def test_every_prefix_of_a_vector_folds(name: str, vector: dict[str, Any]) -> No
 
 @pytest.mark.parametrize(("name", "vector"), VECTORS)
 def test_the_events_of_a_vector_are_envelopes(name: str, vector: dict[str, Any]) -> None:
-    """Ids in order, nothing beside the envelope: another language reads them as they are."""
+    """Ids are in order and there is nothing but the envelope, so other languages can read them."""
     known = {f.encode_name for f in msgspec.structs.fields(Event)}
     for seq, event in enumerate(vector["events"], 1):
         assert set(event) <= known
@@ -73,7 +73,7 @@ def test_the_events_of_a_vector_are_envelopes(name: str, vector: dict[str, Any])
         assert msgspec.to_builtins(msgspec.convert(event, Event)) == {k: v for k, v in event.items() if v is not None}
 
 
-def test_folding_one_by_one_is_folding_at_once() -> None:
+def test_folding_incrementally_equals_folding_at_once() -> None:
     for param in VECTORS:
         name, vector = param.values
         if name != "flow":
@@ -85,8 +85,8 @@ def test_folding_one_by_one_is_folding_at_once() -> None:
         assert view == reduce_flow(events)
 
 
-def test_a_fold_does_not_touch_what_it_folded_before() -> None:
-    """Views are made anew: a list shared between two of them would show one run's logs in another."""
+def test_a_fold_does_not_change_earlier_views() -> None:
+    """Each view is new: a list shared by two views would show one run's logs in another."""
     events = [
         msgspec.convert(event, Event) for event in json.loads((HERE / "flow.json").read_text())["vectors"][2]["events"]
     ]

@@ -20,7 +20,7 @@ class Held:
         self.profile = StoreProfile(max_commits_in_flight=lanes)
         self.calls: list[tuple[list[Unit], asyncio.Future[None]]] = []
 
-    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
         answered = asyncio.get_running_loop().create_future()
         self.calls.append((list(units), answered))
         await answered
@@ -159,7 +159,7 @@ async def test_intents_of_a_run_wait_for_its_commit_in_flight_though_there_is_ro
     await all_answered(store, waiting)
 
 
-async def test_what_only_waits_for_others_is_taken_up_whoever_ends_first() -> None:
+async def test_what_only_waits_for_others_is_taken_up_whichever_ends_first() -> None:
     """The lane that is free ends when all that is left must wait; the other one goes on with it."""
     store: Any = Held()
     committer = Committer(store)

@@ -70,8 +70,8 @@ async def test_what_is_heard_while_a_commit_is_answered_is_not_lost(app: Any, mo
     async with app(held) as a, a.workers.background():
         commit = a.store.commit
 
-        async def late(units: Any, ask: Any = None) -> Any:
-            reply = await commit(units, ask)
+        async def late(units: Any, request: Any = None) -> Any:
+            reply = await commit(units, request)
             if release.is_set():
                 await answer.wait()
             return reply

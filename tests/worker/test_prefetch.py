@@ -323,7 +323,7 @@ async def test_nothing_of_a_queue_begins_after_a_limit_was_met(app: Any, eager: 
     assert not [n for n in later if doors.ran[n]]
 
 
-async def test_a_step_of_a_cancelled_run_is_not_begun(app: Any, eager: EagerPrefetch) -> None:
+async def test_a_step_of_a_cancelled_run_does_not_start(app: Any, eager: EagerPrefetch) -> None:
     doors = Doors()
     eager.wait_for_ever()
 

@@ -146,7 +146,7 @@ async def test_a_wait_that_cannot_be_recorded_fails_with_the_reason(
 
     @flow("sleeper")
     async def sleeper(ctx: Any) -> None:
-        ctx.emit("said")
+        ctx.emit("note.added")
         await ctx.wait.time("1h")
 
     async with memory(sleeper) as a, a.workers.background():

@@ -32,7 +32,7 @@ async def review(order: Order, ctx: Context) -> str:
         ctx.emit("order.rejected", {"id": order.id, "reason": "nobody answered within a week"})
         return "unanswered"
     if not answer["approved"]:
-        ctx.emit("order.rejected", {"id": order.id, "reason": f"{answer['by']} said no"})
+        ctx.emit("order.rejected", {"id": order.id, "reason": f"{answer['by']} declined"})
         return "rejected"
     ctx.emit("order.approved", {"id": order.id, "by": answer["by"]})
     return "approved"

@@ -39,7 +39,7 @@ from ..telemetry.logging import configure
 from ..worker.engines import Engine, Engines
 from ..worker.outcomes import Work
 from .advice import Advice
-from .arguments import several
+from .arguments import check_list
 from .bridges import AppBridgeHost, run_bridges
 from .connect_retry import open_with_retry
 from .dead_letters import DeadLetters
@@ -125,8 +125,8 @@ class App:
         self.registry = self._load(handlers, dir is not None or (handlers is None and "PENSTOCK_DIR" in os.environ))
         self._bodies = EventBodies(self.settings.namespace, redactor)
         self._store = store
-        self._bridges = tuple(several(bridges, "bridges"))
-        self._instrumentation = Instrumentation.of(several(listeners, "listeners"))
+        self._bridges = tuple(check_list(bridges, "bridges"))
+        self._instrumentation = Instrumentation.of(check_list(listeners, "listeners"))
         self._make_runner = runner
         self._engine_factories = tuple(engines)
         self._unit_ids = map(f"{os.urandom(6).hex()}-{{}}".format, itertools.count(1))
@@ -398,7 +398,7 @@ class App:
         await self._transactions.direct.commands.emit(run, kind, data, key=key)
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, has_dir: bool) -> Registry:
-        self._functions = read_functions(several(handlers, "handlers")) if handlers is not None else []
+        self._functions = read_functions(check_list(handlers, "handlers")) if handlers is not None else []
         self._has_dir = has_dir or (handlers is None and Path(self.settings.dir).is_dir())
         self._file_bridges: list[Bridge] = []
         if not self._has_dir:

@@ -13,83 +13,83 @@ from ..core.errors import BadArgument, PayloadError
 from ..core.near_match import did_you_mean
 from ..ports.unit import Dedupe
 
-MAX_KEY = 200
+MAX_KEY_CHARS = 200
 
 
-def delay_ms(delay: Duration | None, at: datetime | None, clock: Clock) -> int:
+def resolve_delay_ms(delay: Duration | None, at: datetime | None, clock: Clock) -> int:
     """Return the delay until something is due, from `delay=` or `at=`."""
     if at is not None and delay is not None:
-        raise BadArgument(f"delay={delay!r} and at={at!r}: give one of them")
+        raise BadArgument(f"delay={delay!r} and at={at!r}: pass one of them")
     if at is not None:
         return max(datetime_to_ms(at) - clock.now_ms(), 0)
     return to_ms(delay) if delay is not None else 0
 
 
-def text(value: Any, what: str) -> str | None:
-    """The text itself, or None."""
+def check_text(value: Any, what: str) -> str | None:
+    """Return the value if it is a string or None; raise otherwise."""
     if value is None or isinstance(value, str):
         return value
-    raise PayloadError(f"{what} is {value!r}, a {type(value).__name__}: give a string")
+    raise PayloadError(f"{what} is {value!r}, a {type(value).__name__}: pass a string")
 
 
-def a_name(value: Any, what: str, meant: str) -> str:
-    """A text that names something."""
+def check_name(value: Any, what: str, expected: str) -> str:
+    """Return the value if it is a string; raise otherwise."""
     if not isinstance(value, str):
-        raise BadArgument(f"{what}={_short(value)}: give {meant} as a text")
+        raise BadArgument(f"{what}={_shorten(value)}: pass {expected} as a string")
     return value
 
 
-def a_function(value: Any, what: str, meant: str) -> None:
-    """Something that can be called."""
+def check_function(value: Any, what: str, expected: str) -> None:
+    """Raise if the value cannot be called."""
     if not callable(value):
-        raise BadArgument(f"{what}={_short(value)}: give a function {meant}")
+        raise BadArgument(f"{what}={_shorten(value)}: pass a function {expected}")
 
 
-def texts(values: Mapping[str, str] | None, what: str) -> dict[str, str]:
-    """Names and values that are text."""
+def check_tags(values: Mapping[str, str] | None, what: str) -> dict[str, str]:
+    """Return tags as a dict of strings; raise if they are not."""
     if values is not None and not isinstance(values, Mapping):
-        raise BadArgument(f"{what}={values!r}: give names and their values, such as {{'customer': 'ada'}}")
+        raise BadArgument(f"{what}={values!r}: pass names and values, such as {{'customer': 'ada'}}")
     for name, value in (values or {}).items():
-        text(name, f"a name in {what}")
-        text(value, f"{what} {name!r}")
+        check_text(name, f"a name in {what}")
+        check_text(value, f"{what} {name!r}")
     return dict(values or {})
 
 
-def count(value: Any, what: str = "limit") -> int:
-    """A whole number of at least 1."""
+def check_count(value: Any, what: str = "limit") -> int:
+    """Return the value if it is a whole number of at least 1; raise otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadArgument(f"{what}={value!r}: give a whole number of at least 1")
+        raise BadArgument(f"{what}={value!r}: pass a whole number of at least 1")
     return value
 
 
-def one_of(value: str, known: Iterable[str], what: str) -> str:
-    """One of some words; a word near it is named."""
+def check_choice(value: str, known: Iterable[str], what: str) -> str:
+    """Return the value if it is one of the known words; raise with the nearest word otherwise."""
     words = list(known)
     if value in words:
         return value
-    raise BadArgument(f"{what}={value!r}: {did_you_mean(value, words) or 'write one of ' + ', '.join(words)}")
+    raise BadArgument(f"{what}={value!r}: {did_you_mean(value, words) or 'use one of ' + ', '.join(words)}")
 
 
-def dedupe_key(key: Any, ttl: Duration | None) -> Dedupe | None:
-    """The key by which jobs stand for each other, and for how long."""
+def build_dedupe(key: Any, ttl: Duration | None) -> Dedupe | None:
+    """Validate `dedupe=` and `dedupe_ttl=`."""
     if key is None:
         if ttl is not None:
-            raise BadArgument(f"dedupe_ttl={ttl!r} says for how long a key is held, but there is none: give dedupe too")
+            raise BadArgument(f"dedupe_ttl={ttl!r} needs a key: pass dedupe= too")
         return None
-    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY or not key.isprintable():
-        raise BadArgument(f"dedupe={_short(key)}: give a text of 1 to {MAX_KEY} characters that can be printed")
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS or not key.isprintable():
+        raise BadArgument(f"dedupe={_shorten(key)}: pass a string of 1 to {MAX_KEY_CHARS} printable characters")
     if ttl is not None and to_ms(ttl) < 1:
-        raise BadArgument(f'dedupe_ttl={ttl!r}: give a time such as "1m", or leave it out: until the job has ended')
+        raise BadArgument(f'dedupe_ttl={ttl!r}: pass a duration such as "1m", or leave it out: until the job has ended')
     return Dedupe(key, None if ttl is None else to_ms(ttl))
 
 
-def several(values: Any, what: str) -> list[Any]:
-    """Many values: a list, a tuple, a range, a generator. Text or an object is one value, most likely by mistake."""
+def check_list(values: Any, what: str) -> list[Any]:
+    """Return an iterable as a list. Raise for a string or a mapping: it is most likely one value, not many."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise BadArgument(f"{what} is {_short(values)}, one value: give a list of them, [{_short(values)}]")
+        raise BadArgument(f"{what} is {_shorten(values)}, a single value: pass a list, [{_shorten(values)}]")
     return list(values)
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     shown = value.__name__ if inspect.isfunction(value) or inspect.ismodule(value) else repr(value)
     return shown if len(shown) <= 60 else f"{shown[:60]}…"

@@ -1,4 +1,4 @@
-"""What bridges to other systems' queues do with an App."""
+"""Bridges to other systems' queues, run beside a worker."""
 
 from __future__ import annotations
 

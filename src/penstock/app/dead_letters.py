@@ -17,12 +17,12 @@ from ..jobs.dead_letters import DeadLetter
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow
 from ..ports.unit import Committed, JobState, Unit
-from .arguments import a_name, count
+from .arguments import check_count, check_name
 
 GONE = "another call took it first"
 
 
-class Redriven(msgspec.Struct):
+class RedriveResult(msgspec.Struct):
     """What a redrive did, for each dead letter."""
 
     sent: dict[str, str] = {}  # dead letter -> its new job
@@ -55,27 +55,31 @@ class DeadLetters:
             limit: Maximum number of dead letters.
         """
         last = _letter_id(after) if after is not None else None
-        rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=last, limit=count(limit))
+        rows = await self._store.jobs(self._dlq(queue), JobState.WAITING, after=last, limit=check_count(limit))
         return [(row.id, read_dead_letter(row)) for row in rows]
 
     async def get(self, id: str) -> DeadLetter:
-        """Return a dead letter, by its id or by the id of the job that failed."""
+        """Return a dead letter, by its id or by the id of the job that failed.
+
+        Args:
+            id: Id of the dead letter, or of the job that failed.
+        """
         return read_dead_letter(await self._row(id))
 
-    async def redrive(self, id: str, *, input: Any = None) -> Redriven:
+    async def redrive(self, id: str, *, input: Any = None) -> RedriveResult:
         """Put one dead letter back to work.
 
         Args:
             id: Id of the dead letter, or of the job that failed.
             input: Another input instead of the recorded one.
         """
-        done = Redriven()
+        done = RedriveResult()
         await self._redrive(await self._row(id), done, None if input is None else pack(input))
         return done
 
-    async def retry_step(self, failed: JobRow) -> Redriven:
+    async def retry_step(self, failed: JobRow) -> RedriveResult:
         """Redrive a failed step that has no dead letter."""
-        done = Redriven()
+        done = RedriveResult()
         try:
             sent = await self._commands.retry_step(failed)
         except (RunError, UnknownRun) as problem:
@@ -94,7 +98,7 @@ class DeadLetters:
         where: Callable[[DeadLetter], bool] | None = None,
         change: Callable[[Any], Any] | None = None,
         limit: int | None = None,
-    ) -> Redriven:
+    ) -> RedriveResult:
         """Redrive the dead letters of a queue.
 
         Args:
@@ -103,7 +107,7 @@ class DeadLetters:
             change: Function that returns the new input for a recorded one.
             limit: Maximum number to redrive.
         """
-        done = Redriven()
+        done = RedriveResult()
         for id in await self._select(queue, where):
             if limit is not None and len(done.sent) >= limit:
                 break
@@ -116,7 +120,11 @@ class DeadLetters:
         return done
 
     async def discard(self, id: str) -> bool:
-        """Delete a dead letter for good."""
+        """Delete a dead letter for good.
+
+        Args:
+            id: Id of the dead letter, or of the job that failed.
+        """
         row = await self._row(id)
         return await self._store.remove(row.id)
 
@@ -135,7 +143,7 @@ class DeadLetters:
             raise UnknownJob(f"there is no dead letter {id!r}: `penstock dlq` lists the queues that have some")
         return row
 
-    async def _redrive(self, row: JobRow, done: Redriven, payload: bytes | None) -> None:
+    async def _redrive(self, row: JobRow, done: RedriveResult, payload: bytes | None) -> None:
         letter = read_dead_letter(row)
         data = payload if payload is not None else pack(letter.original_data)
         try:
@@ -211,6 +219,6 @@ class DeadLetters:
 
 
 def _letter_id(id: str) -> str:
-    """The id of a letter, given that or the id of the job that died."""
-    a_name(id, "id", "the id of a dead letter, or of the job that died")
+    """Return the id of a dead letter, from that id or from the id of the job that failed."""
+    check_name(id, "id", "the id of a dead letter, or of the job that failed")
     return id if id.endswith(".dlq") else dead_letter_id(id)

@@ -18,7 +18,7 @@ from ..core.payload import unpack
 from ..flows.reducer import RunView
 from ..flows.run_record import PAUSED
 from ..handlers.registry import Registry
-from ..ports.store import JobRow, QueueRow
+from ..ports.store import JobRow, QueueRow, RunRow
 from ..ports.unit import JobState
 from ..settings import Settings
 from .run_actions import jobs_of
@@ -161,7 +161,7 @@ async def why(app: App, run: str) -> list[str]:
     if row.closed:
         return [_explain_end(view)]
     queues = {queue.name: queue for queue in await app.store.queues()}
-    workers = await _workers(app, run)
+    workers = await _workers(app, row)
     waits = await app.waits.list(run=run, limit=1000)
     reasons = [_explain_pause(view)] if row.status == PAUSED else []
     for id in await jobs_of(app, run):
@@ -176,9 +176,9 @@ async def why(app: App, run: str) -> list[str]:
     return reasons or ["nothing of it is queued, running or waiting: this is a bug, please report it"]
 
 
-async def _workers(app: App, run: str) -> dict[str, str]:
+async def _workers(app: App, row: RunRow) -> dict[str, str]:
     """Return the worker that last started each job."""
-    events = await app.events.read_all(f"{app.settings.namespace}:flow:{run}")
+    events = await app.events.read_all(app._bodies.run(row.kind, row.id))
     started: list[dict[str, Any]] = [event.meta or {} for event in events if event.kind == "step.started"]
     return {meta["jobId"]: f"worker {meta.get('worker')}" for meta in started if "jobId" in meta}
 

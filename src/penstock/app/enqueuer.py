@@ -26,7 +26,7 @@ from ..jobs.engine import JobOptions, new_job
 from ..jobs.job_trees import JobTree, Node, read_tree
 from ..ports.unit import Committed, Dedupe, NewJob, OnFailure, Parent, PublishedOptions, Refused, Unit
 from .advice import Advice
-from .arguments import several, text
+from .arguments import check_list, check_text
 
 MAX_JOBS_PER_COMMIT = 200
 
@@ -60,13 +60,13 @@ class JobEnqueuer:
         """
         queue, name = self.resolve(queue, name)
         options = JobOptions(
-            text(correlation_id, "the correlation id"),
+            check_text(correlation_id, "the correlation id"),
             RetryPolicy.parse(retry) if retry is not None else None,
             keep_completed=read_keep(keep_completed, "keep_completed"),
             keep_failed=read_keep(keep_failed, "keep_failed"),
         )
         make = partial(self.build, name=name, key=key, delay_ms=delay_ms, priority=priority, dedupe=dedupe)
-        jobs = _build_each(several(inputs, "inputs"), lambda input: make(queue, input, options))
+        jobs = _build_each(check_list(inputs, "inputs"), lambda input: make(queue, input, options))
         ids = [job.id for job in jobs]
         for start in range(0, len(jobs), MAX_JOBS_PER_COMMIT):
             unit = Unit(self._runtime.new_unit_id(), jobs=jobs[start : start + MAX_JOBS_PER_COMMIT])
@@ -131,7 +131,7 @@ class JobEnqueuer:
     async def enqueue_tree(self, tree: Node | Mapping[str, Any], correlation_id: str | None) -> JobTree:
         """Enqueue a whole tree; nothing of it if a job with the root's id exists."""
         jobs: list[NewJob] = []
-        planned = self._plan(read_tree(tree), None, None, text(correlation_id, "the correlation id"), jobs)
+        planned = self._plan(read_tree(tree), None, None, check_text(correlation_id, "the correlation id"), jobs)
         _check_ids(jobs)
         unit = Unit(self._runtime.new_unit_id(), jobs=jobs)
         receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))

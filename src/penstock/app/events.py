@@ -18,7 +18,7 @@ from ..core.events import Event, EventBody, check_kind, decode_event
 from ..core.outage_retry import OutageRetry
 from ..core.payload import pack
 from ..ports.unit import Committed, NewEvent, Unit
-from .arguments import text
+from .arguments import check_text
 
 if TYPE_CHECKING:
     from .app import App
@@ -51,9 +51,9 @@ class EventAppender:
         bodies = self._runtime.bodies
         name = bodies.check(stream)
         check_kind(kind)
-        text(subject, "the subject")
-        text(correlation_id, "the correlation id")
-        if text(key, "the key") == "":
+        check_text(subject, "the subject")
+        check_text(correlation_id, "the correlation id")
+        if check_text(key, "the key") == "":
             raise BadArgument("key='': give a text that identifies the event, or none")
         raw = msgspec.Raw(pack(data, f"the data of {kind}"))
         type_, _, id_ = name.partition(":")[2].partition(":")
@@ -148,7 +148,11 @@ class Events:
         )
 
     async def read_all(self, stream: str) -> list[Event]:
-        """Return a whole stream, read page by page."""
+        """Return a whole stream, read page by page.
+
+        Args:
+            stream: Name of the stream.
+        """
         events: list[Event] = []
         while page := await self.read(stream, after=events[-1].id if events else None, limit=1000):
             events += page
@@ -164,11 +168,21 @@ class Events:
         return self._store.tail(self._bodies.check(stream), after=after)
 
     async def on_kind(self, kind: str, handler: Subscriber) -> Unsubscribe:
-        """Call a function for every event of a kind, in any stream, from now on. Return a function that stops it."""
+        """Call a function for every event of a kind, in any stream, from now on. Return a function that stops it.
+
+        Args:
+            kind: Kind of the events, such as "order.paid".
+            handler: Function of the event, async or not.
+        """
         return await self._add(self._by_kind, kind, handler)
 
     async def on_subject(self, subject: str, handler: Subscriber) -> Unsubscribe:
-        """Call a function for every event about a run or job id from now on. Return a function that stops it."""
+        """Call a function for every event about a run or job id from now on. Return a function that stops it.
+
+        Args:
+            subject: Id of the run or the job.
+            handler: Function of the event, async or not.
+        """
         return await self._add(self._by_subject, subject, handler)
 
     async def close(self) -> None:

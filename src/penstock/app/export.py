@@ -1,7 +1,7 @@
-"""Runs as lines of JSON, out of one store and into another: each run with its events, jobs, waits, state and record.
+"""Export and import of runs: one line of JSON for each, with its events, jobs, waits, state and record.
 
-A step that waits is run again once in the other store, with its memos, and goes on waiting there; tokens keep working.
-Times and event ids come through as they were. Jobs that had ended are not made again: their story is in the events.
+After an import, a waiting step runs once more with its memos and goes on waiting; its tokens stay valid. Times and
+event ids are kept. Jobs that have ended are not imported; their history is in the events.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.HELD)
-PAGE = 200  # events a commit
+PAGE = 200  # events per commit
 
 
 class BadExport(PenstockError):
-    """A file is not what `penstock export` writes."""
+    """A file is not an export of `penstock export`."""
 
     code = "bad_export"
 
 
 class SavedRun(msgspec.Struct, rename="camel"):
-    """One line of an export: all there is of a run."""
+    """One line of an export: a run with everything that belongs to it."""
 
     penstock: int
     run: str
@@ -67,32 +67,32 @@ class SavedRun(msgspec.Struct, rename="camel"):
     jobs: list[dict[str, Any]]
     state: dict[str, msgspec.Raw] = {}
     memos: dict[str, dict[str, msgspec.Raw]] = {}  # by scope
-    waits: list[dict[str, Any]] = []  # those that are open
-    ended: list[dict[str, Any]] = []  # jobs of steps that completed and have memos: for replaying, not for importing
+    waits: list[dict[str, Any]] = []  # pending ones
+    ended: list[dict[str, Any]] = []  # jobs of completed steps with memos: for preflight checks, not imported
 
 
-class PlayedClock:
-    """The machine's clock, except while what happened then is written again."""
+class ReplayClock:
+    """The system clock, except while an import writes records with their original times."""
 
     def __init__(self) -> None:
-        self._real = SystemClock()
-        self.then: int | None = None
+        self._system = SystemClock()
+        self.replayed_ms: int | None = None
 
     def now_ms(self) -> int:
-        return self._real.now_ms() if self.then is None else self.then
+        return self._system.now_ms() if self.replayed_ms is None else self.replayed_ms
 
 
 _decode = msgspec.json.Decoder(SavedRun).decode
 
 
 def read_line(line: bytes, number: int) -> SavedRun:
-    """A line of an export, or BadExport saying which line it is not."""
+    """Read a line of an export, or raise BadExport with the number of the line."""
     try:
         saved = _decode(line)
         check_id(saved.run, "run id")
         decode_record(bytes(saved.record))
     except (msgspec.DecodeError, PenstockError) as problem:
-        raise BadExport(f"line {number} is not a run that `penstock export` has written: {problem}") from None
+        raise BadExport(f"line {number} is not a run written by `penstock export`: {problem}") from None
     if saved.penstock > FORMAT:
         raise BadExport(f"line {number} was written by a newer Penstock (format {saved.penstock}): upgrade")
     return saved
@@ -111,7 +111,7 @@ def read_runs(data: bytes) -> Iterator[SavedRun]:
         yield saved
 
 
-async def import_runs(app: App, clock: PlayedClock, data: bytes, on_run: Callable[[], object] = int) -> int:
+async def import_runs(app: App, clock: ReplayClock, data: bytes, on_run: Callable[[], object] = int) -> int:
     """Import every run of an export, or none if the store already has one of them; return how many.
 
     `app` must have been opened with `clock`; `on_run` is called after each run."""
@@ -126,8 +126,8 @@ async def import_runs(app: App, clock: PlayedClock, data: bytes, on_run: Callabl
     return count
 
 
-async def all_runs(app: App) -> AsyncIterator[str]:
-    """The ids of every run, newest first."""
+async def iterate_run_ids(app: App) -> AsyncIterator[str]:
+    """Yield the ids of all runs, newest first."""
     before: str | None = None
     while page := await app.runs.list(before=before, limit=500):
         for row in page:
@@ -136,10 +136,10 @@ async def all_runs(app: App) -> AsyncIterator[str]:
 
 
 async def export_run(app: App, id: str) -> bytes:
-    """A run as one line of JSON."""
+    """Return a run as one line of JSON."""
     row = await app.store.run(id)
     if row is None:
-        raise RunError(f"run {id!r} went away while it was exported")
+        raise RunError(f"run {id!r} was removed during the export")
     jobs, ended = await _jobs(app, row)
     scopes = {job["scope"] for job in (*jobs, *ended)} | {_scope_of_letter(job["id"]) for job in jobs}
     found = {scope: await app.store.memos(scope) for scope in sorted(scopes)}
@@ -153,7 +153,7 @@ async def export_run(app: App, id: str) -> bytes:
 
 
 async def _jobs(app: App, row: RunRow) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What of a run is still to be done, and its dead letters; and what it has completed."""
+    """Return the open jobs of a run with its dead letters, and its completed jobs."""
     found: list[dict[str, Any]] = []
     ended: list[dict[str, Any]] = []
     for id in await jobs_of(app, row.id):
@@ -175,7 +175,7 @@ async def _waits(app: App, run: str) -> list[dict[str, Any]]:
 
 
 def _scope_of_letter(id: str) -> str:
-    """Whose memos a dead letter's step would go on with."""
+    """Return the scope of the memos that a redrive of this dead letter would use."""
     return id.removesuffix(".dlq").partition(".redrive-")[0]
 
 
@@ -198,34 +198,36 @@ async def _state(app: App, row: RunRow) -> dict[str, msgspec.Raw]:
 
 
 class Importer:
-    """Writes saved runs into a store that was opened with the same PlayedClock."""
+    """Writes exported runs into a store that was opened with the same ReplayClock."""
 
-    def __init__(self, app: App, clock: PlayedClock) -> None:
+    def __init__(self, app: App, clock: ReplayClock) -> None:
         self._app = app
         self._clock = clock
         self._bodies = EventBodies(app.settings.namespace)
         self._units = map(f"import-{os.urandom(6).hex()}-{{}}".format, itertools.count(1))
 
     async def check(self, saved: SavedRun) -> None:
-        """Refuses a run that is there."""
+        """Raise if the store already has the run."""
         if await self._app.store.run(saved.run) is not None:
             raise RunError(f"run {saved.run!r} is in this store already: nothing was imported")
 
     async def add(self, saved: SavedRun) -> None:
-        """Writes a run. Its row comes last, so that a run is there whole or not at all; what an import that was
-        killed has left behind is gone on with."""
+        """Import a run. Its row is written last, so a run exists complete or not at all.
+
+        An import that was killed is continued: events that are already stored are not written again.
+        """
         try:
             await self._events(saved)
             await self._run(saved)
         finally:
-            self._clock.then = None
+            self._clock.replayed_ms = None
 
     async def _events(self, saved: SavedRun) -> None:
         stream = self._bodies.flow(saved.run)
-        there = await self._app.events.read(stream, limit=1, backward=True)
+        newest = await self._app.events.read(stream, limit=1, backward=True)
         batch: list[Event] = []
-        for event in saved.events[there[0].seq if there else 0 :]:
-            # A commit has one time: a new one begins where the time changes.
+        for event in saved.events[newest[0].seq if newest else 0 :]:
+            # A commit has one time, so events with another time need another commit.
             if batch and (_ms(event) != _ms(batch[0]) or len(batch) == PAGE):
                 await self._append(saved.run, batch)
                 batch = []
@@ -234,23 +236,23 @@ class Importer:
             await self._append(saved.run, batch)
 
     async def _append(self, run: str, batch: list[Event]) -> None:
-        self._clock.then, stream = _ms(batch[0]), self._bodies.flow(run)
+        self._clock.replayed_ms, stream = _ms(batch[0]), self._bodies.flow(run)
         await self._commit(Unit(next(self._units), events=[NewEvent(stream, _body(run, event)) for event in batch]))
 
     async def _run(self, saved: SavedRun) -> None:
         record, jobs = bytes(saved.record), [self._new_job(saved, job) for job in saved.jobs]
         state = [StateWrite(key, bytes(value)) for key, value in saved.state.items()]
-        # A second write only for when an ended run was changed last: an open one may be worked on already.
-        moments = (saved.created, saved.updated) if saved.closed else (saved.created,)
+        # The second write sets `updated`. An open run gets none: a worker may already have changed it.
+        times = (saved.created, saved.updated) if saved.closed else (saved.created,)
         memos = [
             Memo(scope, name, bytes(value))
             for scope, kept in saved.memos.items()
             if any(scope in (job["scope"], _scope_of_letter(job["id"])) for job in saved.jobs)
             for name, value in kept.items()
         ]
-        waits: list[WaitChange] = [_open_wait(saved.run, wait) for wait in saved.waits]
+        waits: list[WaitChange] = [_build_wait(saved.run, wait) for wait in saved.waits]
         paused = decode_record(record).paused
-        for version, self._clock.then in enumerate(moments):
+        for version, self._clock.replayed_ms in enumerate(times):
             write = RunWrite(saved.run, version, record, saved.flow, saved.status, saved.closed, paused)
             await self._commit(Unit(next(self._units), run=write, jobs=jobs, state=state, memos=memos, waits=waits))
             jobs, state, memos, waits = [], [], [], []
@@ -262,7 +264,7 @@ class Importer:
         record = decode_record(bytes(saved.record))
         table = TriggerTable(saved.flow, "", {})
         maker = UnitBuilder(saved.run, table, None, self._bodies, saved.created)
-        # Its scope is said even if it is its own id: that is how the store knows that there are memos.
+        # A job with memos needs an explicit scope, even if it is its own id: the store then reads its memos.
         scope = job["scope"] if job["scope"] != job["id"] or job["scope"] in saved.memos else None
         return maker.job(
             job["id"], job["name"], job["queue"], payload, decode_options(opts), record, "import",
@@ -272,10 +274,10 @@ class Importer:
     async def _commit(self, unit: Unit) -> None:
         receipt = (await self._app.store.commit([unit])).receipts[0]
         if not isinstance(receipt, Committed):
-            raise RunError("the store was written by someone else meanwhile: import again")
+            raise RunError("another process changed the store meanwhile: import again")
 
 
-def _open_wait(run: str, wait: dict[str, Any]) -> NewWait:
+def _build_wait(run: str, wait: dict[str, Any]) -> NewWait:
     body = msgspec.json.encode(wait["body"])
     return NewWait(
         wait["id"], run, wait["scope"], wait["kind"], body, wait["due"], wait["job"], wait["topic"], wait["key"]
@@ -283,7 +285,7 @@ def _open_wait(run: str, wait: dict[str, Any]) -> NewWait:
 
 
 def saved_claims(saved: SavedRun, now: int) -> list[Claim]:
-    """The steps of a saved run as a worker would be handed them: those that are open, and those that had memos."""
+    """Return claims for the open steps of an exported run and for its completed steps with memos."""
     return [
         Claim(
             job["id"], job["queue"], job["name"], msgspec.json.encode(job["payload"]), msgspec.json.encode(job["opts"]),
@@ -300,7 +302,7 @@ def _ms(event: Event) -> int:
 
 
 def _body(run: str, event: Event) -> bytes:
-    """The event as it is stored: without what the stream's name says."""
+    """Encode an event as it is stored, without the fields that its stream implies."""
     subject = event.subject if event.subject != run else None
     flow = event.flow if event.flow != run else None
     corr = event.correlation_id if event.correlation_id != event.subject else None

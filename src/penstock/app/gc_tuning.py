@@ -1,4 +1,4 @@
-"""How often Python looks for garbage in cycles while a worker runs."""
+"""Fewer runs of Python's garbage collector while a worker runs."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Objects made between two looks. An attempt makes some hundred that live until its commit: at its own threshold
-# Python looks several times for each batch, at objects that are all in use.
-OBJECTS = 20_000
-_PYTHONS_OWN = (700, 2000)  # up to 3.12, since 3.13; any other number is somebody's choice
+# An attempt allocates some hundred objects that live until its commit. With its default threshold, Python runs a
+# collection several times for each batch, over objects that are all in use.
+GC_THRESHOLD_OBJECTS = 20_000
+_DEFAULT_THRESHOLDS = (700, 2000)  # up to 3.12, since 3.13; the application chose any other number
 
-_before: list[tuple[int, int, int]] = []  # an entry for each worker that runs; the first is what to go back to
+_previous: list[tuple[int, int, int]] = []  # one entry for each running worker: the threshold to restore
 
 
 @contextmanager
-def fewer_collections() -> Iterator[None]:
-    """Has Python look less often as long as a worker of this process runs. A threshold that was chosen is kept."""
-    before = gc.get_threshold()
-    if before[0] not in _PYTHONS_OWN and not _before:
+def reduce_collections() -> Iterator[None]:
+    """Raise the collector's threshold while a worker of this process runs, unless the application has set its own."""
+    current = gc.get_threshold()
+    if current[0] not in _DEFAULT_THRESHOLDS and not _previous:
         yield
         return
-    if not _before:
-        gc.set_threshold(OBJECTS, *before[1:])
-    _before.append(_before[0] if _before else before)
+    if not _previous:
+        gc.set_threshold(GC_THRESHOLD_OBJECTS, *current[1:])
+    _previous.append(_previous[0] if _previous else current)
     try:
         yield
     finally:
-        back = _before.pop()
-        if not _before and gc.get_threshold()[0] == OBJECTS:
-            gc.set_threshold(*back)
+        restored = _previous.pop()
+        if not _previous and gc.get_threshold()[0] == GC_THRESHOLD_OBJECTS:
+            gc.set_threshold(*restored)

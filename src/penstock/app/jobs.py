@@ -17,7 +17,7 @@ from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState
 from ..stores.child_keys import error_text
-from .arguments import count, dedupe_key, delay_ms, one_of
+from .arguments import build_dedupe, check_choice, check_count, resolve_delay_ms
 from .deadline import deadline
 from .views import ChildView, JobView, job_view
 
@@ -80,13 +80,13 @@ class Jobs:
                 [input],
                 name=name,
                 key=key,
-                delay_ms=delay_ms(delay, at, self._app.clock),
+                delay_ms=resolve_delay_ms(delay, at, self._app.clock),
                 priority=priority,
                 retry=retry,
                 correlation_id=correlation_id,
                 keep_completed=keep_completed,
                 keep_failed=keep_failed,
-                dedupe=dedupe_key(dedupe, dedupe_ttl),
+                dedupe=build_dedupe(dedupe, dedupe_ttl),
             )
         return ids[0]
 
@@ -121,7 +121,7 @@ class Jobs:
                 queue,
                 inputs,
                 name=name,
-                delay_ms=delay_ms(delay, None, self._app.clock),
+                delay_ms=resolve_delay_ms(delay, None, self._app.clock),
                 priority=priority,
                 retry=retry,
                 keep_completed=keep_completed,
@@ -141,7 +141,11 @@ class Jobs:
         return await self._app._transactions.direct.jobs.enqueue_tree(tree, correlation_id)
 
     async def get(self, id: str) -> JobView:
-        """Return a job. Raise UnknownJob if there is none."""
+        """Return a job. Raise UnknownJob if there is none.
+
+        Args:
+            id: The job's id.
+        """
         return job_view(await self._row(id))
 
     async def list(
@@ -155,8 +159,8 @@ class Jobs:
             after: Id of the last job of the page before.
             limit: Maximum number of jobs.
         """
-        state = JobState(one_of(state, [one.value for one in JobState], "state"))
-        return [job_view(row) for row in await self._store.jobs(queue, state, after=after, limit=count(limit))]
+        state = JobState(check_choice(state, [one.value for one in JobState], "state"))
+        return [job_view(row) for row in await self._store.jobs(queue, state, after=after, limit=check_count(limit))]
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Wait for a job to end and return its result. Raise RunFailed if it failed or was cancelled.
@@ -172,6 +176,9 @@ class Jobs:
         """Put a failed or cancelled job back into its queue and remove its dead letter. Return False if it is neither.
 
         Steps of runs are retried with `app.runs.retry`.
+
+        Args:
+            id: The job's id.
         """
         row = await self._row(id)
         if row.state is JobState.FAILED and row.run is None:
@@ -179,26 +186,42 @@ class Jobs:
         return await self._store.retry(id)
 
     async def promote(self, id: str) -> bool:
-        """Make a delayed job due now. Return False if it is not delayed."""
+        """Make a delayed job due now. Return False if it is not delayed.
+
+        Args:
+            id: The job's id.
+        """
         if await self._store.promote(id):
             return True
         await self._row(id)  # raises for an unknown id
         return False
 
     async def remove(self, id: str) -> bool:
-        """Delete a plain job that no worker holds. A step belongs to its run: cancel the run instead."""
+        """Delete a plain job that no worker holds. A step belongs to its run: cancel the run instead.
+
+        Args:
+            id: The job's id.
+        """
         row = await self._row(id)
         if row.run is not None and row.state in (JobState.WAITING, JobState.DELAYED, JobState.SUSPENDED):
             raise RunError(f"job {id!r} belongs to run {row.run!r}: cancel the run instead")
         return await self._store.remove(id)
 
     async def children(self, id: str) -> Sequence[ChildView]:
-        """Return the children of a job with their results or failures; none if it was not added as a parent."""
+        """Return the children of a job with their results or failures; none if it was not added as a parent.
+
+        Args:
+            id: The job's id.
+        """
         await self._row(id)
         return [await self._child(row) for row in await self._store.children(id)]
 
     async def count_children(self, id: str) -> dict[str, int]:
-        """Return how many children of a job are processed, unprocessed, ignored and failed."""
+        """Return how many children of a job are processed, unprocessed, ignored and failed.
+
+        Args:
+            id: The job's id.
+        """
         await self._row(id)
         rows = await self._store.children(id)
         return {state.value: sum(row.state is state for row in rows) for state in ChildState}

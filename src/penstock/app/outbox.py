@@ -13,7 +13,7 @@ from ..transactions.connections.connection import POSTGRES, SQLITE, wrap_connect
 from ..transactions.outbox import create_statement
 from ..transactions.relay import Relay
 from ..transactions.relay_source import Connect
-from .arguments import one_of
+from .arguments import check_choice
 
 
 class Outbox:
@@ -24,28 +24,47 @@ class Outbox:
         self._namespace = namespace
 
     def sql(self, dialect: str = POSTGRES) -> str:
-        """Return the statement that creates the table, for a migration: for `postgresql` or `sqlite`."""
-        return f"{create_statement(one_of(dialect, (POSTGRES, SQLITE), 'dialect'))};"
+        """Return the statement that creates the table, for a migration.
+
+        Args:
+            dialect: "postgresql" or "sqlite".
+        """
+        return f"{create_statement(check_choice(dialect, (POSTGRES, SQLITE), 'dialect'))};"
 
     async def create(self, connection: Any) -> None:
-        """Create the table if it does not exist. The caller commits."""
+        """Create the table if it does not exist. The caller commits.
+
+        Args:
+            connection: An open connection or session of your database.
+        """
         wrapped = wrap_connection(connection)
         await wrapped.execute(create_statement(wrapped.dialect))
 
     async def drain(self, connect: Connect) -> int:
         """Deliver all rows that are in the outbox now and return how many there were, without unreadable ones.
 
-        `connect` is a URL, or a function that returns a connection.
+        Args:
+            connect: URL of the database with the outbox, or a function that returns a connection.
         """
         return await Relay(self._committer, self._namespace, connect).drain()
 
     async def relay(self, connect: Connect, *, every: Duration = "200ms") -> None:
-        """Deliver rows in order until cancelled. Look for new ones at the interval `every`."""
+        """Deliver rows in order until cancelled.
+
+        Args:
+            connect: URL of the database with the outbox, or a function that returns a connection.
+            every: Interval at which to look for new rows.
+        """
         await Relay(self._committer, self._namespace, connect).run(to_ms(every) / 1000)
 
     @asynccontextmanager
     async def background(self, connect: Connect, *, every: Duration = "200ms") -> AsyncIterator[None]:
-        """Run a relay in the background: `async with app.outbox.background(url):`."""
+        """Run a relay in the background: `async with app.outbox.background(url):`.
+
+        Args:
+            connect: URL of the database with the outbox, or a function that returns a connection.
+            every: Interval at which to look for new rows.
+        """
         relay = Relay(self._committer, self._namespace, connect)
         task = asyncio.create_task(relay.run(to_ms(every) / 1000), name="penstock-relay")
         started = asyncio.create_task(relay.started.wait())

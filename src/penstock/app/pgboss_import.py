@@ -32,34 +32,34 @@ from .app import App
 PAGE_JOBS = 200
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class SkippedItem(msgspec.Struct, frozen=True):
     """A job or schedule that cannot be imported and stays in pg-boss."""
 
     queue: str
     id: str  # of the job, or the schedule's key
-    why: str
+    reason: str
 
 
 class Page(msgspec.Struct, frozen=True):
     """A page of jobs: those that were moved, and those that were skipped."""
 
     jobs: list[WaitingJob]
-    left: list[Skipped]
+    skipped: list[SkippedItem]
 
 
-class Moved(msgspec.Struct):
+class ImportReport(msgspec.Struct):
     """Counts what an import moved, or would move."""
 
     jobs: dict[str, int] = {}  # how many, by the queue they come from
     delayed: int = 0  # of those
     schedules: list[str] = []  # by their ids here
-    left: list[Skipped] = []
+    skipped: list[SkippedItem] = []
 
     def add(self, page: Page) -> None:
         for job in page.jobs:
             self.jobs[job.queue] = self.jobs.get(job.queue, 0) + 1
             self.delayed += job.is_delayed
-        self.left += page.left
+        self.skipped += page.skipped
 
 
 class PgBossImport:
@@ -81,44 +81,44 @@ class PgBossImport:
         self._rename = dict(rename or {})
         self._connections = Connections(self._address)
 
-    async def preview(self) -> Moved:
+    async def preview(self) -> ImportReport:
         """Return what `move` would move. Nothing is changed."""
         return await self._run(self._preview)
 
-    async def move(self, on_page: Callable[[int], None] = lambda _: None) -> Moved:
+    async def move(self, on_page: Callable[[int], None] = lambda _: None) -> ImportReport:
         """Move everything, and call `on_page` with the number of jobs after each page. It is safe to repeat."""
         return await self._run(lambda: self._move(on_page))
 
-    async def _run(self, work: Callable[[], Awaitable[Moved]]) -> Moved:
+    async def _run(self, work: Callable[[], Awaitable[ImportReport]]) -> ImportReport:
         try:
             await self._connections.run(lambda c: check_schema(c, self._sql, database_of(self._address)))
             return await work()
         finally:
             await self._connections.close()
 
-    async def _preview(self) -> Moved:
-        moved = Moved()
+    async def _preview(self) -> ImportReport:
+        report = ImportReport()
         jobs = await self._connections.run(self._backlog.jobs)
-        moved.add(Page(*self._convert(jobs)[::2]))
+        report.add(Page(*self._convert(jobs)[::2]))
         for schedule in await self._connections.run(self._backlog.schedules):
-            await self._schedule(schedule, moved, keep=True)
-        return moved
+            await self._schedule(schedule, report, keep=True)
+        return report
 
-    async def _move(self, on_page: Callable[[int], None]) -> Moved:
-        moved, shared = Moved(), shared_store(self._app.store, self._address)
+    async def _move(self, on_page: Callable[[int], None]) -> ImportReport:
+        report, shared = ImportReport(), shared_store(self._app.store, self._address)
         while True:
-            skip = [one.id for one in moved.left]
+            skip = [one.id for one in report.skipped]
             if shared is not None:
                 page = await shared.in_transaction(partial(self._move_in_transaction, skip))
             else:
                 page = await self._connections.run(partial(self._move_between_databases, skip))
-            if not page.jobs and not page.left:
+            if not page.jobs and not page.skipped:
                 break
-            moved.add(page)
+            report.add(page)
             on_page(len(page.jobs))
         for schedule in await self._connections.run(self._backlog.schedules):
-            await self._schedule(schedule, moved)
-        return moved
+            await self._schedule(schedule, report)
+        return report
 
     async def _move_in_transaction(self, skip: list[str], connection: Connection, write: WriteUnits) -> Page:
         return await self._move_page(connection, skip, BridgeSink(write))
@@ -135,17 +135,17 @@ class PgBossImport:
             await self._backlog.delete(connection, jobs)
         return Page(jobs, left)
 
-    def _convert(self, jobs: Sequence[WaitingJob]) -> tuple[list[WaitingJob], list[NewJob], list[Skipped]]:
+    def _convert(self, jobs: Sequence[WaitingJob]) -> tuple[list[WaitingJob], list[NewJob], list[SkippedItem]]:
         """Return the jobs that can be moved, the same as new jobs, and those that are skipped."""
         movable: list[WaitingJob] = []
         new: list[NewJob] = []
-        left: list[Skipped] = []
+        left: list[SkippedItem] = []
         for job in jobs:
             try:
                 new.append(self._new_job(job))
                 movable.append(job)
             except PenstockError as problem:
-                left.append(Skipped(job.queue, job.id, str(problem)))
+                left.append(SkippedItem(job.queue, job.id, str(problem)))
         return movable, new, left
 
     def _new_job(self, job: WaitingJob) -> NewJob:
@@ -160,7 +160,7 @@ class PgBossImport:
             priority=min(max(-job.priority, 0), MAX_PRIORITY),
         )
 
-    async def _schedule(self, schedule: CronSchedule, moved: Moved, *, keep: bool = False) -> None:
+    async def _schedule(self, schedule: CronSchedule, report: ImportReport, *, keep: bool = False) -> None:
         """Add a schedule here, then delete it in pg-boss: at worst it fires twice, never not at all."""
         queue = self._rename.get(schedule.queue, schedule.queue)
         try:
@@ -172,8 +172,8 @@ class PgBossImport:
             if not keep:
                 await self._app._schedule_service.upsert(id, spec, Target(queue=queue, input=payload))
                 await self._connections.run(lambda c: self._backlog.delete_schedule(c, schedule))
-            moved.schedules.append(id)
+            report.schedules.append(id)
         except StoreError:
             raise
         except PenstockError as problem:
-            moved.left.append(Skipped(schedule.queue, schedule.key, str(problem)))
+            report.skipped.append(SkippedItem(schedule.queue, schedule.key, str(problem)))

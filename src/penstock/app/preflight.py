@@ -1,4 +1,4 @@
-"""Checking the open runs of a store against the code that is loaded."""
+"""Preflight: check the open runs of a store against the loaded code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import msgspec
 
 from ..core.errors import UnknownFlow
 from ..core.near_match import did_you_mean
-from ..flows.preflight import PreflightChecker, PreflightProblem
 from ..flows.run_record import COMPENSATING, PAUSED, RUNNING
+from ..ports.runner import Runner
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim, JobState
 from ..runners.inprocess import InProcessRunner
+from ..worker.engines import PreflightProblem, RunEngine
 from .run_actions import jobs_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ OPEN = (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED,
 
 
 class PreflightReport(msgspec.Struct):
-    """What a preflight check looked at, and what it found."""
+    """How many runs and steps a preflight check replayed, and the problems it found."""
 
     runs: int = 0
     steps: int = 0
@@ -32,41 +33,54 @@ class PreflightReport(msgspec.Struct):
 
     @property
     def broken(self) -> list[PreflightProblem]:
-        return [trouble for trouble in self.problems if trouble.is_breaking]
+        return [problem for problem in self.problems if problem.is_breaking]
 
 
 async def check_runs(app: App, flow: str | None = None) -> PreflightReport:
-    """Rehearses every open step of a store, or of one flow. Nothing is written; code outside `ctx.run` is executed."""
-    done = PreflightReport()
-    async with open_checker(app) as check:
+    """Replay every open step of a store, or of one flow. Nothing is written; code outside `ctx.run` is executed."""
+    report = PreflightReport()
+    async with open_checker(app) as checker:
         for status in (RUNNING, PAUSED, COMPENSATING):
             async for row in _rows(app, flow, status):
-                done.runs += 1
+                report.runs += 1
                 for claim in await _claims(app, row):
-                    done.steps += 1
-                    if (trouble := await check.check(claim)) is not None:
-                        done.problems.append(trouble)
-    if not done.runs and flow is not None and flow not in app.registry.flows:
-        hint = did_you_mean(flow, app.registry.flows) or "no open run is of it, and no worker file defines it"
+                    report.steps += 1
+                    if (problem := await checker.check(claim)) is not None:
+                        report.problems.append(problem)
+    if not report.runs and flow is not None and flow not in app.registry.flows:
+        hint = did_you_mean(flow, app.registry.flows) or "it has no open run, and no worker file defines it"
         raise UnknownFlow(f"there is no flow {flow!r}: {hint}")
-    return done
+    return report
+
+
+class Checker:
+    """Checks claims with the engines of an App."""
+
+    def __init__(self, app: App, runner: Runner) -> None:
+        self._engines = app._engines
+        self._runner = runner
+
+    async def check(self, claim: Claim) -> PreflightProblem | None:
+        """Return why the loaded code cannot continue a claim, or None if it can."""
+        engine = self._engines.of_kind(claim.kind)
+        return await engine.check(claim, self._runner) if isinstance(engine, RunEngine) else None
 
 
 @asynccontextmanager
-async def open_checker(app: App) -> AsyncIterator[PreflightChecker]:
-    """A checker by the code of an App that is open."""
+async def open_checker(app: App) -> AsyncIterator[Checker]:
+    """Yield a checker that uses the code of an open App."""
     runner = InProcessRunner(1)
     try:
-        yield PreflightChecker(app._engine, runner)
+        yield Checker(app, runner)
     finally:
         await runner.close()
 
 
 def build_claim(row: RunRow, job: JobRow, memos: dict[str, bytes], now: int) -> Claim:
-    """A job as a worker would be handed it, without handing it out."""
+    """Build the claim that a worker would get for a job, without claiming it."""
     return Claim(
         job.id, job.queue, job.name, job.payload, job.opts, job.scope, job.attempt + 1, "", job.failures, job.crashes,
-        0, row.id, row.version, row.record, memos, now,
+        0, row.id, row.version, row.record, memos, now, row.kind,
     )  # fmt: skip
 
 

@@ -37,16 +37,28 @@ class Queues:
         return [queues[name] for name in sorted(queues)]
 
     async def counts(self, queue: str) -> dict[str, int]:
-        """Return the number of jobs of a queue in each state."""
+        """Return the number of jobs of a queue in each state.
+
+        Args:
+            queue: The queue's name.
+        """
         return (await self._get(queue)).counts
 
     async def pause(self, queue: str) -> None:
-        """Stop handing out jobs of a queue. Running jobs end."""
+        """Stop handing out jobs of a queue. Running jobs end.
+
+        Args:
+            queue: The queue's name.
+        """
         await self._get(queue)
         await self._store.pause(queue)
 
     async def resume(self, queue: str) -> None:
-        """Hand out jobs of a paused queue again."""
+        """Hand out jobs of a paused queue again.
+
+        Args:
+            queue: The queue's name.
+        """
         await self._get(queue)
         await self._store.resume(queue)
 

@@ -11,8 +11,8 @@ from ..core.redaction import REDACTED
 from ..flows.run_record import FAILED, RUNNING
 from ..flows.run_record import decode as decode_record
 from ..ports.store import JobRow
-from ..ports.unit import JobState
-from .dead_letters import Redriven
+from ..ports.unit import FLOW, JobState
+from .dead_letters import RedriveResult
 from .options import UNSET
 
 if TYPE_CHECKING:
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 async def jobs_of(app: App, run: str) -> list[str]:
     """Return the ids of every job a run has had, oldest first, also of those that were removed."""
-    events = await app.events.read_all(app._bodies.flow(run))
-    recorded = [job for event in events if (job := (event.meta or {}).get("jobId"))]
     row = await app.store.run(run)
+    events = await app.events.read_all(app._bodies.run(row.kind if row is not None else FLOW, run))
+    recorded = [job for event in events if (job := (event.meta or {}).get("jobId"))]
     counted = app._engines.of_run(row).job_ids(run, row.record) if row is not None else []
     return list(dict.fromkeys([*recorded, *counted]))
 
 
-async def retry_run(app: App, run: str) -> Redriven:
+async def retry_run(app: App, run: str) -> RedriveResult:
     """Redrive the failed steps of a failed run, each from its dead letter, or from the record if it left none."""
     row = await app.runs._row(run)
     status = decode_record(row.record).status
     if status not in (FAILED, RUNNING):
         raise RunError(f"run {run!r} is {status}, not failed: `penstock runs replay {run}` starts it again")
-    redriven = Redriven()
+    redriven = RedriveResult()
     for id, job in (await _last_jobs(app, run)).items():
         if await app.store.job(dead_letter_id(id)) is not None:
             one = await app.dead_letters.redrive(id)

@@ -14,7 +14,7 @@ from ..flows.commands import FlowCommands
 from ..handlers.decorators import FlowDefinition, read_definitions
 from ..handlers.registry import Flow
 from .advice import Advice
-from .arguments import text, texts
+from .arguments import check_tags, check_text
 
 
 class RunStarter:
@@ -57,10 +57,10 @@ class RunStarter:
             known,
             run,
             data,
-            correlation_id=text(correlation_id, "the correlation id"),
+            correlation_id=check_text(correlation_id, "the correlation id"),
             priority=check_priority(priority or 0),
             delay_ms=delay_ms,
-            tags=texts(tags, "tags"),
+            tags=check_tags(tags, "tags"),
         )
         if not started:
             await self._advice.warn_about_other_input(run, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
@@ -19,16 +19,15 @@ from ..flows.run_record import COMPLETED, STATUSES
 from ..ports.store import RunRow
 from ..worker.engines import RunEngine
 from . import diagnosis, export, preflight, run_actions
-from .arguments import a_name, count, delay_ms, one_of, texts
+from .arguments import check_choice, check_count, check_name, check_tags, resolve_delay_ms
 from .deadline import deadline
-from .events import check_then_follow
 from .options import UNSET, NoInput, StartOptions
 from .store_urls import mask
 from .views import RunSummary, run_summary
 
 if TYPE_CHECKING:
     from .app import App
-    from .dead_letters import Redriven
+    from .dead_letters import RedriveResult
 
 I = TypeVar("I")  # noqa: E741
 """The input of a flow."""
@@ -87,12 +86,16 @@ class Runs:
                 key=key,
                 correlation_id=correlation_id,
                 priority=priority,
-                delay_ms=delay_ms(delay, at, self._app.clock),
+                delay_ms=resolve_delay_ms(delay, at, self._app.clock),
                 tags=tags,
             )
 
     async def get(self, id: str) -> RunView:
-        """Return a run's state, folded from its events."""
+        """Return a run's state, folded from its events. Raise UnknownRun if there is none.
+
+        Args:
+            id: The run's id.
+        """
         return await self._view(id, None)
 
     async def at(self, id: str, event: str) -> RunView:
@@ -130,12 +133,12 @@ class Runs:
             limit: Maximum number of runs.
         """
         if flow is not None:
-            a_name(flow, "flow", "the name of a flow")
+            check_name(flow, "flow", "the name of a flow")
         if status is not None:
-            one_of(status, STATUSES, "status")
+            check_choice(status, STATUSES, "status")
         started: dict[str, Any] = {}
         if tags:
-            started["meta"] = {"tags": texts(tags, "tags")}
+            started["meta"] = {"tags": check_tags(tags, "tags")}
         if where is not None:
             started["data"] = {"input": to_plain(where, "where")}
         rows = await self._store.runs(
@@ -145,7 +148,7 @@ class Runs:
             until=self._time_ms(until),
             first_event=started or None,
             before=before,
-            limit=count(limit),
+            limit=check_count(limit),
         )
         if not rows and before is not None and await self._store.run(before) is None:
             raise BadId(f"before={before!r}: there is no such run, give the id of the last run of the page before")
@@ -203,8 +206,12 @@ class Runs:
         """
         return await (await self._engine(id)).commands.resume(id, reason)
 
-    async def retry(self, id: str) -> Redriven:
-        """Redrive the failed steps of a failed run. Their recorded durable calls are kept, so nothing is done twice."""
+    async def retry(self, id: str) -> RedriveResult:
+        """Redrive the failed steps of a failed run. Their recorded durable calls are kept, so nothing is done twice.
+
+        Args:
+            id: The run's id.
+        """
         return await run_actions.retry_run(self._app, id)
 
     async def replay(self, id: str, *, input: Any = UNSET, key: str | None = None) -> str:
@@ -233,7 +240,11 @@ class Runs:
         return new
 
     async def why(self, id: str) -> Sequence[str]:
-        """Explain in sentences what a run waits for, one for each open step."""
+        """Explain in sentences what a run waits for, one for each open step.
+
+        Args:
+            id: The run's id.
+        """
         return await diagnosis.why(self._app, id)
 
     def follow(self, id: str, *, after: str | None = None) -> AsyncIterator[Event]:
@@ -243,8 +254,7 @@ class Runs:
             id: The run's id.
             after: Id of the last event seen.
         """
-        stream = self._app._bodies.flow(id)
-        return check_then_follow(lambda: self._row(id), self._app.events.subscribe(stream, after=after))
+        return self._follow(id, after)
 
     async def preflight(self, flow: str | None = None) -> preflight.PreflightReport:
         """Check every open run against the loaded code and report those that could not go on.
@@ -257,12 +267,26 @@ class Runs:
         return await preflight.check_runs(self._app, flow)
 
     async def export(self, id: str) -> bytes:
-        """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store."""
+        """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store.
+
+        Args:
+            id: The run's id.
+        """
         return await export.export_run(self._app, id)
+
+    async def _follow(self, id: str, after: str | None) -> AsyncIterator[Event]:
+        row = await self._row(id)
+        events = self._store.tail(self._app._bodies.run(row.kind, id), after=after)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()
 
     async def _view(self, id: str, last_event: str | None) -> RunView:
         row = await self._row(id)
-        events = await self._app.events.read_all(self._app._bodies.flow(id))
+        events = await self._app.events.read_all(self._app._bodies.run(row.kind, id))
         if last_event is not None:
             last = event_seq(last_event)
             if not any(event.seq == last for event in events):
@@ -289,8 +313,8 @@ class Runs:
                     "app.runs.get(id).steps"
                 )
             return unpack(result)
-        last = await self._store.read(self._app._bodies.flow(row.id), limit=20, backward=True)
-        end = next((event for event in last if event.kind == f"flow.{row.status}"), None)
+        last = await self._store.read(self._app._bodies.run(row.kind, row.id), limit=20, backward=True)
+        end = next((event for event in last if event.kind == f"{row.kind}.{row.status}"), None)
         data = end.data if end is not None and isinstance(end.data, dict) else {}
         if row.status == "cancelled":
             raise RunCancelled(f"run {row.id!r} was cancelled: {data.get('reason', '')}")

@@ -96,7 +96,7 @@ class ScheduleService:
     def _check_target(self, target: Target) -> None:
         """Raise now what would fail when a slot fires."""
         if (target.flow is None) == (target.queue is None):
-            raise BadSchedule("a schedule starts a flow or enqueues a job: give either flow=… or queue=…")
+            raise BadSchedule("a schedule starts a flow or enqueues a job: pass either flow=… or queue=…")
         data = pack(target.input, "the input of a schedule")
         if target.flow is not None:
             self._registry().flow(target.flow).definition.entry.handler.check_input(unpack(data))
@@ -138,9 +138,10 @@ class ScheduleService:
         spec, target = decode_spec(row), decode_target(row)
         if row.last is None or spec.overlap == "allow":
             return False
-        return isinstance(decide(spec, row, now, await self.before(row, target)), HoldSlot)
+        return isinstance(decide(spec, row, now, await self.last_work(row, target)), HoldSlot)
 
-    async def before(self, row: ScheduleRow, target: Target) -> LastSlotWork | None:
+    async def last_work(self, row: ScheduleRow, target: Target) -> LastSlotWork | None:
+        """Return what the last slot started, or None if it is no longer stored."""
         id = f"{row.id}.{row.last}"
         if target.flow is not None:
             run = await self._store.run(id)
@@ -148,7 +149,7 @@ class ScheduleService:
         job = await self._store.job(id)
         if job is None:
             return None
-        return LastSlotWork(id, job.state in _OPEN, job.finished, cancellable=job.state != JobState.ACTIVE)
+        return LastSlotWork(id, job.state in _OPEN, job.finished, is_cancellable=job.state != JobState.ACTIVE)
 
     async def fire(self, row: ScheduleRow, target: Target, decision: FireSlot) -> bool:
         """Start the work of a slot and move the schedule on, in one commit. Return False if another scheduler did."""
@@ -158,7 +159,7 @@ class ScheduleService:
             unit = Unit(self._unit_id(), jobs=[self._job(target, id)], schedule=move)
             if replaces is not None:
                 # If a worker took that job meanwhile, the unit is refused.
-                unit.removes, unit.events = [replaces], [self._dropped(target, replaces)]
+                unit.removes, unit.events = [replaces], [self._build_replaced(target, replaces)]
             return isinstance(await self._committer.submit(CommitRequest(lambda _v, _r: unit)), Committed)
         flow = self._registry().flow(target.flow)
         if replaces is not None:
@@ -173,6 +174,7 @@ class ScheduleService:
         )
 
     async def skip(self, row: ScheduleRow, decision: SkipSlot) -> bool:
+        """Move the schedule on and record why the slot was skipped. Return False if another scheduler did."""
         assert row.next is not None
         data = {
             "slot": to_iso(row.next),
@@ -181,11 +183,11 @@ class ScheduleService:
         }
         event = self._event(self._bodies.global_stream, "schedule.skipped", row.id, data)
         log.info("schedule %s skipped its slot %s: %s", row.id, data["slot"], decision.reason)
-        passed = msgspec.structs.replace(row, next=decision.next)
-        is_passed = await self._store.put_schedule(passed, row, Unit(self._unit_id(), events=[event]))
-        if is_passed and self._instrumentation is not None:
+        moved = msgspec.structs.replace(row, next=decision.next)
+        has_moved = await self._store.put_schedule(moved, row, Unit(self._unit_id(), events=[event]))
+        if has_moved and self._instrumentation is not None:
             self._instrumentation.report(ScheduleSlot(row.id, row.next, decision.next, is_skipped=True))
-        return is_passed
+        return has_moved
 
     async def run_now(self, id: str) -> str:
         """Start the work of a schedule now, besides its slots, and return the id of the run or the job."""
@@ -208,7 +210,7 @@ class ScheduleService:
             target.queue, target.input, JobOptions(), name=target.name, key=id, priority=target.priority
         )
 
-    def _dropped(self, target: Target, job: str) -> NewEvent:
+    def _build_replaced(self, target: Target, job: str) -> NewEvent:
         assert target.queue is not None
         stream = self._bodies.queue(target.queue)
         return self._event(stream, "job.cancelled", job, {"reason": "replaced by the next slot of its schedule"})

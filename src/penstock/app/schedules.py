@@ -75,7 +75,11 @@ class Schedules:
         return schedule_view(await self._service.upsert(id, spec, target))
 
     async def get(self, id: str) -> ScheduleView:
-        """Return a schedule. Raise UnknownSchedule if there is none."""
+        """Return a schedule. Raise UnknownSchedule if there is none.
+
+        Args:
+            id: Name of the schedule.
+        """
         return schedule_view(await self._service.get(id))
 
     async def list(self) -> list[ScheduleView]:
@@ -83,17 +87,33 @@ class Schedules:
         return [schedule_view(row) for row in await self._app.store.schedules()]
 
     async def pause(self, id: str) -> ScheduleView:
-        """Pause a schedule: it fires no more until `resume`. What it has started goes on."""
+        """Pause a schedule: it fires no more until `resume`. What it has started goes on.
+
+        Args:
+            id: Name of the schedule.
+        """
         return schedule_view(await self._service.pause(id))
 
     async def resume(self, id: str) -> ScheduleView:
-        """Resume a paused schedule with its next slot. Slots that passed meanwhile do not fire."""
+        """Resume a paused schedule with its next slot. Slots that passed meanwhile do not fire.
+
+        Args:
+            id: Name of the schedule.
+        """
         return schedule_view(await self._service.resume(id))
 
     async def remove(self, id: str) -> bool:
-        """Remove a schedule. Return False if there was none."""
+        """Remove a schedule. Return False if there was none.
+
+        Args:
+            id: Name of the schedule.
+        """
         return await self._app.store.remove_schedule(id)
 
     async def run_now(self, id: str) -> str:
-        """Start what a schedule starts, now and besides its slots, and return the id of the run or the job."""
+        """Start what a schedule starts, now and besides its slots, and return the id of the run or the job.
+
+        Args:
+            id: Name of the schedule.
+        """
         return await self._service.run_now(id)

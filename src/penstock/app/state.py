@@ -11,7 +11,7 @@ from ..context.state import Key, join_key, patch_state
 from ..core.durations import Duration, to_ms
 from ..core.payload import pack, unpack
 from ..ports.unit import Committed, StateWrite, Unit
-from .arguments import a_function, count
+from .arguments import check_count, check_function
 
 
 class AppState:
@@ -26,27 +26,62 @@ class AppState:
         self._prefix = prefix
 
     def of_run(self, run: str) -> AppState:
-        """The keys a run's steps share."""
+        """Return the keys that the steps of a run share, as `ctx.state` has them.
+
+        Args:
+            run: The run's id.
+        """
         return AppState(self._runtime, f"run/{run}/")
 
     async def get(self, key: Key, default: Any = None) -> Any:
+        """Return the value of a key.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+            default: What to return if the key does not exist.
+        """
         row = await self._store.state(self._prefix + join_key(key))
         return default if row is None else unpack(row.value)
 
     async def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> None:
+        """Set a key.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+            value: Any JSON value.
+            ttl: Delete the key after this duration, such as "1d". Default: never.
+        """
         await self._write(StateWrite(self._prefix + join_key(key), pack(value), None, self._expiry(ttl)))
 
     async def delete(self, key: Key) -> None:
+        """Delete a key.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+        """
         await self._write(StateWrite(self._prefix + join_key(key), None))
 
     async def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
+        """Return keys and values in key order.
+
+        Args:
+            prefix: Only keys that start with this.
+            limit: Maximum number of keys.
+        """
         start = self._prefix + (join_key(prefix) if prefix else "")
-        rows = await self._store.states(start, limit=count(limit))
+        rows = await self._store.states(start, limit=check_count(limit))
         return {row.key.removeprefix(self._prefix): unpack(row.value) for row in rows}
 
     async def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
-        """Applies `change` to the stored value atomically and gives the new value."""
-        a_function(change, "change", "that makes the new value of the old one")
+        """Apply a function to the stored value atomically and return the new value.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+            change: Function of the old value (None if there is none) that returns the new one. It may be called again
+                if another writer changes the key meanwhile.
+            ttl: Delete the key after this duration.
+        """
+        check_function(change, "change", "that returns the new value for the old one")
         full = self._prefix + join_key(key)
         return await patch_state(self._store, full, change, self._expiry(ttl), self._write)
 

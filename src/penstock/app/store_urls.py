@@ -1,4 +1,4 @@
-"""From a URL to a store."""
+"""Store URLs: open the store a URL names, and mask passwords for messages."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from ..core.clock import Clock
 from ..core.errors import SettingError
 from ..ports.store import Store
 
-FORMS = (
+URL_FORMS = (
     "sqlite:///file.db (relative), sqlite:////absolute/file.db, sqlite://:memory:, "
     "redis://host:6379/0 or postgresql://user@host:5432/database"
 )
-POSTGRES = ("postgresql", "postgres")
-REDIS = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
+POSTGRES_SCHEMES = ("postgresql", "postgres")
+REDIS_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 
 
 def open_store(url: str, *, clock: Clock, namespace: str) -> Store:
-    """The store a URL names; opening it is the caller's."""
+    """Return the store a URL names. The caller opens it."""
     scheme = url.partition(":")[0].lower() if ":" in url else ""
     if url in (":memory:", "memory:", "memory://") or scheme == "sqlite":
         from ..stores.sqlite import SqliteStore
 
-        return SqliteStore(sqlite_path(url), clock=clock, namespace=namespace, read_only=reads_only(url))
-    if scheme in REDIS:
+        return SqliteStore(sqlite_path(url), clock=clock, namespace=namespace, read_only=is_read_only(url))
+    if scheme in REDIS_SCHEMES:
         try:
             from ..stores.redis import RedisStore
         except ModuleNotFoundError as problem:
@@ -34,7 +34,7 @@ def open_store(url: str, *, clock: Clock, namespace: str) -> Store:
             ) from None
 
         return RedisStore(url, clock=clock, namespace=namespace)
-    if scheme in POSTGRES:
+    if scheme in POSTGRES_SCHEMES:
         try:
             from ..stores.postgres import PostgresStore
         except ModuleNotFoundError as problem:
@@ -43,11 +43,11 @@ def open_store(url: str, *, clock: Clock, namespace: str) -> Store:
             ) from None
 
         return PostgresStore(url, clock=clock, namespace=namespace)
-    raise SettingError(f"{mask(url)!r} is not a store this version can open: write {FORMS}")
+    raise SettingError(f"{mask(url)!r} is not a store this version can open: write {URL_FORMS}")
 
 
 def sqlite_path(url: str) -> str:
-    """The file of a sqlite URL."""
+    """Return the file of a SQLite URL."""
     rest = url.partition(":")[2] if url.startswith("sqlite:") else ":memory:"
     rest = rest.removeprefix("//")
     if rest in (":memory:", "/:memory:"):
@@ -55,45 +55,44 @@ def sqlite_path(url: str) -> str:
     _sqlite_mode(url)
     path = unquote(rest.partition("?")[0]).removeprefix("/")
     if not path:
-        raise SettingError(f"{url!r} names no file: write {FORMS}")
+        raise SettingError(f"{url!r} names no file: write {URL_FORMS}")
     return path
 
 
-def looking_url(url: str) -> str:
-    """A URL to look at a store by: a SQLite file that may not be written is only read."""
-    if not url.startswith("sqlite:") or reads_only(url) or (path := sqlite_path(url)) == ":memory:":
+def readable_url(url: str) -> str:
+    """Return a URL for reading a store: with `mode=ro` if it is a SQLite file that this process may not write."""
+    if not url.startswith("sqlite:") or is_read_only(url) or (path := sqlite_path(url)) == ":memory:":
         return url
-    return url if may_write(path) or not os.path.exists(path) else f"{url.partition('?')[0]}?mode=ro"
+    return url if is_writable(path) or not os.path.exists(path) else f"{url.partition('?')[0]}?mode=ro"
 
 
-def reads_only(url: str) -> bool:
-    """Whether a URL asks for a SQLite file that is not written."""
+def is_read_only(url: str) -> bool:
+    """Return whether a URL opens a SQLite file read-only."""
     return url.startswith("sqlite:") and _sqlite_mode(url) == "ro"
 
 
-def may_write(path: str) -> bool:
-    """Whether a SQLite file can be written here: it, and the log and its index, which its folder must take if they are
-    not there."""
+def is_writable(path: str) -> bool:
+    """Return whether this process may write a SQLite file, its `-wal` and its `-shm`, or create the latter two."""
     beside = [f"{path}-wal", f"{path}-shm"]
     folder = [] if all(map(os.path.exists, beside)) else [os.path.dirname(path) or "."]
     return all(os.access(one, os.W_OK) for one in (path, *filter(os.path.exists, beside), *folder))
 
 
 def _sqlite_mode(url: str) -> str | None:
-    """The one option there is."""
+    """Return the `mode` option; raise for any other option."""
     options = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
     mode = options.pop("mode", None)
     if options or mode not in (None, "ro"):
         wrong = repr(next(iter(options))) if options else f"mode={mode}"  # a value may be a secret
         raise SettingError(
-            f"a SQLite URL has no option {wrong}: there is mode=ro, which only reads; a ? in a file's name is written "
+            f"a SQLite URL has no option {wrong}: the only option is mode=ro (read-only); write a ? in a file name as "
             "%3F"
         )
     return mode
 
 
 def mask(url: str) -> str:
-    """A URL fit for a message: no password."""
+    """Return a URL for messages, without passwords."""
     url = re.sub(r"(?i)([?&][^=&]*(?:password|passwd|secret|token|sslkey)[^=&]*=)[^&#]+", r"\1***", url)
-    # By hand: the parser refuses some URLs, and the message about those is where a password must not stand.
+    # Not by urlsplit: it refuses some URLs, and error messages about those must not contain a password either.
     return re.sub(r"(://[^/?#:@]*:)[^/]*(?=@)", r"\1***", url)

@@ -43,8 +43,21 @@ class SyncApp(SyncShortcuts):
             run = app.start("shop", {"order": 7})
             print(app.result(run))
 
-    Takes the arguments of App and has its facets. Use it with `with`, or call `open` and `close`; `close` is safe in
-    `atexit`.
+    It has the facets of App. Use it with `with`, or call `open` and `close`; `close` is safe in `atexit`.
+
+    Args:
+        url: The store: "sqlite:///file.db", "redis://host:6379/0" or "postgresql://user@host/database". Default:
+            `PENSTOCK_URL`, else a SQLite file under `.penstock/`.
+        dir: Folder of the worker files. Default: `workers`, if it exists.
+        handlers: Decorated functions, instead of a folder.
+        clock: Where time comes from; tests pass a FakeClock.
+        store: A store to use instead of opening `url`.
+        bridges: Connections to the queues of other systems, such as pg-boss.
+        listeners: Functions that get instrumentation events, for metrics and traces.
+        runner: A function that makes the worker's runner from the number of handlers at once. Default: handlers run
+            in this process.
+        engines: Functions that make engines for further kinds of runs.
+        settings: Any setting by name; see the settings reference.
     """
 
     def __init__(
@@ -268,25 +281,47 @@ class SyncOutbox:
         self._outbox = outbox
 
     def sql(self, dialect: str = "postgresql") -> str:
-        """Return the statement that creates the table, for a migration: of `postgresql` or `sqlite`."""
+        """Return the statement that creates the table, for a migration.
+
+        Args:
+            dialect: "postgresql" or "sqlite".
+        """
         return self._outbox.sql(dialect)
 
     def create(self, connection: Any) -> None:
-        """Create the table if it does not exist. The caller commits."""
+        """Create the table if it does not exist. The caller commits.
+
+        Args:
+            connection: An open blocking connection or session of your database.
+        """
         check_blocking(connection)
         run_blocking(self._outbox.create(connection))
 
     def drain(self, connect: Connect) -> int:
-        """Relay everything that is in the outbox now and return the number of rows."""
+        """Deliver all rows that are in the outbox now and return how many there were, without unreadable ones.
+
+        Args:
+            connect: URL of the database with the outbox, or a function that returns a connection.
+        """
         return self._portal.call(self._outbox.drain(connect))
 
     def relay(self, connect: Connect, *, every: Duration = "200ms") -> None:
-        """Relay what comes into the outbox until Ctrl-C."""
+        """Deliver rows in order until Ctrl-C.
+
+        Args:
+            connect: URL of the database with the outbox, or a function that returns a connection.
+            every: Interval at which to look for new rows.
+        """
         self._portal.call(self._outbox.relay(connect, every=every))
 
     @contextmanager
     def background(self, connect: Connect, *, every: Duration = "200ms") -> Iterator[None]:
-        """Run a relay in the background: `with app.outbox.background(url):`."""
+        """Run a relay in the background: `with app.outbox.background(url):`.
+
+        Args:
+            connect: URL of the database with the outbox, or a function that returns a connection.
+            every: Interval at which to look for new rows.
+        """
         background = self._outbox.background(connect, every=every)
         self._portal.call(background.__aenter__())
         try:

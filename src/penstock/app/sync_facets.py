@@ -19,7 +19,7 @@ from ..ports.unit import JobState
 from ..schedules.spec import CatchUp, Overlap
 from . import preflight
 from .app import App
-from .dead_letters import DeadLetters, Redriven
+from .dead_letters import DeadLetters, RedriveResult
 from .diagnosis import Check
 from .events import Events, Subscriber, Unsubscribe
 from .jobs import Jobs
@@ -94,7 +94,11 @@ class SyncRuns:
             )
 
     def get(self, id: str) -> RunView:
-        """Return a run's state, folded from its events."""
+        """Return a run's state, folded from its events. Raise UnknownRun if there is none.
+
+        Args:
+            id: The run's id.
+        """
         return self._portal.call(self._facet.get(id))
 
     def at(self, id: str, event: str) -> RunView:
@@ -186,8 +190,12 @@ class SyncRuns:
         """
         return self._portal.call(self._facet.resume(id, reason))
 
-    def retry(self, id: str) -> Redriven:
-        """Redrive the failed steps of a failed run. Their recorded durable calls are kept, so nothing is done twice."""
+    def retry(self, id: str) -> RedriveResult:
+        """Redrive the failed steps of a failed run. Their recorded durable calls are kept, so nothing is done twice.
+
+        Args:
+            id: The run's id.
+        """
         return self._portal.call(self._facet.retry(id))
 
     def replay(self, id: str, *, input: Any = UNSET, key: str | None = None) -> str:
@@ -213,7 +221,11 @@ class SyncRuns:
         return self._portal.call(self._facet.fork(id, event, key=key))
 
     def why(self, id: str) -> Sequence[str]:
-        """Explain in sentences what a run waits for, one for each open step."""
+        """Explain in sentences what a run waits for, one for each open step.
+
+        Args:
+            id: The run's id.
+        """
         return self._portal.call(self._facet.why(id))
 
     def follow(self, id: str, *, after: str | None = None) -> Iterator[Event]:
@@ -236,7 +248,11 @@ class SyncRuns:
         return self._portal.call(self._facet.preflight(cast(Any, flow)))
 
     def export(self, id: str) -> bytes:
-        """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store."""
+        """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store.
+
+        Args:
+            id: The run's id.
+        """
         return self._portal.call(self._facet.export(id))
 
 
@@ -357,7 +373,11 @@ class SyncJobs:
         return self._portal.call(self._facet.enqueue_tree(tree, correlation_id=correlation_id))
 
     def get(self, id: str) -> JobView:
-        """Return a job. Raise UnknownJob if there is none."""
+        """Return a job. Raise UnknownJob if there is none.
+
+        Args:
+            id: The job's id.
+        """
         return self._portal.call(self._facet.get(id))
 
     def list(
@@ -386,23 +406,42 @@ class SyncJobs:
         """Put a failed or cancelled job back into its queue and remove its dead letter. Return False if it is neither.
 
         Steps of runs are retried with `app.runs.retry`.
+
+        Args:
+            id: The job's id.
         """
         return self._portal.call(self._facet.retry(id))
 
     def promote(self, id: str) -> bool:
-        """Make a delayed job due now. Return False if it is not delayed."""
+        """Make a delayed job due now. Return False if it is not delayed.
+
+        Args:
+            id: The job's id.
+        """
         return self._portal.call(self._facet.promote(id))
 
     def remove(self, id: str) -> bool:
-        """Delete a plain job that no worker holds. A step belongs to its run: cancel the run instead."""
+        """Delete a plain job that no worker holds. A step belongs to its run: cancel the run instead.
+
+        Args:
+            id: The job's id.
+        """
         return self._portal.call(self._facet.remove(id))
 
     def children(self, id: str) -> Sequence[ChildView]:
-        """Return the children of a job with their results or failures; none if it was not added as a parent."""
+        """Return the children of a job with their results or failures; none if it was not added as a parent.
+
+        Args:
+            id: The job's id.
+        """
         return self._portal.call(self._facet.children(id))
 
     def count_children(self, id: str) -> dict[str, int]:
-        """Return how many children of a job are processed, unprocessed, ignored and failed."""
+        """Return how many children of a job are processed, unprocessed, ignored and failed.
+
+        Args:
+            id: The job's id.
+        """
         return self._portal.call(self._facet.count_children(id))
 
 
@@ -422,15 +461,27 @@ class SyncQueues:
         return self._portal.call(self._facet.list(internal=internal))
 
     def counts(self, queue: str) -> dict[str, int]:
-        """Return the number of jobs of a queue in each state."""
+        """Return the number of jobs of a queue in each state.
+
+        Args:
+            queue: The queue's name.
+        """
         return self._portal.call(self._facet.counts(queue))
 
     def pause(self, queue: str) -> None:
-        """Stop handing out jobs of a queue. Running jobs end."""
+        """Stop handing out jobs of a queue. Running jobs end.
+
+        Args:
+            queue: The queue's name.
+        """
         return self._portal.call(self._facet.pause(queue))
 
     def resume(self, queue: str) -> None:
-        """Hand out jobs of a paused queue again."""
+        """Hand out jobs of a paused queue again.
+
+        Args:
+            queue: The queue's name.
+        """
         return self._portal.call(self._facet.resume(queue))
 
     def drain(self, queue: str, *, delayed: bool = False) -> int:
@@ -476,10 +527,14 @@ class SyncDeadLetters:
         return self._portal.call(self._facet.list(queue, after=after, limit=limit))
 
     def get(self, id: str) -> DeadLetter:
-        """Return a dead letter, by its id or by the id of the job that failed."""
+        """Return a dead letter, by its id or by the id of the job that failed.
+
+        Args:
+            id: Id of the dead letter, or of the job that failed.
+        """
         return self._portal.call(self._facet.get(id))
 
-    def redrive(self, id: str, *, input: Any = None) -> Redriven:
+    def redrive(self, id: str, *, input: Any = None) -> RedriveResult:
         """Put one dead letter back to work.
 
         Args:
@@ -495,7 +550,7 @@ class SyncDeadLetters:
         where: Callable[[DeadLetter], bool] | None = None,
         change: Callable[[Any], Any] | None = None,
         limit: int | None = None,
-    ) -> Redriven:
+    ) -> RedriveResult:
         """Redrive the dead letters of a queue.
 
         Args:
@@ -507,7 +562,11 @@ class SyncDeadLetters:
         return self._portal.call(self._facet.redrive_all(queue, where=where, change=change, limit=limit))
 
     def discard(self, id: str) -> bool:
-        """Delete a dead letter for good."""
+        """Delete a dead letter for good.
+
+        Args:
+            id: Id of the dead letter, or of the job that failed.
+        """
         return self._portal.call(self._facet.discard(id))
 
 
@@ -577,7 +636,11 @@ class SyncSchedules:
         )
 
     def get(self, id: str) -> ScheduleView:
-        """Return a schedule. Raise UnknownSchedule if there is none."""
+        """Return a schedule. Raise UnknownSchedule if there is none.
+
+        Args:
+            id: Name of the schedule.
+        """
         return self._portal.call(self._facet.get(id))
 
     def list(self) -> list[ScheduleView]:
@@ -585,19 +648,35 @@ class SyncSchedules:
         return self._portal.call(self._facet.list())
 
     def pause(self, id: str) -> ScheduleView:
-        """Pause a schedule: it fires no more until `resume`. What it has started goes on."""
+        """Pause a schedule: it fires no more until `resume`. What it has started goes on.
+
+        Args:
+            id: Name of the schedule.
+        """
         return self._portal.call(self._facet.pause(id))
 
     def resume(self, id: str) -> ScheduleView:
-        """Resume a paused schedule with its next slot. Slots that passed meanwhile do not fire."""
+        """Resume a paused schedule with its next slot. Slots that passed meanwhile do not fire.
+
+        Args:
+            id: Name of the schedule.
+        """
         return self._portal.call(self._facet.resume(id))
 
     def remove(self, id: str) -> bool:
-        """Remove a schedule. Return False if there was none."""
+        """Remove a schedule. Return False if there was none.
+
+        Args:
+            id: Name of the schedule.
+        """
         return self._portal.call(self._facet.remove(id))
 
     def run_now(self, id: str) -> str:
-        """Start what a schedule starts, now and besides its slots, and return the id of the run or the job."""
+        """Start what a schedule starts, now and besides its slots, and return the id of the run or the job.
+
+        Args:
+            id: Name of the schedule.
+        """
         return self._portal.call(self._facet.run_now(id))
 
 
@@ -713,7 +792,11 @@ class SyncEvents:
         return self._portal.call(self._facet.read(stream, after=after, before=before, limit=limit, backward=backward))
 
     def read_all(self, stream: str) -> list[Event]:
-        """Return a whole stream, read page by page."""
+        """Return a whole stream, read page by page.
+
+        Args:
+            stream: Name of the stream.
+        """
         return self._portal.call(self._facet.read_all(stream))
 
     def subscribe(self, stream: str, *, after: str | None = None) -> Iterator[Event]:
@@ -726,11 +809,21 @@ class SyncEvents:
         return self._portal.iterate(self._facet.subscribe(stream, after=after))
 
     def on_kind(self, kind: str, handler: Subscriber) -> Unsubscribe:
-        """Call a function for every event of a kind, in any stream, from now on. Return a function that stops it."""
+        """Call a function for every event of a kind, in any stream, from now on. Return a function that stops it.
+
+        Args:
+            kind: Kind of the events, such as "order.paid".
+            handler: Function of the event, async or not.
+        """
         return self._portal.call(self._facet.on_kind(kind, handler))
 
     def on_subject(self, subject: str, handler: Subscriber) -> Unsubscribe:
-        """Call a function for every event about a run or job id from now on. Return a function that stops it."""
+        """Call a function for every event about a run or job id from now on. Return a function that stops it.
+
+        Args:
+            subject: Id of the run or the job.
+            handler: Function of the event, async or not.
+        """
         return self._portal.call(self._facet.on_subject(subject, handler))
 
 
@@ -742,23 +835,58 @@ class SyncAppState:
         self._facet = facet
 
     def of_run(self, run: str) -> SyncAppState:
-        """The keys a run's steps share."""
+        """Return the keys that the steps of a run share, as `ctx.state` has them.
+
+        Args:
+            run: The run's id.
+        """
         return SyncAppState(self._portal, self._facet.of_run(run))
 
     def get(self, key: Key, default: Any = None) -> Any:
+        """Return the value of a key.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+            default: What to return if the key does not exist.
+        """
         return self._portal.call(self._facet.get(key, default))
 
     def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> None:
+        """Set a key.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+            value: Any JSON value.
+            ttl: Delete the key after this duration, such as "1d". Default: never.
+        """
         return self._portal.call(self._facet.set(key, value, ttl=ttl))
 
     def delete(self, key: Key) -> None:
+        """Delete a key.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+        """
         return self._portal.call(self._facet.delete(key))
 
     def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
+        """Return keys and values in key order.
+
+        Args:
+            prefix: Only keys that start with this.
+            limit: Maximum number of keys.
+        """
         return self._portal.call(self._facet.list(prefix, limit=limit))
 
     def patch(self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None) -> Any:
-        """Applies `change` to the stored value atomically and gives the new value."""
+        """Apply a function to the stored value atomically and return the new value.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+            change: Function of the old value (None if there is none) that returns the new one. It may be called again
+                if another writer changes the key meanwhile.
+            ttl: Delete the key after this duration.
+        """
         return self._portal.call(self._facet.patch(key, change, ttl=ttl))
 
 

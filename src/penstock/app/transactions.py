@@ -21,7 +21,7 @@ from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit
 from ..transactions.enlist import TransactionWriter
 from ..worker.outcomes import pack_record
 from .advice import Advice
-from .arguments import text
+from .arguments import check_text
 from .enqueuer import JobEnqueuer
 from .events import EventAppender
 from .run_starter import RunStarter
@@ -58,7 +58,12 @@ class Writers:
         body = pack(data, f"the data of {check_kind(kind)}")
         await self._check_run(check_id(run, "run id"), kind, body)
         unit_id = self._engine.new_unit_id()
-        emission = {"run": run, "kind": kind, "data": unpack(body), "key": text(key, "the key") or f"tx-{unit_id}"}
+        emission = {
+            "run": run,
+            "kind": kind,
+            "data": unpack(body),
+            "key": check_text(key, "the key") or f"tx-{unit_id}",
+        }
         unit = Unit(unit_id, jobs=[NewJob(f"emit.{unit_id}", DELIVERIES, EMIT, pack_record(emission))])
         await self._sink.submit(CommitRequest(lambda _v, _r: unit))
 

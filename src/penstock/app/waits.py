@@ -12,7 +12,7 @@ from ..core.errors import BadArgument
 from ..durable.trigger_commands import Signature, TriggerCommands
 from ..durable.wait_records import EVENT, TIME, TRIGGER, decode_body
 from ..ports.store import WaitRow
-from .arguments import count
+from .arguments import check_count
 
 KINDS = (TIME, EVENT, TRIGGER)
 
@@ -54,7 +54,7 @@ class Waits:
         """
         if kind is not None and kind not in KINDS:
             raise BadArgument(f"kind={kind!r}: a run waits for a 'time', an 'event' or a 'trigger'")
-        count(limit)
+        check_count(limit)
         found: list[WaitRow] = []
         while len(found) < limit and (rows := await self._store.waits(run=run, kind=kind, after=after, limit=limit)):
             after = rows[-1].id

@@ -26,10 +26,10 @@ from ..settings import Settings
 from ..worker.capacity import QueueLimits
 from ..worker.outcomes import Work
 from ..worker.worker import Worker
-from .arguments import count, several
-from .gc_tuning import fewer_collections
+from .arguments import check_count, check_list
+from .gc_tuning import reduce_collections
 from .schedule_service import ScheduleService
-from .store_urls import reads_only
+from .store_urls import is_read_only
 
 log = logging.getLogger("penstock.worker")
 FIRST_RESTART_PAUSE_S, MAX_RESTART_PAUSE_S = 1.0, 60.0
@@ -117,10 +117,10 @@ class Workers:
         if self._worker is not None:
             raise ConfigError("this App runs a worker already: create another App for another worker")
         settings = self._settings
-        if reads_only(settings.url):
+        if is_read_only(settings.url):
             raise ConfigError(f"a worker needs to write, and {settings.url} is read-only: remove ?mode=ro from the URL")
-        queues = several(queues, "queues") if queues is not None else None
-        concurrency = count(concurrency, "concurrency") if concurrency is not None else None
+        queues = check_list(queues, "queues") if queues is not None else None
+        concurrency = check_count(concurrency, "concurrency") if concurrency is not None else None
         self._requested = queues or settings.queues, concurrency or settings.concurrency
         runner = self._make_runner(max(settings.threads, concurrency or settings.concurrency))
         worker = Worker(
@@ -144,7 +144,7 @@ class Workers:
         ]
         try:
             async with self._file_bridges():
-                with fewer_collections():
+                with reduce_collections():
                     await self._until_stopped(worker)
         finally:
             for task in background:
@@ -185,6 +185,7 @@ class Workers:
         self._store.signals.notify_all()  # the services for declared schedules and start_on read the registry again
 
     async def close(self) -> None:
+        """Stop the worker and wait for its end. `App.close` does it."""
         self._closed = True
         self.stop()
         await self._ended.wait()

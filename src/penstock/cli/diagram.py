@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ..flows.diagram import as_mermaid, as_text, diagram_of
-from ..flows.diagram_svg import as_svg
+from ..flows.diagram import build_diagram, render_mermaid, render_text
+from ..flows.diagram_svg import render_svg
 from .errors import UsageError
 from .flows import load_registry
 from .options import COMMON_DEFAULTS, CommonOptions
@@ -32,9 +32,15 @@ def diagram(
     flow
         The flow's name.
     """
-    graph = diagram_of(load_registry(common).flow(flow))
+    graph = build_diagram(load_registry(common).flow(flow))
     unicode = output is not None or has_unicode_output()
-    drawn = as_svg(graph) if format == "svg" else as_mermaid(graph) if format == "mermaid" else as_text(graph, unicode)
+    drawn = (
+        render_svg(graph)
+        if format == "svg"
+        else render_mermaid(graph)
+        if format == "mermaid"
+        else render_text(graph, unicode)
+    )
     if output is not None:
         _write(output, drawn)
     elif common.json:

@@ -10,7 +10,7 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ..app import App
-from ..app.dead_letters import Redriven
+from ..app.dead_letters import RedriveResult
 from ..core.errors import UnknownQueue
 from ..core.ids import dead_letter_id
 from ..core.near_match import did_you_mean
@@ -139,7 +139,7 @@ def dead_letter_to_dict(id: str, letter: DeadLetter, secrets: SecretFilter) -> d
     return secrets.redact_fields(found, "input")
 
 
-def print_redriven(result: Redriven, json: bool, verb: str = "Redrove", noun: str = "dead letter") -> int:
+def print_redriven(result: RedriveResult, json: bool, verb: str = "Redrove", noun: str = "dead letter") -> int:
     """Print what was sent again and what was refused; return 1 if anything was refused."""
     for id, why in result.refused.items():
         warn(f"refused: {id}: {why}")
@@ -175,7 +175,7 @@ async def _show(common: CommonOptions, id: str) -> DeadLetter:
         return await app.dead_letters.get(id)
 
 
-async def _redrive_one(common: CommonOptions, id: str, inputs: list[Any] | None) -> Redriven:
+async def _redrive_one(common: CommonOptions, id: str, inputs: list[Any] | None) -> RedriveResult:
     if inputs == [None]:
         raise UsageError("--input null: only --all QUEUE can redrive with null")
     async with build_admin_app(common) as app:
@@ -184,7 +184,7 @@ async def _redrive_one(common: CommonOptions, id: str, inputs: list[Any] | None)
 
 async def _redrive_all(
     common: CommonOptions, queue: str, error: str | None, inputs: list[Any] | None, limit: int | None
-) -> Redriven:
+) -> RedriveResult:
     def matches(letter: DeadLetter) -> bool:
         return error is None or error in f"{letter.error.get('name')}: {letter.error.get('message')}"
 

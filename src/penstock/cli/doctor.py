@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 
 from ..app import App
 from ..app.diagnosis import Check, check_versions, diagnose, failed_check
-from ..app.store_urls import looking_url, sqlite_path
+from ..app.store_urls import readable_url, sqlite_path
 from ..core.errors import PenstockError
 from ..handlers.discovery import LoadProblem
 from ..settings import Settings
@@ -60,7 +60,7 @@ async def _diagnose(common: CommonOptions) -> list[Check]:
         settings = Settings.load({"url": common.url, "dir": common.dir})
     except PenstockError as problem:
         return [check_versions(), failed_check("settings", problem)]
-    url = looking_url(settings.url)
+    url = readable_url(settings.url)
     try:
         with _without_problem_warnings():
             app = build_worker_app(common if url == settings.url else replace(common, url=url))

@@ -12,7 +12,7 @@ from typing import Annotated, BinaryIO
 
 from cyclopts import Parameter
 
-from ..app.export import all_runs
+from ..app.export import iterate_run_ids
 from .confirm import Yes, confirm
 from .errors import EXIT_FAILED, UsageError, warn
 from .options import COMMON_DEFAULTS, CommonOptions
@@ -59,7 +59,7 @@ async def _export(common: CommonOptions, run: str | None, file: str | None) -> i
     async with build_store_app(common) as app:
         if run is not None:
             await app.runs.get(run)  # an unknown run is an error
-        ids = [run] if run is not None else [id async for id in all_runs(app)]
+        ids = [run] if run is not None else [id async for id in iterate_run_ids(app)]
         with _open_output(file) as out, show_progress("Exporting", len(ids)) as advance:
             for id in reversed(ids):  # oldest first
                 out.write(await app.runs.export(id) + b"\n")

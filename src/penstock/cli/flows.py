@@ -8,7 +8,7 @@ from typing import Any
 
 from cyclopts import App as Commands
 
-from ..flows.diagram import as_text, diagram_of
+from ..flows.diagram import build_diagram, render_text
 from ..handlers.registry import Flow, Registry
 from .options import COMMON_DEFAULTS, CommonOptions
 from .output import has_unicode_output, print_json
@@ -45,7 +45,7 @@ def show(name: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
     rows = [{"step": step, **about} for step, about in flow_to_dict(flow)["steps"].items()]
     shown = [{k: ", ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
     print_rows(shown, ("step", "queue", "on", "mode", "emits", "attempts", "file"), json=False, empty="")
-    print(as_text(diagram_of(flow), has_unicode_output()))
+    print(render_text(build_diagram(flow), has_unicode_output()))
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from ..app import App
-from ..app.store_urls import POSTGRES, mask
+from ..app.store_urls import POSTGRES_SCHEMES, mask
 from ..core.errors import ConfigError
 from ..settings import Settings
 from .errors import EXIT_FAILED, UsageError, warn
@@ -37,7 +37,7 @@ def pgboss(
     once; an interrupted import can be run again. What cannot be moved stays in
     pg-boss and is listed, and the command exits with 1.
     """
-    if not source.startswith(tuple(f"{scheme}://" for scheme in POSTGRES)):
+    if not source.startswith(tuple(f"{scheme}://" for scheme in POSTGRES_SCHEMES)):
         raise UsageError(
             f"--from {mask(source)}: expected the URL of a Postgres database, postgresql://user@host/database"
         )
@@ -66,7 +66,7 @@ async def _import(
         moved = await (
             importing.preview() if dry_run else importing.move(_print_progress if sys.stderr.isatty() else _ignore)
         )
-    left = [{"queue": one.queue, "id": one.id, "why": one.why} for one in moved.left]
+    left = [{"queue": one.queue, "id": one.id, "why": one.reason} for one in moved.skipped]
     return {"jobs": moved.jobs, "delayed": moved.delayed, "schedules": moved.schedules, "left": left}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from cyclopts import App as Commands
 
 from ..app import App
-from ..app.export import PlayedClock, import_runs, read_runs
+from ..app.export import ReplayClock, import_runs, read_runs
 from ..settings import Settings
 from .errors import UsageError
 from .import_pgboss import pgboss
@@ -45,7 +45,7 @@ def import_file(file: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int
 
 
 async def _import(common: CommonOptions, data: bytes) -> int:
-    clock = PlayedClock()
+    clock = ReplayClock()
     total = sum(1 for _ in read_runs(data))  # finds a bad line before the store is opened
     async with App(common.url, handlers=(), clock=clock) as app:
         with show_progress("Importing", total) as advance:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ..app import App
-from ..app.dead_letters import Redriven
+from ..app.dead_letters import RedriveResult
 from ..app.options import UNSET
 from ..app.views import RunSummary
 from ..core.clock import from_iso
@@ -258,7 +258,7 @@ async def _cancel(common: CommonOptions, id: str, reason: str) -> None:
             raise RunError(f"run {id!r} is already {status}")
 
 
-async def _retry(common: CommonOptions, id: str) -> Redriven:
+async def _retry(common: CommonOptions, id: str) -> RedriveResult:
     async with build_admin_app(common) as app:
         return await app.runs.retry(id)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..app import App
-from ..app.store_urls import looking_url, sqlite_path
+from ..app.store_urls import readable_url, sqlite_path
 from ..core.clock import Clock
 from ..core.errors import ConfigError, NotFound
 from ..settings import Settings
@@ -100,7 +100,7 @@ def check_dir(dir: str) -> None:
 def _fall_back_to_read_only(common: CommonOptions) -> CommonOptions:
     """Open a SQLite file that cannot be written as read-only, so that it can still be inspected."""
     url = Settings.load({"url": common.url}).url
-    readable = looking_url(url)
+    readable = readable_url(url)
     return common if readable == url else replace(common, url=readable)
 
 

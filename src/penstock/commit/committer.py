@@ -289,20 +289,20 @@ class Committer:
         """Commit and claim in one call. The worker always gets an answer to its claim request, even after a failure."""
         worker = self.worker
         finishing = Counter(request.slot_queue for request in batch if request.slot_queue is not None)
-        ask = worker.request_claims(finishing) if worker is not None else None
+        claim_request = worker.request_claims(finishing) if worker is not None else None
         claimed: ClaimBatch | None = None
         instrumentation = self._instrumentation
         started = time.perf_counter() if instrumentation is not None else 0.0
         try:
-            reply = await self._store.commit(units, ask)
+            reply = await self._store.commit(units, claim_request)
             claimed = reply.claimed
             if instrumentation is not None:
                 instrumentation.report_commit(units, reply, time.perf_counter() - started)
             if worker is not None and finishing:
-                worker.release_slots(_free_slots(batch, reply.receipts), ask)
+                worker.release_slots(_free_slots(batch, reply.receipts), claim_request)
         finally:
-            if worker is not None and ask is not None:
-                worker.take_claims(ask, finishing, claimed)
+            if worker is not None and claim_request is not None:
+                worker.take_claims(claim_request, finishing, claimed)
         return reply
 
     def _settle(self, request: CommitRequest, receipt: Receipt, again: list[CommitRequest]) -> None:

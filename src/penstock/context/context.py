@@ -87,17 +87,37 @@ class Log:
         return DONE
 
     def debug(self, message: object, **fields: Any) -> Done:
+        """Write a debug line.
+
+        Args:
+            message: The text.
+        """
         return self(message, "debug", **fields)
 
     def info(self, message: object, **fields: Any) -> Done:
+        """Write an info line.
+
+        Args:
+            message: The text.
+        """
         return self(message, "info", **fields)
 
     def warning(self, message: object, **fields: Any) -> Done:
+        """Write a warning.
+
+        Args:
+            message: The text.
+        """
         return self(message, "warning", **fields)
 
     warn = warning
 
     def error(self, message: object, **fields: Any) -> Done:
+        """Write an error line.
+
+        Args:
+            message: The text.
+        """
         return self(message, "error", **fields)
 
 
@@ -168,6 +188,10 @@ class Context:
         """Emit an event. It appears, and starts the steps that listen to it, once, when this attempt commits.
 
         Also accepts the specs' dicts: `{"kind": …, "data": …}` and `{"type": "log"|"progress"|"partial", "data": …}`.
+
+        Args:
+            kind: Kind of the event: dotted words such as "order.paid".
+            data: Any JSON value.
         """
         self._channel.check()
         if isinstance(kind, str):
@@ -177,20 +201,33 @@ class Context:
         return DONE
 
     def progress(self, value: Any) -> Done:
-        """Report progress, a number up to 100 or any JSON value; shown live."""
+        """Report progress; shown live.
+
+        Args:
+            value: A number up to 100, or any JSON value.
+        """
         self._channel.check()
         self._channel.progress(value)
         return DONE
 
     def partial(self, chunk: Any) -> Done:
-        """Send a piece of output before the end; shown live."""
+        """Send a piece of output before the end; shown live.
+
+        Args:
+            chunk: Any JSON value.
+        """
         self._channel.check()
         self._channel.partial(chunk)
         return DONE
 
     def idempotency_key(self, name: str = "") -> str:
-        """Return a key that is the same for every attempt of this step: pass it to other services so that their effects
-        happen once."""
+        """Return a key that is the same for every attempt of this step.
+
+        Pass it to other services, so that their effects happen once.
+
+        Args:
+            name: Your word for the call, if a step makes several.
+        """
         return f"{self._scope}.{name}" if name else self._scope
 
     @property
@@ -250,13 +287,22 @@ class Context:
         return self._channel.session.waits
 
     async def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
-        """Return the values of several durable calls once all are done."""
+        """Return the values of several durable calls, in order, once all are done.
+
+        Args:
+            calls: Durable calls that were not awaited yet: `ctx.run(…)`, `ctx.wait.event(…)`.
+        """
         return await self.calls.await_all(calls)
 
     def first(
         self, calls: Mapping[str, DurableCall[Any]], *, name: str = "first"
     ) -> Coroutine[Any, Any, tuple[str, Any]]:
-        """Return the name and the value of the durable call that is done first; cancel the other waits."""
+        """Return the name and the value of the durable call that is done first; cancel the other waits.
+
+        Args:
+            calls: Durable calls that were not awaited yet, by name.
+            name: Name of this choice, if a handler makes several.
+        """
         recorder = self.calls
         return recorder.await_first(calls, recorder.next_call(name, "first"))
 

@@ -80,7 +80,12 @@ class StateView:
         self._patches: dict[str, int] = {}
 
     async def get(self, key: Key, default: Any = None) -> Any:
-        """Return the value of a key, or the default."""
+        """Return the value of a key.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+            default: What to return if the key does not exist.
+        """
         full = self._prefix + join_key(key)
         if full in self._writes:
             value = self._writes[full].value
@@ -89,7 +94,13 @@ class StateView:
         return default if row is None else unpack(row.value)
 
     def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> Done:
-        """Set a value when the attempt commits; it expires after `ttl`."""
+        """Set a key when the attempt commits.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+            value: Any JSON value.
+            ttl: Delete the key after this duration, such as "1d". Default: never.
+        """
         self._recorder.check()
         full = self._prefix + join_key(key)
         packed = pack(value, f"state {full}")
@@ -98,7 +109,11 @@ class StateView:
         return DONE
 
     def delete(self, key: Key) -> Done:
-        """Delete a key when the attempt commits."""
+        """Delete a key when the attempt commits.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+        """
         self._recorder.check()
         full = self._prefix + join_key(key)
         if not self._recorder.count_write():
@@ -106,7 +121,12 @@ class StateView:
         return DONE
 
     async def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
-        """Return the keys and values under a prefix, in key order."""
+        """Return keys and values in key order.
+
+        Args:
+            prefix: Only keys that start with this.
+            limit: Maximum number of keys.
+        """
         start = self._prefix + (join_key(prefix) if prefix else "")
         rows = {row.key: row.value for row in await self._store.states(start, limit=limit)}
         for full, write in self._writes.items():
@@ -164,25 +184,52 @@ class SyncStateView:
         self._loop = loop
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """Return the value of a key, or the default."""
+        """Return the value of a key.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+            default: What to return if the key does not exist.
+        """
         return self._wait(self._view.get(key, default))
 
     def set(self, key: Key, value: Any, *, ttl: Duration | None = None) -> None:
-        """Set a value when the attempt commits; it expires after `ttl`."""
+        """Set a key when the attempt commits.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+            value: Any JSON value.
+            ttl: Delete the key after this duration, such as "1d". Default: never.
+        """
         self._view.set(key, value, ttl=ttl)
 
     def delete(self, key: Key) -> None:
-        """Delete a key when the attempt commits."""
+        """Delete a key when the attempt commits.
+
+        Args:
+            key: Name of the key: text, or a list of parts that are joined with "/".
+        """
         self._view.delete(key)
 
     def list(self, prefix: Key = "", *, limit: int = 100) -> dict[str, Any]:
-        """Return the keys and values under a prefix, in key order."""
+        """Return keys and values in key order.
+
+        Args:
+            prefix: Only keys that start with this.
+            limit: Maximum number of keys.
+        """
         return dict(self._wait(self._view.list(prefix, limit=limit)))
 
     def patch(
         self, key: Key, change: Callable[[Any], Any], *, ttl: Duration | None = None, name: str | None = None
     ) -> Any:
-        """Apply `change` to the stored value atomically, at once and once, and return the new value."""
+        """Apply `change` to the stored value atomically, at once and once, and return the new value.
+
+        Args:
+            key: The key to patch.
+            change: A function of the old value (None if there is none) that returns the new one.
+            ttl: The new value expires after this duration.
+            name: Identifies the patch in a handler that does not always patch in the same order.
+        """
         return self._wait(self._view.patch(key, change, ttl=ttl, name=name))
 
     def _wait(self, work: Any) -> Any:

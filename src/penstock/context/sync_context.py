@@ -49,19 +49,36 @@ class SyncContext:
         self.awaited: Any = None
 
     def emit(self, kind: str | Mapping[str, Any], data: Any = None) -> None:
-        """Emit an event. It appears, and starts the steps that listen to it, once, when this attempt commits."""
+        """Emit an event. It appears, and starts the steps that listen to it, once, when this attempt commits.
+
+        Args:
+            kind: Kind of the event: dotted words such as "order.paid".
+            data: Any JSON value.
+        """
         self._inner.emit(kind, data)
 
     def progress(self, value: Any) -> None:
-        """Report progress, a number up to 100 or any JSON value; shown live."""
+        """Report progress; shown live.
+
+        Args:
+            value: A number up to 100, or any JSON value.
+        """
         self._inner.progress(value)
 
     def partial(self, chunk: Any) -> None:
-        """Send a piece of output before the end; shown live."""
+        """Send a piece of output before the end; shown live.
+
+        Args:
+            chunk: Any JSON value.
+        """
         self._inner.partial(chunk)
 
     def idempotency_key(self, name: str = "") -> str:
-        """Return a key that is the same for every attempt of this step."""
+        """Return a key that is the same for every attempt of this step.
+
+        Args:
+            name: Your word for the call, if a step makes several.
+        """
         return self._inner.idempotency_key(name)
 
     @property
@@ -93,7 +110,14 @@ class SyncContext:
         timeout: None = None,
         **kwargs: Any,
     ) -> Any:
-        """Call a function once, on this thread, and record its value. No timeout: a thread cannot be stopped."""
+        """Call a function once, on this thread, and record its value.
+
+        Args:
+            name: Name of the durable call, unique in the handler.
+            fn: The function, followed by its arguments.
+            retry: Retry the function here; its final failure is recorded and raised as CallFailed.
+            timeout: Not available: a thread cannot be stopped.
+        """
         if timeout is not None:
             raise BadArgument(
                 f"ctx.run({name!r}, timeout={timeout!r}) in a `def` handler: a thread cannot be stopped; give the "
@@ -127,11 +151,20 @@ class SyncContext:
         return Branches(self._inner)
 
     def all(self, calls: Sequence[DurableCall[Any]]) -> list[Any]:
-        """Return the values of several branches once all are done."""
+        """Return the values of several branches, in order, once all are done.
+
+        Args:
+            calls: Branches: `ctx.branch.run(…)`, `ctx.branch.event(…)`.
+        """
         return self._block_on(self._calls.await_all(calls))
 
     def first(self, calls: Mapping[str, DurableCall[Any]], *, name: str = "first") -> tuple[str, Any]:
-        """Return the name and the value of the branch that is done first; cancel the other waits."""
+        """Return the name and the value of the branch that is done first; cancel the other waits.
+
+        Args:
+            calls: Branches by name.
+            name: Name of this choice, if a handler makes several.
+        """
         call = self._calls.next_call(name, "first")
         return self._block_on(self._calls.await_first(calls, call))
 
@@ -186,7 +219,12 @@ class SyncWaits:
         self._block_on = block_on
 
     def time(self, until: Duration | datetime, *, name: str = "time") -> None:
-        """Wait for a duration, or until a moment."""
+        """Wait for a duration, or until a moment.
+
+        Args:
+            until: A duration, or a datetime with a time zone.
+            name: Name of the durable call, unique in the handler.
+        """
         self._block_on(self._calls.await_call(self._waits.time(until, name=name)))
 
     def event(
@@ -198,7 +236,15 @@ class SyncWaits:
         name: str | None = None,
         past: bool = True,
     ) -> Event:
-        """Wait for an event of a kind whose data contains `match`."""
+        """Wait for an event, from any run or from outside, and return it.
+
+        Args:
+            kind: The event's kind, such as `"order.paid"`.
+            match: What the event's data must contain.
+            timeout: Raise AwaitTimeout after this duration.
+            name: Name of the durable call; without one, waits for a kind are identified by their order.
+            past: Also accept an event that came since the run started, unless this step has already received it.
+        """
         wait = self._waits.event(kind, match=match, timeout=timeout, name=name, past=past)
         event: Event = self._block_on(self._calls.await_call(wait))
         return event
@@ -212,7 +258,15 @@ class SyncWaits:
         schema: Mapping[str, Any] | None = None,
         signed: str | None = None,
     ) -> SyncTrigger:
-        """Create a one-time trigger."""
+        """Create a one-time trigger. Send its `url` or `token` to the caller, then call its `wait()`.
+
+        Args:
+            name: Name of the durable call, unique in the handler.
+            type: Who fires it: a `webhook`, a `user` or an `api` client.
+            timeout: `wait()` raises AwaitTimeout after this duration.
+            schema: JSON schema the sent data must match.
+            signed: Environment variable with the secret that callers sign with.
+        """
         pending = self._waits.trigger(name, type=type, timeout=timeout, schema=schema, signed=signed)
         return SyncTrigger(self._block_on(pending.register()), self._calls, self._block_on)
 
@@ -257,6 +311,11 @@ class Branches:
 
     @require_name_and_function
     def run(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunCall:
-        """Build a call of a function on its own thread."""
+        """Build a call of a function on its own thread.
+
+        Args:
+            name: Name of the durable call, unique in the handler.
+            fn: The function, followed by its arguments.
+        """
         check_run_arguments(name, fn)
         return self._ctx.run(name, asyncio.to_thread, fn, *args, **kwargs)

@@ -3,7 +3,8 @@
     PenstockError
     ├── ConfigError              SettingError · DefinitionError
     ├── BadArgument              BadDuration
-    ├── NotFound                 UnknownFlow · UnknownStep · UnknownQueue · UnknownRun · UnknownJob · UnknownSchedule
+    ├── NotFound                 UnknownFlow · UnknownStep · UnknownQueue · UnknownRun · UnknownJob ·
+    │                            UnknownKind · UnknownSchedule
     ├── PayloadError             NotJSON · PayloadTooLarge · PayloadTooDeep · SchemaViolation
     ├── StoreError               StoreUnavailable · StoreClosed · StoreFull · StoreCorrupt
     ├── HandlerError             Permanent · Retry · RateLimited · UndeclaredEvent · AttemptTimeout · WorkerLost ·
@@ -91,6 +92,12 @@ class UnknownRun(NotFound):
 
 class UnknownJob(NotFound):
     code = "unknown_job"
+
+
+class UnknownKind(NotFound):
+    """A run is of a kind that this App has no engine for."""
+
+    code = "unknown_kind"
 
 
 class UnknownSchedule(NotFound):

@@ -109,6 +109,10 @@ class Streams:
         """Return the stream of a run."""
         return self._flow + run
 
+    def run(self, kind: str, run: str) -> str:
+        """Return the stream of a run of any kind."""
+        return f"{self.namespace}:{kind}:{run}"
+
     def queue(self, queue: str) -> str:
         """Return the stream of a queue."""
         return f"{self.namespace}:queue:{queue}"

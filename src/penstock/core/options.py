@@ -19,7 +19,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 DELAY_META = msgspec.Meta(
     ge=0,
     le=MAX_DURATION_MS,
-    description=f"a number of milliseconds or a duration; the maximum duration is {MAX_DURATION_TEXT}",
+    description=f"a number of milliseconds, 0 or more, or a duration; the maximum duration is {MAX_DURATION_TEXT}",
 )
 _WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a string", Mapping: "a mapping"}
 _STANDARD = re.compile(r"Expected|Invalid enum value|\w+( value)? out of range")

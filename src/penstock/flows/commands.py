@@ -1,4 +1,4 @@
-"""Commands from outside a run: start, emit, pause, resume, cancel, redrive. Each is one unit."""
+"""Commands on runs from outside: start, emit, pause, resume, cancel, redrive. Each commits one unit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .units import StepOptions, decode_options
 
 
 class FlowCommands:
-    """What the application does to runs."""
+    """Starts runs and acts on them, through one sink."""
 
     def __init__(self, engine: FlowEngine, sink: CommandSink) -> None:
         self._engine = engine
@@ -47,7 +47,7 @@ class FlowCommands:
         cause: str = "start",
         move: ScheduleMove | None = None,
     ) -> bool:
-        """Starts a run; False when a run of that id exists already, which is how a key makes starting idempotent."""
+        """Start a run. Return False if a run with that id exists: this makes an idempotency key work."""
         engine, table = self._engine, flow.table
         pin = table.fingerprint if flow.definition.version is not None else None
         unit_id = engine.new_unit_id()
@@ -65,13 +65,13 @@ class FlowCommands:
                 tags=tags or {},
             )
             decision = engine.decider(run, record, table).on_start(input, cause)
-            assembler = engine.unit_builder(run, record, table)
+            builder = engine.unit_builder(run, record, table)
             state = [StateWrite(table_key(pin), encode_table(table))] if pin and pin not in self._pinned else []
             return Unit(
                 unit_id,
-                run=assembler.run_write(decision, 0),
-                events=assembler.events(decision),
-                jobs=assembler.jobs(decision, delay_ms),
+                run=builder.run_write(decision, 0),
+                events=builder.events(decision),
+                jobs=builder.jobs(decision, delay_ms),
                 state=state,
                 schedule=move,
             )
@@ -79,7 +79,7 @@ class FlowCommands:
         receipt = await self._sink.submit(CommitRequest(build, run=run))
         if isinstance(receipt, Conflict):
             if move is not None:
-                # The slot's run exists, from before the schedule was made anew: go on to the next slot.
+                # The slot's run exists from before the schedule was changed: move on to the next slot.
                 await self._sink.submit(CommitRequest(lambda _v, _r: Unit(unit_id, schedule=move)))
             self._check_same_flow(flow, run, receipt.record)
             return False
@@ -91,51 +91,51 @@ class FlowCommands:
 
     def _check_same_flow(self, flow: Flow, run: str, data: bytes | None) -> None:
         if data is not None and (other := records.decode(data).flow) != flow.name:
-            raise RunError(f"run {run!r} exists and is of flow {other!r}, not {flow.name!r}: use another key")
+            raise RunError(f"run {run!r} exists and belongs to flow {other!r}, not {flow.name!r}: use another key")
 
     async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> None:
-        """Records an event on a run from outside and starts what listens to it."""
+        """Append an event to a run from outside and start the steps that listen to it."""
         emission = Emission(kind, pack(data, f"the data of {kind}"))
         unit_id = self._engine.new_unit_id()
         row = await self._row(run)
-        begun = records.decode(row.record)
-        self._engine.check_event(begun.flow, kind, emission.data)
-        table = await self._engine.table(begun)
+        current = records.decode(row.record)
+        self._engine.check_event(current.flow, kind, emission.data)
+        table = await self._engine.table(current)
 
         def build(version: int, data: bytes | None) -> Unit | Receipt:
             record = require_open(run, data, f"receive {kind!r}")
             decision = self._engine.decider(run, record, table).on_event(emission, f"emit-{unit_id}")
-            assembler = self._engine.unit_builder(run, record, table)
+            builder = self._engine.unit_builder(run, record, table)
             return Unit(
                 unit_id,
-                run=assembler.run_write(decision, version),
-                events=assembler.events(decision),
-                jobs=assembler.jobs(decision),
+                run=builder.run_write(decision, version),
+                events=builder.events(decision),
+                jobs=builder.jobs(decision),
                 once_key=f"{run}/{key}" if key is not None else None,
             )
 
         await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
 
     async def cancel(self, run: str, reason: str) -> bool:
-        """Cancels a run for good, and the triggers it waits for; False when it had ended before."""
+        """Cancel a run and the triggers it waits for. Return False if it has already ended."""
         while True:
             triggers = await self._pending_triggers(run)
-            closes = [SettleWait(row.id, "cancelled") for row in triggers]
-            said = [self._trigger_cancelled(row, reason) for row in triggers]
-            receipt = await self._decide(run, lambda decider, _: decider.on_cancel(reason), closes, said)
+            waits = [SettleWait(row.id, "cancelled") for row in triggers]
+            events = [self._build_trigger_cancelled(row, reason) for row in triggers]
+            receipt = await self._decide(run, lambda decider, _: decider.on_cancel(reason), waits, events)
             if not isinstance(receipt, Refused):
                 return isinstance(receipt, Committed)
-            # One of the triggers was fired or has expired meanwhile: it is not cancelled then.
+            # One of the triggers has fired or expired meanwhile: read them again.
 
     async def pause(self, run: str, reason: str) -> bool:
-        """Hands out nothing more of a run; False when it was paused or had ended before."""
+        """Pause a run: no more of its steps are claimed. Return False if it is already paused or has ended."""
         return isinstance(
             await self._decide(run, lambda decider, record: None if record.paused else decider.on_pause(reason)),
             Committed,
         )
 
     async def resume(self, run: str, reason: str) -> bool:
-        """Lets a paused run go on; False when it was not paused."""
+        """Resume a paused run. Return False if it is not paused."""
         return isinstance(
             await self._decide(run, lambda decider, record: decider.on_resume(reason) if record.paused else None),
             Committed,
@@ -148,7 +148,7 @@ class FlowCommands:
         waits: Sequence[SettleWait] = (),
         events: Sequence[NewEvent] = (),
     ) -> Receipt:
-        """Commits what is decided of an open run; a Conflict when it has ended, or there is nothing to decide."""
+        """Commit a decision about an open run. Return a Conflict if it has ended or there is nothing to decide."""
         unit_id = self._engine.new_unit_id()
         row = await self._row(run)
         table = await self._engine.table(records.decode(row.record))
@@ -160,9 +160,9 @@ class FlowCommands:
             decision = decide(self._engine.decider(run, record, table), record)
             if decision is None:
                 return Conflict(version, data)
-            assembler = self._engine.unit_builder(run, record, table)
-            said = [*events, *assembler.events(decision)]
-            return Unit(unit_id, run=assembler.run_write(decision, version), events=said, waits=list(waits))
+            builder = self._engine.unit_builder(run, record, table)
+            appended = [*events, *builder.events(decision)]
+            return Unit(unit_id, run=builder.run_write(decision, version), events=appended, waits=list(waits))
 
         return await self._sink.submit(CommitRequest(build, run=run, version=row.version, record=row.record))
 
@@ -174,12 +174,12 @@ class FlowCommands:
             found += rows
         return found
 
-    def _trigger_cancelled(self, row: WaitRow, reason: str) -> NewEvent:
+    def _build_trigger_cancelled(self, row: WaitRow, reason: str) -> NewEvent:
         bodies, body = self._engine.bodies, decode_body(row.body)
         return build_trigger_event(bodies, "trigger.cancelled", row.id, row.run, body, {"reason": reason})
 
     async def redrive(self, letter_job: JobRow, letter: DeadLetter, payload: bytes) -> str | None:
-        """Puts a dead step back to work; None when someone else took the letter first."""
+        """Redrive a dead step and return its new job. Return None if another call took the dead letter first."""
         assert letter.run is not None
         options = msgspec.convert(letter.options, StepOptions)
         options = msgspec.structs.replace(options, step=letter.step or letter.original_job_name, n=letter.n)
@@ -188,7 +188,7 @@ class FlowCommands:
         )
 
     async def retry_step(self, failed: JobRow) -> str | None:
-        """Puts a step back to work that failed for good and left no dead letter, or whose letter is gone."""
+        """Retry a step that finally failed and has no dead letter, or no longer has one."""
         assert failed.run is not None
         return await self._requeue_step(
             failed.run, failed.id, failed.id, failed.queue, decode_options(failed.opts), failed.payload
@@ -197,7 +197,10 @@ class FlowCommands:
     async def _requeue_step(
         self, run: str, taken: str, job: str, queue: str, before: StepOptions, payload: bytes
     ) -> str | None:
-        """Adds a step's job anew, with the memos of the one that failed. What it takes can be taken once."""
+        """Enqueue a step's job again, with the memos of the one that failed.
+
+        The commit removes the job `taken`, the dead letter or the failed job, so only one caller can do this.
+        """
         step = before.step
         unit_id = self._engine.new_unit_id()
         row = await self._row(run)
@@ -210,14 +213,14 @@ class FlowCommands:
             record = records.decode(data) if data is not None else None
             if record is None or record.status not in (RUNNING, FAILED):
                 state = "is gone" if record is None else f"is {record.status}"
-                raise RunError(f"run {run!r} {state}, so its step {step!r} cannot be sent again: start a new run")
+                raise RunError(f"run {run!r} {state}, so its step {step!r} cannot be retried: start a new run")
             decision = self._engine.decider(run, record, table).on_redrive(step, options.n, new_id)
-            assembler = self._engine.unit_builder(run, record, table)
-            job = assembler.job(new_id, step, queue, payload, options, record, taken, scope=scope)
+            builder = self._engine.unit_builder(run, record, table)
+            job = builder.job(new_id, step, queue, payload, options, record, taken, scope=scope)
             return Unit(
                 unit_id,
-                run=assembler.run_write(decision, version),
-                events=assembler.events(decision),
+                run=builder.run_write(decision, version),
+                events=builder.events(decision),
                 jobs=[job],
                 removes=[taken],
             )
@@ -228,18 +231,18 @@ class FlowCommands:
     async def _row(self, run: str) -> RunRow:
         row = await self._store.run(check_id(run, "run id"))
         if row is None:
-            raise UnknownRun(f"there is no run {run!r} in this store: list them, or check the URL")
+            raise UnknownRun(f"there is no run {run!r} in this store: `penstock runs` lists them; check the URL")
         return row
 
 
 class RunClosed(RunError):
-    """The run has ended; it takes no more events."""
+    """The run has ended and accepts no more events."""
 
     code = "run_closed"
 
 
 def require_open(run: str, data: bytes | None, what: str) -> RunRecord:
-    """The record of a run that is still open; raises if it is not."""
+    """Return the record of a run; raise if there is none or the run has ended."""
     record = records.decode(data) if data is not None else None
     if record is None:
         raise UnknownRun(f"there is no run {run!r} in this store")
@@ -249,7 +252,7 @@ def require_open(run: str, data: bytes | None, what: str) -> RunRecord:
 
 
 def read_dead_letter(row: JobRow) -> DeadLetter:
-    """The dead letter in a job of a dead-letter queue."""
+    """Decode the dead letter in a job of a dead-letter queue."""
     try:
         return msgspec.convert(unpack(row.payload), DeadLetter)
     except msgspec.ValidationError as problem:

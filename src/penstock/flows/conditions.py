@@ -1,4 +1,4 @@
-"""The caller's `when` and `map`, as decisions see them."""
+"""Evaluates the `when` and `map` of subscriptions for decisions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..handlers.subscriptions import Subscription
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a two-argument `when(event, run)` is told of the run."""
+    """The run, as the second argument of `when(event, run)` and `map(event, run)`."""
 
     run_id: str
     flow: str
@@ -25,7 +25,7 @@ class RunInfo:
 
 
 class CodeConditions:
-    """Evaluates the subscriptions of the code loaded in this process. An unknown step listens without conditions."""
+    """Evaluates the subscriptions of the code loaded in this process. An unknown step has no conditions."""
 
     def __init__(self, flow: Flow | None, run: str, correlation_id: str) -> None:
         self._flow = flow
@@ -56,7 +56,7 @@ class CodeConditions:
         return None
 
     def _call(self, fn: Callable[..., Any], kind: str, data: Any) -> Any:
-        """Calls with the event, and the run if the function takes two arguments."""
+        """Call a function with the event, and with the run if it takes two arguments."""
         run, corr = self._run, self._correlation_id
         event = Event("", "", kind, run, run, correlation_id=corr, data=data)
         view = RunInfo(run, self._flow.name if self._flow is not None else "", corr)

@@ -1,6 +1,6 @@
 """Decisions: from a run record and a fact to the next record, the events to append and the steps to start.
 
-Pure: no store, no clock, no randomness. The caller's functions (`when`, `map`) come in through `Conditions`.
+Pure: no store, no clock, no randomness. User functions (`when`, `map`) are called through `Conditions`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StepStart(msgspec.Struct):
 
 
 class Emission(msgspec.Struct):
-    """An event that was emitted, with the body to record it by."""
+    """An event that was emitted."""
 
     kind: str
     data: bytes
@@ -46,7 +46,7 @@ class Emission(msgspec.Struct):
 
 
 class EndedStep(msgspec.Struct):
-    """A step instance that ended for good, and by which job."""
+    """A step instance whose attempt ended, and its job."""
 
     step: str
     n: int
@@ -57,7 +57,7 @@ class EndedStep(msgspec.Struct):
 
 
 class Decision(msgspec.Struct):
-    """What to write."""
+    """The next run record, the events to append and the steps to start."""
 
     record: RunRecord
     events: list[EventBody] = []
@@ -65,17 +65,17 @@ class Decision(msgspec.Struct):
 
 
 class Conditions(Protocol):
-    """The caller's own functions of a subscription."""
+    """The `when` and `map` of subscriptions."""
 
     def matches(self, step: str, kind: str, data: bytes) -> bool: ...
 
     def map_input(self, step: str, kind: str, data: bytes) -> bytes | None:
-        """The mapped input, or None for the event's data as it is."""
+        """Return the mapped input, or None if the step takes the event's data unchanged."""
         ...
 
 
 class Decider:
-    """Decides for one run. Each method takes a fact; the record given at the start is its own to change."""
+    """Decides for one run. Each `on_*` method takes one fact and changes the record passed to the constructor."""
 
     def __init__(
         self, run: str, record: RunRecord, table: TriggerTable, conditions: Conditions, now: int, max_steps: int
@@ -89,12 +89,12 @@ class Decider:
         self._max_steps = max_steps
         self._events: list[EventBody] = []
         self._starts: list[StepStart] = []
-        self._heard = False  # whether a listener wanted what the ended step emitted
+        self._has_listener = False  # whether a step listens to what the ended step emitted
 
     # Facts
 
     def on_start(self, input: bytes, cause: str) -> Decision:
-        """The run is new."""
+        """Start the run with its entry step."""
         entry = self._table.entry
         data: dict[str, Any] = {
             "name": self._record.flow,
@@ -108,9 +108,9 @@ class Decider:
         return self._decision()
 
     def on_completed(
-        self, ended: EndedStep, result: bytes, emitted: list[Emission], divert: str | None = None
+        self, ended: EndedStep, result: bytes, emitted: list[Emission], timeout_step: str | None = None
     ) -> Decision:
-        """A step instance returned, or waited in vain and `divert` is to take over."""
+        """Complete a step instance. `timeout_step` is set if its declared wait expired and that step takes over."""
         record = self._record
         counts = record.counts_of(ended.step)
         counts.open -= 1
@@ -120,12 +120,12 @@ class Decider:
         for emission in emitted:
             self._record_emission(emission, ended.step, ended.job, ended.attempt)
             started += self._route(emission.kind, emission.data, ended.job)
-        if divert is not None and self._divert(divert, ended):
-            started.append(divert)
+        if timeout_step is not None and self._start_timeout_step(timeout_step, ended):
+            started.append(timeout_step)
         if record.status == RUNNING:
             step = self._table.steps.get(ended.step)
             each = step is not None and step.mode == "each"
-            if not self._heard:
+            if not self._has_listener:
                 record.keep_result(ended.step, ended.n, result, each)
             elif each:
                 record.mark_followed(ended.step)
@@ -137,7 +137,7 @@ class Decider:
         return self._decision()
 
     def on_failed(self, ended: EndedStep, error: dict[str, Any], max_attempts: int) -> Decision:
-        """A step instance failed for good."""
+        """Fail a step instance whose failure is final."""
         self._append_event(
             "step.failed", {**error, "willRetry": False}, ended.step, self._failure_meta(ended, max_attempts)
         )
@@ -148,55 +148,54 @@ class Decider:
         return self._decision()
 
     def on_retry(self, ended: EndedStep, error: dict[str, Any], max_attempts: int, due: int) -> Decision:
-        """A step instance failed and will be tried again."""
+        """Record the failure of an attempt that will be retried."""
         at = to_iso(due)
         meta = self._failure_meta(ended, max_attempts)
         self._append_event("step.failed", {**error, "willRetry": True, "nextRetryAt": at}, ended.step, meta)
-        again = {"attempt": ended.attempt + 1, "scheduledAt": at, **_n(ended.n)}
-        self._append_event(
-            "step.retry", {"reason": error.get("error", ""), "delayMs": max(due - self._now, 0)}, ended.step, again
-        )
+        retry_meta = {"attempt": ended.attempt + 1, "scheduledAt": at, **_instance_meta(ended.n)}
+        retry = {"reason": error.get("error", ""), "delayMs": max(due - self._now, 0)}
+        self._append_event("step.retry", retry, ended.step, retry_meta)
         return self._decision()
 
     def on_suspended(self, ended: EndedStep, emitted: list[Emission]) -> Decision:
-        """A step instance waits; what it has emitted so far counts."""
+        """Record what a suspended step instance has emitted so far."""
         for emission in emitted:
             self._record_emission(emission, ended.step, ended.job, ended.attempt)
             self._route(emission.kind, emission.data, ended.job)
-        if self._heard:
-            self._record.mark_followed(ended.step)  # so what it gives in the end is not what the run gives
+        if self._has_listener:
+            self._record.mark_followed(ended.step)  # its result is then not a result of the run
         return self._decision()
 
     def on_event(self, emission: Emission, cause: str) -> Decision:
-        """An event came from outside the run's own steps."""
+        """Append an event that came from outside the run's own steps."""
         self._record_emission(emission, None, cause, None)
         self._route(emission.kind, emission.data, cause)
         return self._decision()
 
     def on_cancel(self, reason: str) -> Decision:
-        """Someone stopped the run. What is running is told; what is queued is dropped with this very write."""
+        """Cancel the run. Running attempts are notified; this commit drops the queued ones."""
         for counts in self._record.steps.values():
             counts.open = 0
         self._record.status = CANCELLED
         self._record.paused = False
-        self._record.arrived.clear()
+        self._record.pending_joins.clear()
         self._append_event("flow.cancelled", {"reason": reason, "duration": self._now - self._record.started_ms})
         return self._decision()
 
     def on_pause(self, reason: str) -> Decision:
-        """Someone halted the run. What is running may end; nothing more of it is handed out."""
+        """Pause the run. Running attempts may end; no other job of it is claimed."""
         self._record.paused = True
         self._append_event("flow.paused", {"reason": reason})
         return self._decision()
 
     def on_resume(self, reason: str) -> Decision:
-        """The run goes on, with whatever has come meanwhile."""
+        """Resume the run, with the events that arrived meanwhile."""
         self._record.paused = False
         self._append_event("flow.resumed", {"reason": reason, "status": self._record.status})
         return self._decision()
 
     def on_redrive(self, step: str, n: int, job: str) -> Decision:
-        """A dead letter goes back to work: the failure is taken back and the run is open again."""
+        """Redrive a dead step: undo the record of its failure and reopen the run."""
         record = self._record
         counts = record.counts_of(step)
         counts.failed -= 1
@@ -205,7 +204,7 @@ class Decider:
         record.failures = [f for f in record.failures if (f.step, f.n) != (step, n)]
         reopened = record.status == FAILED
         record.status = RUNNING
-        self._append_event("step.redriven", {"jobId": job}, step, {"jobId": job, **_n(n)})
+        self._append_event("step.redriven", {"jobId": job}, step, {"jobId": job, **_instance_meta(n)})
         if reopened:
             self._append_event("flow.reopened", {"step": step})
         return self._decision()
@@ -213,7 +212,7 @@ class Decider:
     # Routing
 
     def _route(self, kind: str, data: bytes, cause: str) -> list[str]:
-        """Starts what listens to an event; gives the names of the steps started."""
+        """Start the steps that listen to an event and return their names."""
         started: list[str] = []
         if self._record.status != RUNNING:
             return started  # a compensating run starts nothing new
@@ -225,24 +224,25 @@ class Decider:
                 mapped = self._conditions.map_input(name, kind, data)
             except Exception as problem:
                 if not self._cannot_start_again(name):
-                    self._broken_subscription(name, kind, problem)
+                    self._fail_subscription(name, kind, problem)
                 continue
-            self._heard = True  # also by a join still waiting: it follows, whoever comes last
-            if self._join(
+            self._has_listener = True  # a join counts even while it waits for other events
+            if self._start_or_join(
                 name, self._table.steps[name], kind, data if mapped is None else mapped, cause, mapped is not None
             ):
                 started.append(name)
         return started
 
-    def _divert(self, name: str, ended: EndedStep) -> bool:
-        """Starts the step that takes over, on the input of the one that waited in vain."""
+    def _start_timeout_step(self, name: str, ended: EndedStep) -> bool:
+        """Start the step that takes over, with the input of the step whose wait expired."""
         if self._record.status != RUNNING or name not in self._table.steps or self._cannot_start_again(name):
             return False
-        self._heard = True
+        self._has_listener = True
         self._start(name, ended.input, ended.job, True)
         return True
 
-    def _join(self, name: str, step: TableStep, kind: str, data: bytes, cause: str, mapped: bool) -> bool:
+    def _start_or_join(self, name: str, step: TableStep, kind: str, data: bytes, cause: str, mapped: bool) -> bool:
+        """Start a listener, or keep the event for a join. Return whether the listener started."""
         if step.mode == "each":
             self._start(name, data, cause, mapped)
             return True
@@ -251,38 +251,38 @@ class Decider:
         if step.mode == "once":
             self._start(name, data, cause, mapped)
             return True
-        waiting = self._record.arrived.setdefault(name, {})
-        waiting.setdefault(kind, msgspec.Raw(data))
-        if len(waiting) < len(step.kinds):
+        received = self._record.pending_joins.setdefault(name, {})
+        received.setdefault(kind, msgspec.Raw(data))
+        if len(received) < len(step.kinds):
             return False
-        del self._record.arrived[name]
-        self._start(name, encode({k: waiting[k] for k in step.kinds}), cause, True)
+        del self._record.pending_joins[name]
+        self._start(name, encode({k: received[k] for k in step.kinds}), cause, True)
         return True
 
     def _cannot_start_again(self, name: str) -> bool:
-        """Whether no event can start this step any more: the record says so, a queue forgets removed ids."""
+        """Return whether the step runs once and was started. Only the record knows: queues forget removed ids."""
         return self._table.steps[name].mode != "each" and self._record.counts_of(name).started > 0
 
     def _start(self, name: str, input: bytes, cause: str, has_mapped_input: bool = False) -> None:
         counts = self._record.counts_of(name)
-        # What is being undone is undone to the end, however long the run was.
-        limited = self._record.status == RUNNING
-        if limited and sum(t.started for t in self._record.steps.values()) >= self._max_steps:
+        # The limit does not apply to compensation: it always runs to its end.
+        is_limited = self._record.status == RUNNING
+        if is_limited and sum(t.started for t in self._record.steps.values()) >= self._max_steps:
             n = counts.started + 1
             self._remember_failure(name, n, f"the run has started {self._max_steps:,} steps, its limit", "run_limit")
             self._append_event(
-                "step.failed", {"error": "run limit", "code": "run_limit", "willRetry": False}, name, _n(n)
+                "step.failed", {"error": "run limit", "code": "run_limit", "willRetry": False}, name, _instance_meta(n)
             )
             return
         counts.started += 1
         counts.open += 1
         self._starts.append(StepStart(name, counts.started, input, cause, has_mapped_input))
 
-    def _broken_subscription(self, name: str, kind: str, problem: Exception) -> None:
-        """A lost trigger would be silent: the step it should have started fails instead, and says why."""
+    def _fail_subscription(self, name: str, kind: str, problem: Exception) -> None:
+        """Fail the step whose `when` or `map` raised. Ignoring the event would lose it silently."""
         message = f"the subscription of {name} to {kind} raised {type(problem).__name__}: {problem}"
         self._remember_failure(name, 0, message, "subscription_failed")
-        # No instance of its own failed: those that were started are not to look as if they had.
+        # Instance 0: the instances that were started did not fail and must not look as if they had.
         meta = {"n": 0} if self._record.counts_of(name).started else {}
         self._append_event(
             "step.failed", {"error": message, "code": "subscription_failed", "willRetry": False}, name, meta
@@ -291,14 +291,14 @@ class Decider:
     # Ending
 
     def _settle(self) -> None:
-        """Ends the run, or takes its compensation one step further, once nothing of it is open."""
+        """End the run, or start its next compensation, once no step of it is open."""
         record = self._record
         if record.open or self._starts:
             return
-        record.undo = [undo for undo in record.undo if undo.by in self._table.steps]
+        record.compensations = [one for one in record.compensations if one.compensated_by in self._table.steps]
         if not record.failed:
             self._close(COMPLETED)
-        elif record.undo:
+        elif record.compensations:
             self._compensate()
         else:
             self._close(
@@ -309,26 +309,32 @@ class Decider:
         record = self._record
         if record.status == RUNNING:
             record.status = COMPENSATING
-            record.arrived.clear()
-            self._append_event("flow.compensating", {"steps": [undo.step for undo in reversed(record.undo)]})
-        undo = record.undo.pop()
-        self._start(undo.by, self._compensation_input(undo), undo.step, True)
+            record.pending_joins.clear()
+            steps = [one.step for one in reversed(record.compensations)]
+            self._append_event("flow.compensating", {"steps": steps})
+        self._start_compensation(record.compensations.pop())
 
     def _compensate_on(self, kind: str) -> None:
-        """Compensates what asked to be compensated when this event comes."""
-        for undo in reversed(self._record.undo[:]):
-            step = self._table.steps.get(undo.step)
+        """Compensate the steps that declare this event in `compensate_on`."""
+        for compensation in reversed(self._record.compensations[:]):
+            step = self._table.steps.get(compensation.step)
             if step is not None and kind in step.compensate_on:
-                self._record.undo.remove(undo)
-                self._start(undo.by, self._compensation_input(undo), undo.step, True)
+                self._record.compensations.remove(compensation)
+                self._start_compensation(compensation)
 
-    def _compensation_input(self, undo: Compensation) -> bytes:
-        first = self._record.failures[0].error if self._record.failures else None
-        return encode({"step": undo.step, "n": undo.n, "input": undo.input, "result": undo.result, "error": first})
+    def _start_compensation(self, compensation: Compensation) -> None:
+        input = {
+            "step": compensation.step,
+            "n": compensation.n,
+            "input": compensation.input,
+            "result": compensation.result,
+            "error": self._record.failures[0].error if self._record.failures else None,
+        }
+        self._start(compensation.compensated_by, encode(input), compensation.step, True)
 
     def _has_failed_compensation(self) -> bool:
-        undoers = {step.compensation for step in self._table.steps.values()}
-        return any(counts.failed for name, counts in self._record.steps.items() if name in undoers)
+        compensating = {step.compensation for step in self._table.steps.values()}
+        return any(counts.failed for name, counts in self._record.steps.items() if name in compensating)
 
     def _close(self, status: str) -> None:
         record = self._record
@@ -339,26 +345,26 @@ class Decider:
             data: dict[str, Any] = {"duration": duration}
             if result is not None:
                 data["result"] = msgspec.Raw(result)
-            if record.arrived:
-                data["unmet"] = {step: self._missing(step) for step in record.arrived}
+            if record.pending_joins:
+                data["unmet"] = {step: self._missing_kinds(step) for step in record.pending_joins}
             self._append_event("flow.completed", data)
             return
-        # Only so many failures are kept, and redriving takes its own away.
+        # The record keeps at most MAX_FAILURES failures, and a redrive removes its own.
         first = record.failures[0] if record.failures else FailedStep("", 0, f"{record.failed} steps failed")
         kind = "flow.compensated" if status == COMPENSATED else "flow.failed"
         failed = [msgspec.to_builtins(failure) for failure in record.failures]
         self._append_event(kind, {"error": first.error, "step": first.step, "failed": failed, "duration": duration})
 
-    def _missing(self, step: str) -> list[str]:
-        """The kinds a join was still waiting for when nothing was left that could emit them."""
-        return [kind for kind in self._table.steps[step].kinds if kind not in self._record.arrived[step]]
+    def _missing_kinds(self, step: str) -> list[str]:
+        """Return the kinds a join was still waiting for when no step was left that could emit them."""
+        return [kind for kind in self._table.steps[step].kinds if kind not in self._record.pending_joins[step]]
 
-    # Notes
+    # Recording
 
     def _remember_compensation(self, ended: EndedStep, result: bytes) -> None:
         step = self._table.steps.get(ended.step)
         if step is not None and step.compensation is not None and self._record.status == RUNNING:
-            self._record.undo.append(
+            self._record.compensations.append(
                 Compensation(ended.step, ended.n, step.compensation, msgspec.Raw(ended.input), msgspec.Raw(result))
             )
 
@@ -377,7 +383,7 @@ class Decider:
         self._events.append(EventBody(emission.kind, None, None, step, None, corr or self._shown, raw, meta))
 
     def _attempt_meta(self, ended: EndedStep) -> dict[str, Any]:
-        return {"attempt": ended.attempt, "duration": ended.duration, **_n(ended.n)}
+        return {"attempt": ended.attempt, "duration": ended.duration, **_instance_meta(ended.n)}
 
     def _failure_meta(self, ended: EndedStep, max_attempts: int) -> dict[str, Any]:
         return {**self._attempt_meta(ended), "maxAttempts": max_attempts}
@@ -389,5 +395,5 @@ class Decider:
         return Decision(self._record, self._events, self._starts)
 
 
-def _n(n: int) -> dict[str, int]:
+def _instance_meta(n: int) -> dict[str, int]:
     return {"n": n} if n > 1 else {}

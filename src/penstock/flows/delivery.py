@@ -1,4 +1,4 @@
-"""Events that are on their way to whoever waits for them: one, or several of a kind that were committed together."""
+"""Delivery of events to the waits and flows that listen to them, one by one or several of a kind at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..worker.outcomes import Failure, Interruption, Success
 
 
 class DeliveredEvent(msgspec.Struct, frozen=True):
-    """An event, and where it stands in the order of all streams."""
+    """An event with its stream and its cursor in the feed of all streams."""
 
     stream: str
     cursor: str
@@ -37,43 +37,43 @@ class DeliveredEvent(msgspec.Struct, frozen=True):
 
 
 class EventBatch:
-    """Events of one kind, oldest first. No gate was opened between them: who may have one may have all of them."""
+    """Events of one kind, oldest first. No wait was registered between them: a wait may match any of them."""
 
-    def __init__(self, told: Sequence[DeliveredEvent]) -> None:
-        self.events = told
-        self.kind = told[0].event.kind
-        self.before = told[0].cursor
-        self._filed: dict[str, list[int]] = {}
-        self._anywhere: list[int] = []  # those with too many values to be filed under each
-        for n, one in enumerate(told):
+    def __init__(self, events: Sequence[DeliveredEvent]) -> None:
+        self.events = events
+        self.kind = events[0].event.kind
+        self.before = events[0].cursor
+        self._by_key: dict[str, list[int]] = {}
+        self._unindexed: list[int] = []  # those with too many values to index
+        for n, one in enumerate(events):
             keys = index_keys(one.event.data)
             if keys is None:
-                self._anywhere.append(n)
+                self._unindexed.append(n)
             for key in keys or ():
-                self._filed.setdefault(key, []).append(n)
+                self._by_key.setdefault(key, []).append(n)
 
     @property
     def keys(self) -> list[str] | None:
-        """Under which those who may want one of them are filed; None: under any."""
-        return None if self._anywhere else sorted(self._filed)
+        """The index keys of waits that may match one of the events; None means any key."""
+        return None if self._unindexed else sorted(self._by_key)
 
     def candidates(self, row: WaitRow) -> list[DeliveredEvent]:
-        """The events that may be what a gate waits for, oldest first."""
-        filed = self._filed.get(row.key or "", [])
-        return [self.events[n] for n in (sorted([*filed, *self._anywhere]) if self._anywhere else filed)]
+        """Return the events that a wait may match, oldest first."""
+        indexed = self._by_key.get(row.key or "", [])
+        return [self.events[n] for n in (sorted([*indexed, *self._unindexed]) if self._unindexed else indexed)]
 
 
 DELIVERY_RETRY = RetryPolicy(attempts=1_000, backoff=Backoff("exponential", 200, 60_000))
 PAGE = 200
-Resolutions = dict[tuple[str, int], list[Unit]]  # by job and attempt: the gates it opens as it ends
+Resolutions = dict[tuple[str, int], list[Unit]]  # by job and attempt: the waits its last commit resolves
 
-Offer = Callable[[], Coroutine[Any, Any, None]]
+Delivery = Callable[[], Coroutine[Any, Any, None]]
 StartFlow = Callable[[str, str, Event], Coroutine[Any, Any, None]]  # flow, run, event
 EmitTo = Callable[[str, str, Any, str], Awaitable[None]]  # run, kind, data, key
 
 
 class DeliveryEngine:
-    """Opens the jobs of the queue on which events are delivered."""
+    """Opens claims of the queue that delivers events."""
 
     kind = "delivery"
 
@@ -100,70 +100,69 @@ class DeliveryEngine:
     async def open(self, claim: Claim) -> JobWork:
         handler = self._handlers.get(claim.name)
         if handler is None:
-            raise PenstockError(f"queue {DELIVERIES} is the engine's own and has no job {claim.name!r}")
+            raise PenstockError(f"queue {DELIVERIES} is internal and has no job {claim.name!r}")
         return DeliveryWork(self._runtime, claim, handler, self._resolutions)
 
     async def deliver(self, payload: dict[str, Any], ctx: Context) -> None:
-        """Opens every gate that waits for an event, or for one of several that were committed together."""
+        """Resolve every wait that an event matches, or one of several events that were committed together."""
         found = [await self._load_event(**one) for one in payload.get("events", [payload])]
-        told = [one for one in found if one is not None]
-        if not told:
+        events = [one for one in found if one is not None]
+        if not events:
             return  # trimmed meanwhile
-        bundle = EventBatch(told)
+        batch = EventBatch(events)
         after: str | None = None
-        opening: list[Unit] = []
+        resolving: list[Unit] = []
         problems: list[BaseException] = []
-        # A gate that was opened later looks back by itself, if it is to have what came before it.
+        # A wait that was registered later looks back by itself if it accepts earlier events.
         while rows := await self._store.waits_for_topic(
-            bundle.kind, bundle.keys, before=bundle.before, after=after, limit=PAGE
+            batch.kind, batch.keys, before=batch.before, after=after, limit=PAGE
         ):
             after = rows[-1].id
-            await self._resolve_all(opening)
-            opening, others = self._match_waits(rows, bundle)
-            for offers in others:  # one event after the other
-                answers = await asyncio.gather(*(offer() for offer in offers), return_exceptions=True)
+            await self._resolve_all(resolving)
+            resolving, others = self._match_waits(rows, batch)
+            for deliveries in others:  # one event after the other
+                answers = await asyncio.gather(*(deliver() for deliver in deliveries), return_exceptions=True)
                 problems += [problem for problem in answers if isinstance(problem, BaseException)]
             if len(rows) < PAGE:
                 break
         if problems:
-            await self._resolve_all(opening)
-            raise problems[0]  # the others have had it; it is offered again to those who could not take it
-        if opening:
-            self._resolutions[ctx.job_id, ctx.attempt] = opening
+            await self._resolve_all(resolving)
+            raise problems[0]  # the retry delivers only to those that have not received it
+        if resolving:
+            self._resolutions[ctx.job_id, ctx.attempt] = resolving
 
     async def _load_event(
         self, stream: str, id: str, cursor: str, body: dict[str, Any] | None = None
     ) -> DeliveredEvent | None:
-        """The event a delivery is about; some stores send it along."""
+        """Return the event of a delivery, or None if it was trimmed. Some stores put it in the job."""
         if body is not None:
             return DeliveredEvent(stream, cursor, build_event(stream, id, body))
         found = await self._store.read(stream, after=_event_before(id), limit=1)
         return DeliveredEvent(stream, cursor, found[0]) if found and found[0].id == id else None
 
-    def _match_waits(self, rows: list[WaitRow], bundle: EventBatch) -> tuple[list[Unit], list[list[Offer]]]:
-        """Of those who wait for one of the events: units that may be one, and what has to be done for each alone, by
-        event."""
-        opening: list[Unit] = []
-        others: dict[str, list[Offer]] = {one.cursor: [] for one in bundle.events}
+    def _match_waits(self, rows: list[WaitRow], batch: EventBatch) -> tuple[list[Unit], list[list[Delivery]]]:
+        """Return the units that can be merged into one commit, and by event the deliveries that need their own."""
+        resolving: list[Unit] = []
+        others: dict[str, list[Delivery]] = {one.cursor: [] for one in batch.events}
         for row in rows:
             body = decode_body(row.body)
-            fitting = (one for one in bundle.candidates(row) if self._matches(body, one.event, one.stream))
+            matching = (one for one in batch.candidates(row) if self._matches(body, one.event, one.stream))
             if row.kind == EVENT and not body.shared:
-                opening += [self._unit(row, body, one.event, one.stream) for one in islice(fitting, 1)]
+                resolving += [self._unit(row, body, one.event, one.stream) for one in islice(matching, 1)]
                 continue
-            for one in fitting:
+            for one in matching:
                 others[one.cursor].append(partial(self._deliver_to, row, body, one))
-        return opening, list(others.values())
+        return resolving, list(others.values())
 
-    async def _deliver_to(self, row: WaitRow, body: WaitBody, told: DeliveredEvent) -> None:
-        event, stream = told.event, told.stream
+    async def _deliver_to(self, row: WaitRow, body: WaitBody, delivered: DeliveredEvent) -> None:
+        event, stream = delivered.event, delivered.stream
         if row.kind == EVENT:
             await self._resolve(row, body, event, stream)
         else:
             await self._start_flow(row.scope, started_run_id(row, stream, event.id), event)
 
     async def _resolve_all(self, units: list[Unit]) -> None:
-        """Opens gates by one write, or by one each if something else was first at one of them."""
+        """Resolve waits in one commit, or one by one if one of them was settled meanwhile."""
         if not units:
             return
         whole = _merge_units(Unit(self._unit_id()), units)
@@ -171,14 +170,14 @@ class DeliveryEngine:
             await asyncio.gather(*map(self._submit, units))
 
     async def look_back(self, payload: dict[str, str]) -> None:
-        """Opens one gate if what it waits for has happened before it was there."""
+        """Resolve one wait if a matching event was recorded before the wait was registered."""
         row = await self._store.wait_row(payload["wait"])
         if row is None or row.state != "pending" or row.topic is None:
             return
         body = decode_body(row.body)
-        begun = self._bodies.flow(row.run)
+        run_stream = self._bodies.flow(row.run)
         after: str | None = None
-        while items := await self._store.events_by_kind(row.topic, since=begun, after=after, limit=PAGE):
+        while items := await self._store.events_by_kind(row.topic, since=run_stream, after=after, limit=PAGE):
             for item in items:
                 after = item.cursor
                 if self._matches(body, item.event, item.stream):
@@ -189,12 +188,12 @@ class DeliveryEngine:
                 return
 
     async def emit(self, payload: dict[str, Any]) -> None:
-        """Tells a run of an event that came with someone's transaction; what that starts is decided now."""
+        """Emit an event to a run after the caller's transaction committed, and decide now what it starts."""
         try:
             await self._emit_to(payload["run"], payload["kind"], payload["data"], payload["key"])
         except (NotFound, RunError, PayloadError, HandlerError) as problem:
-            # The run ended meanwhile, or never began: a dead letter says so.
-            raise Permanent(f"{payload['kind']!r} cannot be told to run {payload['run']!r}: {problem}") from problem
+            # The run has ended meanwhile or was never started: a dead letter records it.
+            raise Permanent(f"cannot emit {payload['kind']!r} to run {payload['run']!r}: {problem}") from problem
 
     def _matches(self, body: WaitBody, event: Event, stream: str) -> bool:
         if event_ref(stream, event.id) in body.taken:
@@ -212,14 +211,14 @@ class DeliveryEngine:
         return resolve_wait(row, body, result, self._bodies, self._unit_id(), "Event received")
 
     async def _submit(self, unit: Unit) -> Receipt:
-        """Refused when something else was first, or the run is over: then there is nothing to do."""
+        """Commit a unit. It is refused if the wait was settled or the run has ended: then nothing is left to do."""
         return await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
 
 
 class DeliveryWork(InternalJobWork):
-    """A claim of a delivery: the gates it found are opened by the write that ends it.
+    """One claim of a delivery. The commit that completes it also resolves the waits it found.
 
-    Refused because something else was first at one of them, it is given back and looks again.
+    If one of them was settled meanwhile, the commit is refused; the job is released and looks again.
     """
 
     def __init__(
@@ -227,10 +226,10 @@ class DeliveryWork(InternalJobWork):
         runtime: Runtime,
         claim: Claim,
         handler: Handler,
-        opening: Resolutions,
+        resolutions: Resolutions,
     ) -> None:
         super().__init__(runtime, claim, handler)
-        self._resolutions = opening
+        self._resolutions = resolutions
 
     def _take_resolutions(self) -> list[Unit]:
         return self._resolutions.pop((self.claim.job, self.claim.attempt), [])
@@ -258,12 +257,12 @@ def _merge_units(whole: Unit, units: list[Unit]) -> Unit:
 
 
 def started_run_id(row: WaitRow, stream: str, id: str) -> str:
-    """The run an event starts: one for each event, however often it is delivered, by whichever of a flow's gates."""
+    """Return the id of the run an event starts. It is the same for every delivery and every `start_on` of a flow."""
     return f"{row.scope}-{digest(f'{row.scope} {stream} {id}'.encode())}"
 
 
 def _once_key(row: WaitRow, stream: str, id: str) -> str:
-    """A step that stands before several gates of one kind has each event once."""
+    """Return the key that lets a step with several waits for one kind receive each event once."""
     return f"{row.scope}/{event_ref(stream, id)}"
 
 

@@ -1,4 +1,4 @@
-"""A flow as a graph: its steps, and the events that lead from one to the next. Pure; drawing it is for others."""
+"""A flow as a graph of steps and the events between them, rendered as Mermaid or as text."""
 
 from __future__ import annotations
 
@@ -10,80 +10,80 @@ from ..core.durations import Duration, to_ms
 from ..durable.declared_waits import Await
 from ..handlers.registry import Flow
 
-OUTSIDE = "(outside)"  # where the kinds a flow `accepts` come from; no step can be named so
-Sort = Literal["emits", "may", "undo", "late"]
+OUTSIDE = "(outside)"  # the source of the kinds a flow `accepts`; not a valid step name
+EdgeKind = Literal["emits", "may_emit", "compensation", "timeout"]
 WAIT = "⏱"
 
 
 @dataclass(frozen=True)
 class Node:
-    """A step, or the world outside the flow."""
+    """A step, or what is outside the flow."""
 
     name: str
     queue: str = ""
-    entry: bool = False
-    mode: str = ""  # "each" and "all" are worth a mark
-    undoes: bool = False
-    wait: str = ""  # what it waits for, declared in its config
+    is_entry: bool = False
+    mode: str = ""  # "each" and "all" are marked
+    is_compensation: bool = False
+    wait: str = ""  # the wait its config declares
 
     @property
     def notes(self) -> list[str]:
-        """What is said of it besides its name."""
-        marks = {"each": "for each", "all": "join: all of them"}
+        """The notes beside its name."""
+        marks = {"each": "for each event", "all": "join"}
         return [
-            *(["entry"] if self.entry else []),
+            *(["entry"] if self.is_entry else []),
             *([f"queue {self.queue}"] if self.queue else []),
             *([marks[self.mode]] if self.mode in marks else []),
-            *(["undoes"] if self.undoes else []),
+            *(["compensation"] if self.is_compensation else []),
             *([f"{WAIT} {self.wait}"] if self.wait else []),
         ]
 
 
 @dataclass(frozen=True)
 class Edge:
-    """What leads from one step to another: an event it emits or `may` emit, its compensation, a wait in vain."""
+    """A link from one step to another: an event it emits or may emit, its compensation, or the timeout of its wait."""
 
     start: str
     end: str
     label: str
-    sort: Sort = "emits"
+    kind: EdgeKind = "emits"
 
 
 @dataclass(frozen=True)
 class Diagram:
-    """Nodes by name in the order they were defined, and edges."""
+    """Nodes by name, in the order of their definition, and edges."""
 
     flow: str
     nodes: dict[str, Node] = field(default_factory=dict)
     edges: tuple[Edge, ...] = ()
 
-    def after(self, name: str) -> list[Edge]:
-        """The edges that leave a node."""
+    def edges_from(self, name: str) -> list[Edge]:
+        """Return the edges that leave a node."""
         return [edge for edge in self.edges if edge.start == name]
 
     def layers(self) -> list[list[str]]:
-        """The nodes in columns: each right of what leads to it, except where events go round in a circle."""
+        """Return the nodes in columns, each to the right of the nodes that lead to it, except in cycles."""
         level = dict.fromkeys(self.nodes, 0)
-        forward = self._forward()
-        for _ in self.nodes:  # a longest path has at most so many edges
-            moved = False
+        forward = self._forward_edges()
+        for _ in self.nodes:  # no path is longer than the number of nodes
+            has_moved = False
             for edge in forward:
                 if level[edge.end] < level[edge.start] + 1:
-                    level[edge.end], moved = level[edge.start] + 1, True
-            if not moved:
+                    level[edge.end], has_moved = level[edge.start] + 1, True
+            if not has_moved:
                 break
         columns: list[list[str]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
         for name, column in level.items():
             columns[column].append(name)
         return columns
 
-    def _forward(self) -> list[Edge]:
-        """The edges without those that close a circle."""
+    def _forward_edges(self) -> list[Edge]:
+        """Return the edges without those that close a cycle."""
         done: set[str] = set()
         forward: list[Edge] = []
 
         def walk(name: str, path: tuple[str, ...]) -> None:
-            for edge in self.after(name):
+            for edge in self.edges_from(name):
                 if edge.end in path or edge.end == name:
                     continue
                 forward.append(edge)
@@ -97,9 +97,9 @@ class Diagram:
         return forward
 
 
-def diagram_of(flow: Flow) -> Diagram:
-    """The graph of a flow."""
-    undoers = {step.compensation for step in flow.steps.values()}
+def build_diagram(flow: Flow) -> Diagram:
+    """Build the graph of a flow."""
+    compensations = {step.compensation for step in flow.steps.values()}
     entry = flow.definition.entry.name
     nodes = {
         name: Node(
@@ -107,86 +107,88 @@ def diagram_of(flow: Flow) -> Diagram:
             step.handler.queue_name,
             name == entry,
             step.mode if step.kinds else "",
-            name in undoers,
-            _waits_for(step.handler.wait),
+            name in compensations,
+            _describe_wait(step.handler.wait),
         )
         for name, step in flow.steps.items()
     }
-    edges = [*_started(flow), *_emitted(flow), *_undone(flow), *_late(flow)]
+    edges = [*_start_edges(flow), *_emit_edges(flow), *_compensation_edges(flow), *_timeout_edges(flow)]
     if any(edge.start == OUTSIDE for edge in edges):
         nodes = {entry: nodes.pop(entry), OUTSIDE: Node(OUTSIDE), **nodes}
     return Diagram(flow.name, nodes, tuple(edges))
 
 
-def _emitted(flow: Flow) -> Iterable[Edge]:
-    known = {*flow.definition.accepts}.union(*(step.emits or () for step in flow.steps.values()))
-    undoers = {step.compensation for step in flow.steps.values()}
+def _emit_edges(flow: Flow) -> Iterable[Edge]:
+    declared = {*flow.definition.accepts}.union(*(step.emits or () for step in flow.steps.values()))
+    compensations = {step.compensation for step in flow.steps.values()}
     for kind in flow.definition.accepts:
         yield from (Edge(OUTSIDE, end, kind) for end in flow.table.listeners(kind))
     for name, step in flow.steps.items():
         for kind in step.emits or ():
             yield from (Edge(name, end, kind) for end in flow.table.listeners(kind))
-        if step.emits is None and name not in undoers:
-            # It declares nothing and so may emit what others listen to and nobody declares.
+        if step.emits is None and name not in compensations:
+            # A step without `emits` may emit every kind that others listen to and no step declares.
             yield from (
-                Edge(name, end, kind, "may")
+                Edge(name, end, kind, "may_emit")
                 for end, other in flow.steps.items()
                 for kind in other.kinds
-                if kind not in known and end != name
+                if kind not in declared and end != name
             )
 
 
-def _started(flow: Flow) -> Iterable[Edge]:
-    """The events, of any run or from outside, that start the flow."""
+def _start_edges(flow: Flow) -> Iterable[Edge]:
+    """Return an edge for each kind of event that starts the flow."""
     kinds = dict.fromkeys(on.kind for on in flow.definition.start_on)
     return [Edge(OUTSIDE, flow.definition.entry.name, kind) for kind in kinds]
 
 
-def _late(flow: Flow) -> Iterable[Edge]:
+def _timeout_edges(flow: Flow) -> Iterable[Edge]:
     for name, step in flow.steps.items():
         if step.on_timeout is not None and step.on_timeout in flow.steps:
             wait = step.handler.wait
-            span = f" {_span(wait.timeout)}" if wait is not None and wait.timeout is not None else ""
-            yield Edge(name, step.on_timeout, f"timeout{span}", "late")
+            span = f" {_format_duration(wait.timeout)}" if wait is not None and wait.timeout is not None else ""
+            yield Edge(name, step.on_timeout, f"timeout{span}", "timeout")
 
 
-def _waits_for(wait: Await | None) -> str:
+def _describe_wait(wait: Await | None) -> str:
     if wait is None:
         return ""
     if wait.type == "time":
         assert wait.delay is not None
-        return "a time" if callable(wait.delay) else _span(wait.delay)
+        return "a time" if callable(wait.delay) else _format_duration(wait.delay)
     what = wait.event if wait.type == "event" else f"{wait.trigger} {wait.name or 'trigger'}"
-    return f"{what}, at most {_span(wait.timeout)}" if wait.timeout is not None else str(what)
+    return f"{what}, at most {_format_duration(wait.timeout)}" if wait.timeout is not None else str(what)
 
 
-def _span(duration: Duration) -> str:
-    """A duration in the largest unit that fits it."""
+def _format_duration(duration: Duration) -> str:
+    """Format a duration in the largest unit that divides it."""
     ms = to_ms(duration)
     units = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
     return next((f"{ms // size}{unit}" for unit, size in units if ms and ms % size == 0), f"{ms}ms")
 
 
-def _undone(flow: Flow) -> Iterable[Edge]:
+def _compensation_edges(flow: Flow) -> Iterable[Edge]:
     for name, step in flow.steps.items():
         if step.compensation is not None and step.compensation in flow.steps:
-            yield Edge(name, step.compensation, "undone by", "undo")
+            yield Edge(name, step.compensation, "compensated by", "compensation")
 
 
-def as_mermaid(diagram: Diagram) -> str:
-    """The graph in Mermaid's language; joins are hexagons, steps that run for each event have a double border, those
-    that wait lean to one side and lead to themselves."""
+def render_mermaid(diagram: Diagram) -> str:
+    """Render the graph as Mermaid.
+
+    Joins are hexagons, steps with mode "each" have a double border, steps that wait are slanted and link to themselves.
+    """
     ids = {name: f"n{number}" for number, name in enumerate(diagram.nodes)}
     lines = ["flowchart LR"]
     for name, node in diagram.nodes.items():
-        text = _quoted("<br/>".join([name, *(note for note in node.notes if not note.startswith(WAIT))]))
+        text = _quote("<br/>".join([name, *(note for note in node.notes if not note.startswith(WAIT))]))
         left, right = _shape(node)
         lines.append(f"  {ids[name]}{left}{text}{right}")
         if node.wait:
-            lines.append(f"  {ids[name]} -.->|{_quoted(f'{WAIT} {node.wait}')}| {ids[name]}")
-    arrows = {"emits": "-->", "may": "-.->", "undo": "-.->", "late": "-.->"}
+            lines.append(f"  {ids[name]} -.->|{_quote(f'{WAIT} {node.wait}')}| {ids[name]}")
     for edge in diagram.edges:
-        lines.append(f"  {ids[edge.start]} {arrows[edge.sort]}|{_quoted(edge.label)}| {ids[edge.end]}")
+        arrow = "-->" if edge.kind == "emits" else "-.->"
+        lines.append(f"  {ids[edge.start]} {arrow}|{_quote(edge.label)}| {ids[edge.end]}")
     return "\n".join(lines)
 
 
@@ -199,10 +201,10 @@ def _shape(node: Node) -> tuple[str, str]:
         return "[[", "]]"
     if node.wait:
         return "[/", "/]"
-    return ("([", "])") if node.entry else ("[", "]")
+    return ("([", "])") if node.is_entry else ("[", "]")
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + text.replace('"', "#quot;") + '"'
 
 
@@ -213,44 +215,44 @@ _ASCII = str.maketrans({
 })  # fmt: skip
 
 
-def as_text(diagram: Diagram, unicode: bool = True) -> str:
-    """The graph drawn with box characters, or with ASCII; a step that two lead to is drawn once and then named."""
-    drawn: set[str] = set()
+def render_text(diagram: Diagram, unicode: bool = True) -> str:
+    """Render the graph with box characters, or with ASCII. Each step is drawn once and then only named."""
+    visited: set[str] = set()
     lines: list[str] = []
-    reached = {edge.end for edge in diagram.edges}
-    starts = [name for name, node in diagram.nodes.items() if node.entry or name not in reached]
+    targets = {edge.end for edge in diagram.edges}
+    starts = [name for name, node in diagram.nodes.items() if node.is_entry or name not in targets]
     for name in [*starts, *diagram.nodes]:
-        if name not in drawn:
-            lines += [*_block(diagram, name, drawn)]
+        if name not in visited:
+            lines += [*_render_subtree(diagram, name, visited)]
     text = "\n".join(line.rstrip() for line in lines)
     return text if unicode else text.translate(_ASCII)
 
 
-def _block(diagram: Diagram, name: str, drawn: set[str]) -> list[str]:
-    """A step's box, and below it, further to the right, the boxes it leads to."""
-    drawn.add(name)
-    edges = diagram.after(name)
-    lines = _box(diagram.nodes[name], bool(edges))
+def _render_subtree(diagram: Diagram, name: str, visited: set[str]) -> list[str]:
+    """Render a step's box and, below and to the right, the boxes it leads to."""
+    visited.add(name)
+    edges = diagram.edges_from(name)
+    lines = _render_box(diagram.nodes[name], bool(edges))
     for number, edge in enumerate(edges):
-        last = number == len(edges) - 1
-        arrow = _arrow(edge)
-        if edge.end in drawn:
-            lines += ["  │", f"  {'└' if last else '├'}{arrow}{edge.end} (above)"]
+        is_last = number == len(edges) - 1
+        arrow = _render_arrow(edge)
+        if edge.end in visited:
+            lines += ["  │", f"  {'└' if is_last else '├'}{arrow}{edge.end} (above)"]
             continue
-        below = _block(diagram, edge.end, drawn)
-        bar, indent = " " if last else "│", " " * len(arrow)
+        below = _render_subtree(diagram, edge.end, visited)
+        bar, indent = " " if is_last else "│", " " * len(arrow)
         lines.append(f"  │{indent}{below[0]}")
-        lines.append(f"  {'└' if last else '├'}{arrow}{below[1]}")
+        lines.append(f"  {'└' if is_last else '├'}{arrow}{below[1]}")
         lines += [f"  {bar}{indent}{line}" for line in below[2:]]
     return lines
 
 
-def _box(node: Node, leads_on: bool) -> list[str]:
-    """A box with the name, what there is to say about it to its right. A join has a double border."""
+def _render_box(node: Node, has_edges: bool) -> list[str]:
+    """Render a box with the step's name, and its notes to the right. A join has a double border."""
     corners = tuple("╔═╗║╚╝╤" if node.mode == "all" else "┌─┐│└┘┬")
     top_left, flat, top_right, side, low_left, low_right, down = corners
     width = len(node.name) + 2
-    bottom = f"{flat}{down}{flat * (width - 2)}" if leads_on else flat * width
+    bottom = f"{flat}{down}{flat * (width - 2)}" if has_edges else flat * width
     notes = " · ".join(node.notes)
     return [
         f"{top_left}{flat * width}{top_right}",
@@ -259,6 +261,6 @@ def _box(node: Node, leads_on: bool) -> list[str]:
     ]
 
 
-def _arrow(edge: Edge) -> str:
-    line = "─" if edge.sort == "emits" else "┄"
+def _render_arrow(edge: Edge) -> str:
+    line = "─" if edge.kind == "emits" else "┄"
     return f"{line}{line} {edge.label} {line}▶ "

@@ -1,4 +1,4 @@
-"""The flow engine: opens claims of steps and turns how attempts ended into units."""
+"""The flow engine: opens claims of steps and turns the outcomes of attempts into units."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ..handlers.trigger_table import TriggerTable
 from ..handlers.trigger_table import decode as decode_table
 from ..jobs.dead_letters import build_dead_letter
 from ..jobs.engine import missing_handler
+from ..ports.runner import Runner
 from ..ports.store import JobRow
 from ..ports.unit import (
     Cancelled,
@@ -36,6 +37,7 @@ from ..ports.unit import (
     Unit,
 )
 from ..worker.channel import SHUTDOWN
+from ..worker.engines import PreflightProblem
 from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit, Success, WaitSuspension, pack_record
 from . import run_record as records
 from .conditions import CodeConditions
@@ -52,7 +54,7 @@ MAX_STEPS = 100_000
 
 
 class FlowEngine:
-    """Knows the code of this process and the pinned tables of runs begun under older code."""
+    """Decides with the code of this process, or with the pinned trigger tables of runs started by older code."""
 
     kind = "flow"
 
@@ -90,7 +92,7 @@ class FlowEngine:
         return StepWork(self, claim, record, table, flow, handler, options.n)
 
     async def table(self, record: RunRecord) -> TriggerTable:
-        """The trigger table a run goes by: the pinned one, or that of the present code."""
+        """Return the trigger table of a run: the pinned one, or that of the loaded code."""
         flow = self._registry().flows.get(record.flow)
         if record.table is None or (flow is not None and flow.table.fingerprint == record.table):
             return flow.table if flow is not None else TriggerTable(record.flow, "", {})
@@ -102,7 +104,7 @@ class FlowEngine:
         return known
 
     def check_event(self, flow: str, kind: str, data: bytes) -> None:
-        """Raises if an event does not fit the schema its flow declares, whoever emits it."""
+        """Raise if an event does not match the schema its flow declares for that kind."""
         known = self._registry().flows.get(flow)
         check = known.event_validators.get(kind) if known is not None else None
         if check is not None:
@@ -126,7 +128,13 @@ class FlowEngine:
     def job_ids(self, run: str, record: bytes) -> list[str]:
         """Return the ids of the jobs of every step instance that was started."""
         steps = records.decode(record).steps
-        return [step_job_id(run, step, n) for step, tally in steps.items() for n in range(1, tally.started + 1)]
+        return [step_job_id(run, step, n) for step, counts in steps.items() for n in range(1, counts.started + 1)]
+
+    async def check(self, claim: Claim, runner: Runner) -> PreflightProblem | None:
+        """Return why the present code could not go on with a step; None if it could, as far as is recorded."""
+        from .preflight import PreflightChecker  # it builds on this module
+
+        return await PreflightChecker(self, runner).check(claim)
 
     def instance(self, job: JobRow) -> tuple[str, int]:
         """Return the step of a job and which instance of it the job is."""
@@ -138,16 +146,16 @@ class FlowEngine:
         known = records.decode(record)
         flow = self._registry().flows.get(known.flow)
         sentences = []
-        for step, arrived in known.arrived.items():
+        for step, received in known.pending_joins.items():
             kinds = flow.steps[step].kinds if flow is not None and step in flow.steps else ()
-            missing = ", ".join(kind for kind in kinds if kind not in arrived) or "more events"
-            sentences.append(f"step {step!r} has received {', '.join(arrived)} and is waiting for {missing}")
+            missing = ", ".join(kind for kind in kinds if kind not in received) or "more events"
+            sentences.append(f"step {step!r} has received {', '.join(received)} and is waiting for {missing}")
         return sentences
 
     def decider(self, run: str, record: RunRecord, table: TriggerTable) -> Decider:
         flow = self._registry().flows.get(record.flow)
-        routing = CodeConditions(flow, run, record.correlation_id)
-        return Decider(run, record, table, routing, self.clock.now_ms(), MAX_STEPS)
+        conditions = CodeConditions(flow, run, record.correlation_id)
+        return Decider(run, record, table, conditions, self.clock.now_ms(), MAX_STEPS)
 
     def unit_builder(self, run: str, record: RunRecord, table: TriggerTable) -> UnitBuilder:
         return UnitBuilder(run, table, self._registry().flows.get(record.flow), self.bodies, self.clock.now_ms())
@@ -189,7 +197,7 @@ class StepWork:
         self.n = n
         self.correlation_id = record.correlation_id
         self.public_url = engine.public_url
-        self._begun_under = record.version
+        self._run_version = record.version
 
     def check_emit(self, kind: str, data: bytes) -> None:
         if self._flow is None:
@@ -198,7 +206,7 @@ class StepWork:
         if definition is not None and definition.emits is not None and kind not in definition.emits:
             raise UndeclaredEvent(
                 f"step {self._step!r} emitted {kind!r}, which its emits does not list "
-                f"({', '.join(definition.emits) or 'nothing'}): add it there, so that the flow's graph is true"
+                f"({', '.join(definition.emits) or 'nothing'}): add it there, so that the flow's diagram is complete"
             )
         self._engine.check_event(self._flow.name, kind, data)
 
@@ -206,28 +214,28 @@ class StepWork:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in success.emitted]
 
         def decide(decider: Decider) -> Decision:
-            return decider.on_completed(self._ended(success.output), success.result, emitted, success.timeout_step)
+            ended = self._ended_step(success.output)
+            return decider.on_completed(ended, success.result, emitted, success.timeout_step)
 
         return self._request(success.output, decide, Completed(success.result), success)
 
     def on_failure(self, failure: Failure) -> CommitRequest:
         error = msgspec.to_builtins(failure.error)
-        ended, most = self._ended(failure.output), self.handler.retry.attempts
+        ended, attempts = self._ended_step(failure.output), self.handler.retry.attempts
         if failure.retry_in_ms is not None:
             due = self._engine.clock.now_ms() + failure.retry_in_ms
-            return self._request(
-                failure.output, lambda d: d.on_retry(ended, error, most, due), RetryAt(due, pack_record(error)), failure
-            )
+            outcome = RetryAt(due, pack_record(error))
+            return self._request(failure.output, lambda d: d.on_retry(ended, error, attempts, due), outcome, failure)
         jobs = (
             [build_dead_letter(self, failure.error, self._engine.clock.now_ms())] if self.handler.dead_letters else []
         )
         return self._request(
-            failure.output, lambda d: d.on_failed(ended, error, most), Dead(pack_record(error)), failure, jobs
+            failure.output, lambda d: d.on_failed(ended, error, attempts), Dead(pack_record(error)), failure, jobs
         )
 
     def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:
         emitted = [Emission(e.kind, e.data, e.correlation_id) for e in suspension.emitted]
-        ended = self._ended(suspension.output)
+        ended = self._ended_step(suspension.output)
 
         def decide(decider: Decider) -> Decision | None:
             return decider.on_suspended(ended, emitted) if emitted else None
@@ -236,20 +244,19 @@ class StepWork:
 
     def on_interruption(self, interruption: Interruption) -> CommitRequest:
         def build(_version: int, data: bytes | None) -> Unit:
-            over = data is None or records.decode(data).closed
-            outcome: Outcome = (
-                Cancelled(interruption.reason) if over and interruption.reason != SHUTDOWN else Released()
-            )
-            said = [] if over or interruption.reason != SHUTDOWN else interruption.output.live_events
-            events = [NewEvent(self.stream, body) for body in said]
+            is_closed = data is None or records.decode(data).closed
+            is_shutdown = interruption.reason == SHUTDOWN
+            outcome: Outcome = Cancelled(interruption.reason) if is_closed and not is_shutdown else Released()
+            bodies = interruption.output.live_events if is_shutdown and not is_closed else []
+            events = [NewEvent(self.stream, body) for body in bodies]
             return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=outcome, events=events)
 
-        return self._waiting(build)
+        return self._commit_request(build)
 
     def on_rate_limit(self, hit: RateLimitHit) -> CommitRequest:
         until = self._engine.clock.now_ms() + hit.hold_ms
         events = [NewEvent(self.stream, body) for body in hit.output.live_events]
-        events += [*hit.writes.events, self._returned({"reason": hit.reason, "until": to_iso(until)})]
+        events += [*hit.writes.events, self._build_returned({"reason": hit.reason, "until": to_iso(until)})]
         writes = hit.writes
 
         def build(_version: int, data: bytes | None) -> Unit:
@@ -266,15 +273,15 @@ class StepWork:
                 progress=hit.output.progress,
             )
 
-        return self._waiting(build)
+        return self._commit_request(build)
 
-    def _returned(self, said: dict[str, Any]) -> NewEvent:
+    def _build_returned(self, data: dict[str, Any]) -> NewEvent:
         meta = {"attempt": self.claim.attempt, **({"n": self.n} if self.n > 1 else {})}
-        raw = msgspec.Raw(pack_record(said))
+        raw = msgspec.Raw(pack_record(data))
         body = EventBody("step.returned", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
         return NewEvent(self.stream, self.bodies.encode(body))
 
-    def _ended(self, output: AttemptOutput) -> EndedStep:
+    def _ended_step(self, output: AttemptOutput) -> EndedStep:
         claim = self.claim
         return EndedStep(
             self._step, self.n, claim.job, claim.attempt, claim.payload, output.ended_ms - output.started_ms
@@ -288,39 +295,39 @@ class StepWork:
         ending: Success | Failure | WaitSuspension,
         jobs: list[NewJob] | None = None,
     ) -> CommitRequest:
-        frames = [NewEvent(self.stream, body) for body in output.live_events]
+        live = [NewEvent(self.stream, body) for body in output.live_events]
         if isinstance(ending, Failure) and ending.schema_error is not None:
-            frames.append(self._schema_error(ending.schema_error))
+            live.append(self._build_schema_error(ending.schema_error))
         state = [] if isinstance(ending, Failure) else ending.state
         writes = ending.writes
 
         def build(version: int, data: bytes | None) -> Unit:
             record = self._record(data)
             if record is None or record.closed:
-                # Cancelled meanwhile: the job ends, the run is not touched.
+                # The run was cancelled meanwhile: end the job without touching the run.
                 return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
-            assembler = self._engine.unit_builder(self._run, record, self._table)
+            builder = self._engine.unit_builder(self._run, record, self._table)
             decision = decide(self._engine.decider(self._run, record, self._table))
-            said = assembler.events(decision) if decision is not None else []
-            # What a handler emitted comes before what it then waits for, and after what it had waited for.
-            later = [*said, *writes.events] if isinstance(ending, WaitSuspension) else [*writes.events, *said]
+            decided = builder.events(decision) if decision is not None else []
+            # Emitted events come before the wait the handler suspends on, and after the waits it has passed.
+            ordered = [*decided, *writes.events] if isinstance(ending, WaitSuspension) else [*writes.events, *decided]
             return Unit(
                 self._engine.new_unit_id(),
                 claim=self.claim,
                 outcome=outcome,
-                run=assembler.run_write(decision, version) if decision is not None else None,
-                events=[*frames, *later],
-                jobs=[*(assembler.jobs(decision) if decision is not None else ()), *writes.jobs, *(jobs or ())],
+                run=builder.run_write(decision, version) if decision is not None else None,
+                events=[*live, *ordered],
+                jobs=[*(builder.jobs(decision) if decision is not None else ()), *writes.jobs, *(jobs or ())],
                 memos=writes.memos,
                 waits=writes.waits,
                 state=state,
                 progress=output.progress,
             )
 
-        return self._waiting(build)
+        return self._commit_request(build)
 
     def _record(self, data: bytes | None) -> RunRecord | None:
-        """The record to decide on, ours to change: the one decoded for this claim the first time, then a fresh one."""
+        """Return a record that the decision may change: the one decoded for the claim at first, then a new copy."""
         if data is None:
             return None
         decoded, self._decoded = self._decoded, None
@@ -328,11 +335,11 @@ class StepWork:
             return decoded
         return records.decode(data)
 
-    def _waiting(self, build: Callable[[int, bytes | None], Unit]) -> CommitRequest:
+    def _commit_request(self, build: Callable[[int, bytes | None], Unit]) -> CommitRequest:
         claim = self.claim
         return CommitRequest(build, run=self._run, version=claim.version, record=claim.record, outlasts_outage=True)
 
-    def _schema_error(self, error: dict[str, Any]) -> NewEvent:
+    def _build_schema_error(self, error: dict[str, Any]) -> NewEvent:
         meta = {"attempt": self.claim.attempt}
         raw = msgspec.Raw(pack_record(error))
         body = EventBody("schema.error", step=self._step, correlation_id=self.shown_correlation, data=raw, meta=meta)
@@ -340,17 +347,18 @@ class StepWork:
 
 
 class OtherVersionWork(StepWork):
-    """A claim of a step of another version: it fails, or goes back to its queue for a worker that has that version."""
+    """One claim of a step of another version: it fails, or is released for a worker that has that version."""
 
     def on_interruption(self, interruption: Interruption) -> CommitRequest:
         if interruption.reason != OTHER_VERSION:
             return super().on_interruption(interruption)
         due = self._engine.clock.now_ms() + self._engine.version_policy.release_delay_ms(self.claim.job)
-        returned = self._returned({"reason": interruption.reason, "version": self._begun_under, "until": to_iso(due)})
+        data = {"reason": interruption.reason, "version": self._run_version, "until": to_iso(due)}
+        returned = self._build_returned(data)
 
         def build(_version: int, data: bytes | None) -> Unit:
             if data is None or records.decode(data).closed:
                 return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Cancelled("the run is closed"))
             return Unit(self._engine.new_unit_id(), claim=self.claim, outcome=Released(due), events=[returned])
 
-        return self._waiting(build)
+        return self._commit_request(build)

@@ -1,8 +1,8 @@
-"""Forking: a new run whose past is that of another one up to an event, and which goes on from there by itself.
+"""Forking: start a new run from the history of another one, up to an event.
 
-The events of that past are copied into the new stream, marked `copied`: whoever folds, shows or exports a stream sees
-the whole run without knowing of forks. The record is not copied but decided anew from the facts those events tell, by
-the present code; what was open at that point is started anew, with no memos.
+The events up to that point are copied into the new stream, marked `copied`, so that reducers, views and exports need
+not know of forks. The run record is not copied: the loaded code decides again on those events. Steps that were open at
+that point are started again, without memos.
 """
 
 from __future__ import annotations
@@ -26,125 +26,125 @@ from .run_record import RunRecord, encode
 from .run_record import decode as decode_record
 
 _Instance = tuple[str, int]
-_MADE_BY_DECIDING = ("subscription_failed", "run_limit")  # failures no attempt reported
+_DECIDED_FAILURES = ("subscription_failed", "run_limit")  # failures that no attempt reported
 
 
 class ReplayedPast:
-    """The facts of a run's first events, told to deciders again."""
+    """Rebuilds a run record by deciding again on the first events of another run."""
 
     def __init__(self, engine: FlowEngine, flow: Flow, old: str, new: str, record: RunRecord) -> None:
         self.record = record
         self.copied: list[Event] = []
         self.open: dict[_Instance, StepStart] = {}
-        self.last_open: str | None = None  # the last event after which there was something to do
+        self.last_open: str | None = None  # the last event after which a step was open
         self._engine = engine
         self._flow = flow
         self._old = old
         self._new = new
         self._ended: dict[_Instance, StepStart] = {}
-        self._said: dict[_Instance, list[Event]] = {}  # what steps emitted whose attempt has not ended yet
-        self._late: set[_Instance] = set()
+        self._emissions: dict[_Instance, list[Event]] = {}  # of steps whose attempt has not ended yet
+        self._timed_out: set[_Instance] = set()
 
     def apply(self, event: Event) -> None:
-        """Takes one more event into account."""
+        """Apply one more event."""
         facts = {
-            "flow.started": self._begun,
-            "step.completed": self._completed,
-            "step.failed": self._failed,
-            "step.redriven": self._redriven,
-            "flow.cancelled": self._cancelled,
+            "flow.started": self._on_started,
+            "step.completed": self._on_completed,
+            "step.failed": self._on_failed,
+            "step.redriven": self._on_redriven,
+            "flow.cancelled": self._on_cancelled,
         }
         if not event.kind.startswith(RESERVED_PREFIXES):
-            self._emitted(event)
+            self._on_emitted(event)
             if event.step is not None:
                 return
         elif event.kind in facts:
             facts[event.kind](event)
         elif event.kind == "step.await.timeout":
-            self._late.add(_instance(event))
+            self._timed_out.add(_instance(event))
         elif event.kind.startswith("step.await."):
-            self._suspended(event)
+            self._on_suspended(event)
         self.copied.append(event)
         if self.open and not self.record.closed:
             self.last_open = event.id
 
-    def _begun(self, event: Event) -> None:
+    def _on_started(self, event: Event) -> None:
         data = event.data if isinstance(event.data, dict) else {}
-        self._take(self._decider().on_start(_packed(data.get("input")), f"fork of {self._old}"))
+        self._accept(self._decider().on_start(encode(data.get("input")), f"fork of {self._old}"))
 
-    def _emitted(self, event: Event) -> None:
+    def _on_emitted(self, event: Event) -> None:
         if event.step is not None:
-            # It counts once its attempt is known to have ended: else the step is run anew and emits it again.
-            self._said.setdefault(_cause(event), []).append(event)
+            # It counts once its attempt has ended: otherwise the step runs again and emits it again.
+            self._emissions.setdefault(_emitter(event), []).append(event)
             return
-        self._take(self._decider().on_event(self._emission(event), f"fork of {self._old}"))
+        self._accept(self._decider().on_event(self._emission(event), f"fork of {self._old}"))
 
-    def _suspended(self, event: Event) -> None:
-        key = _instance(event)
-        said = self._said.pop(key, [])
-        if said:
-            self._take(self._decider().on_suspended(self._end(event), [self._emission(one) for one in said]))
-            self.copied += said
+    def _on_suspended(self, event: Event) -> None:
+        emitted = self._emissions.pop(_instance(event), [])
+        if emitted:
+            emissions = [self._emission(one) for one in emitted]
+            self._accept(self._decider().on_suspended(self._ended_step(event), emissions))
+            self.copied += emitted
 
-    def _completed(self, event: Event) -> None:
-        key, said = _instance(event), self._said.pop(_instance(event), [])
-        ended = self._end(event)
+    def _on_completed(self, event: Event) -> None:
+        key, emitted = _instance(event), self._emissions.pop(_instance(event), [])
+        ended = self._ended_step(event)
         result = event.data.get("result") if isinstance(event.data, dict) else None
-        emissions = [self._emission(one) for one in said]
-        self._take(self._decider().on_completed(ended, _packed(result), emissions, self._divert(event)), key)
-        self.copied += said
+        emissions = [self._emission(one) for one in emitted]
+        self._accept(self._decider().on_completed(ended, encode(result), emissions, self._timeout_step(event)), key)
+        self.copied += emitted
 
-    def _failed(self, event: Event) -> None:
+    def _on_failed(self, event: Event) -> None:
         data = event.data if isinstance(event.data, dict) else {}
-        if data.get("willRetry") is False and data.get("code") not in _MADE_BY_DECIDING:
-            self._said.pop(_instance(event), None)
+        if data.get("willRetry") is False and data.get("code") not in _DECIDED_FAILURES:
+            self._emissions.pop(_instance(event), None)
             error = {key: value for key, value in data.items() if key != "willRetry"}
-            self._take(self._decider().on_failed(self._end(event), error, 0), _instance(event))
+            self._accept(self._decider().on_failed(self._ended_step(event), error, 0), _instance(event))
 
-    def _redriven(self, event: Event) -> None:
+    def _on_redriven(self, event: Event) -> None:
         key = _instance(event)
         start = self._ended.pop(key, None)
         if start is None:
-            raise self._unfit(event)
-        self._take(self._decider().on_redrive(*key, ""))
+            raise self._does_not_follow(event)
+        self._accept(self._decider().on_redrive(*key, ""))
         self.open[key] = start
 
-    def _cancelled(self, _event: Event) -> None:
-        self._take(self._decider().on_cancel(""))
+    def _on_cancelled(self, _event: Event) -> None:
+        self._accept(self._decider().on_cancel(""))
         self.open.clear()
 
-    def _divert(self, event: Event) -> str | None:
-        """The step that took over from one whose declared wait was in vain."""
+    def _timeout_step(self, event: Event) -> str | None:
+        """Return the step that took over from one whose declared wait expired."""
         step = self._flow.steps.get(event.step or "")
-        name = step.on_timeout if step is not None and _instance(event) in self._late else None
+        name = step.on_timeout if step is not None and _instance(event) in self._timed_out else None
         return name if name in (event.meta or {}).get("starts", ()) else None
 
-    def _end(self, event: Event) -> EndedStep:
+    def _ended_step(self, event: Event) -> EndedStep:
         step, n = _instance(event)
         start, meta = self.open.get((step, n)), event.meta or {}
         if start is None:
-            raise self._unfit(event)
+            raise self._does_not_follow(event)
         return EndedStep(
             step, n, f"{self._old}.{step}.{n}", meta.get("attempt", 1), start.input, meta.get("duration", 0)
         )
 
-    def _unfit(self, event: Event) -> CannotFork:
+    def _does_not_follow(self, event: Event) -> CannotFork:
         return CannotFork(
-            f"run {self._old!r} cannot be forked: its event {event.id} ({event.kind} of step {event.step!r}) does not "
-            "follow from the ones before it by the present code: fork it at an event before that one"
+            f"run {self._old!r} cannot be forked: with the loaded code, its event {event.id} ({event.kind} of step "
+            f"{event.step!r}) does not follow from the events before it: fork it at an earlier event"
         )
 
     def _emission(self, event: Event) -> Emission:
-        data = _packed(event.data)
+        data = encode(event.data)
         if REDACTED.encode() in data and self._flow.table.listeners(event.kind):
-            raise CannotFork(hidden(self._old, f"the data of {event.kind} ({event.id})"))
+            raise CannotFork(_redacted(self._old, f"the data of {event.kind} ({event.id})"))
         corr = event.correlation_id if event.correlation_id != self._old else None
         return Emission(event.kind, data, corr)
 
     def _decider(self) -> Decider:
         return self._engine.decider(self._new, self.record, self._flow.table)
 
-    def _take(self, decision: Decision, ended: _Instance | None = None) -> None:
+    def _accept(self, decision: Decision, ended: _Instance | None = None) -> None:
         self.record = decision.record
         if ended is not None:
             self._ended[ended] = self.open.pop(ended)
@@ -153,7 +153,7 @@ class ReplayedPast:
 
 
 class RunForker:
-    """Makes runs out of the past of others."""
+    """Starts runs from the history of others."""
 
     def __init__(self, engine: FlowEngine) -> None:
         self._engine = engine
@@ -161,7 +161,7 @@ class RunForker:
         self._store = engine.runtime.store
 
     async def fork(self, row: RunRow, at: str, new: str, flow: Flow) -> None:
-        """Begins the run `new` as `row` was just after the event `at`; does nothing if it has done so before."""
+        """Start the run `new` in the state of `row` just after the event `at`. Forking again changes nothing."""
         events = await self._events(row.id, at)
         past = self._replay(row, events, new, flow)
         state = await self._state(row.id, new)
@@ -209,16 +209,16 @@ class RunForker:
             past.apply(event)
         if past.record.closed or not past.open:
             hint = f": fork it at {past.last_open}, or before" if past.last_open is not None else ""
-            raise CannotFork(f"after event {events[-1].id} of run {row.id!r} nothing was left to do{hint}")
+            raise CannotFork(f"after event {events[-1].id} of run {row.id!r} no step was left to run{hint}")
         for start in past.open.values():
             if REDACTED.encode() in start.input:
-                raise CannotFork(hidden(row.id, f"the input of step {start.step!r}"))
+                raise CannotFork(_redacted(row.id, f"the input of step {start.step!r}"))
         if REDACTED.encode() in encode(past.record):
-            raise CannotFork(hidden(row.id, "the result of a step"))
+            raise CannotFork(_redacted(row.id, "the result of a step"))
         return past
 
     async def _state(self, old: str, new: str) -> list[StateWrite]:
-        """The state of a run as it is now: what it was at an earlier event is recorded nowhere."""
+        """Copy the state of a run as it is now: its earlier values are not recorded."""
         prefix, after = f"run/{old}/", None
         writes: list[StateWrite] = []
         while rows := await self._store.states(prefix, after=after, limit=500):
@@ -237,14 +237,14 @@ class RunForker:
             data["version"] = record.version
         forked = EventBody("flow.forked", correlation_id=record.event_correlation(new), data=msgspec.Raw(encode(data)))
         decision = Decision(record, [forked], list(past.open.values()))
-        assembler = self._engine.unit_builder(new, record, flow.table)
-        # The copies are told to nobody: whoever waited for those events has had them.
+        builder = self._engine.unit_builder(new, record, flow.table)
+        # Copies are not delivered: the waits for those events have received the originals.
         copies = [NewEvent(stream, self._engine.bodies.encode(_copy(event, old))) for event in past.copied]
         return Unit(
             unit_id,
-            run=assembler.run_write(decision, 0),
-            events=[*copies, *assembler.events(decision)],
-            jobs=assembler.jobs(decision),
+            run=builder.run_write(decision, 0),
+            events=[*copies, *builder.events(decision)],
+            jobs=builder.jobs(decision),
             state=state,
         )
 
@@ -258,15 +258,15 @@ class RunForker:
         raise CannotFork(f"run {new!r} exists and is not the fork of {old!r} at {at}: use another key")
 
 
-def hidden(run: str, what: str) -> str:
+def _redacted(run: str, what: str) -> str:
     return (
-        f"run {run!r} cannot be forked there: {what} was recorded with its secrets hidden, so it cannot be used again: "
+        f"run {run!r} cannot be forked there: {what} was recorded with its secrets redacted and cannot be used again: "
         f"fork it at a later event, or `penstock runs replay {run} --input …`"
     )
 
 
 def _copy(event: Event, old: str) -> EventBody:
-    meta = {key: value for key, value in (event.meta or {}).items() if key != "jobId"}  # the job is the other run's
+    meta = {key: value for key, value in (event.meta or {}).items() if key != "jobId"}  # that job is not this run's
     corr = event.correlation_id if event.correlation_id != event.subject else None
     subject = event.subject if event.subject != old else None
     data = msgspec.Raw(encode(event.data)) if event.data is not None else None
@@ -277,12 +277,8 @@ def _instance(event: Event) -> _Instance:
     return event.step or "", (event.meta or {}).get("n", 1)
 
 
-def _cause(event: Event) -> _Instance:
-    """The instance of a step that emitted an event, from the id of its job."""
+def _emitter(event: Event) -> _Instance:
+    """Return the step instance that emitted an event, read from the id of its job."""
     job = str((event.meta or {}).get("causationId", ""))
     n = job.partition(".redrive-")[0].rpartition(".")[2]
     return event.step or "", int(n) if n.isdecimal() else 1
-
-
-def _packed(value: Any) -> bytes:
-    return encode(value)

@@ -1,16 +1,15 @@
-"""Checking open steps against the present code: which of them could not go on, and why."""
+"""Preflight: check whether open steps can continue with the loaded code."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 
-import msgspec
-
 from ..core.errors import PayloadError, UnknownFlow, UnknownStep, VersionMismatch
 from ..core.payload import unpack
 from ..ports.runner import Runner
 from ..ports.unit import Claim
+from ..worker.engines import PINNED, PreflightProblem
 from ..worker.outcomes import Failure
 from ..worker.replay_check import ReplayCheck
 from ..worker.services import AttemptServices
@@ -20,26 +19,9 @@ from .run_record import decode as decode_record
 from .units import StepOptions, decode_options
 from .version_policy import explain_mismatch
 
-PINNED = "pinned"  # not broken: left to workers that have its version
-
-
-class PreflightProblem(msgspec.Struct, frozen=True):
-    """Why a step could not go on with the present code."""
-
-    run: str
-    flow: str
-    step: str
-    n: int
-    code: str
-    reason: str
-
-    @property
-    def is_breaking(self) -> bool:
-        return self.code != PINNED
-
 
 class PreflightChecker:
-    """Rehearses steps. What their handlers do outside `ctx.run` is done."""
+    """Replays recorded steps against the loaded code. Handler code outside `ctx.run` is executed."""
 
     def __init__(self, engine: FlowEngine, runner: Runner) -> None:
         self._engine = engine
@@ -49,7 +31,7 @@ class PreflightChecker:
         self._clock = engine.runtime.clock
 
     async def check(self, claim: Claim) -> PreflightProblem | None:
-        """What is wrong with a step; None if it can go on, as far as it is recorded."""
+        """Return what is wrong with a step, or None if the code agrees with everything recorded of it."""
         assert claim.run is not None
         assert claim.record is not None
         record, options = decode_record(claim.record), decode_options(claim.opts)
@@ -59,13 +41,13 @@ class PreflightChecker:
     def _check_definition(self, claim: Claim, record: RunRecord, options: StepOptions) -> tuple[str, str] | None:
         flow = self._registry().flows.get(record.flow)
         if flow is None:
-            return UnknownFlow.code, f"there is no flow {record.flow!r} any more"
-        said = explain_mismatch(str(claim.run), record, flow)
-        if said is not None:
-            return (PINNED if flow.definition.on_change == "pin" else VersionMismatch.code), said
+            return UnknownFlow.code, f"flow {record.flow!r} no longer exists"
+        mismatch = explain_mismatch(str(claim.run), record, flow)
+        if mismatch is not None:
+            return (PINNED if flow.definition.on_change == "pin" else VersionMismatch.code), mismatch
         step = flow.steps.get(options.step)
         if step is None:
-            return UnknownStep.code, f"flow {record.flow!r} has no step {options.step!r} any more"
+            return UnknownStep.code, f"flow {record.flow!r} no longer has a step {options.step!r}"
         try:
             step.handler.check_input(unpack(claim.payload))
         except PayloadError as problem:
@@ -74,7 +56,7 @@ class PreflightChecker:
 
     async def _replay(self, claim: Claim) -> tuple[str, str] | None:
         if not claim.memos:
-            return None  # nothing of it is recorded that new code could disagree with
+            return None  # nothing is recorded that the code could disagree with
         runtime = self._engine.runtime
         services = AttemptServices(
             store=runtime.store,

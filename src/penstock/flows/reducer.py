@@ -1,4 +1,4 @@
-"""The state of a run, and of a trigger, as a fold of its events. Fold the first N events to see it as it was then."""
+"""Reducers: fold the events of a run or of a trigger into a view. Fold the first N events to see it as it was then."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StepView(msgspec.Struct, rename="camel", omit_defaults=True):
     partials: list[Any] = []
     await_type: str | None = None
     await_data: Any = None
-    also_awaits: list[dict[str, Any]] = []  # `type` and `data` of those before it, when it waits for several
+    also_awaits: list[dict[str, Any]] = []  # `type` and `data` of the other waits, if it has several
 
 
 class RunView(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -47,7 +47,7 @@ class RunView(msgspec.Struct, rename="camel", omit_defaults=True):
     result: Any = None
     error: str | None = None
     reason: str | None = None
-    unmet: dict[str, list[str]] | None = None  # joins that were never met: step -> kinds that did not come
+    unmet: dict[str, list[str]] | None = None  # joins that never started: step -> kinds it did not receive
     steps: dict[str, StepView] = {}
     emitted: list[dict[str, Any]] = []
     logs: list[dict[str, Any]] = []
@@ -67,13 +67,13 @@ class TriggerView(msgspec.Struct, rename="camel", omit_defaults=True):
     timeout: int | None = None
     registered_at: str | None = None
     fired_at: str | None = None
-    ended_at: str | None = None  # however it ended
+    ended_at: str | None = None  # fired, timed out or cancelled
     payload: Any = None
     reason: str | None = None
 
 
 def reduce_flow(events: Iterable[Event]) -> RunView:
-    """Folds a run's events, all of them or the first N."""
+    """Fold a run's events, all of them or the first N."""
     view = RunView()
     for event in events:
         apply_flow(view, event)
@@ -81,14 +81,14 @@ def reduce_flow(events: Iterable[Event]) -> RunView:
 
 
 def apply_flow(view: RunView, event: Event) -> None:
-    """Takes one more event into account."""
+    """Apply one more event to a view."""
     view.last_event = event.id
     change = _CHANGES.get(event.kind)
     data = event.data if isinstance(event.data, dict) else {}
     if change is not None:
         change(view, event, data, event.meta or {})
     elif event.kind.startswith("step.await."):
-        _awaits(view, event, data, event.meta or {})
+        _step_awaits(view, event, data, event.meta or {})
     elif not event.kind.startswith(RESERVED_PREFIXES):
         view.emitted.append(
             {"id": event.id, "ts": event.ts, "kind": event.kind, "step": event.step, "data": event.data}
@@ -118,13 +118,13 @@ def _flow_ended(status: str) -> Callable[[RunView, Event, dict[str, Any], dict[s
             for step in view.steps.values():
                 if step.status in ("pending", "running", "retrying", "waiting"):
                     step.status, step.completed_at, step.next_retry_at = "cancelled", event.ts, None
-                    _awake(step)
+                    _clear_waits(step)
 
     return change
 
 
 def _flow_compensating(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
-    if view.status != "paused":  # what was running ended meanwhile: flow.resumed says what it goes on with
+    if view.status != "paused":  # a running step failed during the pause: flow.resumed carries the new status
         view.status = "compensating"
 
 
@@ -137,7 +137,7 @@ def _flow_resumed(view: RunView, event: Event, data: dict[str, Any], meta: dict[
 
 
 def _flow_forked(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
-    """What came before is another run's past; what was under way there begins anew here."""
+    """Keep the copied history and restart the steps that were open at the fork."""
     view.forked_from, view.version = data.get("from"), data.get("version")
     view.status, view.reason = data.get("status", "running"), None
     for key, step in view.steps.items():
@@ -154,7 +154,7 @@ def _step_started(view: RunView, event: Event, data: dict[str, Any], meta: dict[
     step.status, step.attempt = "running", meta.get("attempt", 1)
     step.started_at = step.started_at or event.ts
     step.next_retry_at = None
-    _awake(step)
+    _clear_waits(step)
 
 
 def _step_completed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
@@ -185,7 +185,7 @@ def _step_redriven(view: RunView, event: Event, data: dict[str, Any], meta: dict
 
 
 def _step_returned(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
-    """A worker that could not do it gave it back to its queue."""
+    """Show a step as pending after its worker released it."""
     step = _step(view, event, meta)
     step.status = "pending"
 
@@ -198,13 +198,13 @@ def _step_partial(view: RunView, event: Event, data: dict[str, Any], meta: dict[
     _step(view, event, meta).partials.append(data.get("chunk"))
 
 
-def _awaits(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
+def _step_awaits(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
     if event.kind == "step.await.timeout":
-        # Its handler may catch it and go on: what comes next says so.
+        # The handler may catch the timeout and continue: later events then change the status.
         step.status, step.completed_at = "timeout", event.ts
         step.error = f"Await timeout after {data.get('duration')}ms"
-        _awake(step)
+        _clear_waits(step)
         return
     if step.status == "timeout":
         step.error, step.completed_at = None, None
@@ -216,10 +216,10 @@ def _awaits(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, A
 def _step_resumed(view: RunView, event: Event, data: dict[str, Any], meta: dict[str, Any]) -> None:
     step = _step(view, event, meta)
     step.status = "running"
-    _awake(step)
+    _clear_waits(step)
 
 
-def _awake(step: StepView) -> None:
+def _clear_waits(step: StepView) -> None:
     step.await_type, step.await_data, step.also_awaits = None, None, []
 
 
@@ -252,7 +252,7 @@ _CHANGES: dict[str, Callable[[RunView, Event, dict[str, Any], dict[str, Any]], N
 
 
 def reduce_trigger(events: Iterable[Event]) -> TriggerView:
-    """Folds a trigger's events."""
+    """Fold a trigger's events."""
     view = TriggerView()
     for event in events:
         data = event.data if isinstance(event.data, dict) else {}

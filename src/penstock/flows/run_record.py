@@ -17,14 +17,14 @@ RUNNING, COMPENSATING, COMPLETED, FAILED, COMPENSATED, CANCELLED = (
     "compensated",
     "cancelled",
 )
-PAUSED = "paused"  # shown, while a run is; underneath it has the status it had
+PAUSED = "paused"  # shown while a run is paused; its record keeps the status it had
 STATUSES = (RUNNING, PAUSED, COMPENSATING, COMPLETED, FAILED, COMPENSATED, CANCELLED)
 CLOSED = frozenset((COMPLETED, FAILED, COMPENSATED, CANCELLED))
 MAX_FAILURES = 20
 
 
 class StepCounts(msgspec.Struct, omit_defaults=True, array_like=True):
-    """The instances of one step, counted."""
+    """Counts of the instances of one step."""
 
     started: int = 0
     open: int = 0  # queued, running or waiting
@@ -33,11 +33,11 @@ class StepCounts(msgspec.Struct, omit_defaults=True, array_like=True):
 
 
 class Compensation(msgspec.Struct, omit_defaults=True):
-    """A completed step that has a compensation."""
+    """A completed step instance and the step that compensates it."""
 
     step: str
     n: int
-    by: str
+    compensated_by: str
     input: msgspec.Raw
     result: msgspec.Raw
 
@@ -50,7 +50,7 @@ class FailedStep(msgspec.Struct, omit_defaults=True):
 
 
 class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """What a decision about a run needs to know."""
+    """The state of a run that decisions read and change."""
 
     flow: str
     correlation_id: str
@@ -58,15 +58,15 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
     status: str = RUNNING
     priority: int = 0
     table: str | None = None  # the pinned trigger table of a versioned flow
-    version: str | None = None  # of the flow, when the run began
+    version: str | None = None  # of the flow, when the run started
     steps: dict[str, StepCounts] = {}
-    arrived: dict[str, dict[str, msgspec.Raw]] = {}  # joins under way: step -> kind -> data
-    results: dict[str, dict[str, msgspec.Raw]] = {}  # steps nothing followed: step -> n -> result
+    pending_joins: dict[str, dict[str, msgspec.Raw]] = {}  # step -> kind -> data of the events received so far
+    results: dict[str, dict[str, msgspec.Raw]] = {}  # of last steps: step -> n -> result
     results_bytes: int = 0
-    lists: list[str] = []  # those of them that run for each event: what they give is a list
-    dropped_results: list[str] = []  # those that gave more than can be kept
-    followed: list[str] = []  # steps that run for each event and were followed by another: no end of the run
-    undo: list[Compensation] = []
+    list_results: list[str] = []  # last steps with mode "each": their results form a list
+    dropped_results: list[str] = []  # last steps whose results are too large to keep
+    followed: list[str] = []  # steps with mode "each" that another step followed: they are not last steps
+    compensations: list[Compensation] = []  # oldest first
     failures: list[FailedStep] = []
     failed: int = 0
     tags: dict[str, str] = {}
@@ -74,16 +74,17 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
 
     @property
     def display_status(self) -> str:
-        """The status a list of runs shows."""
+        """The status that lists of runs show."""
         return PAUSED if self.paused and not self.closed else self.status
 
     def event_correlation(self, run: str) -> str | None:
-        """The correlation id as events carry it: not at all when it is the run's own."""
+        """Return the correlation id for events: None if it is the run's own id."""
         return None if self.correlation_id == run else self.correlation_id
 
     @property
     def open(self) -> int:
-        return sum(tally.open for tally in self.steps.values())
+        """The number of step instances that are queued, running or waiting."""
+        return sum(counts.open for counts in self.steps.values())
 
     @property
     def closed(self) -> bool:
@@ -97,19 +98,21 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
 
     def keep_result(self, step: str, n: int, result: bytes, each: bool = False) -> None:
         if result == NULL or step in self.followed or step in self.dropped_results:
-            return  # a step that gives nothing adds nothing to what the run gives
+            return  # a step that returns None adds nothing to the run's result
         if self.results_bytes + len(result) > MAX_PAYLOAD_BYTES:
-            self._drop_results(step)  # they will not be given, and the record is not to grow with them
+            self._drop_results(step)  # the run returns no result then, so the record need not keep them
             self.dropped_results.append(step)
             return
-        if each and step not in self.lists:
-            self.lists.append(step)
+        if each and step not in self.list_results:
+            self.list_results.append(step)
         self.results_bytes += len(result)
         self.results.setdefault(step, {})[str(n)] = msgspec.Raw(result)
 
     def mark_followed(self, step: str) -> None:
-        """An instance of a step was followed by another step. So none of them is an end of the run: which of them is
-        followed is often a matter of which came last."""
+        """Record that another step followed an instance of this step.
+
+        Then no instance of it is a last step of the run: which instance was followed often depends on their order.
+        """
         if step not in self.followed:
             self.followed.append(step)
             self._drop_results(step)
@@ -119,9 +122,9 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
         self.results_bytes -= sum(len(bytes(result)) for result in self.results.pop(step, {}).values())
 
     def result(self) -> bytes | None:
-        """What the run gives: the result of its last step, or one for each if it ended in several.
+        """Return the run's result: that of its last step, or a mapping of them if it ended in several.
 
-        None when they are more than a payload may be; each is still in its `step.completed` event.
+        Return None if they exceed the size limit of a payload; each is still in its `step.completed` event.
         """
         if self.dropped_results:
             return None
@@ -130,7 +133,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, rename="camel"):
         return result if len(result) <= MAX_PAYLOAD_BYTES else None
 
     def _merge_results(self, step: str, found: dict[str, msgspec.Raw]) -> msgspec.Raw:
-        if step in self.lists:  # in the order of their events; null where an instance gave nothing
+        if step in self.list_results:  # in the order of their events; null for an instance that returned None
             nothing = msgspec.Raw(NULL)
             return msgspec.Raw(encode([found.get(str(n), nothing) for n in range(1, self.counts_of(step).started + 1)]))
         if list(found) == ["1"]:

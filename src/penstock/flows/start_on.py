@@ -1,4 +1,4 @@
-"""Flows that an event starts: the gates that stand for them, and what the event gives them."""
+"""Flows that an event starts: the waits that represent them in the store, and their inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLOW = "flow"
 
 
 def start_inputs(flow: Flow, event: Event) -> list[bytes]:
-    """What a flow that starts on an event is given; nothing if its own functions do not want it."""
+    """Return the input of a flow that an event starts, in a list; an empty list if no `start_on` matches."""
     inputs = []
     for on in flow.definition.start_on:
         if on.kind == event.kind and _matches(on, event):
@@ -36,7 +36,7 @@ def _matches(on: Subscription, event: Event) -> bool:
 
 
 class StartOnWaits:
-    """Registers the waits by which events start flows, and cancels those that no code declares any more."""
+    """Registers a wait for each declared `start_on`, and cancels the waits that the code no longer declares."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._store = runtime.store
@@ -45,27 +45,27 @@ class StartOnWaits:
 
     async def register(self, flows: Mapping[str, Flow]) -> None:
         wanted = {wait.id: wait for flow in flows.values() for wait in self._waits_of(flow)}
-        there: dict[str, WaitRow] = {}
+        stored: dict[str, WaitRow] = {}
         after: str | None = None
         while rows := await self._store.waits(kind=FLOW, after=after):
             after = rows[-1].id
-            there.update((row.id, row) for row in rows)
-        changes: list[WaitChange] = [wait for id, wait in wanted.items() if not _is_same(there.get(id), wait)]
-        # Of flows this process does not know, another one may.
-        gone = [row.id for row in there.values() if row.scope in flows and row.id not in wanted]
-        changes += [SettleWait(id, "cancelled", lenient=True) for id in gone]
+            stored.update((row.id, row) for row in rows)
+        changes: list[WaitChange] = [wait for id, wait in wanted.items() if not _is_same(stored.get(id), wait)]
+        # Another process may know the flows that this one does not: keep their waits.
+        undeclared = [row.id for row in stored.values() if row.scope in flows and row.id not in wanted]
+        changes += [SettleWait(id, "cancelled", lenient=True) for id in undeclared]
         if changes:
             unit = Unit(self._unit_id(), waits=changes)
             await self._committer.submit(CommitRequest(lambda _v, _r: unit, outlasts_outage=True))
 
     def _waits_of(self, flow: Flow) -> list[NewWait]:
-        gates = []
+        waits = []
         for on in flow.definition.start_on:
             match = dict(on.when) if isinstance(on.when, Mapping) else {}
             id = f"f-{digest(f'{flow.name} {on.kind} {encode(match)!r}'.encode())}"
             body = WaitBody(flow.name, 0, match=match)
-            gates.append(NewWait(id, "", flow.name, FLOW, encode(body), None, "", on.kind, index_key(match)))
-        return gates
+            waits.append(NewWait(id, "", flow.name, FLOW, encode(body), None, "", on.kind, index_key(match)))
+        return waits
 
 
 def _is_same(row: WaitRow | None, wait: NewWait) -> bool:

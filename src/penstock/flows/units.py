@@ -1,4 +1,4 @@
-"""From a decision to the parts of a unit: bodies become events, starts become jobs."""
+"""Builds the parts of a unit from a decision: its run write, events and jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .run_record import CANCELLED, RunRecord, encode
 
 
 class StepOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """What a step's job carries besides its input."""
+    """Options of a step's job, besides its input."""
 
     step: str
     n: int = 1
@@ -29,12 +29,12 @@ decode_options = msgspec.json.Decoder(StepOptions).decode
 
 
 def public_kind(kind: str) -> str | None:
-    """The kind of an event that others may wait for: not of those the engine writes about its own doings."""
+    """Return the kind if other runs may wait for it; None for kinds that the engine reserves."""
     return None if kind.startswith(RESERVED_PREFIXES) else kind
 
 
 class UnitBuilder:
-    """Turns decisions about one run into what the store writes."""
+    """Builds the parts of a unit from decisions about one run."""
 
     def __init__(self, run: str, table: TriggerTable, flow: Flow | None, bodies: EventBodies, now: int) -> None:
         self._run = run
@@ -66,7 +66,7 @@ class UnitBuilder:
     def _job(self, start: StepStart, record: RunRecord, delay_ms: int) -> NewJob:
         step = self._table.steps[start.step]
         id = step_job_id(self._run, start.step, start.n)
-        wait = delay_ms or step.delay_ms
+        delay = delay_ms or step.delay_ms
         return self.job(
             id,
             start.step,
@@ -76,7 +76,7 @@ class UnitBuilder:
             record,
             start.cause,
             priority=step.priority or record.priority,
-            due=self._now + wait if wait else 0,
+            due=self._now + delay if delay else 0,
             shown=start.input if start.has_mapped_input else None,
         )
 
@@ -95,7 +95,7 @@ class UnitBuilder:
         scope: str | None = None,
         shown: bytes | None = None,
     ) -> NewJob:
-        """The job of a step instance, with the event its claim will append."""
+        """Build the job of a step instance, with the `step.started` event that its claim appends."""
         meta: dict[str, Any] = {"jobId": id, "causationId": cause}
         if options.n > 1:
             meta["n"] = options.n

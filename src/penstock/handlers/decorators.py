@@ -137,7 +137,7 @@ def flow(
         accepts: Kinds of events that are emitted from outside to runs of this flow.
         events: Schemas of event kinds, `{"order.paid": Paid}`.
         start_on: Events, from any run or from outside, that start a run.
-        schedule: Start runs on a schedule: `"0 9 * * 1-5"`, `"15m"`, or the arguments of `app.schedules.set`.
+        schedule: Start runs on a schedule: `"0 9 * * 1-5"`, `"15m"`, or the arguments of `app.schedules.add`.
         compensation: The step that undoes this one when the run fails, or `{"step": …, "on": [kinds of events]}`.
         queue: The queue its jobs go to; by default named after the file.
         retry: Number of attempts, or a policy: `RetryPolicy(…)` or `{"attempts": 3, "backoff": {"delay": "1s"}}`.
@@ -278,7 +278,7 @@ def job(
     Args:
         queue: The queue its jobs go to; by default named after the file.
         name: Name of the jobs it handles; without it, the handler takes all jobs of its queue.
-        schedule: Enqueue jobs on a schedule: `"0 9 * * 1-5"`, `"15m"`, or the arguments of `app.schedules.set`.
+        schedule: Enqueue jobs on a schedule: `"0 9 * * 1-5"`, `"15m"`, or the arguments of `app.schedules.add`.
         retry: Number of attempts, or a policy: `RetryPolicy(…)` or `{"attempts": 3, "backoff": {"delay": "1s"}}`.
         timeout: Fail an attempt that runs longer than this.
         priority: Lower numbers are claimed first; 0 is first.

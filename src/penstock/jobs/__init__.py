@@ -1,1 +1,1 @@
-"""Queued work: workers, leases, attempts, dead letters, schedules. Knows nothing of flows."""
+"""Plain jobs: the job engine, job trees and dead letters. Imports nothing of flows."""

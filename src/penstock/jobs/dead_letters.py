@@ -1,4 +1,4 @@
-"""Dead letters: one for each job that finally failed, with all that is needed to understand it and to send it again."""
+"""Dead letters: one for each job that finally failed, with what is needed to understand it and to redrive it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..worker.outcomes import Work, pack_record
 
 
 class DeadLetter(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What lies in `<queue>-dlq`."""
+    """The input of a job in a dead-letter queue: the job that failed and its error."""
 
     original_job_id: str
     original_job_name: str
@@ -33,7 +33,7 @@ class DeadLetter(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 def build_dead_letter(work: Work, error: ErrorInfo, now: int) -> NewJob:
-    """The dead letter of a claim whose failure is final; its id makes it one, however often it is written."""
+    """Build the dead letter of a claim whose failure is final. Its id is the same each time, so it is stored once."""
     claim = work.claim
     body = DeadLetter(
         claim.job,

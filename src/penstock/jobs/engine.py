@@ -1,4 +1,4 @@
-"""Plain jobs: no run, one outcome, their events on the queue's stream."""
+"""The job engine: opens claims of plain jobs, which have no run and append their events to the queue's stream."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ from ..worker.channel import SHUTDOWN
 from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit, Success, WaitSuspension, pack_record
 from .dead_letters import build_dead_letter
 
-# A job nobody here knows may be known to a newer worker: it is tried again for a while before it is called dead.
+# A newer worker may know a job that this one does not: retry it for a while before it becomes a dead letter.
 UNKNOWN_HANDLER_RETRY = RetryPolicy(attempts=5, backoff=Backoff("fixed", 5000, jitter=False))
 
 
 class JobOptions(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """What a plain job carries besides its payload."""
+    """Options of a plain job, besides its input."""
 
     correlation_id: str | None = None
     retry: RetryPolicy | None = None
     redriven: int = 0
-    has_children: bool = False  # for children
+    has_children: bool = False
     parent: Parent | None = None
     keep_completed: KeepJobs | None = None
     keep_failed: KeepJobs | None = None
 
 
-_options = msgspec.json.Decoder(JobOptions)
+_decode_options = msgspec.json.Decoder(JobOptions).decode
 encode_options = msgspec.json.Encoder().encode
 
 
@@ -77,7 +77,7 @@ class JobEngine:
                 ),
             )
         work = JobWork(self._runtime, claim, handler)
-        if work.waits and (failed := await self._failed_child(claim.scope)) is not None:
+        if work.has_children and (failed := await self._failed_child(claim.scope)) is not None:
             work.handler = failing_handler(
                 work.handler, ChildFailed(f"child {failed} failed, so {claim.job!r} was not run")
             )
@@ -89,7 +89,7 @@ class JobEngine:
 
 
 def failing_handler(handler: Handler, problem: Exception) -> Handler:
-    """The handler as far as dead letters go, but with nothing to run."""
+    """Return the handler with its options, but with a function that raises the problem."""
 
     async def fail() -> None:
         raise problem
@@ -98,12 +98,12 @@ def failing_handler(handler: Handler, problem: Exception) -> Handler:
 
 
 def missing_handler(name: str, queue: str, problem: Exception) -> Handler:
-    """A handler that says it is not here, patiently at first."""
+    """Return a handler that raises the problem, with retries in case another worker has the real one."""
 
-    async def missing() -> None:
+    async def fail() -> None:
         raise problem
 
-    return Handler(name=name, fn=missing, queue=queue, retry=UNKNOWN_HANDLER_RETRY)
+    return Handler(name=name, fn=fail, queue=queue, retry=UNKNOWN_HANDLER_RETRY)
 
 
 def new_job(
@@ -121,12 +121,12 @@ def new_job(
     dedupe: Dedupe | None = None,
     published: PublishedOptions | None = None,
 ) -> NewJob:
-    """A plain job, with the events that adding it and claiming it will append."""
+    """Build a plain job, with the events that enqueuing it and claiming it append."""
     stream, corr = bodies.queue(queue), options.correlation_id
     meta: dict[str, Any] = {"name": name}
     active = bodies.encode(EventBody("job.active", id, correlation_id=corr, meta=meta))
-    shown = {**meta, "due": to_iso(due)} if due else meta
-    added = bodies.encode(EventBody("job.added", id, correlation_id=corr, data=msgspec.Raw(payload), meta=shown))
+    added_meta = {**meta, "due": to_iso(due)} if due else meta
+    added = bodies.encode(EventBody("job.added", id, correlation_id=corr, data=msgspec.Raw(payload), meta=added_meta))
     return NewJob(
         id,
         queue,
@@ -154,7 +154,7 @@ class JobWork:
     public_url = ""
 
     def __init__(self, runtime: Runtime, claim: Claim, handler: Handler) -> None:
-        options = _options.decode(claim.opts)
+        options = _decode_options(claim.opts)
         self.claim = claim
         self.handler = handler if options.retry is None else replace(handler, retry=options.retry)
         self._keep_completed = options.keep_completed or handler.keep_completed
@@ -164,13 +164,13 @@ class JobWork:
         self.subject: str | None = claim.job
         self.shown_correlation = options.correlation_id
         self.correlation_id = options.correlation_id or claim.job
-        self.waits = options.has_children
+        self.has_children = options.has_children
         self._options = options
         self._clock = runtime.clock
         self._unit_id = runtime.new_unit_id
 
     def check_emit(self, kind: str, data: bytes) -> None:
-        """A plain job may emit anything; it lands on its queue's stream and starts nothing."""
+        """Accept any event: a plain job emits to its queue's stream, which starts no step."""
 
     def on_success(self, success: Success) -> CommitRequest:
         events = [msgspec.structs.replace(self._event(e.kind, e.data), kind=e.kind) for e in success.emitted]
@@ -194,8 +194,8 @@ class JobWork:
 
     def on_rate_limit(self, hit: RateLimitHit) -> CommitRequest:
         until = self._clock.now_ms() + hit.hold_ms
-        said = pack_record({"reason": hit.reason, "until": to_iso(until)})
-        events = [self._event("job.returned", said, self._duration(hit.output))]
+        data = pack_record({"reason": hit.reason, "until": to_iso(until)})
+        events = [self._event("job.returned", data, self._duration(hit.output))]
         return self._request(hit.output, Released(hold_until=until), events, writes=hit.writes)
 
     def on_suspension(self, suspension: WaitSuspension) -> CommitRequest:  # noqa: ARG002
@@ -215,11 +215,11 @@ class JobWork:
 
     def _event(self, kind: str, data: bytes | None, meta: dict[str, Any] | None = None) -> NewEvent:
         raw = msgspec.Raw(data) if data is not None else None
-        about = {"attempt": self.claim.attempt, "name": self.claim.name, **(meta or {})}
+        full_meta = {"attempt": self.claim.attempt, "name": self.claim.name, **(meta or {})}
         return NewEvent(
             self.stream,
             self.bodies.encode(
-                EventBody(kind, self.subject, correlation_id=self._options.correlation_id, data=raw, meta=about)
+                EventBody(kind, self.subject, correlation_id=self._options.correlation_id, data=raw, meta=full_meta)
             ),
         )
 
@@ -244,14 +244,14 @@ class JobWork:
             memos=writes.memos if writes is not None else [],
             progress=output.progress,
             parent=self._options.parent.id if self._options.parent is not None else None,
-            children_settled=not self.waits,
+            children_settled=not self.has_children,
             logs=output.logs,
         )
         return CommitRequest(lambda _v, _r: unit, outlasts_outage=True)
 
 
 class InternalJobWork(JobWork):
-    """A claim of one of the engine's own jobs: nobody is told unless it fails."""
+    """One claim of an internal job. It appends events only if it fails."""
 
     def on_success(self, success: Success) -> CommitRequest:
         return self._request(success.output, Completed(), [], success)

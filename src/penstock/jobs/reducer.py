@@ -1,4 +1,4 @@
-"""The state of a job as a fold of its events."""
+"""The reducer of jobs: folds a job's events into its history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..core.events import Event
 
 
 class JobHistory(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A plain job as its events tell it."""
+    """A plain job, folded from its events."""
 
     id: str = ""
     name: str | None = None
@@ -28,7 +28,7 @@ class JobHistory(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 def reduce_job(events: Iterable[Event], job: str | None = None) -> JobHistory:
-    """Folds the events of one job; with `job`, picks them out of its queue's stream."""
+    """Fold the events of one job. With `job`, select them from its queue's stream."""
     view = JobHistory()
     for event in events:
         if job is None or event.subject == job:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from ..core.events import Event
-from .unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
+from .unit import FLOW, Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Unit
 
 
 class StoreProfile(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class WorkQueue(Protocol):
         0 unless `profile.may_rewind`."""
         ...
 
-    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
         """Apply each unit whole or not at all, in order, in one durable write; then claim jobs.
 
         A refused unit does not affect the others. A unit may expect the run version that an earlier unit of the same
@@ -61,7 +61,7 @@ class WorkQueue(Protocol):
         """
         ...
 
-    async def claim(self, ask: ClaimRequest) -> ClaimBatch:
+    async def claim(self, request: ClaimRequest) -> ClaimBatch:
         """Claim due jobs of queues that are not paused, by priority, each with its run record, and append their
         `started` events in the same write.
 
@@ -162,7 +162,7 @@ class RunRow(msgspec.Struct, frozen=True):
     created: int
     updated: int
     record: bytes
-    kind: str = "flow"  # of its engine
+    kind: str = FLOW  # of its engine and of its stream
 
 
 class Runs(Protocol):

@@ -21,6 +21,8 @@ class JobState(StrEnum):
     HELD = "held"
 
 
+FLOW = "flow"  # the kind of run that most runs are
+
 # The queue of deliveries: the store adds a job to it for an event that a wait may match. Every worker serves it.
 DELIVERIES = "penstock-events"
 DELIVER = "deliver"
@@ -160,7 +162,7 @@ class Claim(msgspec.Struct, frozen=True):
     record: bytes | None = None
     memos: dict[str, bytes] = {}
     at: int = 0  # when it was claimed, by the store's clock
-    kind: str = "flow"  # of the run: which engine understands it
+    kind: str = FLOW  # of the run: which engine understands it
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed"):
@@ -225,7 +227,7 @@ class RunWrite(msgspec.Struct, frozen=True):
     paused: bool = False  # due jobs of a paused run are held until it is resumed
     cancel_jobs: bool = False  # cancel its waiting and delayed jobs in the same write
     after: str | None = None
-    kind: str = "flow"  # of its engine, and of its stream
+    kind: str = FLOW  # of its engine and of its stream, `<namespace>:<kind>:<id>`
 
 
 class Memo(msgspec.Struct, frozen=True):

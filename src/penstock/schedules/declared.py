@@ -1,4 +1,4 @@
-"""Schedules that the code itself asks for: `schedule=` of a decorator, `schedule` or `cron` of a worker file."""
+"""Schedules that code declares: `schedule=` of a decorator, `schedule` or `cron` of a worker file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 from .spec import CODE_ORIGIN, BadSchedule, ScheduleSpec, make_spec
 
 ScheduleConfig = str | Mapping[str, Any]
-"""A cron expression ("0 9 * * 1-5"), an interval ("15m"), or a mapping with the arguments of `app.schedule`."""
+"""A cron expression ("0 9 * * 1-5"), an interval ("15m"), or a mapping with the arguments of `app.schedules.add`."""
 
-_MOMENTS = ("at", "start", "end")
-_KNOWN = {"id", "every", "cron", "tz", *_MOMENTS, "limit", "overlap", "catch_up", "payload", "priority"}
+_TIMES = ("at", "start", "end")
+_OPTIONS = {"id", "every", "cron", "tz", *_TIMES, "limit", "overlap", "catch_up", "input", "priority"}
 
 
 @dataclass(frozen=True)
 class DeclaredSchedule:
-    """A schedule in the code; without an id it is called like what it starts."""
+    """A schedule declared in code. Without an id it has the name of the flow or job it starts."""
 
     spec: ScheduleSpec
     id: str | None = None
@@ -35,7 +35,7 @@ class DeclaredSchedule:
 
 
 def read_schedule(value: ScheduleConfig | None, handler: Handler) -> DeclaredSchedule | None:
-    """The schedule a definition asks for, checked; a DefinitionError names the place."""
+    """Validate the schedule of a definition. A DefinitionError names the file and the line."""
     if value is None:
         return None
     try:
@@ -51,21 +51,21 @@ def _read(value: ScheduleConfig, handler: Handler) -> DeclaredSchedule:
         value = {"cron": value} if len(value.split()) > 1 else {"every": value}
     if not isinstance(value, Mapping):
         raise BadSchedule(f'{value!r} is not a schedule: write "0 9 * * 1-5", "15m" or {{"cron": …, "tz": …}}')
-    options = rename_keys(value, _KNOWN, "schedule", where=handler.where)
-    id, payload, priority = options.pop("id", None), options.pop("payload", None), options.pop("priority", None)
-    for name in _MOMENTS:
+    options = rename_keys(value, _OPTIONS, "schedule", where=handler.where)
+    id, input, priority = options.pop("id", None), options.pop("input", None), options.pop("priority", None)
+    for name in _TIMES:
         if isinstance(options.get(name), str):
-            options[name] = _moment(name, options[name])
-    handler.check_input(unpack(pack(payload, "the payload of the schedule")))
+            options[name] = _parse_time(name, options[name])
+    handler.check_input(unpack(pack(input, "the input of the schedule")))
     return DeclaredSchedule(
         make_spec(**options, origin=CODE_ORIGIN),
         check_schedule_id(id) if id is not None else None,
-        payload,
+        input,
         check_priority(priority) if priority is not None else None,
     )
 
 
-def _moment(name: str, text: str) -> datetime:
+def _parse_time(name: str, text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Schedules as values: when, what, and what becomes of a slot that is due. All of it pure."""
+"""Schedules as values: their times, their targets, and the decision about a slot that is due. Pure."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ..ports.unit import ScheduleMove
 Overlap = Literal["allow", "skip", "queue", "replace"]
 CatchUp = Literal["one", "all", "none"]
 
-MIN_INTERVAL_MS = 1000  # as often as cron can: each slot is a commit, and found by looking at a clock
-MAX_CATCH_UP_SLOTS = 1000  # slots that catch_up="all" makes up for, the newest ones
+MIN_INTERVAL_MS = 1000  # cron's shortest interval: each slot costs a commit
+MAX_CATCH_UP_SLOTS = 1000  # maximum number of missed slots that catch_up="all" fires, the newest ones
 MISSED_AFTER_MS = 60_000  # a slot older than this counts as missed for catch_up="none"
-CODE_ORIGIN = "code"  # the origin of a schedule that a decorator or a worker file asks for
+CODE_ORIGIN = "code"  # the origin of a schedule that a decorator or a worker file declares
 
 
 class BadSchedule(ConfigError, BadArgument):
-    """A schedule is asked for that cannot be kept."""
+    """A schedule is invalid."""
 
     code = "bad_schedule"
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """When: every so many milliseconds, by a cron expression in a time zone, or once at a moment; and the policies."""
+    """When a schedule fires: at an interval, by a cron expression in a time zone, or once; and its policies."""
 
     every_ms: int | None = None
     cron: str | None = None
@@ -47,12 +47,12 @@ class ScheduleSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
 
     @property
     def times(self) -> tuple[object, ...]:
-        """What its slots follow from: the rest may change without a slot being another."""
+        """The fields that determine its slots. Changing other fields keeps the next slot."""
         return self.every_ms, self.cron, self.tz, self.at_ms, self.start_ms
 
 
 class Target(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What: a flow to start or a queue to add a job to."""
+    """What a schedule starts: a flow, or a job in a queue."""
 
     flow: str | None = None
     queue: str | None = None
@@ -61,19 +61,19 @@ class Target(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     priority: int | None = None
 
 
-_spec = msgspec.json.Decoder(ScheduleSpec)
-_target = msgspec.json.Decoder(Target)
+_spec_decoder = msgspec.json.Decoder(ScheduleSpec)
+_target_decoder = msgspec.json.Decoder(Target)
 
 
 def decode_spec(row: ScheduleRow) -> ScheduleSpec:
-    return _spec.decode(row.spec)
+    return _spec_decoder.decode(row.spec)
 
 
 def decode_target(row: ScheduleRow) -> Target:
-    return _target.decode(row.target)
+    return _target_decoder.decode(row.target)
 
 
-# Making one
+# Validation
 
 
 def make_spec(
@@ -89,22 +89,22 @@ def make_spec(
     catch_up: str = "one",
     origin: str | None = None,
 ) -> ScheduleSpec:
-    """A spec from what people write, or BadSchedule with the value that is wrong and the way out."""
+    """Build a spec, or raise BadSchedule with the value that is wrong and what to write instead."""
     if sum(x is not None for x in (every, cron, at)) != 1:
         raise BadSchedule("a schedule needs exactly one of every='5m', cron='0 9 * * *' or at=<datetime>")
     every_ms = to_ms(every) if every is not None else None
     if every_ms is not None and every_ms < MIN_INTERVAL_MS:
-        raise BadSchedule(f"every={every!r} is too often for a schedule: give every='1s' or more")
+        raise BadSchedule(f"every={every!r} is too often for a schedule: use every='1s' or more")
     if at is not None and not (start is None and end is None and limit is None):
-        raise BadSchedule("at=… is once: start, end and limit are for every=… and cron=…")
+        raise BadSchedule("at=… fires once: start, end and limit are for every=… and cron=…")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise BadSchedule(f"limit={limit!r}: give a whole number of at least 1, or leave it out for no limit")
+        raise BadSchedule(f"limit={limit!r}: pass a whole number of at least 1, or leave it out for no limit")
     _check_word("overlap", overlap, ("allow", "skip", "queue", "replace"))
     _check_word("catch_up", catch_up, ("one", "all", "none"))
-    at_ms, start_ms, end_ms = _moment(at, "at"), _moment(start, "start"), _moment(end, "end")
+    at_ms, start_ms, end_ms = _read_time(at, "at"), _read_time(start, "start"), _read_time(end, "end")
     if start_ms is not None and end_ms is not None and end_ms < start_ms:
-        raise BadSchedule(f"end={to_iso(end_ms)} is before start={to_iso(start_ms)}: nothing could ever fire")
-    zone = _zone(tz)
+        raise BadSchedule(f"end={to_iso(end_ms)} is before start={to_iso(start_ms)}: it would never fire")
+    zone = _read_zone(tz)
     if cron is not None:
         _check_cron(cron, zone)
     return ScheduleSpec(every_ms, cron, tz, at_ms, start_ms, end_ms, limit, overlap, catch_up, origin)  # type: ignore[arg-type]
@@ -112,40 +112,40 @@ def make_spec(
 
 def _check_word(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise BadSchedule(f"{name}={value!r}: write one of {', '.join(map(repr, known))}")
+        raise BadSchedule(f"{name}={value!r}: use one of {', '.join(map(repr, known))}")
 
 
-def _moment(moment: datetime | None, name: str) -> int | None:
-    if moment is None:
+def _read_time(time: datetime | None, name: str) -> int | None:
+    if time is None:
         return None
-    if isinstance(moment, datetime) and moment.utcoffset() is None:
+    if isinstance(time, datetime) and time.utcoffset() is None:
         raise BadSchedule(
-            f"{name}={moment!r} has no time zone: write datetime(…, tzinfo=UTC), or tzinfo=ZoneInfo('Europe/Berlin')"
+            f"{name}={time!r} has no time zone: write datetime(…, tzinfo=UTC), or tzinfo=ZoneInfo('Europe/Berlin')"
         )
-    return datetime_to_ms(moment)
+    return datetime_to_ms(time)
 
 
-def _zone(tz: str) -> ZoneInfo:
+def _read_zone(tz: str) -> ZoneInfo:
     try:
         return ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        raise BadSchedule(f"{tz!r} is not a time zone: one looks like 'Europe/Berlin'") from None
+        raise BadSchedule(f"{tz!r} is not a time zone: write one such as 'Europe/Berlin'") from None
 
 
 def _check_cron(cron: str, zone: ZoneInfo) -> None:
     try:
         next(CronSim(cron, datetime(2024, 1, 1, tzinfo=zone)))
     except (CronSimError, AttributeError) as problem:
-        raise BadSchedule(f"{cron!r} is not a cron expression: {problem}; one looks like '0 9 * * 1-5'") from None
+        raise BadSchedule(f"{cron!r} is not a cron expression: {problem}; write one such as '0 9 * * 1-5'") from None
     except StopIteration:
-        raise BadSchedule(f"{cron!r} never fires: no day of the next 50 years fits it") from None
+        raise BadSchedule(f"{cron!r} never fires: no day of the next 50 years matches it") from None
 
 
 # Slots
 
 
 def next_slot(spec: ScheduleSpec, after_ms: int) -> int | None:
-    """The first slot after a moment; None when there is no more."""
+    """Return the first slot after a time, or None if there is none."""
     if spec.start_ms is not None:
         after_ms = max(after_ms, spec.start_ms - 1)
     slot = _raw_slot(spec, after_ms)
@@ -157,13 +157,13 @@ def _raw_slot(spec: ScheduleSpec, after_ms: int) -> int | None:
     if spec.at_ms is not None:
         return spec.at_ms if spec.at_ms > after_ms else None
     if spec.every_ms is not None:
-        # Slots are counted from the epoch, so that every scheduler counts the same ones.
+        # Slots are multiples of the interval since the epoch, so every scheduler computes the same ones.
         return (after_ms // spec.every_ms + 1) * spec.every_ms
     assert spec.cron is not None
     try:
         for found in CronSim(spec.cron, _local(after_ms, spec.tz)):
             slot = _ms(found)
-            # In an hour that comes twice cronsim knows the first pass only: asked in the second, it looks back.
+            # When an hour repeats, cronsim knows its first pass only: called in the second, it returns earlier slots.
             if slot > after_ms:
                 return slot
     except (OverflowError, ValueError):
@@ -172,14 +172,14 @@ def _raw_slot(spec: ScheduleSpec, after_ms: int) -> int | None:
 
 
 def first_slot(spec: ScheduleSpec, now: int, last: int | None = None) -> int | None:
-    """Where a schedule begins: never at or before the slot it fired last, also if the clock has gone back since."""
+    """Return the first slot of a schedule: always after the slot it fired last, even if the clock went back since."""
     if spec.at_ms is not None:
-        return spec.at_ms if last is None or spec.at_ms > last else None  # what is late is still to happen
+        return spec.at_ms if last is None or spec.at_ms > last else None  # a time in the past still fires
     return next_slot(spec, now if last is None else max(now, last))
 
 
 def oldest_catch_up_slot(spec: ScheduleSpec, slot: int, now: int) -> int | None:
-    """From which slot on catch_up="all" makes up for what was missed; None when it is not too much."""
+    """Return the oldest slot that catch_up="all" still fires, or None if no slot was missed too long ago."""
     if spec.catch_up != "all" or now - slot < MAX_CATCH_UP_SLOTS * _shortest_gap(spec):
         return None
     if spec.every_ms is not None:
@@ -204,26 +204,26 @@ def _local(ms: int, tz: str) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC).astimezone(ZoneInfo(tz))
 
 
-def _ms(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)
+def _ms(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
 
 
-# Deciding
+# Decisions
 
 
 @dataclass(frozen=True)
 class LastSlotWork:
-    """What the last slot started, as it is now."""
+    """The current state of what the last slot started."""
 
     id: str
-    open: bool
+    is_open: bool
     ended_ms: int | None = None
-    cancellable: bool = True  # a plain job that a worker holds is not
+    is_cancellable: bool = True  # False for a plain job that is running
 
 
 @dataclass(frozen=True)
 class FireSlot:
-    """The slot fires; what the last one started is cancelled first if it is replaced."""
+    """The slot fires. `replaces` is the run or job of the last slot, which is cancelled first."""
 
     move: ScheduleMove
     replaces: str | None = None
@@ -231,7 +231,7 @@ class FireSlot:
 
 @dataclass(frozen=True)
 class SkipSlot:
-    """The slot passes and nothing is started."""
+    """The slot is skipped."""
 
     next: int | None
     reason: Literal["missed", "overlap"]
@@ -239,46 +239,46 @@ class SkipSlot:
 
 @dataclass(frozen=True)
 class HoldSlot:
-    """The slot waits until what the last one started has ended."""
+    """The slot waits until the run or job of the last slot has ended."""
 
-    behind: str
+    blocked_by: str
 
 
 Decision = FireSlot | SkipSlot | HoldSlot
 
 
 def decide(
-    spec: ScheduleSpec, row: ScheduleRow, now: int, before: LastSlotWork | None = None, oldest: int | None = None
+    spec: ScheduleSpec, row: ScheduleRow, now: int, last_work: LastSlotWork | None = None, oldest: int | None = None
 ) -> Decision:
-    """What becomes of a due slot; `oldest` is the first one that catch_up="all" makes up for."""
+    """Decide about a due slot. `oldest` is the oldest slot that catch_up="all" still fires."""
     slot = row.next
     assert slot is not None
-    kept = max(slot, oldest) if oldest is not None else _made_up_for(spec, slot, now, before)
-    if kept != slot:
-        return SkipSlot(kept, "missed")
-    follows = next_slot(spec, slot if spec.catch_up == "all" else max(now, slot))
+    current = max(slot, oldest) if oldest is not None else _skip_missed(spec, slot, now, last_work)
+    if current != slot:
+        return SkipSlot(current, "missed")
+    following = next_slot(spec, slot if spec.catch_up == "all" else max(now, slot))
     is_last = spec.limit is not None and row.fired + 1 >= spec.limit
-    move = ScheduleMove(row.id, slot, None if is_last else follows)
-    if before is None or not before.open or spec.overlap == "allow":
+    move = ScheduleMove(row.id, slot, None if is_last else following)
+    if last_work is None or not last_work.is_open or spec.overlap == "allow":
         return FireSlot(move)
     if spec.overlap == "skip":
-        return SkipSlot(follows, "overlap")
-    if spec.overlap == "replace" and before.cancellable:
-        return FireSlot(move, replaces=before.id)
-    return HoldSlot(before.id)
+        return SkipSlot(following, "overlap")
+    if spec.overlap == "replace" and last_work.is_cancellable:
+        return FireSlot(move, replaces=last_work.id)
+    return HoldSlot(last_work.id)
 
 
-def _made_up_for(spec: ScheduleSpec, slot: int, now: int, before: LastSlotWork | None) -> int | None:
-    """The slot itself, or the one to go on with if it is to count as missed."""
-    # A slot that was held back is as old as the end of what it waited for.
-    since = max(slot, (before.ended_ms or 0) if before is not None and spec.overlap != "allow" else 0)
+def _skip_missed(spec: ScheduleSpec, slot: int, now: int, last_work: LastSlotWork | None) -> int | None:
+    """Return the slot, or with catch_up="none" the next slot that was not missed."""
+    # A held slot is due from the end of the work it waited for.
+    since = max(slot, (last_work.ended_ms or 0) if last_work is not None and spec.overlap != "allow" else 0)
     if spec.catch_up == "none" and now - since > MISSED_AFTER_MS:
         return next_slot(spec, max(now - MISSED_AFTER_MS - 1, slot))
     return slot
 
 
 def renew_schedule(was: ScheduleRow | None, id: str, spec: ScheduleSpec, target: Target, now: int) -> ScheduleRow:
-    """A schedule made anew: what it has fired is kept, and with the same times also the slot it is at."""
+    """Return a schedule with a new spec. It keeps what it has fired and, if its times are the same, its next slot."""
     encode = msgspec.json.encode
     if was is None:
         return ScheduleRow(id, encode(spec), encode(target), first_slot(spec, now))
@@ -293,7 +293,7 @@ def renew_schedule(was: ScheduleRow | None, id: str, spec: ScheduleSpec, target:
 
 
 def resume_schedule(row: ScheduleRow, now: int) -> ScheduleRow:
-    """A schedule that goes on: slots that passed while it was paused stay unfired."""
+    """Return a paused schedule as resumed. Slots that passed during the pause are not fired."""
     next_ = row.next
     if next_ is not None and next_ <= now:
         next_ = next_slot(decode_spec(row), now)

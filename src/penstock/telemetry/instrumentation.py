@@ -128,7 +128,7 @@ InstrumentationListener = Callable[[InstrumentationEvent], None]
 
 
 class Instrumentation:
-    """Calls the listeners. Whoever reports holds `Instrumentation | None`; None means that nobody listens."""
+    """Calls the listeners. Code that reports holds `Instrumentation | None`; None means that there are no listeners."""
 
     def __init__(self, listeners: Iterable[InstrumentationListener]) -> None:
         self._listeners = tuple(listeners)

@@ -43,8 +43,8 @@ async def _check(
             await app.store.commit([Unit(f"replay-{number}", state=state)])
             for claim in saved_claims(run, app.clock.now_ms()):
                 done.steps += 1
-                if (trouble := await check.check(claim)) is not None:
-                    done.problems.append(trouble)
+                if (problem := await check.check(claim)) is not None:
+                    done.problems.append(problem)
     return done
 
 

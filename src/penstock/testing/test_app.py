@@ -43,8 +43,17 @@ class TestApp(App):
             run = await app.run_flow("shop", {"order": 7})
             assert run.status == "completed"
 
-    Takes the arguments of App. By default the store is in memory, the clock moves only when time is skipped, and
-    nothing is redacted, so that tests see real values.
+    By default the store is in memory, the clock moves only when time is skipped, and nothing is redacted, so that
+    tests see real values.
+
+    Args:
+        url: The store, as for App. Default: in memory.
+        dir: Folder of the worker files.
+        handlers: Decorated functions, instead of a folder.
+        clock: The clock, if several Apps share one. Default: a new FakeClock.
+        listeners: Functions that get instrumentation events.
+        runner: A function that makes the worker's runner from the number of handlers at once.
+        settings: Any setting by name; see the settings reference.
     """
 
     __test__ = False  # pytest: not a test class
@@ -103,13 +112,22 @@ class TestApp(App):
     async def run_flow(self, flow: Callable[[I], Any], input: I, **options: Unpack[StartOptions]) -> RunView: ...
 
     async def run_flow(self, flow: Any, input: Any = None, **options: Unpack[StartOptions]) -> RunView:
-        """Start a run, skip time until it has ended, and return its view."""
+        """Start a run, skip time until it has ended, and return its view. Takes the options of `app.start`.
+
+        Args:
+            flow: A flow's name, or the function marked with `@flow`.
+            input: What the first step receives.
+        """
         return await self.finish(await self.start(flow, input, **options))
 
     async def run_job(self, queue: str | Callable[..., Any], input: Any = None, **options: Any) -> Any:
         """Enqueue a job, skip time until it has ended, and return its result; raise RunFailed if it failed.
 
-        Takes the arguments of `app.jobs.enqueue`.
+        Takes the options of `app.jobs.enqueue`.
+
+        Args:
+            queue: A queue's name, or a function marked with `@job`.
+            input: What the handler receives.
         """
         name, _ = self._transactions.direct.jobs.resolve(queue, None)
         id = await self.jobs.enqueue(queue, input, **options)
@@ -117,18 +135,30 @@ class TestApp(App):
         return await self.jobs._result(id, name, OutageRetry(f"the end of job {id!r}"))
 
     async def run_tree(self, tree: Node | Mapping[str, Any]) -> Any:
-        """Enqueue a tree of jobs, skip time until its root has ended, and return the root's result."""
+        """Enqueue a tree of jobs, skip time until its root has ended, and return the root's result.
+
+        Args:
+            tree: A `Node`, or the dict that BullMQ's FlowProducer takes.
+        """
         added = await self.jobs.enqueue_tree(tree)
         await self._auto_clock.skip_until(lambda: self._job_ended(added.id), f"job {added.id}")
         return await self.jobs.result(added.id)
 
     async def finish(self, run: str) -> RunView:
-        """Skip time until a run has ended, and return its view."""
+        """Skip time until a run has ended, and return its view.
+
+        Args:
+            run: The run's id.
+        """
         await self._auto_clock.skip_until(lambda: self._run_ended(run), f"run {run}")
         return await self.runs.get(run)
 
     async def advance(self, by: Duration) -> None:
-        """Advance the clock; everything due on the way happens at its own time."""
+        """Advance the clock; everything due on the way happens at its own time.
+
+        Args:
+            by: A duration such as "1h".
+        """
         await self._auto_clock.skip_to(self.time.now_ms() + to_ms(by))
 
     async def settle(self) -> None:
@@ -138,7 +168,14 @@ class TestApp(App):
     async def fire(
         self, trigger: str, data: Any = None, *, run: str | None = None, signature: Signature | None = None
     ) -> str:
-        """Fire a trigger by its name; pass `run` if several runs wait for it. A token or a URL works too."""
+        """Fire a trigger by its name, and return the id of the run that goes on.
+
+        Args:
+            trigger: Name of the trigger. A token or a URL works too.
+            data: What the waiting step receives: any JSON value.
+            run: Id of the run, if several runs wait for a trigger of this name.
+            signature: The signature of the call, for triggers that require one.
+        """
         await self.settle()
         waits = await list_pending_waits(self.waits, run)
         found = [wait for wait in waits if (wait.kind, wait.name) == (TRIGGER, trigger)]
@@ -151,21 +188,37 @@ class TestApp(App):
         return await self.waits._triggers.resolve(row, decode_body(row.body), data)
 
     def crash(self, step: str, *, attempt: int = 1, after: bool = False) -> None:
-        """Crash an attempt of a step (or of a job of that name) before its handler, or after it with everything it
-        recorded lost. The job runs again when its lease expires."""
+        """Crash an attempt of a step, or of a job. The job runs again when its lease expires.
+
+        Args:
+            step: Name of the step or the job.
+            attempt: Which attempt to crash.
+            after: Crash after the handler, with everything it recorded lost. Default: before the handler.
+        """
         self._crash_plan.add(step, attempt, after)
 
     # Inspect
 
     async def emitted(self, run: str, kind: str | None = None) -> list[Any]:
-        """Return the data of a run's emitted events in order: of one kind, or (kind, data) pairs of all kinds."""
+        """Return the data of a run's emitted events in order.
+
+        Args:
+            run: The run's id.
+            kind: Only events of this kind. Default: all, as (kind, data) pairs.
+        """
         view = await self.runs.get(run)
         if kind is None:
             return [(event["kind"], event["data"]) for event in view.emitted]
         return [event["data"] for event in view.emitted if event["kind"] == kind]
 
     async def step_result(self, run: str, step: str, *, n: int = 1) -> Any:
-        """Return the result of a step; raise AssertionError with its status if it has not completed."""
+        """Return the result of a step; raise AssertionError with its status if it has not completed.
+
+        Args:
+            run: The run's id.
+            step: Name of the step.
+            n: Which instance of the step; a step with `mode="each"` has several.
+        """
         view = (await self.runs.get(run)).steps.get(step if n == 1 else f"{step}#{n}")
         if view is None or view.status != "completed":
             state = "never started" if view is None else f"is {view.status}: {view.error or ''}"
@@ -173,18 +226,32 @@ class TestApp(App):
         return view.result
 
     async def pending_waits(self, run: str | None = None) -> list[WaitView]:
-        """Return the pending waits of a run, or of all runs, once nothing is left to do now."""
+        """Return pending waits, once nothing is left to do now.
+
+        Args:
+            run: Only waits of this run.
+        """
         await self.settle()
         return await list_pending_waits(self.waits, run)
 
     async def history(self, run: str) -> list[dict[str, Any]]:
-        """Return a run's events without ids, times, workers and durations, ready to compare."""
+        """Return a run's events without ids, times, workers and durations, ready to compare.
+
+        Args:
+            run: The run's id.
+        """
         events = await self.events.read_all(f"{self.settings.namespace}:flow:{run}")
         return [normalize_event(event, run) for event in events]
 
     async def assert_history(self, run: str, file: str | Path) -> None:
-        """Compare a run's history with the saved one; save it if there is none yet. `pytest --penstock-update`
-        overwrites saved histories."""
+        """Compare a run's history with the saved one; save it if there is none yet.
+
+        `pytest --penstock-update` overwrites saved histories.
+
+        Args:
+            run: The run's id.
+            file: The file with the saved history.
+        """
         __tracebackhide__ = True
         compare(await self.history(run), Path(file), f"the history of run {run}")
 

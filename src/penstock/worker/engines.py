@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from ..core.errors import PenstockError
+import msgspec
+
+from ..core.errors import UnknownKind
 from ..core.events import Event
+from ..ports.runner import Runner
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim
 from .outcomes import Work
@@ -18,10 +21,22 @@ from .outcomes import Work
 JOB = "job"
 
 
-class UnknownKind(PenstockError):
-    """A run or a claim is of a kind that this App has no engine for."""
+PINNED = "pinned"  # not breaking: workers that have its version continue it
 
-    code = "unknown_kind"
+
+class PreflightProblem(msgspec.Struct, frozen=True):
+    """Why a step cannot continue with the loaded code."""
+
+    run: str
+    flow: str
+    step: str
+    n: int
+    code: str
+    reason: str
+
+    @property
+    def is_breaking(self) -> bool:
+        return self.code != PINNED
 
 
 class Engine(Protocol):
@@ -68,6 +83,10 @@ class RunEngine(Engine, Protocol):
 
     def explain(self, record: bytes) -> list[str]:
         """Return sentences on what the run itself waits for, besides its jobs and waits."""
+        ...
+
+    async def check(self, claim: Claim, runner: Runner) -> PreflightProblem | None:
+        """Return why the present code could not go on with a claim; None if it could, as far as is recorded."""
         ...
 
     def instance(self, job: JobRow) -> tuple[str, int]:

@@ -40,7 +40,7 @@ class ClaimPoller:
         accept: Callable[[Claim], None],
     ) -> None:
         self.queues = queues
-        self.next_due: int | None = None  # when the store has more to claim, as far as it said
+        self.next_due: int | None = None  # when the store has more to claim, by its last answer
         self._store = store
         self._clock = clock
         self._capacity = capacity

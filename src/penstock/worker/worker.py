@@ -97,7 +97,7 @@ class Worker:
 
     @property
     def next_due(self) -> int | None:
-        """Return when there is more to claim, as far as the store said."""
+        """Return when there is more to claim, by the store's last answer."""
         return self._poller.next_due
 
     async def run(self) -> None:

@@ -81,9 +81,9 @@ class _SplitCommitStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
         first = [msgspec.structs.replace(unit, jobs=[]) for unit in units]
-        reply = await self._inner.commit(first, ask)
+        reply = await self._inner.commit(first, request)
         rest = [
             Unit(f"{unit.id}-jobs", jobs=unit.jobs)
             for unit, receipt in zip(units, reply.receipts, strict=True)
@@ -250,16 +250,16 @@ class _SeparateMovesStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
         moves = [unit for unit in units if unit.schedule is not None]
         if not moves:
-            return await self._inner.commit(units, ask)  # type: ignore[no-any-return]
+            return await self._inner.commit(units, request)  # type: ignore[no-any-return]
         if self._before:
             guard = [Unit(f"{unit.id}-move", schedule=unit.schedule) for unit in moves]
             reply = await self._inner.commit(guard)
             if not all(isinstance(receipt, Committed) for receipt in reply.receipts):
                 return reply  # type: ignore[no-any-return]
-        reply = await self._inner.commit([msgspec.structs.replace(unit, schedule=None) for unit in units], ask)
+        reply = await self._inner.commit([msgspec.structs.replace(unit, schedule=None) for unit in units], request)
         if not self._before:
             for unit in moves:
                 await self._move(unit.schedule)

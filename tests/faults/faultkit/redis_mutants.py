@@ -47,8 +47,8 @@ def split_units(patch: Patch) -> None:
     """Commit an attempt's events and the jobs they start by two scripts."""
     original = store.RedisStore.commit
 
-    async def commit(self: Any, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
-        reply = await original(self, [msgspec.structs.replace(unit, jobs=[]) for unit in units], ask)
+    async def commit(self: Any, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
+        reply = await original(self, [msgspec.structs.replace(unit, jobs=[]) for unit in units], request)
         rest = [
             Unit(f"{unit.id}-jobs", jobs=unit.jobs)
             for unit, receipt in zip(units, reply.receipts, strict=True)

@@ -47,8 +47,8 @@ class _RewritingStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
-        reply = await self._inner.commit([self._change(unit) for unit in units], ask)
+    async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
+        reply = await self._inner.commit([self._change(unit) for unit in units], request)
         rest = [
             later
             for unit, receipt in zip(units, reply.receipts, strict=True)
@@ -129,9 +129,9 @@ def overdue_timers_lost() -> None:
     """Suspend jobs for good that came due while no worker ran."""
     original = claiming.Claimer.claim
 
-    def claim(self: Any, ask: Any) -> Any:
+    def claim(self: Any, request: Any) -> Any:
         self._cursor.execute("UPDATE jobs SET state = 3 WHERE state = 1 AND due <= ?", (self._now - 1_800_000,))
-        return original(self, ask)
+        return original(self, request)
 
     replace(claiming.Claimer, "claim", claim)
 

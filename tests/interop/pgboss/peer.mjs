@@ -1,4 +1,4 @@
-// The other program: pg-boss for Node. Reads one command a line, answers one line of JSON each; what it worked on is told.
+// The other program: pg-boss for Node. Reads one command a line, answers one line of JSON each, and reports the jobs it worked on.
 import { createInterface } from 'node:readline'
 import { PgBoss } from 'pg-boss'
 

@@ -51,25 +51,25 @@ DELETE FROM penstock.events WHERE sid = $1 AND seq <= coalesce(
   (SELECT max(seq) FROM penstock.events WHERE sid = $1 AND ms < $2), 0);
 
 -- name: run
-SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs WHERE id = $1;
+SELECT id, version, flow, status, closed, created, updated, record, kind FROM penstock.runs WHERE id = $1;
 
 -- name: run_created
 SELECT created FROM penstock.runs WHERE id = $1;
 
 -- name: runs
-SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
+SELECT id, version, flow, status, closed, created, updated, record, kind FROM penstock.runs
 WHERE created >= $1 AND (created, id) < ($2, $3) ORDER BY created DESC, id DESC LIMIT $4;
 
 -- name: runs_of_flow
-SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
+SELECT id, version, flow, status, closed, created, updated, record, kind FROM penstock.runs
 WHERE flow = $1 AND created >= $2 AND (created, id) < ($3, $4) ORDER BY created DESC, id DESC LIMIT $5;
 
 -- name: runs_with_status
-SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
+SELECT id, version, flow, status, closed, created, updated, record, kind FROM penstock.runs
 WHERE status = $1 AND created >= $2 AND (created, id) < ($3, $4) ORDER BY created DESC, id DESC LIMIT $5;
 
 -- name: runs_of_flow_with_status
-SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
+SELECT id, version, flow, status, closed, created, updated, record, kind FROM penstock.runs
 WHERE flow = $1 AND status = $2 AND created >= $3 AND (created, id) < ($4, $5) ORDER BY created DESC, id DESC LIMIT $6;
 
 -- name: count_first_events
@@ -83,9 +83,9 @@ WITH e AS MATERIALIZED (
 SELECT r.*, e.body FROM e
 CROSS JOIN LATERAL (SELECT name FROM penstock.streams WHERE sid = e.sid OFFSET 0) AS s
 CROSS JOIN LATERAL (
-  SELECT id, version, flow, status, closed, created, updated, record FROM penstock.runs
-  WHERE id = substr(s.name, length($2::text) + 1) OFFSET 0) AS r
-WHERE starts_with(s.name, $2) AND ($3::text IS NULL OR r.flow = $3) AND ($4::text IS NULL OR r.status = $4)
+  SELECT id, version, flow, status, closed, created, updated, record, kind FROM penstock.runs
+  WHERE id = split_part(substr(s.name, length($2::text) + 1), ':', 2) OFFSET 0) AS r
+WHERE s.name = $2 || r.kind || ':' || r.id AND ($3::text IS NULL OR r.flow = $3) AND ($4::text IS NULL OR r.status = $4)
   AND r.created >= $5 AND (r.created, r.id) < ($6, $7)
 ORDER BY r.created DESC, r.id DESC LIMIT $8;
 
@@ -277,7 +277,7 @@ SELECT r.id FROM penstock.runs AS r WHERE r.closed
 ORDER BY r.created, r.id LIMIT $3 FOR UPDATE OF r SKIP LOCKED;
 
 -- name: forget_runs
-DELETE FROM penstock.runs WHERE id = ANY ($1);
+DELETE FROM penstock.runs WHERE id = ANY ($1) RETURNING id, kind;
 
 -- name: forget_run_jobs
 DELETE FROM penstock.jobs AS j USING unnest($1::text[]) AS g (run)

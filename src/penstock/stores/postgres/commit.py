@@ -9,6 +9,7 @@ from typing import Any
 from ...core.ids import new_token
 from ...ports.unit import (
     DELIVERIES,
+    FLOW,
     Claim,
     ClaimBatch,
     ClaimRequest,
@@ -156,12 +157,12 @@ def _read_claims(row: Any, secret: str, touched: set[str]) -> list[Claim]:
         memos.setdefault(scope, {})[name] = value
     now, streams, claims = row["now"], set(), []
     for job in row["claims"]:
-        id, queue, name, payload, opts, scope, attempt, failures, crashes, pk, run, version, record, stream = job
+        id, queue, name, payload, opts, scope, attempt, failures, crashes, pk, run, version, record, stream, kind = job
         streams.add(stream)
         claims.append(
             Claim(
                 id, queue, name, payload, opts, scope, attempt, f"{secret}.{pk}", failures, crashes, pk, run, version,
-                record, memos.get(scope, {}), now,
+                record, memos.get(scope, {}), now, kind or FLOW,
             )
         )  # fmt: skip
     streams.discard(None)

@@ -34,7 +34,7 @@ from .statements import CANCELLED, COMPLETED, DELAYED, FAILED, SUSPENDED, WAITIN
 from .unit_groups import group_ends, keep_limit
 
 Row = tuple[Any, ...]
-_NO_RUN: Row = (None,) * 8
+_NO_RUN: Row = (None,) * 9
 _NO_OUTCOME: Row = (None,) * 5
 _EXTRAS = (
     "memos", "removes", "wakes", "waits", "states", "schedules", "once_keys", "dedupes", "holds", "keeps", "trees",
@@ -223,7 +223,7 @@ def _run_of(unit: Unit) -> str | None:
 
 
 def _run_write(run: RunWrite) -> Row:
-    return run.expect, run.after, run.flow, run.status, run.closed, run.paused, run.cancel_jobs, run.record
+    return run.expect, run.after, run.kind, run.flow, run.status, run.closed, run.paused, run.cancel_jobs, run.record
 
 
 @lru_cache(maxsize=4096)

@@ -18,9 +18,9 @@ _JOB = (
 _EVENT = ("unit", "job", "stream", "kind", "body")
 _STATE = ("unit", "key", "value", "expect", "expires")
 _UNIT = (
-    "id", "is_remembered", "job", "attempt", "token", "needs_open_run", "run", "expected_version", "after_unit", "flow",
-    "status", "closed", "paused", "cancels_jobs", "record", "end_state", "failed", "due", "result", "error", "progress",
-    "has_extras",
+    "id", "is_remembered", "job", "attempt", "token", "needs_open_run", "run", "expected_version", "after_unit", "kind",
+    "flow", "status", "closed", "paused", "cancels_jobs", "record", "end_state", "failed", "due", "result", "error",
+    "progress", "has_extras",
 )  # fmt: skip
 
 

@@ -91,9 +91,12 @@ async def _forget(
     triggers = [row[0] for row in await connection.fetch(sql.run_triggers, runs)]
     await connection.execute(sql.forget_run_waits, runs)
     removed["states"] += row_count(await connection.execute(sql.forget_run_states, runs))
-    removed["runs"] += row_count(await connection.execute(sql.forget_runs, runs))
+    forgotten = await connection.fetch(sql.forget_runs, runs)
+    removed["runs"] += len(forgotten)
     # The streams come last, as in commits: the same lock order avoids deadlocks.
-    streams = [f"{namespace}:flow:{run}" for run in runs] + [f"{namespace}:trigger:{id}" for id in triggers]
+    streams = [f"{namespace}:{kind}:{run}" for run, kind in forgotten] + [
+        f"{namespace}:trigger:{id}" for id in triggers
+    ]
     removed["events"] += row_count(await connection.execute(sql.forget_events, streams))
     await connection.execute(sql.forget_streams, streams)
 

@@ -60,13 +60,13 @@ async def find_by_index(
     """Return runs whose first event contains the pattern as jsonb, each with the body of that event."""
     end = await _newest_end(connection, sql, until, before)
     rows = await connection.fetch(sql.runs_by_first_event, pattern, prefix, flow, status, since or 0, *end, limit)
-    return [(RunRow(*row[:8]), row[8]) for row in rows]
+    return [(RunRow(*row[:9]), row[9]) for row in rows]
 
 
 async def scan_by_time(connection: Connection, sql: Statements, prefix: str, *filters: Any) -> list[RunStart]:
     """Return the next runs by time, each with the body of its first event."""
     rows = await runs(connection, sql, *filters)
-    bodies = dict(await connection.fetch(sql.first_events, [prefix + row.id for row in rows]))
+    bodies = dict(await connection.fetch(sql.first_events, [f"{prefix}{row.kind}:{row.id}" for row in rows]))
     return [(row, bodies.get(n)) for n, row in enumerate(rows, 1)]
 
 

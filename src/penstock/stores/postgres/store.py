@@ -135,22 +135,22 @@ class PostgresStore:
 
     # Commits
 
-    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
-        return await self._finish_write(self._commit(units, ask))
+    async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
+        return await self._finish_write(self._commit(units, request))
 
-    async def _commit(self, units: Sequence[Unit], ask: ClaimRequest | None) -> CommitReply:
+    async def _commit(self, units: Sequence[Unit], request: ClaimRequest | None) -> CommitReply:
         # In the order of the calls: a claim that follows a commit sees what that has freed, and units that came first
         # are written first. Attempts that finish at the same time have no order to keep.
         async with self._order.shared() if only_finishes(units) else self._order.exclusive():
-            return await self._run_commit(units, ask)
+            return await self._run_commit(units, request)
 
-    async def _run_commit(self, units: Sequence[Unit], ask: ClaimRequest | None) -> CommitReply:
-        write = finish_jobs if is_fast(units, ask) else commit_units
+    async def _run_commit(self, units: Sequence[Unit], request: ClaimRequest | None) -> CommitReply:
+        write = finish_jobs if is_fast(units, request) else commit_units
         touched: set[str] = set()
 
         async def work(connection: Connection) -> CommitReply:
             touched.clear()  # after a conflict with another transaction the same work runs again
-            return await write(connection, self._sql, self._now(), units, ask, touched)
+            return await write(connection, self._sql, self._now(), units, request, touched)
 
         reply = await self._connections.run(work)
         self._signal(touched)
@@ -170,8 +170,8 @@ class PostgresStore:
         now = self._now()
         return [(self._sql.enlist_unit, (encode_enlisted(unit, self.address.schema, now),)) for unit in units]
 
-    async def claim(self, ask: ClaimRequest) -> ClaimBatch:
-        return (await self.commit((), ask)).claimed
+    async def claim(self, request: ClaimRequest) -> ClaimBatch:
+        return (await self.commit((), request)).claimed
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
         return self._lease_renewer.renew(claims, self._now(), lease_ms)
@@ -220,7 +220,7 @@ class PostgresStore:
         filters = (flow, status, since, until)
         if first_event is None:
             return await self._read(runs.runs, *filters, before, limit)
-        prefix, pattern = f"{self._namespace}:flow:", pack(first_event, "the pattern of a run's first event")
+        prefix, pattern = f"{self._namespace}:", pack(first_event, "the pattern of a run's first event")
         query: tuple[Any, ...] = (runs.find_by_index, prefix, pattern)
         if await self._read(runs.is_common, pattern):
             query = (runs.scan_by_time, prefix)

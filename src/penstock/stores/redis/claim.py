@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.ids import new_token
-from ...ports.unit import Claim, ClaimBatch, ClaimRequest, QueueDemand
+from ...ports.unit import FLOW, Claim, ClaimBatch, ClaimRequest, QueueDemand
 from .job_ids import unescape_id
 from .job_schedulers import ScheduledJob
 from .resp import HEAD, Part
 
-FIXED_VALUES = 15  # values that every claim has
+FIXED_VALUES = 16  # values that every claim has
 
 
 def encode(request: ClaimRequest | None) -> list[Part]:
@@ -82,4 +82,5 @@ def _claim(row: list[Any], now: int) -> Claim:
         unescape_id(id), queue.decode(), name.decode(), payload, opts, scope.decode(), attempt, token.decode(),
         failures, crashes, 0, run.decode() if run is not None else None, version, record,
         {memos[n].decode(): memos[n + 1] for n in range(0, len(memos), 2)}, now,
+        row[15].decode() if row[15] is not None else FLOW,
     )  # fmt: skip

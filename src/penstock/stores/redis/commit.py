@@ -9,6 +9,7 @@ import msgspec
 
 from ...ports.store import ScheduleRow
 from ...ports.unit import (
+    FLOW,
     Cancelled,
     Committed,
     Completed,
@@ -67,6 +68,8 @@ def encode(unit: Unit) -> list[Part]:
             add(("R", run.id, run.expect, run.record, run.flow, run.status))
             if run.closed or run.paused or run.cancel_jobs or run.after is not None:
                 add(("V", _FLAG[run.closed], _FLAG[run.paused], _FLAG[run.cancel_jobs], run.after or ""))
+            if run.kind != FLOW:
+                add(("I", run.kind))
     if unit.progress is not None:
         add(("P", unit.progress))
     for line in unit.logs:

@@ -8,7 +8,7 @@ import msgspec
 
 from ...core.events import decode_event
 from ...ports.store import ChildRow, ChildState, FeedItem, JobRow, QueueRow, RunRow, ScheduleRow, StateRow, WaitRow
-from ...ports.unit import JobState
+from ...ports.unit import FLOW, JobState
 from ..run_search import RunStart
 from .commit import NO_RESULT
 from .job_ids import unescape_id
@@ -62,9 +62,17 @@ def queue(reply: list[Any]) -> QueueRow:
 
 
 def run(reply: list[Any]) -> RunRow:
-    id, version, flow, status, closed, created, updated, record = reply
+    id, version, flow, status, closed, created, updated, record, kind = reply
     return RunRow(
-        id.decode(), int(version), flow.decode(), status.decode(), closed == b"1", int(created), int(updated), record
+        id.decode(),
+        int(version),
+        flow.decode(),
+        status.decode(),
+        closed == b"1",
+        int(created),
+        int(updated),
+        record,
+        kind.decode() if kind is not None else FLOW,
     )
 
 

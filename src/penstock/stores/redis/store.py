@@ -133,16 +133,16 @@ class RedisStore:
 
     # Commits
 
-    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
-        if not units and ask is None:
+    async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
+        if not units and request is None:
             return CommitReply([])
         *others, last = committing.batches(units) or [[]]
         calls: list[tuple[str, Sequence[Part]]] = [("commit", [0, *batch]) for batch in others]
-        calls.append(("commit", [*claiming.encode(ask), *last]))
+        calls.append(("commit", [*claiming.encode(request), *last]))
         replies = await self._send(calls)
         work = ClaimBatch()
         changed = committing.topics(replies)
-        if ask is not None:
+        if request is not None:
             reply = replies[-1]
             work = claiming.claims(reply, SystemClock().now_ms() if self._clock is None else None)
             # The caller has just claimed every due job of the drained queues: do not wake it for them.
@@ -157,8 +157,8 @@ class RedisStore:
         if following is not None:
             await self._admin("advance", job.queue, job.job, job.scheduler, *following)
 
-    async def claim(self, ask: ClaimRequest) -> ClaimBatch:
-        return (await self.commit((), ask)).claimed
+    async def claim(self, request: ClaimRequest) -> ClaimBatch:
+        return (await self.commit((), request)).claimed
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
         if not claims:

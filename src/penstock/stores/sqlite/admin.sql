@@ -27,25 +27,25 @@ DELETE FROM events WHERE sid = ? AND seq <= coalesce(
   (SELECT max(seq) FROM events WHERE sid = ? AND ms < ?), 0);
 
 -- name: run
-SELECT id, version, flow, status, closed, created, updated, record FROM runs WHERE id = ?;
+SELECT id, version, flow, status, closed, created, updated, record, kind FROM runs WHERE id = ?;
 
 -- name: run_created
 SELECT created FROM runs WHERE id = ?;
 
 -- name: runs
-SELECT id, version, flow, status, closed, created, updated, record FROM runs
+SELECT id, version, flow, status, closed, created, updated, record, kind FROM runs
 WHERE created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
 
 -- name: runs_of_flow
-SELECT id, version, flow, status, closed, created, updated, record FROM runs
+SELECT id, version, flow, status, closed, created, updated, record, kind FROM runs
 WHERE flow = ? AND created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
 
 -- name: runs_with_status
-SELECT id, version, flow, status, closed, created, updated, record FROM runs
+SELECT id, version, flow, status, closed, created, updated, record, kind FROM runs
 WHERE status = ? AND created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
 
 -- name: runs_of_flow_with_status
-SELECT id, version, flow, status, closed, created, updated, record FROM runs INDEXED BY runs_by_flow
+SELECT id, version, flow, status, closed, created, updated, record, kind FROM runs INDEXED BY runs_by_flow
 WHERE flow = ? AND status = ? AND created >= ? AND (created, id) < (?, ?) ORDER BY created DESC, id DESC LIMIT ?;
 
 -- name: first_event
@@ -167,13 +167,13 @@ SELECT key, value, version, expires FROM states
 WHERE key > ? AND key >= ? AND key < ? AND (expires IS NULL OR expires > ?) ORDER BY key LIMIT ?;
 
 -- name: old_runs
-SELECT id FROM runs r WHERE closed = 1 AND created < ?1 AND updated < ?1
+SELECT id, kind FROM runs r WHERE closed = 1 AND created < ?1 AND updated < ?1
   AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id
                   AND j.state = 2 AND j.lease > ?2)
 ORDER BY created LIMIT ?3;
 
 -- name: surplus_runs
-SELECT id FROM runs r WHERE closed = 1
+SELECT id, kind FROM runs r WHERE closed = 1
   AND (created, id) <= (SELECT created, id FROM runs WHERE closed = 1 ORDER BY created DESC, id DESC LIMIT 1 OFFSET ?1)
   AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id > r.id || '.' AND j.id < r.id || '/' AND j.run = r.id
                   AND j.state = 2 AND j.lease > ?2)

@@ -111,7 +111,7 @@ class Claimer:
     def _activate(self, queue: str, row: Sequence[Any], memos: dict[str, bytes], request: ClaimRequest) -> Claim:
         (
             pk, run, _, _, _, version, record, job, name, payload, opts, scope, attempt, failures, crashes, stream,
-            prefix,
+            prefix, kind,
         ) = row  # fmt: skip
         execute = self._cursor.execute
         attempt += 1
@@ -122,7 +122,7 @@ class Claimer:
             self._append((NewEvent(stream, body),))
         return Claim(
             job, queue, name, payload, opts, scope or job, attempt, token, failures, crashes, pk, run, version or 0,
-            record, memos, self._now,
+            record, memos, self._now, kind or "flow",
         )  # fmt: skip
 
 

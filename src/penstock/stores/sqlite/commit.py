@@ -201,7 +201,7 @@ class UnitWriter:
     def _write_run(self, unit_id: str, run: RunWrite) -> None:
         execute, now = self._cursor.execute, self._now
         if run.expect == 0:
-            values = (run.id, run.flow, run.status, run.closed, run.paused, now, now, unit_id, run.record)
+            values = (run.id, run.kind, run.flow, run.status, run.closed, run.paused, now, now, unit_id, run.record)
             execute(SQL.insert_run, values)
         elif (run.status, run.closed, run.paused) == self._run_before:
             execute(SQL.update_run, (run.expect + 1, now, unit_id, run.record, run.id))

@@ -16,8 +16,8 @@ SELECT j.state, j.attempt, j.token, j.unit, r.version, r.status, r.closed, r.pau
 FROM jobs j LEFT JOIN runs r ON r.id = ?2 WHERE j.pk = ?1;
 
 -- name: insert_run
-INSERT INTO runs (id, version, flow, status, closed, paused, created, updated, unit, record)
-VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO runs (id, version, kind, flow, status, closed, paused, created, updated, unit, record)
+VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_run
 UPDATE runs SET version = ?, updated = ?, unit = ?, record = ? WHERE id = ?;
@@ -191,7 +191,7 @@ SELECT count(*) FROM jobs WHERE queue = ? AND state = 2;
 
 -- name: waiting_jobs
 SELECT j.pk, j.run, r.closed, r.paused, j.rate_key, r.version, r.record, j.id, j.name, j.payload, j.opts, j.scope,
-       j.attempt, j.failures, j.crashes, j.started_stream, j.started_prefix
+       j.attempt, j.failures, j.crashes, j.started_stream, j.started_prefix, r.kind
 FROM jobs j LEFT JOIN runs r ON r.id = j.run WHERE j.queue = ? AND j.state = 0 ORDER BY j.priority, j.pk LIMIT ?;
 
 -- name: claim_job

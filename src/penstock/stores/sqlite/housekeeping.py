@@ -20,8 +20,8 @@ def sweep(
 ) -> dict[str, int]:
     """Delete up to `limit` rows of each kind. Return how many of each were deleted."""
     deleted = {"runs": 0, "jobs": 0, "events": 0, "states": 0}
-    for run in _runs_to_delete(cursor, retention, now, limit):
-        _delete_run(cursor, run, namespace, deleted)
+    for run, kind in _runs_to_delete(cursor, retention, now, limit):
+        _delete_run(cursor, run, kind, namespace, deleted)
     for queue, _ in cursor.execute(SQL.queue_names).fetchall():
         if retention.jobs_before is not None:
             values = (queue, retention.jobs_before, limit)
@@ -50,18 +50,20 @@ def _min(*counts: int | None) -> int | None:
     return min((count for count in counts if count is not None), default=None)
 
 
-def _runs_to_delete(cursor: apsw.Cursor, retention: Retention, now: int, limit: int) -> list[str]:
-    runs: list[str] = []
+def _runs_to_delete(cursor: apsw.Cursor, retention: Retention, now: int, limit: int) -> list[tuple[str, str]]:
+    """Return the ids and kinds of the runs to delete."""
+    runs: list[tuple[str, str]] = []
     if retention.runs_before is not None:
-        runs = [row[0] for row in cursor.execute(SQL.old_runs, (retention.runs_before, now, limit))]
+        runs = list(cursor.execute(SQL.old_runs, (retention.runs_before, now, limit)))
     if retention.keep_runs is not None and len(runs) < limit:
         rows = cursor.execute(SQL.surplus_runs, (retention.keep_runs, now, limit))
-        runs += [row[0] for row in rows if row[0] not in set(runs)][: limit - len(runs)]
+        known = set(runs)
+        runs += [row for row in rows if row not in known][: limit - len(runs)]
     return runs
 
 
-def _delete_run(cursor: apsw.Cursor, run: str, namespace: str, deleted: dict[str, int]) -> None:
-    stream, low, high = f"{namespace}:flow:{run}", f"{run}.", f"{run}/"
+def _delete_run(cursor: apsw.Cursor, run: str, kind: str, namespace: str, deleted: dict[str, int]) -> None:
+    stream, low, high = f"{namespace}:{kind}:{run}", f"{run}.", f"{run}/"
     cursor.execute(SQL.delete_events, (stream,))
     deleted["events"] += cursor.connection.changes()
     cursor.execute(SQL.delete_stream, (stream,))

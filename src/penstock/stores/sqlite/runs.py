@@ -48,7 +48,7 @@ def with_first_event(cursor: apsw.Cursor, namespace: str, rows: list[RunRow]) ->
     """Return the rows with the body of each run's first event."""
     found: list[RunStart] = []
     for row in rows:
-        first: Any = cursor.execute(SQL.first_event, (f"{namespace}:flow:{row.id}",)).fetchone()
+        first: Any = cursor.execute(SQL.first_event, (f"{namespace}:{row.kind}:{row.id}",)).fetchone()
         found.append((row, first[0] if first else None))
     return found
 
@@ -58,5 +58,5 @@ def stuck_runs(cursor: apsw.Cursor, limit: int) -> list[str]:
 
 
 def _row(row: tuple[object, ...]) -> RunRow:
-    id, version, flow, status, closed, created, updated, record = row
-    return RunRow(id, version, flow, status, bool(closed), created, updated, record)  # type: ignore[arg-type]
+    id, version, flow, status, closed, created, updated, record, kind = row
+    return RunRow(id, version, flow, status, bool(closed), created, updated, record, kind)  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ CREATE INDEX events_by_kind ON events (kind, pos) WHERE kind IS NOT NULL;
 CREATE TABLE runs (
   id      TEXT PRIMARY KEY,
   version INTEGER NOT NULL,
+  kind    TEXT NOT NULL,          -- of its engine, and of its stream
   flow    TEXT NOT NULL,
   status  TEXT NOT NULL,
   closed  INTEGER NOT NULL,

@@ -69,17 +69,17 @@ class SqliteStore:
 
     # Commits
 
-    async def commit(self, units: Sequence[Unit], ask: ClaimRequest | None = None) -> CommitReply:
+    async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
         touched: set[str] = set()
 
         def work(cursor: apsw.Cursor) -> CommitReply:
             touched.clear()  # after a failed batch, the same work runs again alone
-            return commit(cursor, self._clock.now_ms(), units, ask, touched)
+            return commit(cursor, self._clock.now_ms(), units, request, touched)
 
-        return await self._writer.run(work, lambda: self.signals.fire(touched), is_small=_is_small(units, ask))
+        return await self._writer.run(work, lambda: self.signals.fire(touched), is_small=_is_small(units, request))
 
-    async def claim(self, ask: ClaimRequest) -> ClaimBatch:
-        return (await self.commit((), ask)).claimed
+    async def claim(self, request: ClaimRequest) -> ClaimBatch:
+        return (await self.commit((), request)).claimed
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Claim]:
         def work(cursor: apsw.Cursor) -> list[Claim]:
@@ -277,9 +277,9 @@ class SqliteStore:
             _call_soon(loop, self.signals.notify_all)
 
 
-def _is_small(units: Sequence[Unit], ask: ClaimRequest | None) -> bool:
+def _is_small(units: Sequence[Unit], request: ClaimRequest | None) -> bool:
     """Return whether the commit takes only a few statements, however much the store holds."""
-    claimed = 0 if ask is None else ask.limit or sum(demand.limit for demand in ask.queues)
+    claimed = 0 if request is None else request.limit or sum(demand.limit for demand in request.queues)
     written = sum(len(unit.events) + len(unit.jobs) for unit in units)
     return claimed + written <= SMALL_COMMIT_ROWS
 

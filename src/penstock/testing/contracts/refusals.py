@@ -69,7 +69,7 @@ async def _version_ahead(store: Store, clock: FakeClock, seeded: SeededStore) ->
 
 
 async def _run_missing(store: Store, clock: FakeClock, seeded: SeededStore) -> Unit:
-    return _with(seeded, run=run("nobody", 1))
+    return _with(seeded, run=run("missing", 1))
 
 
 async def _remove_missing(store: Store, clock: FakeClock, seeded: SeededStore) -> Unit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ports.store import RunRow, Store
+from ...ports.store import Retention, RunRow, Store
 from ...ports.unit import Committed, Completed, SettleWait, Suspended
 from ..clock import FakeClock
 from .samples import add, apply, claim, claim_one, event, job, names, run, state_of, unit, wait
@@ -20,7 +20,7 @@ class RunsContract(StoreUnderTest):
         await apply(store, unit(run=run("r", record=b'{"a":1}')))
         now = clock.now_ms()
         assert await store.run("r") == RunRow("r", 1, "shop", "running", False, now, now, b'{"a":1}')
-        assert await store.run("nobody") is None
+        assert await store.run("missing") is None
 
     async def test_each_write_moves_the_version_by_one(self, store: Store, clock: FakeClock) -> None:
         created = clock.now_ms()
@@ -32,6 +32,21 @@ class RunsContract(StoreUnderTest):
             )
             row = RunRow("r", version + 1, "shop", status, status == "completed", created + 1000, now, b"%d" % version)
             assert await store.run("r") == row
+
+    async def test_a_run_keeps_its_kind(self, store: Store, clock: FakeClock) -> None:
+        stream = "nq:entity:r"
+        writes = {"jobs": [job("r.a.1", run="r")], "events": [event(stream=stream, data={"n": 1})]}
+        await apply(store, unit(run=run("r", kind="entity"), **writes))
+        assert (await claim_one(store)).kind == "entity"
+        await apply(store, unit(run=run("r", 1, kind="entity", closed=True)))
+        (row,) = await store.runs()
+        assert (row.kind, row.closed) == ("entity", True)
+        found = await store.run("r")
+        assert found is not None
+        assert found.kind == "entity"
+        clock.advance("1d")
+        await store.sweep(Retention(runs_before=clock.now_ms()))
+        assert await store.read(stream) == [], "the stream of its kind goes with the run"
 
     async def test_a_closed_run_may_be_reopened(self, store: Store) -> None:
         await apply(store, unit(run=run("r"), jobs=[job("r.a.1", run="r")]))

@@ -279,8 +279,8 @@ BEGIN
     END LOOP;
 
     IF has_run_insert THEN
-      INSERT INTO penstock.runs (id, version, flow, status, closed, paused, created, updated, unit, record)
-      SELECT run_ids[x.run], x.expected_version + 1, x.flow, x.status, x.closed, x.paused, now, now, x.id, x.record
+      INSERT INTO penstock.runs (id, version, kind, flow, status, closed, paused, created, updated, unit, record)
+      SELECT run_ids[x.run], x.expected_version + 1, x.kind, x.flow, x.status, x.closed, x.paused, now, now, x.id, x.record
       FROM unnest(units) WITH ORDINALITY AS x
       WHERE x.ordinality BETWEEN first AND last AND run_writes[x.ordinality] = 2 ORDER BY run_ids[x.run];
       FOR i IN first..last LOOP
@@ -406,7 +406,7 @@ BEGIN
     started_streams := NULL;
     IF cardinality(taken) > 0 THEN
       SELECT array_agg((k.id, k.queue, k.name, k.payload, k.opts, coalesce(k.scope, k.id), k.attempt, k.failures, k.crashes,
-                        k.pk, k.run, 0, NULL, k.started_stream)::penstock.claimed_job),
+                        k.pk, k.run, 0, NULL, k.started_stream, NULL)::penstock.claimed_job),
              bool_or(k.attempt > 1 OR k.scope IS NOT NULL), bool_or(k.run IS NOT NULL),
              array_agg(k.started_stream) FILTER (WHERE k.started_stream IS NOT NULL),
              array_agg((k.started_prefix || '"attempt":' || k.attempt || ',"worker":"' || request.worker || '"}}')::json)
@@ -437,7 +437,7 @@ BEGIN
   IF claims IS NOT NULL AND has_claimed_runs THEN
     claims := ARRAY(
       SELECT (c.id, c.queue, c.name, c.payload, c.opts, c.scope, c.attempt, c.failures, c.crashes, c.pk, c.run,
-              coalesce(k.version, 0), k.record, c.started_stream)::penstock.claimed_job
+              coalesce(k.version, 0), k.record, c.started_stream, k.kind)::penstock.claimed_job
       FROM unnest(claims) WITH ORDINALITY AS c LEFT JOIN penstock.runs AS k ON k.id = c.run ORDER BY c.ordinality);
   END IF;
   IF claims IS NOT NULL AND has_claimed_memos THEN

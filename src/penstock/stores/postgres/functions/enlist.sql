@@ -26,10 +26,10 @@ BEGIN
             SELECT DISTINCT t.key::bigint AS key FROM numbered AS d, json_array_elements_text(d.doc -> 'topics') AS t (key)
             ORDER BY 1) AS k),
     ARRAY(SELECT (u.id, u.is_remembered, NULL, NULL, NULL, false, array_position(run_ids, d.doc ->> 'run_id'),
-                  u.expected_version, NULL, u.flow, u.status, u.closed, u.paused, u.cancels_jobs, decode(u.record, 'base64'),
+                  u.expected_version, NULL, u.kind, u.flow, u.status, u.closed, u.paused, u.cancels_jobs, decode(u.record, 'base64'),
                   NULL, NULL, NULL, NULL, NULL, NULL, u.has_extras)::penstock.new_unit
           FROM numbered AS d, json_to_record(d.doc -> 'unit') AS u (
-            id text, is_remembered boolean, expected_version bigint, flow text, status text, closed boolean, paused boolean,
+            id text, is_remembered boolean, expected_version bigint, kind text, flow text, status text, closed boolean, paused boolean,
             cancels_jobs boolean, record text, has_extras boolean) ORDER BY d.n),
     ARRAY(SELECT (d.n, j.id, j.queue, j.name, j.payload::json, j.priority, j.due, j.run, j.scope, decode(j.opts, 'base64'),
                   j.started_stream, j.started_prefix, j.rate_key, false)::penstock.new_job

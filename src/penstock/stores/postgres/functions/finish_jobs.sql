@@ -46,7 +46,7 @@ BEGIN
                     claimed_memos, drained, next_due
     FROM penstock.commit_units(
       now_override, array_remove(ARRAY[unit_count], 0), '{}', pks, '{}',
-      ARRAY(SELECT (f.unit, false, f.n, f.attempt, f.token, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+      ARRAY(SELECT (f.unit, false, f.n, f.attempt, f.token, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                     4, 0, NULL, f.result, NULL, NULL, false)::penstock.new_unit
             FROM unnest(unit_ids, attempts, tokens, results) WITH ORDINALITY AS f (unit, attempt, token, result, n)
             ORDER BY f.n),
@@ -93,7 +93,7 @@ BEGIN
       RETURNING x.ordinality, j.priority, j.pk, j.attempt > 1 OR j.scope IS NOT NULL AS has_memos, j.started_stream,
                 j.started_prefix || '"attempt":' || j.attempt || ',"worker":"' || request.worker || '"}}' AS started_body,
                 (j.id, j.queue, j.name, j.payload, j.opts, coalesce(j.scope, j.id), j.attempt, j.failures, j.crashes, j.pk,
-                 NULL, 0, NULL, j.started_stream)::penstock.claimed_job AS claim)
+                 NULL, 0, NULL, j.started_stream, NULL)::penstock.claimed_job AS claim)
     SELECT array_agg(g.claim), bool_or(g.has_memos),
            array_agg(g.started_stream) FILTER (WHERE g.started_stream IS NOT NULL),
            array_agg(g.started_body::json) FILTER (WHERE g.started_stream IS NOT NULL)

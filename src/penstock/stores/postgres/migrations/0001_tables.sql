@@ -29,7 +29,7 @@ CREATE INDEX events_by_kind ON penstock.events (kind, stamp, n) WHERE kind IS NO
 -- Runs are searched by the input and tags in their first event. jsonb refuses \u0000, so the index holds \u0001 instead, and
 -- so does the pattern; the client compares the original text in the end.
 -- PL/pgSQL rather than SQL, which the planner would inline: it has to know what each row costs.
-CREATE FUNCTION penstock.searchable(body json) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE COST 200 AS $$
+CREATE FUNCTION penstock.searchable(body json) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE COST 1000 AS $$
 BEGIN
   RETURN replace(body::text, '\u0000', '\u0001')::jsonb;
 END $$;
@@ -38,6 +38,7 @@ CREATE INDEX events_search ON penstock.events USING gin (penstock.searchable(bod
 CREATE TABLE penstock.runs (
   id      text COLLATE "C" PRIMARY KEY,
   version bigint  NOT NULL,
+  kind    text COLLATE "C" NOT NULL,  -- of its engine, and of its stream
   flow    text COLLATE "C" NOT NULL,
   status  text COLLATE "C" NOT NULL,
   closed  boolean NOT NULL,

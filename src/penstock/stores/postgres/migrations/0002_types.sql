@@ -13,6 +13,7 @@ CREATE TYPE penstock.new_unit AS (
   run integer,                    -- in run_ids
   expected_version bigint,        -- null: no write
   after_unit text,
+  kind text,
   flow text,
   status text,
   closed boolean,
@@ -91,5 +92,5 @@ CREATE TYPE penstock.refusal AS (
 );
 CREATE TYPE penstock.claimed_job AS (
   id text, queue text, name text, payload json, opts bytea, scope text, attempt integer, failures integer, crashes integer,
-  pk bigint, run text, version bigint, record bytea, started_stream text
+  pk bigint, run text, version bigint, record bytea, started_stream text, kind text
 );

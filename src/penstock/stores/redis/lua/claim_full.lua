@@ -117,7 +117,7 @@ end
 -- jobs of a paused one.
 local function check_run(base, id, set, name)
   if not name then return nil end
-  local head = call('HMGET', NS .. 'run:' .. name, 'version', 'closed', 'paused', 'record')
+  local head = call('HMGET', NS .. 'run:' .. name, 'version', 'closed', 'paused', 'record', 'kind')
   if not head[1] or head[2] == '1' then
     remove_from_state(base, id, set)
     push_cancelled(base, id)
@@ -158,7 +158,7 @@ local function claim_job(name, base, id, set, job, head, demand)
   -- A child has failed it: the engine records that, because it checks the children of such a job.
   local has_failed_child = job.defa and call('ZCARD', base .. id .. ':unsuccessful') > 0
   if has_failed_child then
-    job['nq:opts'] = job['nq:opts'] or '{"waits":true}'
+    job['nq:opts'] = job['nq:opts'] or '{"hasChildren":true}'
   elseif job.defa and job['nq:number'] then -- our job stalled: the engine counts how often it may
     call('HDEL', base .. id, 'defa')
   elseif job.defa then -- another program marked it as failed: finish it as its workers do
@@ -180,7 +180,8 @@ local function claim_job(name, base, id, set, job, head, demand)
   if job.ats ~= '1' or job['nq:scope'] then memos = call('HGETALL', NS .. 'memos:' .. scope) end
   claims[#claims + 1] = {id, name, job.name, job.data, job['nq:opts'] or '{}', scope, tonumber(job.ats), token,
     tonumber(job['nq:failures'] or 0), tonumber(job['nq:crashes'] or 0), job['nq:run'] or false,
-    head and tonumber(head[1]) or 0, head and head[4] or false, job.rjk or false, job.rjk and job.opts or false, memos}
+    head and tonumber(head[1]) or 0, head and head[4] or false, job.rjk or false, job.rjk and job.opts or false,
+    head and head[5] or false, memos}
   return true
 end
 
@@ -297,9 +298,9 @@ append_started()
 
 local reply = ...
 for _, row in ipairs(claims) do
-  local memos = row[16]
-  row[16] = #memos
-  for n = 1, 16 do reply[#reply + 1] = row[n] end
+  local memos = row[17]
+  row[17] = #memos
+  for n = 1, 17 do reply[#reply + 1] = row[n] end
   for _, value in ipairs(memos) do reply[#reply + 1] = value end
 end
 return drained_queues

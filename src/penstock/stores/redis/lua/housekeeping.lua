@@ -52,7 +52,7 @@ end
 
 local function delete_run(run, removed)
   local key = NS .. 'run:' .. run
-  removed.events = removed.events + delete_stream(NS .. 'flow:' .. run)
+  removed.events = removed.events + delete_stream(NS .. (call('HGET', key, 'kind') or 'flow') .. ':' .. run)
   removed.jobs = removed.jobs + delete_run_jobs(run)
   for _, id in ipairs(call('ZRANGE', key .. ':waits', 0, -1)) do
     local wait = to_table(call('HGETALL', NS .. 'wait:' .. id))

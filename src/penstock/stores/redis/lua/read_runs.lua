@@ -1,6 +1,7 @@
 -- Reads runs and their waits.
 local function run_row(id)
-  local row = call('HMGET', NS .. 'run:' .. id, 'version', 'flow', 'status', 'closed', 'created', 'updated', 'record')
+  local row = call('HMGET', NS .. 'run:' .. id, 'version', 'flow', 'status', 'closed', 'created', 'updated', 'record',
+    'kind')
   if not row[1] then return false end
   return {id, unpack(row)}
 end
@@ -37,8 +38,8 @@ end
 function READS.runs_with_first_event()
   local rows = READS.runs()
   for _, row in ipairs(rows) do
-    local first = call('XRANGE', NS .. 'flow:' .. row[1], '-', '+', 'COUNT', 1)[1]
-    row[9] = first and string.match(first[1], '-1$') and first[2][2] or false
+    local first = call('XRANGE', NS .. (row[9] or 'flow') .. ':' .. row[1], '-', '+', 'COUNT', 1)[1]
+    row[10] = first and string.match(first[1], '-1$') and first[2][2] or false
   end
   return rows
 end

@@ -65,6 +65,8 @@ local function read_rare_part(letter, i)
   elseif letter == 'Q' then
     schedule_put = i
     return 14
+  elseif letter == 'I' then -- a run that is not a flow
+    run.kind = ARGV[i]
   end
   return 1
 end

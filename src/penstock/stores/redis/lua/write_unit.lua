@@ -63,6 +63,7 @@ local function write_run()
   if not current_run then
     call('HSET', key, 'version', version, 'updated', now_text, 'unit', unit, 'record', run.record, 'status', run.status,
       'closed', closed, 'paused', paused, 'created', now_text, 'flow', run.flow)
+    if run.kind then call('HSET', key, 'kind', run.kind) end
     index_run(key, created)
   elseif current_run[2] ~= run.status or current_run[3] ~= closed or current_run[4] ~= paused then
     call('HSET', key, 'version', version, 'updated', now_text, 'unit', unit, 'record', run.record, 'status', run.status,

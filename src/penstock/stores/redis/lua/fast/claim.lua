@@ -40,7 +40,7 @@ local function check_job(queue, id, token, claimed, reply)
   if not job.name or not job['nq:number'] or job.defa or job['nq:priority'] then return false end
   local run, head = job['nq:run'] or false, nil
   if run then
-    head = call('HMGET', NS .. 'run:' .. run, 'version', 'closed', 'paused', 'record')
+    head = call('HMGET', NS .. 'run:' .. run, 'version', 'closed', 'paused', 'record', 'kind')
     if not head[1] or head[2] == '1' or head[3] == '1' then return false end
   end
   local attempt, scope, memos, memo_count = '1', job['nq:scope'] or id, nil, 0
@@ -56,8 +56,9 @@ local function check_job(queue, id, token, claimed, reply)
   reply[at + 9], reply[at + 10] = tonumber(job['nq:failures'] or 0), tonumber(job['nq:crashes'] or 0)
   reply[at + 11] = run
   reply[at + 12], reply[at + 13] = head and tonumber(head[1]) or 0, head and head[4] or false
-  reply[at + 14], reply[at + 15], reply[at + 16] = scheduler_id, scheduler_id and job.opts, memo_count
-  for n = 1, memo_count do reply[at + 16 + n] = memos[n] end
+  reply[at + 14], reply[at + 15] = scheduler_id, scheduler_id and job.opts
+  reply[at + 16], reply[at + 17] = head and head[5] or false, memo_count
+  for n = 1, memo_count do reply[at + 17 + n] = memos[n] end
   return true
 end
 

@@ -1,0 +1,56 @@
+"""The garbage collector runs less often while a worker runs, and as before afterwards."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from penstock import App, job
+from penstock.app.gc_tuning import GC_THRESHOLD_OBJECTS, reduce_collections
+
+
+@pytest.fixture(autouse=True)
+def pythons_own() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
+
+
+async def test_a_running_worker_raises_the_gc_threshold() -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    @job(queue="look")
+    async def look(_: None) -> None:
+        seen.append(gc.get_threshold())
+
+    async with App(url="sqlite:///:memory:", handlers=[look]) as app, app.workers.background():
+        await app.jobs.result(await app.enqueue("look"), timeout=20)
+    assert seen == [(GC_THRESHOLD_OBJECTS, 10, 10)]
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_the_last_worker_restores_the_gc_threshold() -> None:
+    first, second = reduce_collections(), reduce_collections()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.get_threshold() == (GC_THRESHOLD_OBJECTS, 10, 10)
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+@pytest.mark.parametrize("chosen", [0, 50, 5_000, 100_000])
+def test_a_custom_threshold_is_kept(chosen: int) -> None:
+    gc.set_threshold(chosen, 5, 5)
+    with reduce_collections():
+        assert gc.get_threshold() == (chosen, 5, 5)
+    assert gc.get_threshold() == (chosen, 5, 5)
+
+
+def test_a_threshold_set_while_a_worker_runs_is_kept() -> None:
+    with reduce_collections():
+        gc.set_threshold(1_000)
+    assert gc.get_threshold()[0] == 1_000

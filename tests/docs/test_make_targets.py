@@ -1,0 +1,35 @@
+"""README, CONTRIBUTING and the Makefile agree on targets and numbers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four"}
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def test_contributing_and_the_help_name_every_target() -> None:
+    phony = re.search(r"^\.PHONY: (.+)$", read("Makefile"), flags=re.M)
+    assert phony is not None
+    targets = set(phony[1].split()) - {"help"}
+    assert set(re.findall(r'@echo "make (\w+)', read("Makefile"))) == targets
+    assert set(re.findall(r"^make (\w+)", read("CONTRIBUTING.md"), flags=re.M)) == targets
+
+
+def test_the_number_of_test_processes() -> None:
+    processes = re.search(r"-m pytest -n (\d+)", read("Makefile"))
+    assert processes is not None
+    words = f"on {NUMBERS[int(processes[1])]} processes"
+    assert all(words in read(name) for name in ("Makefile", "CONTRIBUTING.md"))
+
+
+def test_the_minutes() -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "Makefile"):
+        assert re.findall(r"at most (\w+) minutes on two cores", read(name), flags=re.I) == ["twelve"], name
+    for name in ("CONTRIBUTING.md", "Makefile", "docs/faults.md"):
+        assert re.findall(r"about (\w+) minutes", read(name)) == ["forty"], name

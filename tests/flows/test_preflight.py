@@ -1,0 +1,237 @@
+"""Preflight: find the open runs that the current code could not continue, without writing anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from penstock import flow, step
+from penstock.app.export import export_run
+from penstock.app.preflight import check_runs
+from penstock.core.errors import UnknownFlow
+from penstock.testing import replay
+
+DID: list[str] = []
+
+
+def shop(body: Any, **options: Any) -> list[Any]:
+    """Build a flow with `body` as its second step; the first step is always the same."""
+
+    @flow("shop", emits=["asked"], **options)
+    async def ask(input: Any, ctx: Any) -> None:
+        ctx.emit("asked", input)
+
+    body.__dict__.pop("__penstock__", None)  # of the last time
+    return [ask, step(on="asked", name="answer", emits=["noted"])(body)]
+
+
+async def original(input: Any, ctx: Any) -> Any:
+    await ctx.run("charge", DID.append, "charge")
+    ctx.emit("noted", 1)
+    await ctx.state.set("k", 1)
+    event = await ctx.wait.event("answered")
+    await ctx.run("ship", DID.append, "ship")
+    return event.data
+
+
+async def take_picture(a: Any, run: str) -> Any:
+    jobs = [await a.store.job(f"{run}.{name}.1") for name in ("ask", "answer")]
+    feed = await a.store.feed("", 10_000)
+    return (
+        jobs,
+        [item.event.id for item in feed],
+        await a.store.run(run),
+        await a.waits.list(),
+        await a.store.states(""),
+    )
+
+
+async def waiting(a: Any, input: Any = None) -> str:
+    DID.clear()
+    async with a.workers.background():
+        run: str = await a.start("shop", input)
+        await a.wait_for_step(run, "answer", "suspended")
+    return run
+
+
+async def checked(shared: Any, body: Any, **options: Any) -> Any:
+    """Start a run under the original code and check it with other code; check that nothing changed."""
+    async with shared(*shop(original)) as old:
+        run = await waiting(old, {"n": 1})
+        before = await take_picture(old, run)
+        async with shared(*shop(body, **options)) as new:
+            found = await check_runs(new)
+        assert await take_picture(old, run) == before
+        assert DID == ["charge"], "no function of ctx.run was called"
+    return found
+
+
+async def test_unchanged_code_passes(shared: Any) -> None:
+    found = await checked(shared, original)
+    assert (found.runs, found.steps, found.problems) == (1, 1, [])
+
+
+async def test_added_calls_pass(shared: Any) -> None:
+    async def added(input: Any, ctx: Any) -> Any:
+        await ctx.run("charge", DID.append, "charge")
+        await ctx.run("new", DID.append, "new")
+        event = await ctx.wait.event("answered")
+        return event.data
+
+    assert (await checked(shared, added)).problems == []
+
+
+async def other_kind(input: Any, ctx: Any) -> Any:
+    await ctx.wait.time("1h", name="charge")
+
+
+async def other_order(input: Any, ctx: Any) -> Any:
+    ctx.wait.event("answered")
+    await ctx.run("charge", DID.append, "charge")
+
+
+async def other_emit(input: Any, ctx: Any) -> Any:
+    await ctx.run("charge", DID.append, "charge")
+    ctx.emit("noted.otherwise", 1)
+    await ctx.wait.event("answered")
+
+
+async def swallows(input: Any, ctx: Any) -> Any:
+    await ctx.run("charge", DID.append, "charge")
+    ctx.emit("noted", 1)
+    try:
+        await ctx.wait.event("answered")
+    except BaseException:
+        return "went on"
+
+
+async def raises(input: Any, ctx: Any) -> Any:
+    raise LookupError("the new code does not like it")
+
+
+def in_a_thread(input: Any, ctx: Any) -> Any:
+    ctx.wait.time("1h", name="charge")
+
+
+class Order(BaseModel):
+    number: int
+
+
+async def other_input(input: Order, ctx: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        (other_kind, "non_determinism", "charge#1 was recorded as a run and is a time now"),
+        (other_order, "non_determinism", "charge#1 was recorded before answered#1 and comes after it now"),
+        (other_emit, "non_determinism", "emit 1 was recorded as 'noted'"),
+        (swallows, "suspend_swallowed", "caught the exception"),
+        (raises, "LookupError", "does not like it"),
+        (in_a_thread, "non_determinism", "charge#1 was recorded as a run and is a time now"),
+        (other_input, "schema_violation", "number"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+async def test_what_would_break(shared: Any, body: Any, code: str, words: str) -> None:
+    found = await checked(shared, body)
+    (problem,) = found.broken
+    assert (problem.flow, problem.step, problem.n, problem.code) == ("shop", "answer", 1, code)
+    assert words in problem.reason
+
+
+async def test_a_removed_flow_or_step(shared: Any) -> None:
+    async with shared(*shop(original)) as old:
+        run = await waiting(old)
+    async with shared() as empty:
+        (problem,) = (await check_runs(empty)).broken
+        assert (problem.run, problem.code) == (run, "unknown_flow")
+    async with shared(shop(original)[0]) as less:
+        (problem,) = (await check_runs(less)).broken
+        assert (problem.step, problem.code) == ("answer", "unknown_step")
+
+
+async def test_version_policies(shared: Any) -> None:
+    assert (await checked(shared, original, version="2")).problems == []
+
+
+async def test_a_version_with_the_policy_fail(shared: Any) -> None:
+    (problem,) = (await checked(shared, original, version="2", on_change="fail")).broken
+    assert problem.code == "version_mismatch"
+
+
+async def test_a_pinned_run_is_reported_but_not_broken(shared: Any) -> None:
+    found = await checked(shared, raises, version="2", on_change="pin")
+    assert (found.broken, [problem.code for problem in found.problems]) == ([], ["pinned"])
+
+
+async def test_steps_that_have_recorded_nothing_are_not_run(app: Any) -> None:
+    ran: list[int] = []
+
+    @flow("plain")
+    async def plain(ctx: Any) -> None:
+        ran.append(1)
+
+    async with app(plain) as a:
+        await a.start("plain")
+        found = await check_runs(a)
+        assert (found.runs, found.steps, found.problems, ran) == (1, 1, [], [])
+
+
+async def test_paused_runs_are_checked_and_ended_ones_are_not(shared: Any) -> None:
+    async with shared(*shop(original)) as old:
+        run = await waiting(old)
+        await old.runs.pause(run)
+        ended = await waiting(old)
+        await old.runs.cancel(ended)
+    async with shared(*shop(raises)) as new:
+        assert [problem.run for problem in (await check_runs(new)).broken] == [run]
+
+
+async def test_one_flow(shared: Any) -> None:
+    async with shared(*shop(original)) as a:
+        await waiting(a)
+        assert (await check_runs(a, "shop")).runs == 1
+        with pytest.raises(UnknownFlow, match="did you mean 'shop'"):
+            await check_runs(a, "shp")
+
+
+# Saved histories
+
+
+async def saved(a: Any, folder: Path, *runs: str) -> Path:
+    file = folder / "runs.jsonl"
+    file.write_bytes(b"\n".join([await export_run(a, run) for run in runs]) + b"\n")
+    return file
+
+
+async def test_a_saved_run_is_replayed(app: Any, tmp_path: Path) -> None:
+    async with app(*shop(original)) as a:
+        run = await waiting(a)
+        file = await saved(a, tmp_path, run)
+    assert replay(file, handlers=shop(original)).steps == 1
+    with pytest.raises(AssertionError, match=r"step answer: .*charge#1 was recorded as a run.*\[non_determinism\]"):
+        replay(file, handlers=shop(other_kind))
+    assert DID == ["charge"]
+
+
+async def test_a_run_that_has_completed_is_replayed_to_its_end(app: Any, tmp_path: Path) -> None:
+    async def late(input: Any, ctx: Any) -> Any:
+        await ctx.run("charge", DID.append, "charge")
+        ctx.emit("noted", 1)
+        event = await ctx.wait.event("answered")
+        await ctx.wait.time("1h", name="ship")
+        return event.data
+
+    async with app(*shop(original)) as a:
+        run = await waiting(a)
+        async with a.workers.background():
+            await a.emit("answered", 1)
+            await a.wait_for_end(run)
+        file = await saved(a, tmp_path, run)
+    assert replay(file, handlers=shop(original)).steps == 1
+    with pytest.raises(AssertionError, match="ship#1 was recorded as a run and is a time now"):
+        replay(file, handlers=shop(late))

@@ -81,7 +81,7 @@ async def test_a_pinned_run_is_left_to_a_worker_that_has_its_version(
                 await new.wait_for_step(fresh, "answer", "suspended", "completed")
         warned = [r.getMessage() for r in caplog.records if "was started by version 1" in r.getMessage()]
         assert len(warned) == 1, "once for each flow and version"
-        assert "the code here is version 2" in warned[0]
+        assert "this code is version 2" in warned[0]
         back = await new.events_of(run, "step.returned", "answer")
         assert back[0].data["version"] == "1"
         assert (await new.runs.get(run)).steps["answer"].status == "pending"

@@ -197,7 +197,7 @@ async def test_a_run_without_its_engine_is_named(shared: Any) -> None:
     async with shared(engines=[make]):
         await engines[0].start("c1", 1)
     async with shared() as b:
-        with pytest.raises(UnknownKind, match="no engine here for runs of kind 'entity': known are flow, job"):
+        with pytest.raises(UnknownKind, match="no engine here for runs of kind 'entity': known are flow"):
             await b.runs.get("c1")
 
 

@@ -15,7 +15,7 @@ from ..ports.runner import Runner
 from ..ports.store import JobRow, RunRow
 from ..ports.unit import Claim, JobState
 from ..runners.inprocess import InProcessRunner
-from ..worker.engines import PreflightProblem, RunEngine
+from ..worker.engines import PreflightProblem
 from .run_actions import jobs_of
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ class Checker:
 
     async def check(self, claim: Claim) -> PreflightProblem | None:
         """Return why the loaded code cannot continue a claim, or None if it can."""
-        engine = self._engines.of_kind(claim.kind)
-        return await engine.check(claim, self._runner) if isinstance(engine, RunEngine) else None
+        return await self._engines.of_run_kind(claim.kind).check(claim, self._runner)
 
 
 @asynccontextmanager

@@ -101,24 +101,25 @@ class Engines:
         self._by_kind = {engine.kind: engine for engine in engines}
         self._by_queue = by_queue
         self._jobs = self._by_kind[JOB]
+        # Checked once: isinstance() on a protocol is slow, and the result of every run asks for its engine.
+        self._with_runs = {kind: engine for kind, engine in self._by_kind.items() if isinstance(engine, RunEngine)}
 
     def open(self, claim: Claim) -> Coroutine[Any, Any, Work]:
         """Open a claim with the engine it belongs to."""
         if claim.run is None:
             return self._by_queue.get(claim.queue, self._jobs).open(claim)
-        return self.of_kind(claim.kind).open(claim)
-
-    def of_kind(self, kind: str) -> Engine:
-        engine = self._by_kind.get(kind)
-        if engine is None:
-            raise UnknownKind(
-                f"no engine here for runs of kind {kind!r}: known are {', '.join(sorted(self._by_kind))}; "
-                "pass it to App(engines=[...])"
-            )
-        return engine
+        return self.of_run_kind(claim.kind).open(claim)
 
     def of_run(self, row: RunRow) -> RunEngine:
         """Return the engine of a run."""
-        engine = self.of_kind(row.kind)
-        assert isinstance(engine, RunEngine), f"kind {row.kind!r} has no runs"
+        return self.of_run_kind(row.kind)
+
+    def of_run_kind(self, kind: str) -> RunEngine:
+        """Return the engine of runs of a kind."""
+        engine = self._with_runs.get(kind)
+        if engine is None:
+            raise UnknownKind(
+                f"no engine here for runs of kind {kind!r}: known are {', '.join(sorted(self._with_runs))}; "
+                "pass it to App(engines=[...])"
+            )
         return engine

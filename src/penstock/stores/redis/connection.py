@@ -133,8 +133,19 @@ class Client:
         """Send commands in one write and return their replies, errors included.
 
         Loads scripts that the server has lost and follows keys that moved to another node; commands that could not
-        run are sent again in order.
+        run are sent again in order. Raises StoreClosed for a call that was in flight when the client was closed.
         """
+        try:
+            return await self._send(commands)
+        except StoreUnavailable:
+            if self._is_closed:
+                raise self._closed() from None
+            raise
+
+    def _closed(self) -> StoreClosed:
+        return StoreClosed(f"the store at {self.topology} is closed")
+
+    async def _send(self, commands: list[bytes]) -> Replies:
         current = self._connection
         connection = current if current is not None and current.is_open else await self._open()
         replies = await connection.call(b"".join(commands) if len(commands) > 1 else commands[0], len(commands))
@@ -173,7 +184,7 @@ class Client:
     async def _open(self) -> Connection:
         async with self._connecting:
             if self._is_closed:
-                raise StoreClosed(f"the store at {self.topology} is closed")
+                raise self._closed()
             if self._connection is None or not self._connection.is_open:
                 self._connection = await connect(self.topology, self._name)
                 self._opened += 1

@@ -150,7 +150,7 @@ async def _start_until_full(app: App) -> float:
         try:
             await app.start("line", {"n": n, "filler": os.urandom(5000).hex()})
         except StoreFull as problem:
-            assert "room" in str(problem)
+            assert "no space left" in str(problem)
             assert problem.code == "store_full"
             return time.monotonic() - started
     raise AssertionError("the disk never became full")

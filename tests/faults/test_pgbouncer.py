@@ -68,7 +68,7 @@ async def test_jobs_and_waits_of_another_process(pooler: PgBouncer) -> None:
         run = await client.start("pay", 7)
         sum = await client.enqueue("sums", 21)
         assert await client.jobs.result(sum, timeout=TEST_TIMEOUT_S) == 42
-        await until(lambda: client.waits(run=run), TEST_TIMEOUT_S)
+        await until(lambda: client.waits.list(run=run), TEST_TIMEOUT_S)
         await client.emit("payment.confirmed", {"order": 7, "by": "ann"})
         assert await client.result(run, timeout=TEST_TIMEOUT_S) == "ann"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Literal
 
 from .options import COMMON_DEFAULTS, CommonOptions
@@ -23,6 +24,12 @@ def completion(shell: Literal["bash", "zsh", "fish"], /, *, common: CommonOption
     """
     from .commands import build_parser
 
-    script = build_parser().generate_completion(prog_name="penstock", shell=shell)
+    # It parses the source of every command. In CPython 3.11 a garbage collection that parses code meanwhile, through a
+    # finalizer, breaks the parser ("AST constructor recursion depth mismatch").
+    gc.disable()
+    try:
+        script = build_parser().generate_completion(prog_name="penstock", shell=shell)
+    finally:
+        gc.enable()
     print_json({"shell": shell, "script": script}) if common.json else print(script)
     return 0

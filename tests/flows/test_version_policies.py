@@ -122,9 +122,9 @@ async def test_the_policy_fail_fails_the_run_with_advice(shared: Any) -> None:
         assert step.code == "version_mismatch"
         for word in (run, "version 1", "version 2", "on_change='continue'"):
             assert word in (step.error or "")
-    async with shared(*shop("2")) as mended, mended.workers.background():  # continues
-        assert (await retry_run(mended, run)).sent
-        assert await mended.result(run, timeout=20) == ["2", 42], "with the memos it had"
+    async with shared(*shop("2")) as repaired, repaired.workers.background():  # continues
+        assert (await retry_run(repaired, run)).sent
+        assert await repaired.result(run, timeout=20) == ["2", 42], "with the memos it had"
 
 
 async def test_a_run_without_a_version_counts_as_a_different_version(shared: Any) -> None:

@@ -75,12 +75,12 @@ async def test_a_redriven_job_keeps_its_keep_options(app: Any) -> None:
     failing = [True]
 
     @job(queue="q")
-    async def mended() -> str:
+    async def repaired() -> str:
         if failing:
             raise ValueError("no")
         return "done"
 
-    async with app(mended) as a, a.workers.background():
+    async with app(repaired) as a, a.workers.background():
         await a.enqueue("q", key="bad", keep_failed=0, keep_completed=0)
         await _ends(a, "bad", "job.failed")
         failing.clear()

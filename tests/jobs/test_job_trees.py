@@ -97,13 +97,13 @@ async def test_a_child_that_is_redriven_first_lets_its_parent_be_redriven(app: M
     torn = [True]
 
     @job(queue="pages", retry=1)
-    async def mended(_input: Any) -> Any:
+    async def repaired(_input: Any) -> Any:
         if torn[0]:
             raise ValueError("the page is torn")
         return {"page": 7}
 
-    async with app(mended, bind) as one, one.workers.background():
-        tree = await one.jobs.enqueue_tree(Node(bind, "Emma", id="book", children=[Node(mended)]))
+    async with app(repaired, bind) as one, one.workers.background():
+        tree = await one.jobs.enqueue_tree(Node(bind, "Emma", id="book", children=[Node(repaired)]))
         await one.wait_for_state("book", "failed")
         torn[0] = False
         child = tree.children[0].id

@@ -72,14 +72,14 @@ async def test_a_failed_job_can_be_retried(app: Any) -> None:
     async def work() -> str:
         if broken["yes"]:
             raise ValueError("broken")
-        return "mended"
+        return "repaired"
 
     async with app(work) as a, a.workers.background():
         id = await a.enqueue("q")
         assert (await a.wait_for_state(id, "failed")).failures == 2
         broken["yes"] = False
         assert await a.jobs.retry(id)
-        assert await a.jobs.result(id, timeout=20) == "mended"
+        assert await a.jobs.result(id, timeout=20) == "repaired"
         assert not await a.jobs.retry(id), "a completed one is not run again"
 
 

@@ -24,12 +24,14 @@ def completion(shell: Literal["bash", "zsh", "fish"], /, *, common: CommonOption
     """
     from .commands import build_parser
 
-    # It parses the source of every command. In CPython 3.11 a garbage collection that parses code meanwhile, through a
-    # finalizer, breaks the parser ("AST constructor recursion depth mismatch").
+    # It parses the source of every command. CPython 3.11 sometimes failed here with "AST constructor recursion depth
+    # mismatch". The cause is not proved; a garbage collection that runs Python code during the parse would explain it.
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         script = build_parser().generate_completion(prog_name="penstock", shell=shell)
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
     print_json({"shell": shell, "script": script}) if common.json else print(script)
     return 0

@@ -41,7 +41,7 @@ RUNNING = view(
 
 def test_a_running_run_in_a_pipe() -> None:
     assert render_text(RUNNING, NOW).splitlines() == [
-        "shop r-1 running 2.5 s",
+        "shop r-1 running for 2.5 s",
         "  ✓ pack     12 ms",
         "  ↻ charge          attempt 2  retry in 500 ms: declined",
         "  ● ship    500 ms  50 %",
@@ -52,7 +52,7 @@ def test_a_running_run_in_a_pipe() -> None:
 
 def test_a_running_run_on_a_terminal() -> None:
     lines = draw(RUNNING)
-    assert lines[0] == "shop r-1  running  2.5 s"
+    assert lines[0] == "shop r-1  running for 2.5 s"
     assert [line.split()[1] for line in lines[1:]] == ["pack", "charge", "ship", "write", "rest"]
     assert "━━━━" in lines[3]
     assert "all is well" in lines[4]

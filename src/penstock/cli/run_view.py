@@ -58,7 +58,10 @@ class RunPanel:
         view = self.view
         status = (view.status, COLOURS.get(view.status, ""))
         spent = (format_elapsed(view, now), "dim")
-        return Text.assemble((view.name or "run", "bold"), " ", (view.id, "dim"), "  ", status, "  ", spent)
+        return Text.assemble((view.name or "run", "bold"), " ", (view.id, "dim"), "  ", status, " ", spent)
+
+
+_PREPOSITIONS = {"completed": "in", "running": "for"}
 
 
 def render_text(view: RunView, now_ms: int, unicode: bool = True) -> str:
@@ -88,10 +91,11 @@ def end_lines(view: RunView, max_chars: int) -> Iterator[tuple[str, str, str]]:
 
 
 def format_elapsed(view: RunView, now_ms: int) -> str:
-    """Return how long the run took, or has taken so far."""
-    if view.duration is not None:
-        return format_ms(view.duration)
-    return format_ms(max(now_ms - from_iso(view.started_at), 0)) if view.started_at else ""
+    """Return how long the run took, or has taken so far: "in 12 ms", "for 3.2 s", "after 3.2 s"."""
+    if view.duration is None and not view.started_at:
+        return ""
+    elapsed = view.duration if view.duration is not None else max(now_ms - from_iso(view.started_at or ""), 0)
+    return f"{_PREPOSITIONS.get(view.status, 'after')} {format_ms(elapsed)}"
 
 
 def one_line(value: Any, max_chars: int = MAX_DETAIL_CHARS) -> str:

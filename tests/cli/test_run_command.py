@@ -19,7 +19,7 @@ STEP_KEYS = {"step", "n", "status", "attempt", "startedAt", "completedAt", "dura
 def test_a_completed_run_is_printed_and_exits_with_0(penstock: Callable) -> None:
     answer = penstock("run", "greet", "--input", '"Ada"', "--key", "first")
     assert answer.code == 0
-    assert re.fullmatch(r"greet first completed [\d.]+ m?s", answer.lines[0])
+    assert re.fullmatch(r"greet first completed in [\d.]+ m?s", answer.lines[0])
     assert [line.split()[:2] for line in answer.lines[1:3]] == [["✓", "greet"], ["✓", "answer"]]
     assert answer.lines[3] == "result Hello, Ada!"
     assert answer.err == ""

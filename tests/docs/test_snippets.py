@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from snippets import Block, blocks_of, matches
 
+from penstock.telemetry.logging import LOGGER, restore_loggers
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")])
 TUTORIAL = ROOT / "docs" / "tutorial.md"  # two terminals and a kill: test_tutorial plays it
@@ -26,7 +28,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("SHOP_PACE", "0.02")
     monkeypatch.setenv("COLUMNS", "120")
     modules, path = set(sys.modules), sys.path[:]
-    yield tmp_path
+    with restore_loggers("", LOGGER):  # a snippet configures logging
+        yield tmp_path
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         if name.startswith("penstock_worker_"):

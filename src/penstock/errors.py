@@ -68,7 +68,7 @@ from .core.errors import (
 )
 from .core.events import BadEmit, BadStream
 from .core.ids import BadId
-from .core.priority import BadPriority
+from .core.options import BadPriority
 from .flows.commands import RunClosed
 from .messaging.pgboss.schema import PgBossSchema
 from .schedules.spec import BadSchedule

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import flow, job, step
 from penstock.core.errors import DefinitionError
-from penstock.core.priority import BadPriority
+from penstock.core.options import BadPriority
 
 
 class Wild(BaseException):

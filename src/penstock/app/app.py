@@ -17,8 +17,7 @@ from ..commit.runtime import Runtime
 from ..core.clock import Clock, SystemClock, to_iso
 from ..core.durations import Duration
 from ..core.errors import ConfigError
-from ..core.event_bodies import EventBodies
-from ..core.events import Event
+from ..core.events import Event, EventBodies
 from ..core.redaction import Redactor
 from ..core.retry import RetryOption
 from ..flows.delivery import DeliveryEngine

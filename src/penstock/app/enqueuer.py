@@ -16,8 +16,8 @@ from ..commit.sink import CommandSink
 from ..core.durations import to_ms
 from ..core.errors import BadArgument, ConfigError, PenstockError
 from ..core.ids import check_job_id, check_name, uuid7
+from ..core.options import check_priority
 from ..core.payload import pack, unpack
-from ..core.priority import check_priority
 from ..core.retry import RetryOption, RetryPolicy
 from ..handlers.decorators import read_definitions
 from ..handlers.handler import Handler, JobDefinition
@@ -93,6 +93,8 @@ class JobEnqueuer:
         data = pack(input, f"the input of a job of queue {check_name(queue, 'queue name')!r}")
         handler = self._runtime.registry().job(queue, name or "*")
         rate_key, published = None, _published_options(handler, options)
+        if priority is not None:
+            check_priority(priority)
         if handler is not None:
             value = unpack(data)
             handler.check_input(value)
@@ -108,7 +110,7 @@ class JobEnqueuer:
             payload=data,
             bodies=self._runtime.bodies,
             options=options,
-            priority=check_priority(0 if priority is None else priority),
+            priority=priority or 0,
             due=now + delay_ms if delay_ms else 0,
             rate_key=rate_key,
             dedupe=dedupe,

@@ -15,8 +15,7 @@ import msgspec
 
 from ..core.clock import SystemClock
 from ..core.errors import PenstockError, RunError
-from ..core.event_bodies import EventBodies
-from ..core.events import Event, EventBody, encode_body
+from ..core.events import Event, EventBodies, EventBody, encode_body
 from ..core.ids import check_id, dead_letter_id
 from ..flows.engine import table_key
 from ..flows.run_record import decode as decode_record

@@ -16,8 +16,8 @@ from ..commit.committer import CommitRequest
 from ..commit.sink import BridgeSink, CommandSink
 from ..core.errors import PenstockError, StoreError
 from ..core.ids import check_schedule_id
+from ..core.options import MAX_PRIORITY
 from ..core.payload import parse_json
-from ..core.priority import MAX_PRIORITY
 from ..jobs.engine import JobOptions
 from ..messaging.pgboss.backlog import Backlog, CronSchedule, WaitingJob
 from ..messaging.pgboss.bridge import database_of, shared_store

@@ -8,8 +8,8 @@ from typing import Any
 from ..commit.runtime import Runtime
 from ..core.errors import ConfigError
 from ..core.ids import check_id, uuid7
+from ..core.options import check_priority
 from ..core.payload import pack, unpack
-from ..core.priority import check_priority
 from ..flows.commands import FlowCommands
 from ..handlers.decorators import FlowDefinition, read_definitions
 from ..handlers.registry import Flow
@@ -58,7 +58,7 @@ class RunStarter:
             run,
             data,
             correlation_id=check_text(correlation_id, "the correlation id"),
-            priority=check_priority(priority or 0),
+            priority=check_priority(priority) if priority else 0,
             delay_ms=delay_ms,
             tags=check_tags(tags, "tags"),
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.durations import Duration
 from ..core.ids import check_name
-from ..core.priority import check_priority
+from ..core.options import check_priority
 from ..schedules.spec import CatchUp, Overlap, Target, make_spec
 from .schedule_service import ScheduleService
 from .views import ScheduleView, schedule_view

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.clock import Clock
-from ..core.event_bodies import EventBodies
+from ..core.events import EventBodies
 from ..ports.store import Store
 from ..telemetry.instrumentation import Instrumentation
 from .committer import Committer

@@ -1,4 +1,4 @@
-"""The event envelope, stream names and event kinds."""
+"""The event envelope, the encoding of event bodies, stream names and event kinds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 from .clock import to_iso
 from .errors import PenstockError
 from .ids import event_id
+from .redaction import Redactor
 
 STREAM_TYPES = ("flow", "trigger", "webhook", "entity", "queue", "global")
 # Only the engine writes kinds with these prefixes; user code may not emit them.
@@ -132,6 +133,29 @@ class Streams:
             f"{name!r} is not a stream: write {self.namespace}:<type>:<id> with a type of "
             f"{', '.join(STREAM_TYPES[:-1])}, or {self.global_stream}"
         )
+
+
+class EventBodies(Streams):
+    """The streams of a namespace, and the encoder of event bodies.
+
+    It is the one place where secrets are redacted before an event is written.
+    """
+
+    def __init__(self, namespace: str = "nq", redactor: Redactor | None = None) -> None:
+        super().__init__(namespace)
+        self._redactor = redactor or Redactor()
+
+    def encode(self, body: EventBody) -> bytes:
+        """Encode an event's body as JSON, with secrets redacted."""
+        return self._redactor.redact_json(encode_body(body))
+
+    def redact_text(self, text: str) -> str:
+        """Redact secrets in a text."""
+        return self._redactor.redact_text(text)
+
+    def redact_value(self, value: Any) -> Any:
+        """Redact secrets in a JSON value."""
+        return self._redactor.redact_value(value)
 
 
 class BadEmit(PenstockError):

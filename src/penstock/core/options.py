@@ -1,4 +1,4 @@
-"""Options as people write them, converted to typed Structs; one translator for the errors msgspec raises."""
+"""Options as people write them: converted to typed Structs, with one translator for the errors msgspec raises."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from .durations import MAX_DURATION_MS, MAX_DURATION_TEXT, to_ms
-from .errors import BadDuration, DefinitionError
+from .errors import BadDuration, DefinitionError, PayloadError
 from .near_match import did_you_mean
 
+MAX_PRIORITY = 2_097_151
 S = TypeVar("S", bound=msgspec.Struct)
 DELAY_META = msgspec.Meta(
     ge=0,
@@ -29,6 +30,19 @@ _PATH = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
 
 class Milliseconds(int):
     """The type of an option that takes a duration."""
+
+
+class BadPriority(PayloadError):
+    """A priority is not a whole number in the range every store supports."""
+
+    code = "bad_priority"
+
+
+def check_priority(value: Any) -> int:
+    """Return a job's priority, lower first, or raise BadPriority with the range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_PRIORITY:
+        raise BadPriority(f"priority={value!r}: use a whole number from 0 (first) to {MAX_PRIORITY:,}")
+    return value
 
 
 def rename_keys(

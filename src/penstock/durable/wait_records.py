@@ -9,8 +9,7 @@ import msgspec
 
 from ..core.durations import format_ms
 from ..core.errors import AwaitTimeout
-from ..core.event_bodies import EventBodies
-from ..core.events import EventBody
+from ..core.events import EventBodies, EventBody
 from ..core.ids import digest
 from ..ports.store import WaitRow
 from ..ports.unit import Memo, NewEvent, NewJob, NewWait, SettleWait, Unit, WaitChange

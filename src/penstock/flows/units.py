@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..core.event_bodies import EventBodies
-from ..core.events import RESERVED_PREFIXES, EventBody
+from ..core.events import RESERVED_PREFIXES, EventBodies, EventBody
 from ..core.ids import step_job_id
 from ..core.payload import unpack
 from ..handlers.registry import Flow

@@ -15,8 +15,7 @@ from msgspec import Meta
 from ..core.durations import to_ms
 from ..core.errors import BadArgument, BadDuration, DefinitionError
 from ..core.near_match import check_keys
-from ..core.options import DELAY_META, Milliseconds, read_options
-from ..core.priority import MAX_PRIORITY
+from ..core.options import DELAY_META, MAX_PRIORITY, Milliseconds, read_options
 from ..core.retry import RetryPolicy
 from ..ports.unit import KeepJobs, PublishedOptions, RateLimit
 

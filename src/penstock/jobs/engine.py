@@ -11,8 +11,7 @@ from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
 from ..core.clock import to_iso
 from ..core.errors import ChildFailed, UnknownQueue
-from ..core.event_bodies import EventBodies
-from ..core.events import EventBody
+from ..core.events import EventBodies, EventBody
 from ..core.retry import Backoff, RetryPolicy
 from ..durable.journal import PendingWrites
 from ..handlers.handler import Handler

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DefinitionError, PenstockError
 from ..core.ids import check_schedule_id
-from ..core.options import rename_keys
+from ..core.options import check_priority, rename_keys
 from ..core.payload import pack, unpack
-from ..core.priority import check_priority
 
 if TYPE_CHECKING:
     from ..handlers.handler import Handler

@@ -19,7 +19,7 @@ from ..core.errors import (
     StaleAttempt,
     WorkerLost,
 )
-from ..core.event_bodies import EventBodies
+from ..core.events import EventBodies
 from ..core.retry import RetryPolicy, read_error_attribute, requested_delay
 
 MAX_STACK = 8_000

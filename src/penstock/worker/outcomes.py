@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ..commit.committer import CommitRequest
-from ..core.event_bodies import EventBodies
+from ..core.events import EventBodies
 from ..core.payload import pack
 from ..durable.journal import PendingWrites
 from ..handlers.handler import Handler

@@ -18,6 +18,7 @@ from ..core.clock import Clock, SystemClock, to_iso
 from ..core.durations import Duration
 from ..core.errors import ConfigError
 from ..core.events import Event, EventBodies
+from ..core.outage_retry import open_with_retry
 from ..core.redaction import Redactor
 from ..core.retry import RetryOption
 from ..flows.delivery import DeliveryEngine
@@ -38,14 +39,12 @@ from ..telemetry.logging import configure
 from ..worker.engines import Engine, Engines
 from ..worker.outcomes import Work
 from .advice import Advice
-from .arguments import check_list
+from .arguments import NoInput, StartOptions, check_list
 from .bridges import AppBridgeHost, run_bridges
-from .connect_retry import open_with_retry
 from .dead_letters import DeadLetters
 from .diagnosis import Check, diagnose
 from .events import Events
 from .jobs import Jobs
-from .options import NoInput, StartOptions
 from .outbox import Outbox
 from .queues import Queues
 from .runs import Runs

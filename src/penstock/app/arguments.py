@@ -1,12 +1,14 @@
-"""Validation of the arguments of App's methods, before anything is written."""
+"""The arguments of App's methods: their types, written once, and their validation before anything is written."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
+from ..context.context import Context
+from ..context.sync_context import SyncContext
 from ..core.clock import Clock, datetime_to_ms
 from ..core.durations import Duration, to_ms
 from ..core.errors import BadArgument, PayloadError
@@ -14,6 +16,39 @@ from ..core.near_match import did_you_mean
 from ..ports.unit import Dedupe
 
 MAX_KEY_CHARS = 200
+
+
+NoInput = (
+    Callable[[], Any]
+    | Callable[[Context], Any]
+    | Callable[[SyncContext], Any]
+    | Callable[[None], Any]
+    | Callable[[None, Any], Any]
+)
+"""A flow's function that needs no input."""
+
+
+class StartOptions(TypedDict, total=False):
+    """The keyword arguments of `app.start`."""
+
+    key: str | None
+    correlation_id: str | None
+    priority: int | None
+    delay: Duration | None
+    at: datetime | None
+    tags: Mapping[str, str] | None
+    tx: Any
+
+
+class Unset:
+    """The type of UNSET."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Any = Unset()
+"""Stands for an argument that was not passed, where None is a value."""
 
 
 def resolve_delay_ms(delay: Duration | None, at: datetime | None, clock: Clock) -> int:

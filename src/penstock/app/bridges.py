@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..commit.sink import BridgeSink
+from ..core.outage_retry import open_with_retry
 from ..handlers.decorators import FlowDefinition, read_definitions
 from ..ports.bridge import Bridge, BridgeHost, WriteUnits
 from ..ports.store import Store
-from .connect_retry import open_with_retry
 from .workers import start_service
 
 if TYPE_CHECKING:

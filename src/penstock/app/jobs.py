@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.durations import Duration
 from ..core.errors import BadArgument, RunError, RunFailed, UnknownJob
 from ..core.ids import dead_letter_id
-from ..core.outage_retry import OutageRetry
+from ..core.outage_retry import OutageRetry, deadline
 from ..core.payload import unpack
 from ..core.retry import RetryOption
 from ..handlers.options import KeepOption
@@ -18,7 +18,6 @@ from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState
 from ..stores.child_keys import error_text
 from .arguments import build_dedupe, check_choice, check_count, resolve_delay_ms
-from .deadline import deadline
 from .views import ChildView, JobView, job_view
 
 if TYPE_CHECKING:

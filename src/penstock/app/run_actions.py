@@ -12,8 +12,8 @@ from ..flows.run_record import FAILED, RUNNING
 from ..flows.run_record import decode as decode_record
 from ..ports.store import JobRow
 from ..ports.unit import FLOW, JobState
+from .arguments import UNSET
 from .dead_letters import RedriveResult
-from .options import UNSET
 
 if TYPE_CHECKING:
     from .app import App

@@ -11,7 +11,7 @@ from ..core.durations import Duration, to_ms
 from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun
 from ..core.events import Event
 from ..core.ids import BadId, event_seq
-from ..core.outage_retry import OutageRetry
+from ..core.outage_retry import OutageRetry, deadline
 from ..core.payload import to_plain, unpack
 from ..flows.fork import RunForker
 from ..flows.reducer import RunView
@@ -19,9 +19,7 @@ from ..flows.run_record import COMPLETED, STATUSES
 from ..ports.store import RunRow
 from ..worker.engines import RunEngine
 from . import diagnosis, export, preflight, run_actions
-from .arguments import check_choice, check_count, check_name, check_tags, resolve_delay_ms
-from .deadline import deadline
-from .options import UNSET, NoInput, StartOptions
+from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name, check_tags, resolve_delay_ms
 from .store_urls import mask
 from .views import RunSummary, run_summary
 

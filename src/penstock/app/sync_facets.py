@@ -19,11 +19,11 @@ from ..ports.unit import JobState
 from ..schedules.spec import CatchUp, Overlap
 from . import preflight
 from .app import App
+from .arguments import UNSET, NoInput, StartOptions
 from .dead_letters import DeadLetters, RedriveResult
 from .diagnosis import Check
 from .events import Events, Subscriber, Unsubscribe
 from .jobs import Jobs
-from .options import UNSET, NoInput, StartOptions
 from .portal import Portal
 from .queues import Queues
 from .runs import I, Runs

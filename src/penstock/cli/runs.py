@@ -12,8 +12,8 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ..app import App
+from ..app.arguments import UNSET
 from ..app.dead_letters import RedriveResult
-from ..app.options import UNSET
 from ..app.views import RunSummary
 from ..core.clock import from_iso
 from ..core.durations import format_ms

@@ -1,13 +1,15 @@
-"""Retries reads while a store is unavailable: its server restarts, or cannot be reached."""
+"""Keeps trying while a store is unavailable, up to a timeout: its server starts, restarts or cannot be reached."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
-from .errors import StoreClosed, StoreError, StoreUnavailable
+from .durations import Duration, format_ms, to_ms
+from .errors import StoreClosed, StoreError, StoreUnavailable, WaitTimeout
 
 log = logging.getLogger("penstock.store")
 
@@ -48,3 +50,33 @@ class OutageRetry:
             unexpected = problem if not isinstance(problem, StoreError) else None
             log.warning("%s: no answer from the store, trying again: %s", self._what, problem, exc_info=unexpected)
         self.problem = problem
+
+
+async def open_with_retry(subject: str, open: Callable[[], Awaitable[None]], timeout: Duration | None) -> None:
+    """Open a connection to a server that may still be starting: retry for as long as `timeout`.
+
+    Without a timeout, raise the first error."""
+    if timeout is None:
+        await open()
+        return
+    outage_retry = OutageRetry(subject, has_answered=True)
+    try:
+        async with asyncio.timeout(to_ms(timeout) / 1000):
+            await outage_retry.call(open)
+    except TimeoutError:
+        late = StoreUnavailable(f"{subject}: no answer within {format_ms(to_ms(timeout))}")
+        raise outage_retry.problem or late from None
+
+
+@asynccontextmanager
+async def deadline(subject: str, timeout: Duration | None, queues: str) -> AsyncIterator[OutageRetry]:
+    """Yield a retry policy for reads; raise WaitTimeout with the likely reason when the time is up."""
+    outage_retry = OutageRetry(f"the end of {subject}")
+    try:
+        async with asyncio.timeout(to_ms(timeout) / 1000 if timeout is not None else None):
+            yield outage_retry
+    except TimeoutError:
+        if outage_retry.problem is not None:
+            message = f"{subject} did not end within {timeout}; the store does not answer: {outage_retry.problem}"
+            raise WaitTimeout(message) from outage_retry.problem
+        raise WaitTimeout(f"{subject} did not end within {timeout}: is a worker running for {queues}?") from None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from ..app import App
-from ..app.options import NoInput, StartOptions
+from ..app.arguments import NoInput, StartOptions
 from ..app.waits import WaitView
 from ..app.workers import RunnerFactory
 from ..core.durations import Duration, to_ms

@@ -9,10 +9,10 @@ from ..core.errors import PayloadError, UnknownFlow, UnknownStep, VersionMismatc
 from ..core.payload import unpack
 from ..ports.runner import Runner
 from ..ports.unit import Claim
+from ..worker.channel import AttemptServices
 from ..worker.engines import PINNED, PreflightProblem
 from ..worker.outcomes import Failure
 from ..worker.replay_check import ReplayCheck
-from ..worker.services import AttemptServices
 from .engine import FlowEngine
 from .run_record import RunRecord
 from .run_record import decode as decode_record

@@ -10,8 +10,7 @@ from ..core.clock import to_iso
 from ..core.ids import dead_letter_id
 from ..core.payload import unpack
 from ..ports.unit import NewJob
-from ..worker.failures import ErrorInfo
-from ..worker.outcomes import Work, pack_record
+from ..worker.outcomes import ErrorInfo, Work, pack_record
 
 
 class DeadLetter(msgspec.Struct, rename="camel", omit_defaults=True):

@@ -25,10 +25,18 @@ from ..durable.session import DurableSession
 from ..ports.runner import Task
 from ..ports.unit import DELIVERIES
 from ..telemetry.logging import enter_attempt, leave_attempt
-from .channel import WorkerChannel
-from .failures import ErrorInfo, plan_retry
-from .outcomes import AttemptResult, Failure, Interruption, RateLimitHit, Success, WaitSuspension, Work
-from .services import AttemptServices
+from .channel import AttemptServices, WorkerChannel
+from .outcomes import (
+    AttemptResult,
+    ErrorInfo,
+    Failure,
+    Interruption,
+    RateLimitHit,
+    Success,
+    WaitSuspension,
+    Work,
+    plan_retry,
+)
 
 
 class Attempt:

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ..commit.committer import CommitRequest
+from ..commit.committer import CommitRequest, Committer
 from ..context.context import Context
 from ..context.state import StateView
 from ..context.sync_context import SyncContext
+from ..core.clock import Clock
 from ..core.errors import ContextClosed, StaleAttempt
 from ..core.events import BadEmit, check_kind
 from ..core.payload import pack
 from ..durable.session import DurableSession
 from ..ports.frames import Notice, Request
-from ..ports.runner import Execute, Interrupt
-from ..ports.store import ChildRow
+from ..ports.runner import Execute, Interrupt, Runner
+from ..ports.store import ChildRow, Store
 from ..ports.unit import Committed, Fenced, Memo, Receipt, StateWrite, Unit
 from .live_log import LiveLog, log_fields
 from .outcomes import AttemptOutput, EmittedEvent, Work
 from .remote_calls import RemoteCalls
-from .services import AttemptServices
 
 SHUTDOWN = "shutdown"
 LEASE_LOST = "lease lost"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptServices:
+    """The parts of a worker that its attempts share."""
+
+    store: Store
+    committer: Committer
+    clock: Clock
+    new_unit_id: Callable[[], str]
+    runner: Runner
+    rng: random.Random
+    max_crashes: int
+    loop: asyncio.AbstractEventLoop
 
 
 class WorkerChannel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,7 +16,9 @@ from ..core.payload import pack, unpack
 from ..ports.unit import Fenced, NewEvent, Unit
 from ..telemetry.logging import HANDLER
 from .outcomes import Work
-from .services import AttemptServices
+
+if TYPE_CHECKING:  # the channel imports this module
+    from .channel import AttemptServices
 
 log = logging.getLogger(HANDLER)
 MAX_LOG_TEXT = 8_000

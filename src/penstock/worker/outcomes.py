@@ -1,20 +1,61 @@
-"""The seam between the worker and its engines: what a claim means, and how its attempt ended."""
+"""The seam between the worker and its engines: what a claim means, how its attempt ended, and when to retry it."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import random
+import traceback
 from typing import Any, Protocol
 
 import msgspec
 
 from ..commit.committer import CommitRequest
+from ..core.errors import (
+    AwaitTimeout,
+    ChildFailed,
+    PayloadError,
+    PenstockError,
+    ReplayError,
+    Retry,
+    StaleAttempt,
+    WorkerLost,
+)
 from ..core.events import EventBodies
 from ..core.payload import pack
+from ..core.retry import RetryPolicy, read_error_attribute, requested_delay
 from ..durable.journal import PendingWrites
 from ..handlers.handler import Handler
 from ..ports.unit import Claim, StateWrite
-from .failures import ErrorInfo
 
 MAX_RECORD_BYTES = 256 * 1024
+MAX_STACK = 8_000
+MAX_MESSAGE = 2_000
+MAX_HINT = 500
+# Secrets are hidden before the text is cut: half a key would not be recognised.
+REDACTION_MARGIN = 8_000
+_NEVER_RETRIED = (PayloadError, WorkerLost, StaleAttempt, ReplayError, AwaitTimeout, ChildFailed)
+_LIBRARY_DIRS = tuple(os.path.dirname(file) + os.sep for file in (os.path.dirname(__file__), asyncio.__file__))
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An error as events and dead letters show it."""
+
+    error: str
+    name: str
+    code: str | None = None
+    stack: str | None = None
+
+    @classmethod
+    def from_exception(cls, problem: BaseException, bodies: EventBodies) -> ErrorInfo:
+        """Describe an exception, with its stack in the user's code and its secrets hidden."""
+        code = read_error_attribute(problem, "code")
+        return cls(
+            bodies.redact_text(_message(problem))[:MAX_MESSAGE],
+            type(problem).__name__,
+            bodies.redact_text(_clean(_str(code))) or None if code is not None else None,
+            _stack(problem, bodies),
+        )
 
 
 class EmittedEvent(msgspec.Struct, frozen=True):
@@ -128,3 +169,73 @@ class Engine(Protocol):
 def pack_record(value: Any) -> bytes:
     """Pack an internal record: the rules of payloads, with room for a whole payload inside."""
     return pack(value, "record", MAX_RECORD_BYTES)
+
+
+def plan_retry(
+    problem: BaseException, policy: RetryPolicy, failures: int, rng: random.Random, bodies: EventBodies
+) -> tuple[ErrorInfo, int | None]:
+    """Return the error to record and the milliseconds until the next attempt; None when this failure is final.
+
+    `failures` counts this one too.
+    """
+    delay = None if isinstance(problem, _NEVER_RETRIED) else policy.next_delay_ms(problem, failures, rng)
+    error = ErrorInfo.from_exception(problem, bodies)
+    if isinstance(problem, Retry) and failures >= policy.attempts:
+        used = f"{failures} of {policy.attempts} attempt{'s are' if policy.attempts > 1 else ' is'} used"
+        return _add_hint(error, f"{used}: `retry=` gives more"), delay
+    if delay is not None and not isinstance(problem, Retry):  # whose message has the hint already
+        return _add_hint(error, bodies.redact_text(requested_delay(problem)[1])[:MAX_HINT]), delay
+    return error, delay
+
+
+def add_recording_error(error: ErrorInfo, problem: BaseException, bodies: EventBodies) -> ErrorInfo:
+    """Add to an error why the rest of its attempt could not be recorded; the stack is left out."""
+    why = bodies.redact_text(f"{type(problem).__name__}: {_message(problem)}")[:MAX_MESSAGE]
+    return ErrorInfo(f"{error.error} (what else it left could not be recorded: {why})", error.name, error.code)
+
+
+def _add_hint(error: ErrorInfo, hint: str) -> ErrorInfo:
+    return msgspec.structs.replace(error, error=f"{error.error} ({hint})") if hint else error
+
+
+def _stack(problem: BaseException, bodies: EventBodies) -> str | None:
+    remote = read_error_attribute(problem, "remote_stack")  # of a handler in another process
+    if isinstance(remote, str):
+        return bodies.redact_text(_clean(remote[-MAX_STACK - REDACTION_MARGIN :]))[-MAX_STACK:]
+    if isinstance(problem, PenstockError) and problem.__traceback__ is None:
+        return None
+    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not _is_library(frame.filename)]
+    if not frames:
+        return None
+    text = "".join([*traceback.format_list(frames), *_last_lines(problem)])
+    return bodies.redact_text(_clean(text[-MAX_STACK - REDACTION_MARGIN :]))[-MAX_STACK:]
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARY_DIRS)
+
+
+def _message(problem: BaseException) -> str:
+    text = _str(problem)
+    if text and isinstance(problem, KeyError):
+        text = f"KeyError: {text}"  # the bare key explains nothing
+    return _clean((text or type(problem).__name__)[: MAX_MESSAGE + REDACTION_MARGIN])
+
+
+def _str(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # an error without a usable text must be recorded too
+        return ""
+
+
+def _last_lines(problem: BaseException) -> list[str]:
+    try:
+        return traceback.format_exception_only(problem)
+    except Exception:  # a hand-made SyntaxError whose parts have any type
+        return [f"{type(problem).__name__}\n"]
+
+
+def _clean(text: str) -> str:
+    """Replace what is not valid UTF-8: an error can contain anything."""
+    return text.encode("utf-8", "replace").decode()

@@ -13,8 +13,16 @@ from ..ports.unit import Refused
 from ..telemetry.instrumentation import AttemptEnded, AttemptOutcome, AttemptStarted, Instrumentation
 from .attempt import Attempt
 from .channel import LEASE_LOST
-from .failures import add_recording_error
-from .outcomes import AttemptResult, Failure, Interruption, RateLimitHit, Success, WaitSuspension, Work
+from .outcomes import (
+    AttemptResult,
+    Failure,
+    Interruption,
+    RateLimitHit,
+    Success,
+    WaitSuspension,
+    Work,
+    add_recording_error,
+)
 
 log = logging.getLogger("penstock.worker")
 

@@ -14,13 +14,12 @@ from ..ports.runner import Runner
 from ..ports.unit import Claim
 from .attempt import Attempt
 from .capacity import PREFETCH_MAX_WAIT_S, CapacityTracker, Prefetcher, QueueLimits
-from .channel import LEASE_LOST, SHUTDOWN
+from .channel import LEASE_LOST, SHUTDOWN, AttemptServices
 from .leases import LeaseRenewer
 from .outcomes import Engine, RateLimitHit
 from .polling import ClaimPoller
 from .quarantine import Quarantine
 from .recording import record_result, report_end, report_start
-from .services import AttemptServices
 
 log = logging.getLogger("penstock.worker")
 

@@ -13,7 +13,7 @@ from entry import Case, Metrics, tell
 from tally import Tally
 
 from penstock import App, Context, SyncApp, flow, job, step
-from penstock.cli.event_loop import run_event_loop
+from penstock.cli.session import run_event_loop
 
 CONCURRENCY = 100  # for flows
 CHUNK = 500  # starts in flight

@@ -15,11 +15,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _call(args: list[str]) -> int:
+    from ..telemetry.logging import LOGGER, ROOT, restore_loggers
     from .argv import split_command_line
     from .commands import build_parser
-    from .logs import restore_logging
 
-    with restore_logging():
+    with restore_loggers(ROOT, LOGGER):
         call = split_command_line(args, build_parser())
         code = build_parser(*call.words[:1])(call.args)
     return code if isinstance(code, int) else 0

@@ -15,8 +15,8 @@ from ..app import App
 from ..context.context import Context
 from ..handlers.decorators import flow, job, step
 from .options import COMMON_DEFAULTS, CommonOptions
+from .output import show_progress
 from .parse import read_count
-from .progress import show_progress
 from .tables import print_object
 
 RUN_TIMEOUT_S = 600

@@ -15,11 +15,10 @@ from ..core.errors import UnknownQueue
 from ..core.ids import dead_letter_id
 from ..core.near_match import did_you_mean
 from ..jobs.dead_letters import DeadLetter
-from .confirm import Yes, confirm
 from .errors import EXIT_FAILED, EXIT_OK, UsageError, warn
 from .options import COMMON_DEFAULTS, CommonOptions
+from .output import Reveal, SecretFilter, Yes, confirm
 from .parse import read_input, read_limit
-from .secrets import Reveal, SecretFilter
 from .session import build_admin_app
 from .tables import pluralize, print_object, print_result, print_rows
 

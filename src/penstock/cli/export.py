@@ -13,11 +13,9 @@ from typing import Annotated, BinaryIO
 from cyclopts import Parameter
 
 from ..app.export import iterate_run_ids
-from .confirm import Yes, confirm
 from .errors import EXIT_FAILED, UsageError, warn
 from .options import COMMON_DEFAULTS, CommonOptions
-from .output import print_json
-from .progress import show_progress
+from .output import Yes, confirm, print_json, show_progress
 from .session import build_store_app
 from .tables import pluralize
 

@@ -13,10 +13,9 @@ from ..app.store_urls import POSTGRES_SCHEMES, mask
 from ..core.errors import ConfigError
 from ..settings import Settings
 from .errors import EXIT_FAILED, UsageError, warn
-from .logs import configure_logging
 from .options import COMMON_DEFAULTS, CommonOptions
 from .output import print_json
-from .session import check_dir, refuse_memory_store
+from .session import check_dir, configure_logging, refuse_memory_store
 from .tables import pluralize
 
 

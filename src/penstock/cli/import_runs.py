@@ -13,10 +13,9 @@ from ..app.export import ReplayClock, import_runs, read_runs
 from ..settings import Settings
 from .errors import UsageError
 from .import_pgboss import pgboss
-from .logs import configure_logging
 from .options import COMMON_DEFAULTS, CommonOptions
-from .progress import show_progress
-from .session import check_dir, refuse_memory_store
+from .output import show_progress
+from .session import check_dir, configure_logging, refuse_memory_store
 from .tables import pluralize, print_result
 
 import_ = Commands(name="import", help="Import runs written by 'export', or the backlog of pg-boss.")

@@ -13,11 +13,10 @@ from ..app import App
 from ..app.views import JobView
 from ..core.errors import RunError
 from ..ports.unit import JobState
-from .confirm import Yes, confirm
 from .errors import EXIT_FAILED
 from .options import COMMON_DEFAULTS, CommonOptions
+from .output import Reveal, SecretFilter, Yes, confirm
 from .parse import read_limit
-from .secrets import Reveal, SecretFilter
 from .session import build_store_app
 from .tables import print_object, print_result, print_rows
 

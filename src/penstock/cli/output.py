@@ -1,15 +1,25 @@
-"""JSON on stdout, a run as one JSON object, and the exit code of a run."""
+"""What a command prints and asks: JSON, a run, its exit code, a progress bar, a question. Secrets are hidden."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import msgspec
+from cyclopts import Parameter
 
+from ..core.redaction import Redactor
 from ..flows.reducer import RunView, StepView
-from .errors import EXIT_FAILED, EXIT_OK
+from ..settings import Settings
+from .errors import EXIT_FAILED, EXIT_OK, warn
+from .options import CommonOptions
+
+_YES_HELP = "Do not ask for confirmation. Without a terminal, as in a script, nothing is asked either."
+Yes = Annotated[bool, Parameter(name=("--yes", "-y"), negative="", show_default=False, help=_YES_HELP)]
+Reveal = Annotated[bool, Parameter(negative="", show_default=False, help="Show values that 'redact' would hide.")]
 
 
 def run_to_dict(view: RunView) -> dict[str, Any]:
@@ -54,3 +64,46 @@ def print_json(value: Any) -> None:
 def has_unicode_output() -> bool:
     """Return whether stdout can show more than ASCII."""
     return (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
+
+
+def confirm(question: str, yes: bool) -> bool:
+    """Ask before something that cannot be undone, and return whether to go on. A script is never asked."""
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    warn("Nothing was done.")
+    return False
+
+
+@contextmanager
+def show_progress(description: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show a progress bar at a terminal. Yield the function to call after each of `total` pieces of work."""
+    if not sys.stderr.isatty() or total < 2:
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda: bar.advance(task)
+
+
+class SecretFilter:
+    """Hides the keys named by the setting `redact`; nothing with --reveal. The store keeps values in the clear."""
+
+    def __init__(self, common: CommonOptions, reveal: bool) -> None:
+        settings = Settings.load({"url": common.url, "dir": common.dir})
+        self._redactor = Redactor(() if reveal else settings.redact)
+
+    def redact_fields(self, row: dict[str, Any], *keys: str) -> dict[str, Any]:
+        """Return the row with secrets hidden in the values of these keys."""
+        return {key: self._redactor.redact_value(value) if key in keys else value for key, value in row.items()}
+
+    def redact_value(self, key: str, value: Any) -> Any:
+        """Return the value of a key that may itself name a secret."""
+        return self._redactor.redact_value({key: value})[key]

@@ -9,9 +9,9 @@ from cyclopts import App as Commands
 from cyclopts import Parameter
 
 from ..ports.unit import JobState
-from .confirm import Yes, confirm
 from .errors import EXIT_FAILED
 from .options import COMMON_DEFAULTS, CommonOptions
+from .output import Yes, confirm
 from .session import build_admin_app
 from .tables import pluralize, print_result, print_rows
 

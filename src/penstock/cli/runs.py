@@ -20,11 +20,10 @@ from ..core.durations import format_ms
 from ..core.errors import RunError, UnknownFlow
 from ..core.near_match import did_you_mean
 from ..flows.reducer import RunView
-from .confirm import Yes, confirm
 from .dlq import print_redriven
 from .errors import EXIT_FAILED, warn
 from .options import COMMON_DEFAULTS, KEY_HELP, CommonOptions
-from .output import has_unicode_output, print_json, run_to_dict
+from .output import Yes, confirm, has_unicode_output, print_json, run_to_dict
 from .parse import read_ago, read_input, read_limit, read_tags
 from .run_view import RunPanel, one_line, render_text
 from .session import build_admin_app, build_store_app

@@ -14,11 +14,10 @@ from ..core.clock import SystemClock, from_iso
 from ..core.durations import format_ms
 from ..core.errors import UnknownSchedule
 from ..schedules.spec import CatchUp, Overlap
-from .confirm import Yes, confirm
 from .errors import EXIT_FAILED, warn
 from .options import COMMON_DEFAULTS, PRIORITY_HELP, CommonOptions
+from .output import Reveal, SecretFilter, Yes, confirm
 from .parse import read_delay, read_input, read_time
-from .secrets import Reveal, SecretFilter
 from .session import build_admin_app, build_store_app, build_worker_app, refuse_memory_store
 from .tables import print_result, print_rows
 

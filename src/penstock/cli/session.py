@@ -1,24 +1,27 @@
-"""Build the App a command needs: with or without the worker files, on a store that must or need not exist."""
+"""What a command runs in: its App, with or without the worker files, its event loop and its logging."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..app import App
 from ..app.store_urls import readable_url, sqlite_path
 from ..core.clock import Clock
 from ..core.errors import ConfigError, NotFound
+from ..core.redaction import Redactor
 from ..settings import Settings
-from .logs import configure_logging
+from ..telemetry.logging import ROOT, Level, configure
 from .options import CommonOptions
 from .shutdown_signals import handle_stop_signals
 
 CONNECT_TIMEOUT_S = 60.0
+T = TypeVar("T")
 
 
 def build_worker_app(common: CommonOptions, *, verbose: bool = False, **settings: Any) -> App:
@@ -75,6 +78,25 @@ async def open_app(app: App) -> AsyncIterator[bool]:
         yield True
     finally:
         await app.close()
+
+
+def run_event_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, as asyncio.run does: with uvloop if it is installed."""
+    try:
+        import uvloop
+    except ImportError:  # an optional extra, not available on every system
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+def configure_logging(settings: Settings, verbose: bool) -> None:
+    """Log to stderr from the configured level on; by default `info` for workers and on a terminal, else `warning`.
+
+    It includes the messages of handlers and of the libraries they use.
+    """
+    default: Level = "info" if verbose or sys.stderr.isatty() else "warning"
+    level = settings.log if "log" in settings.sources else default
+    configure(level, settings.log_format, logger=ROOT, redactor=Redactor(settings.redact))
 
 
 def refuse_memory_store(common: CommonOptions) -> None:

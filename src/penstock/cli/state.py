@@ -14,12 +14,10 @@ from ..app.state import AppState
 from ..app.store_urls import mask
 from ..core.errors import NotFound, UnknownRun
 from ..core.ids import check_id
-from .confirm import Yes, confirm
 from .errors import EXIT_FAILED, UsageError
 from .options import COMMON_DEFAULTS, CommonOptions
-from .output import print_json
+from .output import Reveal, SecretFilter, Yes, confirm, print_json
 from .parse import read_delay, read_input, read_limit
-from .secrets import Reveal, SecretFilter
 from .session import build_store_app
 from .tables import format_cell, print_result, print_rows
 

@@ -13,12 +13,11 @@ from ..app import App
 from ..app.store_urls import mask
 from ..core.errors import ConfigError
 from .errors import warn
-from .event_loop import run_event_loop
 from .options import COMMON_DEFAULTS, CommonOptions
 from .output import print_json
 from .parse import read_count
 from .processes import WorkerProcesses
-from .session import build_worker_app, open_app, refuse_memory_store
+from .session import build_worker_app, open_app, refuse_memory_store, run_event_loop
 from .shutdown_signals import handle_stop_signals, stop_message
 from .tables import pluralize
 

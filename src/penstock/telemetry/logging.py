@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # `--help` does without it
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["pretty", "json"]
+ROOT = ""  # the root logger
 LOGGER = "penstock"
 HANDLER = f"{LOGGER}.handler"  # the logger of `ctx.log`
 FIELDS = ("run", "step", "job", "attempt", "queue")

@@ -43,7 +43,7 @@ from penstock.testing.contracts.samples import (
     user_event,
     wait,
 )
-from penstock.testing.contracts.snapshot import take_snapshot
+from penstock.testing.contracts.store_under_test import take_snapshot
 
 RUNS = [f"r{n}" for n in range(6)]
 START = 1_700_000_000_000

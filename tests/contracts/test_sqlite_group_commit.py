@@ -27,7 +27,7 @@ from penstock.testing.contracts.samples import (
     unit,
 )
 from penstock.testing.contracts.seeded_store import seed_store
-from penstock.testing.contracts.snapshot import take_snapshot
+from penstock.testing.contracts.store_under_test import take_snapshot
 from penstock.testing.until import until
 
 

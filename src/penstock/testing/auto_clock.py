@@ -1,4 +1,4 @@
-"""Skip time in tests: when nothing is left to do now, move the clock to the next due moment."""
+"""Skip time in tests: when nothing is left to do now, move the clock to the next due moment, or say what is pending."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from ..app.schedule_service import ScheduleService
-from ..app.waits import Waits
+from ..app.waits import Waits, WaitView
 from ..app.workers import Workers
 from ..core.durations import format_ms
+from ..durable.wait_records import EVENT
 from ..handlers.registry import Registry
 from ..ports.store import QueueRow, Store
 from ..ports.unit import DELIVERIES, JobState
 from ..settings import Settings
 from .clock import FakeClock
-from .pending_waits import describe_wait, list_pending_waits, suggest_answer
 
 TIMEOUT_S = 10.0  # real time until a waiting test gives up
 POLL_INTERVAL_S = 0.001
+WAITS_PAGE = 200
 MENTION_SCHEDULE_AFTER_FIRINGS = 50  # the timeout message names schedules that fired this often
 HELD_BACK_AFTER_POLLS = 20  # waiting work that no worker takes for this many polls counts as held back
 
@@ -186,3 +187,25 @@ _LIVE_STATES = tuple(
     state.value
     for state in (JobState.WAITING, JobState.DELAYED, JobState.ACTIVE, JobState.SUSPENDED, JobState.WAITING_CHILDREN)
 )
+
+
+async def list_pending_waits(waits: Waits, run: str | None = None) -> list[WaitView]:
+    """Return every pending wait, or those of one run."""
+    found: list[WaitView] = []
+    after: str | None = None
+    while page := await waits.list(run=run, after=after, limit=WAITS_PAGE):
+        after = page[-1].id
+        found += page
+    return sorted(found, key=lambda wait: (wait.run, wait.step or "", wait.n, wait.kind, wait.name, wait.id))
+
+
+def describe_wait(wait: WaitView) -> str:
+    """Describe a wait in words."""
+    wanted = f" with {wait.match}" if wait.match else ""
+    return f"step {wait.step!r} of run {wait.run} waits for the {wait.kind} {wait.event or wait.name!r}{wanted}"
+
+
+def suggest_answer(wait: WaitView) -> str:
+    """Suggest the call that resolves a wait."""
+    call = f"emit({wait.event!r}, …)" if wait.kind == EVENT else f"fire({wait.name!r}, …)"
+    return f"resolve it with await app.{call}"

@@ -25,10 +25,9 @@ from ..ports.unit import Claim, JobState
 from ..settings import SettingOptions
 from ..telemetry.instrumentation import InstrumentationListener
 from ..worker.outcomes import Work
-from .auto_clock import AutoClock
+from .auto_clock import AutoClock, describe_wait, list_pending_waits
 from .clock import FakeClock
 from .crashes import Crashed, CrashLogFilter, CrashPlan
-from .pending_waits import describe_wait, list_pending_waits
 from .snapshots import compare, normalize_event
 
 __all__ = ["Crashed", "TestApp"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...core.ids import new_token
 from ...ports.unit import FLOW, Claim, ClaimBatch, ClaimRequest, QueueDemand
-from .job_ids import unescape_id
+from .job_options import unescape_id
 from .job_schedulers import ScheduledJob
 from .resp import HEAD, Part
 

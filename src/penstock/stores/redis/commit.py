@@ -30,8 +30,7 @@ from ...ports.unit import (
     WaitChange,
     needs_receipt,
 )
-from .job_ids import escape_id, unescape_id
-from .job_options import bullmq_options
+from .job_options import bullmq_options, escape_id, unescape_id
 from .resp import HEAD, Part
 
 # "No result", as JSON that no encoder writes: other programs read it as null.

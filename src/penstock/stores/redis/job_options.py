@@ -1,4 +1,4 @@
-"""A job's options as BullMQ writes them, for its workers in other languages and for dashboards."""
+"""A job's id and options as BullMQ writes them, for its workers in other languages and for dashboards."""
 
 from __future__ import annotations
 
@@ -11,6 +11,22 @@ from ...ports.unit import KeepJobs, NewJob, PublishedOptions
 from .resp import Part
 
 _encode = msgspec.json.Encoder().encode
+# A job's key is beside those of its queue: `bull:<queue>:<word>` belongs to the queue.
+RESERVED = frozenset((
+    "active", "completed", "delayed", "events", "failed", "id", "limiter", "marker", "meta", "metrics", "paused", "pc",
+    "prioritized", "repeat", "stalled", "stalled-check", "wait", "waiting-children",
+))  # fmt: skip
+ESCAPE = "~"  # not allowed in an id of ours
+
+
+def escape_id(id: str) -> str:
+    """Return the id that a job has in BullMQ's keys: escaped if it collides with a key of the queue."""
+    return ESCAPE + id if id in RESERVED else id
+
+
+def unescape_id(id: bytes) -> str:
+    """Return the id that a job has for its users."""
+    return id.decode().removeprefix(ESCAPE)
 
 
 def bullmq_options(job: NewJob) -> Part:

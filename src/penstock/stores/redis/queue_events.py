@@ -15,7 +15,7 @@ from ...core.clock import to_iso
 from ...core.events import Event
 from ...core.outage_retry import OutageRetry
 from .connection import Connection, connect
-from .job_ids import unescape_id
+from .job_options import unescape_id
 from .resp import pack, translate
 from .topology import Topology
 

@@ -11,7 +11,7 @@ from ...ports.store import ChildRow, ChildState, FeedItem, JobRow, QueueRow, Run
 from ...ports.unit import FLOW, JobState
 from ..run_search import RunStart
 from .commit import NO_RESULT
-from .job_ids import unescape_id
+from .job_options import unescape_id
 
 COUNTED_STATES = tuple(state.value for state in JobState)  # in the order of read_jobs.lua
 

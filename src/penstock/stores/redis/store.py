@@ -34,7 +34,7 @@ from . import commit as committing
 from . import housekeeping, rows
 from .address import parse
 from .connection import Client
-from .job_ids import escape_id
+from .job_options import escape_id
 from .job_schedulers import ScheduledJob, next_job
 from .lease_client import LeaseClient
 from .pubsub import Subscription

@@ -9,7 +9,7 @@ Needs pytest and pytest-asyncio.
 
 from . import assert_rewrite as assert_rewrite  # first: it registers the contracts before they are imported
 from .claim import ClaimContract
-from .commit import CommitContract
+from .commit import CommitContract, ProfileContract
 from .dedupe import DedupeContract, QueueHoldContract
 from .delivery import DeliveriesContract
 from .event_log import EventLogContract
@@ -19,7 +19,6 @@ from .job_trees import JobTreesContract
 from .lease import LeaseContract
 from .limits import LimitsContract
 from .outcomes import OutcomeContract
-from .profile import ProfileContract
 from .queue_admin import QueueAdminContract
 from .refusals import RefusalContract
 from .repeats import RepeatContract

@@ -1,4 +1,4 @@
-"""A unit is applied completely: every part of it, in one write, in order."""
+"""A unit is applied completely: every part of it, in one write, in order; also with several commits in flight."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from ...ports.store import Store
 from ...ports.unit import Committed, Completed, Conflict, JobState, Memo, Released, RunWrite, SettleWait, Unit
 from ..clock import FakeClock
 from .samples import (
+    QUEUE,
     STREAM,
     add,
     add_and_claim,
     apply,
+    claim,
     claim_one,
     claim_request,
     event,
@@ -24,8 +26,7 @@ from .samples import (
     unit,
 )
 from .seeded_store import JOB, KEY, OTHER_STREAM, RUN, SCHEDULE, SLOT, SPARE, seed_store
-from .snapshot import take_snapshot
-from .store_under_test import StoreUnderTest
+from .store_under_test import StoreUnderTest, take_snapshot
 
 
 class CommitContract(StoreUnderTest):
@@ -198,3 +199,42 @@ class CommitContract(StoreUnderTest):
         await apply(store, unit(claim=claim, memos=[Memo("j", "rate#1", b"3"), Memo("j", "rate#2", b"4")]))
         await apply(store, unit(claim=claim, outcome=Released()))
         assert (await claim_one(store)).memos == {"rate#1": b"1", "rate#2": b"4"}
+
+
+class ProfileContract(StoreUnderTest):
+    """A store's profile is true: as many commits as it allows in flight keep the order it promises."""
+
+    async def test_profile_allows_at_least_one_commit(self, store: Store) -> None:
+        profile = store.profile
+        assert profile == store.profile
+        assert profile.max_commits_in_flight >= 1
+        assert profile.max_unordered_finishes >= 1
+        assert profile.prefetch >= 0
+
+    async def test_commits_in_flight_are_applied_in_the_order_of_the_calls(self, store: Store) -> None:
+        lanes = store.profile.max_commits_in_flight
+        for round in range(10):
+            units = [unit(events=[event(f"order.n{round}-{n}")]) for n in range(lanes)]
+            replies = await asyncio.gather(*(store.commit([one]) for one in units))
+            assert [type(reply.receipts[0]) for reply in replies] == [Committed] * lanes
+        events = await store.read(STREAM, limit=1000)
+        assert [one.kind for one in events] == [f"order.n{round}-{n}" for round in range(10) for n in range(lanes)]
+        assert seqs(events) == list(range(1, len(events) + 1))
+
+    async def test_finishes_in_flight_are_all_applied(self, store: Store) -> None:
+        lanes = store.profile.max_unordered_finishes
+        await add(store, *(job(f"j{n}") for n in range(lanes * 5)))
+        claims = await claim(store, limit=lanes * 5)
+        for n in range(0, len(claims), lanes):
+            batch = [unit(claim=one, outcome=Completed(b"1")) for one in claims[n : n + lanes]]
+            replies = await asyncio.gather(*(store.commit([one]) for one in batch))
+            assert all(isinstance(reply.receipts[0], Committed) for reply in replies)
+        (row,) = [row for row in await store.queues() if row.name == QUEUE]
+        assert row.counts.get("completed") == lanes * 5
+
+    async def test_rewind_epoch_is_steady_while_the_server_is(self, store: Store) -> None:
+        await apply(store, unit(events=[event()]))
+        before = store.rewind_epoch
+        await apply(store, unit(events=[event()]))
+        assert store.rewind_epoch == before
+        assert store.profile.may_rewind or before == 0

@@ -22,8 +22,7 @@ from .samples import (
     unit,
     wait,
 )
-from .snapshot import take_snapshot
-from .store_under_test import StoreUnderTest
+from .store_under_test import StoreUnderTest, take_snapshot
 
 FAR = 10**15
 

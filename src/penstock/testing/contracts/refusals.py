@@ -25,8 +25,7 @@ from ...ports.unit import (
 from ..clock import FakeClock
 from .samples import STREAM, add_and_claim, apply, claim, event, job, run, seqs, unit
 from .seeded_store import KEY, RUN, SCHEDULE, SLOT, SPARE, WAIT, SeededStore, seed_store
-from .snapshot import take_snapshot
-from .store_under_test import StoreUnderTest
+from .store_under_test import StoreUnderTest, take_snapshot
 
 Invalidate = Callable[[Store, FakeClock, SeededStore], Awaitable[Unit]]
 RECORD = b'{"at":0}'

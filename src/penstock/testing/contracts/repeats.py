@@ -38,8 +38,7 @@ from .samples import (
     wait,
 )
 from .seeded_store import seed_store
-from .snapshot import take_snapshot
-from .store_under_test import StoreUnderTest
+from .store_under_test import StoreUnderTest, take_snapshot
 
 Prepare = Callable[[Store], Awaitable[Unit]]
 

@@ -7,7 +7,6 @@ Steps run at least once and are recorded exactly once; a worker that lost its le
 """
 
 from .checker import check
-from .reader import read_history
-from .records import Effect, History, RunHistory, Trigger, Violation
+from .records import Effect, History, RunHistory, Trigger, Violation, read_history
 
 __all__ = ["Effect", "History", "RunHistory", "Trigger", "Violation", "check", "read_history"]

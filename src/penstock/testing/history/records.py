@@ -1,13 +1,16 @@
-"""The records a history consists of, and the fields of events that the rules read."""
+"""The records of a history, how it is read from a store, and the fields of events that the rules read."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from ...core.events import RESERVED_PREFIXES, Event
+from ...core.events import RESERVED_PREFIXES, Event, Streams
+from ...ports.store import RunRow, Store
+
+PAGE = 1000
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -88,3 +91,41 @@ def is_final(event: Event) -> bool:
 def is_user_kind(kind: str) -> bool:
     """Return whether user code emits events of this kind."""
     return kind != "log" and not kind.startswith(RESERVED_PREFIXES)
+
+
+async def read_history(
+    store: Store,
+    *,
+    effects: Iterable[Effect] = (),
+    acknowledged: Collection[str] = (),
+    triggers: Mapping[str, Mapping[str, Trigger]] | None = None,
+    is_finished: bool = True,
+    is_undisturbed: bool = False,
+    namespace: str = "nq",
+) -> History:
+    """Read the history from a store through its feed, so that a feed that skips events is caught as well."""
+    streams: dict[str, list[Event]] = {}
+    cursor = ""
+    while items := await store.feed(cursor, PAGE):
+        cursor = items[-1].cursor
+        for item in items:
+            streams.setdefault(item.stream, []).append(item.event)
+    names = Streams(namespace)
+    runs = [
+        RunHistory(row.id, row.flow, row.status, row.closed, streams.pop(names.flow(row.id), []))
+        for row in await _all_runs(store)
+    ]
+    queues = {name: events for name, events in streams.items() if name.startswith(names.queue(""))}
+    trigger_streams = {
+        name: events for name, events in streams.items() if name.startswith(names.stream_name("trigger", ""))
+    }
+    return History(
+        runs, queues, list(effects), acknowledged, triggers or {}, is_finished, is_undisturbed, trigger_streams
+    )
+
+
+async def _all_runs(store: Store) -> list[RunRow]:
+    rows: list[RunRow] = []
+    while page := await store.runs(before=rows[-1].id if rows else None, limit=PAGE):
+        rows += page
+    return rows

@@ -22,13 +22,13 @@ class Advice:
         self._checked: set[tuple[str, str | None]] = set()
 
     async def warn_about_queue(self, queue: str, name: str | None = None) -> None:
-        """Warn about a job that no handler takes.
+        """Warn about a queue, or a job of it, that has no handler here.
 
         A program without handlers enqueues for others, so it is not warned. Neither is one whose queue had work done
         before.
         """
         registry = self._runtime.registry()
-        if (queue, name) in self._checked or not registry.handlers() or registry.job(queue, name or "*") is not None:
+        if (queue, name) in self._checked or not registry.handlers():
             return
         self._checked.add((queue, name))
         is_ours = queue in registry.queues()

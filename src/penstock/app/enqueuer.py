@@ -21,7 +21,7 @@ from ..core.payload import pack, unpack
 from ..core.retry import RetryOption, RetryPolicy
 from ..handlers.decorators import read_definitions
 from ..handlers.handler import Handler, JobDefinition
-from ..handlers.options import KeepOption, build_published_options, read_keep
+from ..handlers.options import KeepOption, read_keep
 from ..jobs.engine import JobOptions, new_job
 from ..jobs.job_trees import JobTree, Node, read_tree
 from ..ports.unit import Committed, Dedupe, NewJob, OnFailure, Parent, PublishedOptions, Refused, Unit
@@ -37,7 +37,7 @@ class JobEnqueuer:
     def __init__(self, runtime: Runtime, sink: CommandSink, advice: Advice) -> None:
         self._runtime = runtime
         self._sink = sink
-        self.advice = advice
+        self._advice = advice
 
     async def enqueue(
         self,
@@ -62,8 +62,8 @@ class JobEnqueuer:
         options = JobOptions(
             check_text(correlation_id, "the correlation id"),
             RetryPolicy.parse(retry) if retry is not None else None,
-            keep_completed=read_keep(keep_completed, "keep_completed"),
-            keep_failed=read_keep(keep_failed, "keep_failed"),
+            keep_completed=read_keep(keep_completed, "keep_completed") if keep_completed is not None else None,
+            keep_failed=read_keep(keep_failed, "keep_failed") if keep_failed is not None else None,
         )
         make = partial(self.build, name=name, key=key, delay_ms=delay_ms, priority=priority, dedupe=dedupe)
         jobs = _build_each(check_list(inputs, "inputs"), lambda input: make(queue, input, options))
@@ -74,8 +74,13 @@ class JobEnqueuer:
             if isinstance(receipt, Committed):
                 for position, holder in receipt.deduplicated.items():
                     ids[start + position] = holder
-        await self.advice.warn_about_queue(queue, name)
+        await self.warn_if_unhandled(queue, name)
         return ids
+
+    async def warn_if_unhandled(self, queue: str, name: str | None = None) -> None:
+        """Warn about a job that no handler takes: its queue or its name is most likely misspelt."""
+        if self._runtime.registry().job(queue, name or "*") is None:
+            await self._advice.warn_about_queue(queue, name)
 
     def build(
         self,
@@ -123,10 +128,11 @@ class JobEnqueuer:
             return job, name
         fn = inspect.unwrap(job)
         registered = [one.handler for one in self._runtime.registry().jobs.values()]
-        known = [handler for handler in registered if handler.fn is fn or handler.fn is job]
-        declared = [one.handler for one in read_definitions(job) if isinstance(one, JobDefinition)]
-        for handler in [*known, *declared]:
-            return handler.queue_name, name or handler.name
+        handlers = [handler for handler in registered if handler.fn is fn or handler.fn is job]
+        if not handlers:
+            handlers = [one.handler for one in read_definitions(job) if isinstance(one, JobDefinition)]
+        if handlers:
+            return handlers[0].queue_name, name or handlers[0].name
         shown = getattr(job, "__name__", job)
         raise ConfigError(f"{shown!r} is not marked with @job, so no job can be made of it: mark it, or name a queue")
 
@@ -142,7 +148,7 @@ class JobEnqueuer:
                 f"job {receipt.key!r} exists already, so the tree was not added: give that child another id, or none"
             )
         for queue in dict.fromkeys(job.queue for job in jobs):
-            await self.advice.warn_about_queue(queue)
+            await self.warn_if_unhandled(queue)
         return planned
 
     def _plan(
@@ -192,11 +198,11 @@ def _published_options(handler: Handler | None, options: JobOptions) -> Publishe
     keeps = (options.keep_completed, options.keep_failed)
     if handler is not None:
         keeps = (keeps[0] or handler.keep_completed, keeps[1] or handler.keep_failed)
-    return (
-        build_published_options(policy or RetryPolicy(), *keeps)
-        if policy is not None or keeps != (None, None)
-        else None
-    )
+    if policy is None and keeps == (None, None):
+        return None
+    policy = policy or RetryPolicy()
+    backoff = policy.backoff
+    return PublishedOptions(policy.attempts, backoff.type, backoff.delay_ms, backoff.jitter, *keeps)
 
 
 def _check_ids(jobs: Sequence[NewJob]) -> None:

@@ -71,7 +71,7 @@ class ScheduleService:
             # Refused if it fired or changed since it was read: the decision may no longer hold.
             if row == was or await self._store.put_schedule(row, was):
                 if target.queue is not None:
-                    await self._enqueuer.advice.warn_about_queue(target.queue, target.name)
+                    await self._enqueuer.warn_if_unhandled(target.queue, target.name)
                 return row
 
     async def pause(self, id: str) -> ScheduleRow:

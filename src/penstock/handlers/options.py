@@ -16,8 +16,7 @@ from ..core.durations import to_ms
 from ..core.errors import BadArgument, BadDuration, DefinitionError
 from ..core.near_match import check_keys
 from ..core.options import DELAY_META, MAX_PRIORITY, Milliseconds, read_options
-from ..core.retry import RetryPolicy
-from ..ports.unit import KeepJobs, PublishedOptions, RateLimit
+from ..ports.unit import KeepJobs, RateLimit
 
 IdempotencyKey = Literal["auto"] | Callable[[Any], str]
 """`"auto"` for a hash of the input, or a function of the input."""
@@ -178,14 +177,6 @@ def _read_count(count: Any, name: str, value: Any) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise BadArgument(f"{name}={value!r}: write a count of 0 or more")
     return count
-
-
-def build_published_options(
-    retry: RetryPolicy, keep_completed: KeepJobs | None, keep_failed: KeepJobs | None
-) -> PublishedOptions:
-    """Return the options of a job that other programs see in its queue."""
-    backoff = retry.backoff
-    return PublishedOptions(retry.attempts, backoff.type, backoff.delay_ms, backoff.jitter, keep_completed, keep_failed)
 
 
 def check_options(decorator: D) -> D:

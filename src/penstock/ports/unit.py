@@ -306,6 +306,11 @@ class Unit(msgspec.Struct):
     # False for a job with children: it can complete only when all of them have ended and none has failed it.
     children_settled: bool = True
 
+    @property
+    def adds_tree(self) -> bool:
+        """Whether its jobs are a tree: the root first. A tree is added as a whole, or not if its root exists."""
+        return bool(self.jobs) and self.jobs[0].waits_for_children
+
 
 class Committed(msgspec.Struct, frozen=True):
     """The unit is applied and durable."""

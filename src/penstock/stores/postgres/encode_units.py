@@ -84,7 +84,7 @@ class EncodedUnits:
         if unit.removes or unit.wakes or unit.waits or unit.state or unit.schedule or unit.once_key is not None:
             has_extras = True
             self._add_preconditions(n, unit)
-        if unit.jobs and unit.jobs[0].waits_for_children:
+        if unit.adds_tree:
             has_extras = True
             self._extend("trees", [n])
         if unit.claim is not None and unit.outcome is not None:
@@ -245,7 +245,7 @@ def _group_ends(units: Sequence[Unit]) -> list[int]:
         if n and (
             is_alone
             or changes_others
-            or (unit.jobs and unit.jobs[0].waits_for_children)
+            or unit.adds_tree
             or not uncertain.isdisjoint(keys)
             or (freed and not freed.isdisjoint(job.id for job in unit.jobs))
         ):

@@ -22,23 +22,14 @@ def check(cursor: apsw.Cursor, unit: Unit) -> Refused | None:
     completes = not unit.children_settled and claim is not None and isinstance(unit.outcome, Completed)
     if claim is not None and completes and cursor.execute(SQL.unsettled_child, (claim.job,)).fetchone() is not None:
         return Refused("children", claim.job)
-    if is_tree(unit) and not _job_exists(cursor, unit.jobs[0].id):
+    if unit.adds_tree and not job_exists(cursor, unit.jobs[0].id):
         for job in unit.jobs[1:]:
-            if _job_exists(cursor, job.id):
+            if job_exists(cursor, job.id):
                 return Refused("job", job.id)
     return None
 
 
-def is_tree(unit: Unit) -> bool:
-    return bool(unit.jobs) and unit.jobs[0].waits_for_children
-
-
-def tree_exists(cursor: apsw.Cursor, unit: Unit) -> bool:
-    """Return whether the unit adds a tree that exists: then no job of it is added."""
-    return is_tree(unit) and _job_exists(cursor, unit.jobs[0].id)
-
-
-def _job_exists(cursor: apsw.Cursor, id: str) -> bool:
+def job_exists(cursor: apsw.Cursor, id: str) -> bool:
     return cursor.execute(SQL.job_exists, (id,)).fetchone() is not None
 
 

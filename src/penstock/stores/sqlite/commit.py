@@ -18,6 +18,7 @@ from ...ports.unit import (
     Conflict,
     Dead,
     Fenced,
+    KeepJobs,
     NewJob,
     NewWait,
     Receipt,
@@ -30,11 +31,9 @@ from ...ports.unit import (
     Unit,
     needs_receipt,
 )
-from . import children
+from . import children, dedupe, retention
 from .claim import Claimer
-from .dedupe import DedupeKeys
 from .events import Appender
-from .retention import JobRetention
 from .statements import COMMIT as SQL
 
 WAITING, DELAYED, ACTIVE, SUSPENDED, COMPLETED, FAILED, CANCELLED = range(7)
@@ -48,7 +47,8 @@ def commit(
     appender = Appender(cursor, now, touched)
     writer = UnitWriter(cursor, now, touched, appender)
     receipts = [writer.apply(unit) for unit in units]
-    writer.retention.prune()
+    if writer.keep_limits:
+        retention.prune(cursor, writer.keep_limits, now, touched)
     claimed = ClaimBatch()
     if request is not None:
         claimer = Claimer(cursor, now, appender)
@@ -68,8 +68,7 @@ class UnitWriter:
         self._touched = touched
         self._appender = appender
         self._append = appender.append
-        self.retention = JobRetention(cursor, now, touched)
-        self._dedupe = DedupeKeys(cursor, now)
+        self.keep_limits: retention.KeepLimits = {}  # of the jobs that finished
         # Status, closed and paused of the run, before this unit.
         self._run_before: tuple[str, int, int] = ("", 0, 0)
         # A lower bound of the pending waits of the run that this unit closes; None if not counted.
@@ -93,7 +92,7 @@ class UnitWriter:
         refusal = self._check_owner(unit)
         if refusal is not None:
             return refusal
-        if not unit.children_settled or (unit.jobs and unit.jobs[0].waits_for_children):
+        if not unit.children_settled or unit.adds_tree:
             refusal = children.check(self._cursor, unit)
             if refusal is not None:
                 return refusal
@@ -186,7 +185,7 @@ class UnitWriter:
             self._wake_job(job)
         positions = self._append(unit.events) if unit.events else []
         deduplicated: dict[int, str] = {}
-        if children.tree_exists(self._cursor, unit):
+        if unit.adds_tree and children.job_exists(self._cursor, unit.jobs[0].id):  # it was added before, as a whole
             added = [False] * len(unit.jobs)
         else:
             added = [self._add_job(n, job, deduplicated) for n, job in enumerate(unit.jobs)]
@@ -195,7 +194,7 @@ class UnitWriter:
         if unit.run is not None and unit.run.closed:
             self._close_run(unit.run)
         if isinstance(unit.outcome, Completed | Dead) and unit.outcome.keep is not None:
-            self.retention.note_finished(unit, unit.outcome.keep)
+            self._keep_finished(unit, unit.outcome.keep)
         return Committed(positions, added, deduplicated)
 
     def _write_run(self, unit_id: str, run: RunWrite) -> None:
@@ -258,9 +257,19 @@ class UnitWriter:
         if isinstance(outcome, RetryAt | Released | Suspended):
             self._touched.add(f"queue:{claim.queue}")
 
+    def _keep_finished(self, unit: Unit, keep: KeepJobs) -> None:
+        """Delete a finished job that is not kept at all, so that its id is free. Otherwise prune its queue later."""
+        assert unit.claim is not None
+        if keep.count == 0:
+            retention.delete_jobs(self._cursor, SQL.delete_job, (unit.claim.handle,), self._now, self._touched)
+        else:
+            state = COMPLETED if isinstance(unit.outcome, Completed) else FAILED
+            self.keep_limits[unit.claim.queue, state] = keep
+
     def _add_job(self, n: int, job: NewJob, deduplicated: dict[int, str]) -> bool:
         started = job.started
-        if job.dedupe is not None and (holder := self._dedupe.holder(job, job.dedupe)) is not None:
+        holder = dedupe.find_holder(self._cursor, job, job.dedupe, self._now) if job.dedupe is not None else None
+        if holder is not None:
             deduplicated[n] = holder
             return False
         state = WAITING_CHILDREN if job.waits_for_children else DELAYED if job.due > self._now else WAITING
@@ -277,7 +286,7 @@ class UnitWriter:
             self._cursor.execute(SQL.insert_queue, (job.queue,))
             self._touched.add(topic)
         if added and job.dedupe is not None:
-            self._dedupe.hold(job, job.dedupe)
+            dedupe.hold_key(self._cursor, job, job.dedupe, self._now)
         if added and job.added is not None:
             self._append((job.added,))
         if added and job.parent is not None:

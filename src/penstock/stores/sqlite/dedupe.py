@@ -10,22 +10,16 @@ from ...ports.unit import Dedupe, NewJob
 from .statements import ADMIN, COMMIT
 
 
-class DedupeKeys:
-    """Reads and sets keys inside a transaction."""
+def find_holder(cursor: apsw.Cursor, job: NewJob, dedupe: Dedupe, now: int) -> str | None:
+    """Return the job that holds the key, None if the new job may be added."""
+    row = cursor.execute(COMMIT.dedupe_holder, (job.queue, dedupe.key, job.id, now)).fetchone()
+    return str(row[0]) if row else None
 
-    def __init__(self, cursor: apsw.Cursor, now: int) -> None:
-        self._cursor = cursor
-        self._now = now
 
-    def holder(self, job: NewJob, dedupe: Dedupe) -> str | None:
-        """Return the job that holds the key, None if the new job may be added."""
-        row = self._cursor.execute(COMMIT.dedupe_holder, (job.queue, dedupe.key, job.id, self._now)).fetchone()
-        return str(row[0]) if row else None
-
-    def hold(self, job: NewJob, dedupe: Dedupe) -> None:
-        """Let a job hold the key, until its time to live is over or the job has ended."""
-        until = self._now + dedupe.ttl_ms if dedupe.ttl_ms is not None else None
-        self._cursor.execute(COMMIT.set_dedupe_key, (job.queue, dedupe.key, job.id, until))
+def hold_key(cursor: apsw.Cursor, job: NewJob, dedupe: Dedupe, now: int) -> None:
+    """Let a job hold the key, until its time to live is over or the job has ended."""
+    until = now + dedupe.ttl_ms if dedupe.ttl_ms is not None else None
+    cursor.execute(COMMIT.set_dedupe_key, (job.queue, dedupe.key, job.id, until))
 
 
 def release_keys(cursor: apsw.Cursor, ids: Iterable[str]) -> None:

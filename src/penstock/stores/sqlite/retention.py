@@ -1,4 +1,4 @@
-"""Delete jobs with all that belongs to them: their memos and their place among a parent's children."""
+"""Retention: delete jobs with all that belongs to them: their memos and their place among a parent's children."""
 
 from __future__ import annotations
 
@@ -6,40 +6,21 @@ from typing import Any
 
 import apsw
 
-from ...ports.unit import Completed, KeepJobs, Unit
+from ...ports.unit import KeepJobs
 from . import children
 from .statements import ADMIN, COMMIT
 
-_COMPLETED, _FAILED = 4, 5
+KeepLimits = dict[tuple[str, int], KeepJobs]
+"""How many finished jobs are kept, by queue and state."""
 
 
-class JobRetention:
-    """Applies the retention of finished jobs (`keep_completed`, `keep_failed`) inside a transaction."""
-
-    def __init__(self, cursor: apsw.Cursor, now: int, touched: set[str]) -> None:
-        self._cursor = cursor
-        self._now = now
-        self._touched = touched
-        self._to_prune: dict[tuple[str, int], KeepJobs] = {}
-
-    def note_finished(self, unit: Unit, keep: KeepJobs) -> None:
-        """Delete a finished job that is not kept at all, so that its id is free. Otherwise prune its queue later."""
-        assert unit.claim is not None
-        if keep.count == 0:
-            self._delete(COMMIT.delete_job, (unit.claim.handle,))
-        else:
-            self._to_prune[unit.claim.queue, _COMPLETED if isinstance(unit.outcome, Completed) else _FAILED] = keep
-
-    def prune(self) -> None:
-        """Delete jobs that are too old or too many: once per transaction, because counting takes time."""
-        for (queue, state), keep in self._to_prune.items():
-            if keep.age_ms is not None:
-                self._delete(COMMIT.delete_older_jobs, (queue, state, self._now - keep.age_ms))
-            if keep.count is not None:
-                self._delete(COMMIT.delete_surplus_jobs, (queue, state, keep.count))
-
-    def _delete(self, sql: str, values: tuple[object, ...]) -> None:
-        delete_jobs(self._cursor, sql, values, self._now, self._touched)
+def prune(cursor: apsw.Cursor, limits: KeepLimits, now: int, touched: set[str]) -> None:
+    """Delete jobs that are too old or too many: once per transaction, because counting takes time."""
+    for (queue, state), keep in limits.items():
+        if keep.age_ms is not None:
+            delete_jobs(cursor, COMMIT.delete_older_jobs, (queue, state, now - keep.age_ms), now, touched)
+        if keep.count is not None:
+            delete_jobs(cursor, COMMIT.delete_surplus_jobs, (queue, state, keep.count), now, touched)
 
 
 def delete_jobs(cursor: apsw.Cursor, sql: str, values: tuple[object, ...], now: int, touched: set[str]) -> int:

@@ -54,11 +54,11 @@ async def test_an_empty_key_is_no_key(memory: Any) -> None:
             await app.emit("order.paid", key="")
 
 
-async def test_one_id_twice_in_a_tree_is_refused(app: Any) -> None:
+async def test_one_key_twice_in_a_tree_is_refused(app: Any) -> None:
     async with app(render, bind) as a:
         for tree in (
-            Node(bind, "t", id="one", children=[Node(render, 1, id="one")]),
-            Node(bind, "t", children=[Node(render, 1, id="one"), Node(render, 2, id="one")]),
+            Node(bind, "t", key="one", children=[Node(render, 1, key="one")]),
+            Node(bind, "t", children=[Node(render, 1, key="one"), Node(render, 2, key="one")]),
         ):
             with pytest.raises(BadArgument, match="2 jobs with the id 'one'"):
                 await a.jobs.enqueue_tree(tree)
@@ -67,7 +67,7 @@ async def test_one_id_twice_in_a_tree_is_refused(app: Any) -> None:
 
 async def test_a_child_that_failed_its_parent_cannot_be_redriven_with_another_input(app: Any) -> None:
     async with app(render, bind) as a, a.workers.background():
-        await a.jobs.enqueue_tree(Node(bind, "t", id="book", children=[Node(render, 1), Node(render, 13)]))
+        await a.jobs.enqueue_tree(Node(bind, "t", key="book", children=[Node(render, 1), Node(render, 13)]))
         await a.wait_for_state("book", "failed")
         for id in ("book-c2", "book"):
             done = await a.dead_letters.redrive(id, input=3)

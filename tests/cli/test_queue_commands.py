@@ -95,7 +95,7 @@ def test_a_parent_is_shown_with_its_children(penstock: Callable) -> None:
     async def add() -> None:
         async with App(dir="workers") as app:
             await app.jobs.enqueue_tree(
-                Node("pictures", "all", id="album", children=[Node("pictures", "a"), Node("pictures", "b")])
+                Node("pictures", "all", key="album", children=[Node("pictures", "a"), Node("pictures", "b")])
             )
 
     asyncio.run(add())

@@ -37,7 +37,7 @@ def page(data: Any, **opts: Any) -> dict[str, Any]:
 async def test_node_runs_the_parent_of_our_tree(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[render]) as app:
         children = [Node(render, 1), Node(render, "tear", on_failure="ignore")]
-        tree = await app.jobs.enqueue_tree(Node("books", "Emma", id="emma", children=children))
+        tree = await app.jobs.enqueue_tree(Node("books", "Emma", key="emma", children=children))
         assert (await node.ask("job", queue="books", id="emma"))["state"] == "waiting-children"
         counts = await node.ask("dependencies", queue="books", id="emma")
         assert (counts["unprocessed"], counts["processed"]) == (2, 0)
@@ -89,7 +89,7 @@ async def test_our_failed_child_fails_node_parents(node: Any, redis_url: str) ->
 
 async def test_a_failed_node_child_fails_our_parent(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[bind]) as app:
-        tree = await app.jobs.enqueue_tree(Node(bind, "Emma", id="emma", children=[Node("pages", 1)]))
+        tree = await app.jobs.enqueue_tree(Node(bind, "Emma", key="emma", children=[Node("pages", 1)]))
         await node.ask("work", queue="pages", fail=True)
         async with app.workers.background():
             failed = await node.job_in("books", "emma", "failed")

@@ -103,7 +103,7 @@ async def test_a_child_that_is_redriven_first_lets_its_parent_be_redriven(app: M
         return {"page": 7}
 
     async with app(repaired, bind) as one, one.workers.background():
-        tree = await one.jobs.enqueue_tree(Node(bind, "Emma", id="book", children=[Node(repaired)]))
+        tree = await one.jobs.enqueue_tree(Node(bind, "Emma", key="book", children=[Node(repaired)]))
         await one.wait_for_state("book", "failed")
         torn[0] = False
         child = tree.children[0].id
@@ -155,13 +155,13 @@ async def test_a_parent_that_runs_early_misses_the_other_results(app: Make) -> N
         assert await one.store.job(tree.children[1].id) is None
 
 
-async def test_a_tree_with_an_id_is_added_once(app: Make) -> None:
+async def test_a_tree_with_a_key_is_added_once(app: Make) -> None:
     async with app(render, bind) as one:
-        tree = Node(bind, "Emma", id="emma", children=[Node(render, 1)])
+        tree = Node(bind, "Emma", key="emma", children=[Node(render, 1)])
         assert await one.jobs.enqueue_tree(tree) == await one.jobs.enqueue_tree(tree)
         assert await one.count_waiting("pages") == 1
         with pytest.raises(BadArgument, match="job 'emma-c1' exists already"):
-            await one.jobs.enqueue_tree(Node(bind, "Persuasion", children=[Node(render, 1, id="emma-c1")]))
+            await one.jobs.enqueue_tree(Node(bind, "Persuasion", children=[Node(render, 1, key="emma-c1")]))
         assert (await one.queues.counts("books"))["waiting-children"] == 1
 
 
@@ -221,8 +221,10 @@ async def test_a_parent_gets_the_results_of_children_that_are_removed_at_their_e
         return {"page": n}
 
     async with app(leaf, bind) as one, one.workers.background():
-        whole = await one.jobs.enqueue_tree(Node(bind, "Emma", id="whole", children=[Node(leaf, n) for n in (1, 2, 3)]))
-        torn = await one.jobs.enqueue_tree(Node(bind, "Emma", id="torn", children=[Node(leaf, 1), Node(leaf, 13)]))
+        whole = await one.jobs.enqueue_tree(
+            Node(bind, "Emma", key="whole", children=[Node(leaf, n) for n in (1, 2, 3)])
+        )
+        torn = await one.jobs.enqueue_tree(Node(bind, "Emma", key="torn", children=[Node(leaf, 1), Node(leaf, 13)]))
         assert (await one.jobs.result(whole.id, timeout=TEST_TIMEOUT_S))["pages"] == [1, 2, 3]
         assert (await one.wait_for_state(torn.id, "failed", "completed")).state.value == "failed"
         assert (await one.queues.counts("leaves"))["completed"] == keep

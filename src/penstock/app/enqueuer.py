@@ -145,7 +145,7 @@ class JobEnqueuer:
         receipt = await self._sink.submit(CommitRequest(lambda _v, _r: unit))
         if isinstance(receipt, Refused):
             raise BadArgument(
-                f"job {receipt.key!r} exists already, so the tree was not added: give that child another id, or none"
+                f"job {receipt.key!r} exists already, so the tree was not added: give that child another key, or none"
             )
         for queue in dict.fromkeys(job.queue for job in jobs):
             await self.warn_if_unhandled(queue)
@@ -156,7 +156,7 @@ class JobEnqueuer:
     ) -> JobTree:
         """Add the jobs of a node, parents before children.
 
-        The ids of children follow from their parent's, so that a tree with an id is the same tree when it is added
+        The ids of children follow from their parent's, so that a tree with a key is the same tree when it is added
         again.
         """
         queue, name = self.resolve(node.job, node.name)
@@ -167,7 +167,7 @@ class JobEnqueuer:
             node.input,
             options,
             name=name,
-            key=node.id if node.id is not None else id,
+            key=node.key if node.key is not None else id,
             delay_ms=to_ms(node.delay) if node.delay is not None else 0,
             priority=node.priority,
         )
@@ -209,4 +209,4 @@ def _check_ids(jobs: Sequence[NewJob]) -> None:
     counts = Counter(job.id for job in jobs)
     for id, count in counts.items():
         if count > 1:
-            raise BadArgument(f"the tree has {count} jobs with the id {id!r}: give each its own id, or none")
+            raise BadArgument(f"the tree has {count} jobs with the id {id!r}: give each its own key, or none")

@@ -363,7 +363,7 @@ class SyncJobs:
     def enqueue_tree(self, tree: Node | Mapping[str, Any], *, correlation_id: str | None = None) -> JobTree:
         """Enqueue a job with its children, and theirs, in one commit, and return their ids.
 
-        A parent runs when all its children have ended, and can read their results. A tree whose root has an id is
+        A parent runs when all its children have ended, and can read their results. A tree whose root has a key is
         added once.
 
         Args:

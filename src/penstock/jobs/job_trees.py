@@ -42,7 +42,7 @@ class Node:
             others have ended with the failure known ("ignore") or not ("remove"), or "wait" until the job is retried
             or removed.
         name: Name of the job, if several handlers share the queue.
-        id: Id of the job. A tree whose root has an id is added once.
+        key: Idempotency key; becomes the id of the job. A tree whose root has a key is added once.
         delay: How long to wait before the job is due, once its children have ended.
         priority: Lower runs first.
         retry: Retry policy of this job instead of the handler's.
@@ -53,7 +53,7 @@ class Node:
     children: Sequence[Node] = ()
     on_failure: OnFailureWord | OnFailure = "fail"
     name: str | None = None
-    id: str | None = None
+    key: str | None = None
     delay: Duration | None = None
     priority: int | None = None
     retry: RetryOption | None = None
@@ -107,7 +107,7 @@ def _read_node(value: Any, where: str, depth: int) -> Node:
 
 def _with_children(node: Node, children: Sequence[Node]) -> Node:
     return Node(
-        node.job, node.input, children, node.on_failure, node.name, node.id, node.delay, node.priority, node.retry
+        node.job, node.input, children, node.on_failure, node.name, node.key, node.delay, node.priority, node.retry
     )
 
 
@@ -127,7 +127,7 @@ def _read_mapping(value: Mapping[str, Any], where: str) -> Node:
         value.get("data"),
         on_failure=_read_on_failure(opts, where),
         name=value.get("name"),
-        id=opts.get("jobId"),
+        key=opts.get("jobId"),
         # BullMQ's delay is in milliseconds.
         delay=(ms_to_duration(delay) if isinstance(delay, int | float) else to_ms(delay) / 1000) if delay else None,
         priority=opts.get("priority"),

@@ -39,7 +39,7 @@ class TreeReport(msgspec.Struct):
 
 def _tree(n: int) -> Node:
     chapter = Node("books", "chapter", children=[Node("pages", 1), Node("pages", -1, on_failure="ignore")])
-    return Node("books", "book", id=f"book-{n}", children=[chapter, Node("pages", 2), Node("pages", 3)])
+    return Node("books", "book", key=f"book-{n}", children=[chapter, Node("pages", 2), Node("pages", 3)])
 
 
 EXPECTED = {"title": "book", "parts": [{"title": "chapter", "parts": [1], "torn": 1}, 2, 3], "torn": 0}

@@ -34,7 +34,7 @@ class TreeScenario(Scenario):
 
     async def drive(self, sandbox: Sandbox) -> None:
         chapter = Node("books", "chapter", children=[Node("pages", 1), Node("pages", -1, on_failure="ignore")])
-        tree = Node("books", "book", id="book", children=[chapter, Node("pages", 2)])
+        tree = Node("books", "book", key="book", children=[chapter, Node("pages", 2)])
         async with sandbox.app.workers.background():
             await sandbox.retry(lambda: sandbox.app.jobs.enqueue_tree(tree))
             sandbox.acknowledged.add("book")

@@ -76,7 +76,9 @@ class FlowEngine:
         table = flow.table if flow is not None and record.table is None else await self.table(record)
         options = decode_options(claim.opts)
         definition = flow.steps.get(options.step) if flow is not None else None
-        handler = self.version_policy.replacement_handler(claim, record, flow)
+        handler = None
+        if flow is not None and flow.definition.version != record.version:
+            handler = self.version_policy.replacement_handler(claim, record, flow)
         if handler is not None:
             return OtherVersionWork(self, claim, record, table, flow, handler, options.n)
         if definition is not None:

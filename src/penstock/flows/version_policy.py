@@ -50,11 +50,11 @@ class VersionPolicy:
             self._releases.popitem(last=False)
         return min(MIN_RELEASE_DELAY_MS << min(releases, 20), MAX_RELEASE_DELAY_MS)
 
-    def replacement_handler(self, claim: Claim, record: RunRecord, flow: Flow | None) -> Handler | None:
-        """Return a handler to run instead of the step, or None to run the step."""
+    def replacement_handler(self, claim: Claim, record: RunRecord, flow: Flow) -> Handler | None:
+        """Return a handler to run instead of the step, or None to run the step with this version."""
         assert claim.run is not None
-        mismatch = explain_mismatch(claim.run, record, flow) if flow is not None else None
-        if mismatch is None or flow is None:
+        mismatch = explain_mismatch(claim.run, record, flow)
+        if mismatch is None:
             return None
         is_pinned = flow.definition.on_change == "pin"
         if is_pinned and (flow.name, record.version) not in self._warned:

@@ -1,4 +1,4 @@
-"""Skip time in tests: when nothing is left to do now, move the clock to the next due moment. Describe what is pending."""
+"""Skip time in tests: when nothing is left to do now, move the clock to the next due moment, or list what waits."""
 
 from __future__ import annotations
 

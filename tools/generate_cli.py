@@ -11,7 +11,7 @@ from pathlib import Path
 from cyclopts import App
 from rich.console import Console
 
-from penstock.cli.commands import build_parser
+from penstock.cli.command_table import build_parser
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 WIDTH = 100

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.argv import split_command_line
-from penstock.cli.commands import build_parser
+from penstock.cli.command_table import build_parser
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from cyclopts import App as Parser
 
 from penstock.cli import session
-from penstock.cli.commands import COMMANDS, build_parser
+from penstock.cli.command_table import COMMANDS, build_parser
 from penstock.stores.sqlite import connection
 
 # Arguments for required parameters, by parameter name.

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import penstock
-from penstock.cli.commands import COMMANDS
+from penstock.cli.command_table import COMMANDS
 from penstock.core.durations import to_ms
 from penstock.core.errors import PenstockError
 from penstock.core.events import RESERVED_PREFIXES, STREAM_TYPES

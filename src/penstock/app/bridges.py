@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..commit.sink import BridgeSink
+from ..commit.command_sink import BridgeSink
 from ..core.outage_retry import open_with_retry
 from ..handlers.decorators import FlowDefinition, read_definitions
 from ..ports.bridge import Bridge, BridgeHost, WriteUnits

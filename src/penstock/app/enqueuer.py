@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..commit.sink import CommandSink
 from ..core.durations import to_ms
 from ..core.errors import BadArgument, ConfigError, PenstockError
 from ..core.ids import check_job_id, check_name, uuid7

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..commit.sink import CommandSink
 from ..core.errors import BadArgument
 from ..core.events import Event, EventBody, check_kind, decode_event
 from ..core.outage_retry import OutageRetry

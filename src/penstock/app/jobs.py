@@ -16,7 +16,7 @@ from ..handlers.options import KeepOption
 from ..jobs.job_trees import JobTree, Node
 from ..ports.store import ChildRow, ChildState, JobRow
 from ..ports.unit import JobState
-from ..stores.child_keys import error_text
+from ..stores.child_results import error_text
 from .arguments import build_dedupe, check_choice, check_count, resolve_delay_ms
 from .views import ChildView, JobView, job_view
 

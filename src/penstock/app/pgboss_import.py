@@ -12,8 +12,8 @@ from functools import partial
 
 import msgspec
 
+from ..commit.command_sink import BridgeSink, CommandSink
 from ..commit.committer import CommitRequest
-from ..commit.sink import BridgeSink, CommandSink
 from ..core.errors import PenstockError, StoreError
 from ..core.ids import check_schedule_id
 from ..core.options import MAX_PRIORITY

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
-from ..commit.sink import TransactionSink
+from ..commit.command_sink import TransactionSink
 from ..core.errors import UnknownConnection
 from ..ports.store import DatabaseIdentity, Enlists
 from ..transactions.connections.connection import run_blocking, wrap_connection

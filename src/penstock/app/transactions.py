@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from ..commit.command_sink import CommandSink, TransactionSink
 from ..commit.committer import CommitRequest
 from ..commit.runtime import Runtime
-from ..commit.sink import CommandSink, TransactionSink
 from ..core.errors import ConfigError, StoreError
 from ..core.events import check_kind
 from ..core.ids import check_id

@@ -1,4 +1,4 @@
-"""The command line: one module per command; `commands` has the table of them."""
+"""The command line: one module for each command in `commands`; `command_table` lists them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _call(args: list[str]) -> int:
     from ..telemetry.logging import LOGGER, ROOT, restore_loggers
     from .argv import split_command_line
-    from .commands import build_parser
+    from .command_table import build_parser
 
     with restore_loggers(ROOT, LOGGER):
         call = split_command_line(args, build_parser())

@@ -87,7 +87,7 @@ def colour_text(text: str, colour: str) -> str:
 
 def _describe(problem: CycloptsError, args: list[str]) -> str:
     """Return the parser's own message, or a better one for unknown and misplaced arguments."""
-    from .commands import build_parser
+    from .command_table import build_parser
 
     unused = problem.unused_tokens or [""]
     word = unused[0]
@@ -121,6 +121,6 @@ def _describe_unused(unused: Sequence[str], call: CommandLine, command: App) -> 
 
 
 def _help_command(args: list[str]) -> str:
-    from .commands import build_parser
+    from .command_table import build_parser
 
     return " ".join(["penstock", *split_command_line(args, build_parser()).words[:1], "--help"])

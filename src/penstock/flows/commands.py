@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from ..commit.command_sink import CommandSink
 from ..commit.committer import CommitRequest
-from ..commit.sink import CommandSink
 from ..core.errors import PenstockError, RunError, UnknownRun
 from ..core.ids import check_id
 from ..core.payload import pack, unpack

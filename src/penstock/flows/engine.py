@@ -134,7 +134,7 @@ class FlowEngine:
 
     async def check(self, claim: Claim, runner: Runner) -> PreflightProblem | None:
         """Return why the loaded code cannot continue a step, or None if it agrees with everything recorded."""
-        from .preflight import PreflightChecker  # it builds on this module
+        from .compatibility import PreflightChecker  # it builds on this module
 
         return await PreflightChecker(self, runner).check(claim)
 

@@ -17,10 +17,10 @@ from ...stores.postgres import PostgresStore
 from ...stores.postgres.address import Address, read_address
 from ...stores.postgres.connection import Connection, Connections
 from .consumer import Consumer
+from .job_actions import Target, resolve_target
 from .queues import Queues
 from .relay import EventRelay
 from .schema import PgBossSchema, Statements, check_schema
-from .targets import Target, resolve_target
 
 STRICT_FIFO_POLICY = "key_strict_fifo"  # keeps the order of a key over failures, which a bridge cannot
 

@@ -18,8 +18,8 @@ from ...core.payload import parse_json
 from ...ports.bridge import BridgeHost, Message, WriteUnits
 from ...stores.postgres import PostgresStore
 from ...stores.postgres.connection import Connection, Connections
+from .job_actions import CommandTarget, MessageHandler
 from .queues import ActiveJob, Queues
-from .targets import CommandTarget, MessageHandler
 
 log = logging.getLogger("penstock.pgboss")
 RETRY_WAIT_S = 1.0  # after an error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ports.store import ChildRow, ChildState
-from ..child_keys import child_key
+from ..child_results import child_key
 from .connection import Connection
 from .statements import Statements
 

@@ -28,7 +28,7 @@ from ...ports.unit import (
     WaitChange,
     needs_receipt,
 )
-from ..child_keys import error_text
+from ..child_results import error_text
 from .migrate import lock_key
 from .statements import CANCELLED, COMPLETED, DELAYED, FAILED, SUSPENDED, WAITING
 

@@ -14,7 +14,7 @@ import asyncpg
 
 from ...core.errors import StoreError
 from ...core.ids import new_token
-from ..signals import TopicSignals
+from ..change_signals import TopicSignals
 from .address import Address
 from .connection import Connection, close_connection, connect
 from .statements import Statements

@@ -26,8 +26,8 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, JobState, Receipt, Unit
+from ..change_signals import TopicSignals
 from ..run_search import search
-from ..signals import TopicSignals
 from ..tail import follow
 from . import admin, children, events, housekeeping, runs, schedules, state, waits
 from .address import read_address

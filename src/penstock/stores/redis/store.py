@@ -26,8 +26,8 @@ from ...ports.store import (
     WaitRow,
 )
 from ...ports.unit import Claim, ClaimBatch, ClaimRequest, CommitReply, Committed, JobState, Unit
+from ..change_signals import TopicSignals
 from ..run_search import RunStart, search
-from ..signals import TopicSignals
 from ..tail import follow
 from . import claim as claiming
 from . import commit as committing

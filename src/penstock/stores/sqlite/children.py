@@ -9,7 +9,7 @@ import apsw
 
 from ...ports.store import ChildRow, ChildState
 from ...ports.unit import Cancelled, Completed, Dead, NewJob, OnFailure, Refused, Unit
-from ..child_keys import child_key, error_text
+from ..child_results import child_key, error_text
 from .statements import CHILDREN as SQL
 
 UNPROCESSED, PROCESSED, IGNORED, FAILED = range(4)

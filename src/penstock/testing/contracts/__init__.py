@@ -8,6 +8,7 @@ Needs pytest and pytest-asyncio.
 """
 
 from . import assert_rewrite as assert_rewrite  # first: it registers the contracts before they are imported
+from .change_signals import SignalsContract
 from .claim import ClaimContract
 from .commit import CommitContract, ProfileContract
 from .dedupe import DedupeContract, QueueHoldContract
@@ -27,7 +28,6 @@ from .runner import RunnerContract
 from .runs import RunsContract
 from .schedules import SchedulesContract
 from .search import RunSearchContract
-from .signals import SignalsContract
 from .state import StateContract
 from .store_under_test import StoreUnderTest
 from .suspension import PausedRunContract, SuspensionContract

@@ -10,8 +10,8 @@ from ...core.events import build_event
 from ...ports.store import JobRow, Store
 from ...ports.unit import DELIVER, DELIVERIES, Committed, JobState, SettleWait
 from ..clock import FakeClock
+from .change_signals import SIGNAL_TIMEOUT_S
 from .samples import STREAM, apply, claim, claim_one, event, run, unit, user_event, wait
-from .signals import SIGNAL_TIMEOUT_S
 from .store_under_test import StoreUnderTest
 
 

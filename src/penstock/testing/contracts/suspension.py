@@ -7,6 +7,7 @@ import pytest
 from ...ports.store import Store
 from ...ports.unit import Committed, Completed, JobState, Memo, Refused, Released, RetryAt, SettleWait, Suspended
 from ..clock import FakeClock
+from .change_signals import SIGNAL_TIMEOUT_S
 from .samples import (
     ERROR,
     QUEUE,
@@ -23,7 +24,6 @@ from .samples import (
     unit,
     wait,
 )
-from .signals import SIGNAL_TIMEOUT_S
 from .store_under_test import StoreUnderTest
 
 

@@ -1,0 +1,1 @@
+"""The commands, one module each. `command_table` lists them."""

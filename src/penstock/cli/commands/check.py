@@ -1,0 +1,59 @@
+"""`penstock check`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import redirect_stdout
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from ...app.preflight import PreflightReport
+from ...settings import Settings
+from ..errors import warn
+from ..options import COMMON_DEFAULTS, CommonOptions
+from ..output import print_json
+from ..session import build_admin_app, check_dir, refuse_memory_store
+from ..tables import pluralize
+
+
+def check(
+    *,
+    flow: Annotated[str | None, Parameter(help="Only runs of this flow.")] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Check which open runs cannot continue with the current worker files.
+
+    Re-executes each open step with its recorded results, up to its first call
+    that has none. Nothing is written or emitted, and functions passed to ctx.run
+    are not called, but handler code outside ctx.run runs. Exits with 1 if a run
+    cannot continue.
+    """
+    refuse_memory_store(common)
+    if not common.json:
+        warn("Warning: this re-executes handlers up to their last recorded call. Code outside ctx.run runs again.")
+    with redirect_stdout(sys.stderr):  # handlers may print
+        checked = asyncio.run(_check(common, flow))
+    _print(checked, common.json)
+    return 1 if checked.broken else 0
+
+
+async def _check(common: CommonOptions, flow: str | None) -> PreflightReport:
+    check_dir(Settings.load({"dir": common.dir}).dir)  # without code every run would break
+    async with build_admin_app(common) as app:
+        return await app.runs.preflight(flow)
+
+
+def _print(checked: PreflightReport, json: bool) -> None:
+    if json:
+        problems = [{**msgspec.to_builtins(one), "breaks": one.is_breaking} for one in checked.problems]
+        print_json({"ok": not checked.broken, "runs": checked.runs, "steps": checked.steps, "problems": problems})
+        return
+    for one in checked.problems:
+        step = one.step if one.n == 1 else f"{one.step}#{one.n}"
+        print(f"run {one.run}, step {step}: {one.reason} [{one.code}]")
+    scope = f"{pluralize(checked.steps, 'open step')} of {pluralize(checked.runs, 'open run')}"
+    verdict = f"{len(checked.broken)} cannot" if checked.broken else "all can"
+    print(f"Checked {scope}: {verdict} continue with this code.")

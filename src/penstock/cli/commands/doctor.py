@@ -1,0 +1,112 @@
+"""`penstock doctor` and `penstock doctor RUN`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict, replace
+
+from ...app import App
+from ...app.diagnosis import Check, check_versions, diagnose, failed_check
+from ...app.store_urls import readable_url, sqlite_path
+from ...core.errors import PenstockError
+from ...handlers.discovery import LoadProblem
+from ...settings import Settings
+from ...telemetry.logging import LOGGER
+from ..errors import colour_text
+from ..options import COMMON_DEFAULTS, CommonOptions
+from ..output import has_unicode_output, print_json
+from ..session import build_admin_app, build_worker_app
+
+
+class ChecksFailed(PenstockError):
+    """`penstock doctor` found a problem."""
+
+    code = "checks_failed"
+
+
+def doctor(run: str | None = None, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Check settings, store, versions, clock, disk, worker files, queues and stuck runs.
+
+    With a run's id, explain why that run is not moving.
+
+    Parameters
+    ----------
+    run
+        The run's id.
+    """
+    with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
+        reasons = asyncio.run(_why(common, run)) if run is not None else []
+        checks = asyncio.run(_diagnose(common)) if run is None else []
+    if run is not None:
+        _show_reasons(run, reasons, common.json)
+        return 0
+    _show_checks(checks, common.json)
+    if failed := sum(not check.ok for check in checks):
+        raise ChecksFailed(f"{failed} of {len(checks)} checks failed")
+    return 0
+
+
+async def _why(common: CommonOptions, run: str) -> list[str]:
+    async with build_admin_app(common) as app:
+        return list(await app.runs.why(run))
+
+
+async def _diagnose(common: CommonOptions) -> list[Check]:
+    try:
+        settings = Settings.load({"url": common.url, "dir": common.dir})
+    except PenstockError as problem:
+        return [check_versions(), failed_check("settings", problem)]
+    url = readable_url(settings.url)
+    try:
+        with _without_problem_warnings():
+            app = build_worker_app(common if url == settings.url else replace(common, url=url))
+    except PenstockError as problem:
+        failed = failed_check("worker files", problem)
+        checks = [failed if one.name == failed.name else one for one in await diagnose(App(url, handlers=()))]
+    else:
+        checks = await diagnose(app)
+    if url != settings.url:
+        checks.insert(3, _check_permissions(sqlite_path(url)))
+    return checks
+
+
+def _check_permissions(path: str) -> Check:
+    detail = f"{path} is read-only here, so nothing can be started or worked on; allow writing to it and its folder"
+    return Check("permissions", False, detail)
+
+
+@contextmanager
+def _without_problem_warnings() -> Iterator[None]:
+    """Keep problems of worker files out of the log: a check reports them."""
+    log = logging.getLogger(LOGGER)
+    log.addFilter(_is_other_message)
+    try:
+        yield
+    finally:
+        log.removeFilter(_is_other_message)
+
+
+def _is_other_message(record: logging.LogRecord) -> bool:
+    return not (isinstance(record.args, tuple) and any(isinstance(value, LoadProblem) for value in record.args))
+
+
+def _show_reasons(run: str, reasons: list[str], json: bool) -> None:
+    if json:
+        print_json({"run": run, "reasons": reasons})
+    else:
+        print("\n".join(f"Run {run}: {reason}." for reason in reasons))
+
+
+def _show_checks(checks: list[Check], json: bool) -> None:
+    if json:
+        print_json({"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]})
+        return
+    good, bad = ("✓", "✗") if has_unicode_output() else ("+", "x")
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        line = f"{good if check.ok else bad} {check.name:<{width}}  {check.detail}"
+        print(colour_text(line, "32" if check.ok else "31"))

@@ -1,0 +1,79 @@
+"""`penstock enqueue QUEUE`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import redirect_stdout
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from ...app import App
+from ...core.errors import UnknownQueue
+from ...core.ids import check_job_id
+from ...core.near_match import did_you_mean
+from ..errors import warn
+from ..options import COMMON_DEFAULTS, DELAY_HELP, PRIORITY_HELP, CommonOptions
+from ..output import print_json
+from ..parse import read_delay, read_input
+from ..session import build_worker_app, refuse_memory_store
+
+
+def enqueue(
+    queue: str,
+    /,
+    *,
+    input: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Input: JSON, @FILE or -.")] = None,
+    name: Annotated[str | None, Parameter(help="Name of the job, if several handlers share the queue.")] = None,
+    key: Annotated[
+        str | None, Parameter(help="Idempotency key; becomes the job's id. The same key adds one job only.")
+    ] = None,
+    delay: Annotated[str | None, Parameter(allow_leading_hyphen=True, help=DELAY_HELP)] = None,
+    priority: Annotated[int | None, Parameter(help=PRIORITY_HELP)] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Add a job to a queue; prints its id.
+
+    Parameters
+    ----------
+    queue
+        The name of the queue, or of the job's function.
+    """
+    options = {"key": key, "delay": read_delay(delay), "priority": priority}
+    value = read_input(input)
+    with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
+        added = asyncio.run(_enqueue(common, queue, value, name, options))
+    if added["existing"]:
+        warn(f"Job {added['id']} already exists; nothing was added.")
+    print_json(added) if common.json else print(added["id"])
+    return 0
+
+
+async def _enqueue(
+    common: CommonOptions, target: str, input: Any, name: str | None, options: dict[str, Any]
+) -> dict[str, object]:
+    refuse_memory_store(common)
+    key = options["key"]
+    async with build_worker_app(common) as app:
+        queue, name = await _find_queue(app, target, name)
+        existing = await app.store.job(check_job_id(key)) if key is not None else None
+        id = await app.enqueue(queue, input, name=name, **options)
+    return {"id": id, "queue": queue, "existing": existing is not None}
+
+
+async def _find_queue(app: App, target: str, name: str | None) -> tuple[str, str | None]:
+    """Return the queue and the job's name: the target may be the name of either."""
+    jobs = app.registry.jobs
+    if any(queue == target for queue, _ in jobs) or not app.registry.handlers():
+        return target, name
+    for (queue, job_name), job in jobs.items():
+        if target in (job_name, job.handler.name):
+            return queue, name or (job_name if job_name != "*" else None)
+    if target in [row.name for row in await app.store.queues()] and target not in app.registry.queues():
+        return target, name  # a queue of another program
+    known = sorted({queue for queue, _ in jobs} | {job.handler.name for job in jobs.values()})
+    hint = did_you_mean(target, known) or f"known are {', '.join(known) or 'none'}"
+    if target in app.registry.queues():
+        hint = f"it is a queue of steps; `penstock start FLOW` adds to it; {hint}"
+    raise UnknownQueue(f"there is no job or job queue {target!r}: {hint}")

@@ -1,0 +1,121 @@
+"""`penstock events STREAM`."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ...app import App
+from ...app.store_urls import mask
+from ...core.errors import UnknownRun
+from ...core.events import Event, encode_event
+from ...core.ids import check_id, event_seq
+from ..errors import EXIT_INTERRUPTED, warn
+from ..live import follow_until_end
+from ..options import COMMON_DEFAULTS, CommonOptions
+from ..output import has_unicode_output
+from ..parse import read_limit
+from ..run_view import one_line
+from ..session import build_store_app
+from ..shutdown_signals import handle_stop_signals
+
+PAGE_SIZE = 500
+
+
+def events(
+    stream: str,
+    /,
+    *,
+    follow: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Keep printing new events until the run ends.")
+    ] = False,
+    after: Annotated[str | None, Parameter(help="Only events after the event with this id.")] = None,
+    limit: Annotated[int | None, Parameter(help="Maximum number of events, oldest first.")] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Print the events of a run or any other stream, oldest first.
+
+    With --json, each line is one event as it is stored.
+
+    Parameters
+    ----------
+    stream
+        A run's id, or a stream's name: nq:flow:ID, nq:queue:NAME, nq:global.
+    """
+    if limit is not None:
+        read_limit(limit)
+    if after is not None:
+        event_seq(after)
+    return asyncio.run(_events(stream, follow, after, limit, common))
+
+
+async def _events(stream: str, follow: bool, after: str | None, limit: int | None, common: CommonOptions) -> int:
+    async with build_store_app(common) as app:
+        printing = asyncio.create_task(_print(await _open_source(app, stream, follow, after), limit, common.json))
+        with handle_stop_signals(lambda: printing.cancel()):
+            await asyncio.wait((printing,))
+        if printing.cancelled():
+            return EXIT_INTERRUPTED
+        if not printing.result() and after is None:
+            warn(f"No events in {stream}.")
+        return 0
+
+
+async def _open_source(app: App, stream: str, follow: bool, after: str | None) -> AsyncIterator[Event]:
+    flows = f"{app.settings.namespace}:flow:"
+    run = stream.removeprefix(flows) if ":" not in stream.removeprefix(flows) else None
+    if run is None:
+        return app.events.subscribe(stream, after=after) if follow else _read_stored(app, stream, after)
+    if await app.store.run(check_id(run, "run id")) is None:
+        raise UnknownRun(f"there is no run {run!r} in {mask(app.settings.url)}: check the id and the URL")
+    return follow_until_end(app, run, after) if follow else _read_stored(app, flows + run, after)
+
+
+async def _read_stored(app: App, stream: str, after: str | None) -> AsyncIterator[Event]:
+    """Yield the stored events, page by page."""
+    while page := await app.events.read(stream, after=after, limit=PAGE_SIZE):
+        for event in page:
+            yield event
+        after = page[-1].id
+
+
+async def _print(source: AsyncIterator[Event], limit: int | None, json: bool) -> int:
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    count = 0
+    async with aclosing(source) as events:  # type: ignore[type-var]
+        async for event in events:
+            print(_json(event) if json else _line(event, width), flush=True)
+            count += 1
+            if count == limit:
+                break
+    return count
+
+
+def _json(event: Event) -> str:
+    text = encode_event(event).decode()
+    return text if has_unicode_output() else text.encode("ascii", "backslashreplace").decode()
+
+
+def _line(event: Event, width: int | None) -> str:
+    meta = event.meta or {}
+    step = f"{event.step or ''}{'#' + str(meta['n']) if 'n' in meta else ''}"
+    attempt = f"attempt {meta['attempt']}" if meta.get("attempt", 1) > 1 else ""
+    data = event.data
+    if isinstance(data, dict) and "stack" in data:
+        data = {key: value for key, value in data.items() if key != "stack"}  # --json has it
+    parts = [
+        f"{event.id:<18}",
+        event.ts[11:23],
+        f"{event.kind:<16}",
+        step,
+        attempt,
+        "" if data is None else one_line(data, 100_000),
+    ]
+    text = "  ".join(part for part in parts if part)
+    return text if width is None or len(text) <= width else text[: width - 1] + "…"

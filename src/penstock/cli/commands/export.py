@@ -1,0 +1,83 @@
+"""`penstock export RUN|--all [FILE]`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+from cyclopts import Parameter
+
+from ...app.export import iterate_run_ids
+from ..errors import EXIT_FAILED, UsageError, warn
+from ..options import COMMON_DEFAULTS, CommonOptions
+from ..output import Yes, confirm, print_json, show_progress
+from ..session import build_store_app
+from ..tables import pluralize
+
+
+def export(
+    run: str | None = None,
+    file: str | None = None,
+    /,
+    *,
+    all: Annotated[bool, Parameter(negative="", show_default=False, help="Export every run in the store.")] = False,
+    yes: Yes = False,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Write runs with their events, jobs and records as JSON lines: export RUN [FILE], or export --all [FILE].
+
+    Parameters
+    ----------
+    run
+        The run's id.
+    file
+        The file to write; default standard output.
+    """
+    if all and file is not None:
+        raise UsageError("--all takes only a FILE: penstock export --all runs.jsonl")
+    if all:
+        run, file = None, run
+    elif run is None:
+        raise UsageError("which runs? Give the id of a RUN, or --all")
+    if file is not None and Path(file).exists() and not confirm(f"Overwrite {file}?", yes):
+        return EXIT_FAILED
+    count = asyncio.run(_export(common, run, file))
+    if file is not None:
+        message = f"Exported {pluralize(count, 'run')} to {file}."
+        print_json({"runs": count, "file": file}) if common.json else warn(message)
+    return 0
+
+
+async def _export(common: CommonOptions, run: str | None, file: str | None) -> int:
+    async with build_store_app(common) as app:
+        if run is not None:
+            await app.runs.get(run)  # an unknown run is an error
+        ids = [run] if run is not None else [id async for id in iterate_run_ids(app)]
+        with _open_output(file) as out, show_progress("Exporting", len(ids)) as advance:
+            for id in reversed(ids):  # oldest first
+                out.write(await app.runs.export(id) + b"\n")
+                advance()
+    return len(ids)
+
+
+@contextmanager
+def _open_output(file: str | None) -> Iterator[BinaryIO]:
+    """Open standard output, or a file that appears only once it is complete."""
+    if file is None:
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        return
+    part = f"{file}.part"
+    try:
+        with open(part, "wb") as out:  # runs can be private: the caller's umask applies
+            yield out
+        os.replace(part, file)
+    except OSError as problem:
+        raise UsageError(f"cannot write {file}: {problem.strerror}") from None
+    finally:
+        Path(part).unlink(missing_ok=True)

@@ -1,0 +1,79 @@
+"""`penstock flows list|show`."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from typing import Any
+
+from cyclopts import App as Commands
+
+from ...flows.diagram import build_diagram, render_text
+from ...handlers.registry import Flow, Registry
+from ..options import COMMON_DEFAULTS, CommonOptions
+from ..output import has_unicode_output, print_json
+from ..session import build_worker_app
+from ..tables import print_rows
+
+flows = Commands(name="flows", help="List the flows in the worker files; 'flows show NAME' shows one.")
+
+
+@flows.command(name="list")
+@flows.default
+def list_flows(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """List the flows in the worker files."""
+    registry = load_registry(common)
+    rows = [flow_to_dict(flow) for flow in registry.flows.values()]
+    shown = [{**row, "steps": ", ".join(row["steps"])} for row in rows]
+    print_rows(rows if common.json else shown, ("flow", "version", "steps"), json=common.json, empty="No flows.")
+    return 0
+
+
+@flows.command
+def show(name: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Show the steps of a flow, what starts them and what they emit.
+
+    Parameters
+    ----------
+    name
+        The flow's name.
+    """
+    flow = load_registry(common).flow(name)
+    if common.json:
+        print_json(flow_to_dict(flow))
+        return 0
+    rows = [{"step": step, **about} for step, about in flow_to_dict(flow)["steps"].items()]
+    shown = [{k: ", ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
+    print_rows(shown, ("step", "queue", "on", "mode", "emits", "attempts", "file"), json=False, empty="")
+    print(render_text(build_diagram(flow), has_unicode_output()))
+    return 0
+
+
+def load_registry(common: CommonOptions) -> Registry:
+    """Load the worker files without opening a store."""
+    with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
+        return build_worker_app(common).registry
+
+
+def flow_to_dict(flow: Flow) -> dict[str, Any]:
+    """Return what `flows --json` prints."""
+    steps = {
+        name: {
+            "queue": step.handler.queue_name,
+            "on": list(step.kinds),
+            "mode": step.mode if step.kinds else None,
+            "emits": list(step.emits) if step.emits is not None else None,
+            "attempts": step.handler.retry.attempts,
+            "compensation": step.compensation,
+            "file": step.handler.where,
+        }
+        for name, step in flow.steps.items()
+    }
+    definition = flow.definition
+    return {
+        "flow": flow.name,
+        "version": definition.version,
+        "entry": definition.entry.name,
+        "accepts": list(definition.accepts),
+        "steps": steps,
+    }

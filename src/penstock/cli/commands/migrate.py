@@ -1,0 +1,43 @@
+"""`penstock migrate`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ...app import App
+from ...app.store_urls import mask, open_store
+from ...core.clock import SystemClock
+from ...ports.store import Migratable
+from ..options import COMMON_DEFAULTS, CommonOptions
+from ..output import print_json
+from ..session import build_store_app
+from ..tables import pluralize
+
+
+def migrate(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Create or update the tables of a Postgres store; needs a role that is allowed to.
+
+    Opening a store does the same unless its URL has `migrate=no`. Other stores
+    have no migrations.
+    """
+    app = build_store_app(common)
+    applied = asyncio.run(_migrate(app))
+    where = mask(app.settings.url)
+    if common.json:
+        print_json({"url": where, "applied": applied})
+    elif applied is None:
+        print(f"{where} needs no migrations.")
+    else:
+        print(f"{where}: {pluralize(len(applied), 'migration')} applied." if applied else f"{where} is up to date.")
+    return 0
+
+
+async def _migrate(app: App) -> list[int] | None:
+    store = open_store(app.settings.url, clock=SystemClock(), namespace=app.settings.namespace)
+    if not isinstance(store, Migratable):
+        async with app:  # report a store that cannot be opened
+            return None
+    try:
+        return await store.migrate()
+    finally:
+        await store.close()

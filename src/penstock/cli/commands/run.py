@@ -1,0 +1,65 @@
+"""`penstock run FLOW`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import nullcontext, redirect_stdout
+
+from rich.console import Console
+
+from ...app import App
+from ...core.ids import check_id
+from ..errors import EXIT_INTERRUPTED, warn
+from ..live import resume_hint, work_and_watch
+from ..options import COMMON_DEFAULTS, RUN_DEFAULTS, CommonOptions, RunOptions
+from ..output import exit_code, has_unicode_output, print_json, run_to_dict
+from ..run_view import render_text
+from ..session import build_worker_app
+from .start import start_run
+
+
+def run(flow: str, /, *, options: RunOptions = RUN_DEFAULTS, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Start a run and work on it here, with live progress, until it ends.
+
+    With the --key of a run that has not ended, continue that run. Ctrl-C leaves
+    the run in the store. Until the run ends, this is a worker of the flow's
+    queues and works on their other jobs too.
+
+    Parameters
+    ----------
+    flow
+        The flow's name.
+    """
+    return asyncio.run(_run(flow, options, common))
+
+
+async def _run(flow: str, options: RunOptions, common: CommonOptions) -> int:
+    is_drawn = sys.stdout.isatty() and not common.json  # live on stdout, where the last drawing is the answer
+    console = Console() if is_drawn else Console(stderr=True) if sys.stderr.isatty() else None
+    # What handlers print must stay out of an answer that a program reads.
+    with nullcontext() if is_drawn else redirect_stdout(sys.stderr):
+        async with build_worker_app(common) as app:
+            id = await _find_or_start(app, flow, options)
+            view = await work_and_watch(app, flow, id, console, keep=is_drawn, flags=common.flags)
+            now = app.clock.now_ms()
+    if view.completed_at is None:
+        warn(resume_hint(flow, id, common.flags))
+        return EXIT_INTERRUPTED
+    if common.json:
+        print_json(run_to_dict(view))
+    elif not is_drawn:
+        print(render_text(view, now, has_unicode_output()))
+    return exit_code(view)
+
+
+async def _find_or_start(app: App, flow: str, options: RunOptions) -> str:
+    """Return the run of the key, which keeps its own input; start a new one if there is none."""
+    key = options.key
+    row = await app.store.run(check_id(key, "idempotency key")) if key is not None else None
+    if row is None or row.flow != app.registry.flow(flow).name:  # `start` refuses a run of another flow
+        return await start_run(app, flow, options)
+    if options.input is not None:
+        await start_run(app, flow, options)  # starts nothing, but warns if the input differs
+    warn(f"Run {row.id} {'has already ended' if row.closed else 'already exists; continuing it'}.")
+    return row.id

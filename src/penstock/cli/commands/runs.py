@@ -1,0 +1,302 @@
+"""`penstock runs list|show|pause|resume|cancel|retry|replay|fork`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import redirect_stdout
+from typing import Annotated, Any
+
+from cyclopts import App as Commands
+from cyclopts import Parameter
+from rich.console import Console
+
+from ...app import App
+from ...app.arguments import UNSET
+from ...app.dead_letters import RedriveResult
+from ...app.views import RunSummary
+from ...core.clock import from_iso
+from ...core.durations import format_ms
+from ...core.errors import RunError, UnknownFlow
+from ...core.near_match import did_you_mean
+from ...flows.reducer import RunView
+from ..errors import EXIT_FAILED, warn
+from ..options import COMMON_DEFAULTS, KEY_HELP, CommonOptions
+from ..output import Yes, confirm, has_unicode_output, print_json, run_to_dict
+from ..parse import read_ago, read_input, read_limit, read_tags
+from ..run_view import RunPanel, one_line, render_text
+from ..session import build_admin_app, build_store_app
+from ..tables import print_result, print_rows
+from .dlq import print_redriven
+
+_COLUMNS = ("id", "flow", "status", "createdAt", "took")
+MAX_LOG_LINES, MAX_LINE_CHARS = 20, 1000
+runs = Commands(name="runs", help="List runs, newest first; show, pause, resume, cancel, retry, replay or fork one.")
+
+
+@runs.command(name="list")
+@runs.default
+def list_runs(
+    *,
+    flow: Annotated[str | None, Parameter(help="Only runs of this flow.")] = None,
+    status: Annotated[str | None, Parameter(help="Only runs with this status, such as failed.")] = None,
+    tag: Annotated[
+        list[str] | None, Parameter(negative="", help="Only runs with this tag, name=value; may be repeated.")
+    ] = None,
+    where: Annotated[
+        str | None, Parameter(allow_leading_hyphen=True, help="Only runs whose input contains this JSON (@FILE, -).")
+    ] = None,
+    since: Annotated[str | None, Parameter(help="Only runs started after this time, or in the last 2h.")] = None,
+    until: Annotated[str | None, Parameter(help="Only runs started before this time, or over 2h ago.")] = None,
+    before: Annotated[str | None, Parameter(help="Only runs older than the run with this id.")] = None,
+    limit: Annotated[int, Parameter(help="Maximum number of rows.")] = 20,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """List runs, newest first; 'runs show ID' shows one with its steps."""
+    filters: dict[str, Any] = {
+        "flow": flow,
+        "status": status,
+        "tags": read_tags(tag),
+        "where": read_input(where, "--where"),
+        "since": read_ago(since, "--since"),
+        "until": read_ago(until, "--until"),
+        "before": before,
+        "limit": read_limit(limit),
+    }
+    rows = asyncio.run(_list(common, filters))
+    empty = "No runs." if flow is None else f"No runs of flow {flow}."
+    print_rows([_run_row_to_dict(row) for row in rows], _COLUMNS, json=common.json, empty=empty)
+    return 0
+
+
+@runs.command
+def show(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Show a run with its steps, logs and result or error.
+
+    Parameters
+    ----------
+    id
+        The run's id.
+    """
+    view, now = asyncio.run(_show(common, id))
+    if common.json:
+        print_json(run_to_dict(view))
+    elif sys.stdout.isatty():
+        Console().print(
+            RunPanel(view, _FrozenClock(now)), *_input_and_logs(view), sep="\n", markup=False, highlight=False
+        )
+    else:
+        print(render_text(view, now, has_unicode_output()), *_input_and_logs(view), sep="\n")
+    return 0
+
+
+@runs.command
+def pause(
+    id: str,
+    /,
+    *,
+    reason: Annotated[str, Parameter(help="Reason to record.")] = "paused by request",
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Pause a run: running steps finish, no other step starts. Its waits can still resolve.
+
+    Parameters
+    ----------
+    id
+        The run's id.
+    """
+    asyncio.run(_pause(common, id, reason))
+    print_result(f"Run {id} is paused.", {"id": id, "paused": True}, json=common.json)
+    return 0
+
+
+@runs.command
+def resume(
+    id: str,
+    /,
+    *,
+    reason: Annotated[str, Parameter(help="Reason to record.")] = "resumed by request",
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Resume a paused run, with everything that arrived in the meantime.
+
+    Parameters
+    ----------
+    id
+        The run's id.
+    """
+    asyncio.run(_resume(common, id, reason))
+    print_result(f"Run {id} is resumed.", {"id": id, "paused": False}, json=common.json)
+    return 0
+
+
+@runs.command
+def fork(
+    id: str,
+    /,
+    *,
+    at: Annotated[str, Parameter(help="Id of an event of that run; 'penstock events ID' lists them.")],
+    key: Annotated[str | None, Parameter(help=KEY_HELP)] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Start a new run that continues from an event of another run; prints its id.
+
+    Parameters
+    ----------
+    id
+        The run's id.
+    """
+    with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
+        new = asyncio.run(_fork(common, id, at, key))
+    print_result(new, {"id": new, "forkOf": id, "at": at}, json=common.json)
+    return 0
+
+
+@runs.command
+def cancel(
+    id: str,
+    /,
+    *,
+    reason: Annotated[str, Parameter(help="Reason to record.")] = "cancelled by request",
+    yes: Yes = False,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Cancel a run permanently: queued steps are dropped, running ones are notified.
+
+    Parameters
+    ----------
+    id
+        The run's id.
+    """
+    if not confirm(f"Cancel run {id} permanently?", yes):
+        return EXIT_FAILED
+    asyncio.run(_cancel(common, id, reason))
+    print_result(f"Run {id} is cancelled.", {"id": id, "cancelled": True}, json=common.json)
+    return 0
+
+
+@runs.command
+def retry(id: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Retry the failed steps of a failed run; they keep their recorded results. A worker continues the run.
+
+    Parameters
+    ----------
+    id
+        The run's id.
+    """
+    return print_redriven(asyncio.run(_retry(common, id)), common.json, "Retried", "step")
+
+
+@runs.command
+def replay(
+    id: str,
+    /,
+    *,
+    input: Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Another input: JSON, @FILE or -.")] = None,
+    key: Annotated[str | None, Parameter(help=KEY_HELP)] = None,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Start a new run of the same flow with the recorded input; prints its id.
+
+    Parameters
+    ----------
+    id
+        The run's id.
+    """
+    value = UNSET if input is None else read_input(input)
+    with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
+        new = asyncio.run(_replay(common, id, value, key))
+    print_result(new, {"id": new, "replayOf": id}, json=common.json)
+    if sys.stderr.isatty() and sys.stdout.isatty():
+        warn(f"Started. Watch it with `penstock tail {new}`.")
+    return 0
+
+
+async def _list(common: CommonOptions, filters: dict[str, Any]) -> list[RunSummary]:
+    async with build_store_app(common) as app:
+        if (before := filters["before"]) is not None:
+            await app.runs.get(before)  # an unknown run is an error, not the end of the list
+        rows, flow = await app.runs.list(**filters), filters["flow"]
+        if flow is not None and not rows and not await app.runs.list(flow=flow, limit=1):
+            known = sorted({row.flow for row in await app.runs.list(limit=1000)})
+            if hint := did_you_mean(flow, known):
+                raise UnknownFlow(f"there are no runs of flow {flow!r}: {hint}")
+        return rows
+
+
+async def _show(common: CommonOptions, id: str) -> tuple[RunView, int]:
+    async with build_store_app(common) as app:
+        return await app.runs.get(id), app.clock.now_ms()
+
+
+async def _pause(common: CommonOptions, id: str, reason: str) -> None:
+    async with build_store_app(common) as app:
+        if not await app.runs.pause(id, reason):
+            raise RunError(f"run {id!r} is {(await app.runs.get(id)).status} and cannot be paused")
+
+
+async def _resume(common: CommonOptions, id: str, reason: str) -> None:
+    async with build_store_app(common) as app:
+        if not await app.runs.resume(id, reason):
+            raise RunError(f"run {id!r} is {(await app.runs.get(id)).status}, not paused")
+
+
+async def _fork(common: CommonOptions, id: str, at: str, key: str | None) -> str:
+    async with build_admin_app(common) as app:
+        existing = await _exists(app, key)
+        new = await app.runs.fork(id, at, key=key)
+        if existing:
+            warn(f"Run {new} already exists; nothing was started.")
+        return new
+
+
+async def _cancel(common: CommonOptions, id: str, reason: str) -> None:
+    async with build_store_app(common) as app:
+        if not await app.runs.cancel(id, reason):
+            status = (await app.runs.get(id)).status
+            raise RunError(f"run {id!r} is already {status}")
+
+
+async def _retry(common: CommonOptions, id: str) -> RedriveResult:
+    async with build_admin_app(common) as app:
+        return await app.runs.retry(id)
+
+
+async def _replay(common: CommonOptions, id: str, input: Any, key: str | None) -> str:
+    async with build_admin_app(common) as app:
+        existing = await _exists(app, key)
+        new = await app.runs.replay(id, input=input, key=key)
+        if existing:
+            warn(f"Run {new} already exists; nothing was started.")
+        return new
+
+
+async def _exists(app: App, key: str | None) -> bool:
+    return key is not None and await app.store.run(key) is not None
+
+
+def _input_and_logs(view: RunView) -> list[str]:
+    logs = [
+        f"{log['ts']} {log['level']} {log['step']}: {one_line(log['msg'], MAX_LINE_CHARS)}"
+        for log in view.logs[-MAX_LOG_LINES:]
+    ]
+    return [f"input {one_line(view.input, MAX_LINE_CHARS)}", *logs]
+
+
+def _run_row_to_dict(row: RunSummary) -> dict[str, Any]:
+    times = {"createdAt": row.started_at, "updatedAt": row.updated_at, "took": _took(row) or None}
+    return {"id": row.id, "flow": row.flow, "status": row.status, "closed": row.closed, **times}
+
+
+def _took(row: RunSummary) -> str:
+    return format_ms(from_iso(row.updated_at) - from_iso(row.started_at)) if row.closed else ""
+
+
+class _FrozenClock:
+    """A clock that stands still, at the moment the run was read."""
+
+    def __init__(self, now: int) -> None:
+        self._now = now
+
+    def now_ms(self) -> int:
+        return self._now

@@ -1,0 +1,30 @@
+"""`penstock settings`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...app.store_urls import mask
+from ...core.durations import format_ms
+from ...settings import Settings, list_names
+from ..options import COMMON_DEFAULTS, CommonOptions
+from ..tables import print_rows
+
+
+def settings(*, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Print every setting and where its value comes from. Passwords are hidden."""
+    found = Settings.load({"url": common.url, "dir": common.dir})
+    rows = [_row(found, name, common.json) for name in list_names()]
+    print_rows(rows, ("setting", "value", "source"), json=common.json, empty="")
+    return 0
+
+
+def _row(found: Settings, name: str, json: bool) -> dict[str, Any]:
+    value: Any = getattr(found, name)
+    if name == "url":
+        value = mask(value)
+    elif isinstance(value, tuple):
+        value = list(value) if json else ", ".join(value)
+    elif name.startswith(("lease", "grace", "retain_")) and not json:
+        value = "never" if value is None else format_ms(value)
+    return {"setting": name, "value": value, "source": found.source(name)}

@@ -1,0 +1,59 @@
+"""`penstock start FLOW`."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from contextlib import redirect_stdout
+
+from ...app import App
+from ..errors import warn
+from ..options import COMMON_DEFAULTS, RUN_DEFAULTS, CommonOptions, RunOptions
+from ..output import print_json
+from ..parse import read_delay, read_input, read_tags
+from ..session import build_worker_app, refuse_memory_store
+
+
+def start(flow: str, /, *, options: RunOptions = RUN_DEFAULTS, common: CommonOptions = COMMON_DEFAULTS) -> int:
+    """Start a run for a worker; prints its id.
+
+    Parameters
+    ----------
+    flow
+        The flow's name.
+    """
+    id, existing = asyncio.run(_start(flow, options, common))
+    if common.json:
+        print_json({"id": id, "existing": existing})
+    else:
+        print(id)
+    if existing:
+        warn(f"Run {id} already exists; nothing was started. Show it with `penstock runs show {id}`.")
+    elif sys.stderr.isatty() and sys.stdout.isatty():
+        url = f" --url {shlex.quote(common.url)}" if common.url is not None else ""
+        warn(f"Started. Work on it with `penstock worker{common.flags}`, watch it with `penstock tail {id}{url}`.")
+    return 0
+
+
+async def start_run(app: App, flow: str, options: RunOptions) -> str:
+    """Start a run with the options of the command line; return its id."""
+    return await app.start(
+        flow,
+        read_input(options.input),
+        key=options.key,
+        delay=read_delay(options.delay),
+        priority=options.priority,
+        tags=read_tags(options.tag) or None,
+    )
+
+
+async def _start(flow: str, options: RunOptions, common: CommonOptions) -> tuple[str, bool]:
+    """Return the run's id and whether it existed before."""
+    refuse_memory_store(common)
+    with redirect_stdout(sys.stderr):  # a worker file may print while it is imported
+        async with build_worker_app(common) as app:
+            now = app.clock.now_ms()
+            id = await start_run(app, flow, options)
+            row = await app.store.run(id)
+            return id, row is not None and row.created < now

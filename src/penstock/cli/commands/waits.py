@@ -1,0 +1,71 @@
+"""`penstock waits list|token`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App as Commands
+from cyclopts import Parameter
+
+from ...app.waits import WaitView
+from ..options import COMMON_DEFAULTS, CommonOptions
+from ..parse import read_limit
+from ..session import build_store_app
+from ..tables import print_rows
+
+waits = Commands(name="waits", help="List pending waits; create trigger tokens.")
+_COLUMNS = ("run", "step", "kind", "for", "since", "until")
+
+
+@waits.command(name="list")
+@waits.default
+def list_waits(
+    *,
+    run: Annotated[str | None, Parameter(help="Only waits of this run.")] = None,
+    kind: Annotated[str | None, Parameter(help="Only waits of this kind: time, event or trigger.")] = None,
+    after: Annotated[str | None, Parameter(help="Only waits after the wait with this id.")] = None,
+    limit: Annotated[int, Parameter(help="Maximum number of rows.")] = 50,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """List pending waits for a time, an event or a trigger; 'doctor RUN' explains how to resolve one."""
+    found = asyncio.run(_list(common, run, kind, after, read_limit(limit)))
+    empty = "No pending waits." if run is None else f"Run {run} has no pending waits."
+    print_rows([_wait_to_dict(wait) for wait in found], _COLUMNS, json=common.json, empty=empty)
+    return 0
+
+
+@waits.command(name="token")
+def new_token(
+    trigger: Annotated[str, Parameter(help="Id of a pending trigger, as 'waits list' shows it.")],
+    /,
+    *,
+    common: CommonOptions = COMMON_DEFAULTS,
+) -> int:
+    """Create another token for a pending trigger, to use with 'penstock fire'. Earlier tokens stay valid."""
+    token, url = asyncio.run(_token(common, trigger))
+    print(msgspec.json.encode({"token": token, "url": url}).decode() if common.json else f"{token}\n{url}")
+    return 0
+
+
+async def _token(common: CommonOptions, trigger: str) -> tuple[str, str]:
+    async with build_store_app(common) as app:
+        token = await app.waits.token(trigger)
+        return token, f"{app.settings.public_url.rstrip('/')}/api/triggers/{token}"
+
+
+async def _list(
+    common: CommonOptions, run: str | None, kind: str | None, after: str | None, limit: int
+) -> list[WaitView]:
+    async with build_store_app(common) as app:
+        if run is not None:
+            await app.runs.get(run)  # an unknown run is an error, not one without waits
+        return await app.waits.list(run=run, kind=kind, after=after, limit=limit)
+
+
+def _wait_to_dict(wait: WaitView) -> dict[str, Any]:
+    match = f" {msgspec.json.encode(wait.match).decode()}" if wait.match else ""
+    fields = {field.encode_name: getattr(wait, field.name) for field in msgspec.structs.fields(wait)}
+    named = f"{wait.name} {wait.id}" if wait.kind == "trigger" else wait.name
+    return {**fields, "for": f"{wait.event}{match}" if wait.event is not None else named}

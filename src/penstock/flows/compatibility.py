@@ -1,0 +1,74 @@
+"""Preflight check: are the open steps of a run compatible with the loaded code?"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from ..core.errors import PayloadError, UnknownFlow, UnknownStep, VersionMismatch
+from ..core.payload import unpack
+from ..ports.runner import Runner
+from ..ports.unit import Claim
+from ..worker.channel import AttemptServices
+from ..worker.engines import PINNED, PreflightProblem
+from ..worker.outcomes import Failure
+from ..worker.replay_check import ReplayCheck
+from .engine import FlowEngine
+from .run_record import RunRecord
+from .run_record import decode as decode_record
+from .units import StepOptions, decode_options
+from .version_policy import explain_mismatch
+
+
+class PreflightChecker:
+    """Replays recorded steps against the loaded code. Handler code outside `ctx.run` is executed."""
+
+    def __init__(self, engine: FlowEngine, runner: Runner) -> None:
+        self._engine = engine
+        self._registry = engine.runtime.registry
+        self._state = engine.runtime.store
+        self._runner = runner
+        self._clock = engine.runtime.clock
+
+    async def check(self, claim: Claim) -> PreflightProblem | None:
+        """Return what is wrong with a step, or None if the code agrees with everything recorded of it."""
+        assert claim.run is not None
+        assert claim.record is not None
+        record, options = decode_record(claim.record), decode_options(claim.opts)
+        found = self._check_definition(claim, record, options) or await self._replay(claim)
+        return PreflightProblem(claim.run, record.flow, options.step, options.n, *found) if found is not None else None
+
+    def _check_definition(self, claim: Claim, record: RunRecord, options: StepOptions) -> tuple[str, str] | None:
+        flow = self._registry().flows.get(record.flow)
+        if flow is None:
+            return UnknownFlow.code, f"flow {record.flow!r} no longer exists"
+        mismatch = explain_mismatch(str(claim.run), record, flow)
+        if mismatch is not None:
+            return (PINNED if flow.definition.on_change == "pin" else VersionMismatch.code), mismatch
+        step = flow.steps.get(options.step)
+        if step is None:
+            return UnknownStep.code, f"flow {record.flow!r} no longer has a step {options.step!r}"
+        try:
+            step.handler.check_input(unpack(claim.payload))
+        except PayloadError as problem:
+            return problem.code, str(problem)
+        return None
+
+    async def _replay(self, claim: Claim) -> tuple[str, str] | None:
+        if not claim.memos:
+            return None  # nothing is recorded that the code could disagree with
+        runtime = self._engine.runtime
+        services = AttemptServices(
+            store=runtime.store,
+            committer=runtime.committer,
+            clock=runtime.clock,
+            new_unit_id=runtime.new_unit_id,
+            runner=self._runner,
+            rng=random.Random(),
+            max_crashes=claim.crashes,
+            loop=asyncio.get_running_loop(),
+        )
+        result = await ReplayCheck(await self._engine.open(claim), services).run()
+        if not isinstance(result, Failure):
+            return None
+        return result.error.code or result.error.name, result.error.error

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import main, run
+from penstock.cli import main
+from penstock.cli.commands import run
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import run
+from penstock.cli.commands import run
 
 
 def error_of(answer: Any) -> dict[str, str]:

@@ -1,8 +1,8 @@
 -- What n jobs leave behind when they are done, ten to a run, with one event each: written as fast as Postgres can.
 
 -- name: runs
-INSERT INTO penstock.runs (id, version, flow, status, closed, paused, created, updated, unit, record)
-SELECT 'old-' || i, 3, 'three', 'completed', true, false, i, i, 'old-' || i || '.u', '\x7b7d'
+INSERT INTO penstock.runs (id, version, kind, flow, status, closed, paused, created, updated, unit, record)
+SELECT 'old-' || i, 3, 'flow', 'three', 'completed', true, false, i, i, 'old-' || i || '.u', '\x7b7d'
 FROM generate_series(1, $1::bigint / 10) AS i;
 
 -- name: streams

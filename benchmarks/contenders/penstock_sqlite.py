@@ -114,7 +114,7 @@ class Engine:
 
 async def jobs(case: Case) -> Metrics:
     async def enqueue(engine: Engine) -> None:
-        await engine.app.enqueue_many("noop", [{"sent": float(i)} for i in range(case.n)])
+        await engine.app.jobs.enqueue_many("noop", [{"sent": float(i)} for i in range(case.n)])
 
     return await _drain(case, enqueue)
 
@@ -156,7 +156,7 @@ async def step_latency(case: Case) -> Metrics:
 async def pickup(case: Case) -> Metrics:
     other = await _from_another_process(case)
     same = Engine(case.inside("same"))
-    async with same.workers.background() as app:
+    async with same.working() as app:
         await asyncio.sleep(0.5)
         await _send(app, case)
         await same.done.wait()

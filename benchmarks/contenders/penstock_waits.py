@@ -93,7 +93,7 @@ class Sleepers:
 # Whether any is there, not how many: it is asked on the worker's own thread, and counting would slow it down.
 BUSY = "SELECT " + " OR ".join(f"EXISTS (SELECT 1 FROM jobs WHERE state = {state})" for state in (0, 1, 2))
 FIRSTS_OPEN = f"SELECT EXISTS (SELECT 1 FROM jobs WHERE state IN (0, 2) AND queue != '{SECOND}')"
-ASLEEP = "SELECT count(*) FROM waits WHERE state = 'open' AND kind = '{}'"
+ASLEEP = "SELECT count(*) FROM waits WHERE state = 'pending' AND kind = '{}'"
 NOT_IDLE = "SELECT count(*) FROM jobs WHERE state IN (0, 2)"
 
 

@@ -1,4 +1,4 @@
--- :n runs whose only step sleeps in the queue `probe`: every other one until :due, the rest until an event comes.
+-- Insert :n runs whose only step waits in the queue `probe`: half of them until :due, half for an event.
 
 INSERT INTO runs (id, version, kind, flow, status, closed, created, updated, unit, record)
 WITH RECURSIVE k(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM k WHERE i < :n)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("src", "docs", "tests", "examples", "tools")
+FOLDERS = ("src", "docs", "tests", "examples", "tools", "benchmarks")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 SUFFIXES = {".py", ".md", ".sql", ".lua", ".js", ".mjs", ".ts", ".json", ".toml", ".yml"}
 INSTEAD = {

@@ -93,7 +93,7 @@ async def test_the_feed_waits_for_an_event_that_is_committed_late(store: Postgre
     assert await store.feed(found[-1].cursor) == []
 
 
-async def test_feed_readers_beside_slow_writers_miss_nothing_and_keep_the_order_of_each_stream(
+async def test_feed_readers_during_slow_writes_miss_nothing_and_keep_the_order(
     store: PostgresStore,
 ) -> None:
     """Each transaction gets its number long before it locks the stream that all of them write to."""
@@ -162,7 +162,7 @@ async def test_a_wait_finds_an_event_though_an_older_transaction_is_open(store: 
         await idle.commit()
 
 
-async def test_of_two_that_start_the_same_run_the_second_conflicts(store: PostgresStore) -> None:
+async def test_the_second_start_of_the_same_run_conflicts(store: PostgresStore) -> None:
     async with slow(store) as first:
         await first.write(unit(run=run("r", record=b'"first"')))
         second = asyncio.create_task(apply(store, unit(run=run("r", record=b'"second"'), events=[event()])))

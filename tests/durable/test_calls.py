@@ -47,7 +47,7 @@ both = pytest.mark.parametrize("sync", [False, True], ids=["async", "def"])
 
 
 @both
-async def test_a_call_is_made_once_over_sleep(kit: Any, sync: bool) -> None:
+async def test_a_call_runs_once_across_a_wait(kit: Any, sync: bool) -> None:
     made: list[int] = []
     async with kit(paying(made, sync=sync)) as app:
         run = await app.start("pay")
@@ -59,7 +59,7 @@ async def test_a_call_is_made_once_over_sleep(kit: Any, sync: bool) -> None:
 
 
 @both
-async def test_a_call_is_made_once_over_a_retry(kit: Any, sync: bool) -> None:
+async def test_a_call_runs_once_across_a_retry(kit: Any, sync: bool) -> None:
     made: list[int] = []
     async with kit(paying(made, sync=sync, fail_at=2)) as app:
         run = await app.start("pay")
@@ -71,7 +71,7 @@ async def test_a_call_is_made_once_over_a_retry(kit: Any, sync: bool) -> None:
 
 @both
 @pytest.mark.parametrize("attempt", [1, 2])
-async def test_a_call_is_made_once_over_a_crash(kit: Any, sync: bool, attempt: int) -> None:
+async def test_a_call_runs_once_across_a_crash(kit: Any, sync: bool, attempt: int) -> None:
     made: list[int] = []
     async with kit(paying(made, sync=sync), lease="5s") as app:
         step_name = "pay_sync" if sync else "pay"
@@ -82,7 +82,7 @@ async def test_a_call_is_made_once_over_a_crash(kit: Any, sync: bool, attempt: i
         assert await app.emitted(run, "paid") == [{"bill": 1}]
 
 
-async def test_what_is_set_before_a_wait_is_set_once(kit: Any) -> None:
+async def test_state_set_before_a_wait_is_set_once(kit: Any) -> None:
     @flow("counting", emits=[])
     async def counting(order: Any, ctx: Context) -> Any:
         await ctx.state.set("n", (await ctx.state.get("n") or 0) + 1)
@@ -112,7 +112,7 @@ async def test_now_uuid_and_random_stay_the_same(kit: Any) -> None:
 
 
 @both
-async def test_a_call_with_retry_is_tried_here_and_its_failure_is_recorded(kit: Any, sync: bool) -> None:
+async def test_a_call_with_retry_is_retried_in_the_attempt_and_its_failure_is_recorded(kit: Any, sync: bool) -> None:
     tries: list[int] = []
 
     def refuse() -> None:
@@ -140,7 +140,7 @@ async def test_a_call_with_retry_is_tried_here_and_its_failure_is_recorded(kit: 
     assert len(tries) == 2
 
 
-async def test_a_call_without_retry_is_made_again_by_the_step(kit: Any) -> None:
+async def test_a_failed_call_without_retry_runs_again_with_the_step(kit: Any) -> None:
     tries: list[int] = []
 
     @flow("again", emits=[], retry=2)
@@ -172,7 +172,7 @@ async def test_a_call_may_have_a_timeout(kit: Any) -> None:
         ]
 
 
-async def test_a_thread_has_no_timeout(kit: Any) -> None:
+async def test_a_call_of_a_def_handler_refuses_a_timeout(kit: Any) -> None:
     @flow("slow", emits=[])
     def slow(order: Any, ctx: SyncContext) -> Any:
         try:

@@ -30,7 +30,7 @@ class Endless:
             raise
 
 
-async def test_the_function_that_ends_first_wins_and_stays_first(kit: Any) -> None:
+async def test_the_function_that_ends_first_wins_and_stays_the_winner(kit: Any) -> None:
     endless, calls = Endless(), []
 
     async def quick() -> str:
@@ -65,7 +65,7 @@ async def test_a_time_wins_while_a_function_runs(kit: Any) -> None:
     assert (endless.calls, endless.cancelled) == (1, 1)
 
 
-async def test_a_timeout_of_an_event_comes_while_a_function_runs(kit: Any) -> None:
+async def test_an_event_timeout_expires_while_a_function_runs(kit: Any) -> None:
     endless = Endless()
 
     @flow("race", emits=[])
@@ -81,7 +81,7 @@ async def test_a_timeout_of_an_event_comes_while_a_function_runs(kit: Any) -> No
     assert (endless.calls, endless.cancelled) == (1, 1)
 
 
-async def test_a_def_handler_leaves_its_thread_behind(kit: Any) -> None:
+async def test_a_def_handler_does_not_wait_for_the_losing_thread(kit: Any) -> None:
     release, threads = threading.Event(), []
 
     def slow() -> str:
@@ -112,7 +112,7 @@ async def test_a_def_handler_leaves_its_thread_behind(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["event", "trigger"])
-async def test_what_came_while_a_function_ran_wins(kit: Any, kind: str) -> None:
+async def test_an_event_or_trigger_that_arrives_while_a_function_runs_wins(kit: Any, kind: str) -> None:
     calls = []
 
     @flow("race", emits=[])
@@ -161,7 +161,7 @@ async def test_an_event_that_comes_before_a_time_wins(kit: Any) -> None:
         assert (await app.run_flow(race, None)).result == "stop"
 
 
-async def test_a_time_that_was_over_before_the_function_wins() -> None:
+async def test_a_time_that_passed_before_the_function_ended_wins() -> None:
     """A function that holds the loop keeps everybody from noticing."""
 
     @flow("race", emits=[])
@@ -173,7 +173,7 @@ async def test_a_time_that_was_over_before_the_function_wins() -> None:
         assert (await app.run_flow(race, None)).result == "late"
 
 
-async def test_waits_that_lost_to_a_function(kit: Any) -> None:
+async def test_waits_that_lost_to_a_function_are_cancelled(kit: Any) -> None:
     @flow("race", emits=[])
     async def race(order: Any, ctx: Context) -> Any:
         trigger = await ctx.wait.trigger("approval")

@@ -151,7 +151,7 @@ async def fixed(order: Any, ctx: Context) -> str:
 
 
 @pytest.mark.parametrize(("slip", "code", "expected"), SLIPS, ids=[slip.__name__ for slip, _, _ in SLIPS])
-async def test_a_slip_fails_for_good_and_goes_on_once_it_is_fixed(
+async def test_a_replay_error_is_permanent_and_the_run_continues_after_a_fix(
     shared_url: str, clock: FakeClock, slip: Slip, code: str, expected: str
 ) -> None:
     UNWANTED.clear()
@@ -177,7 +177,7 @@ async def test_a_slip_fails_for_good_and_goes_on_once_it_is_fixed(
         assert (await app.finish(run)).result == "fixed"
 
 
-async def test_too_long_a_history(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_history_limit(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "MAX_CALLS", 5)
 
     @flow("long", emits=[], retry=5)
@@ -194,7 +194,7 @@ async def test_too_long_a_history(kit: Any, monkeypatch: pytest.MonkeyPatch) -> 
             assert word in letter.error["message"]
 
 
-async def test_a_ctx_is_over_with_its_attempt(kit: Any) -> None:
+async def test_a_ctx_is_closed_with_its_attempt(kit: Any) -> None:
     left: list[Any] = []
     go = asyncio.Event()
 
@@ -219,7 +219,7 @@ async def test_a_ctx_is_over_with_its_attempt(kit: Any) -> None:
         assert await app.emitted(run) == []
 
 
-async def test_swallowed_on_a_thread(kit: Any) -> None:
+async def test_a_swallowed_suspension_on_a_thread(kit: Any) -> None:
     @flow("slip", emits=[], retry=5)
     def slipping(order: Any, ctx: SyncContext) -> Any:
         try:

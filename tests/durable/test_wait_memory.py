@@ -26,7 +26,7 @@ def held() -> Counter[str]:
     return ours
 
 
-async def test_more_runs_that_wait_hold_nothing_more(app: Any) -> None:
+async def test_waiting_runs_hold_no_objects_in_the_worker(app: Any) -> None:
     async with app(patient) as a, a.workers.background(concurrency=5):
 
         async def asleep(first: int, last: int) -> Counter[str]:

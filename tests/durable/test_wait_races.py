@@ -64,7 +64,7 @@ TOKENS: list[str] = []
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_fired_while_the_step_goes_to_sleep(clock: FakeClock, when: When) -> None:
+async def test_a_trigger_fired_while_the_step_suspends(clock: FakeClock, when: When) -> None:
     TOKENS.clear()
     keeper = Doorkeeper(when)
     store = keeper.watch(SqliteStore(":memory:", clock=clock))
@@ -77,7 +77,7 @@ async def test_fired_while_the_step_goes_to_sleep(clock: FakeClock, when: When) 
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_an_event_while_the_step_goes_to_sleep(clock: FakeClock, when: When) -> None:
+async def test_an_event_emitted_while_the_step_suspends(clock: FakeClock, when: When) -> None:
     keeper = Doorkeeper(when)
     store = keeper.watch(SqliteStore(":memory:", clock=clock))
     async with TestApp(store=store, handlers=[pay], clock=clock) as app:
@@ -90,7 +90,7 @@ async def test_an_event_while_the_step_goes_to_sleep(clock: FakeClock, when: Whe
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("k", range(1, 12))
-async def test_a_reply_that_is_lost_anywhere(clock: FakeClock, when: When, k: int) -> None:
+async def test_a_lost_reply_at_any_commit(clock: FakeClock, when: When, k: int) -> None:
     TOKENS.clear()
     store = FaultStore(SqliteStore(":memory:", clock=clock), FaultAt("commit", k, when))
     async with TestApp(store=store, handlers=[ask, pay], clock=clock) as app:
@@ -108,7 +108,7 @@ async def test_a_reply_that_is_lost_anywhere(clock: FakeClock, when: When, k: in
         assert len(TOKENS) == 1
 
 
-async def test_many_fire_at_once(kit: Any) -> None:
+async def test_one_of_many_concurrent_fires_succeeds(kit: Any) -> None:
     TOKENS.clear()
     async with kit(ask) as app:
         run = await app.start(ask, None)
@@ -121,7 +121,7 @@ async def test_many_fire_at_once(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("first", ["fire", "cancel"])
-async def test_fired_against_cancelled(kit: Any, first: str) -> None:
+async def test_fire_and_cancel_at_the_same_time(kit: Any, first: str) -> None:
     TOKENS.clear()
     async with kit(ask) as app:
         run = await app.start(ask, None)
@@ -141,7 +141,7 @@ async def test_fired_against_cancelled(kit: Any, first: str) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_fired_against_its_timeout(kit: Any, late: bool) -> None:
+async def test_fire_and_timeout_at_the_same_time(kit: Any, late: bool) -> None:
     tokens: list[str] = []
 
     @flow("brief", emits=[])

@@ -203,7 +203,7 @@ async def test_an_ended_run_cannot_be_cancelled(app: Any) -> None:
             await a.runs.cancel("missing")
 
 
-async def test_a_step_that_was_next_is_never_started(app: Any) -> None:
+async def test_the_next_step_of_a_cancelled_run_does_not_start(app: Any) -> None:
     started, release = asyncio.Event(), asyncio.Event()
     ran: list[str] = []
 

@@ -18,7 +18,7 @@ class Hands:
         return self.seconds
 
 
-def test_it_names_what_has_been_running_longest() -> None:
+def test_the_line_names_the_longest_running_tests() -> None:
     now = Hands()
     seen = Progress(now)
     seen.expect(4)
@@ -44,11 +44,11 @@ def test_the_slowest_files_come_first() -> None:
     assert seen.slowest_files() == ["   6.0 s  a.py", "   5.0 s  b.py"]
 
 
-def test_before_the_first_test_there_is_nothing_to_divide_by() -> None:
+def test_the_line_before_the_first_test() -> None:
     assert Progress(Hands()).line() == "[0:00] 0%, 0 of 0 tests; running: nothing"
 
 
-def test_a_test_that_takes_long_is_reported_while_it_runs(
+def test_a_slow_test_is_reported_while_it_runs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "INTERVAL_S", 0.005)

@@ -24,18 +24,18 @@ def closed(tmp_path: Path) -> Path:
     return home
 
 
-def test_a_closed_folder_above_is_noticed(closed: Path) -> None:
+def test_an_inaccessible_parent_folder_is_detected(closed: Path) -> None:
     assert not is_open_to_all(closed / "package" / "bin")
     assert is_open_to_all(Path("/"))
 
 
-def test_links_are_reached_by_another_user(closed: Path) -> None:
+def test_another_user_can_run_a_linked_program(closed: Path) -> None:
     program = linked(closed / "package") / "package" / "bin" / "server"
     done = subprocess.run([str(program)], cwd="/", capture_output=True, text=True, **as_nobody())
     assert done.stdout == "reached\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as somebody else")
-def test_temporary_files_are_where_another_user_reaches_them(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_temporary_folder_is_accessible_to_other_users(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(closed))
     assert is_open_to_all(open_temporary_folder())

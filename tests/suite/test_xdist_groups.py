@@ -96,6 +96,6 @@ def test_a_group_runs_on_one_worker(small_suite: Path) -> None:
     assert len({worker for workers in ran.values() for worker in workers}) == WORKERS
 
 
-def test_without_groups_the_same_suite_is_spread(small_suite: Path) -> None:
+def test_without_groups_the_suite_runs_on_several_workers(small_suite: Path) -> None:
     """Shows that the test above can fail."""
     assert len(run(small_suite, "--dist", "load")["faults"]) > 1

@@ -133,7 +133,7 @@ def leaks(text: str) -> list[str]:
     return [canary.secret for canary in CANARIES if canary.secret in text]
 
 
-def test_there_are_fifty_of_them() -> None:
+def test_there_are_fifty_canaries() -> None:
     assert len(CANARIES) == len({canary.secret for canary in CANARIES}) == 50
 
 
@@ -149,21 +149,21 @@ def test_every_kind_of_output_appeared(scene: Scene) -> None:
 @pytest.mark.parametrize(
     "place", ["events", "dead letters", "failed jobs", "the exception", "the log", "the log in JSON"]
 )
-def test_nothing_is_seen_of_them(scene: Scene, place: str) -> None:
+def test_no_secret_is_in_events_errors_or_logs(scene: Scene, place: str) -> None:
     assert leaks(scene.seen[place]) == []
     assert REDACTED in scene.seen[place] or place == "the exception"
 
 
-def test_nothing_is_seen_of_them_at_the_command_line(answers: dict[str, str]) -> None:
+def test_no_secret_is_in_the_output_of_commands(answers: dict[str, str]) -> None:
     assert {command: leaks(text) for command, text in answers.items() if leaks(text)} == {}
     assert all(REDACTED in text for text in answers.values())
 
 
-def test_tags_are_hidden_too(scene: Scene) -> None:
+def test_tags_are_redacted(scene: Scene) -> None:
     assert "tags-are-seen-too" not in "".join(scene.seen.values())
 
 
-def test_what_runs_gets_the_real_values(scene: Scene) -> None:
+def test_handlers_get_the_real_values(scene: Scene) -> None:
     payload = [canary.payload for canary in CANARIES]
     assert INPUTS[0] == payload
     assert scene.result == payload
@@ -171,7 +171,7 @@ def test_what_runs_gets_the_real_values(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.secret[:24])
-def test_each_of_them(canary: Canary) -> None:
+def test_each_canary_is_redacted(canary: Canary) -> None:
     redactor = Redactor(REDACT)
     hidden = redactor.redact_json(json.dumps(canary.payload).encode()).decode()
     assert canary.secret not in hidden
@@ -195,14 +195,14 @@ INNOCENT = [
 
 
 @pytest.mark.parametrize("text", INNOCENT)
-def test_what_is_no_secret_is_left_alone(text: str) -> None:
+def test_text_without_secrets_is_unchanged(text: str) -> None:
     redactor = Redactor(REDACT)
     assert redactor.redact_text(text) == text
     data = json.dumps({"note": text, "max_tokens": 100, "tokens_used": 7, "number": 5}).encode()
     assert redactor.redact_json(data) is data or json.loads(redactor.redact_json(data)) == json.loads(data)
 
 
-def test_numbers_and_nothing() -> None:
+def test_numbers_none_and_containers() -> None:
     value = {"token": 123456, "max_tokens": 100, "password": None, "secrets": ["a", "b"], "cookie": {"a": 1}}
     assert Redactor(REDACT).redact_value(value) == {
         "token": REDACTED,
@@ -213,7 +213,7 @@ def test_numbers_and_nothing() -> None:
     }
 
 
-def test_without_patterns_nothing_is_hidden() -> None:
+def test_without_patterns_nothing_is_redacted() -> None:
     redactor = Redactor(())
     text = "password=hunter2 Bearer abcdefghij"
     assert redactor.redact_text(text) == text
@@ -221,7 +221,7 @@ def test_without_patterns_nothing_is_hidden() -> None:
     assert redactor.redact_json(b'{"password":"hunter2"}') == b'{"password":"hunter2"}'
 
 
-def test_other_words_than_the_usual_ones() -> None:
+def test_custom_patterns() -> None:
     redactor = Redactor(["iban"])
     assert redactor.redact_value({"IBAN": "DE1", "password": "x"}) == {"IBAN": REDACTED, "password": "x"}
     assert redactor.redact_text("iban=DE1 Bearer abcdefghij") == f"iban={REDACTED} Bearer {REDACTED}"
@@ -244,7 +244,7 @@ def test_other_words_than_the_usual_ones() -> None:
         " \t",
     ],
 )
-def test_long_text_takes_no_longer_than_its_length(part: str) -> None:
+def test_redaction_takes_linear_time(part: str) -> None:
     redactor = Redactor(REDACT)
 
     def spent(length: int) -> float:
@@ -257,7 +257,7 @@ def test_long_text_takes_no_longer_than_its_length(part: str) -> None:
     assert spent(160_000) < 80 * short  # about 16 times as long; 256 times if it grew with the square
 
 
-def test_a_key_is_hidden_before_a_long_error_is_cut(tmp_path: Path) -> None:
+def test_a_private_key_is_redacted_before_a_long_error_is_cut(tmp_path: Path) -> None:
     key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkq\n" * 200 + "-----END PRIVATE KEY-----"
 
     @flow("long")

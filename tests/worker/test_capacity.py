@@ -90,7 +90,7 @@ def test_a_commit_requests_the_slots_it_frees() -> None:
     assert desk.wants() is None
 
 
-def test_who_looked_in_vain_looks_again_when_an_answer_leaves_room() -> None:
+def test_a_poll_without_free_slots_is_repeated_when_an_answer_leaves_slots() -> None:
     desk = Desk()
     first = desk.request()
     assert desk.request() is None

@@ -75,7 +75,7 @@ async def all_answered(store: Any, waiting: Sequence[asyncio.Task[Receipt]]) -> 
     await until(done)
 
 
-async def test_many_go_in_two_halves_beside_each_other() -> None:
+async def test_many_requests_are_sent_in_two_concurrent_halves() -> None:
     store: Any = Held()
     committer = Committer(store)
     waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
@@ -95,7 +95,7 @@ class Busy:
         return None
 
 
-async def test_all_that_wait_go_if_as_many_have_yet_to_end() -> None:
+async def test_all_waiting_requests_are_sent_if_as_many_attempts_are_still_active() -> None:
     store: Any = Held()
     committer = Committer(store)
     committer.worker = Busy(active=8 * MIN_CONCURRENT_BATCH)  # type: ignore[assignment]
@@ -108,7 +108,7 @@ async def test_all_that_wait_go_if_as_many_have_yet_to_end() -> None:
     await all_answered(store, waiting)
 
 
-async def test_those_that_wait_are_divided_if_few_have_yet_to_end() -> None:
+async def test_waiting_requests_are_split_if_few_attempts_are_still_active() -> None:
     store: Any = Held()
     committer = Committer(store)
     committer.worker = Busy(active=6 * MIN_CONCURRENT_BATCH)  # type: ignore[assignment]
@@ -118,7 +118,7 @@ async def test_those_that_wait_are_divided_if_few_have_yet_to_end() -> None:
     await all_answered(store, waiting)
 
 
-async def test_one_lane_sends_one_commit_at_a_time() -> None:
+async def test_a_limit_of_one_sends_one_commit_at_a_time() -> None:
     store: Any = Held(lanes=1)
     committer = Committer(store)
     waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
@@ -129,7 +129,7 @@ async def test_one_lane_sends_one_commit_at_a_time() -> None:
     await all_answered(store, waiting)
 
 
-async def test_few_wait_for_the_commit_in_flight_and_go_together() -> None:
+async def test_few_requests_wait_for_the_commit_in_flight_and_share_the_next() -> None:
     store: Any = Held()
     committer = Committer(store)
     waiting = submit(committer, several(1))
@@ -143,7 +143,7 @@ async def test_few_wait_for_the_commit_in_flight_and_go_together() -> None:
     await all_answered(store, waiting)
 
 
-async def test_intents_of_a_run_wait_for_its_commit_in_flight_though_there_is_room() -> None:
+async def test_requests_of_a_run_wait_for_its_commit_in_flight() -> None:
     store: Any = Held()
     committer = Committer(store)
     waiting = submit(committer, [of_run(1)])
@@ -159,7 +159,7 @@ async def test_intents_of_a_run_wait_for_its_commit_in_flight_though_there_is_ro
     await all_answered(store, waiting)
 
 
-async def test_what_only_waits_for_others_is_taken_up_whichever_ends_first() -> None:
+async def test_requests_that_wait_for_their_run_are_sent_whichever_commit_ends_first() -> None:
     """The lane that is free ends when all that is left must wait; the other one goes on with it."""
     store: Any = Held()
     committer = Committer(store)
@@ -180,7 +180,7 @@ async def test_what_only_waits_for_others_is_taken_up_whichever_ends_first() -> 
     await committer.close()
 
 
-async def test_ends_of_attempts_go_beside_each_other_where_there_is_no_order() -> None:
+async def test_finished_attempts_are_sent_concurrently_without_order() -> None:
     store: Any = Unordered()
     committer = Committer(store)
     waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH, slot_queue="q"))
@@ -189,7 +189,7 @@ async def test_ends_of_attempts_go_beside_each_other_where_there_is_no_order() -
     await all_answered(store, waiting)
 
 
-async def test_commands_are_never_beside_others_where_there_is_no_order() -> None:
+async def test_commands_are_never_sent_concurrently_without_order() -> None:
     store: Any = Unordered()
     committer = Committer(store)
     waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
@@ -209,7 +209,7 @@ async def test_commands_are_never_beside_others_where_there_is_no_order() -> Non
     await all_answered(store, waiting)
 
 
-async def test_a_command_holds_up_what_comes_after_it_and_goes_with_what_came_before() -> None:
+async def test_a_command_blocks_later_requests_and_is_sent_with_earlier_ones() -> None:
     store: Any = Unordered()
     committer = Committer(store)
     waiting = submit(committer, several(MIN_CONCURRENT_BATCH, slot_queue="q"))

@@ -219,7 +219,9 @@ async def test_no_more_handlers_run_than_there_are_slots(app: Any, eager: EagerP
     assert set(doors.ran.values()) == {1}
 
 
-async def test_what_works_one_at_a_time_begins_when_the_last_is_recorded(app: Any, eager: EagerPrefetch) -> None:
+async def test_a_queue_with_concurrency_one_starts_a_job_after_the_last_is_recorded(
+    app: Any, eager: EagerPrefetch
+) -> None:
     doors = Doors()
     ids: list[str] = []
     early: list[str] = []
@@ -270,7 +272,7 @@ async def test_limits_of_a_queue_are_not_exceeded(
     assert (wanted["few"], wanted["paced"]) == (4, 4)
 
 
-async def test_what_waits_behind_slow_handlers_goes_to_another_worker(app: Any, eager: EagerPrefetch) -> None:
+async def test_prefetched_jobs_behind_slow_handlers_are_released(app: Any, eager: EagerPrefetch) -> None:
     doors = Doors()
     async with app(doors.handler) as one, app(doors.handler) as two:
         await one.jobs.enqueue_many("q", [*range(20), -1, -2, *range(20, 30)])
@@ -286,7 +288,7 @@ async def test_what_waits_behind_slow_handlers_goes_to_another_worker(app: Any, 
     assert list(doors.ran) == [*range(20), -1, -2, *range(20, 30)], "given back in their order"
 
 
-async def test_a_worker_that_stops_gives_back_what_is_ready(app: Any, eager: EagerPrefetch) -> None:
+async def test_a_stopping_worker_releases_prefetched_jobs(app: Any, eager: EagerPrefetch) -> None:
     doors = Doors()
     eager.wait_for_ever()
     async with app(doors.handler) as a:
@@ -302,7 +304,7 @@ async def test_a_worker_that_stops_gives_back_what_is_ready(app: Any, eager: Eag
     assert set(doors.ran.values()) == {1}
 
 
-async def test_nothing_of_a_queue_begins_after_a_limit_was_met(app: Any, eager: EagerPrefetch) -> None:
+async def test_no_prefetched_job_starts_after_a_rate_limit(app: Any, eager: EagerPrefetch) -> None:
     doors = Doors()
     eager.wait_for_ever()
     later = range(20, 30)
@@ -344,7 +346,7 @@ async def test_a_step_of_a_cancelled_run_does_not_start(app: Any, eager: EagerPr
     assert doors.ran[100] == 0
 
 
-async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
+async def test_a_slot_without_a_request_is_filled_when_its_attempt_is_recorded(
     app: Any, eager: EagerPrefetch, no_polling: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A poll has reserved all slots when the prefetch limit drops. The commit that finishes an attempt then requests

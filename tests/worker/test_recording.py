@@ -77,7 +77,7 @@ ERRORS: dict[str, tuple[Callable[[], Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-async def test_an_error_that_cannot_be_used_is_tried_again_by_the_policy(memory: Any, name: str) -> None:
+async def test_an_error_with_invalid_attributes_is_retried_by_the_policy(memory: Any, name: str) -> None:
     make, message = ERRORS[name]
 
     @job(queue="calls", retry=SOON)
@@ -101,7 +101,7 @@ async def test_an_error_that_cannot_be_used_is_tried_again_by_the_policy(memory:
         assert step_failed[0].data["error"].startswith(message)
 
 
-async def test_far_off_retries_on_every_store(app: Any) -> None:
+async def test_a_retry_delay_out_of_range_on_every_store(app: Any) -> None:
     @job(queue="calls", retry=SOON)
     async def call() -> None:
         raise Throttled("429")
@@ -112,7 +112,7 @@ async def test_far_off_retries_on_every_store(app: Any) -> None:
         assert len(await a.job_events("calls", "job.active")) == 2
 
 
-async def test_a_failure_that_cannot_be_recorded_is_recorded_without_what_is_wrong_with_it(
+async def test_a_failure_that_cannot_be_recorded_is_recorded_without_details(
     memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = JobWork.on_failure
@@ -160,7 +160,9 @@ async def test_a_wait_that_cannot_be_recorded_fails_with_the_reason(
         assert await a.waits.list(run=run) == []
 
 
-async def test_an_ending_that_raises_while_it_is_made(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_while_closing_the_output_fails_the_attempt(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def fail(_: Any) -> Any:
         raise ZeroDivisionError("a fault of ours")
 

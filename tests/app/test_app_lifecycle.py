@@ -260,7 +260,7 @@ def test_a_plain_script(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-X", "dev", str(script)], capture_output=True, text=True, timeout=60
     )
-    # On a busy machine the event loop's debug mode tells of slow turns; that is not ours.
+    # On a busy machine the event loop's debug mode logs slow iterations, which is not a failure.
     assert [line for line in done.stderr.splitlines() if not line.startswith("Executing ")] == []
     assert done.stdout.splitlines() == [
         "{'shipped': 7} completed completed",

@@ -1,4 +1,4 @@
-"""Times beyond the calendar: refused by every call before anything is written, and shown if a store has them anyway."""
+"""Times out of range: every call refuses them before anything is written, and views show them if a store has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ctx`: one list of what a handler can ask and say, kept for `async def` and for `def` alike.
+"""`ctx`: the same tests for `async def` and for `def` handlers.
 
 A script is a generator that yields what an `async def` would await; the same script becomes a handler of either style.
 """
@@ -24,7 +24,7 @@ AGAIN = {"attempts": 3, "backoff": {"delay": "1ms"}}
 
 
 class Latch:
-    """Holds a handler until the test lets it go on."""
+    """Blocks a handler until the test opens it."""
 
     def __init__(self, is_async: bool) -> None:
         self._is_async = is_async
@@ -40,29 +40,29 @@ class Latch:
 
 
 class Style:
-    """How handlers are spelled."""
+    """Makes `async def` or `def` handlers of scripts."""
 
     def __init__(self, name: str) -> None:
         self.is_async = name == "async"
 
     def __call__(self, script: Script) -> Any:
-        """The script as a handler; its name goes with it."""
+        """Return the script as a handler with the same name."""
 
         async def on_the_loop(input: Any, ctx: Any) -> Any:
-            play = _Play(script(input, ctx))
-            while not play.over:
-                answer: Any = play.yielded
+            script_run = _ScriptRun(script(input, ctx))
+            while not script_run.over:
+                answer: Any = script_run.yielded
                 try:
-                    play.go(await answer if inspect.isawaitable(answer) else answer)
+                    script_run.go(await answer if inspect.isawaitable(answer) else answer)
                 except Exception as problem:
-                    play.fail(problem)
-            return play.result
+                    script_run.fail(problem)
+            return script_run.result
 
         def on_a_thread(input: Any, ctx: Any) -> Any:
-            play = _Play(script(input, ctx))
-            while not play.over:
-                play.go(play.yielded)
-            return play.result
+            script_run = _ScriptRun(script(input, ctx))
+            while not script_run.over:
+                script_run.go(script_run.yielded)
+            return script_run.result
 
         handler = on_the_loop if self.is_async else on_a_thread
         handler.__name__ = script.__name__
@@ -72,8 +72,8 @@ class Style:
         return Latch(self.is_async)
 
 
-class _Play:
-    """A script under way."""
+class _ScriptRun:
+    """A running script."""
 
     def __init__(self, script: Generator[Any, Any, Any]) -> None:
         self._script = script
@@ -106,7 +106,7 @@ def style(request: pytest.FixtureRequest) -> Style:
 
 
 def only(style: Style, script: Script, **options: Any) -> Any:
-    """A flow of one step."""
+    """Return a flow of one step."""
     return flow("only", **options)(style(script))
 
 
@@ -251,7 +251,7 @@ async def test_a_step_that_declares_nothing_may_emit_nothing(memory: Any, style:
 async def test_an_unserializable_value_is_refused_at_the_call(memory: Any, style: Style) -> None:
     def script(input: Any, ctx: Any) -> Any:
         refused = []
-        for say in (
+        for call in (
             lambda: ctx.emit("x", object()),
             lambda: ctx.emit("x", "y" * 70_000),
             lambda: ctx.progress(object()),
@@ -259,7 +259,7 @@ async def test_an_unserializable_value_is_refused_at_the_call(memory: Any, style
             lambda: ctx.state.set("k", object()),
         ):
             try:
-                yield say()
+                yield call()
             except Exception as problem:
                 refused.append(getattr(problem, "code", None))
         return refused
@@ -570,14 +570,14 @@ async def test_outside_a_run_state_is_shared(app: Any, style: Style) -> None:
 async def test_a_bad_state_key_is_refused(memory: Any, style: Style, key: str) -> None:
     def script(input: Any, ctx: Any) -> Any:
         refused = 0
-        for ask in (
+        for call in (
             lambda: ctx.state.get(key),
             lambda: ctx.state.set(key, 1),
             lambda: ctx.state.delete(key),
             lambda: ctx.state.patch(key, lambda n: n),
         ):
             try:
-                yield ask()
+                yield call()
             except ValueError:
                 refused += 1
         return refused

@@ -1,4 +1,4 @@
-"""Patches of one key by many at once: in one process they take turns, across processes they try again."""
+"""Concurrent patches of one key: in one process they take turns, across processes they are retried."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def last(n: int) -> int:
 
 
 async def test_many_instances_patch_one_key(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without turns, most of them lose the race again and again."""
+    """Without turns, most of them would conflict repeatedly."""
     monkeypatch.setattr(state, "MAX_PATCH_TRIES", 3)
     async with app(count, each, last) as a, a.workers.background(concurrency=50):
         assert await a.run_for_result("count", MANY) == MANY

@@ -1,4 +1,4 @@
-"""Time as events carry it."""
+"""Times in the format of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One error tree, each with a code of its own."""
+"""One tree of errors, each with its own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON containment, as waits and subscriptions ask for it."""
+"""JSON containment, as used by waits and subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be stored, so that every store and every language reads back what was written."""
+"""Which values can be stored, so that every store and language reads the same value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed calls, as Standard Webhooks has them."""
+"""Signatures of calls, as defined by Standard Webhooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several durable calls at once: all of them, or whichever is first."""
+"""`ctx.all` and `ctx.first` with several waits and durable calls."""
 
 from __future__ import annotations
 

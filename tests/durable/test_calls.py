@@ -1,4 +1,4 @@
-"""Durable calls: made once, over crashes, retries and sleep, in `async def` and in `def` handlers."""
+"""Durable calls run once across crashes, retries and waits, in `async def` and in `def` handlers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from penstock import Context, SyncContext, flow, step
 from penstock.core.errors import CallFailed
 
 
-def paying(made: list[Any], *, sync: bool, retry: int = 3, fail_at: int = 0) -> Any:
-    """A flow that pays once and sleeps an hour; its attempt `fail_at` fails after that."""
+def make_flow(made: list[Any], *, sync: bool, retry: int = 3, fail_at: int = 0) -> Any:
+    """Return a flow that pays once and waits an hour. Its attempt `fail_at` fails after that."""
 
     def note(ctx: Any) -> int:
         made.append(ctx.attempt)
@@ -49,7 +49,7 @@ both = pytest.mark.parametrize("sync", [False, True], ids=["async", "def"])
 @both
 async def test_a_call_runs_once_across_a_wait(kit: Any, sync: bool) -> None:
     made: list[int] = []
-    async with kit(paying(made, sync=sync)) as app:
+    async with kit(make_flow(made, sync=sync)) as app:
         run = await app.start("pay")
         assert (await app.finish(run)).result == [1, 2]
         assert made == [1, 2]
@@ -61,7 +61,7 @@ async def test_a_call_runs_once_across_a_wait(kit: Any, sync: bool) -> None:
 @both
 async def test_a_call_runs_once_across_a_retry(kit: Any, sync: bool) -> None:
     made: list[int] = []
-    async with kit(paying(made, sync=sync, fail_at=2)) as app:
+    async with kit(make_flow(made, sync=sync, fail_at=2)) as app:
         run = await app.start("pay")
         assert (await app.finish(run)).result == [1, 2]
         assert made == [1, 3]
@@ -73,7 +73,7 @@ async def test_a_call_runs_once_across_a_retry(kit: Any, sync: bool) -> None:
 @pytest.mark.parametrize("attempt", [1, 2])
 async def test_a_call_runs_once_across_a_crash(kit: Any, sync: bool, attempt: int) -> None:
     made: list[int] = []
-    async with kit(paying(made, sync=sync), lease="5s") as app:
+    async with kit(make_flow(made, sync=sync), lease="5s") as app:
         step_name = "pay_sync" if sync else "pay"
         app.crash(step_name, attempt=attempt, after=True)
         run = await app.start("pay")

@@ -1,4 +1,4 @@
-"""Waits that are part of a step's definition: the handler does not know of them."""
+"""Waits declared in the definition of a step, before or after its handler."""
 
 from __future__ import annotations
 
@@ -208,10 +208,10 @@ async def test_declared_waits_in_the_config_of_a_module(url: str, tmp_path: Path
 async def test_a_declared_trigger_is_announced_once(kit: Any) -> None:
     announced: list[tuple[str, Any]] = []
 
-    def tell(trigger: Any, order: Any) -> None:
+    def announce(trigger: Any, order: Any) -> None:
         announced.append((trigger.token, order))
 
-    @flow("ask", emits=[], wait=Await("trigger", name="approval", announce=tell))
+    @flow("ask", emits=[], wait=Await("trigger", name="approval", announce=announce))
     async def ask(order: Any, ctx: Context) -> Any:
         return [order, ctx.awaited]
 

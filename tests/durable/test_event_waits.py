@@ -1,4 +1,4 @@
-"""Waiting for events: from anywhere, before or after the wait, each had once."""
+"""Wait for events of any source, before or after the wait; each event is received once."""
 
 from __future__ import annotations
 
@@ -91,19 +91,19 @@ async def test_past_false_ignores_earlier_events(kit: Any) -> None:
 
 
 async def test_events_of_another_run_of_app_emit_and_of_a_stream(kit: Any) -> None:
-    @flow("speaker", emits=["greeted"])
-    async def speaker(order: Any, ctx: Context) -> None:
+    @flow("emitter", emits=["greeted"])
+    async def emitter(order: Any, ctx: Context) -> None:
         ctx.emit("greeted", order)
 
-    @flow("hearer", emits=[])
-    async def hearer(order: Any, ctx: Context) -> Any:
+    @flow("waiter", emits=[])
+    async def waiter(order: Any, ctx: Context) -> Any:
         event = await ctx.wait.event("greeted", match={"to": order})
         return [event.kind, event.data["how"]]
 
-    async with kit(speaker, hearer) as app:
-        runs = {to: await app.start(hearer, to) for to in ("run", "app", "stream", "emit to run")}
+    async with kit(emitter, waiter) as app:
+        runs = {to: await app.start(waiter, to) for to in ("run", "app", "stream", "emit to run")}
         await app.settle()
-        await app.run_flow(speaker, {"to": "run", "how": "a"})
+        await app.run_flow(emitter, {"to": "run", "how": "a"})
         await app.emit("greeted", {"to": "app", "how": "b"})
         await app.events.append("nq:entity:order-7", "greeted", {"to": "stream", "how": "c"})
         await app.emit("greeted", {"to": "emit to run", "how": "d"}, run=runs["emit to run"])

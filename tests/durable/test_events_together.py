@@ -1,4 +1,4 @@
-"""Events that are committed together, and so perhaps delivered together: each is had as if it had come alone."""
+"""Events of one commit may be delivered together: the effect is the same as if each came alone."""
 
 from __future__ import annotations
 

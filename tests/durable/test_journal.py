@@ -26,7 +26,7 @@ def recorded(*names: str, kind: str = "run", code: str = "") -> Journal:
 
 
 def calls(journal: Journal, *names: str, kind: str = "run") -> list[bool]:
-    """Makes calls; whether each was recorded."""
+    """Make calls. Return for each whether it was recorded."""
     return [journal.next_call_by_order(name, kind).entry is not None for name in names]
 
 

@@ -1,4 +1,4 @@
-"""Runs that wait: cancelled, failed and sent again, fanned out, undone."""
+"""Runs that wait: cancel, retry, fan-out and compensation."""
 
 from __future__ import annotations
 

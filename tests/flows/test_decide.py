@@ -26,7 +26,7 @@ def on(*kinds: str, mode: str = "once", **more: Any) -> TableStep:
 ENTRY = on()
 
 
-class Everyone:
+class UnconditionalRouting:
     """Subscriptions without conditions and mappings."""
 
     def matches(self, step: str, kind: str, data: bytes) -> bool:
@@ -36,8 +36,8 @@ class Everyone:
         return None
 
 
-class Code(Everyone):
-    """The caller's own functions."""
+class FunctionRouting(UnconditionalRouting):
+    """Subscriptions with functions of the test."""
 
     def __init__(
         self, wants: Callable[[str, str, Any], bool] | None = None, maps: Callable[[str, str, Any], Any] | None = None
@@ -53,12 +53,14 @@ class Code(Everyone):
 
 
 class Run:
-    """One run, decided fact by fact; the record goes through its bytes each time, as it does through a store."""
+    """A run that is decided fact by fact. The record is encoded and decoded each time, as in a store."""
 
-    def __init__(self, *, routing: Everyone | None = None, max_steps: int = 1000, **steps: TableStep) -> None:
+    def __init__(
+        self, *, routing: UnconditionalRouting | None = None, max_steps: int = 1000, **steps: TableStep
+    ) -> None:
         self.table = TriggerTable("shop", "a", {"a": ENTRY, **steps})
         self.record = RunRecord("shop", "r1", NOW)
-        self.routing = routing or Everyone()
+        self.routing = routing or UnconditionalRouting()
         self.max_steps = max_steps
         self.now = NOW
         self.queued: list[StepStart] = []
@@ -263,14 +265,14 @@ def test_an_event_from_outside_starts_its_listener_and_does_not_end_the_run() ->
 
 
 def test_when_decides_whether_an_event_counts() -> None:
-    run = Run(b=on("x", mode="each"), routing=Code(wants=lambda step, kind, value: value > 1))
+    run = Run(b=on("x", mode="each"), routing=FunctionRouting(wants=lambda step, kind, value: value > 1))
     run.begin()
     run.completes("a", ("x", 1), ("x", 2), ("x", 3))
     assert [run.input_of("b", n) for n in (1, 2)] == [2, 3]
 
 
 def test_a_join_counts_only_matching_events() -> None:
-    run = Run(j=on("x", "y", mode="all"), routing=Code(wants=lambda step, kind, value: value != "no"))
+    run = Run(j=on("x", "y", mode="all"), routing=FunctionRouting(wants=lambda step, kind, value: value != "no"))
     run.begin()
     run.emits("x", "no")
     run.emits("y", "yes")
@@ -280,7 +282,7 @@ def test_a_join_counts_only_matching_events() -> None:
 
 
 def test_map_builds_the_input_and_is_recorded() -> None:
-    run = Run(b=on("x"), routing=Code(maps=lambda step, kind, value: {"from": kind, "twice": value * 2}))
+    run = Run(b=on("x"), routing=FunctionRouting(maps=lambda step, kind, value: {"from": kind, "twice": value * 2}))
     run.begin()
     decision = run.completes("a", ("x", 4))
     assert run.input_of("b") == {"from": "x", "twice": 8}
@@ -291,8 +293,8 @@ def broken(*_: Any) -> Any:
     raise KeyError("boom")
 
 
-@pytest.mark.parametrize("routing", [Code(wants=broken), Code(maps=broken)], ids=["when", "map"])
-def test_a_broken_subscription_fails_the_step_it_should_have_started(routing: Code) -> None:
+@pytest.mark.parametrize("routing", [FunctionRouting(wants=broken), FunctionRouting(maps=broken)], ids=["when", "map"])
+def test_a_broken_subscription_fails_the_step_it_should_have_started(routing: FunctionRouting) -> None:
     run = Run(b=on("x"), routing=routing)
     run.begin()
     decision = run.completes("a", "x")
@@ -308,7 +310,7 @@ def test_a_broken_subscription_fails_the_step_it_should_have_started(routing: Co
 
 
 def test_a_broken_subscription_does_not_stop_the_other_listeners() -> None:
-    run = Run(b=on("x"), c=on("x"), routing=Code(wants=lambda step, *_: broken() if step == "b" else True))
+    run = Run(b=on("x"), c=on("x"), routing=FunctionRouting(wants=lambda step, *_: broken() if step == "b" else True))
     run.begin()
     run.completes("a", "x")
     assert run.waiting == ["c"]
@@ -318,7 +320,7 @@ def test_a_broken_subscription_does_not_stop_the_other_listeners() -> None:
 
 
 def test_an_error_of_a_subscription_that_cannot_start_anything_is_ignored() -> None:
-    run = Run(b=on("x"), routing=Code(wants=lambda step, kind, value: broken() if value == 2 else True))
+    run = Run(b=on("x"), routing=FunctionRouting(wants=lambda step, kind, value: broken() if value == 2 else True))
     run.begin()
     run.completes("a", ("x", 1), ("x", 2))
     run.completes("b")
@@ -326,7 +328,10 @@ def test_an_error_of_a_subscription_that_cannot_start_anything_is_ignored() -> N
 
 
 def test_a_broken_subscription_of_each_does_not_affect_its_instances() -> None:
-    run = Run(b=on("x", mode="each"), routing=Code(wants=lambda step, kind, value: broken() if value == 2 else True))
+    run = Run(
+        b=on("x", mode="each"),
+        routing=FunctionRouting(wants=lambda step, kind, value: broken() if value == 2 else True),
+    )
     run.begin()
     decision = run.completes("a", ("x", 1), ("x", 2))
     assert next(e.meta for e in decision.events if e.kind == "step.failed") == {"n": 0}
@@ -497,7 +502,7 @@ def test_a_step_followed_by_a_once_step_is_not_a_last_step_in_any_order(order: t
 
 
 def test_a_step_whose_event_has_no_listener_is_a_last_step() -> None:
-    run = Run(b=on("x"), routing=Code(wants=lambda *_: False))
+    run = Run(b=on("x"), routing=FunctionRouting(wants=lambda *_: False))
     run.begin()
     assert data(run.completes("a", "x", result="rejected"), "flow.completed")["result"] == "rejected"
 

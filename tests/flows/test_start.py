@@ -1,4 +1,4 @@
-"""Starting runs: once for a key, later, in order of priority, or not at all with a reason."""
+"""Starting runs: once per key, delayed, by priority, or refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding worker files: the module contract of the first spec as written, decorators, and files that are wrong."""
+"""Finding worker files: the module contract of the spec, decorators, and invalid files."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PLAIN = """
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes worker files and gives their folder."""
+    """Write worker files and return their folder."""
     root = tmp_path / "workers"
     root.mkdir()
 
@@ -523,13 +523,13 @@ def test_the_registry_contains_no_functions_and_no_secrets(memory: Any) -> None:
     async def begin() -> None: ...
 
     @step(on="x", when=lambda e: True, map=lambda e: e.data)
-    async def hears() -> None: ...
+    async def listener() -> None: ...
 
     from penstock import App
 
-    app = App("sqlite:///nowhere.db?key=s3cret", handlers=[begin, hears])
+    app = App("sqlite:///nowhere.db?key=s3cret", handlers=[begin, listener])
     text = json.dumps(app.describe())
     assert "s3cret" not in text
     workers = {w["exportName"]: w for w in json.loads(text)["workers"]}
     assert workers["begin"]["inputSchema"] == {"type": "object"}
-    assert workers["hears"]["flow"]["subscriptionsRef"]["exportName"] == "hears"
+    assert workers["listener"]["flow"]["subscriptionsRef"]["exportName"] == "listener"

@@ -1,4 +1,4 @@
-"""Schemas of what a handler takes, gives and emits, declared in five ways; what does not fit is a permanent failure."""
+"""Schemas of inputs, results and events, declared in five ways; a violation is a permanent failure."""
 
 import dataclasses
 import typing

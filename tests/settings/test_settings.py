@@ -18,14 +18,14 @@ from penstock.stores.sqlite import SqliteStore
 SOURCES = ["tool", "toml", "env", "argument"]  # each over those before it
 
 
-def load(folder: Path, given: dict[str, Any], name: str = "lease") -> Settings:
-    """Settings with a value of one name from some of the sources."""
-    if "tool" in given:
-        (folder / "pyproject.toml").write_text(f"[tool.penstock]\n{name} = {_toml(given['tool'])}\n")
-    if "toml" in given:
-        (folder / "penstock.toml").write_text(f"{name} = {_toml(given['toml'])}\n")
-    env = {f"PENSTOCK_{name.upper()}": str(given["env"])} if "env" in given else {}
-    return Settings.load({name: given.get("argument")}, env, folder)
+def load(folder: Path, values: dict[str, Any], name: str = "lease") -> Settings:
+    """Load settings with the values of one name from these sources."""
+    if "tool" in values:
+        (folder / "pyproject.toml").write_text(f"[tool.penstock]\n{name} = {_toml(values['tool'])}\n")
+    if "toml" in values:
+        (folder / "penstock.toml").write_text(f"{name} = {_toml(values['toml'])}\n")
+    env = {f"PENSTOCK_{name.upper()}": str(values["env"])} if "env" in values else {}
+    return Settings.load({name: values.get("argument")}, env, folder)
 
 
 def _toml(value: Any) -> str:
@@ -34,8 +34,8 @@ def _toml(value: Any) -> str:
 
 @pytest.mark.parametrize("count", range(len(SOURCES) + 1))
 def test_later_sources_win(tmp_path: Path, count: int) -> None:
-    given = {source: f"{number + 1}m" for number, source in enumerate(SOURCES[:count])}
-    settings = load(tmp_path, given)
+    values = {source: f"{number + 1}m" for number, source in enumerate(SOURCES[:count])}
+    settings = load(tmp_path, values)
     assert settings.lease == (count * 60_000 or 30_000)
     assert (
         settings.source("lease")
@@ -147,7 +147,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_accepted_forms_of_values(tmp_path: Path) -> None:
-    given = {
+    values = {
         "lease": timedelta(seconds=40),
         "grace": 2.5,
         "retain_runs": "never",
@@ -156,7 +156,7 @@ def test_accepted_forms_of_values(tmp_path: Path) -> None:
         "queues": ["a", "b"],
         "concurrency": "12",
     }
-    settings = Settings.load(given, {}, tmp_path)
+    settings = Settings.load(values, {}, tmp_path)
     assert (settings.lease, settings.grace, settings.concurrency) == (40_000, 2500, 12)
     assert (settings.retain_runs, settings.retain_jobs) == (None, None)
     assert (settings.redact, settings.queues) == (("iban", "order.card.number"), ("a", "b"))

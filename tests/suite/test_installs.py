@@ -1,4 +1,4 @@
-"""What test processes install together is built once, and is never seen half built."""
+"""Folders that test processes share are built once, and no process sees an incomplete one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock files: a version and hashes for everything, and no address to download from."""
+"""The lock files: a version and hashes for everything, and no download URL."""
 
 from __future__ import annotations
 

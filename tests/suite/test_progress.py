@@ -1,4 +1,4 @@
-"""The line that shows how far the tests are."""
+"""The progress line of a test run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import progress
 from progress import Progress, Reporter
 
 
-class Hands:
-    """A clock moved by hand."""
+class ManualClock:
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -19,7 +19,7 @@ class Hands:
 
 
 def test_the_line_names_the_longest_running_tests() -> None:
-    now = Hands()
+    now = ManualClock()
     seen = Progress(now)
     seen.expect(4)
     seen.begin("tests/faults/test_kill.py::test_b")
@@ -35,7 +35,7 @@ def test_the_line_names_the_longest_running_tests() -> None:
 
 
 def test_the_slowest_files_come_first() -> None:
-    now = Hands()
+    now = ManualClock()
     seen = Progress(now)
     for test, seconds in (("a.py::one", 2.0), ("b.py::one", 5.0), ("a.py::two", 4.0)):
         seen.begin(test)
@@ -45,7 +45,7 @@ def test_the_slowest_files_come_first() -> None:
 
 
 def test_the_line_before_the_first_test() -> None:
-    assert Progress(Hands()).line() == "[0:00] 0%, 0 of 0 tests; running: nothing"
+    assert Progress(ManualClock()).line() == "[0:00] 0%, 0 of 0 tests; running: nothing"
 
 
 def test_a_slow_test_is_reported_while_it_runs(

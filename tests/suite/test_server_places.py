@@ -1,4 +1,4 @@
-"""Where root runs the tests, Postgres runs as another user: it must reach its programs and its data from anywhere."""
+"""If root runs the tests, Postgres runs as another user, who must be able to read its programs and its data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from postgres_server import as_nobody, is_open_to_all, linked, open_temporary_folder
+from postgres_server import is_open_to_all, link_folders, open_temporary_folder, unprivileged_user
 
 PROGRAM = "#!/bin/sh\necho reached\n"
 
@@ -30,8 +30,8 @@ def test_an_inaccessible_parent_folder_is_detected(closed: Path) -> None:
 
 
 def test_another_user_can_run_a_linked_program(closed: Path) -> None:
-    program = linked(closed / "package") / "package" / "bin" / "server"
-    done = subprocess.run([str(program)], cwd="/", capture_output=True, text=True, **as_nobody())
+    program = link_folders(closed / "package") / "package" / "bin" / "server"
+    done = subprocess.run([str(program)], cwd="/", capture_output=True, text=True, **unprivileged_user())
     assert done.stdout == "reached\n"
 
 

@@ -1,4 +1,4 @@
-"""Tests of one group run on one worker: shown on a small suite with the real pyproject.toml and the real conftest.py."""
+"""Tests of one group run on one worker: tested on a small suite with the real pyproject.toml and the real conftest.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines: for people and for programs, with the run, step and attempt they were written in."""
+"""Log lines in the formats `pretty` and `json`, with run, step and attempt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWN = logging.getLogger("shop.orders")
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def _restore_logging() -> Iterator[None]:
     engine = logging.getLogger("penstock")
     engine.propagate = True
     engine.handlers.clear()

@@ -35,7 +35,7 @@ async def greet(who: str) -> str:
 
 @pytest.fixture
 def made() -> Iterator[list[TestApp]]:
-    """Apps of which the fixture that made them has closed every one, once the test is over."""
+    """Collect Apps, and check after the test that the plugin has closed them."""
     apps: list[TestApp] = []
     yield apps
     assert apps

@@ -1,4 +1,4 @@
-"""Handlers that end in ways no handler should: each is a recorded failure, and the worker goes on."""
+"""Handlers that end in unusual ways: each is recorded as a failure, and the worker continues."""
 
 from __future__ import annotations
 
@@ -84,21 +84,21 @@ async def test_a_function_of_the_definition_that_raises_while_recording(app: Any
 
 
 async def test_a_handler_that_swallows_its_cancellation_does_not_block_the_stop(app: Any) -> None:
-    deaf = threading.Event()
+    stopped = threading.Event()
 
-    @flow("deaf")
+    @flow("stubborn")
     async def stubborn() -> None:
-        while not deaf.is_set():
+        while not stopped.is_set():
             try:
                 await asyncio.sleep(0.01)
             except asyncio.CancelledError:
                 pass
 
     async with app(stubborn, grace="10ms") as a:
-        run = await a.start("deaf")
+        run = await a.start("stubborn")
         async with a.workers.background():
             await a.wait_for_step(run, "stubborn", "active")
-        deaf.set()
+        stopped.set()
 
 
 @pytest.mark.parametrize("priority", ["hi", 1.5, True, -1, 2**40])

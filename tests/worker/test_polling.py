@@ -1,4 +1,4 @@
-"""When a worker polls again: an answer about some queues does not overwrite what is known of the others."""
+"""When a worker polls again: an answer for some queues does not overwrite the due times of others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_due_time_in_the_past_is_dropped() -> None:
 
 
 async def test_a_signal_during_a_commit_is_not_lost(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slot of the attempt that ends is kept for the answer. It brings nothing: the queue was paused when it was made."""
+    """The slot of the ending attempt is reserved for the answer, which has no job: the queue was paused at that time."""
     release, answer = asyncio.Event(), asyncio.Event()
 
     @job(queue="q", concurrency=1)

@@ -1,4 +1,4 @@
-"""Endings that cannot be recorded as they are: the attempt fails with its own error, at once, and is not stranded."""
+"""Outcomes that cannot be recorded: the attempt fails at once with its own error, and does not wait for its lease."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class Throttled(Exception):
     retry_after: Any = FAR
 
 
-class Mute(Exception):
+class BrokenRetryAfter(Exception):
     @property
     def retry_after(self) -> Any:
         raise RuntimeError("no header")
 
 
-class Undecided(Exception):
+class BrokenRetriable(Exception):
     @property
     def retriable(self) -> Any:
         raise RuntimeError("who knows")
 
 
-class Nameless(Exception):
+class BrokenCode(Exception):
     @property
     def code(self) -> Any:
         raise RuntimeError("no code")
 
 
-class Unspeakable(Exception):
+class BrokenText(Exception):
     code: Any
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class Unspeakable(Exception):
         raise RuntimeError("no words")
 
 
-def crooked() -> SyntaxError:
-    problem = SyntaxError("crooked")
+def broken_syntax_error() -> SyntaxError:
+    problem = SyntaxError("broken")
     problem.text, problem.lineno, problem.offset = object(), "one", object()  # type: ignore[assignment]
     return problem
 
@@ -61,7 +61,7 @@ ERRORS: dict[str, tuple[Callable[[], Exception], str]] = {
         "429 (`retry_after` is ignored, the retry policy sets the delay: 18",
     ),
     "a property that raises": (
-        lambda: Mute("429"),
+        lambda: BrokenRetryAfter("429"),
         "429 (`retry_after` is ignored, the retry policy sets the delay: no h",
     ),
     "Retry": (
@@ -69,10 +69,10 @@ ERRORS: dict[str, tuple[Callable[[], Exception], str]] = {
         "busy (`after` is ignored, the retry policy sets the delay: '999",
     ),
     "RateLimited": (lambda: RateLimited("99999999d"), "'99999999d' is too long: the maximum duration is 36525d"),
-    "retriable": (lambda: Undecided("hm"), "hm"),
-    "code": (lambda: Nameless("hm"), "hm"),
-    "no text": (Unspeakable, "Unspeakable"),
-    "a crooked SyntaxError": (crooked, "crooked"),
+    "retriable": (lambda: BrokenRetriable("hm"), "hm"),
+    "code": (lambda: BrokenCode("hm"), "hm"),
+    "no text": (BrokenText, "BrokenText"),
+    "a broken SyntaxError": (broken_syntax_error, "broken"),
 }
 
 

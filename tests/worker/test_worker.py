@@ -445,7 +445,7 @@ async def test_two_workers_on_one_run_do_not_conflict(shared: Any) -> None:
 
 
 async def test_another_process_wakes_this_one(shared: Any, shared_url: str) -> None:
-    """Nobody polls in these tests: without a wake-up this would wait for ever."""
+    """Polling is off in these tests: without a wake-up the job would never run."""
 
     @job(queue="from-afar")
     async def work(input: Any) -> Any:

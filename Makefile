@@ -25,10 +25,10 @@ help:
 	@echo "make test     check, then every test, on three processes; at most twelve minutes on two cores"
 	@echo "make check    ruff, mypy and the import rules"
 	@echo "make docs     the documentation as a site, in site/"
-	@echo "make bench    our numbers beside other engines', measured here"
+	@echo "make bench    benchmarks of Penstock and other engines on this machine"
 	@echo "make faults   the fault suite at full length; about forty minutes"
 	@echo "make lock     newer versions of everything that is pinned: requirements/*.lock, package-lock.json"
-	@echo "make clean    removes what the others made"
+	@echo "make clean    remove everything that the other targets created"
 
 setup: $(TOOLS)
 	@:
@@ -37,7 +37,7 @@ $(PACKAGE): pyproject.toml requirements/package.lock
 	@$(PYTHON) -c 'import sys' 2>/dev/null \
 	  || { echo "Python was not found as '$(PYTHON)': install Python 3.11 or newer, or run make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "Penstock needs Python 3.11 or newer, '$(PYTHON)' is $$($(PYTHON) -V 2>&1): run make PYTHON=python3.12, say"; exit 1; }
+	  || { echo "Penstock needs Python 3.11 or newer, '$(PYTHON)' is $$($(PYTHON) -V 2>&1): for example, run make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { echo "'$(PYTHON)' comes without venv: install it (Debian and Ubuntu: apt install python3-venv)"; exit 1; }
 	@echo "Setting up $(VENV) with the package ..."

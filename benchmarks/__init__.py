@@ -1,1 +1,1 @@
-"""Penstock beside other engines: the same work, on the same disk, in the same minutes."""
+"""Compare Penstock with other engines: the same work on the same disk, in interleaved rounds."""

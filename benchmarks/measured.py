@@ -1,5 +1,5 @@
-"""The newest readings of each scenario, kept beside the code: the page's tables are made from all of them, so that one
-scenario can be measured again without the hours that the others take. Each says when and of which source it is."""
+"""The newest readings of each scenario, stored as JSON in `measured/`. The tables in the docs use all of them, so that
+one scenario can be measured again without the others. Each entry has its date and a hash of the source."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ FOLDER = Path(__file__).parent / "measured"
 
 
 class Measured:
-    """What is known of one part."""
+    """The stored readings of one part."""
 
     def __init__(self, part: Part, folder: Path = FOLDER) -> None:
         self._part = part
         self._file = folder / f"{part.name}.json"
-        kept = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
-        self._about: dict[str, dict[str, str]] = kept.get("about", {})
-        self._missing: dict[str, str] = kept.get("missing", {})
-        self._scenarios: dict[str, dict[str, Any]] = kept.get("scenarios", {})
+        saved = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
+        self._about: dict[str, dict[str, str]] = saved.get("about", {})
+        self._missing: dict[str, str] = saved.get("missing", {})
+        self._scenarios: dict[str, dict[str, Any]] = saved.get("scenarios", {})
 
     def add(self, readings: Readings, origin: str) -> None:
-        """Takes these in place of what was known of their scenarios."""
+        """Replace the stored readings of these scenarios and save the file."""
         self._about |= readings.about
-        came = {c.title for c in self._part.contenders if c.name in readings.about}
-        self._missing = {who: why for who, why in self._missing.items() if who not in came} | readings.missing
+        measured = {c.title for c in self._part.contenders if c.name in readings.about}
+        self._missing = {title: why for title, why in self._missing.items() if title not in measured} | readings.missing
         for name, taken in readings.taken.items():
-            failures = [(who, what) for who, what in readings.failures if f", {name}" in what]
+            failures = [(contender, error) for contender, error in readings.failures if f", {name}" in error]
             self._scenarios[name] = {
                 "origin": origin, "n": readings.n[name], "failures": failures, "readings": taken,
             }  # fmt: skip
@@ -42,11 +42,11 @@ class Measured:
         whole = Readings(self._part, about=self._about, missing=self._missing)
         for name, one in self._scenarios.items():
             whole.taken[name], whole.n[name] = one["readings"], one["n"]
-            whole.failures += [(who, what) for who, what in one["failures"]]
+            whole.failures += [(contender, error) for contender, error in one["failures"]]
         return whole
 
     def origins(self) -> list[str]:
-        """Where the readings came from, each with its scenarios unless there is one origin for all."""
+        """Return where the readings came from. Each origin lists its scenarios, unless all share one origin."""
         by_origin: dict[str, list[str]] = {}
         for scenario in self._part.scenarios:
             if (one := self._scenarios.get(scenario.name)) is not None:
@@ -57,5 +57,5 @@ class Measured:
 
     def _save(self) -> None:
         self._file.parent.mkdir(exist_ok=True)
-        kept = {"about": self._about, "missing": self._missing, "scenarios": self._scenarios}
-        self._file.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        saved = {"about": self._about, "missing": self._missing, "scenarios": self._scenarios}
+        self._file.write_text(json.dumps(saved, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The part on Redis: queues beside ours, what a step costs the server, what a reader of events has to wait."""
+"""Benchmarks on Redis: other queues, server CPU per step, and the latency of reading events."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _CONTENDERS = (
     Contender("rq", "RQ", "rq_redis.py", env="redis"),
     Contender("celery", "Celery", "celery_redis.py", env="redis"),
     Contender("bullmq_node", "BullMQ (Node)", "node/bullmq_node.mjs", env="node"),
-    Contender("store", "our store alone", "store_alone.py"),
+    Contender("store", "Penstock store only", "store_alone.py"),
     Contender("bare", "bare BullMQ scripts", "bare_bullmq.py"),
 )
 
 _SCENARIOS = (
     Scenario(
         "jobs",
-        "no-op jobs, worked off by one worker process",
+        "no-op jobs, completed by one worker process",
         ("penstock", "bullmq_py", "saq", "arq", "taskiq", "streaq", "dramatiq", "celery", "bullmq_node", "bare"),
         (
             Metric("c1_per_s", "one at a time", "/s"),
             Metric("c10_per_s", "10 at a time", "/s"),
             Metric("c100_per_s", "100 at a time", "/s"),
-            Metric("c100_cpu_us", "processor of the worker a job, 100 at a time", "µs"),
+            Metric("c100_cpu_us", "worker CPU per job, 100 at a time", "µs"),
             Metric("c100_enqueue_per_s", "enqueued", "/s"),
         ),
         n=5000,
@@ -37,7 +37,7 @@ _SCENARIOS = (
     ),
     Scenario(
         "jobs_serial",
-        "the same with RQ, which works one at a time",
+        "no-op jobs compared with RQ, which runs one at a time",
         ("penstock", "rq"),
         (Metric("per_s", "one at a time", "/s"),),
         n=1500,
@@ -48,11 +48,11 @@ _SCENARIOS = (
         "flows of three steps, all events recorded",
         ("penstock", "store", "bare"),
         (
-            Metric("per_s", "flows worked off by one worker process", "/s"),
+            Metric("per_s", "flows completed by one worker process", "/s"),
             Metric("steps_per_s", "steps", "/s"),
             Metric("start_per_s", "flows started", "/s"),
-            Metric("cpu_us", "processor of the worker a step", "µs"),
-            Metric("server_us", "processor of Redis a step", "µs"),
+            Metric("cpu_us", "worker CPU per step", "µs"),
+            Metric("server_us", "Redis CPU per step", "µs"),
         ),
         n=3000,
         quick_n=200,
@@ -64,13 +64,13 @@ _SCENARIOS = (
         (
             Metric("append_p99_ms", "append and publish, 99th percentile", "ms"),
             Metric("read_p99_ms", "read 100 events, 99th percentile", "ms"),
-            Metric("subscribe_ms", "subscribe and have the 100 that are there, 99th percentile", "ms"),
-            Metric("deliver_p50_ms", "from an append to a subscriber in another process, median", "ms"),
-            Metric("deliver_p99_ms", "the same, 99th percentile", "ms"),
-            Metric("watch_mb", "memory for following 1,000 streams", "MB"),
-            Metric("process_mb", "the whole process that follows them", "MB"),
-            Metric("event_bytes", "memory of the server for an event", "bytes"),
-            Metric("body_bytes", "of which the event's own text", "bytes"),
+            Metric("subscribe_ms", "subscribe and receive the 100 stored events, 99th percentile", "ms"),
+            Metric("deliver_p50_ms", "append to delivery in another process, median", "ms"),
+            Metric("deliver_p99_ms", "append to delivery in another process, 99th percentile", "ms"),
+            Metric("watch_mb", "memory to follow 1,000 streams", "MB"),
+            Metric("process_mb", "memory of the whole process that follows them", "MB"),
+            Metric("event_bytes", "server memory per event", "bytes"),
+            Metric("body_bytes", "of that, the JSON text", "bytes"),
         ),
         n=500,
         quick_n=60,

@@ -1,4 +1,4 @@
-"""Where the numbers came from, and their place in docs/performance.md."""
+"""Write the tables, with the facts about the measurement, to docs/performance.md."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from .measured import Measured
 from .parts import PARTS
 from .rounds import Readings
 from .scenarios import Part
-from .table import OURS, for_page
+from .table import OURS, to_markdown
 
 
-def _of(part: Part) -> str:
+def _marker_suffix(part: Part) -> str:
     return "" if part.name == "sqlite" else f" of {part.title}"
 
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "performance.md"
 _HOW = "(python -m benchmarks --write-docs)"
-# The first part has had its marks from the beginning.
-BEGIN = {p.name: f"<!-- benchmark table{_of(p)}: begin {_HOW} -->" for p in PARTS}
-END = {p.name: f"<!-- benchmark table{_of(p)}: end -->" for p in PARTS}
-HOW_TO_READ = "In brackets: how many times better Penstock is, as the median, least and most of the rounds."
-SOURCE = "source"  # who is to blame when src was edited meanwhile
+# The markers of SQLite have no suffix.
+BEGIN = {p.name: f"<!-- benchmark table{_marker_suffix(p)}: begin {_HOW} -->" for p in PARTS}
+END = {p.name: f"<!-- benchmark table{_marker_suffix(p)}: end -->" for p in PARTS}
+HOW_TO_READ = "In brackets: how many times better Penstock is (median, minimum–maximum of the rounds)."
+SOURCE = "source"  # stands for the contender in a failure when src changed during the measurement
 
 
-def machine() -> dict[str, str]:
-    """What the readings depend on beside the code."""
+def describe_machine() -> dict[str, str]:
+    """Return the facts about this machine that affect the readings."""
     return {
         "date": date.today().isoformat(),
         "cpu": f"{os.cpu_count()} × {_processor()}",
@@ -39,8 +39,8 @@ def machine() -> dict[str, str]:
     }
 
 
-def load() -> float:
-    """How many processes want a core; above the number of cores, the readings say little."""
+def load_average() -> float:
+    """Return the load average. Readings taken with more load than cores are not reliable."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
@@ -51,19 +51,19 @@ def _processor() -> str:
     return named[0] if named else platform.processor() or "unknown processor"
 
 
-def source() -> str:
-    """A fingerprint of what is measured: readings of a source that changed meanwhile belong to no version."""
-    kept = hashlib.sha256()
+def fingerprint_source() -> str:
+    """Return a hash of src, to detect changes during the measurement."""
+    digest = hashlib.sha256()
     for file in sorted((ROOT / "src").rglob("*.*")):
         if file.suffix in (".py", ".sql", ".lua"):
-            kept.update(file.read_bytes())
-    return kept.hexdigest()[:12]
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
-def settings(readings: Readings) -> list[str]:
-    """One line for each contender: what ran and how it was set; and one for each that could not run."""
-    there = [readings.about[c.name] for c in readings.part.contenders if c.name in readings.about]
-    lines = [f"{a['name']} {a['version']}{_sqlite(a)}: {a['settings']}." for a in there]
+def list_settings(readings: Readings) -> list[str]:
+    """Return one line per contender: its version and settings, or why it was not measured."""
+    measured = [readings.about[c.name] for c in readings.part.contenders if c.name in readings.about]
+    lines = [f"{a['name']} {a['version']}{_sqlite(a)}: {a['settings']}." for a in measured]
     return lines + [f"{title} was not measured: {why}." for title, why in readings.missing.items()]
 
 
@@ -71,27 +71,27 @@ def _sqlite(about: dict[str, str]) -> str:
     return f", SQLite {about['sqlite']}" if "sqlite" in about else ""
 
 
-def unfit(readings: Readings) -> list[str]:
-    """What makes readings unfit for the page: something of ours failed. A peer's failure is shown in its place."""
-    return [what for who, what in readings.failures if who in (OURS, SOURCE)]
+def find_own_failures(readings: Readings) -> list[str]:
+    """Return the failures that prevent writing the page: those of Penstock. The table shows those of peers."""
+    return [error for contender, error in readings.failures if contender in (OURS, SOURCE)]
 
 
-def write(readings: Readings, facts: dict[str, str], command: str, rounds: int) -> None:
-    """Replaces what is between the part's marks."""
+def write_tables(readings: Readings, facts: dict[str, str], command: str, rounds: int) -> None:
+    """Replace the text between the markers of the part."""
     part = readings.part
-    if unfit(readings):
-        raise SystemExit(f"{PAGE.name} is left as it was for {part.title}, because something of ours failed")
+    if find_own_failures(readings):
+        raise SystemExit(f"{PAGE.name} not changed for {part.title}: a measurement of Penstock failed")
     begin, end = BEGIN[part.name], END[part.name]
     before, found, rest = PAGE.read_text(encoding="utf-8").partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:
-        raise SystemExit(f"{PAGE.name} has no place for the table: put back the lines {begin!r} and {end!r}")
+        raise SystemExit(f"{PAGE.name} lacks the markers of the table: add the lines {begin!r} and {end!r}")
     measured = Measured(part)
     measured.add(readings, _origin(readings, facts, command, rounds))
     whole = measured.readings()
-    failed = [f"Failed: {what}" for _, what in whole.failures]
-    notes = "\n".join(f"- {line}" for line in [*settings(whole), *failed])
-    middle = "\n\n".join([*measured.origins(), HOW_TO_READ, for_page(whole), notes])
+    failed = [f"Failed: {error}" for _, error in whole.failures]
+    notes = "\n".join(f"- {line}" for line in [*list_settings(whole), *failed])
+    middle = "\n\n".join([*measured.origins(), HOW_TO_READ, to_markdown(whole), notes])
     middle = f"\n{middle}\n"
     PAGE.write_text(f"{before}{begin}{middle}{end}{after}", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""The parts there are."""
+"""All benchmarks, one part per store."""
 
 from __future__ import annotations
 

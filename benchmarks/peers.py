@@ -1,5 +1,5 @@
-"""The environments the peers run in: installed here, at pinned versions, apart from ours and from each other where they
-ask for different versions of the same package."""
+"""Install the environments of the peers at pinned versions, separate from ours, and from each other where they need
+different versions of the same package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PeersMissing(Exception):
 
 
 def command(env: str | None) -> list[str]:
-    """What runs a script of this environment, installed now if the pinned versions have changed."""
+    """Return the command that runs a script in this environment. Install it first if the pinned versions changed."""
     if env is None:
         return [sys.executable]
     return [_node()] if env == "node" else [str(_python(env))]

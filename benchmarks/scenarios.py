@@ -1,6 +1,6 @@
-"""What is measured, on whom, how much of it, and which numbers of it are shown; and the part on SQLite.
+"""Types of the benchmark definitions (contenders, scenarios, metrics), and the benchmarks on SQLite.
 
-The parts on servers are in `on_redis.py` and `on_postgres.py`.
+The benchmarks on servers are defined in `on_redis.py` and `on_postgres.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Contender:
-    """A script in `contenders/`. A peer runs in the environment it names (peers.py), the others in ours."""
+    """A script in `contenders/`. It runs in the environment `env` (see peers.py), or in ours if None."""
 
     name: str
     title: str
@@ -40,14 +40,14 @@ class Scenario:
     metrics: tuple[Metric, ...]
     n: int
     quick_n: int
-    once: bool = False  # slow or steady: one round is enough
-    timed: bool = False  # n is how many seconds it goes on
-    levels: tuple[int, ...] = ()  # how many at a time: measured one after the other, `c10_` before each metric of 10
+    once: bool = False  # measured in one round only
+    timed: bool = False  # n is a duration in seconds
+    levels: tuple[int, ...] = ()  # concurrencies, measured in turn; metric keys get the prefix `c10_` for 10
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is measured on one kind of store, in a table of its own."""
+    """The benchmarks of one store."""
 
     name: str
     title: str
@@ -71,9 +71,9 @@ _SCENARIOS = (
         "no-op jobs",
         ("penstock", "huey", "dbos", "bare"),
         (
-            Metric("drain_per_s", "worked off by one worker process", "/s"),
+            Metric("drain_per_s", "completed by one worker process", "/s"),
             Metric("enqueue_per_s", "enqueued", "/s"),
-            Metric("whole_per_s", "both, one after the other", "/s"),
+            Metric("whole_per_s", "enqueue and completion together", "/s"),
         ),
         n=5000,
         quick_n=500,
@@ -83,24 +83,24 @@ _SCENARIOS = (
         "flows of three steps",
         ("penstock", "dbos", "bare"),
         (
-            Metric("drain_per_s", "worked off by one worker process", "/s"),
+            Metric("drain_per_s", "completed by one worker process", "/s"),
             Metric("enqueue_per_s", "started", "/s"),
-            Metric("whole_per_s", "both, one after the other", "/s"),
+            Metric("whole_per_s", "enqueue and completion together", "/s"),
         ),
         n=1000,
         quick_n=100,
     ),
     Scenario(
         "flows3_wal",
-        "the same, DBOS given a file in WAL mode",
+        "flows of three steps, with DBOS on a file in WAL mode",
         ("penstock", "dbos"),
-        (Metric("drain_per_s", "worked off by one worker process", "/s"),),
+        (Metric("drain_per_s", "completed by one worker process", "/s"),),
         n=1000,
         quick_n=100,
     ),
     Scenario(
         "step_latency",
-        "from one step's end to the next one's start, idle",
+        "latency from the end of a step to the start of the next, idle worker",
         ("penstock", "dbos", "bare"),
         (Metric("p50_ms", "median", "ms"), Metric("p99_ms", "99th percentile", "ms")),
         n=600,
@@ -108,25 +108,25 @@ _SCENARIOS = (
     ),
     Scenario(
         "pickup",
-        "from enqueue to the handler's start, idle",
+        "latency from enqueue to handler start, idle worker",
         ("penstock", "huey", "dbos"),
         (
             Metric("same_p50_ms", "in the same process, median", "ms"),
             Metric("same_p99_ms", "in the same process, 99th percentile", "ms"),
             Metric("p50_ms", "from another process, median", "ms"),
             Metric("p99_ms", "from another process, 99th percentile", "ms"),
-            Metric("idle_cpu_percent", "one core used by the idle worker", "%"),
+            Metric("idle_cpu_percent", "CPU of the idle worker, of one core", "%"),
         ),
         n=120,
         quick_n=15,
     ),
     Scenario(
         "pickup_installed",
-        "the same with the settings as installed",
+        "latency from enqueue to handler start, default settings",
         ("penstock", "huey", "dbos"),
         (
             Metric("p50_ms", "from another process, median", "ms"),
-            Metric("idle_cpu_percent", "one core used by the idle worker", "%"),
+            Metric("idle_cpu_percent", "CPU of the idle worker, of one core", "%"),
         ),
         n=20,
         quick_n=5,
@@ -134,29 +134,29 @@ _SCENARIOS = (
     ),
     Scenario(
         "units",
-        "units of seven statements",
+        "raw write transactions, units of seven statements",
         ("bare",),
         (
-            Metric("batch_1_per_s", "one a transaction", "/s"),
-            Metric("batch_10_per_s", "ten a transaction", "/s"),
-            Metric("batch_50_per_s", "fifty a transaction", "/s"),
-            Metric("batch_200_per_s", "two hundred a transaction", "/s"),
+            Metric("batch_1_per_s", "one unit per transaction", "/s"),
+            Metric("batch_10_per_s", "10 units per transaction", "/s"),
+            Metric("batch_50_per_s", "50 units per transaction", "/s"),
+            Metric("batch_200_per_s", "200 units per transaction", "/s"),
         ),
         n=10_000,
         quick_n=2000,
     ),
     Scenario(
         "grown",
-        "a file of many finished runs",
+        "a file with many finished runs",
         ("penstock",),
         (
-            Metric("claim_empty_ms", "claim a job, empty file", "ms"),
-            Metric("claim_grown_ms", "claim a job, grown file", "ms"),
-            Metric("commit_empty_ms", "commit a step, empty file", "ms"),
-            Metric("commit_grown_ms", "commit a step, grown file", "ms"),
-            Metric("list_ms", "list the newest 50 runs, grown file", "ms"),
-            Metric("list_filtered_ms", "the same of one flow and status", "ms"),
-            Metric("read_ms", "read one run and its events, grown file", "ms"),
+            Metric("claim_empty_ms", "claim one job, empty file", "ms"),
+            Metric("claim_grown_ms", "claim one job, full file", "ms"),
+            Metric("commit_empty_ms", "commit one step, empty file", "ms"),
+            Metric("commit_grown_ms", "commit one step, full file", "ms"),
+            Metric("list_ms", "list the newest 50 runs, full file", "ms"),
+            Metric("list_filtered_ms", "list the newest 50 runs of one flow and status, full file", "ms"),
+            Metric("read_ms", "read one run and its events, full file", "ms"),
         ),
         n=100_000,
         quick_n=5000,
@@ -164,23 +164,23 @@ _SCENARIOS = (
     ),
     Scenario(
         "waiting",
-        "runs that wait at once",
+        "many waiting runs in one worker",
         ("penstock",),
         (
-            Metric("bytes_a_run", "memory of the worker for one more of them", "bytes"),
-            Metric("plain_per_s", "for comparison, the lightest steps there are", "/s"),
-            Metric("second_per_s", "for comparison, second steps of a flow", "/s"),
-            Metric("noted_per_s", "for comparison, steps with one `ctx.run`", "/s"),
-            Metric("awake_per_s", "for comparison, the same steps when they need not sleep", "/s"),
-            Metric("started_per_s", "for comparison, the lightest steps, their starts included", "/s"),
-            Metric("timed_per_s", "resumed by the clock", "/s"),
-            Metric("called_per_s", "resumed by an event each, the events included", "/s"),
-            Metric("timed_plain_percent", "resumed by the clock, of the rate of the lightest steps", "%"),
-            Metric("timed_second_percent", "the same, of second steps", "%"),
-            Metric("timed_noted_percent", "the same, of steps with one `ctx.run`", "%"),
-            Metric("timed_awake_percent", "the same, of those that need not sleep", "%"),
-            Metric("called_plain_percent", "resumed by an event each, of the rate of the lightest steps", "%"),
-            Metric("called_started_percent", "the same, of the lightest steps with their starts", "%"),
+            Metric("bytes_a_run", "worker memory per waiting run", "bytes"),
+            Metric("plain_per_s", "baseline: empty steps", "/s"),
+            Metric("second_per_s", "baseline: second steps of a flow", "/s"),
+            Metric("noted_per_s", "baseline: steps with one `ctx.run`", "/s"),
+            Metric("awake_per_s", "baseline: timed waits that are already due", "/s"),
+            Metric("started_per_s", "baseline: empty steps, including their start", "/s"),
+            Metric("timed_per_s", "resumed by a timer", "/s"),
+            Metric("called_per_s", "resumed by an event, including the emit", "/s"),
+            Metric("timed_plain_percent", "resumed by a timer, relative to empty steps", "%"),
+            Metric("timed_second_percent", "resumed by a timer, relative to second steps", "%"),
+            Metric("timed_noted_percent", "resumed by a timer, relative to steps with one `ctx.run`", "%"),
+            Metric("timed_awake_percent", "resumed by a timer, relative to waits that are already due", "%"),
+            Metric("called_plain_percent", "resumed by an event, relative to empty steps", "%"),
+            Metric("called_started_percent", "resumed by an event, relative to empty steps including their start", "%"),
         ),
         n=10_000,
         quick_n=500,
@@ -188,15 +188,15 @@ _SCENARIOS = (
     ),
     Scenario(
         "waiting_rows",
-        "a file of many runs that wait",
+        "a file with many waiting runs",
         ("penstock",),
         (
-            Metric("claim_empty_ms", "claim a job, empty file", "ms"),
-            Metric("claim_waiting_ms", "claim a job, all of them waiting in its queue", "ms"),
-            Metric("commit_empty_ms", "commit a step, empty file", "ms"),
-            Metric("commit_waiting_ms", "commit a step, all of them waiting", "ms"),
-            Metric("claim_percent", "claim, of its time in the empty file", "%"),
-            Metric("commit_percent", "commit, likewise", "%"),
+            Metric("claim_empty_ms", "claim one job, empty file", "ms"),
+            Metric("claim_waiting_ms", "claim one job, with the waiting runs in its queue", "ms"),
+            Metric("commit_empty_ms", "commit one step, empty file", "ms"),
+            Metric("commit_waiting_ms", "commit one step, with the waiting runs", "ms"),
+            Metric("claim_percent", "claim one job, relative to the empty file", "%"),
+            Metric("commit_percent", "commit one step, relative to the empty file", "%"),
         ),
         n=1_000_000,
         quick_n=20_000,

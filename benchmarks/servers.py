@@ -1,6 +1,6 @@
-"""The server a part is measured on: started for the run, the same one for every contender, emptied before each.
+"""Start the server for a part. All contenders use the same one; it is emptied before each.
 
-The programs are found as the tests find them: on PATH or of the system, else those in a wheel.
+The server programs are found as in the tests: on PATH, in the system's folders, or in a wheel.
 """
 
 from __future__ import annotations
@@ -18,72 +18,72 @@ ROOT = Path(__file__).parent.parent
 
 
 class ServerMissing(Exception):
-    """The part cannot be measured here; says why."""
+    """The server of a part cannot be started on this machine."""
 
 
-class Place(Protocol):
-    """Where contenders put their data."""
+class Target(Protocol):
+    """Where contenders store their data."""
 
     about: str
 
-    def fresh(self) -> str:
-        """The URL of an empty place; what was there is gone."""
+    def reset(self) -> str:
+        """Remove all data and return the URL of the empty database."""
 
 
-class Folder:
-    """A contender's own folder is all it needs."""
+class FolderTarget:
+    """SQLite: each contender uses a file in its own folder."""
 
-    about = "a file in an empty folder each"
+    about = "each contender in an empty folder"
 
-    def fresh(self) -> str:
+    def reset(self) -> str:
         return ""
 
 
-class OnRedis:
+class RedisTarget:
     def __init__(self, server: object, about: str) -> None:
         self.about = about
         self._server = server
 
-    def fresh(self) -> str:
+    def reset(self) -> str:
         self._server.command("FLUSHALL")  # type: ignore[attr-defined]
         self._server.command("CONFIG", "RESETSTAT")  # type: ignore[attr-defined]
         return f"redis://127.0.0.1:{self._server.port}/0"  # type: ignore[attr-defined]
 
 
-class OnPostgres:
+class PostgresTarget:
     def __init__(self, server: object, about: str) -> None:
         self.about = about
         self._server = server
         self._names = itertools.count()
         self._last: str | None = None
 
-    def fresh(self) -> str:
+    def reset(self) -> str:
         do = self._server.do  # type: ignore[attr-defined]
         if self._last is not None:
             do(f"DROP DATABASE {self._last} WITH (FORCE)")
         self._last = f"bench{next(self._names)}"
         do(f"CREATE DATABASE {self._last}")
-        do("CHECKPOINT")  # so that no contender pays for the one before it
+        do("CHECKPOINT")  # so that no contender pays for the writes of the one before
         return f"postgresql://postgres@127.0.0.1:{self._server.port}/{self._last}"  # type: ignore[attr-defined]
 
 
 @contextmanager
-def place(part: str, folder: Path) -> Iterator[Place]:
-    """The server of a part, until the block ends; its data in a folder of its own inside `folder`."""
+def open_target(part: str, folder: Path) -> Iterator[Target]:
+    """Start the server of a part and stop it when the block ends. Its data is in a new folder inside `folder`."""
     if part == "sqlite":
-        yield Folder()
+        yield FolderTarget()
         return
     folder.mkdir(parents=True, exist_ok=True)
-    here = Path(tempfile.mkdtemp(prefix=f"{part}-", dir=_reachable(folder)))
+    here = Path(tempfile.mkdtemp(prefix=f"{part}-", dir=_find_traversable(folder)))
     try:
-        with _redis(here) if part == "redis" else _postgres(here) as found:
-            yield found
+        with _redis(here) if part == "redis" else _postgres(here) as target:
+            yield target
     finally:
         shutil.rmtree(here, ignore_errors=True)
 
 
 @contextmanager
-def _redis(here: Path) -> Iterator[Place]:
+def _redis(here: Path) -> Iterator[Target]:
     sys.path.append(str(ROOT / "tests"))
     try:
         from redis_server import Server
@@ -93,13 +93,13 @@ def _redis(here: Path) -> Iterator[Place]:
         raise ServerMissing(str(problem)) from None
     try:
         version = server.command("INFO", "server").decode().partition("redis_version:")[2].split()[0]
-        yield OnRedis(server, f"Redis {version} on this machine, without persistence, emptied before each")
+        yield RedisTarget(server, f"Redis {version} on this machine, without persistence, emptied before each")
     finally:
         server.stop()
 
 
 @contextmanager
-def _postgres(here: Path) -> Iterator[Place]:
+def _postgres(here: Path) -> Iterator[Target]:
     sys.path.append(str(ROOT / "tests"))
     try:
         from postgres_server import Server
@@ -110,13 +110,14 @@ def _postgres(here: Path) -> Iterator[Place]:
     try:
         version = server.do("SHOW server_version")[0][0].split()[0]
         settings = "shared_buffers=512MB, max_wal_size=4GB, the rest as installed"
-        yield OnPostgres(server, f"Postgres {version} on this machine, fsync on, {settings}, a new database for each")
+        about = f"Postgres {version} on this machine, fsync on, {settings}, a new database for each"
+        yield PostgresTarget(server, about)
     finally:
         server.stop()
 
 
-def _reachable(folder: Path) -> Path:
-    """Postgres does not run as root: its folder must be one that others may walk to."""
+def _find_traversable(folder: Path) -> Path:
+    """Return `folder`, or the temporary folder if other users cannot enter it: Postgres does not run as root."""
     return (
         folder
         if all(parent.stat().st_mode & 0o005 == 0o005 for parent in folder.resolve().parents)

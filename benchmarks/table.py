@@ -1,6 +1,6 @@
-"""The tables: our column, the others' beside it, each with how many times better ours is.
+"""Build the tables: one column per contender, with how many times better Penstock is.
 
-Where more contenders than numbers are to be shown, the contenders are the rows.
+Scenarios with many contenders get a table of their own, with the contenders as rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OURS = "penstock"
 
 @dataclass(frozen=True)
 class Row:
-    """The first cell and the others; a title stands above the first row of a scenario."""
+    """One row. The first row of a scenario has a title, shown above it."""
 
     title: str | None
     name: str
@@ -35,19 +35,19 @@ class Sheet:
 
 
 def sheets(readings: Readings) -> list[Sheet]:
-    """The scenarios of many contenders each in a table of their own, the others together in one."""
+    """Return one table per scenario with many contenders, and one table with all the others."""
     measured = [s for s in readings.part.scenarios if s.name in readings.taken]
-    wide = [s for s in measured if _many(readings, s)]
+    wide = [s for s in measured if _is_wide(readings, s)]
     rest = [s for s in measured if s not in wide]
     found = [_by_contender(readings, scenario) for scenario in wide]
     return [*found, _by_metric(readings, rest)] if rest else found
 
 
-def _many(readings: Readings, scenario: Scenario) -> bool:
+def _is_wide(readings: Readings, scenario: Scenario) -> bool:
     return len(scenario.contenders) > 5 and len(readings.part.contenders) > 5
 
 
-def _takers(readings: Readings, scenarios: Sequence[Scenario]) -> list[Contender]:
+def _list_contenders(readings: Readings, scenarios: Sequence[Scenario]) -> list[Contender]:
     named = {name for scenario in scenarios for name in scenario.contenders}
     return [c for c in readings.part.contenders if c.name in named and c.name in readings.about]
 
@@ -55,7 +55,7 @@ def _takers(readings: Readings, scenarios: Sequence[Scenario]) -> list[Contender
 def _by_contender(readings: Readings, scenario: Scenario) -> Sheet:
     title: str | None = _title(readings, scenario)
     rows = []
-    for one in _takers(readings, [scenario]):
+    for one in _list_contenders(readings, [scenario]):
         cells = tuple(_cell(readings, scenario, metric, one.name) for metric in scenario.metrics)
         rows.append(Row(title, one.title, cells))
         title = None
@@ -63,15 +63,15 @@ def _by_contender(readings: Readings, scenario: Scenario) -> Sheet:
 
 
 def _by_metric(readings: Readings, scenarios: Sequence[Scenario]) -> Sheet:
-    takers = _takers(readings, scenarios)
-    rows = [row for scenario in scenarios for row in _rows(readings, scenario, takers)]
-    return Sheet(tuple(c.title for c in takers), tuple(rows))
+    contenders = _list_contenders(readings, scenarios)
+    rows = [row for scenario in scenarios for row in _rows(readings, scenario, contenders)]
+    return Sheet(tuple(c.title for c in contenders), tuple(rows))
 
 
-def _rows(readings: Readings, scenario: Scenario, takers: Sequence[Contender]) -> Iterator[Row]:
+def _rows(readings: Readings, scenario: Scenario, contenders: Sequence[Contender]) -> Iterator[Row]:
     title: str | None = _title(readings, scenario)
     for metric in scenario.metrics:
-        yield Row(title, metric.title, tuple(_cell(readings, scenario, metric, c.name) for c in takers))
+        yield Row(title, metric.title, tuple(_cell(readings, scenario, metric, c.name) for c in contenders))
         title = None
 
 
@@ -84,10 +84,10 @@ def _cell(readings: Readings, scenario: Scenario, metric: Metric, contender: str
     if contender not in scenario.contenders:
         return "–"
     values = _values(readings, scenario, metric, contender)
-    there = [value for value in values if value is not None]
-    if not there:
-        return "failed" if any(who == contender for who, _ in readings.failures) else "–"
-    shown = _number(statistics.median(there), metric.unit)
+    present = [value for value in values if value is not None]
+    if not present:
+        return "failed" if any(failed == contender for failed, _ in readings.failures) else "–"
+    shown = _format_value(statistics.median(present), metric.unit)
     ratios = _ratios(_values(readings, scenario, metric, OURS), values, metric) if contender != OURS else []
     return f"{shown} ({_spread(ratios)})" if ratios else shown
 
@@ -97,31 +97,31 @@ def _values(readings: Readings, scenario: Scenario, metric: Metric, contender: s
 
 
 def _ratios(ours: Sequence[float | None], theirs: Sequence[float | None], metric: Metric) -> list[float]:
-    """How many times better ours was, round by round."""
+    """Return how many times better Penstock was, per round."""
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=False) if a and b]
     return [a / b if metric.more_is_better else b / a for a, b in pairs]
 
 
 def _spread(ratios: Sequence[float]) -> str:
-    """The median, and with several rounds the least and the most: a wide span means a busy machine."""
-    middle = f"{_times(statistics.median(ratios))}×"
-    return middle if len(ratios) < 3 else f"{middle}, {_times(min(ratios))}–{_times(max(ratios))}"
+    """Return the median; from three rounds on also the minimum and maximum. A wide range means a busy machine."""
+    middle = f"{_format_ratio(statistics.median(ratios))}×"
+    return middle if len(ratios) < 3 else f"{middle}, {_format_ratio(min(ratios))}–{_format_ratio(max(ratios))}"
 
 
-def _number(value: float, unit: str) -> str:
+def _format_value(value: float, unit: str) -> str:
     text = f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
     return f"{text}{unit}" if unit == "/s" else f"{text} {unit}"
 
 
-def _times(ratio: float) -> str:
+def _format_ratio(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2f}"
 
 
-def for_terminal(readings: Readings) -> Iterator[Table]:
+def to_terminal_tables(readings: Readings) -> Iterator[Table]:
     for sheet in sheets(readings):
         table = Table(
-            title=f"Penstock beside others: {readings.part.title}",
-            caption="(n×): ours is n times better; least–most of the rounds",
+            title=f"Penstock compared with others: {readings.part.title}",
+            caption="(n×): Penstock is n times better; minimum–maximum of the rounds",
             title_justify="left",
         )
         table.add_column("")
@@ -135,8 +135,8 @@ def for_terminal(readings: Readings) -> Iterator[Table]:
         yield table
 
 
-def for_page(readings: Readings) -> str:
-    """The same as Markdown."""
+def to_markdown(readings: Readings) -> str:
+    """Return the tables as Markdown."""
     return "\n\n".join(_markdown(sheet) for sheet in sheets(readings))
 
 

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from installs import install
-from postgres_server import Server, apart, as_nobody, free_port, is_open_to_all, linked
+from postgres_server import Server, free_port, is_open_to_all, link_folders, run_in_thread, unprivileged_user
 
 SECONDS = 30  # for one command of apt
 WANTED = "pgbouncer"
@@ -23,13 +23,13 @@ WANTED = "pgbouncer"
 
 @cache
 def binary() -> Path:
-    """The program; skips the test if there is none."""
+    """Return the program, or skip the test if there is none."""
     for folder in (*os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin"):
         if (Path(folder) / WANTED).is_file():
             return Path(folder) / WANTED
     place = install(WANTED, _unpack)
     if os.geteuid() == 0 and not is_open_to_all(place):
-        place = linked(place) / place.name
+        place = link_folders(place) / place.name
     return place / "usr" / "sbin" / WANTED
 
 
@@ -54,7 +54,7 @@ def _download(package: str, folder: Path) -> None:
 
 
 def _apt(folder: Path, *command: str) -> str | None:
-    """Runs apt-get; gives what was wrong."""
+    """Run apt-get. Return its error."""
     hurry = ("-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=5", "-o", "Acquire::https::Timeout=5")
     try:
         done = subprocess.run(
@@ -73,7 +73,7 @@ def _missing_libraries() -> list[str]:
 
 
 class PgBouncer:
-    """In front of a server, in transaction mode: each transaction gets another of `servers` connections. Until `stop`."""
+    """A PgBouncer in transaction mode, running until `stop`: each transaction gets another of `servers` connections."""
 
     def __init__(self, server: Server, folder: Path, servers: int = 3) -> None:
         self.port = free_port()
@@ -91,7 +91,7 @@ class PgBouncer:
             self.process = subprocess.Popen(
                 [str(program), str(settings)],
                 env={**os.environ, "LD_LIBRARY_PATH": libraries},
-                **as_nobody(),
+                **unprivileged_user(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -111,7 +111,7 @@ class PgBouncer:
         for _ in range(3000):
             assert self.process.poll() is None, f"pgbouncer ended at once: {self._log.read_text()}"
             try:
-                return apart(look())
+                return run_in_thread(look())
             except (OSError, asyncpg.PostgresError):
                 time.sleep(0.01)
         raise AssertionError(f"pgbouncer did not answer within 30 s: {self._log.read_text()}")

@@ -39,7 +39,7 @@ def binaries() -> Path:
     if os.geteuid() != 0 or is_open_to_all(folder):
         return folder
     package = folder.parents[1]
-    place = linked(package, *package.parent.glob(f"{package.name}.libs"))  # its libraries lie beside it
+    place = link_folders(package, *package.parent.glob(f"{package.name}.libs"))  # its libraries are next to it
     return place / folder.relative_to(package.parent)
 
 
@@ -57,7 +57,7 @@ def _installed() -> Path:
 
 
 def is_open_to_all(folder: Path) -> bool:
-    """Return whether every user can reach a folder; root's home, say, is closed."""
+    """Return whether every user can reach a folder; root's home, for example, is not open."""
     resolved = folder.resolve()
     return all(one.stat().st_mode & 0o005 == 0o005 for one in (resolved, *resolved.parents))
 
@@ -68,7 +68,7 @@ def open_temporary_folder() -> Path:
     return next((one for one in (ours, Path("/tmp"), Path("/var/tmp")) if is_open_to_all(one)), ours)
 
 
-def linked(*folders: Path) -> Path:
+def link_folders(*folders: Path) -> Path:
     """Link folders into a new one that is open to all: a clone in root's home has its .venv and .cache there."""
     place = Path(tempfile.mkdtemp(prefix="penstock-programs-", dir=open_temporary_folder()))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
@@ -86,7 +86,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 class Server:
-    """A server in a folder of its own, until `stop`. Without fsync unless it is `durable`."""
+    """A server with its own folder, running until `stop`. It uses fsync only if it is `durable`."""
 
     def __init__(self, folder: Path, *options: str, durable: bool = False, initdb: tuple[str, ...] = ()) -> None:
         self.folder = folder
@@ -104,7 +104,7 @@ class Server:
         self.process = self._start()
 
     def _command(self, program: str, *arguments: str) -> tuple[list[str], dict[str, Any]]:
-        return [str(binaries() / program), *arguments], {"cwd": self.folder, **as_nobody()}
+        return [str(binaries() / program), *arguments], {"cwd": self.folder, **unprivileged_user()}
 
     def _run(self, program: str, *arguments: str) -> None:
         command, how = self._command(program, *arguments)
@@ -136,7 +136,7 @@ class Server:
         self.process = self._start()
 
     def crash(self) -> None:
-        """Immediate shutdown: no checkpoint, every connection cut; the next start recovers from the log."""
+        """Shut down immediately: no checkpoint, every connection cut; the next start recovers from the log."""
         self._end(signal.SIGQUIT)
 
     def stop(self) -> None:
@@ -152,12 +152,12 @@ class Server:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres?schema={schema}{more}"
 
     def own(self, path: Path) -> None:
-        """Makes it the server's."""
+        """Change the owner of a path to the user of the server."""
         if os.geteuid() == 0:
             os.chown(path, _owner().pw_uid, _owner().pw_gid)
 
     def do(self, statement: str, *values: Any) -> list[Any]:
-        """Runs a statement on a connection of its own; also where an event loop is running."""
+        """Run a statement on a new connection, even if an event loop is running."""
 
         async def work() -> list[Any]:
             connection = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{self.port}/postgres")
@@ -166,10 +166,10 @@ class Server:
             finally:
                 await connection.close()
 
-        return apart(work())
+        return run_in_thread(work())
 
     def run(self, script: str) -> None:
-        """Runs several statements as they would be in a file."""
+        """Run a script of several statements."""
 
         async def work() -> None:
             connection = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{self.port}/postgres")
@@ -178,12 +178,12 @@ class Server:
             finally:
                 await connection.close()
 
-        apart(work())
+        run_in_thread(work())
 
 
 @cache
 def server(*, durable: bool = False) -> Server:
-    """The one that the tests of this process share; another one that keeps what it acknowledged."""
+    """Return the server that the tests of this process share; a `durable` one keeps acknowledged writes."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
     one = Server(folder, durable=durable)
     owner = os.getpid()
@@ -198,7 +198,7 @@ def server(*, durable: bool = False) -> Server:
 
 
 def url() -> str:
-    """An empty schema of the shared server."""
+    """Return the URL of an empty schema on the shared server."""
     schema = f"t{next(_numbers) % KEPT}"
     server().do(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
     return server().url(schema)
@@ -206,7 +206,7 @@ def url() -> str:
 
 @cache
 def url_of(folder: Path) -> str:
-    """A schema for a folder, always the same one, on a server that keeps what it acknowledged."""
+    """Return the URL of the schema of a folder, on a durable server."""
     return server(durable=True).url(f"f{next(_numbers)}")
 
 
@@ -216,8 +216,8 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def as_nobody() -> dict[str, Any]:
-    """How to start what does not run as root."""
+def unprivileged_user() -> dict[str, Any]:
+    """Return the options of subprocess for programs that refuse to run as root."""
     return {"user": _owner().pw_uid, "group": _owner().pw_gid, "extra_groups": ()} if os.geteuid() == 0 else {}
 
 
@@ -225,8 +225,8 @@ def _owner() -> pwd.struct_passwd:
     return pwd.getpwnam(NOBODY)
 
 
-def apart(work: Coroutine[Any, Any, T]) -> T:
-    """Runs it to its end on a loop of its own; also where one is running."""
+def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on an event loop in a new thread, even if a loop is running here."""
     future: Future[T] = Future()
 
     def main() -> None:

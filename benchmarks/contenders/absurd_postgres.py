@@ -1,4 +1,4 @@
-"""Absurd on Postgres: tasks and steps by stored procedures, found by polling."""
+"""Absurd on Postgres: tasks and steps in stored procedures, with polling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psycopg
 import uvloop
 from absurd_sdk import AsyncAbsurd
 from entry import Case
-from tally import Tally, contest
+from tally import Tally, run_contender
 
 POLL = 0.01  # seconds; installed: 0.25
 
@@ -21,7 +21,7 @@ def about() -> dict[str, str]:
     return {
         "name": "Absurd",
         "version": version("absurd-sdk"),
-        "settings": f"AsyncAbsurd, uvloop, polling every {POLL * 1000:.0f} ms instead of 250; one call for each spawn",
+        "settings": f"AsyncAbsurd, uvloop, polling every {POLL * 1000:.0f} ms instead of 250; one call per spawn",
     }
 
 
@@ -55,4 +55,4 @@ def work(case: Case, tally: Tally) -> None:
     uvloop.run(run())
 
 
-contest(about, Producer, work)
+run_contender(about, Producer, work)

@@ -1,4 +1,4 @@
-"""arq on Redis. It finds jobs by polling; as installed every half second, which is all that would be seen."""
+"""arq on Redis. It polls for jobs every 500 ms by default, which would hide everything else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import uvloop
 from arq import Worker, create_pool, func
 from arq.connections import RedisSettings
 from entry import Case
-from tally import Tally, contest
+from tally import Tally, run_contender
 
 CHUNK = 100
 POLL = 0.01
@@ -57,4 +57,4 @@ def work(case: Case, tally: Tally) -> None:
     uvloop.run(run())
 
 
-contest(about, Producer, work)
+run_contender(about, Producer, work)

@@ -1,7 +1,6 @@
-"""No engine at all: BullMQ's own scripts, sent in batches on one socket, and XADD alone.
+"""Baseline without an engine: BullMQ's scripts, sent in batches on one socket, and XADD.
 
-A step here is what is left when nothing is recorded: the next job is added, the job in hand is finished, and that call
-fetches another one.
+A step here records nothing: it adds the next job and finishes the current one, and that call fetches another.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from redis_info import bytes_used, connect, cpu_us
 
 BASE = "bull:noop:"
 PAYLOAD = b'{"orderId":4711,"customer":"c-1042","items":[{"sku":"a-1","quantity":2}]}'
-BODY = b'{"kind":"order.seen","data":' + PAYLOAD + b"}"  # as long as ours
+BODY = b'{"kind":"order.seen","data":' + PAYLOAD + b"}"  # as long as the body that Penstock writes
 BATCH = 100
 pack = msgspec.msgpack.encode
 HELD = {"token": "t", "lockDuration": 30_000}
@@ -37,8 +36,8 @@ def about() -> dict[str, str]:
     }
 
 
-class Line:
-    """One socket; commands go out together and their replies come back in order."""
+class Connection:
+    """One socket. Commands are sent together; replies come back in order."""
 
     def __init__(self, url: str) -> None:
         where = urlsplit(url)
@@ -69,8 +68,8 @@ class Line:
     def add(self, id: int) -> tuple[Any, ...]:
         now = int(time.time() * 1000)
         names = ("wait", "paused", "meta", "id", "completed", "delayed", "active", "events", "marker")
-        given = (pack([BASE, f"j{id}", "noop", now]), PAYLOAD, pack({"attempts": 1}))
-        return self.script("addStandardJob-9", [BASE + name for name in names], *given)
+        values = (pack([BASE, f"j{id}", "noop", now]), PAYLOAD, pack({"attempts": 1}))
+        return self.script("addStandardJob-9", [BASE + name for name in names], *values)
 
     def take(self) -> tuple[Any, ...]:
         names = (
@@ -97,23 +96,23 @@ class Line:
         return self.script("moveToFinished-14", keys, job, now, "returnvalue", "1", "completed", "1", BASE, DONE, "")
 
 
-def steps(line: Line, n: int, batch: int) -> Iterator[float]:
-    """Works n steps off; gives the processor time of each batch on our side."""
+def steps(connection: Connection, n: int, batch: int) -> Iterator[float]:
+    """Run n steps. Yield the CPU time of this process for each batch."""
     ids = count()
-    line.send([line.add(next(ids)) for _ in range(batch)])
-    held = [reply[1].decode() for reply in line.send([line.take() for _ in range(batch)])]
+    connection.send([connection.add(next(ids)) for _ in range(batch)])
+    held = [reply[1].decode() for reply in connection.send([connection.take() for _ in range(batch)])]
     for _ in range(max(1, n // batch)):
         since = time.process_time()
-        commands = [command for job in held for command in (line.add(next(ids)), line.finish(job))]
-        held = [reply[1].decode() for reply in line.send(commands)[1::2]]
+        commands = [command for job in held for command in (connection.add(next(ids)), connection.finish(job))]
+        held = [reply[1].decode() for reply in connection.send(commands)[1::2]]
         yield time.process_time() - since
 
 
 def flows3(case: Case) -> Metrics:
-    line = Line(case.url)
+    connection = Connection(case.url)
     total = case.n * 3
     before, since = cpu_us(case.url), time.monotonic()
-    cpu = list(steps(line, total, BATCH))
+    cpu = list(steps(connection, total, BATCH))
     span, done = time.monotonic() - since, len(cpu) * BATCH
     return {
         "per_s": done / 3 / span,
@@ -124,23 +123,23 @@ def flows3(case: Case) -> Metrics:
 
 
 def jobs(case: Case) -> Metrics:
-    """As many at a time as the level says; all are there before the first is taken."""
-    line = Line(case.url)
+    """Add all jobs, then take and finish them `level` at a time."""
+    connection = Connection(case.url)
     before = cpu_us(case.url)
     total, level = max(case.n, 2 * case.level), case.level
     for start in range(0, total, BATCH):
-        line.send([line.add(id) for id in range(start, min(total, start + BATCH))])
+        connection.send([connection.add(id) for id in range(start, min(total, start + BATCH))])
     since, done = time.monotonic(), 0
-    held = [reply[1].decode() for reply in line.send([line.take() for _ in range(level)])]
+    held = [reply[1].decode() for reply in connection.send([connection.take() for _ in range(level)])]
     while held:
         done += len(held)
-        replies = line.send([line.finish(job) for job in held])
+        replies = connection.send([connection.finish(job) for job in held])
         held = [reply[1].decode() for reply in replies if isinstance(reply, list) and reply[1]]
     return {"per_s": done / (time.monotonic() - since), "server_us": (cpu_us(case.url) - before) / done}
 
 
 def spec(case: Case) -> Metrics:
-    """Bytes of an event by XADD alone, in streams of a hundred."""
+    """Measure the bytes of an event written with XADD only, in streams of 100."""
     before = bytes_used(case.url)
     with connect(case.url) as redis:
         for stream in range(20):

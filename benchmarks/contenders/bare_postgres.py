@@ -1,4 +1,4 @@
-"""No engine at all: a table, batches taken with SKIP LOCKED and finished by one statement, on one connection."""
+"""Baseline without an engine: one connection takes batches with SKIP LOCKED and finishes each with one UPDATE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
--- A table, and the two statements of the loop.
+-- The table and the statements of the baseline without an engine.
 
 -- name: schema
 CREATE TABLE jobs (

@@ -1,8 +1,7 @@
-"""No engine at all: what SQLite and this disk allow.
+"""Baseline without an engine: the maximum rate of SQLite on this disk.
 
-A loop on one apsw connection that does to the tables what the commit of a step does, seven statements a unit,
-so many units a transaction, `synchronous=FULL` and WAL. Nothing is decided, encoded, handed to another thread
-or waited for.
+One apsw connection executes the statements that commit a step, seven per unit, with several units per transaction,
+`synchronous=FULL` and WAL. There is no engine, no encoding and no second thread.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import apsw
 from entry import Case, Metrics, latency, main
 
 BATCHES = (1, 10, 50, 200)
-FULL = 50  # what a worker of concurrency 50 can put together
+FULL = 50  # the largest batch of a worker with concurrency 50
 PAYLOAD = b'{"orderId":4711,"customer":"c-1042","items":[{"sku":"a-1","quantity":2}]}'
 BODY = b'{"kind":"step.completed","subject":"run-0","flow":"three","step":"one","data":' + PAYLOAD + b"}"
 RECORD = b'{"status":"running","steps":{"one":"completed","two":"active"},"payload":' + PAYLOAD + b"}"
@@ -39,7 +38,7 @@ def about() -> dict[str, str]:
         "name": "bare SQLite",
         "version": apsw.apsw_version(),
         "sqlite": apsw.sqlite_lib_version(),
-        "settings": f"no engine: seven statements a unit, {FULL} units a transaction (one for latency), WAL, "
+        "settings": f"no engine: seven statements per unit, {FULL} units per transaction (one for latency), WAL, "
         "synchronous=FULL",
     }
 
@@ -54,7 +53,7 @@ def connect(file: Path) -> apsw.Connection:
 
 
 def apply(cursor: apsw.Cursor, n: int) -> None:
-    """One unit: check the fence, finish the job, move the run on, append two events, add the next job."""
+    """Apply one unit: check the fence, finish the job, update the run, append two events, add the next job."""
     execute, run = cursor.execute, n % 1000
     execute("SELECT state, token FROM jobs WHERE pk = ?", (n,)).fetchone()
     execute("UPDATE jobs SET state = 4, result = ? WHERE pk = ?", (PAYLOAD, n))
@@ -74,7 +73,7 @@ def apply(cursor: apsw.Cursor, n: int) -> None:
 
 
 def transactions(connection: apsw.Connection, n: int, batch: int) -> Iterator[float]:
-    """Applies n units, so many a transaction; gives the seconds of each transaction."""
+    """Apply n units, `batch` per transaction. Yield the duration of each transaction in seconds."""
     cursor, units = connection.cursor(), count()
     for _ in range(max(1, n // batch)):
         since = time.monotonic()

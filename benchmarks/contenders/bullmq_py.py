@@ -1,4 +1,4 @@
-"""BullMQ for Python: the package's own Queue and Worker, on Redis or on Postgres by the URL."""
+"""BullMQ for Python: the package's Queue and Worker, on Redis or Postgres depending on the URL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import uvloop
 from bullmq import Queue, Worker
 from entry import Case
-from tally import Tally, contest
+from tally import Tally, run_contender
 
 CHUNK = 500
 
@@ -60,4 +60,4 @@ def work(case: Case, tally: Tally) -> None:
     uvloop.run(run())
 
 
-contest(about, Producer, work)
+run_contender(about, Producer, work)

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from celery import Celery
 from entry import Case
-from tally import Tally, contest
+from tally import Tally, run_contender
 
 
 def about() -> dict[str, str]:
@@ -15,7 +15,7 @@ def about() -> dict[str, str]:
         "name": "Celery",
         "version": version("celery"),
         "settings": "one process: solo pool at 1, threads above, results kept, prefetch multiplier 100, acknowledged "
-        "before they run as installed; one call for each enqueue",
+        "before they run as installed; one call per enqueue",
     }
 
 
@@ -49,4 +49,4 @@ def work(case: Case, tally: Tally) -> None:
     engine(case.url, tally).worker_main(["worker", f"--pool={pool}", f"--concurrency={case.level}", *quiet])
 
 
-contest(about, Producer, work)
+run_contender(about, Producer, work)

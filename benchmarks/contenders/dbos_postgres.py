@@ -10,9 +10,9 @@ from importlib.metadata import version
 
 import psycopg
 from dbos import DBOS, DBOSClient
-from entry import Case, Metrics, tell
+from entry import Case, Metrics, send_report
 from server_time import server_us
-from tally import Tally, contest
+from tally import Tally, run_contender
 
 DRAIN_POLL = 0.2  # seconds; a full queue is taken at once, and polling more often slows the workflows down
 PICKUP_POLL = 0.01
@@ -25,13 +25,13 @@ def about() -> dict[str, str]:
         "name": "DBOS",
         "version": version("dbos"),
         "settings": "executor threads as the concurrency, "
-        f"{FLOW_THREADS} for flows; the queue polled every {PICKUP_POLL * 1000:.0f} ms, or {DRAIN_POLL * 1000:.0f} "
-        "where it is drained by many, instead of every second; all workflows enqueued in one transaction",
+        f"{FLOW_THREADS} for flows; the queue polled every {PICKUP_POLL * 1000:.0f} ms, or {DRAIN_POLL * 1000:.0f} ms "
+        "to drain it with high concurrency, instead of every second; all workflows enqueued in one transaction",
     }
 
 
 class Notes:
-    """What the workflows below do besides. DBOS is one for each process, and so is this."""
+    """What the workflows below record. One per process, as DBOS itself."""
 
     def __init__(self) -> None:
         self.tally: Tally | None = None
@@ -67,7 +67,7 @@ def launch(url: str, threads: int) -> None:
 
 class Producer:
     def __init__(self, case: Case) -> None:
-        launch(case.url, 1)  # makes the tables
+        launch(case.url, 1)  # creates the tables
         DBOS.destroy()
         self._client = DBOSClient(system_database_url=case.url)
 
@@ -93,14 +93,14 @@ def flows3(case: Case) -> Metrics:
     seconds = time.monotonic() - since
     before = server_us(case.url)
     worker = case.worker()
-    told = worker.hear()
+    report = worker.read_report()
     worker.end()
-    span, steps = told["last"] - told["first"], case.n * 3
+    span, steps = report["last"] - report["first"], case.n * 3
     return {
         "per_s": case.n / span,
         "steps_per_s": steps / span,
         "start_per_s": case.n / seconds,
-        "cpu_us": told["cpu"] / steps * 1e6,
+        "cpu_us": report["cpu"] / steps * 1e6,
         "server_us": (server_us(case.url) - before) / steps,
     }
 
@@ -112,9 +112,9 @@ def work_flows(case: Case) -> None:
     with psycopg.connect(case.url, autocommit=True) as connection:
         while connection.execute(RECORDED).fetchone()[0] < case.n:
             time.sleep(0.05)
-    tell(first=notes.first, last=time.monotonic(), cpu=time.process_time() - cpu)
+    send_report(first=notes.first, last=time.monotonic(), cpu=time.process_time() - cpu)
     os._exit(0)
 
 
-contest(about, Producer, work, {"flows3": (flows3, work_flows)})
-os._exit(0)  # DBOS keeps threads that would hold the process
+run_contender(about, Producer, work, {"flows3": (flows3, work_flows)})
+os._exit(0)  # DBOS keeps threads that would keep the process alive

@@ -1,9 +1,9 @@
 """DBOS on SQLite: durable workflows, started through a queue.
 
-A job is a workflow without steps; a flow is one of three steps. Its own settings are used as is best for it: all
-workflows are enqueued in one transaction, the queue is polled more often than once a second, and the number of threads
-was tried out. It has no setting for SQLite's journal, and leaves it a rollback journal. For `flows3_wal` it is handed
-a file that was put into WAL mode before.
+A job is a workflow without steps; a flow is a workflow of three steps. The settings are the fastest we found: all
+workflows are enqueued in one transaction, the queue is polled more often than once a second, and several numbers of
+threads were tried. DBOS has no setting for SQLite's journal and uses a rollback journal. For `flows3_wal` the file is
+put into WAL mode beforehand.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import time
 from importlib.metadata import version
 
 from dbos import DBOS, DBOSClient, Queue
-from entry import Case, Metrics, idle_cpu, latency, main, pauses, tell, throughput
+from entry import Case, Metrics, idle_cpu, latency, main, pauses, send_report, throughput
 
-THREADS = 4  # one to sixteen could not be told apart: 51 to 83 flows/s, in two runs of each
+THREADS = 4  # no difference between 1 and 16: 51 to 83 flows/s, in two runs of each
 WAL_THREADS = 2  # in WAL mode as fast as one, faster than four, eight and the default
 DRAIN_POLL = 0.2  # seconds; a full queue is taken at once, and polling more often slows the workflows down
 PICKUP_POLL = 0.01
@@ -37,7 +37,7 @@ def about() -> dict[str, str]:
 
 
 class Notes:
-    """What the workflows below saw. DBOS is one for each process, and so is this."""
+    """What the workflows below record. One per process, as DBOS itself."""
 
     def __init__(self) -> None:
         self.starts: list[float] = []
@@ -105,8 +105,8 @@ class Engine:
     def serve(self, poll: float) -> Queue:
         return DBOS.register_queue("bench", polling_interval_sec=poll)
 
-    def until_recorded(self) -> float:
-        """Waits for the last workflow to end and to be stored as ended; gives that moment."""
+    def wait_until_recorded(self) -> float:
+        """Wait until the last workflow has ended and is stored as such. Return that time."""
         while notes.ended < self._n:
             time.sleep(0.005)
         with sqlite3.connect(self._file) as db:
@@ -116,7 +116,7 @@ class Engine:
 
 
 class Producer:
-    """Enqueues from outside."""
+    """Enqueues from another process."""
 
     def __init__(self, url: str) -> None:
         self._client = DBOSClient(system_database_url=url)
@@ -143,16 +143,16 @@ def _drain(case: Case, workflow: str) -> Metrics:
     seconds = time.monotonic() - since
     DBOS.destroy()
     worker = case.worker()
-    told = worker.hear()
+    report = worker.read_report()
     worker.end()
-    return throughput(case.n, seconds, told["first"], told["last"])
+    return throughput(case.n, seconds, report["first"], report["last"])
 
 
 def work_drain(case: Case) -> None:
     engine = Engine(case)
     engine.serve(DRAIN_POLL)
-    last = engine.until_recorded()
-    tell(first=min(notes.starts), last=last)
+    last = engine.wait_until_recorded()
+    send_report(first=min(notes.starts), last=last)
     os._exit(0)
 
 
@@ -165,37 +165,37 @@ def step_latency(case: Case) -> Metrics:
 
 
 def pickup(case: Case) -> Metrics:
-    other = _from_another_process(case)
+    other = _measure_from_another_process(case)
     engine = Engine(case.inside("same"))
     queue = engine.serve(PICKUP_POLL)
     time.sleep(2)  # a new queue is noticed within a second
     for _ in pauses(case.n):
         queue.enqueue(noop, time.monotonic())
-    engine.until_recorded()
+    engine.wait_until_recorded()
     return other | latency(notes.waits, "same_")
 
 
 def pickup_installed(case: Case) -> Metrics:
-    return _from_another_process(case)
+    return _measure_from_another_process(case)
 
 
-def _from_another_process(case: Case) -> Metrics:
+def _measure_from_another_process(case: Case) -> Metrics:
     worker = case.worker()
-    told = worker.hear()
-    producer = Producer(told["url"])
+    report = worker.read_report()
+    producer = Producer(report["url"])
     for _ in pauses(case.n, long=case.scenario == "pickup_installed"):
         producer.enqueue("noop", [time.monotonic()])
-    waits = worker.hear()["waits"]
+    waits = worker.read_report()["waits"]
     worker.end()
-    return latency(waits) | {"idle_cpu_percent": told["idle"]}
+    return latency(waits) | {"idle_cpu_percent": report["idle"]}
 
 
 def work_pickup(case: Case) -> None:
     engine = Engine(case)
     engine.serve(INSTALLED_POLL if case.scenario == "pickup_installed" else PICKUP_POLL)
-    tell(idle=idle_cpu(), url=engine.url)
-    engine.until_recorded()
-    tell(waits=notes.waits)
+    send_report(idle=idle_cpu(), url=engine.url)
+    engine.wait_until_recorded()
+    send_report(waits=notes.waits)
     os._exit(0)
 
 
@@ -217,4 +217,4 @@ main(
         "pickup_installed": work_pickup,
     },
 )
-os._exit(0)  # DBOS keeps threads that would hold the process
+os._exit(0)  # DBOS keeps threads that would keep the process alive

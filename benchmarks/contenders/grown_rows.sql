@@ -1,15 +1,15 @@
--- What n jobs leave behind when they are done, ten to a run, with one event each: written as fast as Postgres can.
+-- Insert the rows of n finished jobs, ten per run, with one event each.
 
 -- name: runs
-INSERT INTO penstock.runs (id, version, flow, status, closed, paused, created, updated, unit, record)
-SELECT 'old-' || i, 3, 'three', 'completed', true, false, i, i, 'old-' || i || '.u', '\x7b7d'
+INSERT INTO penstock.runs (id, version, kind, flow, status, closed, paused, created, updated, unit, record)
+SELECT 'old-' || i, 3, 'flow', 'three', 'completed', true, false, i, i, 'old-' || i || '.u', '\x7b7d'
 FROM generate_series(1, $1::bigint / 10) AS i;
 
 -- name: streams
 INSERT INTO penstock.streams (name, seq, ms) SELECT 'nq:flow:old-' || i, 10, i FROM generate_series(1, $1::bigint / 10) AS i;
 
--- A job that was waited for, taken and finished leaves room for two of its kind behind when it has been vacuumed.
--- name: room
+-- A job that was added, claimed and finished leaves room for two more rows after a vacuum.
+-- name: low_fillfactor
 ALTER TABLE penstock.jobs SET (fillfactor = 33);
 
 -- name: jobs
@@ -20,7 +20,7 @@ SELECT nextval('penstock.jobs_pk'), 'old-' || (i / 10 + 1) || '.s.' || i, 'probe
        '{"orderId":4711,"customer":"c-1042"}', '{}'
 FROM generate_series(1, $1::bigint) AS i;
 
--- name: usual
+-- name: default_fillfactor
 ALTER TABLE penstock.jobs SET (fillfactor = 80);
 
 -- name: events

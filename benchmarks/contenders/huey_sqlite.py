@@ -1,6 +1,6 @@
-"""Huey on SQLite: a queue without steps, durable by `fsync=True`, thread workers in a process of their own.
+"""Huey on SQLite: a queue without steps, durable with `fsync=True`, with thread workers in a separate process.
 
-Its task is taken from the queue before it runs: one that is running when the process dies is lost.
+Huey removes a task from the queue before it runs: a task that is running when the process dies is lost.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import time
 from importlib.metadata import version
 from typing import Any
 
-from entry import Case, Metrics, idle_cpu, latency, main, pauses, tell, throughput
+from entry import Case, Metrics, idle_cpu, latency, main, pauses, send_report, throughput
 from huey import SqliteHuey
 from huey.signals import SIGNAL_COMPLETE
 
-WORKERS = (1, 4)  # threads; the faster of the two counts
+WORKERS = (1, 4)  # threads; the faster result is used
 POLL = 0.01  # seconds; installed: 0.1, growing to 10 while idle
 
 
@@ -25,12 +25,12 @@ def about() -> dict[str, str]:
         "version": version("huey"),
         "sqlite": sqlite3.sqlite_version,
         "settings": "SqliteHuey(fsync=True) in WAL mode, results kept, the faster of 1 and 4 thread workers, "
-        f"polling every {POLL * 1000:.0f} ms; one call for each enqueue, since it has none for many",
+        f"polling every {POLL * 1000:.0f} ms; one call per enqueue: it has no bulk enqueue",
     }
 
 
 class Engine:
-    """A Huey with one task, which notes when it started."""
+    """A Huey with one task, which records when it started."""
 
     def __init__(self, case: Case) -> None:
         self.starts: list[float] = []
@@ -72,20 +72,20 @@ def _jobs(case: Case, workers: int) -> Metrics:
     seconds = time.monotonic() - since
     engine.huey.storage.close()
     worker = case.worker(str(workers))
-    told = worker.hear()
+    report = worker.read_report()
     worker.end()
-    return throughput(case.n, seconds, told["first"], told["last"])
+    return throughput(case.n, seconds, report["first"], report["last"])
 
 
 def work_jobs(case: Case) -> None:
     engine = Engine(case)
     engine.start(int(case.setting))
     engine.done.wait()
-    tell(first=min(engine.starts), last=max(engine.ends))
+    send_report(first=min(engine.starts), last=max(engine.ends))
 
 
 def pickup(case: Case) -> Metrics:
-    other = _from_another_process(case)
+    other = _measure_from_another_process(case)
     same = Engine(case.inside("same"))
     same.start(max(WORKERS))
     for _ in pauses(case.n):
@@ -95,26 +95,26 @@ def pickup(case: Case) -> Metrics:
 
 
 def pickup_installed(case: Case) -> Metrics:
-    return _from_another_process(case)
+    return _measure_from_another_process(case)
 
 
-def _from_another_process(case: Case) -> Metrics:
+def _measure_from_another_process(case: Case) -> Metrics:
     engine = Engine(case)
     worker = case.worker()
-    idle = worker.hear()["idle"]
+    idle = worker.read_report()["idle"]
     for _ in pauses(case.n, long=case.scenario == "pickup_installed"):
         engine.noop(time.monotonic())
-    told = worker.hear()
+    report = worker.read_report()
     worker.end()
-    return latency(told["waits"]) | {"idle_cpu_percent": idle}
+    return latency(report["waits"]) | {"idle_cpu_percent": idle}
 
 
 def work_pickup(case: Case) -> None:
     engine = Engine(case)
     engine.start(max(WORKERS), installed=case.scenario == "pickup_installed")
-    tell(idle=idle_cpu())
+    send_report(idle=idle_cpu())
     engine.done.wait()
-    tell(waits=engine.waits)
+    send_report(waits=engine.waits)
 
 
 main(

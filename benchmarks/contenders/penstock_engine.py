@@ -1,4 +1,4 @@
-"""Penstock on a server, as installed: the same application on Redis and on Postgres, by the URL."""
+"""Penstock on Redis or Postgres with default settings: the same application, selected by the URL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
-from entry import Case, Metrics, tell
+from entry import Case, Metrics, send_report
 from tally import Tally
 
 from penstock import App, Context, SyncApp, flow, job, step
@@ -67,32 +67,32 @@ class Engine:
             self.done.set()
 
     async def start(self, n: int) -> None:
-        for begun in range(0, n, CHUNK):
-            await asyncio.gather(*(self.app.start("three", {"i": i}) for i in range(begun, min(n, begun + CHUNK))))
+        for start in range(0, n, CHUNK):
+            await asyncio.gather(*(self.app.start("three", {"i": i}) for i in range(start, min(n, start + CHUNK))))
 
     @asynccontextmanager
-    async def working(self, concurrency: int) -> AsyncIterator[App]:
+    async def run_worker(self, concurrency: int) -> AsyncIterator[App]:
         async with self.app as app:
             worker = asyncio.create_task(app.workers.run(concurrency=concurrency))
             yield app
             worker.cancel()
             await asyncio.wait([worker])
 
-    async def until_recorded(self) -> float:
-        """Waits for the last handler to end and for everything to be stored as ended; gives that moment."""
+    async def wait_until_recorded(self) -> float:
+        """Wait until the last handler has ended and everything is stored as finished. Return that time."""
         await self.done.wait()
-        while await self._open():
+        while await self._has_unfinished():
             await asyncio.sleep(0.001)
         return time.monotonic()
 
-    async def _open(self) -> bool:
+    async def _has_unfinished(self) -> bool:
         if await self.app.runs.list(status="running", limit=1):
             return True
         return bool(await self.app.jobs.list("noop", "active", limit=1))
 
 
 class Producer:
-    """Enqueues from outside, as a program without an event loop does: wake-ups are sent by the App's own."""
+    """Enqueues through SyncApp, as a program without an event loop does."""
 
     def __init__(self, case: Case) -> None:
         self._app = SyncApp(url=case.url, handlers=[])
@@ -105,16 +105,16 @@ class Producer:
 def work(case: Case, tally: Tally) -> None:
     async def run() -> None:
         engine = Engine(case, tally.hit)
-        async with engine.working(case.level):
-            last = await engine.until_recorded()
+        async with engine.run_worker(case.level):
+            last = await engine.wait_until_recorded()
             tally.end(last)
 
     run_event_loop(run())
 
 
 async def drain_flows(case: Case, server_us: Callable[[], float]) -> dict[str, float]:
-    """Starts n flows of three steps, then works them off in a process of its own; gives when it began and ended, and
-    what both sides used."""
+    """Start n flows of three steps, then run them in a worker process. Return when it started and ended, and the CPU
+    time of the worker and of the server."""
     engine = Engine(case)
     async with engine.app:
         since = time.monotonic()
@@ -122,33 +122,33 @@ async def drain_flows(case: Case, server_us: Callable[[], float]) -> dict[str, f
         seconds = time.monotonic() - since
     before = server_us()
     worker = case.worker()
-    told = worker.hear()
+    report = worker.read_report()
     worker.end()
-    return told | {"start_per_s": case.n / seconds, "server": server_us() - before}
+    return report | {"start_per_s": case.n / seconds, "server": server_us() - before}
 
 
 async def work_flows(case: Case) -> None:
     engine = Engine(case)
-    async with engine.working(CONCURRENCY):
+    async with engine.run_worker(CONCURRENCY):
         cpu = time.process_time()
-        last = await engine.until_recorded()
+        last = await engine.wait_until_recorded()
         cpu = time.process_time() - cpu
-    tell(first=engine.first, last=last, cpu=cpu)
+    send_report(first=engine.first, last=last, cpu=cpu)
 
 
-def rates(case: Case, told: dict[str, float]) -> Metrics:
-    """What was told, for each flow and each step."""
-    span, steps = told["last"] - told["first"], case.n * 3
+def rates(case: Case, report: dict[str, float]) -> Metrics:
+    """Return the rates and the CPU time per flow and per step."""
+    span, steps = report["last"] - report["first"], case.n * 3
     return {
         "per_s": case.n / span,
         "steps_per_s": steps / span,
-        "start_per_s": told["start_per_s"],
-        "cpu_us": told["cpu"] / steps * 1e6,
-        "server_us": told["server"] / steps,
+        "start_per_s": report["start_per_s"],
+        "cpu_us": report["cpu"] / steps * 1e6,
+        "server_us": report["server"] / steps,
     }
 
 
-def on_a_loop(measure: Callable[[Case], Coroutine[Any, Any, Any] | Awaitable[Any]]) -> Callable[[Case], Any]:
+def run_on_loop(measure: Callable[[Case], Coroutine[Any, Any, Any] | Awaitable[Any]]) -> Callable[[Case], Any]:
     async def run(case: Case) -> Any:
         return await measure(case)
 

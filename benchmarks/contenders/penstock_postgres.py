@@ -1,4 +1,4 @@
-"""Penstock on Postgres: jobs, flows, pick-up, a grown database, churn, and the bytes of an event."""
+"""Penstock on Postgres: jobs, flows, pick-up latency, a full database, churn, and the size of an event."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import asyncpg
 from entry import Case, Metrics, latency, main
-from penstock_engine import Producer, about, drain_flows, on_a_loop, rates, work, work_flows
+from penstock_engine import Producer, about, drain_flows, rates, run_on_loop, work, work_flows
 from server_time import server_us
 from tally import Tally, jobs, pickup
 
@@ -26,7 +26,7 @@ async def flows3(case: Case) -> Metrics:
 
 
 class Probe:
-    """Claims steps and commits them at the store, so many at a time, with nothing else going on."""
+    """Claims and commits steps on the store directly, `batch` at a time, with no other load."""
 
     def __init__(self, store: PostgresStore, batch: int) -> None:
         self.claims: list[float] = []
@@ -36,23 +36,23 @@ class Probe:
         self._made = 0
 
     async def cycle(self) -> None:
-        await self._store.commit([self._begun() for _ in range(self._batch)])
+        await self._store.commit([self._start_unit() for _ in range(self._batch)])
         since = time.monotonic()
         claims = (await self._store.claim(ClaimRequest((QueueDemand("probe", self._batch),), 30_000, "bench"))).claims
         self.claims.append(time.monotonic() - since)
-        assert len(claims) == self._batch, f"{len(claims)} of {self._batch} jobs were handed out"
-        units = [self._ended(claim) for claim in claims]
+        assert len(claims) == self._batch, f"{len(claims)} of {self._batch} jobs were claimed"
+        units = [self._finish_unit(claim) for claim in claims]
         since = time.monotonic()
         await self._store.commit(units)
         self.commits.append(time.monotonic() - since)
 
-    def _begun(self) -> Unit:
+    def _start_unit(self) -> Unit:
         self._made += 1
         run = f"probe-{self._batch}-{self._made}"
-        begun = RunWrite(run, 0, b"{}", "probe", "running")
-        return Unit(f"{run}.start", run=begun, jobs=[NewJob(f"{run}.a.1", "probe", "a", b"{}", run=run)])
+        created = RunWrite(run, 0, b"{}", "probe", "running")
+        return Unit(f"{run}.start", run=created, jobs=[NewJob(f"{run}.a.1", "probe", "a", b"{}", run=run)])
 
-    def _ended(self, claim) -> Unit:  # type: ignore[no-untyped-def]
+    def _finish_unit(self, claim) -> Unit:  # type: ignore[no-untyped-def]
         stream = Streams().flow(claim.run)
         return Unit(
             f"{claim.run}.end",
@@ -63,11 +63,11 @@ class Probe:
         )
 
 
-# A grown database
+# A full database
 
 
 async def grown(case: Case) -> Metrics:
-    """Both schemas are asked in turn, so that a busy moment hits them alike."""
+    """Measure an empty and a full schema in turn, so that a busy moment affects both."""
     stores = {name: PostgresStore(f"{case.url}?schema={name}") for name in ("empty", "grown")}
     for store in stores.values():
         await store.open()
@@ -94,11 +94,11 @@ def _percent(metrics: Metrics, what: str) -> float:
     return 100 * metrics[f"{what}_grown_ms"] / metrics[f"{what}_empty_ms"]
 
 
-async def _median(ask, times: int = 30) -> float:  # type: ignore[no-untyped-def]
+async def _median(call, times: int = 30) -> float:  # type: ignore[no-untyped-def]
     seconds = []
     for _ in range(times):
         since = time.monotonic()
-        await ask()
+        await call()
         seconds.append(time.monotonic() - since)
     return latency(seconds)["p50_ms"]
 
@@ -109,7 +109,7 @@ async def _fill(case: Case) -> None:
     for part in text.split("-- name: ")[1:]:
         statement = part.partition("\n")[2].replace("penstock.", "grown.")
         await connection.execute(statement, *((case.n,) if "$1" in statement else ()))
-    # As it would be after growing slowly; and what the filling left to write is written before anything is timed.
+    # As after slow growth; and the pending writes are flushed before anything is timed.
     await connection.execute("VACUUM (ANALYZE)")
     await connection.execute("CHECKPOINT")
     await connection.close()
@@ -119,7 +119,7 @@ async def _fill(case: Case) -> None:
 
 
 class Churn:
-    """Adding, claiming, finishing and sweeping, as fast as it goes."""
+    """Adds, claims, finishes and removes jobs as fast as possible."""
 
     def __init__(self, url: str, schema: str = "penstock") -> None:
         self._store = PostgresStore(f"{url}?schema={schema}")
@@ -149,27 +149,27 @@ class Churn:
 
 
 async def churn(case: Case) -> Metrics:
-    """n seconds of it: do claims stay as they were? Machines do not: so in the second tenth of the time, and in the
-    last one, they take turns with those of a schema that is new then."""
+    """Run for n seconds and compare the latency of claims early and late. Since the speed of the machine varies,
+    the second and the last tenth alternate with a newly created schema."""
     old, tenth = Churn(case.url), case.n / 10
     await old.open()
-    begun = time.monotonic()
-    while time.monotonic() - begun < tenth:
+    started = time.monotonic()
+    while time.monotonic() - started < tenth:
         await old.cycle()
-    first = await _beside_a_new_one(old, case.url, "early", begun + 2 * tenth)
-    while time.monotonic() - begun < 9 * tenth:
+    first = await _compare_with_new_schema(old, case.url, "early", started + 2 * tenth)
+    while time.monotonic() - started < 9 * tenth:
         await old.cycle()
-    last = await _beside_a_new_one(old, case.url, "late", begun + case.n)
+    last = await _compare_with_new_schema(old, case.url, "late", started + case.n)
     await old.close()
     metrics = {f"first_{key}": value for key, value in first.items()}
     metrics |= {f"last_{key}": value for key, value in last.items()}
     return metrics | {"jobs": float(old.jobs), "table_mb": await _size(case.url, "jobs") / 1e6}
 
 
-async def _beside_a_new_one(old: Churn, url: str, schema: str, until: float) -> Metrics:
+async def _compare_with_new_schema(old: Churn, url: str, schema: str, until: float) -> Metrics:
     new = Churn(url, schema)
     await new.open()
-    for _ in range(5):  # until all of it is planned
+    for _ in range(5):  # until all statements are planned
         await new.cycle()
     for one in (old, new):
         one.mark()
@@ -181,7 +181,7 @@ async def _beside_a_new_one(old: Churn, url: str, schema: str, until: float) -> 
     return found | {"percent": 100 * found["p50_ms"] / new.since_mark()["p50_ms"]}
 
 
-# Bytes of an event
+# Size of an event
 
 
 async def size(case: Case) -> Metrics:
@@ -214,9 +214,9 @@ main(
         "jobs": lambda case: jobs(case, Producer),
         "pickup": lambda case: pickup(case, Producer),
         **{
-            name: on_a_loop(measure)
+            name: run_on_loop(measure)
             for name, measure in {"flows3": flows3, "grown": grown, "churn": churn, "size": size}.items()
         },
     },
-    {"jobs": work_jobs, "pickup": work_jobs, "flows3": on_a_loop(work_flows)},
+    {"jobs": work_jobs, "pickup": work_jobs, "flows3": run_on_loop(work_flows)},
 )

@@ -1,4 +1,4 @@
-"""Penstock on Redis: jobs, flows, the server's time for a step, and the times a reader of events has to wait."""
+"""Penstock on Redis: jobs, flows, server CPU per step, and the latency of reading events."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from entry import Case, Metrics, latency, main, tell
-from penstock_engine import Producer, about, drain_flows, on_a_loop, rates, work, work_flows
+from entry import Case, Metrics, latency, main, send_report
+from penstock_engine import Producer, about, drain_flows, rates, run_on_loop, work, work_flows
 from redis_info import bytes_used, connect, cpu_us
 from tally import Tally, jobs
 
@@ -19,17 +19,17 @@ EVENT = {"orderId": 4711, "customer": "c-1042", "items": [{"sku": "a-1", "quanti
 
 
 async def flows3(case: Case) -> Metrics:
-    told = await drain_flows(case, lambda: cpu_us(case.url))
-    return rates(case, told)
+    report = await drain_flows(case, lambda: cpu_us(case.url))
+    return rates(case, report)
 
 
 def jobs_and_server(case: Case) -> Metrics:
-    """The same for plain jobs, with the server's time: adding, handing out and finishing."""
+    """Measure plain jobs, with the CPU time of the server for adding, claiming and finishing."""
     before = cpu_us(case.url)
     return jobs(case, Producer) | {"server_us": (cpu_us(case.url) - before) / case.n}
 
 
-# What a reader of events has to wait
+# Latency of reading events
 
 
 async def spec(case: Case) -> Metrics:
@@ -38,7 +38,7 @@ async def spec(case: Case) -> Metrics:
         metrics = {
             "append_p99_ms": await _p99(case.n, lambda: app.events.append("nq:entity:one", "order.seen", EVENT)),
             "read_p99_ms": await _p99(case.n, lambda: app.events.read("nq:entity:watched", limit=100)),
-            "subscribe_ms": await _p99(case.n, lambda: _hear(app, "nq:entity:watched", 100)),
+            "subscribe_ms": await _p99(case.n, lambda: _read_all(app, "nq:entity:watched", 100)),
         }
         metrics |= await _deliveries(app, case)
     return metrics | await _watching(case) | await _size(case)
@@ -48,17 +48,17 @@ async def _fill(app: App, stream: str, count: int) -> None:
     await asyncio.gather(*(app.events.append(stream, "order.seen", EVENT) for _ in range(count)))
 
 
-async def _p99(n: int, ask: Callable[[], Awaitable[Any]]) -> float:
+async def _p99(n: int, call: Callable[[], Awaitable[Any]]) -> float:
     seconds = []
     for _ in range(n):
         since = time.monotonic()
-        await ask()
+        await call()
         seconds.append(time.monotonic() - since)
     return latency(seconds)["p99_ms"]
 
 
-async def _hear(app: App, stream: str, count: int) -> None:
-    """Subscribes from the beginning and waits for what is there."""
+async def _read_all(app: App, stream: str, count: int) -> None:
+    """Subscribe from the first event and wait for the stored events."""
     events = app.events.subscribe(stream)
     for _ in range(count):
         await anext(events)
@@ -66,13 +66,13 @@ async def _hear(app: App, stream: str, count: int) -> None:
 
 
 async def _deliveries(app: App, case: Case) -> Metrics:
-    """From before an append until a subscriber in another process has the event."""
+    """Measure the time from an append to its delivery in another process."""
     worker = case.worker()
-    worker.hear()
+    worker.read_report()
     for _ in range(case.n):
         await asyncio.sleep(0.01)
         await app.events.append("nq:entity:live", "order.seen", {"sent": time.monotonic()})
-    waits = worker.hear()["waits"]
+    waits = worker.read_report()["waits"]
     worker.end()
     found = latency(waits)
     return {"deliver_p50_ms": found["p50_ms"], "deliver_p99_ms": found["p99_ms"]}
@@ -82,28 +82,28 @@ async def work_spec(case: Case) -> None:
     waits = []
     async with App(url=case.url, handlers=[]) as app:
         events = app.events.subscribe("nq:entity:live")
-        tell(ready=True)
+        send_report(ready=True)
         for _ in range(case.n):
             event = await anext(events)
             waits.append(time.monotonic() - event.data["sent"])
-    tell(waits=waits)
+    send_report(waits=waits)
 
 
 async def _watching(case: Case) -> Metrics:
-    """Memory of a process that follows a thousand streams, each with ten events."""
+    """Measure the memory of a process that follows 1,000 streams with 10 events each."""
     async with App(url=case.url, handlers=[]) as app:
         names = [f"nq:entity:w{i}" for i in range(WATCHED)]
         await asyncio.gather(*(_fill(app, name, 10) for name in names))
-        heard = asyncio.Semaphore(0)
+        received = asyncio.Semaphore(0)
         before = _resident()
 
         async def follow(name: str) -> None:
             async for _ in app.events.subscribe(name):
-                heard.release()
+                received.release()
 
         tasks = [asyncio.create_task(follow(name)) for name in names]
         for _ in range(WATCHED * 10):
-            await heard.acquire()
+            await received.acquire()
         used = _resident() - before
         for task in tasks:
             task.cancel()
@@ -117,7 +117,7 @@ def _resident() -> int:
 
 
 async def _size(case: Case) -> Metrics:
-    """Memory of the server for one more event, in streams of a hundred."""
+    """Measure the memory of the server per event, in streams of 100."""
     async with App(url=case.url, handlers=[]) as app:
         before = bytes_used(case.url)
         for i in range(20):
@@ -138,6 +138,6 @@ def work_jobs(case: Case) -> None:
 
 main(
     about,
-    {"jobs": jobs_and_server, "jobs_serial": jobs_and_server, "flows3": on_a_loop(flows3), "spec": on_a_loop(spec)},
-    {"jobs": work_jobs, "jobs_serial": work_jobs, "flows3": on_a_loop(work_flows), "spec": on_a_loop(work_spec)},
+    {"jobs": jobs_and_server, "jobs_serial": jobs_and_server, "flows3": run_on_loop(flows3), "spec": run_on_loop(spec)},
+    {"jobs": work_jobs, "jobs_serial": work_jobs, "flows3": run_on_loop(work_flows), "spec": run_on_loop(work_spec)},
 )

@@ -1,4 +1,4 @@
-"""Penstock on SQLite, as installed but for the worker's concurrency."""
+"""Penstock on SQLite with default settings, except for the concurrency of the worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 import apsw
-from entry import Case, Metrics, idle_cpu, latency, main, pauses, tell, throughput
+from entry import Case, Metrics, idle_cpu, latency, main, pauses, send_report, throughput
 from penstock_waits import waiting, waiting_rows
 
 from penstock import App, Context, flow, job, step
@@ -19,9 +19,9 @@ from penstock.core.events import Streams
 from penstock.ports.unit import ClaimRequest, Completed, NewEvent, NewJob, QueueDemand, RunWrite, Unit
 from penstock.stores.sqlite import SqliteStore
 
-CONCURRENCY = 200  # faster than 50 and 100; peers have what is best for them too
+CONCURRENCY = 200  # faster than 50 and 100; peers also use their fastest setting
 CHUNK = 1000  # starts in flight
-# Waiting, delayed, active; each is counted by its own partial index.
+# Waiting, delayed and active jobs: each has its own partial index.
 UNFINISHED = """
 SELECT (SELECT count(*) FROM jobs WHERE state = 0) + (SELECT count(*) FROM jobs WHERE state = 1)
      + (SELECT count(*) FROM jobs WHERE state = 2) + (SELECT count(*) FROM runs WHERE closed = 0)
@@ -39,7 +39,7 @@ def about() -> dict[str, str]:
 
 
 class Engine:
-    """An App with a job and a flow, which note when they started and ended."""
+    """An App with a job and a flow that record when they started and ended."""
 
     def __init__(self, case: Case) -> None:
         self.n = case.n
@@ -87,19 +87,19 @@ class Engine:
             self.done.set()
 
     async def start(self, n: int) -> None:
-        for begun in range(0, n, CHUNK):
-            await asyncio.gather(*(self.app.start("three", {"i": i}) for i in range(begun, min(n, begun + CHUNK))))
+        for start in range(0, n, CHUNK):
+            await asyncio.gather(*(self.app.start("three", {"i": i}) for i in range(start, min(n, start + CHUNK))))
 
     @asynccontextmanager
-    async def working(self, concurrency: int = CONCURRENCY) -> AsyncIterator[App]:
+    async def run_worker(self, concurrency: int = CONCURRENCY) -> AsyncIterator[App]:
         async with self.app as app:
             worker = asyncio.create_task(app.workers.run(concurrency=concurrency))
             yield app
             worker.cancel()
             await asyncio.wait([worker])
 
-    async def until_recorded(self) -> float:
-        """Waits for the last handler to end and for everything to be stored as ended; gives that moment."""
+    async def wait_until_recorded(self) -> float:
+        """Wait until the last handler has ended and everything is stored as finished. Return that time."""
         await self.done.wait()
         reader = apsw.Connection(self.file, flags=apsw.SQLITE_OPEN_READONLY)
         while reader.execute(UNFINISHED).fetchone() != (0,):
@@ -114,7 +114,7 @@ class Engine:
 
 async def jobs(case: Case) -> Metrics:
     async def enqueue(engine: Engine) -> None:
-        await engine.app.enqueue_many("noop", [{"sent": float(i)} for i in range(case.n)])
+        await engine.app.jobs.enqueue_many("noop", [{"sent": float(i)} for i in range(case.n)])
 
     return await _drain(case, enqueue)
 
@@ -130,16 +130,16 @@ async def _drain(case: Case, enqueue: Callable[[Engine], Awaitable[None]]) -> Me
         await enqueue(engine)
         seconds = time.monotonic() - since
     worker = case.worker()
-    told = worker.hear()
+    report = worker.read_report()
     worker.end()
-    return throughput(case.n, seconds, told["first"], told["last"])
+    return throughput(case.n, seconds, report["first"], report["last"])
 
 
 async def work_drain(case: Case) -> None:
     engine = Engine(case)
-    async with engine.working():
-        last = await engine.until_recorded()
-    tell(first=min(engine.starts), last=last)
+    async with engine.run_worker():
+        last = await engine.wait_until_recorded()
+    send_report(first=min(engine.starts), last=last)
 
 
 # Latency
@@ -147,16 +147,16 @@ async def work_drain(case: Case) -> None:
 
 async def step_latency(case: Case) -> Metrics:
     engine = Engine(case)
-    async with engine.working(concurrency=1) as app:
+    async with engine.run_worker(concurrency=1) as app:
         for _ in range(case.n):
             await app.result(await app.start("three", {"i": 0}))
     return latency(engine.gaps)
 
 
 async def pickup(case: Case) -> Metrics:
-    other = await _from_another_process(case)
+    other = await _measure_from_another_process(case)
     same = Engine(case.inside("same"))
-    async with same.workers.background() as app:
+    async with same.run_worker() as app:
         await asyncio.sleep(0.5)
         await _send(app, case)
         await same.done.wait()
@@ -164,15 +164,15 @@ async def pickup(case: Case) -> Metrics:
 
 
 async def pickup_installed(case: Case) -> Metrics:
-    return await _from_another_process(case)
+    return await _measure_from_another_process(case)
 
 
-async def _from_another_process(case: Case) -> Metrics:
+async def _measure_from_another_process(case: Case) -> Metrics:
     worker = case.worker()
-    idle = worker.hear()["idle"]
+    idle = worker.read_report()["idle"]
     async with Engine(case).app as app:
         await _send(app, case)
-    waits = worker.hear()["waits"]
+    waits = worker.read_report()["waits"]
     worker.end()
     return latency(waits) | {"idle_cpu_percent": idle}
 
@@ -186,18 +186,18 @@ async def _send(app: App, case: Case) -> None:
 
 async def work_pickup(case: Case) -> None:
     engine = Engine(case)
-    async with engine.working():
+    async with engine.run_worker():
         await asyncio.sleep(0.2)
-        tell(idle=await asyncio.to_thread(idle_cpu))
+        send_report(idle=await asyncio.to_thread(idle_cpu))
         await engine.done.wait()
-    tell(waits=engine.waits)
+    send_report(waits=engine.waits)
 
 
-# A grown file
+# A full file
 
 
 async def grown(case: Case) -> Metrics:
-    """Both files are asked in turn, so that a busy moment hits them alike."""
+    """Measure an empty and a full file in turn, so that a busy moment affects both."""
     full = await _fill(case.inside("grown"))
     empty = SqliteStore(str(case.inside("empty").file))
     await empty.open()
@@ -218,9 +218,9 @@ async def grown(case: Case) -> Metrics:
 
 async def _fill(case: Case) -> SqliteStore:
     engine = Engine(case)
-    async with engine.working():
+    async with engine.run_worker():
         await engine.start(case.n)
-        await engine.until_recorded()
+        await engine.wait_until_recorded()
     return SqliteStore(engine.file)
 
 
@@ -240,17 +240,17 @@ async def _reads(store: SqliteStore) -> Metrics:
     }
 
 
-async def _median(ask: Callable[[], Awaitable[Any]]) -> float:
+async def _median(call: Callable[[], Awaitable[Any]]) -> float:
     seconds = []
     for _ in range(50):
         since = time.monotonic()
-        await ask()
+        await call()
         seconds.append(time.monotonic() - since)
     return latency(seconds)["p50_ms"]
 
 
 class Probe:
-    """Claims a step and commits it at the store, one at a time, with nothing else going on."""
+    """Claims and commits one step at a time on the store directly, with no other load."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.claims: list[float] = []
@@ -263,8 +263,8 @@ class Probe:
         run = f"probe-{self._made}"
         stream = Streams().flow(run)
         record, body = b'{"status":"running"}', b'{"kind":"step.completed","subject":"probe"}'
-        begun = RunWrite(run, 0, record, "probe", "running")
-        await self._commit(Unit(f"{run}.start", run=begun, jobs=[NewJob(f"{run}.a.1", "probe", "a", b"{}", run=run)]))
+        created = RunWrite(run, 0, record, "probe", "running")
+        await self._commit(Unit(f"{run}.start", run=created, jobs=[NewJob(f"{run}.a.1", "probe", "a", b"{}", run=run)]))
         since = time.monotonic()
         claims = (await self._store.claim(ClaimRequest((QueueDemand("probe", 1),), 30_000, "bench"))).claims
         self.claims.append(time.monotonic() - since)
@@ -284,14 +284,14 @@ class Probe:
         await self._store.commit([unit])
 
 
-def on_a_loop(measure: Callable[[Case], Coroutine[Any, Any, Any]]) -> Callable[[Case], Any]:
+def run_on_loop(measure: Callable[[Case], Coroutine[Any, Any, Any]]) -> Callable[[Case], Any]:
     return lambda case: asyncio.run(measure(case))
 
 
 main(
     about,
     {
-        name: on_a_loop(measure)
+        name: run_on_loop(measure)
         for name, measure in {
             "jobs": jobs,
             "flows3": flows3,
@@ -305,7 +305,7 @@ main(
         }.items()
     },
     {
-        name: on_a_loop(work)
+        name: run_on_loop(work)
         for name, work in {
             "jobs": work_drain,
             "flows3": work_drain,

@@ -1,17 +1,17 @@
-"""Penstock's waits: what ten thousand of them cost a worker, and what a million of them cost the others in the file.
+"""Penstock's waits: the cost of 10,000 waiting runs for a worker, and of a million for the other jobs in the file.
 
-Each rate is that at which a worker with the same slots ends so many handlers, each the last one of its run, in five
-parts, all of a part being there before the worker begins. What is compared:
+Each rate is how many handlers per second one worker completes, with the same concurrency. Each handler is the last one
+of its run. The work is split into five parts, and each part is complete before the worker starts. The kinds of steps:
 
-- the lightest step: the only one of its run, no input to speak of, nothing emitted, nothing recorded but its end;
-- a second step was started by what the first step of its run emitted, and the firsts were over before;
-- a step with one durable call: it records what a `ctx.run` gave, as steps that do something do, and ends;
-- a step that need not sleep: the handler of those that are resumed by the clock, its moment being past;
-- a step resumed by the clock has gone to sleep before, and was due before the worker began: the handler is run again
-  from its top, comes past its wait, and ends. It records what the lightest does and, besides, the event
-  `step.resumed`, that the wait is over, and what became of it;
-- one resumed by an event does the same; the time that the events take to be emitted is counted with it. Its like is a
-  run that is started and worked off at the same time: there, too, each step is two writes, one from outside.
+- `plain`, an empty step: the only step of its run; it emits nothing and records only its completion;
+- `second`, a second step: started by an event of the first step, after all first steps have finished;
+- `noted`, a step with one `ctx.run`: it also records the result of that call;
+- `awake`, a timed wait that is already due: the same handler as `timed`, but it need not wait;
+- `timed`, a step resumed by a timer: it has waited, and was due before the worker started. The handler runs again from
+  its first line, passes the wait and ends. Besides its completion it records the event `step.resumed` and the result of
+  the wait;
+- `called`, a step resumed by an event: the same, including the time to emit the events. It compares with `started`,
+  runs that are started while the worker runs: there, too, each step needs two writes, one of them from outside.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from penstock.stores.sqlite import SqliteStore
 
 CONCURRENCY = 50
 CHUNK = 1000  # starts in flight
-PARTS = 5  # in turns, so that a slow minute of the machine hits every kind of step
-SECOND = "second"  # the queue of second steps: they are left alone until all of them are there
+PARTS = 5  # interleaved, so that a slow minute affects every kind of step
+SECOND = "second"  # the queue of second steps: no worker takes them before all are added
 
 
-class Sleepers:
-    """An App whose flows end at once, or wait first: for a moment, or for one event."""
+class WaitingFlows:
+    """An App with flows that end at once, and flows that first wait for a time or for an event."""
 
     def __init__(self, case: Case) -> None:
         self.file = str(case.file)
@@ -71,59 +71,59 @@ class Sleepers:
         return [plain, noted, two, second, timed, called]
 
     async def start(self, flow: str, inputs: list[Any]) -> None:
-        for begun in range(0, len(inputs), CHUNK):
-            await asyncio.gather(*(self.app.start(flow, input) for input in inputs[begun : begun + CHUNK]))
+        for start in range(0, len(inputs), CHUNK):
+            await asyncio.gather(*(self.app.start(flow, input) for input in inputs[start : start + CHUNK]))
 
     async def emit(self, numbers: list[int]) -> None:
-        for begun in range(0, len(numbers), CHUNK):
-            some = numbers[begun : begun + CHUNK]
+        for start in range(0, len(numbers), CHUNK):
+            some = numbers[start : start + CHUNK]
             await asyncio.gather(*(self.app.emit("wake.up", {"n": n}) for n in some))
 
     def work(self, *queues: str) -> asyncio.Task[None]:
         return asyncio.create_task(self.app.workers.run(concurrency=CONCURRENCY, queues=list(queues) or None))
 
     async def until(self, sql: str, count: int) -> float:
-        """Waits until the file counts so many; gives that moment."""
+        """Wait until the query returns `count`. Return that time."""
         reader = self._reader = self._reader or apsw.Connection(self.file, flags=apsw.SQLITE_OPEN_READONLY)
         while reader.execute(sql).fetchone() != (count,):
             await asyncio.sleep(0.005)
         return time.monotonic()
 
 
-# Whether any is there, not how many: it is asked on the worker's own thread, and counting would slow it down.
+# EXISTS instead of count(*): the query runs on the thread of the worker and must not slow it down.
 BUSY = "SELECT " + " OR ".join(f"EXISTS (SELECT 1 FROM jobs WHERE state = {state})" for state in (0, 1, 2))
-FIRSTS_OPEN = f"SELECT EXISTS (SELECT 1 FROM jobs WHERE state IN (0, 2) AND queue != '{SECOND}')"
-ASLEEP = "SELECT count(*) FROM waits WHERE state = 'open' AND kind = '{}'"
+FIRST_STEPS_UNFINISHED = f"SELECT EXISTS (SELECT 1 FROM jobs WHERE state IN (0, 2) AND queue != '{SECOND}')"
+PENDING_WAITS = "SELECT count(*) FROM waits WHERE state = 'pending' AND kind = '{}'"
 NOT_IDLE = "SELECT count(*) FROM jobs WHERE state IN (0, 2)"
 
 
 async def waiting(case: Case) -> Metrics:
-    """One worker process for all of it. All are asleep before any is woken; then some of each kind take their turns."""
-    sleepers, parts = Sleepers(case), _Parts(case.n)
-    async with sleepers.app:
-        grown = await _fall_asleep(sleepers, case.n)
+    """Measure all kinds of steps in one worker process, part by part. All runs wait before the first is resumed."""
+    flows, parts = WaitingFlows(case), _Parts(case.n)
+    async with flows.app:
+        grown = await _measure_waiting_memory(flows, case.n)
         for part in parts:
             for flow in ("plain", "noted"):
-                await parts.drained(flow, sleepers, sleepers.start(flow, part))
-            await parts.drained("awake", sleepers, sleepers.start("timed", [time.time() - 1] * len(part)))
-            await parts.drained("timed", sleepers, _due(sleepers, len(part)))
-            await parts.drained("second", sleepers, _firsts(sleepers, part))
-            await parts.handed_in("started", sleepers, sleepers.start("plain", part))
-            await parts.handed_in("called", sleepers, sleepers.emit(part))
+                await parts.time_drain(flow, flows, flows.start(flow, part))
+            await parts.time_drain("awake", flows, flows.start("timed", [time.time() - 1] * len(part)))
+            await parts.time_drain("timed", flows, _add_due_waits(flows, len(part)))
+            await parts.time_drain("second", flows, _add_second_steps(flows, part))
+            await parts.time_with_producer("started", flows, flows.start("plain", part))
+            await parts.time_with_producer("called", flows, flows.emit(part))
     rate = parts.rates()
-    compared = [(woken, of) for woken in ("timed", "called") for of in LIKES[woken]]
+    compared = [(kind, other) for kind in ("timed", "called") for other in COMPARED_WITH[kind]]
     return {
         "bytes_a_run": grown / (case.n - case.n // 2),
         **{f"{name}_per_s": rate[name] for name in rate},
-        **{f"{woken}_{of}_percent": 100 * rate[woken] / rate[of] for woken, of in compared},
+        **{f"{kind}_{other}_percent": 100 * rate[kind] / rate[other] for kind, other in compared},
     }
 
 
-LIKES = {"timed": ("plain", "second", "noted", "awake"), "called": ("plain", "started")}
+COMPARED_WITH = {"timed": ("plain", "second", "noted", "awake"), "called": ("plain", "started")}
 
 
 class _Parts:
-    """The numbers 0 to n in some parts, and how long each kind of step has taken for all of them."""
+    """The numbers 0 to n in parts, and the total time of each kind of step."""
 
     def __init__(self, n: int) -> None:
         self._n = n
@@ -131,63 +131,63 @@ class _Parts:
 
     def __iter__(self) -> Iterator[list[int]]:
         size = -(-self._n // PARTS)
-        return (list(range(begin, min(begin + size, self._n))) for begin in range(0, self._n, size))
+        return (list(range(start, min(start + size, self._n))) for start in range(0, self._n, size))
 
-    async def drained(self, name: str, sleepers: Sleepers, made: Coroutine[Any, Any, None]) -> None:
-        """What was made is worked off by a worker that begins when all of it is there."""
-        await made
+    async def time_drain(self, name: str, flows: WaitingFlows, add: Coroutine[Any, Any, None]) -> None:
+        """Add the work, then start a worker and time until all of it is done."""
+        await add
         since = time.monotonic()
-        worker = sleepers.work()
-        self._seconds[name] += await sleepers.until(BUSY, 0) - since
+        worker = flows.work()
+        self._seconds[name] += await flows.until(BUSY, 0) - since
         await _stop(worker)
 
-    async def handed_in(self, name: str, sleepers: Sleepers, made: Coroutine[Any, Any, None]) -> None:
-        """The worker is there before, and making is part of it."""
-        worker = sleepers.work()
+    async def time_with_producer(self, name: str, flows: WaitingFlows, add: Coroutine[Any, Any, None]) -> None:
+        """Start a worker, then time adding the work and completing it."""
+        worker = flows.work()
         since = time.monotonic()
-        await made
-        self._seconds[name] += await sleepers.until(BUSY, 0) - since
+        await add
+        self._seconds[name] += await flows.until(BUSY, 0) - since
         await _stop(worker)
 
     def rates(self) -> dict[str, float]:
         return {name: self._n / seconds for name, seconds in self._seconds.items()}
 
 
-async def _fall_asleep(sleepers: Sleepers, n: int) -> int:
-    """Lets so many runs wait for an event each; gives by how much the worker's memory grew with the second half."""
-    worker = sleepers.work()
-    await sleepers.start("plain", list(range(2 * n)))  # so that SQLite's cache, which is bounded, has grown before
-    await sleepers.start("called", list(range(n // 2)))
-    await _asleep(sleepers, "event", n // 2)
+async def _measure_waiting_memory(flows: WaitingFlows, n: int) -> int:
+    """Let n runs wait for an event each. Return how much the memory of the worker grew with the second half of them."""
+    worker = flows.work()
+    await flows.start("plain", list(range(2 * n)))  # fills SQLite's cache, which has a maximum size
+    await flows.start("called", list(range(n // 2)))
+    await _wait_until_pending(flows, "event", n // 2)
     half = _resident()
-    await sleepers.start("called", list(range(n // 2, n)))
-    await _asleep(sleepers, "event", n)
+    await flows.start("called", list(range(n // 2, n)))
+    await _wait_until_pending(flows, "event", n)
     grown = _resident() - half
     await _stop(worker)
     return max(grown, 0)
 
 
-async def _due(sleepers: Sleepers, n: int) -> None:
-    """So many runs that wait for a moment, which comes when no worker is there."""
+async def _add_due_waits(flows: WaitingFlows, n: int) -> None:
+    """Start n runs that wait for a time, stop the worker, and sleep until that time."""
     due = time.time() + 2 + n / 1000
-    worker = sleepers.work()
-    await sleepers.start("timed", [due] * n)
-    await _asleep(sleepers, "time", n)
+    worker = flows.work()
+    await flows.start("timed", [due] * n)
+    await _wait_until_pending(flows, "time", n)
     await _stop(worker)
     await asyncio.sleep(max(due - time.time(), 0))
 
 
-async def _firsts(sleepers: Sleepers, part: list[int]) -> None:
-    """Second steps of so many runs."""
-    worker = sleepers.work("default")
-    await sleepers.start("two", part)
-    await sleepers.until(FIRSTS_OPEN, 0)
+async def _add_second_steps(flows: WaitingFlows, part: list[int]) -> None:
+    """Start runs and complete their first steps, so that their second steps are waiting."""
+    worker = flows.work("default")
+    await flows.start("two", part)
+    await flows.until(FIRST_STEPS_UNFINISHED, 0)
     await _stop(worker)
 
 
-async def _asleep(sleepers: Sleepers, kind: str, n: int) -> None:
-    await sleepers.until(ASLEEP.format(kind), n)
-    await sleepers.until(NOT_IDLE, 0)
+async def _wait_until_pending(flows: WaitingFlows, kind: str, n: int) -> None:
+    await flows.until(PENDING_WAITS.format(kind), n)
+    await flows.until(NOT_IDLE, 0)
 
 
 async def _stop(worker: asyncio.Task[None]) -> None:
@@ -196,11 +196,11 @@ async def _stop(worker: asyncio.Task[None]) -> None:
 
 
 def _resident() -> int:
-    """The memory this process has, in bytes."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-# A million rows that wait
+# A million waiting runs
 
 
 class Probe(Protocol):
@@ -211,18 +211,18 @@ class Probe(Protocol):
 
 
 async def waiting_rows(case: Case, probe: Callable[[SqliteStore], Probe]) -> Metrics:
-    """Both files are asked in turn, so that a busy moment hits them alike."""
+    """Measure an empty and a full file in turn, so that a busy moment affects both."""
     files = {name: str(case.inside(name).file) for name in ("empty", "waiting")}
-    made = SqliteStore(files["waiting"])
-    await made.open()
-    await made.close()
+    new = SqliteStore(files["waiting"])
+    await new.open()
+    await new.close()
     _fill(files["waiting"], case.n)
     stores = {name: SqliteStore(file) for name, file in files.items()}
     for store in stores.values():
         await store.open()
     probes = {name: probe(store) for name, store in stores.items()}
     for _ in range(300):
-        for one in random.sample(list(probes.values()), 2):  # whoever comes second finds the disk awake
+        for one in random.sample(list(probes.values()), 2):  # random order: the second one finds the disk awake
             await one.step()
     metrics: Metrics = {}
     for name, one in probes.items():
@@ -236,7 +236,7 @@ async def waiting_rows(case: Case, probe: Callable[[SqliteStore], Probe]) -> Met
 
 
 def _fill(file: str, n: int) -> None:
-    """Runs whose only step sleeps: half for a year, half until an event comes. In the queue that is then worked on."""
+    """Insert runs whose only step waits: half for a year, half for an event, in the measured queue."""
     connection = apsw.Connection(file)
     statements = Path(__file__).with_name("waiting_rows.sql").read_text()
     with connection:

@@ -13,15 +13,15 @@ from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
-from tally import Tally, contest
+from tally import Tally, run_contender
 
 
 def about() -> dict[str, str]:
     return {
         "name": "PgQueuer",
         "version": version("pgqueuer"),
-        "settings": "asyncpg, uvloop, batches as large as the concurrency, at most two of them at work (it allows no "
-        "less); finished jobs logged as installed",
+        "settings": "asyncpg, uvloop, batches as large as the concurrency, at most two in progress, its "
+        "minimum; finished jobs logged as installed",
     }
 
 
@@ -52,4 +52,4 @@ def work(case: Case, tally: Tally) -> None:
     uvloop.run(run())
 
 
-contest(about, Producer, work)
+run_contender(about, Producer, work)

@@ -9,7 +9,7 @@ from importlib.metadata import version
 import uvloop
 from entry import Case
 from procrastinate import App, PsycopgConnector
-from tally import Tally, contest
+from tally import Tally, run_contender
 
 CHUNK = 1000
 
@@ -62,4 +62,4 @@ def work(case: Case, tally: Tally) -> None:
     uvloop.run(run())
 
 
-contest(about, Producer, work)
+run_contender(about, Producer, work)

@@ -1,4 +1,4 @@
-"""What a Redis server says of itself."""
+"""CPU time and memory of a Redis server, from INFO."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ def connect(url: str) -> Redis:
 
 
 def cpu_us(url: str) -> float:
-    """Microseconds of processor time so far.
+    """Return the CPU time used so far, in microseconds.
 
-    Redis also counts what scripts take, but by the clock: other busy processes would be counted with them."""
+    Redis also reports the time of scripts, but in wall-clock time, which other busy processes distort."""
     with connect(url) as redis:
         used = redis.info("cpu")
     return float(used["used_cpu_user"] + used["used_cpu_sys"]) * 1e6
 
 
 def bytes_used(url: str) -> int:
-    """The memory of the data, as Redis counts it."""
+    """Return the memory of the data, as reported by Redis."""
     with connect(url) as redis:
         return int(redis.info("memory")["used_memory_dataset"])

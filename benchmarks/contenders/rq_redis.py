@@ -1,4 +1,4 @@
-"""RQ on Redis: SimpleWorker, which runs jobs in its own process, one at a time. It has no other concurrency."""
+"""RQ on Redis: SimpleWorker, which runs jobs in its own process, one at a time."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from importlib.metadata import version
 from entry import Case
 from redis import Redis
 from rq import Queue, SimpleWorker
-from tally import Tally, contest
+from tally import Tally, run_contender
 
 CHUNK = 500
-tallies: list[Tally] = []  # RQ finds the function by name: there is nothing else to hand it
+tallies: list[Tally] = []  # RQ finds the function by name, so the tally has to be global
 
 
 def about() -> dict[str, str]:
     return {
         "name": "RQ",
         "version": version("rq"),
-        "settings": "SimpleWorker (its usual worker forks for each job and is several times slower), results kept for "
-        "500 s as installed; jobs added by enqueue_many",
+        "settings": "SimpleWorker (the default worker forks for each job and is several times slower), results kept "
+        "for 500 s as installed; jobs added by enqueue_many",
     }
 
 
@@ -47,4 +47,4 @@ def work(case: Case, tally: Tally) -> None:
 
 
 if __name__ == "__main__":
-    contest(about, Producer, work)
+    run_contender(about, Producer, work)

@@ -10,7 +10,7 @@ from typing import Any
 import uvloop
 from entry import Case
 from saq import Queue, Worker
-from tally import Tally, contest
+from tally import Tally, run_contender
 
 CHUNK = 100
 
@@ -52,4 +52,4 @@ def work(case: Case, tally: Tally) -> None:
     uvloop.run(run())
 
 
-contest(about, Producer, work)
+run_contender(about, Producer, work)

@@ -1,4 +1,4 @@
-"""Processor time of the server, in microseconds: what a step costs there does not depend on who else is busy."""
+"""CPU time of the server in microseconds. Unlike wall-clock time, it does not depend on other processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import asyncpg
 
 
 def server_us(url: str) -> float:
-    """So far, of Redis or of all processes of Postgres."""
+    """Return the CPU time so far, of Redis or of all processes of Postgres."""
     if url.startswith("redis"):
         from redis_info import cpu_us
 
@@ -20,24 +20,24 @@ def server_us(url: str) -> float:
 
 
 def processes_us(postmaster: int) -> float:
-    """Of a Postgres server, those of its processes that have ended included."""
+    """Return the CPU time of a Postgres server, including its processes that have ended."""
     spent = sum(_ticks(postmaster))
     for child in Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split():
         try:
             spent += sum(_ticks(int(child))[:2])
         except FileNotFoundError:
-            continue  # it has just ended
+            continue  # the process has just ended
     return spent / os.sysconf("SC_CLK_TCK") * 1e6
 
 
 def _ticks(pid: int) -> list[int]:
-    """User and system time, then those of children that have ended."""
+    """Return user and system time, then those of the children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return [int(field) for field in fields[11:15]]
 
 
 def _postmaster(url: str) -> int:
-    """On a thread of its own: an event loop may be running here."""
+    """Return the process id. Runs in a thread, because an event loop may be running here."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(_parent_of_backend(url))).result()
 

@@ -1,7 +1,7 @@
-"""Our store without an engine: units made beforehand, committed in batches that fetch the next jobs.
+"""The store of Penstock without its engine: prepared units, committed in batches that also claim the next jobs.
 
-What lies between this and Penstock is deciding, encoding, handlers and the event loop; between this and the bare loop,
-what a recorded step writes more: its events, the run's record and its version.
+The difference to Penstock is the engine: decisions, encoding, handlers and the event loop. The difference to the
+baseline is what a recorded step writes in addition: its events, the record of the run and its version.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from importlib.metadata import version
 
 from entry import Case, Metrics, main
-from penstock_engine import on_a_loop
+from penstock_engine import run_on_loop
 from server_time import server_us
 
 from penstock.app.store_urls import open_store
@@ -29,9 +29,9 @@ STEPS = 3
 
 def about() -> dict[str, str]:
     return {
-        "name": "our store alone",
+        "name": "Penstock store only",
         "version": version("penstock"),
-        "settings": f"no engine: units of two events, a run record and the next job, {BATCH} a commit",
+        "settings": f"no engine: units of two events, a run record and the next job, {BATCH} per commit",
     }
 
 
@@ -40,12 +40,12 @@ def _job(run: str, step: int) -> NewJob:
     return NewJob(f"{run}.s.{step}", "steps", "s", PAYLOAD, run=run, started=Started(stream, HEAD))
 
 
-def _begin(run: str) -> Unit:
+def _start_unit(run: str) -> Unit:
     event = NewEvent(Streams().flow(run), BODY)
     return Unit(f"{run}.0", run=RunWrite(run, 0, RECORD, "three", "running"), events=[event], jobs=[_job(run, 1)])
 
 
-def _end(claim: Claim) -> Unit:
+def _finish_unit(claim: Claim) -> Unit:
     assert claim.run is not None
     last = claim.version == STEPS
     status = "completed" if last else "running"
@@ -65,7 +65,7 @@ async def flows3(case: Case) -> Metrics:
     await store.open()
     try:
         for start in range(0, case.n, BATCH):
-            await store.commit([_begin(f"run-{i}") for i in range(start, min(case.n, start + BATCH))])
+            await store.commit([_start_unit(f"run-{i}") for i in range(start, min(case.n, start + BATCH))])
         return await _drain(store, case)
     finally:
         await store.close()
@@ -77,9 +77,9 @@ async def _drain(store: Store, case: Case) -> Metrics:
     claims, done = (await store.claim(request)).claims, 0
     while claims:
         done += len(claims)
-        claims = (await store.commit([_end(claim) for claim in claims], request)).claimed.claims
+        claims = (await store.commit([_finish_unit(claim) for claim in claims], request)).claimed.claims
     span, cpu = time.monotonic() - since, time.process_time() - cpu
-    assert done == total, f"{done} of {total} steps were handed out"
+    assert done == total, f"{done} of {total} steps were claimed"
     return {
         "per_s": case.n / span,
         "steps_per_s": total / span,
@@ -88,4 +88,4 @@ async def _drain(store: Store, case: Case) -> Metrics:
     }
 
 
-main(about, {"flows3": on_a_loop(flows3)})
+main(about, {"flows3": run_on_loop(flows3)})

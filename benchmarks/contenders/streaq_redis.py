@@ -10,7 +10,7 @@ import uvloop
 from coredis import Redis
 from entry import Case
 from streaq import Worker
-from tally import Tally, contest
+from tally import Tally, run_contender
 
 
 def about() -> dict[str, str]:
@@ -63,4 +63,4 @@ def work(case: Case, tally: Tally) -> None:
     uvloop.run(run())
 
 
-contest(about, Producer, work)
+run_contender(about, Producer, work)

@@ -1,7 +1,7 @@
-"""No-op jobs through a queue on a server, the same for every contender: a producer, and a worker process that counts.
+"""Measure no-op jobs through a queue on a server, in the same way for every contender.
 
-A contender gives a producer and what a worker process does; its handler calls `Tally.hit` with what the job carries.
-Only the standard library, as in entry.py.
+A contender provides a producer and the function of a worker process; its handler calls `Tally.hit` with the number in
+the job. Imports only the standard library, as entry.py.
 """
 
 from __future__ import annotations
@@ -12,101 +12,101 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from entry import Case, Metrics, latency, main, pauses, tell
+from entry import Case, Metrics, latency, main, pauses, send_report
 
-LIMIT = 10.0  # seconds: whoever is slower has its rate taken from what it did in this time
-PATIENCE = 60.0  # until the first job begins
-WARM = -1.0  # what a job carries that only shows that the worker is there
+LIMIT_S = 10.0  # the rate of a slower contender is computed from this time
+FIRST_JOB_TIMEOUT_S = 60.0
+WARM = -1.0  # the number in a job that only checks that the worker is running
 
 
 class Producer(Protocol):
-    """Adds jobs, each carrying a number."""
+    """Adds jobs, each with a number."""
 
     def add(self, sent: Sequence[float]) -> None: ...
 
 
 class Tally:
-    """Counts jobs in the worker process, tells when all were begun, and ends the process at once."""
+    """Counts jobs in the worker process, reports when all have started, and ends the process at once."""
 
     def __init__(self, case: Case, *, watched: bool = True) -> None:
         self._n = case.n
         self._scenario = case.scenario
-        self._limit = LIMIT if case.scenario != "pickup" else LIMIT + case.n * 0.5  # pick-up has pauses
-        self._begins = [0.0, 0.0]  # by the clock and by this process's processor
+        self._limit = LIMIT_S if case.scenario != "pickup" else LIMIT_S + case.n * 0.5  # pickup sleeps between jobs
+        self._first = [0.0, 0.0]  # wall-clock time and CPU time of the first job
         self._last = 0.0
         self._waits: list[float] = []
         self._done = threading.Event()
-        if watched:  # else the contender says itself when it is over
+        if watched:  # otherwise the contender calls end() itself
             threading.Thread(target=self._watch, daemon=True).start()
 
     def hit(self, sent: float) -> None:
-        """A handler has begun."""
+        """Record that a handler has started."""
         now = time.monotonic()
         if sent == WARM:
-            tell(ready=True)
+            send_report(ready=True)
             return
         if not self._waits:
-            self._begins = [now, time.process_time()]
+            self._first = [now, time.process_time()]
         self._last = now
         self._waits.append(now - sent)
         if len(self._waits) == self._n:
             self._done.set()
 
     def _watch(self) -> None:
-        begun = time.monotonic()
-        while not self._waits and time.monotonic() - begun < PATIENCE:
+        started = time.monotonic()
+        while not self._waits and time.monotonic() - started < FIRST_JOB_TIMEOUT_S:
             self._done.wait(0.05)
         self._done.wait(self._limit)
         self.end(self._last)
 
     def end(self, last: float) -> None:
-        """Tells what was counted. The process ends without cleaning up: that is not what is measured."""
-        count, (first, cpu) = len(self._waits), self._begins
+        """Send the report and end the process without cleanup, which is not measured."""
+        count, (first, cpu) = len(self._waits), self._first
         cpu = time.process_time() - cpu
         waits = self._waits if self._scenario == "pickup" else []
-        tell(count=count, first=first, last=last, cpu=cpu, waits=waits)
+        send_report(count=count, first=first, last=last, cpu=cpu, waits=waits)
         os._exit(0)
 
 
 def jobs(case: Case, producer: Callable[[Case], Producer]) -> Metrics:
-    """All jobs are enqueued, then one worker process begins: from the first handler's start to the last one's."""
-    adds = producer(case)
+    """Enqueue all jobs, start one worker process, and measure from the first start of a handler to the last."""
+    jobs_producer = producer(case)
     since = time.monotonic()
-    adds.add([float(i) for i in range(case.n)])
+    jobs_producer.add([float(i) for i in range(case.n)])
     seconds = time.monotonic() - since
     worker = case.worker()
-    told = worker.hear()
+    report = worker.read_report()
     worker.end()
-    count, span = told["count"], told["last"] - told["first"]
+    count, span = report["count"], report["last"] - report["first"]
     if count < 2:
-        raise SystemExit("the worker process began no two jobs")
+        raise SystemExit("the worker process started fewer than two jobs")
     return {
         "per_s": (count - 1) / span,
-        "cpu_us": told["cpu"] / count * 1e6,
+        "cpu_us": report["cpu"] / count * 1e6,
         "enqueue_per_s": case.n / seconds,
     }
 
 
 def pickup(case: Case, producer: Callable[[Case], Producer]) -> Metrics:
-    """Jobs enqueued one at a time, irregularly, with nothing else going on."""
-    adds = producer(case)
+    """Enqueue jobs one at a time, at random intervals, with no other load."""
+    jobs_producer = producer(case)
     worker = case.worker()
-    adds.add([WARM])
-    worker.hear()
+    jobs_producer.add([WARM])
+    worker.read_report()
     for _ in pauses(case.n):
-        adds.add([time.monotonic()])
-    told = worker.hear()
+        jobs_producer.add([time.monotonic()])
+    report = worker.read_report()
     worker.end()
-    return latency(told["waits"])
+    return latency(report["waits"])
 
 
-def contest(
+def run_contender(
     about: Callable[[], dict[str, str]],
     producer: Callable[[Case], Producer],
     work: Callable[[Case, Tally], None],
     more: Mapping[str, tuple[Callable[[Case], Metrics], Callable[[Case], None]]] | None = None,
 ) -> None:
-    """Runs what the command line asks for; `more` are scenarios of this contender's own, each with its worker."""
+    """Run the scenario that the command line names. `more` are additional scenarios, each with its worker."""
 
     def worker(case: Case) -> None:
         work(case, Tally(case))

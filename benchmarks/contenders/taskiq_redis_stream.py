@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import uvloop
 from entry import Case
-from tally import Tally, contest
+from tally import Tally, run_contender
 from taskiq.api import run_receiver_task
 from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker
 
@@ -60,4 +60,4 @@ def work(case: Case, tally: Tally) -> None:
     uvloop.run(run())
 
 
-contest(about, Producer, work)
+run_contender(about, Producer, work)

@@ -30,7 +30,7 @@ async def shop() -> str:
         ("nq:global", "global"),
     ],
 )
-async def test_any_stream_is_appended_to_and_read(app: Any, stream: str, subject: str) -> None:
+async def test_append_and_read_any_stream(app: Any, stream: str, subject: str) -> None:
     async with app() as a:
         first = await a.events.append(stream, "it.happened", {"n": 1}, correlation_id="c", meta={"by": "me"})
         second = await a.events.append(stream, "it.happened.again", subject="other")

@@ -64,7 +64,7 @@ def test_public_names_are_sorted_and_exist() -> None:
     }
 
 
-def test_importing_the_package_is_cheap_and_quiet() -> None:
+def test_importing_the_package_imports_no_optional_module() -> None:
     """Optional modules are not imported."""
     heavy = "{'pydantic', 'fastjsonschema', 'cyclopts', 'rich', 'fastapi'}"
     code = f"import sys, penstock; print(sorted({heavy} & set(sys.modules)))"
@@ -260,7 +260,7 @@ def test_a_plain_script(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-X", "dev", str(script)], capture_output=True, text=True, timeout=60
     )
-    # On a busy machine the event loop's debug mode tells of slow turns; that is not ours.
+    # On a busy machine the event loop's debug mode logs slow iterations, which is not a failure.
     assert [line for line in done.stderr.splitlines() if not line.startswith("Executing ")] == []
     assert done.stdout.splitlines() == [
         "{'shipped': 7} completed completed",
@@ -365,7 +365,7 @@ def test_a_bad_setting_names_its_source_and_valid_values(
 
 
 @pytest.mark.parametrize("url", ["nosuch://x", "mysql://u:s3cret@h/db", "file.db", ""])
-async def test_a_url_of_no_store_is_refused_without_its_password(url: str) -> None:
+async def test_an_unknown_url_scheme_is_refused_without_the_password(url: str) -> None:
     app = App(url or "nonsense", handlers=[])
     with pytest.raises(SettingError) as refusal:
         await app.open()

@@ -19,7 +19,7 @@ from pathlib import Path
 from penstock import job
 
 
-class Ferry:
+class RecordingBridge:
     async def open(self, host):
         self.host = host
         self.note("opened")
@@ -36,7 +36,7 @@ class Ferry:
             print(word, file=file)
 
 
-bridges = [Ferry()]
+bridges = [RecordingBridge()]
 
 
 @job(queue="sums")
@@ -99,7 +99,7 @@ async def test_a_bridge_that_cannot_open_stops_the_worker(folder: Path) -> None:
 
 
 async def test_an_invalid_bridge_is_a_problem_of_its_file(folder: Path) -> None:
-    (folder / "ferry.py").write_text(FILE.replace("[Ferry()]", '[Ferry(), "Avignon"]'))
+    (folder / "ferry.py").write_text(FILE.replace("[RecordingBridge()]", '[RecordingBridge(), "Avignon"]'))
     (folder / "other.py").write_text('bridges = ["Avignon", "Rialto"]  # not ours\n')
     async with App(":memory:", folder) as app:
         (problem,) = app.registry.problems

@@ -1,4 +1,4 @@
-"""A store that is unavailable for a while: who retries, who gets an error, and the services beside a worker."""
+"""A store that is unavailable for a while: what is retried, what raises, and the services of a worker."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ async def test_a_service_beside_the_worker_is_restarted_when_it_fails(
     monkeypatch.setattr(background, "FIRST_RESTART_PAUSE_S", 0.0)
     tries: list[int] = []
 
-    class Ferry:
+    class RecordingBridge:
         async def open(self, host: Any) -> None: ...
         async def close(self) -> None: ...
         async def run(self) -> None:
@@ -189,7 +189,7 @@ async def test_a_service_beside_the_worker_is_restarted_when_it_fails(
                 raise RuntimeError("the ferry sank")
             await asyncio.Event().wait()
 
-    async with App(":memory:", handlers=[mail], bridges=[Ferry()]) as a, a.workers.background():
+    async with App(":memory:", handlers=[mail], bridges=[RecordingBridge()]) as a, a.workers.background():
         await until(lambda: len(tries) == 3)
     records = [record for record in caplog.records if "bridge failed, restarting in" in record.getMessage()]
     assert [record.levelno for record in records] == [logging.ERROR] * 2

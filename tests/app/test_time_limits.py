@@ -1,4 +1,4 @@
-"""Times beyond the calendar: refused by every call before anything is written, and shown if a store has them anyway."""
+"""Times out of range: every call refuses them before anything is written, and views show them if a store has them."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ async def refused(call: Callable[[Any], Any], code: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("door", SPANS)
-async def test_spans_that_are_too_long(door: str) -> None:
+async def test_durations_that_are_too_long(door: str) -> None:
     await refused(SPANS[door], "bad_duration", MAX_DURATION_TEXT)
 
 
 @pytest.mark.parametrize("door", MOMENTS)
-async def test_moments_that_are_too_late(door: str) -> None:
+async def test_times_that_are_too_late(door: str) -> None:
     await refused(MOMENTS[door], "bad_argument", LATEST)
 
 
@@ -142,7 +142,7 @@ async def test_waits_inside_a_handler(memory: Any, wait: Callable[[Any], Any]) -
         assert await a.waits.list(run=run) == []
 
 
-async def test_a_moment_inside_a_handler(memory: Any) -> None:
+async def test_a_time_inside_a_handler(memory: Any) -> None:
     @flow("waits")
     async def waits(ctx: Any) -> None:
         await ctx.wait.time(NEVER)

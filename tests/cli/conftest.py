@@ -184,7 +184,7 @@ def terminal(project: Path) -> type[Terminal]:
     return Terminal
 
 
-def until_there(path: Path) -> None:
+def wait_for_file(path: Path) -> None:
     """Wait for a file that a handler in another process creates."""
     deadline = time.monotonic() + TEST_TIMEOUT_S
     while not path.exists():
@@ -192,6 +192,6 @@ def until_there(path: Path) -> None:
         time.sleep(0.005)
 
 
-@pytest.fixture(name="until_there")
-def _until_there() -> Callable[[Path], None]:
-    return until_there
+@pytest.fixture(name="wait_for_file")
+def _wait_for_file() -> Callable[[Path], None]:
+    return wait_for_file

@@ -140,12 +140,12 @@ def test_a_run_is_worked_on_by_the_old_version_while_the_file_is_broken(
     assert penstock("runs", "show", "mine", "--json").json["result"] == "one"
 
 
-def test_a_running_attempt_is_not_dropped(dev: Dev, penstock: Callable, project: Path, until_there: Callable) -> None:
+def test_a_running_attempt_is_not_dropped(dev: Dev, penstock: Callable, project: Path, wait_for_file: Callable) -> None:
     put(project / "workers" / "words.py", "WORD = 'old'\n")
     dev.reloaded()
     dev.change("holds.py", HOLDS.format(version="old"))
     penstock("start", "holds", "--key", "before")
-    until_there(project / "began")
+    wait_for_file(project / "began")
     dev.change("words.py", "WORD = 'new'\n")
     dev.change("holds.py", HOLDS.format(version="new"))
     (project / "gate").touch()

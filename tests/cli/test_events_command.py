@@ -63,7 +63,7 @@ def test_follow_ends_with_the_run(penstock: Callable) -> None:
 
 
 def test_follow_prints_events_of_another_process(
-    child: Callable, penstock: Callable, project: Path, until_there: Callable
+    child: Callable, penstock: Callable, project: Path, wait_for_file: Callable
 ) -> None:
     penstock("start", "gated", "--key", "mine")
     follower = child("events", "mine", "--follow", "--json")

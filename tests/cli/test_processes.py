@@ -114,11 +114,11 @@ def test_handler_output_is_forwarded(child: Callable, penstock: Callable, projec
 
 
 async def test_a_second_signal_stops_at_once(
-    fleet: Fleet, penstock: Callable, project: Path, until_there: Callable
+    fleet: Fleet, penstock: Callable, project: Path, wait_for_file: Callable
 ) -> None:
     pids = [fleet.pid(1), fleet.pid(2)]
     await asyncio.to_thread(penstock, "start", "gated")
-    until_there(project / "began")
+    wait_for_file(project / "began")
     fleet.child.signal(signal.SIGINT)
     fleet.until("Ctrl-C again stops at once")
     fleet.child.signal(signal.SIGINT)

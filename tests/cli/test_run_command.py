@@ -101,9 +101,9 @@ def test_handler_output_stays_out_of_the_answer(penstock: Callable, project: Pat
     assert "the handler prints this" in answer.err
 
 
-def test_a_run_cancelled_meanwhile_exits_with_1(child: Callable, project: Path, until_there: Callable) -> None:
+def test_a_run_cancelled_meanwhile_exits_with_1(child: Callable, project: Path, wait_for_file: Callable) -> None:
     running = child("run", "gated", "--key", "mine", "--json")
-    until_there(project / "began")
+    wait_for_file(project / "began")
     with SyncApp(handlers=()) as app:
         assert app.runs.cancel("mine", "no longer wanted")
     answer = running.end()

@@ -95,11 +95,11 @@ def test_why_a_run_that_ended_does_not_move(penstock: Callable) -> None:
 
 
 def test_why_a_running_step_is_not_done(
-    penstock: Callable, child: Callable, project: Path, until_there: Callable
+    penstock: Callable, child: Callable, project: Path, wait_for_file: Callable
 ) -> None:
     worker = child("worker")
     penstock("start", "gated", "--key", "mine")
-    until_there(project / "began")
+    wait_for_file(project / "began")
     (reason,) = penstock("doctor", "mine", "--json").json["reasons"]
     assert reason.startswith("step 'gated' is running on worker ")
     assert "attempt 1, with a lease until 2" in reason

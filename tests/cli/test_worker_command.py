@@ -16,12 +16,12 @@ import redis_server
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_works_and_stops_gracefully(
-    child: Callable, penstock: Callable, project: Path, until_there: Callable, number: int
+    child: Callable, penstock: Callable, project: Path, wait_for_file: Callable, number: int
 ) -> None:
     worker = child("worker")
     worker.wait_for_output("Working.")
     penstock("start", "gated", "--key", "mine")
-    until_there(project / "began")
+    wait_for_file(project / "began")
     worker.signal(number)
     (project / "gate").touch()
     answer = worker.end()
@@ -33,12 +33,12 @@ def test_it_works_and_stops_gracefully(
 
 
 def test_a_handler_that_does_not_finish_is_released(
-    child: Callable, penstock: Callable, project: Path, until_there: Callable, monkeypatch: pytest.MonkeyPatch
+    child: Callable, penstock: Callable, project: Path, wait_for_file: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_GRACE", "100ms")
     worker = child("worker")
     penstock("start", "gated", "--key", "mine")
-    until_there(project / "began")
+    wait_for_file(project / "began")
     worker.signal(signal.SIGTERM)
     assert worker.end().code == 0
     (project / "gate").touch()

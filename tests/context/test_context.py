@@ -1,4 +1,4 @@
-"""`ctx`: one list of what a handler can ask and say, kept for `async def` and for `def` alike.
+"""`ctx`: the same tests for `async def` and for `def` handlers.
 
 A script is a generator that yields what an `async def` would await; the same script becomes a handler of either style.
 """
@@ -24,7 +24,7 @@ AGAIN = {"attempts": 3, "backoff": {"delay": "1ms"}}
 
 
 class Latch:
-    """Holds a handler until the test lets it go on."""
+    """Blocks a handler until the test opens it."""
 
     def __init__(self, is_async: bool) -> None:
         self._is_async = is_async
@@ -40,29 +40,29 @@ class Latch:
 
 
 class Style:
-    """How handlers are spelled."""
+    """Makes `async def` or `def` handlers of scripts."""
 
     def __init__(self, name: str) -> None:
         self.is_async = name == "async"
 
     def __call__(self, script: Script) -> Any:
-        """The script as a handler; its name goes with it."""
+        """Return the script as a handler with the same name."""
 
         async def on_the_loop(input: Any, ctx: Any) -> Any:
-            play = _Play(script(input, ctx))
-            while not play.over:
-                answer: Any = play.yielded
+            script_run = _ScriptRun(script(input, ctx))
+            while not script_run.over:
+                answer: Any = script_run.yielded
                 try:
-                    play.go(await answer if inspect.isawaitable(answer) else answer)
+                    script_run.go(await answer if inspect.isawaitable(answer) else answer)
                 except Exception as problem:
-                    play.fail(problem)
-            return play.result
+                    script_run.fail(problem)
+            return script_run.result
 
         def on_a_thread(input: Any, ctx: Any) -> Any:
-            play = _Play(script(input, ctx))
-            while not play.over:
-                play.go(play.yielded)
-            return play.result
+            script_run = _ScriptRun(script(input, ctx))
+            while not script_run.over:
+                script_run.go(script_run.yielded)
+            return script_run.result
 
         handler = on_the_loop if self.is_async else on_a_thread
         handler.__name__ = script.__name__
@@ -72,8 +72,8 @@ class Style:
         return Latch(self.is_async)
 
 
-class _Play:
-    """A script under way."""
+class _ScriptRun:
+    """A running script."""
 
     def __init__(self, script: Generator[Any, Any, Any]) -> None:
         self._script = script
@@ -106,7 +106,7 @@ def style(request: pytest.FixtureRequest) -> Style:
 
 
 def only(style: Style, script: Script, **options: Any) -> Any:
-    """A flow of one step."""
+    """Return a flow of one step."""
     return flow("only", **options)(style(script))
 
 
@@ -165,7 +165,7 @@ async def test_every_way_to_emit(app: Any, style: Style) -> None:
         ]
 
 
-async def test_emitting_what_the_specs_write_as_types(app: Any, style: Style) -> None:
+async def test_emitting_events_with_a_type_key(app: Any, style: Style) -> None:
     def script(input: Any, ctx: Any) -> Any:
         yield ctx.emit({"type": "log", "data": "Starting resize"})
         yield ctx.emit({"type": "log", "data": {"level": "warn", "msg": "careful"}})
@@ -198,7 +198,7 @@ async def test_emitting_what_the_specs_write_as_types(app: Any, style: Style) ->
         *("", " ", "a b", "a..b", ".a", "a.", "a:b", "ü", "x" * 257, None, 7),
     ],
 )
-async def test_a_kind_that_is_none_or_not_the_callers_is_refused(memory: Any, style: Style, kind: Any) -> None:
+async def test_an_invalid_or_reserved_kind_is_refused(memory: Any, style: Style, kind: Any) -> None:
     def script(input: Any, ctx: Any) -> Any:
         for form in ({"kind": kind},) if not isinstance(kind, str) else (kind, {"kind": kind}):
             try:
@@ -215,7 +215,7 @@ async def test_a_kind_that_is_none_or_not_the_callers_is_refused(memory: Any, st
 
 
 @pytest.mark.parametrize("event", [{}, {"type": "unheard"}, {"data": 1}, {"kind": "x.y", "correlationId": 7}])
-async def test_a_mapping_that_is_no_event_is_refused(memory: Any, style: Style, event: Any) -> None:
+async def test_an_invalid_event_mapping_is_refused(memory: Any, style: Style, event: Any) -> None:
     def script(input: Any, ctx: Any) -> Any:
         try:
             yield ctx.emit(event)
@@ -251,7 +251,7 @@ async def test_a_step_that_declares_nothing_may_emit_nothing(memory: Any, style:
 async def test_an_unserializable_value_is_refused_at_the_call(memory: Any, style: Style) -> None:
     def script(input: Any, ctx: Any) -> Any:
         refused = []
-        for say in (
+        for call in (
             lambda: ctx.emit("x", object()),
             lambda: ctx.emit("x", "y" * 70_000),
             lambda: ctx.progress(object()),
@@ -259,7 +259,7 @@ async def test_an_unserializable_value_is_refused_at_the_call(memory: Any, style
             lambda: ctx.state.set("k", object()),
         ):
             try:
-                yield say()
+                yield call()
             except Exception as problem:
                 refused.append(getattr(problem, "code", None))
         return refused
@@ -300,7 +300,7 @@ async def test_levels_and_fields_of_logs(app: Any, style: Style) -> None:
         assert {e.meta["attempt"] for e in logs} == {1}
 
 
-async def test_logs_progress_and_partials_are_seen_before_the_step_ends(app: Any, style: Style) -> None:
+async def test_logs_progress_and_partials_are_visible_before_the_step_ends(app: Any, style: Style) -> None:
     latch = style.latch()
 
     def script(input: Any, ctx: Any) -> Any:
@@ -351,7 +351,7 @@ async def test_a_jobs_progress_is_on_its_row_and_on_its_queues_stream(app: Any, 
         assert kinds == ["job.added", "job.active", "job.progress", "job.partial", "log", "job.completed"]
 
 
-async def test_too_many_frames_at_once_drop_the_oldest_and_say_so(app: Any, style: Style) -> None:
+async def test_too_many_frames_drop_the_oldest_and_report_it(app: Any, style: Style) -> None:
     latch, started, logged = style.latch(), threading.Event(), threading.Event()
 
     def script(input: Any, ctx: Any) -> Any:
@@ -383,7 +383,7 @@ async def test_too_many_frames_at_once_drop_the_oldest_and_say_so(app: Any, styl
 # State
 
 
-async def test_state_is_shared_by_the_steps_of_a_run_and_by_nobody_else(app: Any, style: Style) -> None:
+async def test_state_is_shared_only_by_the_steps_of_a_run(app: Any, style: Style) -> None:
     def begin(input: Any, ctx: Any) -> Any:
         yield ctx.state.set("name", input)
         yield ctx.state.set(["cart", 1], {"n": 2})
@@ -427,7 +427,7 @@ async def test_an_attempt_reads_what_it_wrote(app: Any, style: Style) -> None:
         ]
 
 
-async def test_stored_state_is_deleted_and_listed_under_what_is_new(app: Any, style: Style) -> None:
+async def test_lists_of_state_include_uncommitted_changes(app: Any, style: Style) -> None:
     def script(input: Any, ctx: Any) -> Any:
         before = yield ctx.shared.list("k")
         yield ctx.shared.delete("k1")
@@ -473,7 +473,7 @@ async def test_writes_of_a_failed_attempt_leave_nothing(app: Any, style: Style) 
         assert await a.state.of_run(run).list() == {"k": 3, "only-3": True}
 
 
-async def test_a_patch_happens_once_however_often_the_handler_runs(app: Any, style: Style) -> None:
+async def test_a_patch_is_applied_once_across_attempts(app: Any, style: Style) -> None:
     def script(input: Any, ctx: Any) -> Any:
         first = yield ctx.shared.patch("n", lambda n: (n or 0) + 1)
         second = yield ctx.shared.patch("n", lambda n: n + 10)
@@ -489,7 +489,7 @@ async def test_a_patch_happens_once_however_often_the_handler_runs(app: Any, sty
         assert await a.state.of_run(run).get("n") == 100
 
 
-async def test_a_patch_is_seen_at_once_by_everyone(app: Any, style: Style) -> None:
+async def test_a_patch_is_visible_before_the_attempt_ends(app: Any, style: Style) -> None:
     latch = style.latch()
 
     def script(input: Any, ctx: Any) -> Any:
@@ -531,7 +531,7 @@ async def test_patches_identified_by_name(app: Any, style: Style) -> None:
         assert await a.run_for_result("only") == 11
 
 
-async def test_fifty_patches_at_once_count_to_fifty(app: Any, style: Style) -> None:
+async def test_fifty_concurrent_patches_are_all_applied(app: Any, style: Style) -> None:
     def script(input: Any, ctx: Any) -> Any:
         return (yield ctx.shared.patch("count", lambda n: (n or 0) + 1))
 
@@ -570,14 +570,14 @@ async def test_outside_a_run_state_is_shared(app: Any, style: Style) -> None:
 async def test_a_bad_state_key_is_refused(memory: Any, style: Style, key: str) -> None:
     def script(input: Any, ctx: Any) -> Any:
         refused = 0
-        for ask in (
+        for call in (
             lambda: ctx.state.get(key),
             lambda: ctx.state.set(key, 1),
             lambda: ctx.state.delete(key),
             lambda: ctx.state.patch(key, lambda n: n),
         ):
             try:
-                yield ask()
+                yield call()
             except ValueError:
                 refused += 1
         return refused
@@ -620,7 +620,7 @@ async def test_attempts_are_counted_from_one(app: Any, style: Style) -> None:
         assert [e.meta["attempt"] for e in await a.events_of(run, "step.started")] == [1, 2, 3]
 
 
-async def test_a_ctx_used_after_the_end_is_stale(app: Any, style: Style) -> None:
+async def test_a_ctx_used_after_the_end_raises(app: Any, style: Style) -> None:
     kept: list[Any] = []
 
     def script(input: Any, ctx: Any) -> Any:

@@ -12,7 +12,7 @@ from penstock.context.live_output import MAX_BUFFERED_EVENTS, LiveOutput, Output
 
 
 class Stream:
-    """What is sent to, slowly."""
+    """A slow receiver."""
 
     def __init__(self) -> None:
         self.sent: list[list[bytes]] = []
@@ -33,7 +33,7 @@ def buffer(stream: Stream) -> LiveOutput:
     return LiveOutput(stream, lambda n: b"dropped %d" % n, asyncio.get_running_loop())
 
 
-async def turns(n: int = 10) -> None:
+async def run_loop(n: int = 10) -> None:
     for _ in range(n):
         await asyncio.sleep(0)
 
@@ -41,25 +41,25 @@ async def turns(n: int = 10) -> None:
 async def test_output_during_a_send_goes_with_the_next_batch(stream: Stream) -> None:
     output = buffer(stream)
     output.add(b"1")
-    await turns()
+    await run_loop()
     output.add(b"2")
     output.add(b"3")
     stream.door.set()
-    await turns()
+    await run_loop()
     assert stream.sent == [[b"1"], [b"2", b"3"]]
 
 
 async def test_drain_returns_what_was_not_sent_and_stops_sending(stream: Stream) -> None:
     output = buffer(stream)
     output.add(b"1")
-    await turns()
+    await run_loop()
     output.add(b"2", b"50", "line")
     ending: Any = asyncio.create_task(output.drain())
-    await turns()
+    await run_loop()
     assert not ending.done(), "what is on its way arrives first"
     stream.door.set()
     assert await ending == ([b"2"], b"50", ["line"])
-    await turns()
+    await run_loop()
     assert stream.sent == [[b"1"]]
 
 
@@ -75,7 +75,7 @@ async def test_the_oldest_are_dropped_and_counted(stream: Stream) -> None:
 async def test_frames_of_another_thread_are_sent(stream: Stream) -> None:
     output = buffer(stream)
     await asyncio.to_thread(output.add, b"from afar")
-    await turns()
+    await run_loop()
     assert stream.sent == [[b"from afar"]]
     stream.door.set()
-    await turns()
+    await run_loop()

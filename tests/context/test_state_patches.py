@@ -1,4 +1,4 @@
-"""Patches of one key by many at once: in one process they take turns, across processes they try again."""
+"""Concurrent patches of one key: in one process they take turns, across processes they are retried."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ async def last(n: int) -> int:
     return n
 
 
-async def test_many_instances_count_themselves_in_one_key(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without turns, most of them lose the race again and again."""
+async def test_many_instances_patch_one_key(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without turns, most of them would conflict repeatedly."""
     monkeypatch.setattr(state, "MAX_PATCH_TRIES", 3)
     async with app(count, each, last) as a, a.workers.background(concurrency=50):
         assert await a.run_for_result("count", MANY) == MANY
 
 
-async def test_many_outside_a_handler_do(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_concurrent_patches_outside_handlers(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "MAX_PATCH_TRIES", 3)
     async with app(last) as a:
         values = await asyncio.gather(*(a.state.patch("n", lambda n: (n or 0) + 1) for _ in range(MANY)))
         assert sorted(values) == list(range(1, MANY + 1))
 
 
-async def test_two_processes_lose_and_try_again(shared: Any) -> None:
+async def test_conflicting_patches_of_two_processes_are_retried(shared: Any) -> None:
     apps = [shared(count, each, last) for _ in range(2)]
     async with (
         apps[0] as one,
@@ -56,7 +56,7 @@ async def test_two_processes_lose_and_try_again(shared: Any) -> None:
         assert await one.run_for_result("count", MANY) == MANY
 
 
-async def test_a_patch_that_always_loses_raises_contention(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_patch_that_always_conflicts_raises(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "PATCH_PAUSE_S", 0.0)
     async with memory(last) as a:
         real = a.store.state
@@ -72,7 +72,7 @@ async def test_a_patch_that_always_loses_raises_contention(memory: Any, monkeypa
             await a.state.patch("n", lambda _n: 1)
 
 
-async def test_nothing_is_kept_of_keys_that_nobody_patches(memory: Any) -> None:
+async def test_locks_of_unused_keys_are_removed(memory: Any) -> None:
     async with memory(last) as a:
         for n in range(10):
             await a.state.patch(f"k{n}", lambda _n: 1)

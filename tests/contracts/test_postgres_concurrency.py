@@ -93,7 +93,7 @@ async def test_the_feed_waits_for_an_event_that_is_committed_late(store: Postgre
     assert await store.feed(found[-1].cursor) == []
 
 
-async def test_feed_readers_beside_slow_writers_miss_nothing_and_keep_the_order_of_each_stream(
+async def test_feed_readers_during_slow_writes_miss_nothing_and_keep_the_order(
     store: PostgresStore,
 ) -> None:
     """Each transaction gets its number long before it locks the stream that all of them write to."""
@@ -154,7 +154,7 @@ async def test_an_event_committed_while_a_wait_is_being_created_is_delivered(sto
 
 
 async def test_a_wait_finds_an_event_though_an_older_transaction_is_open(store: PostgresStore) -> None:
-    """The feed waits for the oldest transaction; a wait that looks back cannot."""
+    """The feed waits for the oldest transaction; a wait that searches past events does not."""
     async with slow(store) as idle:
         await idle.write(unit(events=[event(stream="nq:flow:other")]))
         await apply(store, unit(events=[user_event("order.paid")]))
@@ -162,7 +162,7 @@ async def test_a_wait_finds_an_event_though_an_older_transaction_is_open(store: 
         await idle.commit()
 
 
-async def test_of_two_that_start_the_same_run_the_second_conflicts(store: PostgresStore) -> None:
+async def test_the_second_start_of_the_same_run_conflicts(store: PostgresStore) -> None:
     async with slow(store) as first:
         await first.write(unit(run=run("r", record=b'"first"')))
         second = asyncio.create_task(apply(store, unit(run=run("r", record=b'"second"'), events=[event()])))
@@ -173,7 +173,7 @@ async def test_of_two_that_start_the_same_run_the_second_conflicts(store: Postgr
 
 
 async def test_a_commit_repeated_while_the_first_is_still_in_flight(store: PostgresStore) -> None:
-    """The connection broke and the server has not noticed: the second waits for the first and is recognised."""
+    """The connection broke and the server has not noticed: the second commit waits for the first and is recognised."""
     once = unit(events=[event()])
     async with slow(store) as first:
         await first.write(once)

@@ -1,4 +1,4 @@
-"""The fast path leaves the same behind as the full path and as BullMQ's scripts, key by key."""
+"""The fast path leaves the same keys as the full path and as BullMQ's scripts."""
 
 from __future__ import annotations
 

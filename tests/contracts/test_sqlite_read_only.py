@@ -1,4 +1,4 @@
-"""A file opened read-only: nothing in it or beside it changes, and each read sees one state."""
+"""A file opened read-only: neither the file nor its folder changes, and each read sees one state."""
 
 from __future__ import annotations
 

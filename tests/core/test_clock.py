@@ -1,4 +1,4 @@
-"""Time as events carry it."""
+"""Times in the format of events."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_iso_and_back_is_exact(ms: int) -> None:
 
 
 @given(st.integers(-(10**30), 10**30))
-def test_whatever_a_store_holds_can_be_shown(ms: int) -> None:
+def test_any_stored_time_can_be_formatted(ms: int) -> None:
     assert from_iso(to_iso(ms)) == ms
 
 
 @given(moments, moments)
-def test_the_order_of_text_is_the_order_of_time(a: int, b: int) -> None:
+def test_iso_text_sorts_by_time(a: int, b: int) -> None:
     assert (to_iso(a) < to_iso(b)) == (a < b)
 
 
@@ -66,11 +66,11 @@ def test_the_order_of_text_is_the_order_of_time(a: int, b: int) -> None:
         ("1969-12-31T19:00:00.001-05:00", 1),
     ],
 )
-def test_other_zones_and_none(text: str, ms: int) -> None:
+def test_times_with_other_zones_and_without(text: str, ms: int) -> None:
     assert from_iso(text) == ms
 
 
-def test_what_is_no_time() -> None:
+def test_an_invalid_time_is_refused() -> None:
     with pytest.raises(ValueError):
         from_iso("tomorrow")
 
@@ -92,12 +92,12 @@ def test_a_datetime_of_any_zone(moment: datetime, minutes: int) -> None:
         datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
     ],
 )
-def test_moments_that_cannot_be_written_are_refused(moment: datetime) -> None:
+def test_times_out_of_range_are_refused(moment: datetime) -> None:
     with pytest.raises(BadArgument, match=r"is out of range: use a time from 0001-.* to 9999-12-31T23:59:59\.999Z"):
         datetime_to_ms(moment)
 
 
-def test_the_machines_clock() -> None:
+def test_system_clock() -> None:
     before = datetime.now(UTC)
     now = SystemClock().now_ms()
     assert abs(now - datetime_to_ms(before)) < 10_000

@@ -40,7 +40,7 @@ UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 
         (timedelta(0), 0),
     ],
 )
-def test_what_is_understood(value: Any, ms: int) -> None:
+def test_valid_durations(value: Any, ms: int) -> None:
     assert to_ms(value) == ms
     assert type(to_ms(value)) is int
 
@@ -54,14 +54,14 @@ NO_DURATIONS = [
 
 
 @pytest.mark.parametrize("value", NO_DURATIONS, ids=lambda value: repr(value)[:20])
-def test_what_is_not_is_named(value: Any) -> None:
+def test_invalid_durations_are_refused_with_their_value(value: Any) -> None:
     with pytest.raises(ValueError, match="duration") as problem:
         to_ms(value)
     assert repr(value) in str(problem.value)
 
 
 @pytest.mark.parametrize("value", ["36525d", "36525d 0ms", MAX_DURATION_MS / 1000, timedelta(days=36_525)])
-def test_a_hundred_years_is_the_longest(value: Any) -> None:
+def test_the_maximum_duration_is_100_years(value: Any) -> None:
     assert to_ms(value) == MAX_DURATION_MS
 
 
@@ -72,7 +72,7 @@ def test_a_longer_duration_is_refused_with_the_maximum(value: Any) -> None:
     assert repr(value) in str(problem.value)
 
 
-def test_a_number_that_python_does_not_write() -> None:
+def test_an_integer_too_long_to_print_is_refused() -> None:
     with pytest.raises(BadDuration, match="too long"):
         to_ms(10**5000)
     with pytest.raises(BadDuration, match="negative"):
@@ -85,7 +85,7 @@ def test_parts_add_up(parts: list[tuple[int, str]]) -> None:
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         ms = to_ms(text)
     except ValueError:
@@ -121,5 +121,5 @@ def test_a_timedelta_and_seconds_agree(ms: int) -> None:
         (273_600_000, "3 d 4 h"),
     ],
 )
-def test_the_short_form(ms: float, text: str) -> None:
+def test_format_ms(ms: float, text: str) -> None:
     assert format_ms(ms) == text

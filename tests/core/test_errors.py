@@ -1,4 +1,4 @@
-"""One error tree, each with a code of its own."""
+"""One tree of errors, each with its own code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def ours() -> list[type[PenstockError]]:
     return [cls for cls in tree(PenstockError) if cls.__module__ == errors.__name__]
 
 
-def test_every_error_has_a_code_of_its_own() -> None:
+def test_every_error_has_its_own_code() -> None:
     codes = [cls.code for cls in ours()]
     assert len(codes) > 25
     assert len(set(codes)) == len(codes)
@@ -25,13 +25,13 @@ def test_every_error_has_a_code_of_its_own() -> None:
     assert all("code" in vars(cls) for cls in ours())
 
 
-def test_the_tree_in_the_docstring_is_the_tree() -> None:
+def test_the_docstring_lists_every_error() -> None:
     assert errors.__doc__ is not None
     for cls in ours():
         assert cls.__name__ in errors.__doc__, cls.__name__
 
 
-def test_a_cancelled_attempt_cannot_be_eaten() -> None:
+def test_except_exception_does_not_catch_a_cancelled_attempt() -> None:
     assert not issubclass(AttemptCancelled, Exception)
 
     def handler() -> None:
@@ -52,6 +52,6 @@ def test_a_definition_error_names_the_file() -> None:
     assert str(DefinitionError("no handler")) == "no handler"
 
 
-def test_retry_carries_when() -> None:
+def test_retry_has_a_delay() -> None:
     assert Retry().after is None
     assert Retry("later", after="5s").after == "5s"

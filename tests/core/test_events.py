@@ -33,7 +33,7 @@ json_values = st.recursive(
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 
 
-def test_an_event_on_the_wire() -> None:
+def test_an_encoded_event() -> None:
     body = EventBody("order.paid", "order/7", "shop", "charge", None, "c-1", msgspec.Raw(b'{"sum":7}'), {"attempt": 1})
     event = decode_event("nq:entity:7", 3, 1_700_000_000_123, encode_body(body))
     assert json.loads(encode_event(event)) == {
@@ -50,18 +50,18 @@ def test_an_event_on_the_wire() -> None:
     assert event.seq == 3
 
 
-def test_what_is_absent_is_left_out() -> None:
+def test_absent_fields_are_omitted() -> None:
     assert encode_body(EventBody("a", "b")) == b'{"kind":"a","subject":"b"}'
     assert encode_event(Event("1-1", "t", "a", "b")) == b'{"id":"1-1","ts":"t","kind":"a","subject":"b"}'
 
 
-def test_data_is_kept_as_it_came() -> None:
+def test_data_is_stored_byte_for_byte() -> None:
     raw = b'{ "a" : [] , "n":9007199254740991, "f":1.0 }'
     assert raw in encode_body(EventBody("a", "b", data=msgspec.Raw(raw)))
 
 
 @given(words, words, st.none() | words, st.none() | words, json_values, st.integers(0, 2**53), st.integers(0, 2**45))
-def test_an_event_comes_back_as_written(
+def test_an_event_round_trips(
     kind: str, subject: str, step: str | None, correlation: str | None, data: Any, seq: int, ms: int
 ) -> None:
     body = EventBody(kind, subject, step=step, correlation_id=correlation, data=msgspec.Raw(pack(data)))
@@ -91,12 +91,12 @@ def test_fields_of_the_stream_name_are_filled_in(
     assert (event.subject, event.flow, event.correlation_id) == ("s", "f", "c")
 
 
-def test_an_event_does_not_change() -> None:
+def test_an_event_is_immutable() -> None:
     with pytest.raises(AttributeError):
         Event("1-1", "t", "a", "b").kind = "c"  # type: ignore[misc]
 
 
-def test_names_of_streams() -> None:
+def test_stream_names() -> None:
     streams = Streams("shop")
     assert streams.flow("r-1") == "shop:flow:r-1"
     assert streams.queue("orders") == "shop:queue:orders"
@@ -106,7 +106,7 @@ def test_names_of_streams() -> None:
 
 
 @pytest.mark.parametrize("name", ["nq:global", *(f"nq:{type_}:x" for type_ in STREAM_TYPES)])
-def test_good_streams(name: str) -> None:
+def test_valid_streams(name: str) -> None:
     assert Streams().check(name) == name
 
 
@@ -114,7 +114,7 @@ def test_good_streams(name: str) -> None:
     "name",
     ["", "nq", "nq:", "nq:flow", "nq:flow:", "nq:other:x", "shop:flow:x", "nq:flow:a:b", "flow:x", "shop:global"],
 )
-def test_bad_streams(name: str) -> None:
+def test_invalid_streams_are_refused(name: str) -> None:
     with pytest.raises(BadStream, match="nq:<type>:<id>") as problem:
         Streams().check(name)
     assert isinstance(problem.value, PenstockError)

@@ -28,7 +28,7 @@ ALLOWED = "abcXYZ019._-"
 
 
 @pytest.mark.parametrize("value", ["a", "A.b_c-9", "1a", "1.5", "-", ".", "_", "0190a-7", "x" * MAX_ID_CHARS])
-def test_good_ids(value: str) -> None:
+def test_valid_ids(value: str) -> None:
     assert check_id(value) == value
 
 
@@ -54,7 +54,7 @@ def test_good_ids(value: str) -> None:
         b"a",
     ],
 )
-def test_bad_ids(value: Any) -> None:
+def test_invalid_ids_are_refused(value: Any) -> None:
     with pytest.raises(BadId, match="cannot be used as run id") as problem:
         check_id(value, "run id")
     assert repr(value) in str(problem.value)
@@ -62,18 +62,18 @@ def test_bad_ids(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["a", "charge", "v1.charge", "_x", "-x", "1st", "x" * 100])
-def test_good_names(value: str) -> None:
+def test_valid_names(value: str) -> None:
     assert check_name(value, "queue") == value
 
 
 @pytest.mark.parametrize("value", ["", ".hidden", "12", "a:b", "a b", "x" * 101, None, 3])
-def test_bad_names(value: Any) -> None:
+def test_invalid_names_are_refused(value: Any) -> None:
     with pytest.raises(BadId, match="cannot be used as queue"):
         check_name(value, "queue")
 
 
 @given(st.text(ALLOWED, min_size=1, max_size=MAX_ID_CHARS))
-def test_the_alphabet_is_enough_unless_digits_alone(value: str) -> None:
+def test_allowed_characters_make_an_id_unless_all_are_digits(value: str) -> None:
     if value.isdigit():
         with pytest.raises(BadId):
             check_id(value)
@@ -82,7 +82,7 @@ def test_the_alphabet_is_enough_unless_digits_alone(value: str) -> None:
 
 
 @given(st.text(max_size=20))
-def test_any_text_is_an_id_or_refused(value: str) -> None:
+def test_any_text_is_a_valid_id_or_refused(value: str) -> None:
     try:
         check_id(value)
     except BadId:
@@ -93,7 +93,7 @@ def test_any_text_is_an_id_or_refused(value: str) -> None:
 
 
 @given(st.integers(0, 2**48 - 1))
-def test_uuid7_is_one_and_carries_the_time(now: int) -> None:
+def test_uuid7_is_a_valid_uuid_with_the_time(now: int) -> None:
     value = uuid7(now)
     parsed = uuid.UUID(value)
     assert str(parsed) == value
@@ -107,12 +107,12 @@ def test_uuid7_sorts_by_time(now: int) -> None:
     assert uuid7(now) < uuid7(now + 1)
 
 
-def test_made_ids_do_not_collide() -> None:
+def test_generated_ids_are_unique() -> None:
     assert len({uuid7(1_700_000_000_000) for _ in range(20_000)}) == 20_000
     assert len({new_token() for _ in range(20_000)}) == 20_000
 
 
-def test_ids_put_together_are_ids() -> None:
+def test_derived_ids_are_valid() -> None:
     assert step_job_id("r-1", "charge", 2) == "r-1.charge.2"
     assert dead_letter_id("r-1.charge.2") == "r-1.charge.2.dlq"
     assert check_id(dead_letter_id(step_job_id("r-1", "charge", 2)))
@@ -131,13 +131,13 @@ def test_the_sequence_of_an_event_id(ms: int, seq: int) -> None:
 @pytest.mark.parametrize(
     "cursor", ["", "-", "7", "7-", "-7", "a-7", "7-a", "7-7-7", "7--7", " 7-7", "7-7\n", "7-²", "٣-٣", "7-" + "9" * 30]
 )
-def test_a_cursor_that_is_none(cursor: str) -> None:
+def test_invalid_cursors_are_refused(cursor: str) -> None:
     with pytest.raises(BadId, match="is not an event id"):
         event_seq(cursor)
 
 
 @given(st.text(max_size=10))
-def test_any_cursor_is_read_or_refused(cursor: str) -> None:
+def test_any_text_is_a_cursor_or_refused(cursor: str) -> None:
     try:
         assert 0 <= event_seq(cursor) < 2**63
     except BadId:

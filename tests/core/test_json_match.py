@@ -1,4 +1,4 @@
-"""JSON containment, as waits and subscriptions ask for it."""
+"""JSON containment, as used by waits and subscriptions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_value_contains_itself(value: Any) -> None:
 
 
 @given(values, values, values)
-def test_containment_passes_on(a: Any, b: Any, c: Any) -> None:
+def test_containment_is_transitive(a: Any, b: Any, c: Any) -> None:
     if contains(a, b) and contains(b, c):
         assert contains(a, c)
 
@@ -64,7 +64,7 @@ events = st.dictionaries(st.text("ab", max_size=2), values | numbers, max_size=4
 
 
 @given(events, events)
-def test_what_an_event_contains_is_filed_under_one_of_its_keys(event: Any, pattern: Any) -> None:
+def test_a_pattern_that_an_event_contains_is_indexed_by_one_of_its_keys(event: Any, pattern: Any) -> None:
     keys = index_keys(event)
     assert keys is not None
     if contains(event, pattern):
@@ -83,6 +83,6 @@ def test_equal_numbers_have_one_key(one: Any, other: Any) -> None:
     assert index_key({"a": one}) == index_key({"a": other})
 
 
-def test_an_event_with_too_many_scalars_is_held_against_all() -> None:
+def test_an_event_with_too_many_scalars_is_compared_with_all_waits() -> None:
     assert index_keys({str(n): n for n in range(MAX_LEAVES + 1)}) is None
     assert index_keys(None) == sorted({"any", index_key(None)})

@@ -1,4 +1,4 @@
-"""What may be stored, so that every store and every language reads back what was written."""
+"""Which values can be stored, so that every store and language reads the same value."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def nested(depth: int, inner: Any = None) -> Any:
 
 
 @given(values)
-def test_any_json_value_comes_back(value: Any) -> None:
+def test_any_json_value_round_trips(value: Any) -> None:
     assert unpack(pack(value)) == value
     assert json.loads(pack(value)) == value
     assert parse_json(pack(value)) == value
@@ -133,7 +133,7 @@ def test_python_and_strict_readers_agree_on_types(value: Any) -> None:
         ([Address("Main", set()), Line(1), Order(orderId=7)], [ADDRESS, LINE, ORDER]),
     ],
 )  # fmt: skip
-def test_what_has_a_json_form(value: Any, expected: Any) -> None:
+def test_values_with_a_json_form(value: Any, expected: Any) -> None:
     assert to_plain(value) == expected
     assert unpack(pack(value)) == expected
 
@@ -175,24 +175,24 @@ class Odd:
         (Order(orderId=2**60), r"payload\.orderId is"),
     ],
 )  # fmt: skip
-def test_what_has_none_is_named_with_its_path(value: Any, where: str) -> None:
+def test_values_without_a_json_form_are_refused_with_their_path(value: Any, where: str) -> None:
     with pytest.raises(NotJSON, match=where):
         pack(value)
 
 
 @pytest.mark.parametrize("value", [MAX_INTEGER, -MAX_INTEGER, 0, -0.0, 5e-324, 1.7976931348623157e308, 1e16, 0.1])
-def test_numbers_at_the_edge(value: float) -> None:
+def test_extreme_numbers_round_trip(value: float) -> None:
     assert repr(unpack(pack(value))) == repr(value)
 
 
-def test_depth() -> None:
+def test_maximum_depth() -> None:
     assert unpack(pack(nested(MAX_DEPTH))) == nested(MAX_DEPTH)
     with pytest.raises(PayloadTooDeep, match="deeper than 64"):
         pack(nested(MAX_DEPTH + 1))
 
 
 @pytest.mark.parametrize("leaf", [Size.LARGE, Rank.FIRST, Text("x"), date(2026, 7, 1), UUID(int=1)])
-def test_a_leaf_is_no_level(leaf: Any) -> None:
+def test_scalars_do_not_count_as_depth(leaf: Any) -> None:
     assert pack(nested(MAX_DEPTH, leaf)) == pack(nested(MAX_DEPTH, to_plain(leaf)))
 
 
@@ -203,14 +203,14 @@ def test_depth_of_models() -> None:
             pack(nested(MAX_DEPTH, model))
 
 
-def test_a_value_that_holds_itself() -> None:
+def test_a_recursive_value_is_refused() -> None:
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(PayloadTooDeep):
         pack(loop)
 
 
-def test_the_exact_size() -> None:
+def test_maximum_size() -> None:
     fits = "x" * (MAX_PAYLOAD_BYTES - 2)
     assert len(pack(fits)) == MAX_PAYLOAD_BYTES
     assert parse_json(pack(fits)) == fits
@@ -232,7 +232,7 @@ def test_size_is_counted_in_bytes() -> None:
         parse_json(f'"{fits}é"')
 
 
-def test_another_limit_and_another_name() -> None:
+def test_custom_limit_and_name() -> None:
     assert pack("abc", limit=5) == b'"abc"'
     with pytest.raises(PayloadTooLarge, match="the result has 6 bytes, the limit is 5"):
         pack("abcd", "the result", limit=5)
@@ -253,7 +253,7 @@ def test_another_limit_and_another_name() -> None:
         '{"a":1}'.encode("utf-16"), "1".encode("utf-32"),
     ],
 )  # fmt: skip
-def test_what_only_lenient_readers_accept(document: str | bytes) -> None:
+def test_invalid_json_is_refused(document: str | bytes) -> None:
     with pytest.raises(NotJSON):
         parse_json(document)
 
@@ -267,12 +267,12 @@ def test_what_only_lenient_readers_accept(document: str | bytes) -> None:
         ("9007199254740991", MAX_INTEGER), ("1e2", 100.0), ("-0", 0),
     ],
 )  # fmt: skip
-def test_what_every_reader_accepts(document: str | bytes, value: Any) -> None:
+def test_valid_json_is_parsed(document: str | bytes, value: Any) -> None:
     assert parse_json(document) == value
     assert type(parse_json(document)) is type(value)
 
 
-def test_depth_from_outside() -> None:
+def test_maximum_depth_of_parsed_json() -> None:
     assert parse_json("[" * 64 + "]" * 64) == nested(0, json.loads("[" * 64 + "]" * 64))
     for deep in ("[" * 65 + "]" * 65, '{"a":' * 65 + "1" + "}" * 65, "[" * 60_000):
         with pytest.raises(PayloadTooDeep):
@@ -282,13 +282,13 @@ def test_depth_from_outside() -> None:
 
 
 @given(st.lists(st.sampled_from(['"', "\\", "[", "]", "{", "}", "a"]), max_size=80).map("".join))
-def test_brackets_inside_strings_are_no_depth(content: str) -> None:
+def test_brackets_inside_strings_do_not_count_as_depth(content: str) -> None:
     document = json.dumps([content] * 3)
     assert parse_json(document) == [content] * 3
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40))
-def test_anything_from_outside_is_read_or_refused(document: str | bytes) -> None:
+def test_any_input_is_parsed_or_refused(document: str | bytes) -> None:
     try:
         value = parse_json(document)
     except PayloadError:
@@ -296,7 +296,7 @@ def test_anything_from_outside_is_read_or_refused(document: str | bytes) -> None
     assert unpack(pack(value)) == value
 
 
-def test_a_set_is_written_alike_in_every_process() -> None:
+def test_a_set_is_encoded_the_same_in_every_process() -> None:
     # The order of a set of strings differs from process to process, and payloads are compared by their digest.
     code = "from penstock.core.payload import pack; print(pack({'a','b','c','d','e'}), pack({1,'1',None}))"
     outputs = {

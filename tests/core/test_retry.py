@@ -49,7 +49,7 @@ def rng() -> random.Random:
         ({"attempts": 2, "backoff": Backoff("fixed")}, RetryPolicy(2, Backoff("fixed"))),
     ],
 )
-def test_how_a_policy_is_written(written: Any, policy: RetryPolicy) -> None:
+def test_valid_policies(written: Any, policy: RetryPolicy) -> None:
     assert RetryPolicy.parse(written) == policy
 
 
@@ -80,7 +80,7 @@ def test_how_a_policy_is_written(written: Any, policy: RetryPolicy) -> None:
         RetryPolicy(backoff=Backoff(delay_ms=[object()])),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
-def test_how_it_is_not(written: Any) -> None:
+def test_invalid_policies_are_refused(written: Any) -> None:
     with pytest.raises(DefinitionError):
         RetryPolicy.parse(written)
 
@@ -106,7 +106,7 @@ def test_fixed_delays_are_fixed(failures: int, delay: int) -> None:
     assert RetryPolicy(backoff=Backoff("fixed", delay, jitter=False)).delay_ms(failures, rng()) == delay
 
 
-def test_jitter_spreads() -> None:
+def test_jitter_spreads_the_delays() -> None:
     policy, dice = RetryPolicy(9, Backoff("fixed", 1000)), random.Random(1)
     found = [policy.delay_ms(1, dice) for _ in range(200)]
     assert min(found) < 600
@@ -151,7 +151,7 @@ class Never(Exception):
         (("Never",), Never(), False),
     ],
 )
-def test_which_errors_are_worth_it(errors: tuple[str, ...], error: Exception, allowed: bool) -> None:
+def test_which_errors_are_retried(errors: tuple[str, ...], error: Exception, allowed: bool) -> None:
     policy = RetryPolicy(5, retriable_errors=errors)
     assert policy.allows(error) is allowed
     assert (policy.next_delay_ms(error, 1, rng()) is not None) is allowed
@@ -173,7 +173,7 @@ class Throttled(Exception):
         (Throttled("2"), 2000),
     ],
 )
-def test_an_error_may_say_when(error: Exception, delay: int) -> None:
+def test_an_error_may_set_the_delay(error: Exception, delay: int) -> None:
     assert RetryPolicy(3).next_delay_ms(error, 1, rng()) == delay
     assert RetryPolicy(3).next_delay_ms(error, 3, rng()) is None
 

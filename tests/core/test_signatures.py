@@ -1,4 +1,4 @@
-"""Signed calls, as Standard Webhooks has them."""
+"""Signatures of calls, as defined by Standard Webhooks."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ ID, AT, BODY = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314
 SIGNED = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-def test_it_is_the_signature_everyone_makes() -> None:
+def test_the_signature_follows_standard_webhooks() -> None:
     assert sign(SECRET, ID, AT, BODY) == SIGNED
     verify(SECRET, ID, AT, BODY, SIGNED, AT)
 
 
-def test_one_of_several_is_enough() -> None:
+def test_one_valid_signature_of_several_is_enough() -> None:
     verify(SECRET, ID, AT, BODY, f"v1,bad= v2,{SIGNED} {SIGNED}", AT)
 
 
-def test_a_secret_that_is_plain_text() -> None:
+def test_a_plain_text_secret() -> None:
     verify("plain", ID, AT, BODY, sign("plain", ID, AT, BODY), AT)
 
 
 @pytest.mark.parametrize("off", [TOLERANCE_S + 1, -TOLERANCE_S - 1])
-def test_an_old_one_and_one_from_the_future(off: int) -> None:
+def test_timestamps_beyond_the_tolerance_are_refused(off: int) -> None:
     with pytest.raises(BadSignature, match="off by 301 s"):
         verify(SECRET, ID, AT, BODY, SIGNED, AT + off)
 
@@ -43,6 +43,6 @@ def test_an_old_one_and_one_from_the_future(off: int) -> None:
         (ID, AT, BODY, "v1,ä"),
     ],
 )
-def test_what_does_not_fit(id: str, at: int, body: bytes, signed: str) -> None:
+def test_wrong_signatures_are_refused(id: str, at: int, body: bytes, signed: str) -> None:
     with pytest.raises(BadSignature, match="does not match"):
         verify(SECRET, id, at, body, signed, AT)

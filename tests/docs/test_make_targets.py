@@ -21,14 +21,14 @@ def test_contributing_and_the_help_name_every_target() -> None:
     assert set(re.findall(r"^make (\w+)", read("CONTRIBUTING.md"), flags=re.M)) == targets
 
 
-def test_the_number_of_test_processes() -> None:
+def test_the_number_of_test_processes_agrees() -> None:
     processes = re.search(r"-m pytest -n (\d+)", read("Makefile"))
     assert processes is not None
     words = f"on {NUMBERS[int(processes[1])]} processes"
     assert all(words in read(name) for name in ("Makefile", "CONTRIBUTING.md"))
 
 
-def test_the_minutes() -> None:
+def test_the_minutes_agree() -> None:
     for name in ("README.md", "CONTRIBUTING.md", "Makefile"):
         assert re.findall(r"at most (\w+) minutes on two cores", read(name), flags=re.I) == ["twelve"], name
     for name in ("CONTRIBUTING.md", "Makefile", "docs/faults.md"):

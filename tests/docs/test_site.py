@@ -27,12 +27,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_every_page_is_there(site: Path) -> None:
+def test_every_page_is_built(site: Path) -> None:
     pages = {page.relative_to(ROOT / "docs").with_suffix(".html") for page in (ROOT / "docs").rglob("*.md")}
     assert {page for page in pages if not (site / page).exists()} == set()
 
 
-def test_nothing_comes_from_the_network(site: Path) -> None:
+def test_pages_load_nothing_from_the_network(site: Path) -> None:
     assert LOADED.search('<script src="https://example.org/x.js">')
     assert LOADED.search('<link rel="preconnect" href="//example.org">')
     assert {page.name for page in site.rglob("*.html") if LOADED.search(page.read_text("utf-8"))} == set()

@@ -54,7 +54,7 @@ def test_the_table_has_every_room_in_the_order_of_the_import_rules() -> None:
     assert rooms < {room for layer in layers for room in layer.split(" | ")}
 
 
-def test_the_tree_names_what_there_is() -> None:
+def test_the_tree_matches_the_package() -> None:
     tree = PAGE.partition("## The package")[2].partition("## Rooms")[0]
     shown: dict[str, list[str]] = {}
     for line in re.findall(r"^ {2}.*$", tree, flags=re.M):

@@ -1,4 +1,4 @@
-"""Several durable calls at once: all of them, or whichever is first."""
+"""`ctx.all` and `ctx.first` with several waits and durable calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock import AwaitTimeout, Context, SyncContext, flow
 HOUR = 3_600_000
 
 
-async def test_all_of_them(kit: Any) -> None:
+async def test_all_waits_for_every_branch(kit: Any) -> None:
     @flow("both", emits=[])
     async def both(order: Any, ctx: Context) -> Any:
         paid, sent, _, five = await ctx.all(
@@ -29,7 +29,7 @@ async def test_all_of_them(kit: Any) -> None:
         assert (await app.finish(run)).result == ["p", "s", 5]
 
 
-async def test_all_of_one_kind_get_an_event_each(kit: Any) -> None:
+async def test_all_with_waits_for_one_kind_gets_an_event_each(kit: Any) -> None:
     @flow("votes", emits=[])
     async def votes(order: Any, ctx: Context) -> Any:
         return [e.data for e in await ctx.all([ctx.wait.event("vote") for _ in range(3)])]
@@ -44,7 +44,7 @@ async def test_all_of_one_kind_get_an_event_each(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_the_first_wins_and_stays_first(kit: Any, late: bool) -> None:
+async def test_the_first_branch_wins_and_stays_the_winner(kit: Any, late: bool) -> None:
     @flow("race", emits=[])
     async def race(order: Any, ctx: Context) -> Any:
         who, value = await ctx.first({"paid": ctx.wait.event("paid", timeout="2h"), "late": ctx.wait.time("1h")})
@@ -62,7 +62,7 @@ async def test_the_first_wins_and_stays_first(kit: Any, late: bool) -> None:
         assert (await app.finish(run)).result == (["late", None] if late else ["paid", 1])
 
 
-async def test_a_timeout_may_be_the_first(kit: Any) -> None:
+async def test_a_timeout_may_end_first(kit: Any) -> None:
     @flow("race", emits=[])
     async def race(order: Any, ctx: Context) -> Any:
         try:
@@ -90,7 +90,7 @@ async def test_branches_of_a_def_handler(kit: Any) -> None:
         assert (await app.finish(run)).result == [[None, 2], "approved", 7]
 
 
-async def test_a_loop_of_first(kit: Any) -> None:
+async def test_first_in_a_loop(kit: Any) -> None:
     @flow("collect", emits=[])
     async def collect(order: Any, ctx: Context) -> Any:
         got = []

@@ -1,4 +1,4 @@
-"""Durable calls: made once, over crashes, retries and sleep, in `async def` and in `def` handlers."""
+"""Durable calls run once across crashes, retries and waits, in `async def` and in `def` handlers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from penstock import Context, SyncContext, flow, step
 from penstock.core.errors import CallFailed
 
 
-def paying(made: list[Any], *, sync: bool, retry: int = 3, fail_at: int = 0) -> Any:
-    """A flow that pays once and sleeps an hour; its attempt `fail_at` fails after that."""
+def make_flow(made: list[Any], *, sync: bool, retry: int = 3, fail_at: int = 0) -> Any:
+    """Return a flow that pays once and waits an hour. Its attempt `fail_at` fails after that."""
 
     def note(ctx: Any) -> int:
         made.append(ctx.attempt)
@@ -47,9 +47,9 @@ both = pytest.mark.parametrize("sync", [False, True], ids=["async", "def"])
 
 
 @both
-async def test_a_call_is_made_once_over_sleep(kit: Any, sync: bool) -> None:
+async def test_a_call_runs_once_across_a_wait(kit: Any, sync: bool) -> None:
     made: list[int] = []
-    async with kit(paying(made, sync=sync)) as app:
+    async with kit(make_flow(made, sync=sync)) as app:
         run = await app.start("pay")
         assert (await app.finish(run)).result == [1, 2]
         assert made == [1, 2]
@@ -59,9 +59,9 @@ async def test_a_call_is_made_once_over_sleep(kit: Any, sync: bool) -> None:
 
 
 @both
-async def test_a_call_is_made_once_over_a_retry(kit: Any, sync: bool) -> None:
+async def test_a_call_runs_once_across_a_retry(kit: Any, sync: bool) -> None:
     made: list[int] = []
-    async with kit(paying(made, sync=sync, fail_at=2)) as app:
+    async with kit(make_flow(made, sync=sync, fail_at=2)) as app:
         run = await app.start("pay")
         assert (await app.finish(run)).result == [1, 2]
         assert made == [1, 3]
@@ -71,9 +71,9 @@ async def test_a_call_is_made_once_over_a_retry(kit: Any, sync: bool) -> None:
 
 @both
 @pytest.mark.parametrize("attempt", [1, 2])
-async def test_a_call_is_made_once_over_a_crash(kit: Any, sync: bool, attempt: int) -> None:
+async def test_a_call_runs_once_across_a_crash(kit: Any, sync: bool, attempt: int) -> None:
     made: list[int] = []
-    async with kit(paying(made, sync=sync), lease="5s") as app:
+    async with kit(make_flow(made, sync=sync), lease="5s") as app:
         step_name = "pay_sync" if sync else "pay"
         app.crash(step_name, attempt=attempt, after=True)
         run = await app.start("pay")
@@ -82,7 +82,7 @@ async def test_a_call_is_made_once_over_a_crash(kit: Any, sync: bool, attempt: i
         assert await app.emitted(run, "paid") == [{"bill": 1}]
 
 
-async def test_what_is_set_before_a_wait_is_set_once(kit: Any) -> None:
+async def test_state_set_before_a_wait_is_set_once(kit: Any) -> None:
     @flow("counting", emits=[])
     async def counting(order: Any, ctx: Context) -> Any:
         await ctx.state.set("n", (await ctx.state.get("n") or 0) + 1)
@@ -112,7 +112,7 @@ async def test_now_uuid_and_random_stay_the_same(kit: Any) -> None:
 
 
 @both
-async def test_a_call_with_retry_is_tried_here_and_its_failure_is_recorded(kit: Any, sync: bool) -> None:
+async def test_a_call_with_retry_is_retried_in_the_attempt_and_its_failure_is_recorded(kit: Any, sync: bool) -> None:
     tries: list[int] = []
 
     def refuse() -> None:
@@ -140,7 +140,7 @@ async def test_a_call_with_retry_is_tried_here_and_its_failure_is_recorded(kit: 
     assert len(tries) == 2
 
 
-async def test_a_call_without_retry_is_made_again_by_the_step(kit: Any) -> None:
+async def test_a_failed_call_without_retry_runs_again_with_the_step(kit: Any) -> None:
     tries: list[int] = []
 
     @flow("again", emits=[], retry=2)
@@ -172,7 +172,7 @@ async def test_a_call_may_have_a_timeout(kit: Any) -> None:
         ]
 
 
-async def test_a_thread_has_no_timeout(kit: Any) -> None:
+async def test_a_call_of_a_def_handler_refuses_a_timeout(kit: Any) -> None:
     @flow("slow", emits=[])
     def slow(order: Any, ctx: SyncContext) -> Any:
         try:

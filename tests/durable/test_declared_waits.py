@@ -1,4 +1,4 @@
-"""Waits that are part of a step's definition: the handler does not know of them."""
+"""Waits declared in the definition of a step, before or after its handler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.testing import TestApp
 HOUR = 3_600_000
 
 
-async def test_an_event_before_the_handler(kit: Any) -> None:
+async def test_an_event_wait_before_the_handler(kit: Any) -> None:
     ran: list[int] = []
 
     @flow("ship", emits=[], wait=Await("event", "paid", match=lambda order: {"id": order["id"]}))
@@ -34,7 +34,7 @@ async def test_an_event_before_the_handler(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("takes", [1, 2])
-async def test_where_is_asked_of_each_event(kit: Any, takes: int) -> None:
+async def test_where_filters_events(kit: Any, takes: int) -> None:
     where: Any = {1: lambda e: e.data > 5, 2: lambda e, order: e.data > order}[takes]
 
     @flow("ship", emits=[], wait=Await("event", "paid", where=where, timeout="1h"))
@@ -49,7 +49,7 @@ async def test_where_is_asked_of_each_event(kit: Any, takes: int) -> None:
         assert (await app.finish(run)).result == 9
 
 
-async def test_events_that_are_not_the_one_give_no_more_time(kit: Any) -> None:
+async def test_events_that_do_not_match_do_not_extend_the_timeout(kit: Any) -> None:
     @flow("ship", emits=[], wait=Await("event", "paid", where=lambda e: False, timeout="1h"))
     async def ship(order: Any, ctx: Context) -> None:
         raise AssertionError("nothing fits")
@@ -63,7 +63,7 @@ async def test_events_that_are_not_the_one_give_no_more_time(kit: Any) -> None:
         assert app.time.now_ms() == start + HOUR
 
 
-async def test_a_trigger_before_the_handler(kit: Any) -> None:
+async def test_a_trigger_wait_before_the_handler(kit: Any) -> None:
     @flow("ship", emits=[], wait=Await("trigger", name="approval", trigger="user"))
     async def ship(order: Any, ctx: Context) -> Any:
         return ctx.awaited
@@ -76,7 +76,7 @@ async def test_a_trigger_before_the_handler(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("sync", [False, True])
-async def test_time_after_the_handler_holds_what_it_gave(kit: Any, sync: bool) -> None:
+async def test_a_time_wait_after_the_handler_delays_its_result_and_events(kit: Any, sync: bool) -> None:
     ran: list[int] = []
     wait = Await("time", delay=lambda result: result["hours"] * 3600)
 
@@ -109,7 +109,7 @@ async def test_time_after_the_handler_holds_what_it_gave(kit: Any, sync: bool) -
     assert ran == [1]
 
 
-async def test_a_step_takes_over_when_the_wait_was_in_vain(kit: Any) -> None:
+async def test_on_timeout_starts_another_step(kit: Any) -> None:
     @flow("order", emits=["placed"])
     async def place(order: Any, ctx: Context) -> None:
         ctx.emit("placed", order)
@@ -188,7 +188,7 @@ def handle(input, ctx):
 }
 
 
-async def test_in_the_config_of_a_module(url: str, tmp_path: Path) -> None:
+async def test_declared_waits_in_the_config_of_a_module(url: str, tmp_path: Path) -> None:
     (tmp_path / "workers").mkdir()
     for name, text in FILES.items():
         (tmp_path / "workers" / name).write_text(text)
@@ -208,10 +208,10 @@ async def test_in_the_config_of_a_module(url: str, tmp_path: Path) -> None:
 async def test_a_declared_trigger_is_announced_once(kit: Any) -> None:
     announced: list[tuple[str, Any]] = []
 
-    def tell(trigger: Any, order: Any) -> None:
+    def announce(trigger: Any, order: Any) -> None:
         announced.append((trigger.token, order))
 
-    @flow("ask", emits=[], wait=Await("trigger", name="approval", announce=tell))
+    @flow("ask", emits=[], wait=Await("trigger", name="approval", announce=announce))
     async def ask(order: Any, ctx: Context) -> Any:
         return [order, ctx.awaited]
 

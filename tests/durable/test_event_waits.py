@@ -1,4 +1,4 @@
-"""Waiting for events: from anywhere, before or after the wait, each had once."""
+"""Wait for events of any source, before or after the wait; each event is received once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def order(order: dict[str, Any], ctx: Context) -> Any:
     return event.data
 
 
-async def test_a_payment_for_one_resumes_only_that_one(kit: Any) -> None:
+async def test_an_event_resumes_only_the_matching_run(kit: Any) -> None:
     async with kit(order) as app:
         one, two = [await app.start(order, {"id": id}) for id in (1, 2)]
         await app.settle()
@@ -31,7 +31,7 @@ async def test_a_payment_for_one_resumes_only_that_one(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("id", [7, "7", 7.5, True, None, "ä"], ids=repr)
-async def test_what_is_matched_by_is_any_scalar(kit: Any, id: Any) -> None:
+async def test_match_compares_any_scalar(kit: Any, id: Any) -> None:
     async with kit(order) as app:
         run = await app.start(order, {"id": id})
         await app.settle()
@@ -74,7 +74,7 @@ async def test_two_waits_for_one_kind_get_two_events(kit: Any) -> None:
         assert (await app.finish(run)).result == [0, 1, 2]
 
 
-async def test_only_what_comes_after_the_wait(kit: Any) -> None:
+async def test_past_false_ignores_earlier_events(kit: Any) -> None:
     @flow("fresh", emits=[])
     async def fresh(order: Any, ctx: Context) -> Any:
         await ctx.wait.time("1h")
@@ -90,20 +90,20 @@ async def test_only_what_comes_after_the_wait(kit: Any) -> None:
         assert (await app.finish(run)).result == "new"
 
 
-async def test_from_another_run_from_app_emit_and_from_a_stream(kit: Any) -> None:
-    @flow("speaker", emits=["greeted"])
-    async def speaker(order: Any, ctx: Context) -> None:
+async def test_events_of_another_run_of_app_emit_and_of_a_stream(kit: Any) -> None:
+    @flow("emitter", emits=["greeted"])
+    async def emitter(order: Any, ctx: Context) -> None:
         ctx.emit("greeted", order)
 
-    @flow("hearer", emits=[])
-    async def hearer(order: Any, ctx: Context) -> Any:
+    @flow("waiter", emits=[])
+    async def waiter(order: Any, ctx: Context) -> Any:
         event = await ctx.wait.event("greeted", match={"to": order})
         return [event.kind, event.data["how"]]
 
-    async with kit(speaker, hearer) as app:
-        runs = {to: await app.start(hearer, to) for to in ("run", "app", "stream", "emit to run")}
+    async with kit(emitter, waiter) as app:
+        runs = {to: await app.start(waiter, to) for to in ("run", "app", "stream", "emit to run")}
         await app.settle()
-        await app.run_flow(speaker, {"to": "run", "how": "a"})
+        await app.run_flow(emitter, {"to": "run", "how": "a"})
         await app.emit("greeted", {"to": "app", "how": "b"})
         await app.events.append("nq:entity:order-7", "greeted", {"to": "stream", "how": "c"})
         await app.emit("greeted", {"to": "emit to run", "how": "d"}, run=runs["emit to run"])
@@ -136,7 +136,7 @@ async def test_engine_events_cannot_be_waited_for(kit: Any) -> None:
         assert (view.status, view.steps["odd"].error is not None) == ("failed", True)
 
 
-async def test_one_event_for_three_hundred(kit: Any) -> None:
+async def test_one_event_resumes_three_hundred_runs(kit: Any) -> None:
     @flow("fan", emits=[])
     async def fan(order: Any, ctx: Context) -> Any:
         return (await ctx.wait.event("go")).data
@@ -152,7 +152,7 @@ async def test_one_event_for_three_hundred(kit: Any) -> None:
         assert await app.store.waits(limit=10) == []
 
 
-async def test_a_timeout_that_is_caught(kit: Any) -> None:
+async def test_a_caught_timeout(kit: Any) -> None:
     @flow("patient", emits=[])
     def patient(order: Any, ctx: SyncContext) -> Any:
         try:
@@ -171,7 +171,7 @@ async def test_a_timeout_that_is_caught(kit: Any) -> None:
         assert row.state == "expired"
 
 
-async def test_a_timeout_that_nobody_catches_is_final(kit: Any) -> None:
+async def test_an_uncaught_timeout_is_a_permanent_failure(kit: Any) -> None:
     @flow("impatient", emits=[], retry=5)
     async def impatient(order: Any, ctx: Context) -> None:
         await ctx.wait.event("never", timeout="1h")
@@ -186,7 +186,7 @@ async def test_a_timeout_that_nobody_catches_is_final(kit: Any) -> None:
         assert letter.error["code"] == "AWAIT_TIMEOUT"
 
 
-async def test_events_are_waited_for_over_a_retry(kit: Any) -> None:
+async def test_waits_for_events_survive_a_retry(kit: Any) -> None:
     @flow("flaky", emits=[], retry=3)
     async def flaky(order: Any, ctx: Context) -> Any:
         first = await ctx.wait.event("tick")

@@ -1,4 +1,4 @@
-"""Events that are committed together, and so perhaps delivered together: each is had as if it had come alone."""
+"""Events of one commit may be delivered together: the effect is the same as if each came alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def together(app: Any, *votes: dict[str, Any]) -> None:
     await asyncio.gather(*(app.emit("vote", vote) for vote in votes))
 
 
-async def test_each_wait_has_one_event_that_fits(kit: Any) -> None:
+async def test_each_wait_gets_one_matching_event(kit: Any) -> None:
     async with kit(anyone, one) as app:
         runs = [await app.start(f, order) for f, order in ((anyone, None), (one, "b"), (one, "c"), (one, "d"))]
         await app.settle()
@@ -69,7 +69,7 @@ async def test_each_event_starts_a_run(kit: Any) -> None:
         assert sorted([(await app.runs.get(row.id)).result for row in await app.runs.list(flow="counted")]) == [0, 2, 4]
 
 
-async def test_more_than_one_delivery_holds(kit: Any) -> None:
+async def test_more_events_than_one_delivery_holds(kit: Any) -> None:
     async with kit(one) as app:
         runs = [await app.start(one, n) for n in range(120)]
         await app.settle()

@@ -1,4 +1,4 @@
-"""`ctx.first` with functions among its branches: whatever is there first wins, and stays so."""
+"""`ctx.first` with functions among its branches: the first result wins and stays the winner."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.core.errors import CallFailed
 from penstock.testing import TestApp, until
 
 
-class Endless:
-    """A function that goes on until it is cancelled."""
+class EndlessFunction:
+    """A function that runs until it is cancelled."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -30,8 +30,8 @@ class Endless:
             raise
 
 
-async def test_the_function_that_ends_first_wins_and_stays_first(kit: Any) -> None:
-    endless, calls = Endless(), []
+async def test_the_function_that_ends_first_wins_and_stays_the_winner(kit: Any) -> None:
+    endless, calls = EndlessFunction(), []
 
     async def quick() -> str:
         calls.append(endless.calls)
@@ -52,7 +52,7 @@ async def test_the_function_that_ends_first_wins_and_stays_first(kit: Any) -> No
 
 
 async def test_a_time_wins_while_a_function_runs(kit: Any) -> None:
-    endless = Endless()
+    endless = EndlessFunction()
 
     @flow("race", emits=[])
     async def race(order: Any, ctx: Context) -> Any:
@@ -65,8 +65,8 @@ async def test_a_time_wins_while_a_function_runs(kit: Any) -> None:
     assert (endless.calls, endless.cancelled) == (1, 1)
 
 
-async def test_a_timeout_of_an_event_comes_while_a_function_runs(kit: Any) -> None:
-    endless = Endless()
+async def test_an_event_timeout_expires_while_a_function_runs(kit: Any) -> None:
+    endless = EndlessFunction()
 
     @flow("race", emits=[])
     async def race(order: Any, ctx: Context) -> Any:
@@ -81,7 +81,7 @@ async def test_a_timeout_of_an_event_comes_while_a_function_runs(kit: Any) -> No
     assert (endless.calls, endless.cancelled) == (1, 1)
 
 
-async def test_a_def_handler_leaves_its_thread_behind(kit: Any) -> None:
+async def test_a_def_handler_does_not_wait_for_the_losing_thread(kit: Any) -> None:
     release, threads = threading.Event(), []
 
     def slow() -> str:
@@ -112,7 +112,7 @@ async def test_a_def_handler_leaves_its_thread_behind(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["event", "trigger"])
-async def test_what_came_while_a_function_ran_wins(kit: Any, kind: str) -> None:
+async def test_an_event_or_trigger_that_arrives_while_a_function_runs_wins(kit: Any, kind: str) -> None:
     calls = []
 
     @flow("race", emits=[])
@@ -123,7 +123,7 @@ async def test_what_came_while_a_function_ran_wins(kit: Any, kind: str) -> None:
         async def work() -> str:
             calls.append(token)
             await (app.waits._triggers.fire(token, 7) if token else app.emit("stop", 7))
-            await until(lambda: _no_gate(app, ctx.run_id))
+            await until(lambda: _has_no_pending_wait(app, ctx.run_id))
             return "done"
 
         stop = trigger.wait() if trigger is not None else ctx.wait.event("stop")
@@ -136,16 +136,16 @@ async def test_what_came_while_a_function_ran_wins(kit: Any, kind: str) -> None:
     assert len(calls) == 1
 
 
-async def _no_gate(app: Any, run: str | None) -> bool:
+async def _has_no_pending_wait(app: Any, run: str | None) -> bool:
     return await app.store.waits(run=run) == []
 
 
 async def test_an_event_that_comes_before_a_time_wins(kit: Any) -> None:
-    """Nobody hears of it before the time has come, which is later."""
+    """The event comes first, but the worker sees it only after the time has passed."""
 
     async def work(app: Any, run: Any) -> None:
         await app.emit("stop", 7)
-        await until(lambda: _no_gate(app, run))
+        await until(lambda: _has_no_pending_wait(app, run))
         app.time.advance("2h")
 
     @flow("race", emits=[])
@@ -161,8 +161,8 @@ async def test_an_event_that_comes_before_a_time_wins(kit: Any) -> None:
         assert (await app.run_flow(race, None)).result == "stop"
 
 
-async def test_a_time_that_was_over_before_the_function_wins() -> None:
-    """A function that holds the loop keeps everybody from noticing."""
+async def test_a_time_that_passed_before_the_function_ended_wins() -> None:
+    """The function blocks the loop, so the time passes unnoticed."""
 
     @flow("race", emits=[])
     async def race(order: Any, ctx: Context) -> Any:
@@ -173,7 +173,7 @@ async def test_a_time_that_was_over_before_the_function_wins() -> None:
         assert (await app.run_flow(race, None)).result == "late"
 
 
-async def test_waits_that_lost_to_a_function(kit: Any) -> None:
+async def test_waits_that_lost_to_a_function_are_cancelled(kit: Any) -> None:
     @flow("race", emits=[])
     async def race(order: Any, ctx: Context) -> Any:
         trigger = await ctx.wait.trigger("approval")
@@ -192,7 +192,7 @@ async def test_waits_that_lost_to_a_function(kit: Any) -> None:
 
 
 async def test_a_function_that_fails_first() -> None:
-    endless, tries = Endless(), []
+    endless, tries = EndlessFunction(), []
 
     def fail() -> None:
         tries.append(1)
@@ -215,7 +215,7 @@ async def test_a_function_that_fails_first() -> None:
 
 
 async def test_a_crash_after_the_race(kit: Any) -> None:
-    endless, calls = Endless(), []
+    endless, calls = EndlessFunction(), []
 
     @flow("race", emits=[])
     async def race(order: Any, ctx: Context) -> Any:
@@ -249,7 +249,7 @@ async def test_a_crash_while_functions_run_does_not_restart_the_time(kit: Any) -
 
 
 async def test_a_handler_that_is_cancelled_cancels_its_functions() -> None:
-    endless = Endless()
+    endless = EndlessFunction()
 
     @flow("race", emits=[])
     async def race(order: Any, ctx: Context) -> Any:
@@ -263,5 +263,5 @@ async def test_a_handler_that_is_cancelled_cancels_its_functions() -> None:
         await until(lambda: _called(endless, cancelled=1))
 
 
-async def _called(endless: Endless, cancelled: int = 0) -> bool:
+async def _called(endless: EndlessFunction, cancelled: int = 0) -> bool:
     return endless.calls == 1 and endless.cancelled == cancelled

@@ -26,11 +26,11 @@ def recorded(*names: str, kind: str = "run", code: str = "") -> Journal:
 
 
 def calls(journal: Journal, *names: str, kind: str = "run") -> list[bool]:
-    """Makes calls; whether each was recorded."""
+    """Make calls. Return for each whether it was recorded."""
     return [journal.next_call_by_order(name, kind).entry is not None for name in names]
 
 
-def test_the_same_calls_again() -> None:
+def test_repeated_calls_are_found() -> None:
     assert calls(recorded("a", "b", "a"), "a", "b", "a", "a") == [True, True, True, False]
 
 
@@ -38,7 +38,7 @@ def test_calls_may_be_added_and_removed() -> None:
     assert calls(recorded("a", "b", "c"), "new", "a", "newer", "c", "newest") == [False, True, False, True, False]
 
 
-def test_a_new_call_keeps_its_place() -> None:
+def test_a_new_call_keeps_its_position() -> None:
     second = recorded("a", "b")
     for name in ("a", "between", "b"):
         call = second.next_call_by_order(name, "run")
@@ -51,7 +51,7 @@ def test_a_new_call_keeps_its_place() -> None:
         calls(Journal(memos, "s", "it"), "b", "between")
 
 
-def test_places_between_places_do_not_run_out_soon() -> None:
+def test_forty_calls_can_be_inserted_between_two() -> None:
     memos: dict[str, bytes] = {}
     names = ["first", "last"]
     for n in range(40):
@@ -65,12 +65,12 @@ def test_places_between_places_do_not_run_out_soon() -> None:
     assert all(calls(Journal(memos, "s", "it"), *[name for name in names if name != "n39"]))
 
 
-def test_another_kind_under_a_recorded_name() -> None:
+def test_a_recorded_name_with_another_kind_is_refused() -> None:
     with pytest.raises(NonDeterminism, match=r"step 'charge' of run r: a#1 was recorded as a run and is a time now"):
         recorded("a").next_call_by_order("a", "time")
 
 
-def test_one_name_in_two_places() -> None:
+def test_one_name_at_two_lines_is_refused() -> None:
     one = fresh()
     for _ in range(3):
         one.next_call("loop", "run")
@@ -80,12 +80,12 @@ def test_one_name_in_two_places() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a#1", "a!", "~a", "a:b", "x" * 101, 7, None])
-def test_what_is_no_name(name: Any) -> None:
+def test_invalid_names_are_refused(name: Any) -> None:
     with pytest.raises(NonDeterminism, match="cannot name a durable call"):
         fresh().next_call(name, "run")
 
 
-def test_what_has_no_json_form_is_named_with_its_path() -> None:
+def test_a_value_without_a_json_form_is_refused_with_its_path() -> None:
     one = fresh()
     with pytest.raises(NotJSON, match=r"the value of a#1.*\.rows\[0\]"):
         one.record(one.next_call_by_order("a", "run"), {"rows": [object()]})
@@ -93,7 +93,7 @@ def test_what_has_no_json_form_is_named_with_its_path() -> None:
 
 
 @pytest.mark.parametrize("limit", ["MAX_CALLS", "MAX_JOURNAL_BYTES"])
-def test_too_much_history(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+def test_history_limit(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(journal, limit, 2)
     one = fresh()
     for _ in range(2 if limit == "MAX_CALLS" else 1):
@@ -102,7 +102,7 @@ def test_too_much_history(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
         one.next_call_by_order("a", "run")
 
 
-def test_a_place_slept_at_is_to_be_come_to_again_by_the_same_code() -> None:
+def test_the_same_code_may_not_skip_a_recorded_wait() -> None:
     for kind in ("time", "event", FIRED):
         again = recorded("a", "b", kind=kind, code="v1")
         again.next_call_by_order("a", kind)
@@ -110,7 +110,7 @@ def test_a_place_slept_at_is_to_be_come_to_again_by_the_same_code() -> None:
             again.check_skipped_waits()
 
 
-def test_other_code_may_leave_it_out_and_calls_may_always_be() -> None:
+def test_changed_code_may_skip_waits_and_any_code_may_skip_calls() -> None:
     first = fresh(code="v1")
     first.record(first.next_call_by_order("b", "time"), 1)
     fresh(first, code="v2").check_skipped_waits()
@@ -118,7 +118,7 @@ def test_other_code_may_leave_it_out_and_calls_may_always_be() -> None:
     recorded("a", code="v1").check_skipped_waits()
 
 
-def test_replaying_ends_where_the_last_attempt_was() -> None:
+def test_replaying_ends_after_the_last_recorded_call() -> None:
     again = recorded("a", "b")
     assert again.is_replaying
     calls(again, "a")
@@ -145,7 +145,7 @@ def _outer() -> int:
     return _inner() + 1
 
 
-def test_code_is_the_function_and_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fingerprint_covers_the_function_and_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     before = compute_fingerprint(_outer)
     assert before == compute_fingerprint(_outer) != compute_fingerprint(_inner) != ""
     monkeypatch.setitem(globals(), "_inner", lambda: 2)

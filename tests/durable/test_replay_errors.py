@@ -16,7 +16,7 @@ from penstock.durable import journal
 from penstock.testing import TestApp
 from penstock.testing.clock import FakeClock
 
-Slip = Callable[[Context, bool], Any]
+Mistake = Callable[[Context, bool], Any]
 
 
 async def kind_changed(ctx: Context, again: bool) -> Any:
@@ -111,7 +111,7 @@ async def a_first_that_lost_its_winner(ctx: Context, again: bool) -> Any:
     await ctx.wait.time("1h", name="b")
 
 
-async def slip_that_is_caught(ctx: Context, again: bool) -> Any:
+async def mistake_that_is_caught(ctx: Context, again: bool) -> Any:
     await ctx.run("a", lambda: 1)
     try:
         await ctx.run("a", lambda: 2)
@@ -120,7 +120,7 @@ async def slip_that_is_caught(ctx: Context, again: bool) -> Any:
 
 
 UNWANTED: list[int] = []
-SLIPS: list[tuple[Slip, str, str]] = [
+MISTAKES: list[tuple[Mistake, str, str]] = [
     (kind_changed, "non_determinism", r"pay#1 was recorded as a run and is a time now: give the new call its own name"),
     (order_changed, "non_determinism", r"a#1 was recorded before b#1 and comes after it now: keep the order"),
     (duplicate_name, "duplicate_name", r"the name 'pay' is used at .*errors.py:\d+ and at .*errors.py:\d+: give each"),
@@ -141,27 +141,29 @@ SLIPS: list[tuple[Slip, str, str]] = [
     ),
     (a_wait_left_out, "non_determinism", r"time#1 was recorded as a wait .*reached its beginning without it now"),
     (a_first_that_lost_its_winner, "non_determinism", r"first#1 was recorded as won by 'late'.*later, paid"),
-    (slip_that_is_caught, "duplicate_name", r"the name 'a' is used at"),
+    (mistake_that_is_caught, "duplicate_name", r"the name 'a' is used at"),
 ]
 
 
-@flow("slip", emits=["x", "y"])
+@flow("mistake", emits=["x", "y"])
 async def fixed(order: Any, ctx: Context) -> str:
     return "fixed"
 
 
-@pytest.mark.parametrize(("slip", "code", "expected"), SLIPS, ids=[slip.__name__ for slip, _, _ in SLIPS])
-async def test_a_slip_fails_for_good_and_goes_on_once_it_is_fixed(
-    shared_url: str, clock: FakeClock, slip: Slip, code: str, expected: str
+@pytest.mark.parametrize(
+    ("mistake", "code", "expected"), MISTAKES, ids=[mistake.__name__ for mistake, _, _ in MISTAKES]
+)
+async def test_a_replay_error_is_permanent_and_the_run_continues_after_a_fix(
+    shared_url: str, clock: FakeClock, mistake: Mistake, code: str, expected: str
 ) -> None:
     UNWANTED.clear()
 
-    @flow("slip", step="fixed", emits=["x", "y"], retry=5)
-    async def slipping(order: Any, ctx: Context) -> Any:
-        return await slip(ctx, ctx.attempt > 1)
+    @flow("mistake", step="fixed", emits=["x", "y"], retry=5)
+    async def mistaken(order: Any, ctx: Context) -> Any:
+        return await mistake(ctx, ctx.attempt > 1)
 
-    async with TestApp(shared_url, handlers=[slipping], clock=clock) as app:
-        run = await app.start("slip", None)
+    async with TestApp(shared_url, handlers=[mistaken], clock=clock) as app:
+        run = await app.start("mistake", None)
         assert (await app.finish(run)).status == "failed"
         failed = [e for e in await app.history(run) if e["kind"] == "step.failed"]
         assert len(failed) == 1, "it is not tried again"
@@ -177,7 +179,7 @@ async def test_a_slip_fails_for_good_and_goes_on_once_it_is_fixed(
         assert (await app.finish(run)).result == "fixed"
 
 
-async def test_too_long_a_history(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_history_limit(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "MAX_CALLS", 5)
 
     @flow("long", emits=[], retry=5)
@@ -194,7 +196,7 @@ async def test_too_long_a_history(kit: Any, monkeypatch: pytest.MonkeyPatch) -> 
             assert word in letter.error["message"]
 
 
-async def test_a_ctx_is_over_with_its_attempt(kit: Any) -> None:
+async def test_a_ctx_is_closed_with_its_attempt(kit: Any) -> None:
     left: list[Any] = []
     go = asyncio.Event()
 
@@ -219,17 +221,17 @@ async def test_a_ctx_is_over_with_its_attempt(kit: Any) -> None:
         assert await app.emitted(run) == []
 
 
-async def test_swallowed_on_a_thread(kit: Any) -> None:
-    @flow("slip", emits=[], retry=5)
-    def slipping(order: Any, ctx: SyncContext) -> Any:
+async def test_a_swallowed_suspension_on_a_thread(kit: Any) -> None:
+    @flow("mistake", emits=[], retry=5)
+    def mistaken(order: Any, ctx: SyncContext) -> Any:
         try:
             ctx.wait.time("1h")
         finally:
             ctx.run("clean up", lambda: UNWANTED.append(1))
 
     UNWANTED.clear()
-    async with kit(slipping) as app:
-        run = await app.start(slipping, None)
+    async with kit(mistaken) as app:
+        run = await app.start(mistaken, None)
         assert (await app.finish(run)).status == "failed"
         ((_, letter),) = await app.dead_letters.list("default")
         assert letter.error["code"] == "suspend_swallowed"

@@ -13,7 +13,7 @@ HOUR = 3_600_000
 
 
 @pytest.mark.parametrize("span", ["1h", 3600, timedelta(hours=1)], ids=str)
-async def test_a_duration(kit: Any, span: Any) -> None:
+async def test_wait_for_a_duration(kit: Any, span: Any) -> None:
     @flow("nap", emits=[])
     async def nap(order: Any, ctx: Context) -> str:
         await ctx.wait.time(span)
@@ -30,7 +30,7 @@ async def test_a_duration(kit: Any, span: Any) -> None:
         assert kinds[2:6] == ["step.await.time", "step.started", "step.resumed", "step.completed"]
 
 
-async def test_a_moment_and_one_that_is_past(kit: Any) -> None:
+async def test_wait_for_a_future_and_a_past_time(kit: Any) -> None:
     @flow("party", emits=[])
     async def party(order: Any, ctx: Context) -> int:
         await ctx.wait.time(datetime(2000, 1, 1, tzinfo=UTC))
@@ -43,7 +43,7 @@ async def test_a_moment_and_one_that_is_past(kit: Any) -> None:
         assert app.time.now_ms() == datetime(2030, 1, 1, tzinfo=UTC).timestamp() * 1000
 
 
-async def test_many_naps_in_a_loop_and_beside_it(kit: Any) -> None:
+async def test_waits_in_a_loop_and_after_it(kit: Any) -> None:
     woken: list[int] = []
 
     @flow("naps", emits=[])
@@ -61,7 +61,7 @@ async def test_many_naps_in_a_loop_and_beside_it(kit: Any) -> None:
     assert woken == [0, 1, 2]
 
 
-async def test_a_sleeping_step_holds_no_slot(kit: Any) -> None:
+async def test_a_waiting_step_holds_no_slot(kit: Any) -> None:
     @flow("nap", emits=[], concurrency=1)
     async def nap(order: Any, ctx: Context) -> None:
         await ctx.wait.time("1h")
@@ -74,7 +74,7 @@ async def test_a_sleeping_step_holds_no_slot(kit: Any) -> None:
         assert app.time.now_ms() == start + HOUR
 
 
-async def test_a_paused_queue_keeps_what_is_due(kit: Any) -> None:
+async def test_a_due_step_of_a_paused_queue_stays_suspended(kit: Any) -> None:
     @flow("nap", emits=[], queue="beds")
     async def nap(order: Any, ctx: Context) -> str:
         await ctx.wait.time("1h")

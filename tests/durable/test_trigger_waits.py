@@ -1,4 +1,4 @@
-"""Triggers: fired once, with a token."""
+"""Wait for triggers, which are fired once, with a token."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from penstock.durable.trigger_commands import Signature
 from penstock.testing import TestApp
 
 
-def asking(tokens: list[str], **options: Any) -> Any:
-    """A flow that tells a token and waits until it is used."""
+def make_flow(tokens: list[str], **options: Any) -> Any:
+    """Return a flow that appends its token to `tokens` and waits until it is used."""
 
     @flow("ask", emits=[])
     async def ask(order: Any, ctx: Context) -> Any:
@@ -36,9 +36,9 @@ def asking(tokens: list[str], **options: Any) -> Any:
     return ask
 
 
-async def test_fired_once(kit: Any) -> None:
+async def test_a_trigger_is_fired_once(kit: Any) -> None:
     tokens: list[str] = []
-    async with kit(asking(tokens)) as app:
+    async with kit(make_flow(tokens)) as app:
         run = await app.start("ask")
         await app.settle()
         assert await app.fire(tokens[0], {"ok": True}) == run
@@ -60,7 +60,7 @@ async def test_fired_once(kit: Any) -> None:
         assert kinds == ["trigger.registered", "trigger.fired"]
 
 
-async def test_a_url_fires_too(kit: Any) -> None:
+async def test_a_trigger_is_fired_by_its_url(kit: Any) -> None:
     urls: list[str] = []
 
     @flow("ask", emits=[])
@@ -77,9 +77,9 @@ async def test_a_url_fires_too(kit: Any) -> None:
         assert (await app.finish(run)).result == 7
 
 
-async def test_unknown_tokens(kit: Any) -> None:
+async def test_unknown_tokens_are_refused(kit: Any) -> None:
     tokens: list[str] = []
-    async with kit(asking(tokens)) as app:
+    async with kit(make_flow(tokens)) as app:
         run = await app.start("ask")
         await app.settle()
         id, _, secret = tokens[0].partition(".")
@@ -89,12 +89,12 @@ async def test_unknown_tokens(kit: Any) -> None:
         assert (await app.runs.get(run)).status == "running"
 
 
-async def test_expired(kit: Any) -> None:
+async def test_an_expired_trigger_cannot_be_fired(kit: Any) -> None:
     tokens: list[str] = []
-    async with kit(asking(tokens, timeout="1h")) as app:
+    async with kit(make_flow(tokens, timeout="1h")) as app:
         run = await app.start("ask")
         await app.settle()
-        app.time.advance("1h")  # nobody has noticed yet
+        app.time.advance("1h")  # the worker has not noticed yet
         with pytest.raises(TriggerExpired):
             await app.waits._triggers.fire(tokens[0], 1)
         assert (await app.finish(run)).status == "failed"
@@ -106,7 +106,7 @@ async def test_expired(kit: Any) -> None:
         assert kinds == ["trigger.registered", "trigger.timeout"]
 
 
-async def test_a_timeout_is_caught_and_the_trigger_is_over(kit: Any) -> None:
+async def test_a_caught_timeout_of_a_trigger(kit: Any) -> None:
     @flow("ask", emits=[])
     async def ask(order: Any, ctx: Context) -> Any:
         trigger = await ctx.wait.trigger("approval", timeout="1h")
@@ -120,7 +120,7 @@ async def test_a_timeout_is_caught_and_the_trigger_is_over(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["cancel", "complete", "fail"])
-async def test_over_with_its_run(kit: Any, how: str) -> None:
+async def test_a_trigger_is_cancelled_when_its_run_ends(kit: Any, how: str) -> None:
     tokens: list[str] = []
 
     @flow("ask", emits=[])
@@ -144,10 +144,10 @@ async def test_over_with_its_run(kit: Any, how: str) -> None:
         assert await app.store.waits(run=run) == []
 
 
-async def test_what_does_not_fit_leaves_it_open(kit: Any) -> None:
+async def test_an_invalid_answer_leaves_the_trigger_pending(kit: Any) -> None:
     tokens: list[str] = []
     schema = {"type": "object", "required": ["ok"], "properties": {"ok": {"type": "boolean"}}}
-    async with kit(asking(tokens, schema=schema)) as app:
+    async with kit(make_flow(tokens, schema=schema)) as app:
         run = await app.start("ask")
         await app.settle()
         for wrong in ({"ok": "yes"}, None, []):
@@ -160,7 +160,7 @@ async def test_what_does_not_fit_leaves_it_open(kit: Any) -> None:
 async def test_signed_calls(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens: list[str] = []
     secret, payload = "whsec_c2VjcmV0", {"ok": True}
-    async with kit(asking(tokens, signed="HOOK_SECRET")) as app:
+    async with kit(make_flow(tokens, signed="HOOK_SECRET")) as app:
         run = await app.start("ask")
         await app.settle()
         now = app.time.now_ms() // 1000
@@ -201,7 +201,7 @@ async def test_every_token_works_until_the_first_is_used(kit: Any) -> None:
 
 async def test_a_token_is_stored_as_its_hash(tmp_path: Path) -> None:
     tokens: list[str] = []
-    async with TestApp(f"sqlite:///{tmp_path}/penstock.db", handlers=[asking(tokens)]) as trial:
+    async with TestApp(f"sqlite:///{tmp_path}/penstock.db", handlers=[make_flow(tokens)]) as trial:
         run = await trial.start("ask")
         await trial.settle()
         await trial.waits.fire(tokens[0], 1)
@@ -212,7 +212,7 @@ async def test_a_token_is_stored_as_its_hash(tmp_path: Path) -> None:
         assert any(run.encode() in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
-async def test_waited_for_again_and_again(kit: Any) -> None:
+async def test_a_trigger_is_waited_for_in_a_loop(kit: Any) -> None:
     reminded: list[int] = []
 
     @flow("remind", emits=[])
@@ -236,9 +236,9 @@ async def test_waited_for_again_and_again(kit: Any) -> None:
         assert await app.store.waits(run=run) == []
 
 
-async def test_another_token_works_beside_the_first(kit: Any) -> None:
+async def test_additional_tokens_work(kit: Any) -> None:
     tokens: list[str] = []
-    async with kit(asking(tokens)) as app:
+    async with kit(make_flow(tokens)) as app:
         run = await app.start("ask", 1)
         [wait] = await app.pending_waits(run)
         more = [await app.waits.token(wait.id) for _ in range(2)]
@@ -254,7 +254,7 @@ async def test_another_token_works_beside_the_first(kit: Any) -> None:
             await app.waits.token("t-nothing")
 
 
-async def test_a_token_made_while_the_step_slept_outlives_its_next_run(kit: Any) -> None:
+async def test_a_token_created_while_the_step_was_suspended_survives_its_next_attempt(kit: Any) -> None:
     """The step registers its wait again with the tokens in its memos: the new one must be among them."""
 
     @flow("ask", emits=[])

@@ -1,4 +1,4 @@
-"""A run that waits holds nothing in the worker that put it to sleep."""
+"""A waiting run holds no objects in the worker."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ async def patient(order: int, ctx: Context) -> None:
     await ctx.first({"paid": called, "late": ctx.wait.time("30d")})
 
 
-def held() -> Counter[str]:
-    """How many objects of ours are alive, by class, and how many tasks."""
+def count_objects() -> Counter[str]:
+    """Count our live objects by class, and tasks."""
     gc.collect()
     kinds = (type(one) for one in gc.get_objects())
     ours = Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith("penstock."))
@@ -26,21 +26,21 @@ def held() -> Counter[str]:
     return ours
 
 
-async def test_more_runs_that_wait_hold_nothing_more(app: Any) -> None:
+async def test_waiting_runs_hold_no_objects_in_the_worker(app: Any) -> None:
     async with app(patient) as a, a.workers.background(concurrency=5):
 
-        async def asleep(first: int, last: int) -> Counter[str]:
+        async def start_waiting(first: int, last: int) -> Counter[str]:
             runs = [await a.start("patient", n) for n in range(first, last)]
             for run in runs:
                 await a.wait_for_step(run, "patient", "delayed")  # until the time is over
-            await until(looked_back)
-            return held()
+            await until(deliveries_are_done)
+            return count_objects()
 
-        async def looked_back() -> bool:
+        async def deliveries_are_done() -> bool:
             counts = await a.queues.counts("penstock-events")
             return counts["waiting"] + counts["active"] == 0
 
-        few = await asleep(0, 20)
-        many = await asleep(20, 100)
+        few = await start_waiting(0, 20)
+        many = await start_waiting(20, 100)
         more = {name: count for name, count in (many - few).items() if count >= 40}  # half of the eighty that came
         assert not more

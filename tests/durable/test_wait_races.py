@@ -1,4 +1,4 @@
-"""Races at a wait: the first of all that may resolve it wins, and no wake-up is lost."""
+"""Races at a wait: the first event, trigger, timeout or cancellation wins, and no wake-up is lost."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultAt, FaultStore, NoFaults, When
 
 
-class Doorkeeper(NoFaults):
-    """Lets something happen just before, or just after, the commit by which a step goes to sleep."""
+class CommitHook(NoFaults):
+    """Runs an action just before or just after the commit that suspends a step."""
 
     def __init__(self, when: When) -> None:
         self.when = when
-        self.happen: Any = None
+        self.action: Any = None
 
     def watch(self, inner: Any) -> Any:
         commit = inner.commit
 
-        async def watched(units: Any, ask: Any = None) -> Any:
-            sleeps = any(isinstance(unit.outcome, Suspended) for unit in units)
-            if sleeps and self.when == "before":
+        async def watched(units: Any, request: Any = None) -> Any:
+            suspends = any(isinstance(unit.outcome, Suspended) for unit in units)
+            if suspends and self.when == "before":
                 await self._once()
-            reply = await commit(units, ask)
-            if sleeps and self.when == "after":
+            reply = await commit(units, request)
+            if suspends and self.when == "after":
                 await self._once()
             return reply
 
@@ -43,9 +43,9 @@ class Doorkeeper(NoFaults):
         return inner
 
     async def _once(self) -> None:
-        happen, self.happen = self.happen, None
-        if happen is not None:
-            await happen()
+        action, self.action = self.action, None
+        if action is not None:
+            await action()
 
 
 @flow("ask", emits=[])
@@ -64,39 +64,39 @@ TOKENS: list[str] = []
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_fired_while_the_step_goes_to_sleep(clock: FakeClock, when: When) -> None:
+async def test_a_trigger_fired_while_the_step_suspends(clock: FakeClock, when: When) -> None:
     TOKENS.clear()
-    keeper = Doorkeeper(when)
-    store = keeper.watch(SqliteStore(":memory:", clock=clock))
+    hook = CommitHook(when)
+    store = hook.watch(SqliteStore(":memory:", clock=clock))
     async with TestApp(store=store, handlers=[ask], clock=clock) as app:
         # Another process fires: its commit is its own.
         other = TriggerCommands(replace(app._runtime, committer=Committer(app.store), new_unit_id=lambda: "other-1"))
-        keeper.happen = lambda: other.fire(TOKENS[0], "now")
+        hook.action = lambda: other.fire(TOKENS[0], "now")
         run = await app.start(ask, None)
         assert (await app.finish(run)).result == "now"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_an_event_while_the_step_goes_to_sleep(clock: FakeClock, when: When) -> None:
-    keeper = Doorkeeper(when)
-    store = keeper.watch(SqliteStore(":memory:", clock=clock))
+async def test_an_event_emitted_while_the_step_suspends(clock: FakeClock, when: When) -> None:
+    hook = CommitHook(when)
+    store = hook.watch(SqliteStore(":memory:", clock=clock))
     async with TestApp(store=store, handlers=[pay], clock=clock) as app:
         body = b'{"kind":"paid","subject":"x","data":{"id":7}}'
         paid = Unit("other-1", events=[NewEvent("nq:global", body, "paid")])
-        keeper.happen = lambda: app.store.commit([paid])
+        hook.action = lambda: app.store.commit([paid])
         run = await app.start(pay, 7)
         assert (await app.finish(run)).result == {"id": 7}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("k", range(1, 12))
-async def test_a_reply_that_is_lost_anywhere(clock: FakeClock, when: When, k: int) -> None:
+async def test_a_lost_reply_at_any_commit(clock: FakeClock, when: When, k: int) -> None:
     TOKENS.clear()
     store = FaultStore(SqliteStore(":memory:", clock=clock), FaultAt("commit", k, when))
     async with TestApp(store=store, handlers=[ask, pay], clock=clock) as app:
         asked, paid = await app.start(ask, None), await app.start(pay, 7)
         await app.settle()
-        if not TOKENS:  # the reply that was lost had handed out the job: it comes again when its lease has run out
+        if not TOKENS:  # the lost reply had claimed the job: it is claimed again when its lease has expired
             await app.advance(f"{app.settings.lease}ms")
         await app.fire(TOKENS[0], "yes")
         await app.emit("paid", {"id": 7})
@@ -108,7 +108,7 @@ async def test_a_reply_that_is_lost_anywhere(clock: FakeClock, when: When, k: in
         assert len(TOKENS) == 1
 
 
-async def test_many_fire_at_once(kit: Any) -> None:
+async def test_one_of_many_concurrent_fires_succeeds(kit: Any) -> None:
     TOKENS.clear()
     async with kit(ask) as app:
         run = await app.start(ask, None)
@@ -121,7 +121,7 @@ async def test_many_fire_at_once(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("first", ["fire", "cancel"])
-async def test_fired_against_cancelled(kit: Any, first: str) -> None:
+async def test_fire_and_cancel_at_the_same_time(kit: Any, first: str) -> None:
     TOKENS.clear()
     async with kit(ask) as app:
         run = await app.start(ask, None)
@@ -141,7 +141,7 @@ async def test_fired_against_cancelled(kit: Any, first: str) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_fired_against_its_timeout(kit: Any, late: bool) -> None:
+async def test_fire_and_timeout_at_the_same_time(kit: Any, late: bool) -> None:
     tokens: list[str] = []
 
     @flow("brief", emits=[])
@@ -172,23 +172,23 @@ async def test_fired_against_its_timeout(kit: Any, late: bool) -> None:
 
 
 async def test_a_wait_cancelled_before_delivery_does_not_take_the_event_from_others(kit: Any) -> None:
-    @flow("hear", emits=[])
-    async def hear(ctx: Context) -> Any:
+    @flow("wait_for_bell", emits=[])
+    async def wait_for_bell(ctx: Context) -> Any:
         return (await ctx.wait.event("bell")).data
 
-    async with kit(hear) as app:
-        runs = [await app.start("hear") for _ in range(4)]
+    async with kit(wait_for_bell) as app:
+        runs = [await app.start("wait_for_bell") for _ in range(4)]
         await app.settle()
-        listening, looks = app.store.waits_for_topic, []
+        read_waits, reads = app.store.waits_for_topic, []
 
-        async def and_then_one_is_cancelled(*args: Any, **kwargs: Any) -> Any:
-            rows = await listening(*args, **kwargs)
-            looks.append(len(rows))
-            if len(looks) == 1:
+        async def cancel_one_after_the_first_read(*args: Any, **kwargs: Any) -> Any:
+            rows = await read_waits(*args, **kwargs)
+            reads.append(len(rows))
+            if len(reads) == 1:
                 await app.runs.cancel(runs[1])
             return rows
 
-        app.store.waits_for_topic = and_then_one_is_cancelled
+        app.store.waits_for_topic = cancel_one_after_the_first_read
         await app.emit("bell", "ding")
         await app.settle()
         assert [(await app.runs.get(run)).status for run in runs] == [
@@ -197,6 +197,6 @@ async def test_a_wait_cancelled_before_delivery_does_not_take_the_event_from_oth
             "completed",
             "completed",
         ]
-        assert looks == [4, 3], "the write of all four was refused, and it looked again"
+        assert reads == [4, 3], "the unit for all four was refused, and the waits were read again"
         resumed = [e.kind for run in runs for e in await app.events.read(f"nq:flow:{run}")].count("step.resumed")
         assert resumed == 3

@@ -1,4 +1,4 @@
-"""Runs that wait: cancelled, failed and sent again, fanned out, undone."""
+"""Runs that wait: cancel, retry, fan-out and compensation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def nap(order: Any, ctx: Context) -> None:
     await ctx.first({"paid": ctx.wait.event("paid"), "late": ctx.wait.time("1d")})
 
 
-async def test_cancelled_while_it_waits(kit: Any) -> None:
+async def test_a_waiting_run_is_cancelled(kit: Any) -> None:
     async with kit(nap) as app:
         run = await app.start(nap, None)
         await app.settle()
@@ -76,7 +76,7 @@ async def test_a_retried_run_keeps_its_memos_and_registers_its_waits_again(kit: 
         assert await app.emitted(run) == [("notified", None)]
 
 
-async def test_every_instance_of_a_fan_out_waits_for_its_own(kit: Any) -> None:
+async def test_every_instance_of_a_fan_out_has_its_own_wait(kit: Any) -> None:
     @flow("fan", emits=["item"])
     async def begin(order: Any, ctx: Context) -> None:
         for n in range(5):
@@ -123,7 +123,7 @@ async def test_a_compensation_may_wait(kit: Any) -> None:
         assert (view.status, view.steps["unbook"].result) == ("compensated", ["seat 7", "fine"])
 
 
-async def test_a_job_of_no_run_cannot_wait_and_may_call(kit: Any) -> None:
+async def test_a_plain_job_cannot_wait_but_can_make_durable_calls(kit: Any) -> None:
     made: list[int] = []
 
     @job(queue="mail", retry=2)

@@ -52,7 +52,7 @@ async def test_a_small_order_needs_no_approval(app: TestApp, outbox: Path) -> No
     assert letters(outbox) == ["customer | o-2 is on its way, approved by rule"]
 
 
-async def test_approved_at_once(app: TestApp, outbox: Path) -> None:
+async def test_approval_without_a_reminder(app: TestApp, outbox: Path) -> None:
     run, start = await app.start("order", LARGE), app.time.now_ms()
     await app.fire("approval", YES)
     assert (await app.finish(run)).result == "delivered o-1"
@@ -64,7 +64,7 @@ async def test_approved_at_once(app: TestApp, outbox: Path) -> None:
     assert await app.pending_waits() == []
 
 
-async def test_reminded_then_approved(app: TestApp, outbox: Path) -> None:
+async def test_approval_after_a_reminder(app: TestApp, outbox: Path) -> None:
     run = await app.start("order", LARGE)
     await app.advance("23h")
     assert len(letters(outbox)) == 1
@@ -80,7 +80,7 @@ async def test_reminded_then_approved(app: TestApp, outbox: Path) -> None:
         await app.fire(second, NO)
 
 
-async def test_rejected(app: TestApp, outbox: Path) -> None:
+async def test_rejection(app: TestApp, outbox: Path) -> None:
     run = await app.start("order", LARGE)
     await app.fire("approval", NO)
     assert (await app.finish(run)).result == "called off o-1"
@@ -119,7 +119,7 @@ async def test_a_crash_sends_no_mail_twice(app: TestApp, outbox: Path, attempt: 
     ]
 
 
-async def test_its_worker_is_killed_while_it_waits(outbox: Path, tmp_path: Path) -> None:
+async def test_a_worker_killed_during_the_wait(outbox: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/approval.db"
     command = [sys.executable, "-m", "penstock.cli", "worker", "--url", url, "--dir", str(APPROVAL / "workers")]
     worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)

@@ -44,13 +44,13 @@ async def ended(app: App, **rest: Any) -> RunView:
     return await app.runs.get(id)
 
 
-async def test_every_file_is_understood(shop: App) -> None:
+async def test_every_file_loads(shop: App) -> None:
     assert shop.registry.problems == ()
     steps = {"validate", "reserve", "release", "charge", "refund", "ship", "notify"}
     assert set(shop.registry.flows["shop"].steps) == steps
 
 
-async def test_an_order_goes_through(shop: App) -> None:
+async def test_an_order_is_completed(shop: App) -> None:
     run = await ended(shop)
     assert run.status == "completed"
     letter = "Dear Ada, 3 articles are on their way: parcel PS-order-7."
@@ -79,7 +79,7 @@ async def test_shipping_shows_progress_and_partial_output(shop: App) -> None:
     assert "".join(run.steps["notify"].partials).strip() == run.result["letter"]
 
 
-async def test_an_order_that_cannot_be_delivered_is_undone_last_first(shop: App) -> None:
+async def test_an_order_that_cannot_be_delivered_is_compensated_in_reverse_order(shop: App) -> None:
     run = await ended(shop, deliverable=False)
     assert run.status == "compensated"
     assert run.error == "no carrier delivers order order-7"

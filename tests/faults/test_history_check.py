@@ -183,7 +183,7 @@ def test_each_rule_finds_the_job_that_breaks_it(rule: str, events: list[Event]) 
 
 
 def waited() -> list[Event]:
-    """order waits for an event and a trigger; charge, which it started before, waits in vain."""
+    """order waits for an event and a trigger; charge, which it started before, waits for an event that never comes."""
     await_event = {"wait": "paid#1", "eventKind": "paid"}
     return [
         event(1, "flow.started", data={}),
@@ -223,7 +223,7 @@ BROKEN_WAITS: list[tuple[str, list[Event]]] = [
         "waits",
         with_waited(11, event(0, "step.resumed", "charge", {"wait": "never#1"})),
     ),  # by an event after its timeout
-    ("waits", with_waited(8, waited()[3])),  # slept on again after it was opened
+    ("waits", with_waited(8, waited()[3])),  # suspended on again after it was resolved
     ("waits", with_waited(12, event(0, "step.resumed", "charge", {"wait": "other#1"}))),  # after its step's end
     ("terminal", with_waited(16, event(0, "step.resumed", "order", {"wait": "other#1"}))),  # after the run's end
     ("fence", with_waited(8, event(0, "step.await.time", "order", {"wait": "time#1"}, attempt=1))),

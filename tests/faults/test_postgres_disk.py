@@ -96,7 +96,7 @@ async def keep_running(own: postgres_server.Server) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            is_over = True  # let a start under way finish: until then only its thread knows the process
+            is_over = True  # let a start in progress finish: until then only its thread knows the process
 
 
 async def test_no_space_for_tables(own: postgres_server.Server, tmp_path: Path, show: Callable[[str], None]) -> None:

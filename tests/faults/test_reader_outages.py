@@ -83,7 +83,7 @@ async def _collect(events: AsyncIterator[Event], into: list[Event]) -> None:
         into.append(event)
 
 
-async def _light(app: App, numbers: range) -> None:
+async def _append_events(app: App, numbers: range) -> None:
     for n in numbers:
         await app.events.append(LAMP, "lamp.lit", n, key=f"lamp-{n}")
 
@@ -124,7 +124,7 @@ async def test_readers_continue_after_the_last_event(
     shared: list[Event] = []  # on Redis these come from BullMQ
     lamps = (by_kind, by_subject, subscribed)
 
-    def lit(count: int) -> bool:
+    def received(count: int) -> bool:
         return all(_numbers(events) == list(range(count)) for events in lamps)
 
     async with (
@@ -150,8 +150,8 @@ async def test_readers_continue_after_the_last_event(
         assert printing.stdout is not None
         assert printing.stderr is not None
         printed = [await printing.stdout.readline()]  # it has started
-        await _light(app, range(3))
-        await until(lambda: lit(3) and followed and of_queue and shared, TEST_TIMEOUT_S)
+        await _append_events(app, range(3))
+        await until(lambda: received(3) and followed and of_queue and shared, TEST_TIMEOUT_S)
 
         await restartable.kill()
         on_postgres = restartable.url.startswith("postgresql")
@@ -170,10 +170,10 @@ async def test_readers_continue_after_the_last_event(
                 await late
         await restartable.start()
 
-        await _light(app, range(3, 6))
+        await _append_events(app, range(3, 6))
         await app.emit("go")
         release.set()
-        await until(lambda: lit(6), TEST_TIMEOUT_S)
+        await until(lambda: received(6), TEST_TIMEOUT_S)
         assert [await ends[0], (await ends[1]).status, await ends[2]] == ["gone", "completed", "done"]
         whole = await app.events.read_all(f"nq:flow:{run}")
         await until(lambda: followed == whole, TEST_TIMEOUT_S)

@@ -203,7 +203,7 @@ async def test_an_ended_run_cannot_be_cancelled(app: Any) -> None:
             await a.runs.cancel("missing")
 
 
-async def test_a_step_that_was_next_is_never_started(app: Any) -> None:
+async def test_the_next_step_of_a_cancelled_run_does_not_start(app: Any) -> None:
     started, release = asyncio.Event(), asyncio.Event()
     ran: list[str] = []
 
@@ -255,13 +255,13 @@ async def test_cancel_at_the_moment_of_completion(app: Any) -> None:
     cancels: list[Any] = []
     cancel: Any = None
 
-    @flow("brink")
-    async def brink(ctx: Any) -> None:
+    @flow("cancel_self")
+    async def cancel_self(ctx: Any) -> None:
         cancels.append(asyncio.create_task(cancel(ctx.run_id)))
 
-    async with app(brink, concurrency=50) as a, a.workers.background():
+    async with app(cancel_self, concurrency=50) as a, a.workers.background():
         cancel = a.runs.cancel
-        runs = [await a.start("brink") for _ in range(100)]
+        runs = [await a.start("cancel_self") for _ in range(100)]
         statuses = [await a.wait_for_end(run) for run in runs]
         answers = await asyncio.gather(*cancels)
         assert set(statuses) <= {"completed", "cancelled"}

@@ -1,4 +1,4 @@
-"""Compensation from end to end: what was done is undone, in reverse order, when something finally fails."""
+"""Compensation from end to end: completed steps are compensated in reverse order after a permanent failure."""
 
 from __future__ import annotations
 

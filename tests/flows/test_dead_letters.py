@@ -85,7 +85,7 @@ async def test_a_permanent_failure_is_a_dead_letter_at_once(app: Any) -> None:
         assert (letter.attempts_made, letter.error["code"]) == (1, "permanent")
 
 
-async def test_dead_letters_can_be_switched_off_or_go_elsewhere(app: Any) -> None:
+async def test_dead_letters_can_be_disabled_or_sent_to_another_queue(app: Any) -> None:
     @job(queue="quiet", dead_letters=False)
     async def quiet() -> None:
         raise ValueError("unheard")
@@ -137,7 +137,7 @@ async def test_a_redriven_step_completes_its_run(app: Any) -> None:
         assert (view.status, view.steps["charge"].status, view.error) == ("completed", "completed", None)
 
 
-async def test_a_letter_can_be_redriven_again_and_again(app: Any) -> None:
+async def test_a_dead_letter_can_be_redriven_repeatedly(app: Any) -> None:
     broken = {"yes": True}
     async with app(*shop(broken)) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", "x")
@@ -154,14 +154,14 @@ async def test_a_letter_can_be_redriven_again_and_again(app: Any) -> None:
         assert await a.wait_for_end(run) == "completed"
 
 
-async def test_a_letter_can_be_sent_with_another_payload(app: Any) -> None:
+async def test_a_dead_letter_can_be_redriven_with_another_payload(app: Any) -> None:
     async with app(*shop({"yes": True})) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", "bad")
         await a.dead_letters.redrive(step_job_id(run, "charge", 1), input="good")
         assert await a.result(run, timeout=20) == {"shipped": "good"}
 
 
-async def test_many_letters_by_filter_and_with_edited_payloads(app: Any) -> None:
+async def test_many_dead_letters_are_redriven_by_filter_and_with_edited_payloads(app: Any) -> None:
     broken = {"yes": True}
 
     @job(queue="mail")
@@ -189,7 +189,7 @@ async def test_many_letters_by_filter_and_with_edited_payloads(app: Any) -> None
         assert await a.dead_letters.queues() == {}
 
 
-async def test_racing_redrives_send_each_letter_once(app: Any) -> None:
+async def test_concurrent_redrives_send_each_dead_letter_once(app: Any) -> None:
     ran: list[int] = []
     broken = {"yes": True}
 
@@ -214,7 +214,7 @@ async def test_racing_redrives_send_each_letter_once(app: Any) -> None:
     assert sorted(ran) == list(range(30))
 
 
-async def test_racing_redrives_of_a_step_over_two_apps(shared: Any) -> None:
+async def test_concurrent_redrives_of_a_step_in_two_apps(shared: Any) -> None:
     broken = {"yes": True}
     async with shared(*shop(broken)) as a, shared(*shop(broken)) as b:
         async with a.workers.background():

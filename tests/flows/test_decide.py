@@ -26,7 +26,7 @@ def on(*kinds: str, mode: str = "once", **more: Any) -> TableStep:
 ENTRY = on()
 
 
-class Everyone:
+class UnconditionalRouting:
     """Subscriptions without conditions and mappings."""
 
     def matches(self, step: str, kind: str, data: bytes) -> bool:
@@ -36,8 +36,8 @@ class Everyone:
         return None
 
 
-class Code(Everyone):
-    """The caller's own functions."""
+class FunctionRouting(UnconditionalRouting):
+    """Subscriptions with functions of the test."""
 
     def __init__(
         self, wants: Callable[[str, str, Any], bool] | None = None, maps: Callable[[str, str, Any], Any] | None = None
@@ -53,12 +53,14 @@ class Code(Everyone):
 
 
 class Run:
-    """One run, decided fact by fact; the record goes through its bytes each time, as it does through a store."""
+    """A run that is decided fact by fact. The record is encoded and decoded each time, as in a store."""
 
-    def __init__(self, *, routing: Everyone | None = None, max_steps: int = 1000, **steps: TableStep) -> None:
+    def __init__(
+        self, *, routing: UnconditionalRouting | None = None, max_steps: int = 1000, **steps: TableStep
+    ) -> None:
         self.table = TriggerTable("shop", "a", {"a": ENTRY, **steps})
         self.record = RunRecord("shop", "r1", NOW)
-        self.routing = routing or Everyone()
+        self.routing = routing or UnconditionalRouting()
         self.max_steps = max_steps
         self.now = NOW
         self.queued: list[StepStart] = []
@@ -178,14 +180,14 @@ def test_once_starts_at_the_first_match_only(times: int) -> None:
     assert run.waiting == ["b"]
 
 
-def test_once_is_once_for_all_its_kinds() -> None:
+def test_once_starts_once_for_all_its_kinds() -> None:
     run = Run(b=on("x", "y"))
     run.begin()
     run.completes("a", "y", "x")
     assert run.waiting == ["b"]
 
 
-def test_once_stays_once_after_the_step_has_ended() -> None:
+def test_once_does_not_start_again_after_the_step_has_ended() -> None:
     run = Run(b=on("x"), c=on("y"))
     run.begin()
     run.completes("a", "x", "y")
@@ -263,14 +265,14 @@ def test_an_event_from_outside_starts_its_listener_and_does_not_end_the_run() ->
 
 
 def test_when_decides_whether_an_event_counts() -> None:
-    run = Run(b=on("x", mode="each"), routing=Code(wants=lambda step, kind, value: value > 1))
+    run = Run(b=on("x", mode="each"), routing=FunctionRouting(wants=lambda step, kind, value: value > 1))
     run.begin()
     run.completes("a", ("x", 1), ("x", 2), ("x", 3))
     assert [run.input_of("b", n) for n in (1, 2)] == [2, 3]
 
 
-def test_a_join_counts_only_what_it_wants() -> None:
-    run = Run(j=on("x", "y", mode="all"), routing=Code(wants=lambda step, kind, value: value != "no"))
+def test_a_join_counts_only_matching_events() -> None:
+    run = Run(j=on("x", "y", mode="all"), routing=FunctionRouting(wants=lambda step, kind, value: value != "no"))
     run.begin()
     run.emits("x", "no")
     run.emits("y", "yes")
@@ -280,7 +282,7 @@ def test_a_join_counts_only_what_it_wants() -> None:
 
 
 def test_map_builds_the_input_and_is_recorded() -> None:
-    run = Run(b=on("x"), routing=Code(maps=lambda step, kind, value: {"from": kind, "twice": value * 2}))
+    run = Run(b=on("x"), routing=FunctionRouting(maps=lambda step, kind, value: {"from": kind, "twice": value * 2}))
     run.begin()
     decision = run.completes("a", ("x", 4))
     assert run.input_of("b") == {"from": "x", "twice": 8}
@@ -291,8 +293,8 @@ def broken(*_: Any) -> Any:
     raise KeyError("boom")
 
 
-@pytest.mark.parametrize("routing", [Code(wants=broken), Code(maps=broken)], ids=["when", "map"])
-def test_a_broken_subscription_fails_the_step_it_should_have_started(routing: Code) -> None:
+@pytest.mark.parametrize("routing", [FunctionRouting(wants=broken), FunctionRouting(maps=broken)], ids=["when", "map"])
+def test_a_broken_subscription_fails_the_step_it_should_have_started(routing: FunctionRouting) -> None:
     run = Run(b=on("x"), routing=routing)
     run.begin()
     decision = run.completes("a", "x")
@@ -308,7 +310,7 @@ def test_a_broken_subscription_fails_the_step_it_should_have_started(routing: Co
 
 
 def test_a_broken_subscription_does_not_stop_the_other_listeners() -> None:
-    run = Run(b=on("x"), c=on("x"), routing=Code(wants=lambda step, *_: broken() if step == "b" else True))
+    run = Run(b=on("x"), c=on("x"), routing=FunctionRouting(wants=lambda step, *_: broken() if step == "b" else True))
     run.begin()
     run.completes("a", "x")
     assert run.waiting == ["c"]
@@ -317,16 +319,19 @@ def test_a_broken_subscription_does_not_stop_the_other_listeners() -> None:
     assert run.record.status == "failed"
 
 
-def test_a_subscription_that_can_start_nothing_any_more_may_break() -> None:
-    run = Run(b=on("x"), routing=Code(wants=lambda step, kind, value: broken() if value == 2 else True))
+def test_an_error_of_a_subscription_that_cannot_start_anything_is_ignored() -> None:
+    run = Run(b=on("x"), routing=FunctionRouting(wants=lambda step, kind, value: broken() if value == 2 else True))
     run.begin()
     run.completes("a", ("x", 1), ("x", 2))
     run.completes("b")
     assert run.record.status == "completed"
 
 
-def test_a_broken_subscription_of_each_leaves_its_instances_alone() -> None:
-    run = Run(b=on("x", mode="each"), routing=Code(wants=lambda step, kind, value: broken() if value == 2 else True))
+def test_a_broken_subscription_of_each_does_not_affect_its_instances() -> None:
+    run = Run(
+        b=on("x", mode="each"),
+        routing=FunctionRouting(wants=lambda step, kind, value: broken() if value == 2 else True),
+    )
     run.begin()
     decision = run.completes("a", ("x", 1), ("x", 2))
     assert next(e.meta for e in decision.events if e.kind == "step.failed") == {"n": 0}
@@ -336,7 +341,7 @@ def test_a_broken_subscription_of_each_leaves_its_instances_alone() -> None:
 # Ending
 
 
-def test_a_run_completes_when_nothing_of_it_is_open() -> None:
+def test_a_run_completes_when_no_step_is_open() -> None:
     run = Run(b=on("x"), c=on("x"))
     run.begin()
     assert "flow.completed" not in kinds(run.completes("a", "x"))
@@ -432,7 +437,7 @@ def test_a_retry_of_a_later_instance_has_its_number() -> None:
     assert [e.meta["n"] for e in decision.events] == [2, 2]  # type: ignore[index]
 
 
-def test_cancelling_closes_the_run_and_forgets_what_was_open() -> None:
+def test_cancelling_closes_the_run_and_drops_open_steps() -> None:
     run = Run(b=on("x"), j=on("x", "y", mode="all"))
     run.begin()
     run.completes("a", "x")
@@ -497,12 +502,12 @@ def test_a_step_followed_by_a_once_step_is_not_a_last_step_in_any_order(order: t
 
 
 def test_a_step_whose_event_has_no_listener_is_a_last_step() -> None:
-    run = Run(b=on("x"), routing=Code(wants=lambda *_: False))
+    run = Run(b=on("x"), routing=FunctionRouting(wants=lambda *_: False))
     run.begin()
     assert data(run.completes("a", "x", result="rejected"), "flow.completed")["result"] == "rejected"
 
 
-def test_results_too_large_together_are_left_out() -> None:
+def test_results_above_the_limit_are_omitted() -> None:
     run = Run(b=on("x", mode="each"))
     run.begin()
     run.completes("a", "x", "x", "x")
@@ -531,7 +536,7 @@ def saga(**more: TableStep) -> Run:
     return run
 
 
-def test_compensation_undoes_in_reverse_order_of_completion() -> None:
+def test_compensations_run_in_reverse_order_of_completion() -> None:
     run = saga()
     decision = run.fails("ship", "lorry broke")
     assert kinds(decision) == ["step.failed", "flow.compensating"]
@@ -552,7 +557,7 @@ def test_compensation_undoes_in_reverse_order_of_completion() -> None:
     assert (run.record.status, run.record.closed) == ("compensated", True)
 
 
-def test_compensation_waits_for_what_is_still_running() -> None:
+def test_compensation_waits_for_running_steps() -> None:
     run = Run(book=undone("unbook", "x"), ship=on("x"), unbook=on())
     run.begin()
     run.completes("a", "x")
@@ -571,7 +576,7 @@ def test_a_compensating_run_starts_nothing_new() -> None:
     assert run.waiting == ["unbook"]
 
 
-def test_a_failing_compensation_fails_the_run_but_the_others_are_undone() -> None:
+def test_a_failing_compensation_fails_the_run_but_the_others_run() -> None:
     run = saga()
     run.fails("ship", "first")
     assert "flow.failed" not in kinds(run.fails("refund", "second"))
@@ -582,7 +587,7 @@ def test_a_failing_compensation_fails_the_run_but_the_others_are_undone() -> Non
     assert end["error"] == "first"
 
 
-def test_a_failure_with_nothing_to_undo_just_fails() -> None:
+def test_a_failure_without_compensations_fails_the_run() -> None:
     run = Run(book=undone("unbook", "x"), unbook=on())
     run.begin()
     assert kinds(run.fails("a")) == ["step.failed", "flow.failed"]
@@ -594,7 +599,7 @@ def test_a_completed_run_compensates_nothing() -> None:
     assert (kind, end["result"]) == ("flow.completed", "on its way")
 
 
-def test_every_instance_of_an_each_step_is_undone() -> None:
+def test_every_instance_of_an_each_step_is_compensated() -> None:
     run = Run(b=undone("undo", "x", mode="each"), c=on("y"), undo=on())
     run.begin()
     run.completes("a", "x", "x", "y")
@@ -620,7 +625,7 @@ def test_compensate_on_runs_at_its_event_and_the_run_continues() -> None:
     assert run.record.status == "completed"
 
 
-def test_what_was_undone_on_an_event_is_not_undone_again() -> None:
+def test_a_step_compensated_on_an_event_is_not_compensated_again() -> None:
     run = Run(book=undone("unbook", "x", also_on=("no",)), ask=on("x"), unbook=on(), late=on("late"))
     run.begin()
     run.completes("a", "x", "late")

@@ -202,7 +202,7 @@ async def test_a_join_that_cannot_complete_is_reported(memory: Any) -> None:
         assert "unmet both never started: b did not arrive" in render_text(view, 0)
 
 
-async def test_when_as_a_function_as_a_mapping_and_with_the_run(app: Any) -> None:
+async def test_when_as_a_function_a_mapping_and_with_the_run(app: Any) -> None:
     seen: list[tuple[str, Any]] = []
 
     @flow("choice", emits=["order"])
@@ -233,7 +233,7 @@ async def test_when_as_a_function_as_a_mapping_and_with_the_run(app: Any) -> Non
     assert sorted(seen) == [("both", "gift"), ("both", "own"), ("german", "own"), ("wrap", "gift")]
 
 
-async def test_map_makes_the_input(app: Any) -> None:
+async def test_map_builds_the_input(app: Any) -> None:
     @flow("mapped", emits=["order"])
     async def begin(ctx: Any) -> None:
         ctx.emit("order", {"sum": 5})
@@ -323,7 +323,7 @@ async def test_a_step_without_a_flow_joins_every_flow_that_emits_its_events(memo
         assert await a.run_for_result("b") == {"send": "sent b", "copy": "copied b"}
 
 
-async def test_an_event_from_outside_starts_what_listens(app: Any) -> None:
+async def test_an_event_from_outside_starts_its_steps(app: Any) -> None:
     asked = asyncio.Event()
 
     @flow("asked", accepts=["answer"])

@@ -265,7 +265,7 @@ async def test_any_exception_of_a_handler_fails_only_its_attempt(memory: Any, ha
     del work.__penstock__
 
 
-async def test_an_error_carries_the_callers_stack_only(memory: Any) -> None:
+async def test_an_error_has_only_the_stack_of_user_code(memory: Any) -> None:
     def deep() -> None:
         raise ValueError("here")
 
@@ -282,7 +282,7 @@ async def test_an_error_carries_the_callers_stack_only(memory: Any) -> None:
         assert "runners" not in stack
 
 
-async def test_a_stack_is_kept_wherever_the_caller_keeps_their_code(memory: Any, tmp_path: Any) -> None:
+async def test_the_stack_is_kept_for_any_location_of_the_code(memory: Any, tmp_path: Any) -> None:
     """A folder named penstock or asyncio still contains the caller's code."""
     place = tmp_path / "penstock" / "asyncio-jobs"
     place.mkdir(parents=True)

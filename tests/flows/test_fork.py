@@ -72,7 +72,7 @@ async def test_a_fork_runs_open_steps_but_not_completed_ones(app: Any) -> None:
         assert sorted(shop.ran) == ["charge", "pack", "ship"]
 
 
-async def test_a_join_keeps_what_had_arrived(app: Any) -> None:
+async def test_a_join_keeps_the_events_it_had_received(app: Any) -> None:
     shop = Shop()
     async with app(*shop.handlers, concurrency=1) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", {"amount": 5})
@@ -125,7 +125,7 @@ async def test_a_failed_run_is_forked_from_before_its_failure(app: Any) -> None:
         assert await a.wait_for_end(new) == "completed"
 
 
-async def test_a_final_failure_is_part_of_the_past(app: Any) -> None:
+async def test_a_permanent_failure_is_copied(app: Any) -> None:
     shop = Shop()
     shop.broken = True
     async with app(*shop.handlers, concurrency=1) as a, a.workers.background():
@@ -137,7 +137,7 @@ async def test_a_final_failure_is_part_of_the_past(app: Any) -> None:
         assert shop.ran.count("charge") == 1
 
 
-async def test_an_event_from_outside_is_part_of_the_past(app: Any) -> None:
+async def test_an_event_from_outside_is_copied(app: Any) -> None:
     ran: list[Any] = []
 
     @flow("listens", accepts=["noted"])
@@ -224,7 +224,7 @@ async def test_a_fork_of_a_fork(app: Any) -> None:
         assert (await a.runs.get(second)).forked_from == first
 
 
-async def test_what_cannot_be_forked(app: Any) -> None:
+async def test_runs_that_cannot_be_forked(app: Any) -> None:
     shop = Shop()
     async with app(*shop.handlers) as a, a.workers.background():
         run, _ = await a.run_to_end("shop", {"amount": 5})

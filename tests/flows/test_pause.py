@@ -77,7 +77,7 @@ async def test_a_paused_run_is_listed_and_shown_as_paused(app: Any) -> None:
         assert (view.status, view.reason) == ("running", None)
 
 
-async def test_a_running_attempt_ends_and_what_it_starts_is_held(app: Any) -> None:
+async def test_a_running_attempt_ends_and_the_steps_it_starts_are_held(app: Any) -> None:
     release = asyncio.Event()
 
     @flow("slow", emits=["go"])

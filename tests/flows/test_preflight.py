@@ -136,7 +136,7 @@ async def other_input(input: Order, ctx: Any) -> Any: ...
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-async def test_what_would_break(shared: Any, body: Any, code: str, words: str) -> None:
+async def test_breaking_changes_are_reported(shared: Any, body: Any, code: str, words: str) -> None:
     found = await checked(shared, body)
     (problem,) = found.broken
     assert (problem.flow, problem.step, problem.n, problem.code) == ("shop", "answer", 1, code)
@@ -191,7 +191,7 @@ async def test_paused_runs_are_checked_and_ended_ones_are_not(shared: Any) -> No
         assert [problem.run for problem in (await check_runs(new)).broken] == [run]
 
 
-async def test_one_flow(shared: Any) -> None:
+async def test_preflight_of_one_flow(shared: Any) -> None:
     async with shared(*shop(original)) as a:
         await waiting(a)
         assert (await check_runs(a, "shop")).runs == 1

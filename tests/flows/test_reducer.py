@@ -28,7 +28,7 @@ class Plan:
     on: tuple[str, ...]
     mode: str
     emits: tuple[str, ...]
-    fails: int  # so many times before it succeeds; 9 is always
+    fails: int  # how often it fails before it succeeds; 9 means always
     permanent: bool
     undone: bool
     threaded: bool

@@ -1,4 +1,4 @@
-"""Starting runs: once for a key, later, in order of priority, or not at all with a reason."""
+"""Starting runs: once per key, delayed, by priority, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_key_is_free_again_once_its_run_is_swept(app: Any) -> None:
         assert await a.run_for_result("one", 2, key="k") == 2
 
 
-async def test_auto_keys_are_of_the_input_and_the_flow(memory: Any) -> None:
+async def test_auto_keys_depend_on_input_and_flow(memory: Any) -> None:
     @flow("left", key="auto")
     async def begin() -> None: ...
 

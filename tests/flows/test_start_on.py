@@ -26,7 +26,7 @@ async def results(app: Any, name: str = "big") -> list[Any]:
     return [(await app.runs.get(row.id)).result for row in reversed(await app.runs.list(flow=name))]
 
 
-async def test_one_run_for_each_event_that_fits(kit: Any) -> None:
+async def test_one_run_per_matching_event(kit: Any) -> None:
     async with kit(starting({"kind": "bang", "when": {"size": "big"}})) as app:
         await app.settle()
         for n, size in enumerate(("big", "small", "big")):
@@ -43,7 +43,7 @@ async def test_functions_choose_events_and_build_inputs(kit: Any) -> None:
         assert sorted(data["twice"] for data in await results(app)) == [4, 6]
 
 
-async def test_once_for_an_event_however_many_of_its_patterns_fit(kit: Any) -> None:
+async def test_an_event_that_matches_several_patterns_starts_one_run(kit: Any) -> None:
     on = [{"kind": "bang", "when": {"a": 1}}, {"kind": "bang", "when": {"b": 2}}, "boom"]
     async with kit(starting(on)) as app:
         await app.settle()
@@ -52,7 +52,7 @@ async def test_once_for_an_event_however_many_of_its_patterns_fit(kit: Any) -> N
         assert len(await results(app)) == 2
 
 
-async def test_once_for_an_event_that_is_delivered_again(kit: Any) -> None:
+async def test_an_event_delivered_again_starts_no_second_run(kit: Any) -> None:
     async with kit(starting("bang")) as app:
         await app.settle()
         await app.emit("bang", 1)

@@ -86,7 +86,7 @@ async def test_an_attempt_within_its_timeout(memory: Any) -> None:
         assert await a.jobs.result(await a.enqueue("quick", 1), timeout=20) == 2
 
 
-async def test_a_stuck_thread_does_not_hold_up_the_others(memory: Any) -> None:
+async def test_a_stuck_thread_does_not_block_the_others(memory: Any) -> None:
     release = threading.Event()
 
     @job(queue="stuck", timeout="30ms")

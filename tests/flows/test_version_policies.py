@@ -56,7 +56,7 @@ async def test_continue_is_the_default(shared: Any) -> None:
         assert await new.result(run, timeout=20) == ["2", 42]
 
 
-async def test_a_pinned_run_is_left_to_a_worker_that_has_its_version(
+async def test_a_pinned_run_waits_for_a_worker_with_its_version(
     shared: Any, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with shared(*shop("1", "pin"), clock=clock) as old, shared(*shop("2", "pin"), clock=clock) as new:

@@ -97,7 +97,7 @@ DECORATED = {
 
 
 @pytest.mark.parametrize("what", DECORATED)
-def test_a_decorator(what: str, tmp_path: Path) -> None:
+def test_an_invalid_decorator_is_reported(what: str, tmp_path: Path) -> None:
     decorator, expected = DECORATED[what]
     (tmp_path / "bad.py").write_text(f"{HEAD}\n\n{decorator}\ndef x(): ...\n")
     (problem,) = App(":memory:", dir=tmp_path).registry.problems
@@ -123,7 +123,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("what", CONFIGS)
-def test_a_config(what: str, tmp_path: Path) -> None:
+def test_an_invalid_config_is_reported(what: str, tmp_path: Path) -> None:
     config, expected = CONFIGS[what]
     (tmp_path / "bad.py").write_text(f"config = {config}\ndef handle(): ...\n")
     (problem,) = App(":memory:", dir=tmp_path).registry.problems
@@ -131,7 +131,7 @@ def test_a_config(what: str, tmp_path: Path) -> None:
     assert expected in problem.message
 
 
-def test_on_and_subscriptions_both_count() -> None:
+def test_on_and_subscriptions_are_combined() -> None:
     @flow("f", emits=["a", "b"])
     async def begin() -> None: ...
 
@@ -155,7 +155,7 @@ async def keyed(order: Any) -> None: ...
 async def mail(order: Any) -> None: ...
 
 
-async def test_a_key_function_that_fails_is_named() -> None:
+async def test_the_error_of_a_key_function_names_it() -> None:
     async with App(":memory:", handlers=[keyed, mail]) as app:
         for call in (app.start("keyed", {}), app.enqueue("mail", {})):
             with pytest.raises(PenstockError, match=r"the key function of \w+ \(.*\.py:\d+\).*: KeyError: 'id'") as e:
@@ -172,7 +172,7 @@ async def test_a_key_function_that_fails_is_named() -> None:
         ({"handlers": (), "bridges": 5}, "bridges is 5, a single value: pass a list, [5]"),
     ],
 )
-def test_one_where_several_are_wanted(options: dict[str, Any], expected: str) -> None:
+def test_a_single_value_instead_of_a_list_is_refused(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(PenstockError) as problem:
         App(":memory:", **options)
     assert (problem.value.code, expected in str(problem.value)) == ("bad_argument", True)

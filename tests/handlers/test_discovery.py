@@ -1,4 +1,4 @@
-"""Finding worker files: the module contract of the first spec as written, decorators, and files that are wrong."""
+"""Finding worker files: the module contract of the spec, decorators, and invalid files."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PLAIN = """
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes worker files and gives their folder."""
+    """Write worker files and return their folder."""
     root = tmp_path / "workers"
     root.mkdir()
 
@@ -88,7 +88,7 @@ def codes(app: Any) -> list[str]:
 # The module contract
 
 
-async def test_the_flow_of_the_first_spec_runs_as_it_is_written(app: Any, write: Write) -> None:
+async def test_the_flow_of_the_spec_runs_unchanged(app: Any, write: Write) -> None:
     folder = write(image__resize=RESIZE, image__thumbnail=THUMBNAIL)
     async with app(dir=folder) as a, a.workers.background():
         assert codes(a) == []
@@ -107,7 +107,7 @@ async def test_the_flow_of_the_first_spec_runs_as_it_is_written(app: Any, write:
         }
 
 
-async def test_a_plain_worker_of_the_first_spec_runs_as_it_is_written(app: Any, write: Write) -> None:
+async def test_the_plain_worker_of_the_spec_runs_unchanged(app: Any, write: Write) -> None:
     async with app(dir=write(image__convert=PLAIN)) as a, a.workers.background():
         id = await a.enqueue("image-convert", {"url": "x", "width": 3})
         assert await a.jobs.result(id, timeout=20) == {"ok": True, "result": {"url": "..."}}
@@ -177,7 +177,7 @@ async def test_every_key_of_a_config(memory: Any, write: Write) -> None:
     assert second.handler.queue == "second", "named after its file"
 
 
-async def test_triggers_beside_the_flow_make_a_step_too(memory: Any, write: Write) -> None:
+async def test_triggers_outside_the_flow_key_define_a_step(memory: Any, write: Write) -> None:
     app = memory(
         dir=write(
             first="config = {'flow': {'id': 'f', 'role': 'main', 'emits': ['go']}}\ndef handle(ctx): ctx.emit('go')",
@@ -209,7 +209,7 @@ def test_a_queue_is_named_after_the_file_or_its_folder(
     assert found == expected
 
 
-def test_a_named_queue_wins_over_the_files(memory: Any, write: Write) -> None:
+def test_an_explicit_queue_overrides_the_file_name(memory: Any, write: Write) -> None:
     folder = write(
         a="queue = 'mine'\nconfig = {'queue': 'other'}\ndef handle(): ...",
         b="config = {'queue': 'configured'}\ndef handle(): ...",
@@ -222,7 +222,7 @@ def test_a_named_queue_wins_over_the_files(memory: Any, write: Write) -> None:
 # Files
 
 
-def test_hidden_files_and_folders_are_left_alone(memory: Any, write: Write) -> None:
+def test_hidden_files_and_folders_are_ignored(memory: Any, write: Write) -> None:
     body = "def handle(): ..."
     folder = write(seen=body, _hidden=body, _private__seen=body, deep__er__found=body)
     (folder / ".secret").mkdir()
@@ -234,7 +234,7 @@ def test_hidden_files_and_folders_are_left_alone(memory: Any, write: Write) -> N
     assert app.registry.problems == ()
 
 
-def test_workers_may_import_their_neighbours(memory: Any, write: Write) -> None:
+def test_worker_files_can_import_modules_of_their_folder(memory: Any, write: Write) -> None:
     folder = write(
         _penstock_test_shared="ANSWER = 42",
         uses="from _penstock_test_shared import ANSWER\nqueue = f'q{ANSWER}'\ndef handle(): ...",
@@ -244,7 +244,7 @@ def test_workers_may_import_their_neighbours(memory: Any, write: Write) -> None:
     assert app.registry.queues() == ["q42"]
 
 
-def test_an_imported_handler_belongs_to_the_file_it_was_written_in(memory: Any, write: Write) -> None:
+def test_an_imported_handler_belongs_to_the_file_that_defines_it(memory: Any, write: Write) -> None:
     folder = write(
         penstock_test_first="from penstock import job\n@job(queue='one')\ndef work(): ...",
         penstock_test_second="""
@@ -262,7 +262,7 @@ def test_an_imported_handler_belongs_to_the_file_it_was_written_in(memory: Any, 
     ]
 
 
-def test_two_files_of_one_name_do_not_meet(memory: Any, write: Write) -> None:
+def test_two_files_with_one_name_are_separate_modules(memory: Any, write: Write) -> None:
     folder = write(
         a__send="X = 1\nqueue = 'a'\ndef handle(): return X", b__send="X = 2\nqueue = 'b'\ndef handle(): return X"
     )
@@ -300,7 +300,7 @@ async def test_one_bad_file_does_not_stop_the_others(app: Any, write: Write) -> 
         assert await a.jobs.result(await a.enqueue("good"), timeout=20) == "good"
 
 
-def test_an_error_in_a_neighbour_names_the_line_that_imported_it(memory: Any, write: Write) -> None:
+def test_an_error_in_an_imported_module_names_the_import_line(memory: Any, write: Write) -> None:
     folder = write(_penstock_test_broken="1 / 0", user="\n\nimport _penstock_test_broken\n")
     (problem,) = memory(dir=folder).registry.problems
     assert (Path(problem.file).name, problem.line) == ("user.py", 3)
@@ -374,7 +374,7 @@ def test_a_flow_and_a_job_defined_twice_are_reported(memory: Any) -> None:
     assert len(app.registry.flows) == 1
 
 
-def test_one_step_name_in_two_flows_is_no_duplicate(memory: Any) -> None:
+def test_one_step_name_in_two_flows_is_allowed(memory: Any) -> None:
     @flow("a", emits=["go"])
     async def first() -> None: ...
 
@@ -391,7 +391,7 @@ def test_one_step_name_in_two_flows_is_no_duplicate(memory: Any) -> None:
     assert codes(app) == []
 
 
-def test_an_unmet_join_is_reported(memory: Any) -> None:
+def test_a_join_that_cannot_complete_is_reported(memory: Any) -> None:
     @flow("f", emits=["a"])
     async def begin() -> None: ...
 
@@ -449,7 +449,7 @@ def test_two_rate_limits_of_one_queue_are_reported(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["when", "map"])
-def test_a_condition_that_would_have_to_be_awaited_is_refused(name: str) -> None:
+def test_an_async_condition_is_refused(name: str) -> None:
     async def later(event: Any) -> bool:
         return False
 
@@ -459,14 +459,14 @@ def test_a_condition_that_would_have_to_be_awaited_is_refused(name: str) -> None
         async def work() -> None: ...
 
 
-def test_a_function_without_a_mark_is_no_handler(memory: Any) -> None:
+def test_a_function_without_a_decorator_is_refused(memory: Any) -> None:
     def plain() -> None: ...
 
     with pytest.raises(DefinitionError, match="plain is not a handler"):
         memory(plain)
 
 
-def test_a_marked_function_is_still_the_function() -> None:
+def test_a_decorated_function_can_be_called() -> None:
     @job(queue="q")
     def double(n: int) -> int:
         return n * 2
@@ -477,7 +477,7 @@ def test_a_marked_function_is_still_the_function() -> None:
 # The registry as JSON
 
 
-def test_the_registry_is_json_and_shaped_as_the_spec_has_it(memory: Any, write: Write) -> None:
+def test_the_registry_is_json_in_the_form_of_the_spec(memory: Any, write: Write) -> None:
     folder = write(image__resize=RESIZE, image__thumbnail=THUMBNAIL, broken="1/0")
     described = json.loads(json.dumps(memory(dir=folder, namespace="shop").describe()))
     assert described["version"] == 1
@@ -518,18 +518,18 @@ def test_the_registry_is_json_and_shaped_as_the_spec_has_it(memory: Any, write: 
     assert [(p["code"], p["line"]) for p in described["problems"]] == [("import_failed", 1)]
 
 
-def test_the_registry_holds_no_functions_and_no_secrets(memory: Any) -> None:
+def test_the_registry_contains_no_functions_and_no_secrets(memory: Any) -> None:
     @flow("f", emits=["x"], key=lambda i: "secret", input_schema={"type": "object"})
     async def begin() -> None: ...
 
     @step(on="x", when=lambda e: True, map=lambda e: e.data)
-    async def hears() -> None: ...
+    async def listener() -> None: ...
 
     from penstock import App
 
-    app = App("sqlite:///nowhere.db?key=s3cret", handlers=[begin, hears])
+    app = App("sqlite:///nowhere.db?key=s3cret", handlers=[begin, listener])
     text = json.dumps(app.describe())
     assert "s3cret" not in text
     workers = {w["exportName"]: w for w in json.loads(text)["workers"]}
     assert workers["begin"]["inputSchema"] == {"type": "object"}
-    assert workers["hears"]["flow"]["subscriptionsRef"]["exportName"] == "hears"
+    assert workers["listener"]["flow"]["subscriptionsRef"]["exportName"] == "listener"

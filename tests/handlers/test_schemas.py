@@ -1,4 +1,4 @@
-"""Schemas of what a handler takes, gives and emits, declared in five ways; what does not fit is a permanent failure."""
+"""Schemas of inputs, results and events, declared in five ways; a violation is a permanent failure."""
 
 import dataclasses
 import typing
@@ -49,7 +49,7 @@ def id_of(value: Any) -> int:
 
 
 @every_schema
-async def test_a_good_input_arrives_as_what_was_declared(app: Any, schema: Any) -> None:
+async def test_a_valid_input_has_the_declared_type(app: Any, schema: Any) -> None:
     @flow("typed", input_schema=schema)
     async def typed(input: Any) -> list[Any]:
         return [type(input).__name__, id_of(input)]
@@ -61,7 +61,7 @@ async def test_a_good_input_arrives_as_what_was_declared(app: Any, schema: Any) 
 
 @pytest.mark.parametrize("bad", [{}, {"id": "seven"}, [], None, {"id": 1, "name": 5}])
 @every_schema
-async def test_a_bad_input_is_refused_at_the_door(memory: Any, schema: Any, bad: Any) -> None:
+async def test_an_invalid_input_is_refused_at_the_start(memory: Any, schema: Any, bad: Any) -> None:
     @flow("typed", input_schema=schema)
     async def typed(input: Any) -> None: ...
 
@@ -72,7 +72,7 @@ async def test_a_bad_input_is_refused_at_the_door(memory: Any, schema: Any, bad:
 
 
 @every_schema
-async def test_a_bad_input_from_an_event_fails_the_step_for_good(app: Any, schema: Any) -> None:
+async def test_an_invalid_input_from_an_event_is_a_permanent_failure(app: Any, schema: Any) -> None:
     ran: list[Any] = []
 
     @flow("typed", emits=["order"])
@@ -98,7 +98,7 @@ async def test_a_bad_input_from_an_event_fails_the_step_for_good(app: Any, schem
 
 
 @every_schema
-async def test_a_bad_result_is_a_permanent_failure(app: Any, schema: Any) -> None:
+async def test_an_invalid_result_is_a_permanent_failure(app: Any, schema: Any) -> None:
     @flow("typed", output_schema=schema, retry=5, emits=["after"])
     async def typed(input: Any, ctx: Any) -> Any:
         ctx.emit("after")
@@ -113,7 +113,7 @@ async def test_a_bad_result_is_a_permanent_failure(app: Any, schema: Any) -> Non
 
 
 @every_schema
-async def test_a_bad_event_is_a_permanent_failure(app: Any, schema: Any) -> None:
+async def test_an_invalid_event_is_a_permanent_failure(app: Any, schema: Any) -> None:
     @flow("typed", events={"order.made": schema}, emits=["order.made", "free"], retry=5)
     async def typed(input: Any, ctx: Any) -> None:
         ctx.emit("free", "anything")
@@ -130,7 +130,7 @@ async def test_a_bad_event_is_a_permanent_failure(app: Any, schema: Any) -> None
 
 
 @every_schema
-async def test_a_bad_event_from_outside_is_refused_at_the_door(memory: Any, schema: Any) -> None:
+async def test_an_invalid_event_from_outside_is_refused(memory: Any, schema: Any) -> None:
     @flow("typed", accepts=["order.made"], events={"order.made": schema})
     async def typed(input: Any) -> None: ...
 
@@ -148,7 +148,7 @@ async def test_a_bad_event_from_outside_is_refused_at_the_door(memory: Any, sche
     ids=["struct", "dataclass", "dict", "pydantic"],
 )
 @every_schema
-async def test_whatever_an_event_is_made_of_its_json_is_checked(memory: Any, schema: Any, value: Any) -> None:
+async def test_the_json_of_an_event_is_validated(memory: Any, schema: Any, value: Any) -> None:
     @flow("typed", events={"order.made": schema})
     async def typed(ctx: Any) -> Any:
         ctx.emit("order.made", value)
@@ -160,7 +160,7 @@ async def test_whatever_an_event_is_made_of_its_json_is_checked(memory: Any, sch
         assert (await a.events_of(run, "order.made"))[0].data == {"id": 7, "name": "?"}
 
 
-async def test_an_annotation_is_a_schema(app: Any) -> None:
+async def test_an_annotation_is_used_as_schema(app: Any) -> None:
     @flow("struct", emits=["next"])
     async def begin(order: StructOrder, ctx: Any) -> None:
         ctx.emit("next", order)
@@ -183,7 +183,7 @@ async def test_an_annotation_is_a_schema(app: Any) -> None:
             await a.start("struct", {"id": "x"})
 
 
-async def test_plain_annotations_are_not_schemas(memory: Any) -> None:
+async def test_annotations_with_plain_types_are_not_schemas(memory: Any) -> None:
     @job(queue="plain")
     async def plain(input: int) -> Any:
         return input
@@ -192,7 +192,7 @@ async def test_plain_annotations_are_not_schemas(memory: Any) -> None:
         assert await a.jobs.result(await a.enqueue("plain", "not a number"), timeout=20) == "not a number"
 
 
-async def test_a_bad_payload_of_a_job_the_producer_did_not_know(shared: Any) -> None:
+async def test_an_invalid_payload_from_a_producer_without_the_handler(shared: Any) -> None:
     @job(queue="typed", input_schema=JSON_ORDER, retry=5)
     async def typed() -> None: ...
 
@@ -216,7 +216,7 @@ async def test_a_bad_payload_of_a_job_the_producer_did_not_know(shared: Any) -> 
         ("x" * 70_000, "payload_too_large"),
     ],
 )
-async def test_a_result_that_cannot_be_kept_is_a_permanent_failure(memory: Any, result: Any, code: str) -> None:
+async def test_a_result_that_cannot_be_stored_is_a_permanent_failure(memory: Any, result: Any, code: str) -> None:
     @flow("odd", retry=5)
     def odd() -> Any:
         return result
@@ -235,7 +235,7 @@ async def test_a_result_that_cannot_be_kept_is_a_permanent_failure(memory: Any, 
 
 
 @pytest.mark.parametrize("schema", ["not a schema", 7, {"type": "nonsense"}, {"type": 7}])
-def test_what_is_no_schema_is_refused_when_it_is_declared(schema: Any) -> None:
+def test_an_invalid_schema_is_refused_by_the_decorator(schema: Any) -> None:
     with pytest.raises(DefinitionError) as refusal:
 
         @job(input_schema=schema)
@@ -244,7 +244,7 @@ def test_what_is_no_schema_is_refused_when_it_is_declared(schema: Any) -> None:
     assert "test_schemas.py" in str(refusal.value)
 
 
-def test_a_bad_event_schema_is_a_problem_of_its_flow(memory: Any) -> None:
+def test_an_invalid_event_schema_is_reported(memory: Any) -> None:
     @flow("bad", events={"x": "nonsense"})
     async def bad() -> None: ...
 

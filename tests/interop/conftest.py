@@ -1,4 +1,4 @@
-"""BullMQ and pg-boss for Node beside us, on the same Redis, on the same Postgres."""
+"""Fixtures: BullMQ and pg-boss for Node, on the same Redis and Postgres as our tests."""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ def boss_program() -> Path:
     return installed(HERE / "pgboss", SCRIPT)
 
 
-class Peer:
-    """The Node program: answers commands, and tells of events as they come."""
+class NodeProcess:
+    """A Node program that answers commands and reports events."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.heard: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
         self.reading = asyncio.create_task(self._read())
 
-    async def ask(self, verb: str, **given: Any) -> Any:
+    async def call(self, verb: str, **arguments: Any) -> Any:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"verb": verb, **given}).encode() + b"\n")
+        self._process.stdin.write(json.dumps({"verb": verb, **arguments}).encode() + b"\n")
         async with asyncio.timeout(TEST_TIMEOUT_S):
             reply = await self._replies.get()
         assert "error" not in reply, reply
         return reply["reply"]
 
-    async def hears(self, event: str, job: str) -> dict[str, Any]:
+    async def wait_for_event(self, event: str, job: str) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:
-            return next((one for one in self.heard if one["event"] == event and one["jobId"] == job), None)
+            return next((one for one in self.events if one["event"] == event and one["jobId"] == job), None)
 
         return await until(found, TEST_TIMEOUT_S)  # type: ignore[no-any-return]
 
     async def job_in(self, queue: str, id: str, state: str) -> dict[str, Any]:
         async def there() -> dict[str, Any] | None:
-            job = await self.ask("job", queue=queue, id=id)
+            job = await self.call("job", queue=queue, id=id)
             return job if job is not None and job["state"] == state else None
 
         return await until(there, TEST_TIMEOUT_S)  # type: ignore[no-any-return]
@@ -70,7 +70,7 @@ class Peer:
         async for line in self._process.stdout:
             message = json.loads(line)
             if "event" in message:
-                self.heard.append(message)
+                self.events.append(message)
             else:
                 self._replies.put_nowait(message)
 
@@ -88,31 +88,31 @@ class Peer:
 
 @pytest.fixture
 def redis_url() -> str:
-    """The URL of an empty database."""
+    """Return the URL of an empty database."""
     return redis_server.url()
 
 
 @pytest_asyncio.fixture
-async def node(node_program: Path, redis_url: str) -> AsyncIterator[Peer]:
+async def node(node_program: Path, redis_url: str) -> AsyncIterator[NodeProcess]:
     port, db = redis_url.rpartition(":")[2].split("/")
-    async with _started(node_program, port, db) as peer:
-        yield peer
+    async with _started(node_program, port, db) as process:
+        yield process
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def boss(boss_program: Path) -> AsyncIterator[Peer]:
+async def boss(boss_program: Path) -> AsyncIterator[NodeProcess]:
     """pg-boss in the schema `pgboss` of the database that `postgres_server.url()` is in."""
-    async with _started(boss_program, postgres_server.server().url().partition("?")[0], "pgboss") as peer:
-        yield peer
+    async with _started(boss_program, postgres_server.server().url().partition("?")[0], "pgboss") as process:
+        yield process
 
 
 @asynccontextmanager
-async def _started(program: Path, *arguments: str) -> AsyncIterator[Peer]:
+async def _started(program: Path, *arguments: str) -> AsyncIterator[NodeProcess]:
     process = await asyncio.create_subprocess_exec(
         node_binary(), str(program), *arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
-    peer = Peer(process)
+    node_process = NodeProcess(process)
     try:
-        yield peer
+        yield node_process
     finally:
-        await peer.end()
+        await node_process.end()

@@ -1,4 +1,4 @@
-// The other program: BullMQ for Node. Reads one command a line, answers one line of JSON each; events come as they are.
+// The other program: BullMQ for Node. Reads one command per line and answers each with one line of JSON; prints events as they occur.
 import { createInterface } from 'node:readline'
 import { FlowProducer, Queue, QueueEvents, Worker } from 'bullmq'
 
@@ -7,7 +7,7 @@ const open = []
 const keep = (one) => (open.push(one), one)
 const queues = new Map()
 const queue = (name) => queues.get(name) ?? queues.set(name, keep(new Queue(name, { connection }))).get(name)
-const say = (what) => process.stdout.write(JSON.stringify(what) + '\n')
+const send = (message) => process.stdout.write(JSON.stringify(message) + '\n')
 
 // The dashboard's own API, without a server: routes by method and path, called as a server would.
 const board = async (names) => {
@@ -15,16 +15,16 @@ const board = async (names) => {
   const { BullMQAdapter } = await import('@bull-board/api/bullMQAdapter')
   const kept = {}
   const setters = ['setQueues', 'setViewsPath', 'setStaticPath', 'setUIConfig', 'setEntryRoute', 'setErrorHandler', 'setApiRoutes']
-  const serverAdapter = Object.fromEntries(setters.map((name) => [name, (...given) => ((kept[name] = given), serverAdapter)]))
+  const serverAdapter = Object.fromEntries(setters.map((name) => [name, (...args) => ((kept[name] = args), serverAdapter)]))
   createBullBoard({ queues: names.map((name) => new BullMQAdapter(queue(name))), serverAdapter })
-  return (method, path, given) => {
+  return (method, path, args) => {
     const route = kept.setApiRoutes[0].find((one) => [one.method].flat().includes(method) && [one.route].flat().includes(path))
-    return route.handler({ queues: kept.setQueues[0], query: {}, params: {}, body: {}, headers: {}, uiConfig: {}, ...given })
+    return route.handler({ queues: kept.setQueues[0], query: {}, params: {}, body: {}, headers: {}, uiConfig: {}, ...args })
   }
 }
 
 const commands = {
-  board: async ({ queue: q, method, path, ...given }) => (await (await board([q]))(method, path, given)).body,
+  board: async ({ queue: q, method, path, ...args }) => (await (await board([q]))(method, path, args)).body,
   add: async ({ queue: q, name, data, opts }) => (await queue(q).add(name, data, opts)).id,
   counts: async ({ queue: q }) => queue(q).getJobCounts(),
   job: async ({ queue: q, id }) => {
@@ -48,14 +48,14 @@ const commands = {
       if (fail) throw new Error('no')
       return { seen: job.data, by: 'node' }
     }, { connection, limiter }))
-    worker.on('error', (problem) => say({ error: String(problem) }))
+    worker.on('error', (problem) => send({ error: String(problem) }))
     await worker.waitUntilReady()
   },
   events: async ({ queue: q }) => {
     // From the start: by default it begins with what comes after its first read, and being ready does not wait for that.
     const events = keep(new QueueEvents(q, { connection, lastEventId: '0-0' }))
     for (const kind of ['added', 'waiting', 'active', 'completed', 'failed', 'progress', 'delayed', 'deduplicated']) {
-      events.on(kind, (args) => say({ event: kind, ...args }))
+      events.on(kind, (args) => send({ event: kind, ...args }))
     }
     await events.waitUntilReady()
   },
@@ -63,7 +63,7 @@ const commands = {
   bind: async ({ queue: q }) => {
     const worker = keep(new Worker(q, async (job) => ({ values: await job.getChildrenValues(),
       failed: await job.getIgnoredChildrenFailures() }), { connection }))
-    worker.on('error', (problem) => say({ error: String(problem) }))
+    worker.on('error', (problem) => send({ error: String(problem) }))
     await worker.waitUntilReady()
   },
   dependencies: async ({ queue: q, id }) => (await queue(q).getJob(id)).getDependenciesCount(),
@@ -71,11 +71,11 @@ const commands = {
 }
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const { verb, ...given } = JSON.parse(line)
+  const { verb, ...args } = JSON.parse(line)
   try {
-    say({ reply: (await commands[verb](given)) ?? null })
+    send({ reply: (await commands[verb](args)) ?? null })
   } catch (problem) {
-    say({ error: String(problem) })
+    send({ error: String(problem) })
   }
 }
 await Promise.all(open.map((one) => one.close()))

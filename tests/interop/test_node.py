@@ -1,4 +1,4 @@
-"""BullMQ for Node and we work on the same queues."""
+"""BullMQ for Node and Penstock work on the same queues."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ async def _state(app: App, id: str, state: JobState) -> Any:
 
 async def test_a_node_worker_runs_our_jobs(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
-        await node.ask("work", queue="mail")
+        await node.call("work", queue="mail")
         id = await app.enqueue("mail", PAYLOAD, key="letter-1")
         row = await _state(app, id, JobState.COMPLETED)
-        found = await node.ask("job", queue="mail", id=id)
+        found = await node.call("job", queue="mail", id=id)
         assert found["returnvalue"]["by"] == "node"
         assert found["returnvalue"]["seen"] == PAYLOAD
         assert row.attempt == 1
@@ -45,7 +45,7 @@ async def test_a_node_worker_runs_our_jobs(node: Any, redis_url: str) -> None:
 
 async def test_a_node_worker_runs_delayed_and_prioritized_jobs(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
-        await node.ask("work", queue="mail")
+        await node.call("work", queue="mail")
         await app.enqueue("mail", 1, key="later", delay="300ms")
         await app.enqueue("mail", 2, key="second", priority=7)
         for id in ("later", "second"):
@@ -54,66 +54,66 @@ async def test_a_node_worker_runs_delayed_and_prioritized_jobs(node: Any, redis_
 
 async def test_we_run_jobs_of_a_node_producer(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
-        await node.ask("events", queue="mail")
+        await node.call("events", queue="mail")
         async with app.workers.background():
             for opts in ({}, {"jobId": "mine"}, {"priority": 3}, {"delay": 200}):
-                id = await node.ask("add", queue="mail", name="send", data=PAYLOAD, opts=opts)
+                id = await node.call("add", queue="mail", name="send", data=PAYLOAD, opts=opts)
                 done = await node.job_in("mail", id, "completed")
                 assert done["returnvalue"] == {"sent": PAYLOAD}
-                assert (await node.hears("completed", id))["prev"] == "active"
-                assert (await node.hears("progress", id))["data"] == 50
+                assert (await node.wait_for_event("completed", id))["prev"] == "active"
+                assert (await node.wait_for_event("progress", id))["data"] == 50
 
 
 async def test_node_sees_our_failures(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
-        await node.ask("events", queue="mail")
+        await node.call("events", queue="mail")
         async with app.workers.background():
-            id = await node.ask("add", queue="mail", name="send", data="fail")
+            id = await node.call("add", queue="mail", name="send", data="fail")
             failed = await node.job_in("mail", id, "failed")
             assert "no such letter" in failed["failedReason"]
-            assert "no such letter" in (await node.hears("failed", id))["failedReason"]
+            assert "no such letter" in (await node.wait_for_event("failed", id))["failedReason"]
 
 
 async def test_node_receives_events_of_our_jobs(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
-        await node.ask("events", queue="mail")
+        await node.call("events", queue="mail")
         id = await app.enqueue("mail", 1, key="letter-1")
-        assert (await node.ask("job", queue="mail", id=id))["state"] == "waiting"
-        assert (await node.ask("counts", queue="mail"))["waiting"] == 1
+        assert (await node.call("job", queue="mail", id=id))["state"] == "waiting"
+        assert (await node.call("counts", queue="mail"))["waiting"] == 1
         async with app.workers.background():
             await _state(app, id, JobState.COMPLETED)
         for event in ("added", "waiting", "active", "completed"):
-            await node.hears(event, id)
+            await node.wait_for_event(event, id)
 
 
 async def test_pause_works_both_ways(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
-        await node.ask("pause", queue="mail")
+        await node.call("pause", queue="mail")
         id = await app.enqueue("mail", 1, key="letter-1")
         store = app.store
         ask = ClaimRequest((QueueDemand("mail", 1),), 30_000, "w1")
         assert (await store.claim(ask)).claims == []
-        await node.ask("resume", queue="mail")
+        await node.call("resume", queue="mail")
         assert [claim.job for claim in (await store.claim(ask)).claims] == [id]
         await app.queues.pause("mail")
-        assert await node.ask("paused", queue="mail") is True
-        other = await node.ask("add", queue="mail", name="send", data=2)
-        await node.ask("work", queue="mail")
+        assert await node.call("paused", queue="mail") is True
+        other = await node.call("add", queue="mail", name="send", data=2)
+        await node.call("work", queue="mail")
         await app.queues.resume("mail")
-        assert await node.ask("paused", queue="mail") is False
+        assert await node.call("paused", queue="mail") is False
         await node.job_in("mail", other, "completed")
 
 
 async def test_a_node_parent_with_our_children(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
-        await node.ask("work", queue="parents")
+        await node.call("work", queue="parents")
         children = [{"name": "send", "queueName": "mail", "data": n} for n in (1, 2)]
         tree = {"name": "all", "queueName": "parents", "data": {}, "children": children}
-        parent = await node.ask("flow", tree=tree)
-        assert (await node.ask("job", queue="parents", id=parent))["state"] == "waiting-children"
+        parent = await node.call("flow", tree=tree)
+        assert (await node.call("job", queue="parents", id=parent))["state"] == "waiting-children"
         async with app.workers.background():
             await node.job_in("parents", parent, "completed")
-        values = (await node.ask("children", queue="parents", id=parent)).values()
+        values = (await node.call("children", queue="parents", id=parent)).values()
         assert sorted(value["sent"] for value in values) == [1, 2]
 
 
@@ -121,20 +121,20 @@ async def test_our_parent_with_node_children(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
         children = [{"name": "any", "queueName": "others", "data": n} for n in (1, 2)]
         tree = {"name": "send", "queueName": "mail", "data": "all", "children": children}
-        parent = await node.ask("flow", tree=tree)
+        parent = await node.call("flow", tree=tree)
         async with app.workers.background():
-            await node.ask("work", queue="others")
+            await node.call("work", queue="others")
             assert (await node.job_in("mail", parent, "completed"))["returnvalue"] == {"sent": "all"}
 
 
 @pytest.mark.parametrize("when", [{"every": 400}, {"pattern": "* * * * * *"}], ids=["every", "cron"])
 async def test_a_node_scheduler_continues_with_our_worker(node: Any, redis_url: str, when: dict[str, Any]) -> None:
     async with App(redis_url, handlers=[send]) as app:
-        await node.ask("events", queue="mail")
+        await node.call("events", queue="mail")
         async with app.workers.background():
-            first = await node.ask("schedule", queue="mail", id="often", when=when, name="send", data="tick")
+            first = await node.call("schedule", queue="mail", id="often", when=when, name="send", data="tick")
             assert (await node.job_in("mail", first, "completed"))["returnvalue"] == {"sent": "tick"}
-            done = lambda: [one["jobId"] for one in node.heard if one["event"] == "completed"]  # noqa: E731
+            done = lambda: [one["jobId"] for one in node.events if one["event"] == "completed"]  # noqa: E731
             await until(lambda: len(done()) >= 3, 30)
             assert len(done()) == len(set(done())), "each slot once"
 

@@ -42,9 +42,9 @@ def _kinds(events: list[Event], job: str) -> list[str]:
 
 async def test_events_of_a_node_worker(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
-        await node.ask("work", queue=QUEUE)
+        await node.call("work", queue=QUEUE)
         ours = await app.enqueue(QUEUE, 1, key="wait")  # the name of a BullMQ key
-        theirs = await node.ask("add", queue=QUEUE, name="send", data=2, opts={"delay": 50})
+        theirs = await node.call("add", queue=QUEUE, name="send", data=2, opts={"delay": 50})
         events = await _events_until_end(app, ours, theirs)
         assert _kinds(events, ours) == ["job.added", "job.active", "job.completed"]
         assert _kinds(events, theirs) == ["job.added", "job.delayed", "job.active", "job.completed"]
@@ -57,7 +57,7 @@ async def test_events_of_a_node_worker(node: Any, redis_url: str) -> None:
 
 async def test_events_after_a_cursor(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[send]) as app:
-        await node.ask("work", queue=QUEUE, fail=True)
+        await node.call("work", queue=QUEUE, fail=True)
         first = await app.enqueue(QUEUE, 1)
         cursor = (await _events_until_end(app, first))[-1].id
         second = await app.enqueue(QUEUE, 2)
@@ -96,7 +96,7 @@ async def test_bull_board_shows_our_jobs(node: Any, redis_url: str) -> None:
                 await until(lambda id=id, state=state: _in(app, id, state), 30)  # type: ignore[misc]
         await app.enqueue(QUEUE, 3, key="letter-3", delay="1h", priority=2)
         query = {"activeQueue": QUEUE, "status": "latest", "page": "1", "jobsPerPage": "10"}
-        (shown,) = (await node.ask("board", queue=QUEUE, method="get", path="/api/queues", query=query))["queues"]
+        (shown,) = (await node.call("board", queue=QUEUE, method="get", path="/api/queues", query=query))["queues"]
         assert {state: n for state, n in shown["counts"].items() if n} == {"completed": 1, "failed": 1, "delayed": 1}
         jobs = {job["id"]: job for job in shown["jobs"]}
         assert set(jobs) == {"letter-1", "letter-2", "letter-3"}
@@ -107,7 +107,7 @@ async def test_bull_board_shows_our_jobs(node: Any, redis_url: str) -> None:
         assert "ValueError" in jobs["letter-2"]["stacktrace"][0]
         params = {"queueName": QUEUE, "jobId": "letter-1"}
         path = "/api/queues/:queueName/:jobId/logs"
-        assert await node.ask("board", queue=QUEUE, method="get", path=path, params=params) == ["[info] sent"]
+        assert await node.call("board", queue=QUEUE, method="get", path=path, params=params) == ["[info] sent"]
 
 
 async def _in(app: App, id: str, state: JobState) -> bool:

@@ -49,27 +49,27 @@ async def _done(app: App, id: str, state: JobState = JobState.COMPLETED) -> Any:
 async def test_node_applies_our_retention(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[kept]) as app:
         waiting = await app.enqueue(QUEUE, 0)
-        opts = (await node.ask("job", queue=QUEUE, id=waiting))["opts"]
+        opts = (await node.call("job", queue=QUEUE, id=waiting))["opts"]
         assert (opts["removeOnComplete"], opts["removeOnFail"]) == ({"age": 3600, "count": 2}, True)
         ids = [waiting, *[await app.enqueue(QUEUE, n) for n in (1, 2)]]
         gone = await app.enqueue(QUEUE, 3, keep_completed=0)
-        await node.ask("work", queue=QUEUE)
+        await node.call("work", queue=QUEUE)
         await _is_removed(app, gone)
         await _is_removed(app, ids[0])
-        assert (await node.ask("counts", queue=QUEUE))["completed"] == 2
+        assert (await node.call("counts", queue=QUEUE))["completed"] == 2
 
 
 async def test_we_apply_the_retention_of_node(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[talk]) as app, app.workers.background():
-        await node.ask("events", queue=QUEUE)
+        await node.call("events", queue=QUEUE)
         for opts, left in (({"removeOnComplete": True}, 0), ({"removeOnComplete": {"count": 1}}, 1), ({}, 2)):
-            id = await node.ask("add", queue=QUEUE, name="send", data=1, opts=opts)
-            await node.hears("completed", id)
-            assert (await node.ask("counts", queue=QUEUE))["completed"] == left
-        bad = await node.ask("add", queue=QUEUE, name="send", data="nobody", opts={"removeOnFail": True})
-        await node.hears("failed", bad)
+            id = await node.call("add", queue=QUEUE, name="send", data=1, opts=opts)
+            await node.wait_for_event("completed", id)
+            assert (await node.call("counts", queue=QUEUE))["completed"] == left
+        bad = await node.call("add", queue=QUEUE, name="send", data="nobody", opts={"removeOnFail": True})
+        await node.wait_for_event("failed", bad)
         await _is_removed(app, bad)
-        assert (await node.ask("counts", queue=QUEUE))["failed"] == 0
+        assert (await node.call("counts", queue=QUEUE))["failed"] == 0
 
 
 # Deduplication
@@ -77,13 +77,13 @@ async def test_we_apply_the_retention_of_node(node: Any, redis_url: str) -> None
 
 async def test_our_deduplication_key_applies_in_node(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[kept]) as app:
-        await node.ask("events", queue=QUEUE)
+        await node.call("events", queue=QUEUE)
         first = await app.enqueue(QUEUE, 1, dedupe="ada")
-        assert await node.ask("add", queue=QUEUE, name="send", data=2, opts={"deduplication": {"id": "ada"}}) == first
-        assert await node.ask("dedupe", queue=QUEUE, key="ada") == first
-        assert (await node.hears("deduplicated", first))["deduplicationId"] == "ada"
-        assert (await node.ask("job", queue=QUEUE, id=first))["deduplicationId"] == "ada"
-        await node.ask("work", queue=QUEUE)
+        assert await node.call("add", queue=QUEUE, name="send", data=2, opts={"deduplication": {"id": "ada"}}) == first
+        assert await node.call("dedupe", queue=QUEUE, key="ada") == first
+        assert (await node.wait_for_event("deduplicated", first))["deduplicationId"] == "ada"
+        assert (await node.call("job", queue=QUEUE, id=first))["deduplicationId"] == "ada"
+        await node.call("work", queue=QUEUE)
         await _done(app, first)
         assert await app.enqueue(QUEUE, 3, dedupe="ada") != first
 
@@ -91,13 +91,13 @@ async def test_our_deduplication_key_applies_in_node(node: Any, redis_url: str) 
 async def test_a_deduplication_key_of_node_applies_here(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[talk]) as app:
         held = {"deduplication": {"id": "ada"}}
-        first = await node.ask("add", queue=QUEUE, name="send", data=1, opts=held)
+        first = await node.call("add", queue=QUEUE, name="send", data=1, opts=held)
         assert await app.enqueue(QUEUE, 2, dedupe="ada") == first
         async with app.workers.background():
             await node.job_in(QUEUE, first, "completed")
-        assert await node.ask("dedupe", queue=QUEUE, key="ada") is None
+        assert await node.call("dedupe", queue=QUEUE, key="ada") is None
         timed = {"deduplication": {"id": "bob", "ttl": 60_000}}
-        second = await node.ask("add", queue=QUEUE, name="send", data=1, opts=timed)
+        second = await node.call("add", queue=QUEUE, name="send", data=1, opts=timed)
         async with app.workers.background():
             await node.job_in(QUEUE, second, "completed")
         assert await app.enqueue(QUEUE, 2, dedupe="bob", dedupe_ttl="1m") == second
@@ -114,15 +114,15 @@ async def test_our_rate_limit_stops_node(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[call]) as app:
         async with app.workers.background():
             id = await app.enqueue(QUEUE, 1)
-            await until(lambda: node.ask("held", queue=QUEUE), 30)
+            await until(lambda: node.call("held", queue=QUEUE), 30)
             found = await node.job_in(QUEUE, id, "waiting")
             assert found["attemptsMade"] == 0
-        assert 50_000 < await node.ask("held", queue=QUEUE) <= 60_000
+        assert 50_000 < await node.call("held", queue=QUEUE) <= 60_000
 
 
 async def test_a_rate_limit_of_node_stops_us(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[talk]) as app:
-        await node.ask("hold", queue=QUEUE, ms=60_000)
+        await node.call("hold", queue=QUEUE, ms=60_000)
         async with app.workers.background():
             id = await app.enqueue(QUEUE, 1)
             await app.store.claim(_ask())
@@ -141,15 +141,15 @@ async def test_a_limit_is_shared_with_a_worker_in_node(node: Any, redis_url: str
 
     async with App(redis_url, handlers=[ours]) as app:
         await app.jobs.enqueue_many(QUEUE, range(30))
-        await node.ask("work", queue=QUEUE, limiter={"max": 5, "duration": 60_000})
+        await node.call("work", queue=QUEUE, limiter={"max": 5, "duration": 60_000})
         async with app.workers.background():
 
             async def spent() -> bool:
-                return bool((await node.ask("counts", queue=QUEUE))["completed"] >= 5)
+                return bool((await node.call("counts", queue=QUEUE))["completed"] >= 5)
 
             await until(spent, 30)
             assert (await app.store.claim(_ask(5))).claims == []
-            counts = await node.ask("counts", queue=QUEUE)
+            counts = await node.call("counts", queue=QUEUE)
         assert (counts["completed"], counts["active"]) == (5, 0)
 
 
@@ -165,7 +165,7 @@ def _ask(rate: int | None = None) -> Any:
 async def test_node_shows_attempts_and_failures_of_our_jobs(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[talk]) as app:
         id = await app.enqueue(QUEUE, "nobody")
-        opts = (await node.ask("job", queue=QUEUE, id=id))["opts"]
+        opts = (await node.call("job", queue=QUEUE, id=id))["opts"]
         assert (opts["attempts"], opts["backoff"]) == (2, {"type": "fixed", "delay": 10})
         async with app.workers.background():
             failed = await node.job_in(QUEUE, id, "failed")
@@ -174,13 +174,13 @@ async def test_node_shows_attempts_and_failures_of_our_jobs(node: Any, redis_url
         assert "ValueError: no such address" in failed["stacktrace"][0]
         assert "talk" in failed["stacktrace"][0]
         assert failed["progress"] == {"sent": 1}
-        logs = await node.ask("logs", queue=QUEUE, id=id)
+        logs = await node.call("logs", queue=QUEUE, id=id)
         assert logs == {"logs": ['[info] letter to nobody {"stamps":2}'] * 2, "count": 2}
 
 
 async def test_node_retries_our_job_as_often_as_we_do(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[talk]) as app:
-        await node.ask("work", queue=QUEUE, fail=True)
+        await node.call("work", queue=QUEUE, fail=True)
         id = await app.enqueue(QUEUE, 1)
         failed = await node.job_in(QUEUE, id, "failed")
         assert failed["attemptsMade"] == 2
@@ -192,4 +192,4 @@ async def test_metrics_count_our_jobs(node: Any, redis_url: str) -> None:
             await app.jobs.result(await app.enqueue(QUEUE, n))
         bad = await app.enqueue(QUEUE, "nobody")
         await _done(app, bad, JobState.FAILED)
-        assert [await node.ask("metrics", queue=QUEUE, of=of) for of in ("completed", "failed")] == [3, 1]
+        assert [await node.call("metrics", queue=QUEUE, of=of) for of in ("completed", "failed")] == [3, 1]

@@ -38,10 +38,10 @@ async def test_node_runs_the_parent_of_our_tree(node: Any, redis_url: str) -> No
     async with App(redis_url, handlers=[render]) as app:
         children = [Node(render, 1), Node(render, "tear", on_failure="ignore")]
         tree = await app.jobs.enqueue_tree(Node("books", "Emma", key="emma", children=children))
-        assert (await node.ask("job", queue="books", id="emma"))["state"] == "waiting-children"
-        counts = await node.ask("dependencies", queue="books", id="emma")
+        assert (await node.call("job", queue="books", id="emma"))["state"] == "waiting-children"
+        counts = await node.call("dependencies", queue="books", id="emma")
         assert (counts["unprocessed"], counts["processed"]) == (2, 0)
-        await node.ask("bind", queue="books")
+        await node.call("bind", queue="books")
         async with app.workers.background():
             done = await node.job_in("books", "emma", "completed")
         whole, torn = (f"bull:pages:{child.id}" for child in tree.children)
@@ -51,7 +51,7 @@ async def test_node_runs_the_parent_of_our_tree(node: Any, redis_url: str) -> No
 async def test_node_runs_the_children_of_our_tree(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[bind]) as app:
         tree = await app.jobs.enqueue_tree(Node(bind, children=[Node("pages", n) for n in (1, 2)]))
-        await node.ask("work", queue="pages")
+        await node.call("work", queue="pages")
         async with app.workers.background():
             result = await app.jobs.result(tree.id, timeout="30s")
         keys = [f"bull:pages:{child.id}" for child in tree.children]
@@ -62,7 +62,7 @@ async def test_we_run_the_parent_of_a_node_tree(node: Any, redis_url: str) -> No
     async with App(redis_url, handlers=[render, bind]) as app:
         children = [page(1, jobId="one"), page("tear", jobId="two", ignoreDependencyOnFailure=True)]
         tree = {"name": "bind", "queueName": "books", "data": "Emma", "children": children}
-        parent = await node.ask("flow", tree=tree)
+        parent = await node.call("flow", tree=tree)
         async with app.workers.background():
             done = await node.job_in("books", parent, "completed")
         assert await app.jobs.count_children(parent) == {
@@ -77,8 +77,8 @@ async def test_our_failed_child_fails_node_parents(node: Any, redis_url: str) ->
         children = [page("tear", failParentOnFailure=True)]
         book = {"name": "bind", "queueName": "books", "children": children, "opts": {"failParentOnFailure": True}}
         tree = {"name": "shelve", "queueName": "shelves", "children": [{**book, "data": "Emma"}], "data": {}}
-        shelf = await node.ask("flow", tree=tree)
-        await node.ask("work", queue="shelves")
+        shelf = await node.call("flow", tree=tree)
+        await node.call("work", queue="shelves")
         async with app.workers.background():
             failed = await node.job_in("shelves", shelf, "failed")
         # Our worker failed the book without running it, and Node's worker the shelf.
@@ -90,8 +90,8 @@ async def test_our_failed_child_fails_node_parents(node: Any, redis_url: str) ->
 async def test_a_failed_node_child_fails_our_parent(node: Any, redis_url: str) -> None:
     async with App(redis_url, handlers=[bind]) as app:
         tree = await app.jobs.enqueue_tree(Node(bind, "Emma", key="emma", children=[Node("pages", 1)]))
-        await node.ask("work", queue="pages", fail=True)
+        await node.call("work", queue="pages", fail=True)
         async with app.workers.background():
             failed = await node.job_in("books", "emma", "failed")
         assert f"child bull:pages:{tree.children[0].id} failed" in failed["failedReason"]
-        assert (await node.ask("dependencies", queue="books", id="emma"))["failed"] == 1
+        assert (await node.call("dependencies", queue="books", id="emma"))["failed"] == 1

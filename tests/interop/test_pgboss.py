@@ -61,7 +61,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def _job_in(boss: Any, queue: str, id: str, state: str) -> dict[str, Any]:
     async def there() -> dict[str, Any] | None:
-        found = await boss.ask("job", queue=queue, id=id)
+        found = await boss.call("job", queue=queue, id=id)
         return found if found is not None and found["state"] == state else None
 
     return await until(there, 30)  # type: ignore[no-any-return]
@@ -69,8 +69,8 @@ async def _job_in(boss: Any, queue: str, id: str, state: str) -> dict[str, Any]:
 
 async def _created(boss: Any, queue: str, **options: Any) -> str:
     """Create the queue and its dead letter queue; return the name of that one."""
-    await boss.ask("create", queue=f"{queue}-dead")
-    await boss.ask("create", queue=queue, options={"deadLetter": f"{queue}-dead", **options})
+    await boss.call("create", queue=f"{queue}-dead")
+    await boss.call("create", queue=queue, options={"deadLetter": f"{queue}-dead", **options})
     return f"{queue}-dead"
 
 
@@ -78,7 +78,7 @@ async def test_a_node_job_starts_a_run_once(boss: Any, queue: str, url: str) -> 
     await _created(boss, queue)
     bridge = PgBoss(boss_url(), consume={queue: order}, **QUICK)
     async with App(url, handlers=[order], bridges=[bridge]) as app, app.workers.background():
-        id = await boss.ask("send", queue=queue, data=PAYLOAD)
+        id = await boss.call("send", queue=queue, data=PAYLOAD)
         done = await _job_in(boss, queue, id, "completed")
         assert done["retryCount"] == 0
         assert await app.result(id, timeout=20) == PAYLOAD
@@ -91,8 +91,8 @@ async def test_a_node_job_emits_an_event_or_becomes_a_job(boss: Any, queue: str,
     await _created(boss, other)
     bridge = PgBoss(boss_url(), consume={queue: EmitEvent("order.paid"), other: AddJob("mail")}, **QUICK)
     async with App(url, handlers=[mail], bridges=[bridge]) as app, app.workers.background():
-        event_job = await boss.ask("send", queue=queue, data={"order": 7})
-        added = await boss.ask("send", queue=other, data=None)
+        event_job = await boss.call("send", queue=queue, data={"order": 7})
+        added = await boss.call("send", queue=other, data=None)
         await _job_in(boss, queue, event_job, "completed")
         await _job_in(boss, other, added, "completed")
         assert [e.data for e in await app.events.read("nq:global") if e.kind == "order.paid"] == [{"order": 7}]
@@ -108,7 +108,7 @@ async def test_a_function_target_stores_its_result(boss: Any, queue: str) -> Non
         return ["done"]
 
     async with calling(handle, queue) as app, app.workers.background():
-        id = await boss.ask("send", queue=queue, data=PAYLOAD, options={"priority": 5})
+        id = await boss.call("send", queue=queue, data=PAYLOAD, options={"priority": 5})
         assert (await _job_in(boss, queue, id, "completed"))["output"] == {"value": ["done"]}
     assert seen == [Message(id, queue, PAYLOAD, 1)]
 
@@ -120,7 +120,7 @@ async def test_a_slow_function_is_cancelled(boss: Any, queue: str) -> None:
         await asyncio.Event().wait()
 
     async with calling(handle, queue) as app, app.workers.background():
-        id = await boss.ask("send", queue=queue)
+        id = await boss.call("send", queue=queue)
         output = (await _job_in(boss, queue, id, "failed"))["output"]
     assert output == {"name": "AttemptTimeout", "message": "it took longer than its queue's expireInSeconds, 1 s"}
 
@@ -134,15 +134,15 @@ async def test_a_failure_is_retried_then_dead_lettered(boss: Any, queue: str) ->
         raise OSError(f"no luck {message.attempt}")
 
     async with calling(handle, queue) as app, app.workers.background():
-        id = await boss.ask("send", queue=queue, data={"order": 7})
+        id = await boss.call("send", queue=queue, data={"order": 7})
         failed = await _job_in(boss, queue, id, "failed")
     assert attempts == [1, 2, 3]
     assert failed["output"] == {"name": "OSError", "message": "no luck 3"}
-    (letter,) = await boss.ask("jobs", queue=dead)
+    (letter,) = await boss.call("jobs", queue=dead)
     assert (letter["data"], letter["state"]) == ({"order": 7}, "created")
     # pg-boss knows the source of the dead letter too: its own worker could redrive it.
-    await boss.ask("work", queue=dead)
-    assert (await boss.hears("worked", letter["id"]))["data"] == {"order": 7}
+    await boss.call("work", queue=dead)
+    assert (await boss.wait_for_event("worked", letter["id"]))["data"] == {"order": 7}
     row = postgres_server.server().do("SELECT * FROM pgboss.job WHERE name = $1", dead)[0]
     assert (row["source_name"], str(row["source_id"]), row["source_retry_count"]) == (queue, id, 2)
     assert str(row["source_root_id"]) == id
@@ -153,10 +153,10 @@ async def test_an_invalid_job_is_not_retried(boss: Any, queue: str, url: str) ->
     dead = await _created(boss, queue, retryLimit=5)
     bridge = PgBoss(boss_url(), consume={queue: StartFlow("order")}, **QUICK)
     async with App(url, handlers=[order], bridges=[bridge]) as app, app.workers.background():
-        id = await boss.ask("send", queue=queue, data={"n": 2.0**60})  # outside our integer range
+        id = await boss.call("send", queue=queue, data={"n": 2.0**60})  # outside our integer range
         failed = await _job_in(boss, queue, id, "failed")
         assert "2^53" in failed["output"]["message"] or "integer" in failed["output"]["message"]
-        assert len(await boss.ask("jobs", queue=dead)) == 1
+        assert len(await boss.call("jobs", queue=dead)) == 1
         assert await app.runs.list() == []
 
 
@@ -164,9 +164,9 @@ async def test_node_runs_the_jobs_we_send(boss: Any, queue: str) -> None:
     await _created(boss, queue, notify=True)
     bridge = PgBoss(boss_url())
     async with App(":memory:", handlers=[mail], bridges=[bridge]):
-        await boss.ask("work", queue=queue)
+        await boss.call("work", queue=queue)
         id = await bridge.send(queue, PAYLOAD)
-        assert (await boss.hears("worked", id))["data"] == PAYLOAD
+        assert (await boss.wait_for_event("worked", id))["data"] == PAYLOAD
         done = await _job_in(boss, queue, id, "completed")
         assert done["output"] == {"by": "node"}
         assert done["deadLetter"] == f"{queue}-dead"
@@ -179,12 +179,12 @@ async def test_sent_jobs_have_queue_options_and_their_own(boss: Any, queue: str)
         id = str(uuid4())
         assert await bridge.send(queue, 1, id=id, delay="1h", priority=7, retry_limit=1) == id
         assert await bridge.send(queue, 2, id=id) is None
-        found = await boss.ask("job", queue=queue, id=id)
+        found = await boss.call("job", queue=queue, id=id)
         sent = await bridge.send(queue, 3)
         assert sent is not None
-        other = await boss.ask("job", queue=queue, id=sent)
+        other = await boss.call("job", queue=queue, id=sent)
     # Our job must equal one that Node sent.
-    theirs = await boss.ask("job", queue=queue, id=await boss.ask("send", queue=queue, data=3))
+    theirs = await boss.call("job", queue=queue, id=await boss.call("send", queue=queue, data=3))
     times = {"id", "createdOn", "startAfter", "keepUntil"}
     assert {k: v for k, v in other.items() if k not in times} == {k: v for k, v in theirs.items() if k not in times}
     assert (found["retryLimit"], found["retryDelay"], found["priority"], found["state"]) == (1, 3, 7, "created")
@@ -200,13 +200,13 @@ async def test_a_job_sent_with_a_connection_is_in_its_transaction(boss: Any, que
             transaction = connection.transaction()
             await transaction.start()
             await bridge.send(queue, 1, connection=connection)
-            assert await boss.ask("jobs", queue=queue) == []
+            assert await boss.call("jobs", queue=queue) == []
             await transaction.rollback()
             async with connection.transaction():
                 await bridge.send(queue, 2, connection=connection)
         finally:
             await connection.close()
-    assert [one["data"] for one in await boss.ask("jobs", queue=queue)] == [2]
+    assert [one["data"] for one in await boss.call("jobs", queue=queue)] == [2]
 
 
 async def test_our_events_become_jobs_once(boss: Any, queue: str, url: str) -> None:
@@ -217,7 +217,7 @@ async def test_our_events_become_jobs_once(boss: Any, queue: str, url: str) -> N
     async with make() as app:
         async with app.workers.background():
             await app.start(order, {"n": 1})
-            await until(lambda: boss.ask("jobs", queue=queue), 30)
+            await until(lambda: boss.call("jobs", queue=queue), 30)
         await app.start(order, {"n": 2})
     async with make() as app:
         # As after a crash before the cursor was saved: all events are read and sent again.
@@ -225,12 +225,12 @@ async def test_our_events_become_jobs_once(boss: Any, queue: str, url: str) -> N
         async with app.workers.background():
             await until(lambda: _at_least(boss, queue, 2), 30)
             await until(lambda: _caught_up(app), 30)
-            found = await boss.ask("jobs", queue=queue)
+            found = await boss.call("jobs", queue=queue)
     assert sorted(one["data"]["input"]["n"] for one in found) == [1, 2]
 
 
 async def _at_least(boss: Any, queue: str, many: int) -> Any:
-    found = await boss.ask("jobs", queue=queue)
+    found = await boss.call("jobs", queue=queue)
     return found if len(found) >= many else None
 
 
@@ -244,7 +244,7 @@ async def test_a_crash_before_the_completion_starts_no_run(
 ) -> None:
     """In one database both are one transaction: the run does not exist before the job is completed."""
     await _created(boss, queue)
-    id = await boss.ask("send", queue=queue, data={"n": 1})
+    id = await boss.call("send", queue=queue, data={"n": 1})
     real, crashed = Queues.complete, asyncio.Event()
 
     async def crash(self: Queues, connection: Any, held: Any, output: Any = None) -> bool:
@@ -261,7 +261,7 @@ async def test_a_crash_before_the_completion_starts_no_run(
         app.workers.background(),
     ):
         await crashed.wait()
-        assert (await boss.ask("job", queue=queue, id=id))["state"] == "created"
+        assert (await boss.call("job", queue=queue, id=id))["state"] == "created"
         assert await app.runs.list() == []
     async with (
         App(url, handlers=[order], bridges=[PgBoss(consume={queue: order}, **QUICK)]) as app,
@@ -281,7 +281,7 @@ async def test_a_job_that_another_worker_has_is_not_completed(boss: Any, queue: 
         return f"attempt {message.attempt}"
 
     async with calling(handle, queue) as app:
-        id = await boss.ask("send", queue=queue, data=1)
+        id = await boss.call("send", queue=queue, data=1)
         async with app.workers.background():
             await started.wait()
             # It expired, and a worker of pg-boss has it now.
@@ -289,9 +289,9 @@ async def test_a_job_that_another_worker_has_is_not_completed(boss: Any, queue: 
                 "UPDATE pgboss.job SET retry_count = 1 WHERE name = $1 AND state = 'active'", queue
             )
             may_end.set()
-            other = await boss.ask("send", queue=queue, data=2)
+            other = await boss.call("send", queue=queue, data=2)
             await _job_in(boss, queue, other, "completed")
-        assert (await boss.ask("job", queue=queue, id=id))["state"] == "active"
+        assert (await boss.call("job", queue=queue, id=id))["state"] == "active"
 
 
 async def test_a_stopping_worker_releases_its_job(boss: Any, queue: str) -> None:
@@ -303,16 +303,16 @@ async def test_a_stopping_worker_releases_its_job(boss: Any, queue: str) -> None
         await asyncio.Event().wait()
 
     async with calling(handle, queue) as app:
-        id = await boss.ask("send", queue=queue, data=1)
+        id = await boss.call("send", queue=queue, data=1)
         async with app.workers.background():
             await started.wait()
-        found = await boss.ask("job", queue=queue, id=id)
+        found = await boss.call("job", queue=queue, id=id)
     assert (found["state"], found["retryCount"]) == ("created", 0)
 
 
 async def test_a_job_of_a_dead_worker_is_claimed_again(boss: Any, queue: str) -> None:
     await _created(boss, queue, retryLimit=1, retryDelay=0)
-    id = await boss.ask("send", queue=queue, data=1)
+    id = await boss.call("send", queue=queue, data=1)
     postgres_server.server().do(
         "UPDATE pgboss.job SET state = 'active', started_on = now() - interval '1 day' WHERE name = $1", queue
     )
@@ -331,10 +331,10 @@ async def test_permanent_dead_letters_at_once(boss: Any, queue: str) -> None:
         raise Permanent("never")
 
     async with calling(handle, queue) as app:
-        id = await boss.ask("send", queue=queue, data=1)
+        id = await boss.call("send", queue=queue, data=1)
         async with app.workers.background():
             assert (await _job_in(boss, queue, id, "failed"))["retryCount"] == 0
-    assert len(await boss.ask("jobs", queue=dead)) == 1
+    assert len(await boss.call("jobs", queue=dead)) == 1
 
 
 async def test_a_singleton_policy_is_respected(boss: Any, queue: str) -> None:
@@ -348,7 +348,7 @@ async def test_a_singleton_policy_is_respected(boss: Any, queue: str) -> None:
         raise OSError("no luck")
 
     async with calling(handle, queue) as app:
-        first = await boss.ask("send", queue=queue, data=1, options={"singletonKey": "k"})
+        first = await boss.call("send", queue=queue, data=1, options={"singletonKey": "k"})
         async with app.workers.background():
             await started.wait()
             postgres_server.server().do(
@@ -358,7 +358,7 @@ async def test_a_singleton_policy_is_respected(boss: Any, queue: str) -> None:
             )
             may_end.set()
             await _job_in(boss, queue, first, "failed")
-    assert len(await boss.ask("jobs", queue=dead)) == 1
+    assert len(await boss.call("jobs", queue=dead)) == 1
 
 
 # Refusals
@@ -371,7 +371,7 @@ async def _refused(bridge: PgBoss, kind: type[Exception], match: str) -> None:
 
 
 async def test_a_schema_without_pgboss_is_refused(boss: Any) -> None:
-    await boss.ask("schedules")
+    await boss.call("schedules")
     await _refused(PgBoss(boss_url(), schema="nowhere"), PgBossSchema, "no pg-boss in schema 'nowhere'")
     with pytest.raises(PgBossSchema, match="letters, digits"):
         PgBoss(schema="a b")
@@ -388,7 +388,7 @@ async def test_an_unknown_queue_or_flow_is_refused(boss: Any, queue: str) -> Non
             await bridge.send("nobody", 1)
     with pytest.raises(ConfigError, match="not open"):
         await bridge.send(queue, 1)
-    await boss.ask("create", queue=f"{queue}-fifo", options={"policy": "key_strict_fifo"})
+    await boss.call("create", queue=f"{queue}-fifo", options={"policy": "key_strict_fifo"})
     await _refused(PgBoss(boss_url(), consume={f"{queue}-fifo": order}), PgBossSchema, "key_strict_fifo")
 
 
@@ -400,7 +400,7 @@ async def test_an_unknown_queue_or_flow_is_refused(boss: Any, queue: str) -> Non
     ],
 )
 async def test_an_unknown_version_is_refused(boss: Any, change: str, match: str) -> None:
-    await boss.ask("schedules")
+    await boss.call("schedules")
     do = postgres_server.server().run
     do("DROP SCHEMA IF EXISTS other CASCADE; CREATE SCHEMA other")
     for table in ("version", "job", "queue", "schedule"):
@@ -421,7 +421,7 @@ async def test_cut_connections_lose_no_job_and_start_no_run_twice(
     async with App(ours, handlers=[order], bridges=[bridge]) as app, app.workers.background():
         sent = set()
         for n in range(CUTS * 4):
-            sent.add(await boss.ask("send", queue=queue, data={"n": n}))
+            sent.add(await boss.call("send", queue=queue, data={"n": n}))
             if n % 4 == 3:
                 postgres_server.server().do(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'bridge'"
@@ -432,8 +432,8 @@ async def test_cut_connections_lose_no_job_and_start_no_run_twice(
         assert {row.id for row in await app.runs.list(limit=1000)} == sent
         kinds = [[e.kind for e in await app.events.read(f"nq:flow:{id}")].count("flow.started") for id in sent]
         assert kinds == [1] * len(sent)
-    assert await boss.ask("jobs", queue=f"{queue}-dead") == []
+    assert await boss.call("jobs", queue=f"{queue}-dead") == []
 
 
 async def _all_done(boss: Any, queue: str) -> bool:
-    return all(one["state"] == "completed" for one in await boss.ask("jobs", queue=queue))
+    return all(one["state"] == "completed" for one in await boss.call("jobs", queue=queue))

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.xdist_group("interop"), pytest.mark.asyncio(loop_scope
 
 
 class Cut(Exception):
-    """Stands for a crash of the program."""
+    """A simulated crash of the program."""
 
 
 def boss_url() -> str:
@@ -44,15 +44,15 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def _filled(boss: Any, queue: str) -> dict[str, str]:
     """Fill a queue with one job of each kind; return their ids by kind."""
-    await boss.ask("create", queue=queue, options={"retryLimit": 3, "retryDelay": 2, "retryBackoff": True})
+    await boss.call("create", queue=queue, options={"retryLimit": 3, "retryDelay": 2, "retryBackoff": True})
     ids = {
-        "low": await boss.ask("send", queue=queue, data="low", options={"priority": -3}),
-        "plain": await boss.ask("send", queue=queue, data="plain"),
-        "urgent": await boss.ask("send", queue=queue, data="urgent", options={"priority": 9}),
-        "later": await boss.ask("send", queue=queue, data="later", options={"startAfter": 3600}),
-        "tried": await boss.ask("send", queue=queue, data="tried"),
-        "active": await boss.ask("send", queue=queue, data="active"),
-        "done": await boss.ask("send", queue=queue, data="done"),
+        "low": await boss.call("send", queue=queue, data="low", options={"priority": -3}),
+        "plain": await boss.call("send", queue=queue, data="plain"),
+        "urgent": await boss.call("send", queue=queue, data="urgent", options={"priority": 9}),
+        "later": await boss.call("send", queue=queue, data="later", options={"startAfter": 3600}),
+        "tried": await boss.call("send", queue=queue, data="tried"),
+        "active": await boss.call("send", queue=queue, data="active"),
+        "done": await boss.call("send", queue=queue, data="done"),
     }
     for what, change in {
         "tried": "state = 'retry', started_on = now(), retry_count = 1",
@@ -62,8 +62,8 @@ async def _filled(boss: Any, queue: str) -> dict[str, str]:
         postgres_server.server().do(
             f"UPDATE pgboss.job SET {change} WHERE name = $1 AND data = to_jsonb($2::text)", queue, what
         )
-    await boss.ask("schedule", queue=queue, cron="0 12 * * *", data={"to": "all"}, options={"tz": "Europe/Paris"})
-    await boss.ask("schedule", queue=queue, cron="*/5 * * * *", data=None, options={"key": "often"})
+    await boss.call("schedule", queue=queue, cron="0 12 * * *", data={"to": "all"}, options={"tz": "Europe/Paris"})
+    await boss.call("schedule", queue=queue, cron="*/5 * * * *", data=None, options={"key": "often"})
     return ids
 
 
@@ -78,12 +78,12 @@ async def test_waiting_jobs_are_imported_and_run(boss: Any, queue: str, url: str
     async with App(url, handlers=[work]) as app:
         found = await PgBossImport(app, boss_url(), queues=[queue]).preview()
         assert (found.jobs, found.delayed, found.skipped) == ({queue: 5}, 1, [])
-        assert len(await boss.ask("jobs", queue=queue)) == 7
+        assert len(await boss.call("jobs", queue=queue)) == 7
         moved = await PgBossImport(app, boss_url(), queues=[queue]).move()
         assert moved == found
         assert moved.schedules == [queue, f"{queue}.often"]
-        assert sorted(one["data"] for one in await boss.ask("jobs", queue=queue)) == ["active", "done"]
-        assert [one for one in await boss.ask("schedules") if one["name"] == queue] == []
+        assert sorted(one["data"] for one in await boss.call("jobs", queue=queue)) == ["active", "done"]
+        assert [one for one in await boss.call("schedules") if one["name"] == queue] == []
 
         later = await app.store.job(ids["later"])
         assert later is not None
@@ -106,8 +106,8 @@ async def test_an_interrupted_import_continues(
     boss: Any, queue: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Crash between adding here and removing there: with one database neither happened, with two no job is doubled."""
-    await boss.ask("create", queue=queue)
-    sent = {await boss.ask("send", queue=queue, data=n) for n in range(3)}
+    await boss.call("create", queue=queue)
+    sent = {await boss.call("send", queue=queue, data=n) for n in range(3)}
     real = Backlog.delete
 
     async def cut(*_: Any) -> None:
@@ -123,13 +123,13 @@ async def test_an_interrupted_import_continues(
         monkeypatch.setattr(Backlog, "delete", cut)
         with pytest.raises(Cut):
             await PgBossImport(app, boss_url(), queues=[queue]).move()
-        assert {one["id"] for one in await boss.ask("jobs", queue=queue)} == sent
+        assert {one["id"] for one in await boss.call("jobs", queue=queue)} == sent
         here = (await app.queues.counts(queue))["waiting"]
         assert here == (0 if url.startswith("postgresql") else 3)
         monkeypatch.setattr(Backlog, "delete", real)
         moved = await PgBossImport(app, boss_url(), queues=[queue]).move()
         assert moved.jobs == {queue: 3}
-        assert await boss.ask("jobs", queue=queue) == []
+        assert await boss.call("jobs", queue=queue) == []
         async with app.workers.background():
             await until(lambda: len(done) >= 3, 30)
         assert sorted(done) == sorted(sent)
@@ -137,9 +137,9 @@ async def test_an_interrupted_import_continues(
 
 
 async def test_a_job_that_pgboss_has_locked_is_not_imported(boss: Any, queue: str, tmp_path: Path) -> None:
-    await boss.ask("create", queue=queue)
-    taken = await boss.ask("send", queue=queue, data=1)
-    await boss.ask("send", queue=queue, data=2)
+    await boss.call("create", queue=queue)
+    taken = await boss.call("send", queue=queue, data=1)
+    await boss.call("send", queue=queue, data=2)
     connection = await asyncpg.connect(boss_url())
     try:
         async with connection.transaction():
@@ -149,19 +149,19 @@ async def test_a_job_that_pgboss_has_locked_is_not_imported(boss: Any, queue: st
     finally:
         await connection.close()
     assert moved.jobs == {queue: 1}
-    assert [one["id"] for one in await boss.ask("jobs", queue=queue)] == [taken]
+    assert [one["id"] for one in await boss.call("jobs", queue=queue)] == [taken]
 
 
 async def test_the_command_previews_imports_and_reports_the_rest(
     boss: Any, queue: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     odd = f"odd/{queue}"
-    await boss.ask("create", queue=queue)
-    await boss.ask("create", queue=odd)
-    await boss.ask("send", queue=queue, data=1)
-    big = await boss.ask("send", queue=queue, data={"n": 2.0**60})
-    await boss.ask("send", queue=odd, data=2)
-    await boss.ask("schedule", queue=odd, cron="0 9 * * *", data=None, options={})
+    await boss.call("create", queue=queue)
+    await boss.call("create", queue=odd)
+    await boss.call("send", queue=queue, data=1)
+    big = await boss.call("send", queue=queue, data={"n": 2.0**60})
+    await boss.call("send", queue=odd, data=2)
+    await boss.call("schedule", queue=odd, cron="0 9 * * *", data=None, options={})
     store_url = f"sqlite:///{tmp_path}/penstock.db"
     options = ("--from", boss_url(), "--queue", queue, "--queue", odd, "--url", store_url)
 

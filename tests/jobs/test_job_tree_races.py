@@ -19,7 +19,7 @@ Two = tuple[Store, Store]
 
 @pytest_asyncio.fixture
 async def two(shared_url: str) -> AsyncIterator[Two]:
-    """Two stores in one place, as two processes have them."""
+    """Open two stores on one database, as two processes do."""
     first, second = (open_store(shared_url, clock=SystemClock(), namespace="nq") for _ in range(2))
     await first.open()
     await second.open()
@@ -61,7 +61,7 @@ async def test_a_parent_does_not_complete_while_a_child_fails_it(two: Two) -> No
         (p,) = await claim(first)
         done = unit(claim=p, outcome=Completed(), children_settled=False)
         await asyncio.gather(first.commit([done]), second.commit([end(b, Dead(b"{}"))]))
-        # It had a child under way, or one that had failed it: it could not complete in either order.
+        # It had an active child, or one that had failed it: it could not complete in either order.
         assert await state_of(first, f"p{n}") == "active"
         await first.commit([unit(claim=p, outcome=Dead(b"{}"), children_settled=False)])
 

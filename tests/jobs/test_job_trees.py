@@ -79,7 +79,7 @@ async def test_three_levels_and_a_def_handler_from_bullmqs_dict(app: Make) -> No
         assert result == {"books": [{"title": "Emma", "pages": [1, 2], "torn": {}}], "torn": {}}
 
 
-async def test_a_failed_child_fails_its_parents_all_the_way_up(app: Make) -> None:
+async def test_a_failed_child_fails_all_its_ancestors(app: Make) -> None:
     async with app(render, bind, shelve) as one, one.workers.background():
         book = Node(bind, "Emma", children=[Node(render, 1), Node(render, "tear")])
         tree = await one.jobs.enqueue_tree(Node(shelve, None, children=[book]))

@@ -14,61 +14,61 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
 
 
-class Crowd:
-    """Counts who is inside, and the most there ever were; nobody leaves before they are let out."""
+class ConcurrencyMeter:
+    """Counts handlers that run at the same time, and their maximum. They end after `release` is set."""
 
     def __init__(self) -> None:
-        self.inside = 0
-        self.most = 0
-        self.came = 0
-        self.doors = asyncio.Event()
+        self.active = 0
+        self.max_active = 0
+        self.started = 0
+        self.release = asyncio.Event()
 
-    async def visit(self) -> None:
-        self.inside += 1
-        self.came += 1
-        self.most = max(self.most, self.inside)
-        await self.doors.wait()
+    async def run(self) -> None:
+        self.active += 1
+        self.started += 1
+        self.max_active = max(self.max_active, self.active)
+        await self.release.wait()
         await asyncio.sleep(0)
-        self.inside -= 1
+        self.active -= 1
 
 
 async def test_a_worker_takes_no_more_than_its_concurrency(app: Any) -> None:
-    crowd = Crowd()
+    meter = ConcurrencyMeter()
 
     @job(queue="q")
     async def visit() -> None:
-        await crowd.visit()
+        await meter.run()
 
     async with app(visit, concurrency=4) as a, a.workers.background():
         ids = await a.jobs.enqueue_many("q", range(20))
-        await until(lambda: crowd.inside == 4)
+        await until(lambda: meter.active == 4)
         assert (await a.queues.counts("q"))["waiting"] == 16
-        crowd.doors.set()
+        meter.release.set()
         for id in ids:
             await a.wait_for_state(id, "completed")
-    assert (crowd.most, crowd.came) == (4, 20)
+    assert (meter.max_active, meter.started) == (4, 20)
 
 
 async def test_a_queue_has_a_concurrency_of_its_own(app: Any) -> None:
-    narrow, wide = Crowd(), Crowd()
+    narrow, wide = ConcurrencyMeter(), ConcurrencyMeter()
 
     @job(queue="narrow", concurrency=2)
     async def small() -> None:
-        await narrow.visit()
+        await narrow.run()
 
     @job(queue="wide")
     async def large() -> None:
-        await wide.visit()
+        await wide.run()
 
     async with app(small, large, concurrency=10) as a, a.workers.background():
         ids = [*await a.jobs.enqueue_many("narrow", range(10)), *await a.jobs.enqueue_many("wide", range(20))]
-        await until(lambda: narrow.inside == 2 and wide.inside == 8)
-        narrow.doors.set()
-        wide.doors.set()
+        await until(lambda: narrow.active == 2 and wide.active == 8)
+        narrow.release.set()
+        wide.release.set()
         for id in ids:
             await a.wait_for_state(id, "completed")
-    assert narrow.most == 2
-    assert narrow.came == 10
+    assert narrow.max_active == 2
+    assert narrow.started == 10
 
 
 async def test_one_busy_queue_does_not_starve_another(app: Any) -> None:
@@ -92,20 +92,20 @@ async def test_one_busy_queue_does_not_starve_another(app: Any) -> None:
 
 
 async def test_max_active_holds_over_two_apps(shared: Any) -> None:
-    crowd = Crowd()
+    meter = ConcurrencyMeter()
 
     @job(queue="q", max_active=3)
     async def visit() -> None:
-        await crowd.visit()
+        await meter.run()
 
     async with shared(visit) as a, shared(visit) as b:
         ids = await a.jobs.enqueue_many("q", range(20))
         async with a.workers.background(), b.workers.background():
-            await until(lambda: crowd.inside == 3)
-            crowd.doors.set()
+            await until(lambda: meter.active == 3)
+            meter.release.set()
             for id in ids:
                 await a.wait_for_state(id, "completed")
-    assert (crowd.most, crowd.came) == (3, 20)
+    assert (meter.max_active, meter.started) == (3, 20)
 
 
 async def test_a_rate_limit_per_queue(app: Any, clock: FakeClock) -> None:
@@ -123,7 +123,7 @@ async def test_a_rate_limit_per_queue(app: Any, clock: FakeClock) -> None:
 
 
 async def _done(app: Any, total: int) -> bool:
-    """Whether so many have ended and none is in hand."""
+    """Return whether `total` jobs have completed and none is active."""
     counts = await app.queues.counts("q")
     return counts["completed"] == total and counts["active"] == 0
 

@@ -56,7 +56,7 @@ async def test_many_jobs_are_added_in_order(app: Any) -> None:
         assert results == list(range(450))
 
 
-async def test_an_id_is_added_once(app: Any) -> None:
+async def test_a_job_id_is_added_once(app: Any) -> None:
     async with app(echo) as a:
         ids = await asyncio.gather(*(a.enqueue("echo", i, key="only-one") for i in range(50)))
         assert set(ids) == {"only-one"}
@@ -243,7 +243,7 @@ async def test_a_failing_job_does_not_affect_others(app: Any) -> None:
         assert len(await a.list_dead_letters("mixed")) == 20
 
 
-async def test_a_module_job_takes_every_name_and_a_named_one_its_own(app: Any) -> None:
+async def test_a_module_job_runs_every_name_and_a_named_job_only_its_own(app: Any) -> None:
     @job(queue="q")
     async def anything(ctx: Any) -> str:
         return "anything"

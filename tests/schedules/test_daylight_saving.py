@@ -47,7 +47,7 @@ YEARS = range(2015, 2035 if os.environ.get("PENSTOCK_FAULTS") == "full" else 202
 
 
 def changes(zone: ZoneInfo) -> Iterator[datetime]:
-    """The minutes, in UTC, from which another offset holds."""
+    """Return the minutes, in UTC, at which the offset changes."""
     hour = timedelta(hours=1)
     moment = datetime(YEARS.start, 1, 1, tzinfo=UTC)
     offset = moment.astimezone(zone).utcoffset()

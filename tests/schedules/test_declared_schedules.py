@@ -22,7 +22,7 @@ def report(schedule: Any = None) -> Any:
 
 
 async def kept(app: Any) -> dict[str, Any]:
-    """The schedules a worker of this App leaves behind."""
+    """Return the schedules that a worker of this App stores."""
     async with app as a, a.workers.background():
         await until(lambda: a._schedule_service._prepared is a.registry)
         return {row.id: row for row in await a.schedules.list()}

@@ -25,7 +25,7 @@ def at(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-class Scene:
+class BlockedWork:
     """A flow and a job that run until released."""
 
     def __init__(self) -> None:
@@ -75,23 +75,23 @@ async def started(app: Any) -> int:
 
 @pytest.mark.parametrize("target", TARGETS)
 async def test_overlap_allow_starts_another_run(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
-    scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a, a.workers.background():
+    blocked_work = BlockedWork()
+    async with app(*blocked_work.handlers, clock=clock) as a, a.workers.background():
         await a.schedules.add("s", every="10s", **target)
         for n in (1, 2):
             a.advance_clock("10s")
-            await scene.wait_for_start(n)
+            await blocked_work.wait_for_start(n)
         for n in (1, 2):
-            scene.release(n)
+            blocked_work.release(n)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 async def test_overlap_skip_records_schedule_skipped(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
-    scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a, a.workers.background():
+    blocked_work = BlockedWork()
+    async with app(*blocked_work.handlers, clock=clock) as a, a.workers.background():
         await a.schedules.add("s", every="10s", overlap="skip", **target)
         a.advance_clock("10s")
-        await scene.wait_for_start(1)
+        await blocked_work.wait_for_start(1)
         for n in (2, 3):
             a.advance_clock("10s")
 
@@ -101,11 +101,11 @@ async def test_overlap_skip_records_schedule_skipped(app: Any, clock: FakeClock,
             await until(passed)
         assert await skips(a) == [("s", "overlap")] * 2
         assert ((await row(a)).fired, (await row(a)).last, await started(a)) == (1, START_MS + 10 * S, 1)
-        scene.release(1)
+        blocked_work.release(1)
         await _ended(a, target, 1)
         a.advance_clock("10s")
-        await scene.wait_for_start(4)
-        scene.release(4)
+        await blocked_work.wait_for_start(4)
+        blocked_work.release(4)
 
 
 async def _ended(a: Any, target: dict[str, str], n: int) -> None:
@@ -118,41 +118,41 @@ async def _ended(a: Any, target: dict[str, str], n: int) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 async def test_overlap_queue_holds_the_slot(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
-    scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a, a.workers.background():
+    blocked_work = BlockedWork()
+    async with app(*blocked_work.handlers, clock=clock) as a, a.workers.background():
         await a.schedules.add("s", every="10s", overlap="queue", catch_up="all", **target)
         a.advance_clock("10s")
-        await scene.wait_for_start(1)
+        await blocked_work.wait_for_start(1)
         a.advance_clock("20s")
         await a._schedule_service.scheduler.fire_due()
         assert ((await row(a)).fired, (await row(a)).next, await started(a)) == (1, START_MS + 20 * S, 1)
         for n in (1, 2):
-            scene.release(n)  # nothing but its end wakes the scheduler; a plain job's is looked for
-            await scene.wait_for_start(n + 1)
+            blocked_work.release(n)  # nothing but its end wakes the scheduler; a plain job's is looked for
+            await blocked_work.wait_for_start(n + 1)
             assert await started(a) == n + 1
-        scene.release(3)
+        blocked_work.release(3)
         assert await skips(a) == []
 
 
 async def test_overlap_replace_cancels_the_last_run(app: Any, clock: FakeClock) -> None:
-    scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a, a.workers.background():
+    blocked_work = BlockedWork()
+    async with app(*blocked_work.handlers, clock=clock) as a, a.workers.background():
         await a.schedules.add("s", every="10s", overlap="replace", flow="long")
         for n in (1, 2, 3):
             a.advance_clock("10s")
-            await scene.wait_for_start(n)
+            await blocked_work.wait_for_start(n)
         assert [await a.wait_for_end(f"s.{START_MS + n * 10 * S}") for n in (1, 2)] == ["cancelled", "cancelled"]
         (cancelled_event,) = await a.events_of(f"s.{START_MS + 10 * S}", "flow.cancelled")
         assert "schedule s" in cancelled_event.data["reason"]
         for n in (1, 2, 3):
-            scene.release(n)  # a worker that stops may not have notified cancelled handlers
+            blocked_work.release(n)  # a worker that stops may not have notified cancelled handlers
         assert await a.wait_for_end(f"s.{START_MS + 30 * S}") == "completed"
         assert (await row(a)).fired == 3
 
 
 async def test_overlap_replace_removes_a_waiting_job(app: Any, clock: FakeClock) -> None:
-    scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a:
+    blocked_work = BlockedWork()
+    async with app(*blocked_work.handlers, clock=clock) as a:
         await a.schedules.add("s", every="10s", overlap="replace", queue="chores")
         for _ in range(3):
             a.advance_clock("10s")
@@ -162,18 +162,18 @@ async def test_overlap_replace_removes_a_waiting_job(app: Any, clock: FakeClock)
         assert [e.subject for e in gone] == [f"s.{START_MS + n * 10 * S}" for n in (1, 2)]
         # One that has started cannot be taken back: the slot waits for it.
         async with a.workers.background():
-            await scene.wait_for_start(3)
+            await blocked_work.wait_for_start(3)
             a.advance_clock("10s")
             await a._schedule_service.scheduler.fire_due()
             assert ((await row(a)).fired, await a.count_waiting("chores")) == (3, 0)
-            scene.release(3)
-            await scene.wait_for_start(4)
-            scene.release(4)
+            blocked_work.release(3)
+            await blocked_work.wait_for_start(4)
+            blocked_work.release(4)
 
 
 async def test_a_removed_run_does_not_hold_a_slot(app: Any, clock: FakeClock) -> None:
-    scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a:
+    blocked_work = BlockedWork()
+    async with app(*blocked_work.handlers, clock=clock) as a:
         for policy in ("skip", "queue", "replace"):
             await a.schedules.add("s", every="10s", overlap=policy, queue="chores")
             a.advance_clock("10s")
@@ -183,9 +183,9 @@ async def test_a_removed_run_does_not_hold_a_slot(app: Any, clock: FakeClock) ->
 
 
 async def test_two_schedulers_replace_a_run_once(shared: Any, clock: FakeClock) -> None:
-    """However they meet, each slot starts one run, and the newest run is never the one cancelled."""
-    scene = Scene()
-    async with shared(*scene.handlers, clock=clock) as a, shared(*scene.handlers, clock=clock) as b:
+    """In any order, each slot starts one run, and the newest run is never cancelled."""
+    blocked_work = BlockedWork()
+    async with shared(*blocked_work.handlers, clock=clock) as a, shared(*blocked_work.handlers, clock=clock) as b:
         await a.schedules.add("s", every="10s", overlap="replace", flow="long")
         for n in range(1, 11):
             clock.advance("10s")
@@ -198,8 +198,11 @@ async def test_two_schedulers_replace_a_run_once(shared: Any, clock: FakeClock) 
 
 
 async def test_a_crash_between_cancel_and_start_loses_no_slot(shared: Any, clock: FakeClock) -> None:
-    scene = Scene()
-    async with shared(*scene.handlers, clock=clock) as dying, shared(*scene.handlers, clock=clock) as other:
+    blocked_work = BlockedWork()
+    async with (
+        shared(*blocked_work.handlers, clock=clock) as dying,
+        shared(*blocked_work.handlers, clock=clock) as other,
+    ):
         await dying.schedules.add("s", every="10s", overlap="replace", flow="long")
         clock.advance("10s")
         await dying._schedule_service.scheduler.fire_due()
@@ -219,7 +222,7 @@ async def test_a_crash_between_cancel_and_start_loses_no_slot(shared: Any, clock
 
 @pytest.mark.parametrize(("catch_up", "slots"), [("one", [1]), ("all", [1, 2, 3, 4, 5]), ("none", [])])
 async def test_slots_missed_while_nothing_ran(app: Any, clock: FakeClock, catch_up: Any, slots: list[int]) -> None:
-    async with app(*Scene().handlers, clock=clock) as a:
+    async with app(*BlockedWork().handlers, clock=clock) as a:
         await a.schedules.add("s", every="100s", catch_up=catch_up, queue="chores")
         first = (await row(a)).next
         clock.set_ms(first + 499 * S)
@@ -231,7 +234,7 @@ async def test_slots_missed_while_nothing_ran(app: Any, clock: FakeClock, catch_
 
 
 async def test_catch_up_all_fires_at_most_the_newest_thousand(memory: Any, clock: FakeClock) -> None:
-    async with memory(*Scene().handlers, clock=clock) as a:
+    async with memory(*BlockedWork().handlers, clock=clock) as a:
         await a.schedules.add("s", every="1s", catch_up="all", queue="chores")
         clock.advance("1d")
         while await a._schedule_service.scheduler.fire_due():
@@ -241,7 +244,7 @@ async def test_catch_up_all_fires_at_most_the_newest_thousand(memory: Any, clock
 
 
 async def test_a_limit_and_an_end(app: Any, clock: FakeClock) -> None:
-    async with app(*Scene().handlers, clock=clock) as a:
+    async with app(*BlockedWork().handlers, clock=clock) as a:
         await a.schedules.add("s", every="10s", limit=3, queue="chores")
         await a.schedules.add(
             "ends", every="10s", start=at(START_MS + 20 * S), end=at(START_MS + 30 * S), queue="chores"
@@ -259,7 +262,7 @@ async def test_a_limit_and_an_end(app: Any, clock: FakeClock) -> None:
 
 
 async def test_pause_and_resume(app: Any, clock: FakeClock) -> None:
-    async with app(*Scene().handlers, clock=clock) as a:
+    async with app(*BlockedWork().handlers, clock=clock) as a:
         await a.schedules.add("s", every="10s", queue="chores")
         assert (await a.schedules.pause("s")).paused
         assert (await a.schedules.pause("s")).paused
@@ -278,20 +281,20 @@ async def test_pause_and_resume(app: Any, clock: FakeClock) -> None:
 
 
 async def test_resuming_wakes_the_scheduler(app: Any, clock: FakeClock) -> None:
-    scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a, a.workers.background():
+    blocked_work = BlockedWork()
+    async with app(*blocked_work.handlers, clock=clock) as a, a.workers.background():
         await a.schedules.add("s", every="10s", queue="chores")
         await a.schedules.pause("s")
         a.advance_clock("9s")
         await a.schedules.resume("s")
         a.advance_clock("1s")
         await fired(a, 1)
-        scene.release(1)
+        blocked_work.release(1)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 async def test_run_now_does_not_change_the_slots(app: Any, clock: FakeClock, target: dict[str, str]) -> None:
-    async with app(*Scene().handlers, clock=clock) as a:
+    async with app(*BlockedWork().handlers, clock=clock) as a:
         before = await a.schedules.add("s", every="10s", limit=1, **target)
         await a.schedules.pause("s")
         ids = [await a.schedules.run_now("s") for _ in range(2)]
@@ -303,7 +306,7 @@ async def test_run_now_does_not_change_the_slots(app: Any, clock: FakeClock, tar
 
 async def test_the_clock_jumps_an_hour_ahead_and_back(app: Any, clock: FakeClock) -> None:
     """No slot twice, none before its time by the store's clock."""
-    async with app(*Scene().handlers, clock=clock) as a:
+    async with app(*BlockedWork().handlers, clock=clock) as a:
         await a.schedules.add("s", every="10m", catch_up="all", queue="chores")
         added: list[int] = []
         for jump in (0, 3600, 0, -3600, 0, 600, 3600, -3600, 0):
@@ -319,7 +322,7 @@ async def test_the_clock_jumps_an_hour_ahead_and_back(app: Any, clock: FakeClock
 
 
 async def test_after_a_jump_back_no_slot_fires_twice(app: Any, clock: FakeClock) -> None:
-    async with app(*Scene().handlers, clock=clock) as a:
+    async with app(*BlockedWork().handlers, clock=clock) as a:
         await a.schedules.add("s", every="10m", queue="chores")
         clock.set_ms(START_MS + 3_600_000)
         assert await a._schedule_service.scheduler.fire_due() == 1
@@ -335,7 +338,7 @@ async def test_after_a_jump_back_no_slot_fires_twice(app: Any, clock: FakeClock)
 
 async def test_changes_race_with_firing(shared: Any, clock: FakeClock) -> None:
     """A schedule added again while it fires never returns to a fired slot."""
-    async with shared(*Scene().handlers, clock=clock) as a, shared(*Scene().handlers, clock=clock) as b:
+    async with shared(*BlockedWork().handlers, clock=clock) as a, shared(*BlockedWork().handlers, clock=clock) as b:
         await a.schedules.add("s", every="1s", catch_up="all", queue="chores")
         for n in range(20):
             clock.advance("1s")
@@ -355,7 +358,7 @@ async def test_changes_race_with_firing(shared: Any, clock: FakeClock) -> None:
 
 
 async def test_concurrent_adds_agree_on_one_schedule(shared: Any, clock: FakeClock) -> None:
-    async with shared(*Scene().handlers, clock=clock) as a, shared(*Scene().handlers, clock=clock) as b:
+    async with shared(*BlockedWork().handlers, clock=clock) as a, shared(*BlockedWork().handlers, clock=clock) as b:
         added = (x.schedules.add("s", every="1s", queue="chores") for x in (a, b) * 5)
         assert await asyncio.gather(*added) == [await a.schedules.get("s")] * 10
 
@@ -379,8 +382,8 @@ async def test_a_schedule_with_an_invalid_target_is_not_stored(memory: Any) -> N
 
 
 async def test_a_delayed_run_is_listed_and_can_be_cancelled(app: Any, clock: FakeClock) -> None:
-    scene = Scene()
-    async with app(*scene.handlers, clock=clock) as a, a.workers.background():
+    blocked_work = BlockedWork()
+    async with app(*blocked_work.handlers, clock=clock) as a, a.workers.background():
         run = await a.start("long", at=at(START_MS + 3_600_000))
         (found,) = await a.runs.list(flow="long")
         assert (found.id, found.closed) == (run, False)
@@ -388,12 +391,12 @@ async def test_a_delayed_run_is_listed_and_can_be_cancelled(app: Any, clock: Fak
         a.advance_clock("2h")
         assert await a.wait_for_end(run) == "cancelled"
         assert "step.started" not in await a.kinds(run)
-        assert scene.started == []
+        assert blocked_work.started == []
 
 
 async def test_many_held_slots_do_not_hide_the_others(memory: Any, clock: FakeClock) -> None:
-    scene = Scene()
-    async with memory(*scene.handlers, clock=clock) as a:
+    blocked_work = BlockedWork()
+    async with memory(*blocked_work.handlers, clock=clock) as a:
         for n in range(150):
             await a.schedules.add(f"held-{n}", queue="chores", every="10s", overlap="queue")
         clock.advance("10s")

@@ -18,14 +18,14 @@ from penstock.stores.sqlite import SqliteStore
 SOURCES = ["tool", "toml", "env", "argument"]  # each over those before it
 
 
-def load(folder: Path, given: dict[str, Any], name: str = "lease") -> Settings:
-    """Settings with a value of one name from some of the sources."""
-    if "tool" in given:
-        (folder / "pyproject.toml").write_text(f"[tool.penstock]\n{name} = {_toml(given['tool'])}\n")
-    if "toml" in given:
-        (folder / "penstock.toml").write_text(f"{name} = {_toml(given['toml'])}\n")
-    env = {f"PENSTOCK_{name.upper()}": str(given["env"])} if "env" in given else {}
-    return Settings.load({name: given.get("argument")}, env, folder)
+def load(folder: Path, values: dict[str, Any], name: str = "lease") -> Settings:
+    """Load settings with the values of one name from these sources."""
+    if "tool" in values:
+        (folder / "pyproject.toml").write_text(f"[tool.penstock]\n{name} = {_toml(values['tool'])}\n")
+    if "toml" in values:
+        (folder / "penstock.toml").write_text(f"{name} = {_toml(values['toml'])}\n")
+    env = {f"PENSTOCK_{name.upper()}": str(values["env"])} if "env" in values else {}
+    return Settings.load({name: values.get("argument")}, env, folder)
 
 
 def _toml(value: Any) -> str:
@@ -34,8 +34,8 @@ def _toml(value: Any) -> str:
 
 @pytest.mark.parametrize("count", range(len(SOURCES) + 1))
 def test_later_sources_win(tmp_path: Path, count: int) -> None:
-    given = {source: f"{number + 1}m" for number, source in enumerate(SOURCES[:count])}
-    settings = load(tmp_path, given)
+    values = {source: f"{number + 1}m" for number, source in enumerate(SOURCES[:count])}
+    settings = load(tmp_path, values)
     assert settings.lease == (count * 60_000 or 30_000)
     assert (
         settings.source("lease")
@@ -49,7 +49,7 @@ def test_later_sources_win(tmp_path: Path, count: int) -> None:
     )
 
 
-def test_sources_are_mixed_name_by_name(tmp_path: Path) -> None:
+def test_sources_are_merged_per_setting(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[tool.penstock]\nlease = "1m"\nqueues = ["a", "b"]\nlog-format = "json"\n'
     )
@@ -63,7 +63,7 @@ def test_an_argument_of_none_counts_as_not_set(tmp_path: Path) -> None:
     assert load(tmp_path, {"env": "5s", "argument": None}).lease == 5000
 
 
-def test_the_files_of_the_present_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_current_folder_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "penstock.toml").write_text('log = "debug"\n')
     assert Settings.load().log == "debug"
@@ -82,12 +82,12 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(tmp_path: Path, source:
         load(tmp_path, {source: "5s"}, "leese")
 
 
-def test_a_name_like_none_lists_them_all(tmp_path: Path) -> None:
+def test_an_unknown_name_without_a_near_match_lists_all_settings(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="known settings are concurrency, dir"):
         load(tmp_path, {"toml": 1}, "qqqqqqqq")
 
 
-def test_an_app_refuses_it_too() -> None:
+def test_an_app_refuses_an_unknown_setting() -> None:
     with pytest.raises(SettingError, match="did you mean 'lease'"):
         App(":memory:", handlers=[], leese="5s")  # type: ignore[call-arg]
 
@@ -109,7 +109,7 @@ def test_an_app_refuses_it_too() -> None:
         ("queues", "a b,c", "queue name"),
     ],
 )
-def test_a_bad_value_is_refused_where_it_stands(
+def test_a_bad_value_is_refused_with_its_source(
     tmp_path: Path, source: str, name: str, value: str, expected: str
 ) -> None:
     with pytest.raises(SettingError, match=expected) as problem:
@@ -129,7 +129,7 @@ def test_a_bad_value_is_refused_where_it_stands(
         ("lease", []),
     ],
 )
-def test_a_file_may_hold_anything(tmp_path: Path, name: str, value: Any) -> None:
+def test_values_of_any_type_are_validated(tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(SettingError, match=f"^argument {name}"):
         Settings.load({name: value}, {}, tmp_path)
 
@@ -146,8 +146,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert Settings.load({}, {}, tmp_path) == Settings()
 
 
-def test_ways_of_writing_values(tmp_path: Path) -> None:
-    given = {
+def test_accepted_forms_of_values(tmp_path: Path) -> None:
+    values = {
         "lease": timedelta(seconds=40),
         "grace": 2.5,
         "retain_runs": "never",
@@ -156,7 +156,7 @@ def test_ways_of_writing_values(tmp_path: Path) -> None:
         "queues": ["a", "b"],
         "concurrency": "12",
     }
-    settings = Settings.load(given, {}, tmp_path)
+    settings = Settings.load(values, {}, tmp_path)
     assert (settings.lease, settings.grace, settings.concurrency) == (40_000, 2500, 12)
     assert (settings.retain_runs, settings.retain_jobs) == (None, None)
     assert (settings.redact, settings.queues) == (("iban", "order.card.number"), ("a", "b"))
@@ -164,7 +164,7 @@ def test_ways_of_writing_values(tmp_path: Path) -> None:
     assert Settings.load({}, {"PENSTOCK_REDACT": ""}, tmp_path).redact == ()
 
 
-def test_variables_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_other_environment_variables_are_ignored(tmp_path: Path) -> None:
     assert Settings.load({}, {"PENSTOCK_DEBUG": "1", "PENSTOCK_FAULTS": "full"}, tmp_path) == Settings()
 
 

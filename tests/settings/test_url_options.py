@@ -13,19 +13,19 @@ from penstock.core.errors import ConfigError, SettingError, StoreUnavailable
 
 
 @pytest.mark.parametrize("option", ["foo=bar", "mode=rw", "mode", "mode=ro&timeout=5"])
-async def test_an_option_that_a_sqlite_url_has_not(tmp_path: Path, option: str) -> None:
+async def test_an_unknown_sqlite_option_is_refused(tmp_path: Path, option: str) -> None:
     app = App(f"sqlite:///{tmp_path}/shop.db?{option}", handlers=())
     with pytest.raises(SettingError, match=r"no option ('foo'|mode=rw|mode=|'timeout'): the only option is mode=ro"):
         await app.open()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_question_mark_in_the_name() -> None:
+def test_a_question_mark_in_a_file_name() -> None:
     assert sqlite_path("sqlite:///what%3F.db") == "what?.db"
     assert sqlite_path("sqlite:///shop.db?mode=ro") == sqlite_path("sqlite:///shop.db?") == "shop.db"
 
 
-async def test_a_worker_needs_more_than_reading(tmp_path: Path) -> None:
+async def test_a_read_only_store_refuses_a_worker(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     async with App(url, handlers=()):
         pass
@@ -37,7 +37,7 @@ async def test_a_worker_needs_more_than_reading(tmp_path: Path) -> None:
             await app.workers.run()
 
 
-def test_how_a_file_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readable_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "shop.db"
     url = f"sqlite:///{path}"
     locked = {str(path)}
@@ -70,7 +70,7 @@ def test_how_a_file_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "postgresql:///shop?host=127.0.0.1&port=PORT",
     ],
 )
-async def test_ports_there_are_not(url: str, port: str) -> None:
+async def test_invalid_ports_are_refused(url: str, port: str) -> None:
     with pytest.raises(SettingError, match=f"^{port} is not a port") as problem:
         await App(url.replace("PORT", port), handlers=()).open()
     assert "secret" not in str(problem.value)
@@ -87,12 +87,12 @@ async def test_a_password_that_looks_like_a_port_is_not_shown(scheme: str, passw
         assert part not in str(problem.value)
 
 
-async def test_a_url_that_is_none() -> None:
+async def test_an_invalid_postgres_url_is_refused() -> None:
     with pytest.raises(SettingError, match=r"not a Postgres URL .*: write postgresql://") as problem:
         await App("postgresql://ann:secret@[::1/shop", handlers=()).open()
     assert "secret" not in str(problem.value)
 
 
-async def test_several_hosts_are_named() -> None:
+async def test_an_error_names_every_host() -> None:
     with pytest.raises(StoreUnavailable, match=r"postgresql://127\.0\.0\.1:1,127\.0\.0\.1:2/shop"):
         await App("postgresql://ann:secret@127.0.0.1:1,127.0.0.1:2/shop", handlers=()).open()

@@ -1,4 +1,4 @@
-"""What test processes install together is built once, and is never seen half built."""
+"""Folders that test processes share are built once, and no process sees an incomplete one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_several_processes_build_once(tmp_path: Path) -> None:
     assert len((tmp_path / "builds").read_text().splitlines()) == 1
 
 
-def test_a_process_that_dies_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
+def test_a_dead_process_leaves_no_finished_build(tmp_path: Path) -> None:
     for n in range(PROCESSES):
         (tmp_path / f"here-{n}").touch()
     dying = start(tmp_path, 0, "die")
@@ -68,7 +68,7 @@ def test_a_build_that_fails_is_repeated(tmp_path: Path) -> None:
     assert [file.name for file in place.iterdir()] == ["whole"]
 
 
-def test_what_is_there_is_not_built_again(tmp_path: Path) -> None:
+def test_an_existing_build_is_reused(tmp_path: Path) -> None:
     install("packages", lambda folder: (folder / "one").touch(), within=tmp_path)
     place = install("packages", lambda folder: (folder / "two").touch(), within=tmp_path)
     assert [file.name for file in place.iterdir()] == ["one"]

@@ -1,4 +1,4 @@
-"""The lock files: a version and hashes for everything, and no address to download from."""
+"""The lock files: a version and hashes for everything, and no download URL."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_package_has_a_version_and_hashes(lock: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [PACKAGE, DEV, *(folder / "package-lock.json" for folder in NODE)], ids=str)
-def test_no_file_has_an_address(file: Path) -> None:
+def test_no_lock_file_has_a_url(file: Path) -> None:
     lines = [line for line in file.read_text().splitlines() if "://" in line and '"url"' not in line]
     assert lines == [], "a lock file keeps hashes; where to download from is a setting of pip or npm"
 
@@ -49,7 +49,7 @@ def test_no_file_has_an_address(file: Path) -> None:
     [(PACKAGE, PROJECT["dependencies"]), (DEV, [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]])],
     ids=["package", "dev"],
 )
-def test_the_lock_has_what_pyproject_asks_for(lock: Path, wanted: list[str]) -> None:
+def test_the_lock_satisfies_pyproject(lock: Path, wanted: list[str]) -> None:
     locked = pinned(lock)
     for requirement in map(Requirement, wanted):
         versions = locked.get(canonicalize_name(requirement.name), [])

@@ -27,7 +27,7 @@ def test_npm_of_the_wheel_runs_with_node_of_the_wheel(nothing_on_path: None, tmp
     assert int(version.removeprefix("v").partition(".")[0]) >= node_programs.OLDEST
 
 
-def test_an_old_node_on_path_is_passed_over(nothing_on_path: None, tmp_path: Path) -> None:
+def test_an_old_node_on_path_is_ignored(nothing_on_path: None, tmp_path: Path) -> None:
     for name, shown in (("node", "v18.20.4"), ("npm", "10.7.0")):
         (tmp_path / name).write_text(f"#!/bin/sh\necho {shown}\n")
         (tmp_path / name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""The line that shows how far the tests are."""
+"""The progress line of a test run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import progress
 from progress import Progress, Reporter
 
 
-class Hands:
-    """A clock moved by hand."""
+class ManualClock:
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -18,8 +18,8 @@ class Hands:
         return self.seconds
 
 
-def test_it_names_what_has_been_running_longest() -> None:
-    now = Hands()
+def test_the_line_names_the_longest_running_tests() -> None:
+    now = ManualClock()
     seen = Progress(now)
     seen.expect(4)
     seen.begin("tests/faults/test_kill.py::test_b")
@@ -35,7 +35,7 @@ def test_it_names_what_has_been_running_longest() -> None:
 
 
 def test_the_slowest_files_come_first() -> None:
-    now = Hands()
+    now = ManualClock()
     seen = Progress(now)
     for test, seconds in (("a.py::one", 2.0), ("b.py::one", 5.0), ("a.py::two", 4.0)):
         seen.begin(test)
@@ -44,11 +44,11 @@ def test_the_slowest_files_come_first() -> None:
     assert seen.slowest_files() == ["   6.0 s  a.py", "   5.0 s  b.py"]
 
 
-def test_before_the_first_test_there_is_nothing_to_divide_by() -> None:
-    assert Progress(Hands()).line() == "[0:00] 0%, 0 of 0 tests; running: nothing"
+def test_the_line_before_the_first_test() -> None:
+    assert Progress(ManualClock()).line() == "[0:00] 0%, 0 of 0 tests; running: nothing"
 
 
-def test_a_test_that_takes_long_is_reported_while_it_runs(
+def test_a_slow_test_is_reported_while_it_runs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "INTERVAL_S", 0.005)

@@ -1,4 +1,4 @@
-"""Where root runs the tests, Postgres runs as another user: it must reach its programs and its data from anywhere."""
+"""If root runs the tests, Postgres runs as another user, who must be able to read its programs and its data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from postgres_server import as_nobody, is_open_to_all, linked, open_temporary_folder
+from postgres_server import is_open_to_all, link_folders, open_temporary_folder, unprivileged_user
 
 PROGRAM = "#!/bin/sh\necho reached\n"
 
@@ -24,18 +24,18 @@ def closed(tmp_path: Path) -> Path:
     return home
 
 
-def test_a_closed_folder_above_is_noticed(closed: Path) -> None:
+def test_an_inaccessible_parent_folder_is_detected(closed: Path) -> None:
     assert not is_open_to_all(closed / "package" / "bin")
     assert is_open_to_all(Path("/"))
 
 
-def test_links_are_reached_by_another_user(closed: Path) -> None:
-    program = linked(closed / "package") / "package" / "bin" / "server"
-    done = subprocess.run([str(program)], cwd="/", capture_output=True, text=True, **as_nobody())
+def test_another_user_can_run_a_linked_program(closed: Path) -> None:
+    program = link_folders(closed / "package") / "package" / "bin" / "server"
+    done = subprocess.run([str(program)], cwd="/", capture_output=True, text=True, **unprivileged_user())
     assert done.stdout == "reached\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as somebody else")
-def test_temporary_files_are_where_another_user_reaches_them(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_temporary_folder_is_accessible_to_other_users(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(closed))
     assert is_open_to_all(open_temporary_folder())

@@ -1,4 +1,4 @@
-"""Tests of one group run on one worker: shown on a small suite with the real pyproject.toml and the real conftest.py."""
+"""Tests of one group run on one worker: tested on a small suite with the real pyproject.toml and the real conftest.py."""
 
 from __future__ import annotations
 
@@ -96,6 +96,6 @@ def test_a_group_runs_on_one_worker(small_suite: Path) -> None:
     assert len({worker for workers in ran.values() for worker in workers}) == WORKERS
 
 
-def test_without_groups_the_same_suite_is_spread(small_suite: Path) -> None:
+def test_without_groups_the_suite_runs_on_several_workers(small_suite: Path) -> None:
     """Shows that the test above can fail."""
     assert len(run(small_suite, "--dist", "load")["faults"]) > 1

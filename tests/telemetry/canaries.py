@@ -1,4 +1,4 @@
-"""Fifty secrets, each in the clothes it wears in payloads and in text."""
+"""Fifty secrets, as they appear in payloads and in text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REDACT = (*Settings().redact, "order.card.number", "patient.diagnosis")
 
 @dataclass(frozen=True)
 class Canary:
-    """A secret, a payload it stands in, and a sentence it stands in, if it can be known for one there."""
+    """A secret, a payload that contains it, and a text that contains it, if it can be recognised there."""
 
     secret: str
     payload: Any

@@ -139,7 +139,7 @@ async def test_a_lost_lease_is_reported(app: Any) -> None:
     assert ended.outcome == "interrupted"
 
 
-async def test_a_rate_limit_is_an_outcome_of_its_own(memory: Any) -> None:
+async def test_a_rate_limit_has_its_own_outcome(memory: Any) -> None:
     recorder = Recorder()
     calls: list[int] = []
 
@@ -155,7 +155,7 @@ async def test_a_rate_limit_is_an_outcome_of_its_own(memory: Any) -> None:
     assert [one.outcome for one in recorder.of(AttemptEnded)] == ["rate_limited", "completed"]
 
 
-async def test_a_listener_that_raises_is_logged_and_harms_nothing(app: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_listener_that_raises_is_logged_and_work_continues(app: Any, caplog: pytest.LogCaptureFixture) -> None:
     recorder = Recorder()
 
     def broken(event: InstrumentationEvent) -> None:
@@ -169,7 +169,7 @@ async def test_a_listener_that_raises_is_logged_and_harms_nothing(app: Any, capl
     assert recorder.count()["JobEnqueued"] == 1
 
 
-def test_without_listeners_there_is_nothing_to_report_to() -> None:
+def test_without_listeners_there_is_no_instrumentation() -> None:
     assert Instrumentation.of([]) is None
 
 

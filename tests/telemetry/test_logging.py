@@ -1,4 +1,4 @@
-"""Log lines: for people and for programs, with the run, step and attempt they were written in."""
+"""Log lines in the formats `pretty` and `json`, with run, step and attempt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWN = logging.getLogger("shop.orders")
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def _restore_logging() -> Iterator[None]:
     engine = logging.getLogger("penstock")
     engine.propagate = True
     engine.handlers.clear()
@@ -56,7 +56,7 @@ async def run(app: App, *flows: Any) -> list[str]:
     return runs
 
 
-async def test_json_lines_know_their_attempt() -> None:
+async def test_json_lines_have_run_step_and_attempt() -> None:
     stream = io.StringIO()
     configure("info", "json", logger="", stream=stream)
     async with App(":memory:", handlers=[talk, talk_in_a_thread]) as app, app.workers.background():
@@ -76,7 +76,7 @@ async def test_json_lines_know_their_attempt() -> None:
     assert by_message["outside"].keys() == {"ts", "level", "logger", "msg"}
 
 
-async def test_a_plain_job_and_a_later_attempt() -> None:
+async def test_lines_of_a_plain_job_and_its_second_attempt() -> None:
     stream = io.StringIO()
 
     @job(queue="mail", retry={"attempts": 2, "backoff": {"delay": "1ms"}})
@@ -113,7 +113,7 @@ def test_an_error_is_one_line_of_json() -> None:
     assert "stack_info=True" in second["error"]
 
 
-def test_lines_for_people() -> None:
+def test_pretty_lines() -> None:
     stream = io.StringIO()
     configure("debug", "pretty", stream=stream)
     log = logging.getLogger("penstock.worker")
@@ -136,7 +136,7 @@ def test_lines_for_people() -> None:
     assert "\x1b" not in stream.getvalue()
 
 
-def test_colours_at_a_terminal() -> None:
+def test_colours_on_a_terminal() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -147,7 +147,7 @@ def test_colours_at_a_terminal() -> None:
     assert stream.getvalue() == "\x1b[33mwarning: \x1b[0m\x1b[2mr-1: \x1b[0mcareful\n"
 
 
-def test_configuring_again_changes_how() -> None:
+def test_configuring_again_replaces_the_configuration() -> None:
     first, second = io.StringIO(), io.StringIO()
     configure("info", stream=first)
     configure("error", "json", stream=second)
@@ -157,7 +157,7 @@ def test_configuring_again_changes_how() -> None:
     assert [line["msg"] for line in lines(second)] == ["shown"]
 
 
-def test_stderr_is_looked_up_when_it_is_written_to(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_current_stderr_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     configure("info")
     before = sys.stderr
     sys.stderr = other = io.StringIO()
@@ -169,7 +169,7 @@ def test_stderr_is_looked_up_when_it_is_written_to(capsys: pytest.CaptureFixture
     assert (other.getvalue(), capsys.readouterr().err) == ("there\n", "here\n")
 
 
-def test_what_cannot_be_logged_does_no_harm(
+def test_a_record_that_cannot_be_formatted_does_not_raise(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream = io.StringIO()
@@ -179,7 +179,7 @@ def test_what_cannot_be_logged_does_no_harm(
     assert "Logging error" in capsys.readouterr().err
 
 
-async def test_a_handler_of_your_own() -> None:
+async def test_a_custom_logging_handler() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(run)s/%(step)s#%(attempt)s %(message)s"))
@@ -193,7 +193,7 @@ async def test_a_handler_of_your_own() -> None:
     assert stream.getvalue().splitlines()[-1] == "None/None#None outside"
 
 
-async def test_what_handlers_log_is_hidden_for_every_handler(caplog: pytest.LogCaptureFixture) -> None:
+async def test_ctx_log_is_redacted_for_every_logging_handler(caplog: pytest.LogCaptureFixture) -> None:
     @flow("careless")
     async def careless(ctx: Context) -> None:
         ctx.log.warning("password=hunter2", token="abc")
@@ -206,7 +206,7 @@ async def test_what_handlers_log_is_hidden_for_every_handler(caplog: pytest.LogC
     assert (record.__dict__["run"], record.__dict__["queue"]) == ("careless", "default")
 
 
-def test_an_app_leaves_logging_alone() -> None:
+def test_an_app_does_not_configure_logging() -> None:
     code = """
 import asyncio, logging, os
 os.environ["PENSTOCK_LOG"] = "debug"
@@ -223,7 +223,7 @@ print(root.handlers, root.level == before, ours.handlers, ours.level, ours.propa
     assert done.stdout.strip() == "[] True [] 0 True"
 
 
-def test_an_app_logs_when_it_is_asked_to() -> None:
+def test_an_app_with_log_configures_logging() -> None:
     ours, root = logging.getLogger("penstock"), logging.getLogger()
     before = root.handlers[:], root.level
     with SyncApp(":memory:", handlers=[], log="info", log_format="json", redact=["iban"]):
@@ -234,7 +234,7 @@ def test_an_app_logs_when_it_is_asked_to() -> None:
     assert (root.handlers, root.level) == before
 
 
-def test_as_it_was_before() -> None:
+def test_restore_loggers() -> None:
     logger = logging.getLogger("penstock")
     before = logger.level, logger.propagate, logger.handlers[:]
     with restore_loggers("penstock"):

@@ -1,4 +1,4 @@
-"""Secrets are hidden where events, errors and log lines are made; what runs still gets them."""
+"""Secrets are redacted in events, errors and log lines; handlers get the real values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.core.errors import RunFailed
 from penstock.core.redaction import REDACTED, Redactor
 from penstock.telemetry.logging import configure, restore_loggers
 
-HAND_MADE = logging.getLogger("shop.own")
+OTHER_LOGGER = logging.getLogger("shop.own")
 DELIVERED: list[Any] = []
 INPUTS: list[Any] = []
 
@@ -35,7 +35,7 @@ async def leaky(payload: list[Any], ctx: Context) -> Any:
         ctx.log("look", what=canary.payload)
         if canary.text is not None:
             ctx.log.warning(canary.text)
-            HAND_MADE.warning("by hand: %s", canary.text)
+            OTHER_LOGGER.warning("by hand: %s", canary.text)
         await ctx.state.set("kept", canary.payload)
         ctx.emit("secret.seen", canary.payload)
     return payload
@@ -60,14 +60,14 @@ async def last(payload: Any) -> Any:
     return payload
 
 
-class Scene:
-    """Everything that can be seen of two runs that are full of secrets."""
+class LeakyRuns:
+    """All output of two runs with secrets in it."""
 
     def __init__(self, place: Path) -> None:
         self.url = f"sqlite:///{place}/canaries.db"
         self.seen: dict[str, str] = {}
 
-    async def play(self) -> None:
+    async def execute(self) -> None:
         payload = [canary.payload for canary in CANARIES]
         async with (
             App(self.url, handlers=[leaky, deliver, honest, last], redact=REDACT) as app,
@@ -79,10 +79,10 @@ class Scene:
             self.result = await app.result(self.honest, timeout=60)
             with pytest.raises(RunFailed) as problem:
                 await app.result(self.run)
-            await self._look(app)
+            await self._collect(app)
             self.seen["the exception"] = str(problem.value)
 
-    async def _look(self, app: App) -> None:
+    async def _collect(self, app: App) -> None:
         streams = [f"nq:flow:{self.run}", f"nq:flow:{self.honest}", "nq:queue:deliver", "nq:queue:default", "nq:global"]
         events = [event for stream in streams for event in await app.events.read_all(stream)]
         self.kinds = {event.kind for event in events}
@@ -95,25 +95,25 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    scene = Scene(tmp_path_factory.mktemp("canaries"))
+def leaky_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeakyRuns]:
+    leaky_runs = LeakyRuns(tmp_path_factory.mktemp("canaries"))
     pretty, lines = io.StringIO(), io.StringIO()
     with restore_loggers("", "penstock"):
         configure("debug", "json", logger="", redactor=Redactor(REDACT), stream=lines)
         configure("debug", "pretty", redactor=Redactor(REDACT), stream=pretty)
         logging.getLogger("penstock").propagate = True
-        asyncio.run(scene.play())
-    scene.seen["the log"], scene.seen["the log in JSON"] = pretty.getvalue(), lines.getvalue()
-    yield scene
+        asyncio.run(leaky_runs.execute())
+    leaky_runs.seen["the log"], leaky_runs.seen["the log in JSON"] = pretty.getvalue(), lines.getvalue()
+    yield leaky_runs
     DELIVERED.clear()
     INPUTS.clear()
 
 
 @pytest.fixture(scope="module")
-def answers(scene: Scene) -> dict[str, str]:
-    """What the command line says of it."""
+def command_outputs(leaky_runs: LeakyRuns) -> dict[str, str]:
+    """Return the output of commands about these runs."""
     found: dict[str, str] = {}
-    for run in (scene.run, scene.honest):
+    for run in (leaky_runs.run, leaky_runs.honest):
         for command in (
             ["runs", "show", run],
             ["runs", "show", run, "--json"],
@@ -122,7 +122,7 @@ def answers(scene: Scene) -> dict[str, str]:
         ):
             out, err = io.StringIO(), io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = main([*command, "--url", scene.url, "--debug"])
+                code = main([*command, "--url", leaky_runs.url, "--debug"])
             assert code == 0, err.getvalue()
             found[" ".join(command)] = out.getvalue() + err.getvalue()
     return found
@@ -133,45 +133,45 @@ def leaks(text: str) -> list[str]:
     return [canary.secret for canary in CANARIES if canary.secret in text]
 
 
-def test_there_are_fifty_of_them() -> None:
+def test_there_are_fifty_canaries() -> None:
     assert len(CANARIES) == len({canary.secret for canary in CANARIES}) == 50
 
 
-def test_every_kind_of_output_appeared(scene: Scene) -> None:
-    """The other tests prove nothing about a kind of event that never came."""
+def test_every_kind_of_output_appeared(leaky_runs: LeakyRuns) -> None:
+    """The other tests prove nothing about a kind of output that never appeared."""
     kinds = {"flow.started", "step.completed", "step.failed", "log", "step.progress", "step.partial", "secret.seen"}
-    assert kinds <= scene.kinds
-    assert scene.letters == len(CANARIES)
-    assert scene.seen["the log in JSON"].count("by hand") == len([c for c in CANARIES if c.text is not None])
-    assert "Traceback" not in scene.seen["the log"]
+    assert kinds <= leaky_runs.kinds
+    assert leaky_runs.letters == len(CANARIES)
+    assert leaky_runs.seen["the log in JSON"].count("by hand") == len([c for c in CANARIES if c.text is not None])
+    assert "Traceback" not in leaky_runs.seen["the log"]
 
 
 @pytest.mark.parametrize(
     "place", ["events", "dead letters", "failed jobs", "the exception", "the log", "the log in JSON"]
 )
-def test_nothing_is_seen_of_them(scene: Scene, place: str) -> None:
-    assert leaks(scene.seen[place]) == []
-    assert REDACTED in scene.seen[place] or place == "the exception"
+def test_no_secret_is_in_events_errors_or_logs(leaky_runs: LeakyRuns, place: str) -> None:
+    assert leaks(leaky_runs.seen[place]) == []
+    assert REDACTED in leaky_runs.seen[place] or place == "the exception"
 
 
-def test_nothing_is_seen_of_them_at_the_command_line(answers: dict[str, str]) -> None:
-    assert {command: leaks(text) for command, text in answers.items() if leaks(text)} == {}
-    assert all(REDACTED in text for text in answers.values())
+def test_no_secret_is_in_the_output_of_commands(command_outputs: dict[str, str]) -> None:
+    assert {command: leaks(text) for command, text in command_outputs.items() if leaks(text)} == {}
+    assert all(REDACTED in text for text in command_outputs.values())
 
 
-def test_tags_are_hidden_too(scene: Scene) -> None:
-    assert "tags-are-seen-too" not in "".join(scene.seen.values())
+def test_tags_are_redacted(leaky_runs: LeakyRuns) -> None:
+    assert "tags-are-seen-too" not in "".join(leaky_runs.seen.values())
 
 
-def test_what_runs_gets_the_real_values(scene: Scene) -> None:
+def test_handlers_get_the_real_values(leaky_runs: LeakyRuns) -> None:
     payload = [canary.payload for canary in CANARIES]
     assert INPUTS[0] == payload
-    assert scene.result == payload
+    assert leaky_runs.result == payload
     assert sorted(map(json.dumps, DELIVERED)) == sorted(map(json.dumps, payload))
 
 
 @pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.secret[:24])
-def test_each_of_them(canary: Canary) -> None:
+def test_each_canary_is_redacted(canary: Canary) -> None:
     redactor = Redactor(REDACT)
     hidden = redactor.redact_json(json.dumps(canary.payload).encode()).decode()
     assert canary.secret not in hidden
@@ -183,7 +183,7 @@ def test_each_of_them(canary: Canary) -> None:
         assert redactor.redact_text(once) == once
 
 
-INNOCENT = [
+NO_SECRETS = [
     "the secret of a good soup is patience",
     "https://example.com:8080/a/b@c?page=2",
     "https://ann@example.com/inbox",
@@ -194,15 +194,15 @@ INNOCENT = [
 ]
 
 
-@pytest.mark.parametrize("text", INNOCENT)
-def test_what_is_no_secret_is_left_alone(text: str) -> None:
+@pytest.mark.parametrize("text", NO_SECRETS)
+def test_text_without_secrets_is_unchanged(text: str) -> None:
     redactor = Redactor(REDACT)
     assert redactor.redact_text(text) == text
     data = json.dumps({"note": text, "max_tokens": 100, "tokens_used": 7, "number": 5}).encode()
     assert redactor.redact_json(data) is data or json.loads(redactor.redact_json(data)) == json.loads(data)
 
 
-def test_numbers_and_nothing() -> None:
+def test_numbers_none_and_containers() -> None:
     value = {"token": 123456, "max_tokens": 100, "password": None, "secrets": ["a", "b"], "cookie": {"a": 1}}
     assert Redactor(REDACT).redact_value(value) == {
         "token": REDACTED,
@@ -213,7 +213,7 @@ def test_numbers_and_nothing() -> None:
     }
 
 
-def test_without_patterns_nothing_is_hidden() -> None:
+def test_without_patterns_nothing_is_redacted() -> None:
     redactor = Redactor(())
     text = "password=hunter2 Bearer abcdefghij"
     assert redactor.redact_text(text) == text
@@ -221,7 +221,7 @@ def test_without_patterns_nothing_is_hidden() -> None:
     assert redactor.redact_json(b'{"password":"hunter2"}') == b'{"password":"hunter2"}'
 
 
-def test_other_words_than_the_usual_ones() -> None:
+def test_custom_patterns() -> None:
     redactor = Redactor(["iban"])
     assert redactor.redact_value({"IBAN": "DE1", "password": "x"}) == {"IBAN": REDACTED, "password": "x"}
     assert redactor.redact_text("iban=DE1 Bearer abcdefghij") == f"iban={REDACTED} Bearer {REDACTED}"
@@ -244,30 +244,30 @@ def test_other_words_than_the_usual_ones() -> None:
         " \t",
     ],
 )
-def test_long_text_takes_no_longer_than_its_length(part: str) -> None:
+def test_redaction_takes_linear_time(part: str) -> None:
     redactor = Redactor(REDACT)
 
-    def spent(length: int) -> float:
-        """Seconds of this thread's own: what else the machine does is not counted."""
-        text, began = (part * length)[:length], time.thread_time()
+    def measure(length: int) -> float:
+        """Return the CPU time of this thread in seconds."""
+        text, started = (part * length)[:length], time.thread_time()
         redactor.redact_text(text)
-        return time.thread_time() - began
+        return time.thread_time() - started
 
-    short = max(min(spent(10_000) for _ in range(3)), 0.0002)
-    assert spent(160_000) < 80 * short  # about 16 times as long; 256 times if it grew with the square
+    short = max(min(measure(10_000) for _ in range(3)), 0.0002)
+    assert measure(160_000) < 80 * short  # about 16 times as long; 256 times if it grew with the square
 
 
-def test_a_key_is_hidden_before_a_long_error_is_cut(tmp_path: Path) -> None:
+def test_a_private_key_is_redacted_before_a_long_error_is_cut(tmp_path: Path) -> None:
     key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkq\n" * 200 + "-----END PRIVATE KEY-----"
 
     @flow("long")
     async def long() -> None:
         raise Permanent("x" * 1900 + key + "y" * 6000)
 
-    async def play() -> str:
+    async def execute() -> str:
         async with App(":memory:", handlers=[long], redact=REDACT) as app, app.workers.background():
             run = await app.start(long)
             await app.runs.wait(run, timeout=60)
             return json.dumps([event.data for event in await app.events.read_all(f"nq:flow:{run}")])
 
-    assert "MIIEvQIBADANBgkq" not in asyncio.run(play())
+    assert "MIIEvQIBADANBgkq" not in asyncio.run(execute())

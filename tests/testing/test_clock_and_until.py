@@ -51,11 +51,11 @@ async def test_until_lets_others_run() -> None:
 
 
 async def test_until_names_its_condition() -> None:
-    def the_moon_is_full() -> bool:
+    def never_true() -> bool:
         return False
 
-    with pytest.raises(AssertionError, match=r"waited 0\.01 s for .*the_moon_is_full; it last returned False"):
-        await until(the_moon_is_full, timeout="10ms")
+    with pytest.raises(AssertionError, match=r"waited 0\.01 s for .*never_true; it last returned False"):
+        await until(never_true, timeout="10ms")
     with pytest.raises(AssertionError, match=r"waited 0\.01 s for .*len\(\[\]\) == 1"):
         await until(lambda: len([]) == 1, timeout=0.01)
 

@@ -76,7 +76,7 @@ async def test_state_expires_with_the_clock() -> None:
     assert await ctx.state.patch("patched", lambda before: before) is None
 
 
-async def test_what_a_flow_would_refuse_is_refused() -> None:
+async def test_emits_that_a_flow_refuses_are_refused() -> None:
     ctx = FakeContext(step="charge", emits=["order.paid"])
     ctx.emit("order.paid")
     with pytest.raises(UndeclaredEvent, match=r"step 'charge' emitted 'order\.lost'"):

@@ -35,14 +35,14 @@ async def greet(who: str) -> str:
 
 @pytest.fixture
 def made() -> Iterator[list[TestApp]]:
-    """Apps of which the fixture that made them has closed every one, once the test is over."""
+    """Collect Apps, and check after the test that the plugin has closed them."""
     apps: list[TestApp] = []
     yield apps
     assert apps
     assert not any(app._is_open for app in apps)
 
 
-async def test_apps_are_made_and_share_a_clock_and_are_closed(
+async def test_apps_of_a_test_share_a_clock_and_are_closed(
     made: list[TestApp], penstock_app: Callable[..., Any], penstock_clock: FakeClock
 ) -> None:
     app, other = await penstock_app(greet), await penstock_app(greet, lease="5s")
@@ -89,7 +89,7 @@ def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_kit_does_not_need_pytest() -> None:
+def test_penstock_testing_does_not_need_pytest() -> None:
     code = "from penstock.testing import *; import sys; print('pytest' in sys.modules, TestApp, FakeContext, until)"
     assert python(code).startswith("False <class 'penstock.testing.test_app.TestApp'>")
     assert "function until" in python(code)

@@ -204,7 +204,7 @@ async def test_a_pinned_version(apps: Apps, connect: Any) -> None:
         assert await app.result(run, timeout=TEST_TIMEOUT_S) == 3
 
 
-async def test_odd_texts(apps: Apps, connect: Any) -> None:
+async def test_unusual_texts(apps: Apps, connect: Any) -> None:
     odd = {"id": "\u0000 ' \" \\ % {0} $1 :p0 ? ü 🚰", "n": 1e2, "deep": [None, True, {"": []}]}
 
     @flow("echo")

@@ -58,7 +58,7 @@ CHECKERS = [mypy, pyright]
 
 
 @pytest.mark.parametrize("check", CHECKERS, ids=lambda check: check.__name__)
-def test_what_users_write_is_accepted(check: Callable[[Path], Errors]) -> None:
+def test_valid_code_is_accepted(check: Callable[[Path], Errors]) -> None:
     assert dict(check(ACCEPTED)) == {}
 
 
@@ -75,5 +75,5 @@ def test_mistakes_are_reported_on_their_line(check: Callable[[Path], Errors]) ->
         assert any(part in message for part in parts for message in found[line]), (line, parts, found[line])
 
 
-def test_the_marker_of_typed_packages_is_shipped() -> None:
+def test_py_typed_exists() -> None:
     assert (ROOT / "src" / "penstock" / "py.typed").exists()

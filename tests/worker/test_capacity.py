@@ -36,13 +36,13 @@ class FixedPrefetch:
         return self.more if slots > 1 else 0
 
 
-class Desk:
-    """Makes requests, and answers them by hand."""
+class ManualTracker:
+    """A capacity tracker whose requests the test answers."""
 
     def __init__(self) -> None:
-        self.room = FixedPrefetch()
-        ahead: Any = self.room
-        self.tracker = CapacityTracker("w", 4, 30_000, ahead)
+        self.prefetch = FixedPrefetch()
+        prefetch: Any = self.prefetch
+        self.tracker = CapacityTracker("w", 4, 30_000, prefetch)
         self._claims = 0
 
     def request(self, *finishing: str) -> ClaimRequest | None:
@@ -64,95 +64,95 @@ class Desk:
         job = f"j{self._claims}"
         return Claim(job, queue, "job", b"1", b"{}", job, 1, job, 0, 0)
 
-    def left(self, *queues: str, request: ClaimRequest | None = None) -> bool:
+    def release(self, *queues: str, request: ClaimRequest | None = None) -> bool:
         return self.tracker.release(Counter(queues), request)
 
 
 def test_free_slots_are_requested_once() -> None:
-    desk = Desk()
-    first = desk.request()
+    manual = ManualTracker()
+    first = manual.request()
     assert first is not None
     assert {want.queue: want.limit for want in first.queues} == {"wide": 4, "narrow": 1}
     assert first.limit == 4
-    assert desk.wants() is None, "the slots are kept for the first answer"
-    desk.answer(first, "wide", "wide", "narrow")
-    assert desk.wants() == {"wide": 1}
+    assert manual.wants() is None, "the slots are kept for the first answer"
+    manual.answer(first, "wide", "wide", "narrow")
+    assert manual.wants() == {"wide": 1}
 
 
 def test_a_commit_requests_the_slots_it_frees() -> None:
-    desk = Desk()
-    desk.answer(desk.request(), "wide", "wide", "wide", "narrow")
-    assert desk.wants() is None
-    first = desk.request("narrow")
-    assert desk.wants("wide") == {"wide": 1}, "of another commit under way"
-    desk.answer(first, "narrow", finishing=("narrow",))
-    desk.left("narrow")
-    assert desk.wants() is None
+    manual = ManualTracker()
+    manual.answer(manual.request(), "wide", "wide", "wide", "narrow")
+    assert manual.wants() is None
+    first = manual.request("narrow")
+    assert manual.wants("wide") == {"wide": 1}, "for another commit in flight"
+    manual.answer(first, "narrow", finishing=("narrow",))
+    manual.release("narrow")
+    assert manual.wants() is None
 
 
-def test_who_looked_in_vain_looks_again_when_an_answer_leaves_room() -> None:
-    desk = Desk()
-    first = desk.request()
-    assert desk.request() is None
-    assert desk.answer(first, "wide")
-    assert not desk.answer(desk.request(), "wide"), "no poll meanwhile"
-    second = desk.request()
-    assert desk.request() is None
-    assert not desk.answer(second, "wide", "wide"), "it left no room"
+def test_a_poll_without_free_slots_is_repeated_when_an_answer_leaves_slots() -> None:
+    manual = ManualTracker()
+    first = manual.request()
+    assert manual.request() is None
+    assert manual.answer(first, "wide")
+    assert not manual.answer(manual.request(), "wide"), "no poll meanwhile"
+    second = manual.request()
+    assert manual.request() is None
+    assert not manual.answer(second, "wide", "wide"), "it left no slots"
 
 
 def test_a_poll_after_a_commit_finds_the_freed_slots() -> None:
-    """Attempts have left when their commit is answered, not when their tasks get to hear of it."""
-    desk = Desk()
-    desk.answer(desk.request(), "narrow")
-    request = desk.request("narrow")
-    assert not desk.left("narrow", request=request)
-    desk.answer(request, finishing=("narrow",))
-    assert desk.wants() == {"wide": 4, "narrow": 1}
+    """Slots are free when the commit is answered, not when the tasks of the attempts continue."""
+    manual = ManualTracker()
+    manual.answer(manual.request(), "narrow")
+    request = manual.request("narrow")
+    assert not manual.release("narrow", request=request)
+    manual.answer(request, finishing=("narrow",))
+    assert manual.wants() == {"wide": 4, "narrow": 1}
 
 
 def test_a_poll_is_repeated_only_if_needed() -> None:
-    desk = Desk()
-    desk.answer(desk.request(), "wide", "wide", "wide")
-    first = desk.request("wide")
-    assert desk.request() is None
-    desk.left("wide", request=first)
-    assert desk.answer(first, "wide", finishing=("wide",)), "it left room that was looked for"
-    poll = desk.request()
-    second = desk.request("wide")
-    assert not desk.answer(poll), "no poll since"
-    desk.left("wide", request=second)
-    assert not desk.answer(second, finishing=("wide",))
+    manual = ManualTracker()
+    manual.answer(manual.request(), "wide", "wide", "wide")
+    first = manual.request("wide")
+    assert manual.request() is None
+    manual.release("wide", request=first)
+    assert manual.answer(first, "wide", finishing=("wide",)), "it left slots for the poll"
+    poll = manual.request()
+    second = manual.request("wide")
+    assert not manual.answer(poll), "no poll since"
+    manual.release("wide", request=second)
+    assert not manual.answer(second, finishing=("wide",))
 
 
 def test_a_full_answer_does_not_hide_another_request() -> None:
-    desk = Desk()
-    desk.answer(desk.request(), "wide", "wide", "wide", "narrow")
-    first, second = desk.request("wide"), desk.request("wide")
-    assert desk.request() is None
-    assert not desk.answer(first, "wide", finishing=("wide",))
-    assert desk.answer(second, finishing=("wide",))
+    manual = ManualTracker()
+    manual.answer(manual.request(), "wide", "wide", "wide", "narrow")
+    first, second = manual.request("wide"), manual.request("wide")
+    assert manual.request() is None
+    assert not manual.answer(first, "wide", finishing=("wide",))
+    assert manual.answer(second, finishing=("wide",))
 
 
 def test_nothing_is_requested_while_more_is_held_than_allowed() -> None:
-    desk = Desk()
-    desk.room.more = 4
-    desk.answer(desk.request(), *["wide"] * 8)
-    desk.room.more = 0
+    manual = ManualTracker()
+    manual.prefetch.more = 4
+    manual.answer(manual.request(), *["wide"] * 8)
+    manual.prefetch.more = 0
     for _ in range(4):
-        assert desk.wants("wide") is None
-        desk.left("wide")
-    assert desk.wants("wide") == {"wide": 1, "narrow": 1}
+        assert manual.wants("wide") is None
+        manual.release("wide")
+    assert manual.wants("wide") == {"wide": 1, "narrow": 1}
 
 
 def test_a_slot_that_no_commit_requested_causes_a_poll() -> None:
-    desk = Desk()
-    desk.answer(desk.request(), "wide", "wide", "wide", "narrow")
-    request = desk.request("wide")
-    assert desk.left("wide", "narrow", request=request), "no request for the narrow queue"
-    assert not desk.left("wide", request=request)
-    assert not desk.left(request=None), "no slot was freed"
-    assert desk.left("wide", request=None)
+    manual = ManualTracker()
+    manual.answer(manual.request(), "wide", "wide", "wide", "narrow")
+    request = manual.request("wide")
+    assert manual.release("wide", "narrow", request=request), "no request for the narrow queue"
+    assert not manual.release("wide", request=request)
+    assert not manual.release(request=None), "no slot was freed"
+    assert manual.release("wide", request=None)
 
 
 class Store:

@@ -1,4 +1,4 @@
-"""Several commits in flight, as far as the store's profile allows."""
+"""Concurrent commits, limited by the profile of the store."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.ports.unit import ClaimRequest, CommitReply, Committed, Receipt, R
 from penstock.testing.until import until
 
 
-class Held:
+class BlockingStore:
     """A store that answers a commit when the test calls `answer`."""
 
-    def __init__(self, lanes: int = 2) -> None:
-        self.profile = StoreProfile(max_commits_in_flight=lanes)
+    def __init__(self, max_in_flight: int = 2) -> None:
+        self.profile = StoreProfile(max_commits_in_flight=max_in_flight)
         self.calls: list[tuple[list[Unit], asyncio.Future[None]]] = []
 
     async def commit(self, units: Sequence[Unit], request: ClaimRequest | None = None) -> CommitReply:
@@ -33,7 +33,7 @@ class Held:
         return [unit.id for unit in self.calls[number][0]]
 
 
-class Unordered(Held):
+class UnorderedStore(BlockingStore):
     """A store that keeps no order between concurrent commits."""
 
     def __init__(self) -> None:
@@ -41,13 +41,13 @@ class Unordered(Held):
         self.profile = StoreProfile(max_unordered_finishes=2)
 
 
-def several(count: int, first: int = 0, slot_queue: str | None = None) -> list[CommitRequest]:
+def make_requests(count: int, first: int = 0, slot_queue: str | None = None) -> list[CommitRequest]:
     units = range(first, first + count)
     return [CommitRequest(lambda _v, _r, n=n: Unit(f"u{n}"), slot_queue=slot_queue) for n in units]  # type: ignore[misc]
 
 
-def of_run(version: int) -> CommitRequest:
-    """Moves run `r` on from the version it is decided on."""
+def make_run_request(version: int) -> CommitRequest:
+    """Return a request that increments the version of run `r`."""
 
     def build(now: int, _record: bytes | None) -> Unit:
         return Unit(f"r.{now}", run=RunWrite("r", now, b"{}", "f", "running"))
@@ -59,13 +59,13 @@ def submit(committer: Committer, requests: Sequence[CommitRequest]) -> list[asyn
     return [asyncio.create_task(committer.submit(request)) for request in requests]
 
 
-async def a_while() -> None:
-    """So many turns that whatever is to happen without an answer has happened."""
+async def run_pending_tasks() -> None:
+    """Let the loop run until everything waits for an answer of the store."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-async def all_answered(store: Any, waiting: Sequence[asyncio.Task[Receipt]]) -> None:
+async def answer_all(store: Any, waiting: Sequence[asyncio.Task[Receipt]]) -> None:
     async def done() -> bool:
         for _, answered in store.calls:
             if not answered.done():
@@ -75,17 +75,17 @@ async def all_answered(store: Any, waiting: Sequence[asyncio.Task[Receipt]]) -> 
     await until(done)
 
 
-async def test_many_go_in_two_halves_beside_each_other() -> None:
-    store: Any = Held()
+async def test_many_requests_are_sent_in_two_concurrent_halves() -> None:
+    store: Any = BlockingStore()
     committer = Committer(store)
-    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
-    await a_while()
+    waiting = submit(committer, make_requests(4 * MIN_CONCURRENT_BATCH))
+    await run_pending_tasks()
     assert [len(units) for units, _ in store.calls] == [2 * MIN_CONCURRENT_BATCH, 2 * MIN_CONCURRENT_BATCH]
-    await all_answered(store, waiting)
+    await answer_all(store, waiting)
     assert sorted(store.ids(0) + store.ids(1)) == sorted(f"u{n}" for n in range(4 * MIN_CONCURRENT_BATCH))
 
 
-class Busy:
+class BusyWorker:
     """A worker with a fixed number of attempts that claims nothing."""
 
     def __init__(self, active: int) -> None:
@@ -95,109 +95,109 @@ class Busy:
         return None
 
 
-async def test_all_that_wait_go_if_as_many_have_yet_to_end() -> None:
-    store: Any = Held()
+async def test_all_waiting_requests_are_sent_if_as_many_attempts_are_still_active() -> None:
+    store: Any = BlockingStore()
     committer = Committer(store)
-    committer.worker = Busy(active=8 * MIN_CONCURRENT_BATCH)  # type: ignore[assignment]
-    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
-    await a_while()
+    committer.worker = BusyWorker(active=8 * MIN_CONCURRENT_BATCH)  # type: ignore[assignment]
+    waiting = submit(committer, make_requests(4 * MIN_CONCURRENT_BATCH))
+    await run_pending_tasks()
     assert [len(units) for units, _ in store.calls] == [4 * MIN_CONCURRENT_BATCH]
-    waiting += submit(committer, several(4 * MIN_CONCURRENT_BATCH, first=100))
-    await a_while()
+    waiting += submit(committer, make_requests(4 * MIN_CONCURRENT_BATCH, first=100))
+    await run_pending_tasks()
     assert [len(units) for units, _ in store.calls] == [4 * MIN_CONCURRENT_BATCH, 4 * MIN_CONCURRENT_BATCH]
-    await all_answered(store, waiting)
+    await answer_all(store, waiting)
 
 
-async def test_those_that_wait_are_divided_if_few_have_yet_to_end() -> None:
-    store: Any = Held()
+async def test_waiting_requests_are_split_if_few_attempts_are_still_active() -> None:
+    store: Any = BlockingStore()
     committer = Committer(store)
-    committer.worker = Busy(active=6 * MIN_CONCURRENT_BATCH)  # type: ignore[assignment]
-    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
-    await a_while()
+    committer.worker = BusyWorker(active=6 * MIN_CONCURRENT_BATCH)  # type: ignore[assignment]
+    waiting = submit(committer, make_requests(4 * MIN_CONCURRENT_BATCH))
+    await run_pending_tasks()
     assert [len(units) for units, _ in store.calls] == [3 * MIN_CONCURRENT_BATCH, MIN_CONCURRENT_BATCH]
-    await all_answered(store, waiting)
+    await answer_all(store, waiting)
 
 
-async def test_one_lane_sends_one_commit_at_a_time() -> None:
-    store: Any = Held(lanes=1)
+async def test_a_limit_of_one_sends_one_commit_at_a_time() -> None:
+    store: Any = BlockingStore(max_in_flight=1)
     committer = Committer(store)
-    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
-    await a_while()
-    waiting += submit(committer, several(4 * MIN_CONCURRENT_BATCH, first=100))
-    await a_while()
+    waiting = submit(committer, make_requests(4 * MIN_CONCURRENT_BATCH))
+    await run_pending_tasks()
+    waiting += submit(committer, make_requests(4 * MIN_CONCURRENT_BATCH, first=100))
+    await run_pending_tasks()
     assert [len(units) for units, _ in store.calls] == [4 * MIN_CONCURRENT_BATCH]
-    await all_answered(store, waiting)
+    await answer_all(store, waiting)
 
 
-async def test_few_wait_for_the_commit_in_flight_and_go_together() -> None:
-    store: Any = Held()
+async def test_few_requests_wait_for_the_commit_in_flight_and_share_the_next() -> None:
+    store: Any = BlockingStore()
     committer = Committer(store)
-    waiting = submit(committer, several(1))
-    await a_while()
-    waiting += submit(committer, several(MIN_CONCURRENT_BATCH - 1, first=1))
-    await a_while()
+    waiting = submit(committer, make_requests(1))
+    await run_pending_tasks()
+    waiting += submit(committer, make_requests(MIN_CONCURRENT_BATCH - 1, first=1))
+    await run_pending_tasks()
     assert len(store.calls) == 1
     store.answer(0)
     await until(lambda: len(store.calls) == 2)
     assert store.ids(1) == [f"u{n}" for n in range(1, MIN_CONCURRENT_BATCH)]
-    await all_answered(store, waiting)
+    await answer_all(store, waiting)
 
 
-async def test_intents_of_a_run_wait_for_its_commit_in_flight_though_there_is_room() -> None:
-    store: Any = Held()
+async def test_requests_of_a_run_wait_for_its_commit_in_flight() -> None:
+    store: Any = BlockingStore()
     committer = Committer(store)
-    waiting = submit(committer, [of_run(1)])
-    await a_while()
-    waiting += submit(committer, [of_run(1), *several(2 * MIN_CONCURRENT_BATCH)])
-    await a_while()
+    waiting = submit(committer, [make_run_request(1)])
+    await run_pending_tasks()
+    waiting += submit(committer, [make_run_request(1), *make_requests(2 * MIN_CONCURRENT_BATCH)])
+    await run_pending_tasks()
     assert store.ids(0) == ["r.1"]
     assert store.ids(1) == [f"u{n}" for n in range(2 * MIN_CONCURRENT_BATCH)]
     store.answer(1)
     store.answer(0)
     await until(lambda: len(store.calls) == 3)
-    assert store.ids(2) == ["r.2"], "decided on what the first one wrote, not on what it was handed in with"
-    await all_answered(store, waiting)
+    assert store.ids(2) == ["r.2"], "based on the record of the first unit, not on the submitted one"
+    await answer_all(store, waiting)
 
 
-async def test_what_only_waits_for_others_is_taken_up_whichever_ends_first() -> None:
-    """The lane that is free ends when all that is left must wait; the other one goes on with it."""
-    store: Any = Held()
+async def test_requests_that_wait_for_their_run_are_sent_whichever_commit_ends_first() -> None:
+    """The free sender ends when all remaining requests must wait; the other one sends them."""
+    store: Any = BlockingStore()
     committer = Committer(store)
-    waiting = submit(committer, [of_run(1)])
-    await a_while()
-    waiting += submit(committer, several(MIN_CONCURRENT_BATCH))
-    await a_while()
-    waiting += submit(committer, [of_run(1) for _ in range(MIN_CONCURRENT_BATCH)])
-    await a_while()
+    waiting = submit(committer, [make_run_request(1)])
+    await run_pending_tasks()
+    waiting += submit(committer, make_requests(MIN_CONCURRENT_BATCH))
+    await run_pending_tasks()
+    waiting += submit(committer, [make_run_request(1) for _ in range(MIN_CONCURRENT_BATCH)])
+    await run_pending_tasks()
     assert len(store.calls) == 2
     store.answer(1)
-    await a_while()
-    assert len(store.calls) == 2, "all that is left belongs to the run in flight"
+    await run_pending_tasks()
+    assert len(store.calls) == 2, "all remaining requests belong to the run in flight"
     store.answer(0)
     await until(lambda: len(store.calls) == 3)
     assert store.ids(2) == [f"r.{n}" for n in range(2, 2 + MIN_CONCURRENT_BATCH)]
-    await all_answered(store, waiting)
+    await answer_all(store, waiting)
     await committer.close()
 
 
-async def test_ends_of_attempts_go_beside_each_other_where_there_is_no_order() -> None:
-    store: Any = Unordered()
+async def test_finished_attempts_are_sent_concurrently_without_order() -> None:
+    store: Any = UnorderedStore()
     committer = Committer(store)
-    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH, slot_queue="q"))
-    await a_while()
+    waiting = submit(committer, make_requests(4 * MIN_CONCURRENT_BATCH, slot_queue="q"))
+    await run_pending_tasks()
     assert [len(units) for units, _ in store.calls] == [2 * MIN_CONCURRENT_BATCH, 2 * MIN_CONCURRENT_BATCH]
-    await all_answered(store, waiting)
+    await answer_all(store, waiting)
 
 
-async def test_commands_are_never_beside_others_where_there_is_no_order() -> None:
-    store: Any = Unordered()
+async def test_commands_are_never_sent_concurrently_without_order() -> None:
+    store: Any = UnorderedStore()
     committer = Committer(store)
-    waiting = submit(committer, several(4 * MIN_CONCURRENT_BATCH))
-    await a_while()
-    waiting += submit(committer, several(2 * MIN_CONCURRENT_BATCH, first=100, slot_queue="q"))
-    await a_while()
+    waiting = submit(committer, make_requests(4 * MIN_CONCURRENT_BATCH))
+    await run_pending_tasks()
+    waiting += submit(committer, make_requests(2 * MIN_CONCURRENT_BATCH, first=100, slot_queue="q"))
+    await run_pending_tasks()
     assert [len(units) for units, _ in store.calls] == [4 * MIN_CONCURRENT_BATCH], (
-        "the ends wait for the commands under way"
+        "finished attempts wait for the commands in flight"
     )
     store.answer(0)
     await until(lambda: len(store.calls) == 3)
@@ -206,20 +206,24 @@ async def test_commands_are_never_beside_others_where_there_is_no_order() -> Non
         MIN_CONCURRENT_BATCH,
         MIN_CONCURRENT_BATCH,
     ]
-    await all_answered(store, waiting)
+    await answer_all(store, waiting)
 
 
-async def test_a_command_holds_up_what_comes_after_it_and_goes_with_what_came_before() -> None:
-    store: Any = Unordered()
+async def test_a_command_blocks_later_requests_and_is_sent_with_earlier_ones() -> None:
+    store: Any = UnorderedStore()
     committer = Committer(store)
-    waiting = submit(committer, several(MIN_CONCURRENT_BATCH, slot_queue="q"))
-    await a_while()
+    waiting = submit(committer, make_requests(MIN_CONCURRENT_BATCH, slot_queue="q"))
+    await run_pending_tasks()
     waiting += submit(
         committer,
-        [*several(MIN_CONCURRENT_BATCH, 100, "q"), *several(1, 200), *several(MIN_CONCURRENT_BATCH, 300, "q")],
+        [
+            *make_requests(MIN_CONCURRENT_BATCH, 100, "q"),
+            *make_requests(1, 200),
+            *make_requests(MIN_CONCURRENT_BATCH, 300, "q"),
+        ],
     )
-    await a_while()
-    assert len(store.calls) == 1, "the command may not overtake, nor be overtaken"
+    await run_pending_tasks()
+    assert len(store.calls) == 1, "a command keeps its order"
     store.answer(0)
     await until(lambda: len(store.calls) == 2)
     assert store.ids(1) == [
@@ -227,4 +231,4 @@ async def test_a_command_holds_up_what_comes_after_it_and_goes_with_what_came_be
         "u200",
         *(f"u{300 + n}" for n in range(MIN_CONCURRENT_BATCH)),
     ]
-    await all_answered(store, waiting)
+    await answer_all(store, waiting)

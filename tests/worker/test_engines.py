@@ -1,4 +1,4 @@
-"""Another kind of run: an engine that only the test knows runs on every store, and App's facets ask it."""
+"""Another kind of run: an engine of the test runs on every store, and the facets of App use it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Countdown(msgspec.Struct):
 
 
 class CountdownView(msgspec.Struct):
-    """What people see of the run."""
+    """The view of a run."""
 
     ticks: int
     status: str

@@ -1,4 +1,4 @@
-"""Handlers that end in ways no handler should: each is a recorded failure, and the worker goes on."""
+"""Handlers that end in unusual ways: each is recorded as a failure, and the worker continues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def raising_async(problem: type[BaseException]) -> Any:
 
 @pytest.mark.parametrize("make", [raising, raising_async])
 @pytest.mark.parametrize("problem", [Wild, KeyboardInterrupt, SystemExit, GeneratorExit])
-async def test_what_a_handler_raises_is_its_failure(app: Any, make: Any, problem: type[BaseException]) -> None:
+async def test_any_base_exception_of_a_handler_is_recorded_as_its_failure(
+    app: Any, make: Any, problem: type[BaseException]
+) -> None:
     poison = flow("poison", step="poison")(make(problem))
 
     @flow("fine")
@@ -81,22 +83,22 @@ async def test_a_function_of_the_definition_that_raises_while_recording(app: Any
     assert ran == [1]
 
 
-async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_stop(app: Any) -> None:
-    deaf = threading.Event()
+async def test_a_handler_that_swallows_its_cancellation_does_not_block_the_stop(app: Any) -> None:
+    stopped = threading.Event()
 
-    @flow("deaf")
+    @flow("stubborn")
     async def stubborn() -> None:
-        while not deaf.is_set():
+        while not stopped.is_set():
             try:
                 await asyncio.sleep(0.01)
             except asyncio.CancelledError:
                 pass
 
     async with app(stubborn, grace="10ms") as a:
-        run = await a.start("deaf")
+        run = await a.start("stubborn")
         async with a.workers.background():
             await a.wait_for_step(run, "stubborn", "active")
-        deaf.set()
+        stopped.set()
 
 
 @pytest.mark.parametrize("priority", ["hi", 1.5, True, -1, 2**40])
@@ -124,14 +126,14 @@ async def test_priorities_are_whole_numbers_in_range(memory: Any, priority: Any)
         {"dead_letters": "no"},
     ],
 )
-def test_definitions_that_could_never_work_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_definitions_are_refused(options: dict[str, Any]) -> None:
     async def handler() -> None: ...
 
     with pytest.raises(DefinitionError):
         job(queue="q", **options)(handler)
 
 
-def test_generators_and_classes_are_no_handlers() -> None:
+def test_generators_and_classes_are_refused_as_handlers() -> None:
     def generator() -> Any:
         yield 1
 
@@ -141,7 +143,7 @@ def test_generators_and_classes_are_no_handlers() -> None:
         job(queue="q")(dict)
 
 
-async def test_a_log_line_never_fails_the_work(app: Any) -> None:
+async def test_an_unusual_log_line_does_not_fail_the_handler(app: Any) -> None:
     @flow("chatty")
     async def chatty(ctx: Any) -> str:
         ctx.log("x" * 100_000)

@@ -1,4 +1,4 @@
-"""When a worker polls again: an answer about some queues does not overwrite what is known of the others."""
+"""When a worker polls again: an answer for some queues does not overwrite the due times of others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def answer(poller: ClaimPoller, due: int | None, *demands: QueueDemand) -> int |
     return poller.next_due
 
 
-async def test_an_answer_about_other_queues_does_not_put_off_the_next_look() -> None:
+async def test_an_answer_for_other_queues_does_not_delay_the_next_poll() -> None:
     clock = FakeClock()
     poller, now = make_poller(clock), clock.now_ms()
     assert answer(poller, now + 400, LIMITED, OTHER) == now + 400
@@ -42,7 +42,7 @@ async def test_an_answer_about_other_queues_does_not_put_off_the_next_look() -> 
     assert answer(poller, now + 100, OTHER) == now + 100
 
 
-async def test_an_answer_about_all_queues_is_the_newest_there_is() -> None:
+async def test_an_answer_for_all_queues_sets_the_next_poll() -> None:
     clock = FakeClock()
     poller, now = make_poller(clock), clock.now_ms()
     answer(poller, now + 400, LIMITED, OTHER)
@@ -50,7 +50,7 @@ async def test_an_answer_about_all_queues_is_the_newest_there_is() -> None:
     assert answer(poller, None, LIMITED, OTHER) is None
 
 
-async def test_a_moment_that_has_passed_is_not_waited_for_again() -> None:
+async def test_a_due_time_in_the_past_is_dropped() -> None:
     clock = FakeClock()
     poller, now = make_poller(clock), clock.now_ms()
     answer(poller, now + 400, LIMITED, OTHER)
@@ -58,8 +58,8 @@ async def test_a_moment_that_has_passed_is_not_waited_for_again() -> None:
     assert answer(poller, now + 1500, OTHER) == now + 1500
 
 
-async def test_what_is_heard_while_a_commit_is_answered_is_not_lost(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slot of the attempt that ends is kept for the answer. It brings nothing: the queue was paused when it was made."""
+async def test_a_signal_during_a_commit_is_not_lost(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slot of the ending attempt is reserved for the answer, which has no job: the queue was paused at that time."""
     release, answer = asyncio.Event(), asyncio.Event()
 
     @job(queue="q", concurrency=1)

@@ -17,7 +17,7 @@ from penstock.testing.until import until
 from penstock.worker import capacity, polling, worker
 from penstock.worker.capacity import PREFETCH_PAUSE_S, SHORT_HANDLER_S, SHORT_HANDLERS_IN_A_ROW, Prefetcher
 
-FOR_EVER = 3600.0
+HOUR_S = 3600.0
 MAX_HELD = 42
 
 
@@ -25,8 +25,8 @@ def claim(n: int, queue: str = "q") -> Claim:
     return Claim(f"j{n}", queue, "job", b"1", b"{}", f"j{n}", 1, f"t{n}", 0, 0)
 
 
-class Rules:
-    """What may be held, by a clock that is moved by hand."""
+class ManualPrefetcher:
+    """A prefetcher with a clock that the test moves."""
 
     def __init__(self, slots: int = 10, *, max_held: int = MAX_HELD) -> None:
         self.now = 100.0
@@ -44,82 +44,84 @@ class Rules:
 
 
 def test_prefetching_starts_after_enough_short_handlers() -> None:
-    rules = Rules()
-    rules.run(SHORT_HANDLERS_IN_A_ROW - 1, SHORT_HANDLER_S / 5)
-    assert rules.prefetcher.limit(10) == 0
-    rules.run(1, SHORT_HANDLER_S / 5)
-    assert rules.prefetcher.limit(10) == MAX_HELD - 10
+    manual = ManualPrefetcher()
+    manual.run(SHORT_HANDLERS_IN_A_ROW - 1, SHORT_HANDLER_S / 5)
+    assert manual.prefetcher.limit(10) == 0
+    manual.run(1, SHORT_HANDLER_S / 5)
+    assert manual.prefetcher.limit(10) == MAX_HELD - 10
 
 
 def test_a_slow_handler_stops_prefetching_even_while_it_runs() -> None:
-    rules = Rules()
-    rules.run(SHORT_HANDLERS_IN_A_ROW, 0)
-    rules.start(1000)
-    rules.start(1001)
-    assert rules.prefetcher.limit(10) == MAX_HELD - 10
-    rules.now += 2 * SHORT_HANDLER_S
-    rules.start(1002)
-    assert rules.prefetcher.limit(10) == 0
+    manual = ManualPrefetcher()
+    manual.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    manual.start(1000)
+    manual.start(1001)
+    assert manual.prefetcher.limit(10) == MAX_HELD - 10
+    manual.now += 2 * SHORT_HANDLER_S
+    manual.start(1002)
+    assert manual.prefetcher.limit(10) == 0
     for n in range(1000, 1003):
-        rules.prefetcher.vacate(claim(n))
-    rules.run(SHORT_HANDLERS_IN_A_ROW - 2, 0)
-    assert rules.prefetcher.limit(10) == 0
-    rules.run(2, 0)
-    assert rules.prefetcher.limit(10) == MAX_HELD - 10
+        manual.prefetcher.vacate(claim(n))
+    manual.run(SHORT_HANDLERS_IN_A_ROW - 2, 0)
+    assert manual.prefetcher.limit(10) == 0
+    manual.run(2, 0)
+    assert manual.prefetcher.limit(10) == MAX_HELD - 10
 
 
 def test_time_before_a_handler_starts_is_not_measured() -> None:
-    rules = Rules()
-    rules.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    manual = ManualPrefetcher()
+    manual.run(SHORT_HANDLERS_IN_A_ROW, 0)
     for n in range(1000, 1003):
-        rules.prefetcher.occupy(claim(n))
-    rules.now += 2 * SHORT_HANDLER_S
-    assert rules.prefetcher.limit(10) == MAX_HELD - 10
+        manual.prefetcher.occupy(claim(n))
+    manual.now += 2 * SHORT_HANDLER_S
+    assert manual.prefetcher.limit(10) == MAX_HELD - 10
     for n in range(1000, 1003):
-        rules.prefetcher.start(claim(n))
-        rules.prefetcher.vacate(claim(n))
-    assert rules.prefetcher.limit(10) == MAX_HELD - 10
-    rules.prefetcher.start(claim(2000))  # it only goes back, and has no slot
-    rules.prefetcher.vacate(claim(2000))
-    assert rules.prefetcher.running == 0
+        manual.prefetcher.start(claim(n))
+        manual.prefetcher.vacate(claim(n))
+    assert manual.prefetcher.limit(10) == MAX_HELD - 10
+    manual.prefetcher.start(claim(2000))  # it is only released, and has no slot
+    manual.prefetcher.vacate(claim(2000))
+    assert manual.prefetcher.running == 0
 
 
 def test_limit_depends_on_the_slots() -> None:
-    rules = Rules()
-    rules.run(SHORT_HANDLERS_IN_A_ROW, 0)
-    assert [rules.prefetcher.limit(slots) for slots in (1, 2, 10, 100)] == [0, 8, 32, 0]
-    unused = Rules(max_held=0)
+    manual = ManualPrefetcher()
+    manual.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    assert [manual.prefetcher.limit(slots) for slots in (1, 2, 10, 100)] == [0, 8, 32, 0]
+    unused = ManualPrefetcher(max_held=0)
     unused.run(SHORT_HANDLERS_IN_A_ROW, 0)
     assert unused.prefetcher.limit(10) == 0
-    more = Rules(max_held=100)
+    more = ManualPrefetcher(max_held=100)
     more.run(SHORT_HANDLERS_IN_A_ROW, 0)
     assert [more.prefetcher.limit(slots) for slots in (1, 2, 10, 50, 100)] == [0, 8, 40, 50, 0]
 
 
 def test_limit_depends_on_the_mean_duration() -> None:
-    rules = Rules(max_held=200)
-    rules.run(SHORT_HANDLERS_IN_A_ROW, 0.002)
-    assert 20 <= rules.prefetcher.limit(50) <= 26
-    rules.run(SHORT_HANDLERS_IN_A_ROW, 0.0001)
-    assert rules.prefetcher.limit(50) == 150
+    manual = ManualPrefetcher(max_held=200)
+    manual.run(SHORT_HANDLERS_IN_A_ROW, 0.002)
+    assert 20 <= manual.prefetcher.limit(50) <= 26
+    manual.run(SHORT_HANDLERS_IN_A_ROW, 0.0001)
+    assert manual.prefetcher.limit(50) == 150
 
 
 def test_prefetching_pauses_after_a_release() -> None:
-    rules = Rules(slots=2)
-    rules.prefetcher.hold(claim(1))
-    rules.prefetcher.hold(claim(2))
-    assert not rules.prefetcher.is_overdue()
-    rules.now += capacity.PREFETCH_MAX_WAIT_S + 0.01
-    assert rules.prefetcher.is_overdue()
-    assert [one.job for one in rules.prefetcher.clear()] == ["j2", "j1"], "the first to come is to be at the front"
-    rules.run(SHORT_HANDLERS_IN_A_ROW, 0)
-    assert rules.prefetcher.limit(10) == 0
-    rules.now += PREFETCH_PAUSE_S
-    assert rules.prefetcher.limit(10) == MAX_HELD - 10
+    manual = ManualPrefetcher(slots=2)
+    manual.prefetcher.hold(claim(1))
+    manual.prefetcher.hold(claim(2))
+    assert not manual.prefetcher.is_overdue()
+    manual.now += capacity.PREFETCH_MAX_WAIT_S + 0.01
+    assert manual.prefetcher.is_overdue()
+    assert [one.job for one in manual.prefetcher.clear()] == ["j2", "j1"], (
+        "released in reverse order, so that the first is at the front"
+    )
+    manual.run(SHORT_HANDLERS_IN_A_ROW, 0)
+    assert manual.prefetcher.limit(10) == 0
+    manual.now += PREFETCH_PAUSE_S
+    assert manual.prefetcher.limit(10) == MAX_HELD - 10
 
 
 def test_held_claim_starts_when_its_queue_has_a_slot() -> None:
-    prefetcher = Rules(slots=3).prefetcher
+    prefetcher = ManualPrefetcher(slots=3).prefetcher
     slots = {"narrow": 1, "wide": 3}
     prefetcher.occupy(claim(1, "narrow"))
     prefetcher.occupy(claim(2, "wide"))
@@ -144,20 +146,20 @@ class EagerPrefetch:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.patch = monkeypatch.setattr
         self.held: list[Claim] = []
-        self.patch(capacity, "SHORT_HANDLER_S", FOR_EVER)
+        self.patch(capacity, "SHORT_HANDLER_S", HOUR_S)
         self.patch(capacity, "SHORT_HANDLERS_IN_A_ROW", 1)
         hold = Prefetcher.hold
 
-        def noted(prefetcher: Prefetcher, claim: Claim) -> None:
+        def recorded(prefetcher: Prefetcher, claim: Claim) -> None:
             self.held.append(claim)
             hold(prefetcher, claim)
 
-        self.patch(Prefetcher, "hold", noted)
+        self.patch(Prefetcher, "hold", recorded)
 
-    def wait_for_ever(self) -> None:
+    def never_release(self) -> None:
         """Never release a prefetched job."""
         for module in (capacity, worker):
-            self.patch(module, "PREFETCH_MAX_WAIT_S", FOR_EVER)
+            self.patch(module, "PREFETCH_MAX_WAIT_S", HOUR_S)
 
 
 @pytest.fixture
@@ -171,33 +173,33 @@ def url(request: pytest.FixtureRequest) -> str:
     return request.param.url()  # type: ignore[no-any-return]
 
 
-class Doors:
+class RecordingHandler:
     """Handlers that return at once, or wait for `release` if their number is negative."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
         self.ran: Counter[int] = Counter()
-        self.inside = 0
-        self.most = 0
+        self.active = 0
+        self.max_active = 0
         self.blocked = 0
 
     @property
     def handler(self) -> Any:
         @job(queue="q")
-        async def pass_through(n: int) -> None:
-            await self.visit(n)
+        async def handler(n: int) -> None:
+            await self.run_job(n)
 
-        return pass_through
+        return handler
 
-    async def visit(self, n: int) -> None:
+    async def run_job(self, n: int) -> None:
         self.ran[n] += 1
-        self.inside += 1
-        self.most = max(self.most, self.inside)
+        self.active += 1
+        self.max_active = max(self.max_active, self.active)
         if n < 0:
             self.blocked += 1
             await self.release.wait()
         await asyncio.sleep(0)
-        self.inside -= 1
+        self.active -= 1
 
 
 async def completed(app: Any, count: int, queue: str = "q") -> None:
@@ -209,18 +211,20 @@ async def _has(app: Any, queue: str, state: str, count: int) -> bool:
 
 
 async def test_no_more_handlers_run_than_there_are_slots(app: Any, eager: EagerPrefetch) -> None:
-    doors = Doors()
-    async with app(doors.handler) as a:
+    recorder = RecordingHandler()
+    async with app(recorder.handler) as a:
         await a.jobs.enqueue_many("q", range(300))
         async with a.workers.background(concurrency=4):
             await completed(a, 300)
     assert eager.held, "nothing was prefetched"
-    assert 1 < doors.most <= 4
-    assert set(doors.ran.values()) == {1}
+    assert 1 < recorder.max_active <= 4
+    assert set(recorder.ran.values()) == {1}
 
 
-async def test_what_works_one_at_a_time_begins_when_the_last_is_recorded(app: Any, eager: EagerPrefetch) -> None:
-    doors = Doors()
+async def test_a_queue_with_concurrency_one_starts_a_job_after_the_last_is_recorded(
+    app: Any, eager: EagerPrefetch
+) -> None:
+    recorder = RecordingHandler()
     ids: list[str] = []
     early: list[str] = []
 
@@ -229,7 +233,7 @@ async def test_what_works_one_at_a_time_begins_when_the_last_is_recorded(app: An
         if n and (await a.store.job(ids[n - 1])).state.value != "completed":
             early.append(ids[n])
 
-    async with app(doors.handler, one) as a:
+    async with app(recorder.handler, one) as a:
         await a.jobs.enqueue_many("q", range(200))
         ids += await a.jobs.enqueue_many("narrow", range(40))
         async with a.workers.background(concurrency=4):
@@ -242,17 +246,17 @@ async def test_what_works_one_at_a_time_begins_when_the_last_is_recorded(app: An
 async def test_limits_of_a_queue_are_not_exceeded(
     app: Any, eager: EagerPrefetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    doors = Doors()
+    recorder = RecordingHandler()
     wanted: Counter[str] = Counter()
-    ask = polling.ClaimPoller.request_claims
+    request_claims = polling.ClaimPoller.request_claims
 
-    def noted(self: Any, finishing: Counter[str]) -> Any:
-        asked = ask(self, finishing)
-        for want in asked.queues if asked is not None else ():
+    def recorded(self: Any, finishing: Counter[str]) -> Any:
+        request = request_claims(self, finishing)
+        for want in request.queues if request is not None else ():
             wanted[want.queue] = max(wanted[want.queue], want.limit)
-        return asked
+        return request
 
-    monkeypatch.setattr(polling.ClaimPoller, "request_claims", noted)
+    monkeypatch.setattr(polling.ClaimPoller, "request_claims", recorded)
 
     @job(queue="few", max_active=4)
     async def few() -> None: ...
@@ -260,7 +264,7 @@ async def test_limits_of_a_queue_are_not_exceeded(
     @job(queue="paced", rate_limit="1000/s")
     async def paced() -> None: ...
 
-    async with app(doors.handler, few, paced) as a:
+    async with app(recorder.handler, few, paced) as a:
         for queue in ("q", "few", "paced"):
             await a.jobs.enqueue_many(queue, range(60))
         async with a.workers.background(concurrency=4):
@@ -270,86 +274,86 @@ async def test_limits_of_a_queue_are_not_exceeded(
     assert (wanted["few"], wanted["paced"]) == (4, 4)
 
 
-async def test_what_waits_behind_slow_handlers_goes_to_another_worker(app: Any, eager: EagerPrefetch) -> None:
-    doors = Doors()
-    async with app(doors.handler) as one, app(doors.handler) as two:
+async def test_prefetched_jobs_behind_slow_handlers_are_released(app: Any, eager: EagerPrefetch) -> None:
+    recorder = RecordingHandler()
+    async with app(recorder.handler) as one, app(recorder.handler) as two:
         await one.jobs.enqueue_many("q", [*range(20), -1, -2, *range(20, 30)])
         async with one.workers.background(concurrency=2, name="one"):
-            await until(lambda: doors.blocked == 2)
+            await until(lambda: recorder.blocked == 2)
             await until(lambda: _has(one, "q", "waiting", 10), 20)
             assert eager.held, "nothing was prefetched"
             async with two.workers.background(concurrency=2, name="two"):
                 await completed(two, 30)
-            doors.release.set()
+            recorder.release.set()
             await completed(one, 32)
-    assert set(doors.ran.values()) == {1}
-    assert list(doors.ran) == [*range(20), -1, -2, *range(20, 30)], "given back in their order"
+    assert set(recorder.ran.values()) == {1}
+    assert list(recorder.ran) == [*range(20), -1, -2, *range(20, 30)], "released in their order"
 
 
-async def test_a_worker_that_stops_gives_back_what_is_ready(app: Any, eager: EagerPrefetch) -> None:
-    doors = Doors()
-    eager.wait_for_ever()
-    async with app(doors.handler) as a:
+async def test_a_stopping_worker_releases_prefetched_jobs(app: Any, eager: EagerPrefetch) -> None:
+    recorder = RecordingHandler()
+    eager.never_release()
+    async with app(recorder.handler) as a:
         await a.jobs.enqueue_many("q", [*range(20), -1, -2, *range(20, 30)])
         work = asyncio.create_task(a.workers.run(concurrency=2))
-        await until(lambda: doors.blocked == 2)
+        await until(lambda: recorder.blocked == 2)
         assert eager.held, "nothing was prefetched"
         a.workers.stop()
         await until(lambda: _has(a, "q", "waiting", 10), 20)
-        doors.release.set()
+        recorder.release.set()
         await asyncio.wait([work])
         assert (await a.queues.counts("q"))["completed"] == 22
-    assert set(doors.ran.values()) == {1}
+    assert set(recorder.ran.values()) == {1}
 
 
-async def test_nothing_of_a_queue_begins_after_a_limit_was_met(app: Any, eager: EagerPrefetch) -> None:
-    doors = Doors()
-    eager.wait_for_ever()
+async def test_no_prefetched_job_starts_after_a_rate_limit(app: Any, eager: EagerPrefetch) -> None:
+    recorder = RecordingHandler()
+    eager.never_release()
     later = range(20, 30)
 
     @job(queue="q")
-    async def meet(n: int) -> None:
+    async def hit_limit(n: int) -> None:
         if n == 1000:
             await until(lambda: sum(int(one.payload) in later for one in eager.held) == 8)
             raise RateLimited("1h")
-        await doors.visit(n)
+        await recorder.run_job(n)
 
-    async with app(meet) as a:
+    async with app(hit_limit) as a:
         await a.jobs.enqueue_many("q", [*range(20), -1, 1000, *later])
         async with a.workers.background(concurrency=2):
             await until(lambda: _has(a, "q", "waiting", 11), 20)
-            doors.release.set()
+            recorder.release.set()
             await completed(a, 21)
-    assert not [n for n in later if doors.ran[n]]
+    assert not [n for n in later if recorder.ran[n]]
 
 
 async def test_a_step_of_a_cancelled_run_does_not_start(app: Any, eager: EagerPrefetch) -> None:
-    doors = Doors()
-    eager.wait_for_ever()
+    recorder = RecordingHandler()
+    eager.never_release()
 
     @flow("f")
     async def step(n: int) -> None:
-        await doors.visit(n)
+        await recorder.run_job(n)
 
-    async with app(doors.handler, step) as a, a.workers.background(concurrency=2):
+    async with app(recorder.handler, step) as a, a.workers.background(concurrency=2):
         await a.jobs.enqueue_many("q", range(20))
         await completed(a, 20)
         await a.jobs.enqueue_many("q", [-1, -2])
-        await until(lambda: doors.blocked == 2)
+        await until(lambda: recorder.blocked == 2)
         run = await a.start("f", 100)
         await until(lambda: any(one.run == run for one in eager.held))
         await a.runs.cancel(run)
         await a.wait_for_step(run, "step", "cancelled")
-        doors.release.set()
-    assert doors.ran[100] == 0
+        recorder.release.set()
+    assert recorder.ran[100] == 0
 
 
-async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
+async def test_a_slot_without_a_request_is_filled_when_its_attempt_is_recorded(
     app: Any, eager: EagerPrefetch, no_polling: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A poll has reserved all slots when the prefetch limit drops. The commit that finishes an attempt then requests
     nothing, and the poll is answered before the attempt is over."""
-    looked, denied, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    poll_started, request_denied, poll_answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
     ran: list[int] = []
 
     @job(queue="narrow", concurrency=1)
@@ -357,38 +361,38 @@ async def test_a_slot_nobody_asked_for_is_filled_when_its_attempt_is_recorded(
         ran.append(n)
         if n == 0:
             a.store.signals.fire({"queue:q"})
-            await looked.wait()
+            await poll_started.wait()
 
-    ask = polling.ClaimPoller.request_claims
+    request_claims = polling.ClaimPoller.request_claims
 
-    def less(self: Any, finishing: Counter[str]) -> Any:
-        if not finishing["narrow"] or denied.is_set():
-            return ask(self, finishing)
+    def request_less(self: Any, finishing: Counter[str]) -> Any:
+        if not finishing["narrow"] or request_denied.is_set():
+            return request_claims(self, finishing)
         with monkeypatch.context() as patch:
             patch.setattr(Prefetcher, "limit", lambda _self, _slots: 0)
-            found = ask(self, finishing)
-        denied.set()
+            found = request_claims(self, finishing)
+        request_denied.set()
         return found
 
-    async with app(Doors().handler, one) as a:
+    async with app(RecordingHandler().handler, one) as a:
         claim, commit = a.store.claim, a.store.commit
 
-        async def look(asked: Any) -> Any:
-            if not ran or denied.is_set():
-                return await claim(asked)
-            looked.set()
-            await denied.wait()
-            found = await claim(asked)
-            answered.set()
+        async def poll(request: Any) -> Any:
+            if not ran or request_denied.is_set():
+                return await claim(request)
+            poll_started.set()
+            await request_denied.wait()
+            found = await claim(request)
+            poll_answered.set()
             return found
 
-        async def end(units: Any, asked: Any = None) -> Any:
-            if denied.is_set() and any(unit.claim is not None for unit in units):
-                await answered.wait()
-            return await commit(units, asked)
+        async def end(units: Any, request: Any = None) -> Any:
+            if request_denied.is_set() and any(unit.claim is not None for unit in units):
+                await poll_answered.wait()
+            return await commit(units, request)
 
-        monkeypatch.setattr(polling.ClaimPoller, "request_claims", less)
-        monkeypatch.setattr(a.store, "claim", look)
+        monkeypatch.setattr(polling.ClaimPoller, "request_claims", request_less)
+        monkeypatch.setattr(a.store, "claim", poll)
         monkeypatch.setattr(a.store, "commit", end)
         async with a.workers.background(concurrency=4):
             await a.jobs.enqueue_many("q", range(20))
@@ -401,13 +405,13 @@ async def test_slots_are_filled_when_prefetching_ends(
     app: Any, eager: EagerPrefetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More jobs are held than there are slots, and commits request nothing until the last of them is done."""
-    doors = Doors()
+    recorder = RecordingHandler()
 
     @job(queue="q")
     async def turn(n: int) -> None:
-        if n % 50 == 0:  # and then it begins again
-            monkeypatch.setattr(capacity, "SHORT_HANDLER_S", FOR_EVER if n % 100 == 0 else -1.0)
-        await doors.visit(n)
+        if n % 50 == 0:  # toggles prefetching
+            monkeypatch.setattr(capacity, "SHORT_HANDLER_S", HOUR_S if n % 100 == 0 else -1.0)
+        await recorder.run_job(n)
 
     async with app(turn, clock=FakeClock()) as a:
         await a.jobs.enqueue_many("q", range(1000))

@@ -1,4 +1,4 @@
-"""Endings that cannot be recorded as they are: the attempt fails with its own error, at once, and is not stranded."""
+"""Outcomes that cannot be recorded: the attempt fails at once with its own error, and does not wait for its lease."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class Throttled(Exception):
     retry_after: Any = FAR
 
 
-class Mute(Exception):
+class BrokenRetryAfter(Exception):
     @property
     def retry_after(self) -> Any:
         raise RuntimeError("no header")
 
 
-class Undecided(Exception):
+class BrokenRetriable(Exception):
     @property
     def retriable(self) -> Any:
         raise RuntimeError("who knows")
 
 
-class Nameless(Exception):
+class BrokenCode(Exception):
     @property
     def code(self) -> Any:
         raise RuntimeError("no code")
 
 
-class Unspeakable(Exception):
+class BrokenText(Exception):
     code: Any
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class Unspeakable(Exception):
         raise RuntimeError("no words")
 
 
-def crooked() -> SyntaxError:
-    problem = SyntaxError("crooked")
+def broken_syntax_error() -> SyntaxError:
+    problem = SyntaxError("broken")
     problem.text, problem.lineno, problem.offset = object(), "one", object()  # type: ignore[assignment]
     return problem
 
@@ -61,7 +61,7 @@ ERRORS: dict[str, tuple[Callable[[], Exception], str]] = {
         "429 (`retry_after` is ignored, the retry policy sets the delay: 18",
     ),
     "a property that raises": (
-        lambda: Mute("429"),
+        lambda: BrokenRetryAfter("429"),
         "429 (`retry_after` is ignored, the retry policy sets the delay: no h",
     ),
     "Retry": (
@@ -69,15 +69,15 @@ ERRORS: dict[str, tuple[Callable[[], Exception], str]] = {
         "busy (`after` is ignored, the retry policy sets the delay: '999",
     ),
     "RateLimited": (lambda: RateLimited("99999999d"), "'99999999d' is too long: the maximum duration is 36525d"),
-    "retriable": (lambda: Undecided("hm"), "hm"),
-    "code": (lambda: Nameless("hm"), "hm"),
-    "no text": (Unspeakable, "Unspeakable"),
-    "a crooked SyntaxError": (crooked, "crooked"),
+    "retriable": (lambda: BrokenRetriable("hm"), "hm"),
+    "code": (lambda: BrokenCode("hm"), "hm"),
+    "no text": (BrokenText, "BrokenText"),
+    "a broken SyntaxError": (broken_syntax_error, "broken"),
 }
 
 
 @pytest.mark.parametrize("name", ERRORS)
-async def test_an_error_that_cannot_be_used_is_tried_again_by_the_policy(memory: Any, name: str) -> None:
+async def test_an_error_with_invalid_attributes_is_retried_by_the_policy(memory: Any, name: str) -> None:
     make, message = ERRORS[name]
 
     @job(queue="calls", retry=SOON)
@@ -101,7 +101,7 @@ async def test_an_error_that_cannot_be_used_is_tried_again_by_the_policy(memory:
         assert step_failed[0].data["error"].startswith(message)
 
 
-async def test_far_off_retries_on_every_store(app: Any) -> None:
+async def test_a_retry_delay_out_of_range_on_every_store(app: Any) -> None:
     @job(queue="calls", retry=SOON)
     async def call() -> None:
         raise Throttled("429")
@@ -112,7 +112,7 @@ async def test_far_off_retries_on_every_store(app: Any) -> None:
         assert len(await a.job_events("calls", "job.active")) == 2
 
 
-async def test_a_failure_that_cannot_be_recorded_is_recorded_without_what_is_wrong_with_it(
+async def test_a_failure_that_cannot_be_recorded_is_recorded_without_details(
     memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = JobWork.on_failure
@@ -160,7 +160,9 @@ async def test_a_wait_that_cannot_be_recorded_fails_with_the_reason(
         assert await a.waits.list(run=run) == []
 
 
-async def test_an_ending_that_raises_while_it_is_made(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_while_closing_the_output_fails_the_attempt(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def fail(_: Any) -> Any:
         raise ZeroDivisionError("a fault of ours")
 

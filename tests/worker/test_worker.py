@@ -181,7 +181,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(shared: Any, share
 # Crashes
 
 
-async def test_a_job_whose_worker_died_is_run_again(app: Any, clock: FakeClock) -> None:
+async def test_a_job_of_a_dead_worker_runs_again(app: Any, clock: FakeClock) -> None:
     @flow("sturdy")
     async def work(ctx: Any) -> int:
         return ctx.attempt
@@ -221,7 +221,7 @@ async def test_a_job_that_kills_its_workers_is_a_dead_letter(app: Any, clock: Fa
 # Stopping
 
 
-async def test_a_stopping_worker_lets_what_runs_finish(app: Any) -> None:
+async def test_a_stopping_worker_lets_handlers_finish(app: Any) -> None:
     release = asyncio.Event()
 
     @flow("held")
@@ -238,7 +238,7 @@ async def test_a_stopping_worker_lets_what_runs_finish(app: Any) -> None:
 
 
 @pytest.mark.parametrize("style", ["async", "sync"])
-async def test_a_stopping_worker_gives_back_what_does_not_finish(app: Any, style: str) -> None:
+async def test_a_stopping_worker_releases_jobs_that_do_not_finish(app: Any, style: str) -> None:
     started = threading.Event()
 
     @flow("endless", retry=1)
@@ -270,7 +270,7 @@ async def test_a_stopping_worker_gives_back_what_does_not_finish(app: Any, style
         assert await a.events_of(run, "step.failed") == []
 
 
-async def test_a_given_back_job_goes_to_another_worker(shared: Any) -> None:
+async def test_another_worker_claims_a_released_job(shared: Any) -> None:
     @job(queue="q")
     async def first_never_ends(ctx: Any) -> int:
         if ctx.attempt == 1:
@@ -285,7 +285,7 @@ async def test_a_given_back_job_goes_to_another_worker(shared: Any) -> None:
             assert await two.jobs.result(id, timeout=20) == 2
 
 
-async def test_a_cancelled_worker_stops_in_good_order(app: Any) -> None:
+async def test_a_cancelled_worker_stops_gracefully(app: Any) -> None:
     @flow("endless")
     async def endless() -> None:
         await asyncio.Event().wait()
@@ -324,7 +324,7 @@ async def test_closing_the_app_stops_its_worker(app: Any) -> None:
     assert task.done()
 
 
-async def test_one_worker_an_app(memory: Any) -> None:
+async def test_an_app_runs_one_worker_at_a_time(memory: Any) -> None:
     @job(queue="q")
     async def work() -> str:
         return "done"
@@ -338,7 +338,7 @@ async def test_one_worker_an_app(memory: Any) -> None:
         assert await a.jobs.result(await a.enqueue("q"), timeout=20) == "done", "the first one goes on"
 
 
-async def test_a_queue_nobody_works_on_is_refused_before_the_work_begins(memory: Any) -> None:
+async def test_an_unknown_queue_is_refused_before_the_worker_starts(memory: Any) -> None:
     @job(queue="mail")
     async def work() -> None: ...
 
@@ -353,7 +353,7 @@ async def test_a_queue_nobody_works_on_is_refused_before_the_work_begins(memory:
             await a.workers.run()
 
 
-async def test_a_worker_of_some_queues_leaves_the_others(app: Any) -> None:
+async def test_a_worker_of_some_queues_ignores_the_others(app: Any) -> None:
     @job(queue="mine")
     async def mine() -> None: ...
 
@@ -370,7 +370,7 @@ async def test_a_worker_of_some_queues_leaves_the_others(app: Any) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 20])
-async def test_the_next_step_comes_with_the_commit_of_the_one_before(app: Any, concurrency: int) -> None:
+async def test_the_commit_of_a_step_claims_the_next_step(app: Any, concurrency: int) -> None:
     @flow("three", emits=["first.done"])
     async def first(ctx: Any) -> None:
         ctx.emit("first.done")
@@ -415,7 +415,7 @@ async def test_two_workers_share_the_work(shared: Any) -> None:
         assert min(by.count("one"), by.count("two")) >= 5
 
 
-async def test_two_workers_on_one_run_never_step_on_each_other(shared: Any) -> None:
+async def test_two_workers_on_one_run_do_not_conflict(shared: Any) -> None:
     @flow("fan", emits=["item"])
     async def begin(ctx: Any) -> None:
         for i in range(100):
@@ -445,7 +445,7 @@ async def test_two_workers_on_one_run_never_step_on_each_other(shared: Any) -> N
 
 
 async def test_another_process_wakes_this_one(shared: Any, shared_url: str) -> None:
-    """Nobody polls in these tests: without a wake-up this would wait for ever."""
+    """Polling is off in these tests: without a wake-up the job would never run."""
 
     @job(queue="from-afar")
     async def work(input: Any) -> Any:

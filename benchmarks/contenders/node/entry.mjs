@@ -1,18 +1,18 @@
-// How the harness calls a contender in Node, and what it answers: contenders/entry.py and tally.py, in JavaScript.
+// contenders/entry.py and tally.py in JavaScript: the command line of a contender and the report it prints.
 import { spawn } from 'node:child_process'
 import { createInterface } from 'node:readline'
 import { parseArgs } from 'node:util'
 
 const MARK = '#> '
-const LIMIT = 10 // seconds: whoever is slower has its rate taken from what it did in this time
+const LIMIT_S = 10 // the rate of a slower contender is computed from this time
 const WARM = -1
 
-// The clock all processes of the machine share, in seconds.
+// The clock that all processes of the machine share, in seconds.
 export const clock = () => Number(process.hrtime.bigint()) / 1e9
 const cpu = () => Object.values(process.cpuUsage()).reduce((a, b) => a + b) / 1e6
-export const tell = (what) => process.stdout.write(MARK + JSON.stringify(what) + '\n')
+export const sendReport = (fields) => process.stdout.write(MARK + JSON.stringify(fields) + '\n')
 
-export function arguments_() {
+export function parseArguments() {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
     options: { n: { type: 'string' }, dir: { type: 'string' }, url: { type: 'string' }, level: { type: 'string' },
@@ -25,12 +25,12 @@ export class Tally {
   constructor({ n, scenario }) {
     this.n = n
     this.scenario = scenario
-    this.limit = scenario === 'jobs' ? LIMIT : LIMIT + n * 0.5
+    this.limit = scenario === 'jobs' ? LIMIT_S : LIMIT_S + n * 0.5
     this.waits = []
   }
 
   hit(sent) {
-    if (sent === WARM) return tell({ ready: true })
+    if (sent === WARM) return sendReport({ ready: true })
     const now = clock()
     if (!this.waits.length) {
       this.first = now
@@ -44,7 +44,7 @@ export class Tally {
 
   end() {
     const { first, last, waits } = this
-    tell({ count: waits.length, first, last, cpu: cpu() - this.cpu, waits: this.scenario === 'pickup' ? waits : [] })
+    sendReport({ count: waits.length, first, last, cpu: cpu() - this.cpu, waits: this.scenario === 'pickup' ? waits : [] })
     process.exit(0)
   }
 }
@@ -60,32 +60,32 @@ function worker() {
   }
 }
 
-async function jobs(given, add) {
+async function jobs(args, add) {
   const since = clock()
-  await add(Array.from({ length: given.n }, (_, i) => i))
+  await add(Array.from({ length: args.n }, (_, i) => i))
   const seconds = clock() - since
-  const told = await worker()()
-  return { per_s: (told.count - 1) / (told.last - told.first), cpu_us: (told.cpu / told.count) * 1e6,
-    enqueue_per_s: given.n / seconds }
+  const report = await worker()()
+  return { per_s: (report.count - 1) / (report.last - report.first), cpu_us: (report.cpu / report.count) * 1e6,
+    enqueue_per_s: args.n / seconds }
 }
 
-async function pickup(given, add) {
-  const hear = worker()
+async function pickup(args, add) {
+  const readReport = worker()
   await add([WARM])
-  await hear()
-  for (let i = 0; i < given.n; i++) {
+  await readReport()
+  for (let i = 0; i < args.n; i++) {
     await new Promise((resolve) => setTimeout(resolve, 40 + Math.random() * 80))
     await add([clock()])
   }
-  const waits = (await hear()).waits.sort((a, b) => a - b)
+  const waits = (await readReport()).waits.sort((a, b) => a - b)
   const at = (share) => waits[Math.min(waits.length - 1, Math.floor(waits.length * share))] * 1000
   return { p50_ms: at(0.5), p99_ms: at(0.99) }
 }
 
-export async function contest(about, producer, work) {
-  const given = arguments_()
-  if (given.worker) return work(given, new Tally(given))
-  const add = await producer(given)
-  tell({ about, metrics: await { jobs, pickup }[given.scenario](given, add) })
+export async function runContender(about, producer, work) {
+  const args = parseArguments()
+  if (args.worker) return work(args, new Tally(args))
+  const add = await producer(args)
+  sendReport({ about, metrics: await { jobs, pickup }[args.scenario](args, add) })
   process.exit(0)
 }

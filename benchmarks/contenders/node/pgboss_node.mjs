@@ -1,7 +1,7 @@
 // pg-boss for Node.
 import { readFileSync } from 'node:fs'
 import { PgBoss } from 'pg-boss'
-import { contest } from './entry.mjs'
+import { runContender } from './entry.mjs'
 
 const version = JSON.parse(readFileSync(new URL('./node_modules/pg-boss/package.json', import.meta.url))).version
 const CHUNK = 1000
@@ -13,8 +13,8 @@ async function boss({ url }) {
   return one
 }
 
-async function producer(given) {
-  const one = await boss(given)
+async function producer(args) {
+  const one = await boss(args)
   await one.createQueue('noop', { notify: true })
   return async (sent) => {
     for (let i = 0; i < sent.length; i += CHUNK) {
@@ -23,21 +23,21 @@ async function producer(given) {
   }
 }
 
-async function work(given, tally) {
-  const one = await boss(given)
-  if (given.scenario === 'pickup') {
+async function work(args, tally) {
+  const one = await boss(args)
+  if (args.scenario === 'pickup') {
     await one.work('noop', { notifyPollingIntervalSeconds: 5 }, async (jobs) => jobs.forEach((job) => tally.hit(job.data.sent)))
     return
   }
   // What work() does, without its pauses.
   for (;;) {
-    const jobs = await one.fetch('noop', { batchSize: given.level })
+    const jobs = await one.fetch('noop', { batchSize: args.level })
     for (const job of jobs) tally.hit(job.data.sent)
     if (jobs.length) await one.complete('noop', jobs.map((job) => job.id))
     else await new Promise((resolve) => setTimeout(resolve, 10))
   }
 }
 
-await contest({ name: 'pg-boss (Node)', version,
+await runContender({ name: 'pg-boss (Node)', version,
   settings: `Node ${process.version}; a loop of fetch and complete, batches as large as the concurrency (its work() without the ` +
     'pauses); for pick-up work() with LISTEN/NOTIFY' }, producer, work)

@@ -59,7 +59,7 @@ class WorkerChannel:
         self.emitted: list[EmittedEvent] = []
         self.emit_count = 0  # emits of the handler, including those that an earlier attempt recorded
         self.state_writes: dict[str, StateWrite] = {}
-        self.write_count = 0  # of state, counted likewise
+        self.write_count = 0  # state writes of the handler, including those that an earlier attempt recorded
         self.stop_reason: str | None = None
         self.is_over = False
         self._services = services

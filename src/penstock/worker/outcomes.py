@@ -135,7 +135,7 @@ class Work(Protocol):
     bodies: EventBodies
     stream: str
     subject: str | None  # of its events; None where the stream's name implies it
-    shown_correlation: str | None  # likewise
+    shown_correlation: str | None  # of its events; None where the stream's name implies it
     run_id: str | None
     flow: str | None
     step: str | None

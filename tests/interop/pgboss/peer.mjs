@@ -1,10 +1,10 @@
-// The other program: pg-boss for Node. Reads one command a line, answers one line of JSON each, and reports the jobs it worked on.
+// The other program: pg-boss for Node. Reads one command per line, answers each with one line of JSON, and reports the jobs that it ran.
 import { createInterface } from 'node:readline'
 import { PgBoss } from 'pg-boss'
 
 const boss = new PgBoss({ connectionString: process.argv[2], schema: process.argv[3] })
-const say = (what) => process.stdout.write(JSON.stringify(what) + '\n')
-boss.on('error', (problem) => say({ error: String(problem) }))
+const send = (message) => process.stdout.write(JSON.stringify(message) + '\n')
+boss.on('error', (problem) => send({ error: String(problem) }))
 
 const commands = {
   create: async ({ queue, options }) => boss.createQueue(queue, options),
@@ -14,7 +14,7 @@ const commands = {
   schedule: async ({ queue, cron, data, options }) => boss.schedule(queue, cron, data, options),
   schedules: async () => boss.getSchedules(),
   work: async ({ queue, fail }) => boss.work(queue, { pollingIntervalSeconds: 0.5 }, async ([job]) => {
-    say({ event: 'worked', queue, jobId: job.id, data: job.data })
+    send({ event: 'worked', queue, jobId: job.id, data: job.data })
     if (fail) throw new Error('not in Node either')
     return { by: 'node' }
   }),
@@ -22,11 +22,11 @@ const commands = {
 
 await boss.start()
 for await (const line of createInterface({ input: process.stdin })) {
-  const { verb, ...given } = JSON.parse(line)
+  const { verb, ...args } = JSON.parse(line)
   try {
-    say({ reply: (await commands[verb](given)) ?? null })
+    send({ reply: (await commands[verb](args)) ?? null })
   } catch (problem) {
-    say({ error: String(problem) })
+    send({ error: String(problem) })
   }
 }
 await boss.stop({ graceful: false })

@@ -69,7 +69,7 @@ from .core.errors import (
 from .core.events import BadEmit, BadStream
 from .core.ids import BadId
 from .core.options import BadPriority
-from .flows.commands import RunClosed
+from .flows.run_commands import RunClosed
 from .messaging.pgboss.schema import PgBossSchema
 from .schedules.spec import BadSchedule
 

@@ -347,7 +347,7 @@ async def test_an_event_from_outside_starts_its_steps(app: Any) -> None:
 
 async def test_an_ended_run_refuses_events(memory: Any) -> None:
     from penstock.core.errors import UnknownRun
-    from penstock.flows.commands import RunClosed
+    from penstock.flows.run_commands import RunClosed
 
     @flow("short")
     async def only() -> None: ...

@@ -13,7 +13,7 @@ from small_shop import ADD, HANDLERS, TABLE, TEST_TIMEOUT_S
 
 import postgres_server
 from penstock import SyncApp, flow
-from penstock.flows.commands import RunClosed
+from penstock.flows.run_commands import RunClosed
 from penstock.testing import until
 from penstock.transactions.connections.connection import run_blocking
 

@@ -12,7 +12,7 @@ from ..commit.runtime import Runtime
 from ..core.errors import RunError, UnknownJob, UnknownRun
 from ..core.ids import dead_letter_id
 from ..core.payload import pack
-from ..flows.commands import FlowCommands, read_dead_letter
+from ..flows.run_commands import FlowCommands, read_dead_letter
 from ..jobs.dead_letters import DeadLetter
 from ..jobs.engine import JobOptions, new_job
 from ..ports.store import JobRow

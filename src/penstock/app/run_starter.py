@@ -10,7 +10,7 @@ from ..core.errors import ConfigError
 from ..core.ids import check_id, uuid7
 from ..core.options import check_priority
 from ..core.payload import pack, unpack
-from ..flows.commands import FlowCommands
+from ..flows.run_commands import FlowCommands
 from ..handlers.decorators import FlowDefinition, read_definitions
 from ..handlers.registry import Flow
 from .advice import Advice

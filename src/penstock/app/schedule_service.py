@@ -15,12 +15,12 @@ from ..core.errors import PenstockError, StoreError, UnknownRun, UnknownSchedule
 from ..core.events import EventBody
 from ..core.ids import check_schedule_id, uuid7
 from ..core.payload import pack, unpack
-from ..flows.commands import FlowCommands
+from ..flows.run_commands import FlowCommands
 from ..handlers.registry import Registry
 from ..jobs.engine import JobOptions
 from ..ports.store import ScheduleRow
 from ..ports.unit import Committed, JobState, NewEvent, Unit
-from ..schedules.service import Scheduler
+from ..schedules.scheduler import Scheduler
 from ..schedules.spec import (
     CODE_ORIGIN,
     BadSchedule,

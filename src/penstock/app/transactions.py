@@ -13,8 +13,8 @@ from ..core.errors import ConfigError, StoreError
 from ..core.events import check_kind
 from ..core.ids import check_id
 from ..core.payload import pack, unpack
-from ..flows.commands import FlowCommands, require_open
 from ..flows.engine import FlowEngine
+from ..flows.run_commands import FlowCommands, require_open
 from ..flows.run_record import decode
 from ..ports.store import DatabaseIdentity, Enlists, RunRow
 from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit

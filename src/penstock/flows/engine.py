@@ -48,7 +48,7 @@ from .units import UnitBuilder, decode_options
 from .version_policy import OTHER_VERSION, VersionPolicy
 
 if TYPE_CHECKING:
-    from .commands import FlowCommands
+    from .run_commands import FlowCommands
 
 MAX_STEPS = 100_000
 
@@ -115,7 +115,7 @@ class FlowEngine:
     @cached_property
     def commands(self) -> FlowCommands:
         """Commands that write straight to the store."""
-        from .commands import FlowCommands  # it builds on this module
+        from .run_commands import FlowCommands  # it builds on this module
 
         return FlowCommands(self, self.runtime.committer)
 

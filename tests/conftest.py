@@ -21,7 +21,7 @@ from penstock.core.ids import step_job_id
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.ports.store import JobRow
 from penstock.ports.unit import JobState
-from penstock.schedules import service as scheduler
+from penstock.schedules import scheduler
 from penstock.settings import Settings
 from penstock.stores import tail as tailing
 from penstock.testing import TestApp

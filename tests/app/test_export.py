@@ -1,14 +1,23 @@
-"""Export and import a waiting run: it continues in the other store with what it recorded."""
+"""Export and import of runs: they continue in the other store with what they recorded."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from penstock import flow
-from penstock.app.export import Importer, ReplayClock, export_run, read_line
+import msgspec
+import pytest
+
+from penstock import App, SyncApp, flow, step
+from penstock.app.export import BadExport
+from penstock.core.errors import BadArgument, ConfigError, RunError, UnknownRun
 from penstock.core.ids import step_job_id
+from penstock.ports.unit import NewJob
+from penstock.stores.sqlite import SqliteStore
+from penstock.testing.clock import FakeClock
 from penstock.testing.until import until
+
+YEAR_2001_MS = 1_000_000_000_000
 
 
 class Shop:
@@ -34,26 +43,14 @@ class Shop:
         return self.charged
 
 
-async def moved(app: Any, line: bytes, url: str, *handlers: Any) -> Any:
-    """Return an App on another store that has imported the run."""
-    clock = ReplayClock()
-    new = type(app())(url, handlers=handlers, clock=clock)
-    await new.open()
-    importer = Importer(new, clock)
-    saved = read_line(line, 1)
-    await importer.check(saved)
-    await importer.add(saved)
-    return new
-
-
-async def test_an_imported_run_continues_to_wait_for_its_event(app: Any, tmp_path: Path) -> None:
+async def test_an_imported_run_continues_to_wait_for_its_event(app: Any, shared: Any) -> None:
     shop = Shop()
     async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop", 1)
         await a.wait_for_step(run, "order", "suspended")
-        line = await export_run(a, run)
-    new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
-    try:
+        line = await a.runs.export(run)
+    async with shared(shop.order) as new:
+        assert list(await new.runs.import_(line)) == [run]
         assert [(wait.kind, wait.event) for wait in await new.waits.list(run=run)] == [("event", "paid")]
         async with new.workers.background():
             await new.emit("paid", {"order": 7, "by": "ada"})
@@ -61,11 +58,9 @@ async def test_an_imported_run_continues_to_wait_for_its_event(app: Any, tmp_pat
             await new.waits.fire(shop.tokens[-1], "yes")
             assert await new.result(run, timeout=20) == [1, "ada", "yes"]
         assert shop.charged == 1
-    finally:
-        await new.close()
 
 
-async def test_a_token_works_after_the_import(app: Any, tmp_path: Path) -> None:
+async def test_a_token_works_after_the_import(app: Any, shared: Any) -> None:
     shop = Shop()
     async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop", 1)
@@ -73,32 +68,197 @@ async def test_a_token_works_after_the_import(app: Any, tmp_path: Path) -> None:
         await a.emit("paid", {"order": 7, "by": "ada"})
         await _until_trigger(a, run)
         token = shop.tokens[-1]
-        line = await export_run(a, run)
-    new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
-    try:
+        line = await a.runs.export(run)
+    async with shared(shop.order) as new:
+        assert list(await new.runs.import_(line)) == [run]
         await new.waits.fire(token, "yes")
         async with new.workers.background():
             assert await new.result(run, timeout=20) == [1, "ada", "yes"]
-    finally:
-        await new.close()
 
 
-async def test_an_imported_paused_run_stays_paused(app: Any, tmp_path: Path) -> None:
+async def test_an_imported_paused_run_stays_paused(app: Any, shared: Any) -> None:
     shop = Shop()
     async with app(shop.order) as a, a.workers.background():
         run = await a.start("shop", 1)
         await a.wait_for_step(run, "order", "suspended")
         await a.runs.pause(run, "for the move")
-        line = await export_run(a, run)
-    new = await moved(app, line, f"sqlite:///{tmp_path}/other.db", shop.order)
-    try:
+        line = await a.runs.export(run)
+    async with shared(shop.order) as new:
+        assert list(await new.runs.import_(line)) == [run]
         assert [row.id for row in await new.runs.list(status="paused")] == [run]
         async with new.workers.background():
             await new.wait_for_step(run, "order", "held")
             await new.runs.resume(run)
             await new.wait_for_step(run, "order", "suspended")
-    finally:
-        await new.close()
+
+
+async def test_times_and_events_of_old_runs_are_kept(memory: Any, shared: Any) -> None:
+    @flow("old", emits=["paid"])
+    async def begin(_input: Any, ctx: Any) -> None:
+        ctx.emit("paid", {"by": "ada"})
+
+    @step(on="paid")
+    async def end(paid: Any) -> Any:
+        return paid["by"]
+
+    async with memory(begin, end, clock=FakeClock(YEAR_2001_MS)) as a, a.workers.background():
+        await a.start("old", key="done", correlation_id="c-7", tags={"from": "past"})
+        await a.result("done", timeout=20)
+        line, events, rows = await a.runs.export("done"), await a.stream("done"), await a.runs.list()
+    async with shared(begin, end) as b:
+        await b.runs.import_(line)
+        assert await b.stream("done") == events
+        assert events[0].ts.startswith("2001-09-09")
+        assert await b.runs.list() == rows == await b.runs.list(tags={"from": "past"})
+        assert await b.result("done") == "ada"
+        assert await b.runs.export("done") == line
+
+
+async def test_an_import_while_a_worker_runs(memory: Any, shared: Any) -> None:
+    shop = Shop()
+    async with memory(shop.order) as a:
+        await a.start("shop", 1, key="first")
+        await a.start("shop", 1, key="second")
+        line = b"\n".join([found async for found in a.runs.export_all()])
+    async with shared(shop.order) as b, b.workers.background():
+        seen: list[str] = []
+        assert list(await b.runs.import_(line, on_run=seen.append)) == ["first", "second"] == seen
+        await b.wait_for_step("first", "order", "suspended")
+        await b.wait_for_step("second", "order", "suspended")
+        await b.start("shop", 1, key="third")  # the App's own clock did not move
+        (third,) = await b.runs.list(since="1h", limit=1)
+        assert third.id == "third"
+
+
+async def test_failed_steps_of_an_imported_run_are_retried(app: Any, shared: Any) -> None:
+    calls: list[str] = []
+
+    @flow("fails")
+    async def fails(_input: Any, ctx: Any) -> Any:
+        charged = await ctx.run("charge", lambda: len(calls))
+        calls.append("tried")
+        if len(calls) == 1:
+            raise ValueError("not yet")
+        return charged
+
+    async with app(fails) as a, a.workers.background():
+        await a.start("fails", key="bad")
+        assert await a.wait_for_end("bad") == "failed"
+        line = await a.runs.export("bad")
+    async with shared(fails) as b:
+        await b.runs.import_(line)
+        assert [letter.run for letter in await b.list_dead_letters()] == ["bad"]
+        assert (await b.runs.retry("bad")).refused == {}
+        async with b.workers.background():
+            assert await b.result("bad", timeout=20) == 0  # the recorded call is not made again
+
+
+async def test_a_pinned_trigger_table_moves_with_its_run(app: Any, shared: Any) -> None:
+    @flow("pinned", version="1", on_change="continue", emits=["go"])
+    async def begin(_input: Any, ctx: Any) -> None:
+        ctx.emit("go", 1)
+
+    @step(on="go")
+    async def end(number: int) -> int:
+        return number + 1
+
+    async with app(begin, end) as a:
+        await a.start("pinned", key="p")
+        line = await a.runs.export("p")
+    (key,) = msgspec.json.decode(line)["state"]
+    assert key.startswith("table/")
+    async with shared(begin, end) as b:
+        await b.runs.import_(line)
+        assert await b.store.state(key) is not None
+        async with b.workers.background():
+            assert await b.result("p", timeout=20) == 2
+
+
+async def test_files_of_format_2_are_flows(memory: Any, shared: Any) -> None:
+    shop = Shop()
+    async with memory(shop.order) as a:
+        await a.start("shop", 1, key="old")
+        saved = msgspec.json.decode(await a.runs.export("old"))
+    assert saved.pop("kind") == "flow"
+    async with shared(shop.order) as b:
+        await b.runs.import_(msgspec.json.encode({**saved, "penstock": 2}))
+        assert (await b.runs.list())[0].kind == "flow"
+        async with b.workers.background():
+            await b.wait_for_step("old", "order", "suspended")
+
+
+async def test_nothing_is_imported_if_one_line_is_wrong(memory: Any, shared: Any) -> None:
+    shop = Shop()
+    async with memory(shop.order) as a:
+        await a.start("shop", 1, key="first")
+        await a.start("shop", 1, key="second")
+        first, second = [line async for line in a.runs.export_all()]
+    wrong: list[tuple[bytes, type[Exception], str]] = [
+        (first.replace(b'"correlationId"', b'"other"'), BadExport, "line 2 is not a run written by"),
+        (first.replace(b'"step":"order"', b'"step":7'), BadExport, "line 2 is not a run written by"),
+        (first.replace(b'"queue"', b'"place"'), BadExport, "line 2 is not a run written by"),
+        (first.replace(b'"penstock":3', b'"penstock":9'), BadExport, r"newer Penstock \(format 9\)"),
+        (second, BadExport, "line 2: run 'second' is in the file twice"),
+    ]
+    async with shared(shop.order) as b:
+        for line, error, message in wrong:
+            with pytest.raises(error, match=message):
+                await b.runs.import_(second + b"\n" + line)
+        with pytest.raises(BadArgument, match="data is of type str: pass the bytes"):
+            await b.runs.import_(second.decode())
+        assert await b.runs.list() == []
+        await b.runs.import_(first)
+        with pytest.raises(RunError, match="run 'first' is in this store already: nothing was imported"):
+            await b.runs.import_(second + b"\n" + first)
+        assert [row.id for row in await b.runs.list()] == ["first"]
+        assert await b.runs.import_(b"\n") == []
+
+
+async def test_stores_that_cannot_be_opened_a_second_time(memory: Any, tmp_path: Path) -> None:
+    shop = Shop()
+    async with memory(shop.order) as a:
+        line = await a.runs.export(await a.start("shop", 1, key="first"))
+        with pytest.raises(RunError, match="in this store already"):
+            await a.runs.import_(line)
+        line = line.replace(b'"first"', b'"other"')
+        with pytest.raises(ConfigError, match=r"cannot be imported into ':memory:': .* use a file, such as App"):
+            await a.runs.import_(line)
+        with pytest.raises(UnknownRun, match="there is no run 'nope'"):
+            await a.runs.export("nope")
+    store = SqliteStore(str(tmp_path / "own.db"), clock=FakeClock())
+    async with App(store=store, handlers=()) as b:
+        with pytest.raises(ConfigError, match=r"a store passed as store=: .* pass the URL instead"):
+            await b.runs.import_(line)
+        assert await b.runs.list() == []
+
+
+def test_export_and_import_without_an_event_loop(shared_url: str) -> None:
+    shop = Shop()
+    with SyncApp(":memory:", handlers=[shop.order]) as a:
+        a.start("shop", 1, key="first")
+        a.start("shop", 1, key="second")
+        lines = list(a.runs.export_all())
+        assert lines[0] == a.runs.export("first")
+    with SyncApp(shared_url, handlers=[shop.order]) as b:
+        assert list(b.runs.import_(b"\n".join(lines))) == ["first", "second"]
+        assert [event.kind for event in b.events.read("nq:flow:first")] == ["flow.started"]
+
+
+async def test_an_imported_job_keeps_its_rate_key(memory: Any, shared: Any) -> None:
+    @flow("mail", rate_limit="1/h", rate_key="to", queue="mail")
+    async def mail(_input: Any) -> None: ...
+
+    async with memory(mail) as a:
+        line = await a.runs.export(await a.start("mail", {"to": "ada"}, key="m"))
+    async with shared(mail) as b:
+        engine = b._engines.of_run_kind("flow")
+        saved = msgspec.json.decode(line)
+        restored = engine.restore_job(
+            "m",
+            msgspec.json.encode(saved["record"]),
+            NewJob("m.mail.1", "mail", "mail", b'{"to":"ada"}', opts=b'{"step":"mail"}'),
+        )
+        assert restored.rate_key == "ada"
 
 
 async def _until_trigger(a: Any, run: str) -> None:

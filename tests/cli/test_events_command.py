@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock import App
-from penstock.core.events import encode_event
+from penstock.core.events import EventBody, encode_body, encode_event
+from penstock.ports.unit import NewEvent, RunWrite, Unit
 
 
 def envelopes(run: str) -> list[Any]:
@@ -55,6 +56,24 @@ def test_plain_lines_have_no_stack(penstock: Callable) -> None:
     failed = next(line for line in answer.lines if "step.failed" in line)
     assert "it does not work" in failed
     assert "stack" not in failed
+
+
+def test_the_events_of_another_kind_of_run(penstock: Callable) -> None:
+    async def write() -> None:
+        async with App(handlers=()) as app:
+            run = RunWrite("c1", 0, b"{}", "countdown", "completed", closed=True, kind="countdown")
+            kinds = ("countdown.ticked", "countdown.completed")
+            events = [NewEvent("nq:countdown:c1", encode_body(EventBody(kind))) for kind in kinds]
+            await app.store.commit([Unit("u1", run=run, events=events)])
+
+    asyncio.run(write())
+    for options in ([], ["--follow"]):
+        found = records(penstock("events", "c1", "--json", *options))
+        assert [event["kind"] for event in found] == ["countdown.ticked", "countdown.completed"]
+    assert [line.split()[0] for line in penstock("runs").lines] == ["id", "c1"]
+    for command in (["runs", "show", "c1"], ["export", "c1"], ["doctor", "c1"]):
+        answer = penstock(*command)
+        assert (answer.code, "no engine here for runs of kind 'countdown'" in answer.err) == (2, True)
 
 
 def test_follow_ends_with_the_run(penstock: Callable) -> None:

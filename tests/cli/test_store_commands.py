@@ -193,7 +193,7 @@ def test_files_that_are_not_exports(penstock: Callable, project: Path, line: str
 def test_an_export_of_a_newer_version(penstock: Callable, project: Path) -> None:
     penstock("run", "greet", "--key", "mine")
     text = penstock("export", "mine").out
-    (project / "file.jsonl").write_text(text.replace('"penstock":2', '"penstock":3'))
+    (project / "file.jsonl").write_text(text.replace('"penstock":3', '"penstock":4'))
     assert "written by a newer Penstock" in penstock("import", "file.jsonl", *OTHER).err
     (project / "file.jsonl").write_text(text + text)
     assert "is in the file twice" in penstock("import", "file.jsonl", *OTHER).err

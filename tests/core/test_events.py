@@ -20,6 +20,7 @@ from penstock.core.events import (
     decode_event,
     encode_body,
     encode_event,
+    strip_event,
 )
 from penstock.core.payload import pack
 
@@ -119,3 +120,28 @@ def test_invalid_streams_are_refused(name: str) -> None:
         Streams().check(name)
     assert isinstance(problem.value, PenstockError)
     assert problem.value.code == "bad_stream"
+
+
+@pytest.mark.parametrize("stream", ["nq:flow:a", "nq:queue:a", "nq:countdown:a", "nq:trigger:a", "nq:global"])
+@pytest.mark.parametrize("subject", [None, "a", "b"])
+@pytest.mark.parametrize("flow", [None, "a", "b"])
+@pytest.mark.parametrize("correlation_id", [None, "a", "b", "global"])
+def test_a_stripped_event_is_read_as_it_was(
+    stream: str, subject: str | None, flow: str | None, correlation_id: str | None
+) -> None:
+    body = EventBody("paid", subject, flow, "s", None, correlation_id, msgspec.Raw(b'{"by":1}'), {"n": 2})
+    event = decode_event(stream, 7, 1000, encode_body(body))
+    stripped = strip_event(stream, event)
+    assert decode_event(stream, 7, 1000, encode_body(stripped)) == event
+    assert stripped.subject != stream.rpartition(":")[2]  # the stream implies it
+
+
+@pytest.mark.parametrize("kind", ["countdown", "dag"])
+def test_streams_of_further_kinds_of_runs(kind: str) -> None:
+    streams = Streams()
+    with pytest.raises(BadStream, match="a type of flow, trigger, webhook, entity, queue, or nq:global"):
+        streams.check(f"nq:{kind}:x")
+    streams.add_types([kind, "flow"])
+    assert streams.check(f"nq:{kind}:x") == streams.run(kind, "x")
+    with pytest.raises(BadStream, match=f"a type of flow, trigger, webhook, entity, queue, {kind}, or nq:global"):
+        streams.check("nq:other:x")

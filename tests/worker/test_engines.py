@@ -9,16 +9,17 @@ import msgspec
 import pytest
 
 from penstock import Event
+from penstock.app.export import BadExport
 from penstock.commit.committer import CommitRequest
 from penstock.commit.runtime import Runtime
-from penstock.core.errors import UnknownKind
+from penstock.core.errors import RunError, UnknownKind
 from penstock.core.events import EventBody
 from penstock.handlers.handler import Handler
 from penstock.jobs.engine import InternalJobWork
 from penstock.ports.runner import Runner
 from penstock.ports.store import JobRow
-from penstock.ports.unit import Claim, Completed, Conflict, NewEvent, NewJob, Receipt, RunWrite, Unit
-from penstock.worker.engines import PreflightProblem
+from penstock.ports.unit import Claim, Completed, Conflict, NewEvent, NewJob, Receipt, RunWrite, StateWrite, Unit
+from penstock.worker.engines import PreflightProblem, RecordSummary
 from penstock.worker.outcomes import Success, Work
 
 QUEUE = "penstock-events"  # every worker works on it
@@ -43,9 +44,10 @@ class CountdownCommands:
 
     def __init__(self, engine: CountdownEngine) -> None:
         self._engine = engine
+        self.emitted: list[tuple[str, str, Any, str | None]] = []
 
     async def emit(self, run: str, kind: str, data: Any, *, key: str | None = None) -> None:
-        raise NotImplementedError
+        self.emitted.append((run, kind, data, key))
 
     async def cancel(self, run: str, reason: str) -> bool:
         return await self._engine.close(run, "cancelled", {"reason": reason})
@@ -58,9 +60,9 @@ class CountdownCommands:
 
 
 class CountdownEngine:
-    """Runs of kind `entity` that count down, one job after the other."""
+    """Runs of kind `countdown` that count down, one job after the other."""
 
-    kind = "entity"
+    kind = "countdown"
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -91,7 +93,7 @@ class CountdownEngine:
         unit = Unit(
             self.runtime.new_unit_id(),
             run=RunWrite(run, row.version, row.record, "countdown", status, True, kind=self.kind),
-            events=[self.event(run, f"entity.{status}", data)],
+            events=[self.event(run, f"countdown.{status}", data)],
         )
         await self.runtime.committer.submit(CommitRequest(lambda _v, _r: unit))
         return True
@@ -101,7 +103,7 @@ class CountdownEngine:
         is_done = record.left == 0
         n = record.total - record.left + 1
         jobs = [] if is_done else [NewJob(f"{run}.tick.{n}", QUEUE, "tick", b"null", run=run)]
-        events = [self.event(run, "entity.completed", {})] if is_done else []
+        events = [self.event(run, "countdown.completed", {})] if is_done else []
         status = "completed" if is_done else "running"
         write = RunWrite(run, version, msgspec.json.encode(record), "countdown", status, is_done, kind=self.kind)
         return Unit(
@@ -113,7 +115,7 @@ class CountdownEngine:
         return NewEvent(self.runtime.bodies.run(self.kind, run), self.runtime.bodies.encode(body))
 
     def view(self, events: Sequence[Event]) -> CountdownView:
-        ends = [event.kind.partition(".")[2] for event in events if event.kind != "entity.ticked"]
+        ends = [event.kind.partition(".")[2] for event in events if event.kind != "countdown.ticked"]
         return CountdownView(len(events) - len(ends), ends[-1] if ends else "running")
 
     def result(self, record: bytes) -> bytes | None:
@@ -129,6 +131,13 @@ class CountdownEngine:
     async def check(self, claim: Claim, runner: Runner) -> PreflightProblem | None:
         assert claim.run is not None
         return PreflightProblem(claim.run, "countdown", "tick", 1, "too_long", "ten ticks are too many")
+
+    def read_record(self, record: bytes) -> RecordSummary:
+        msgspec.json.decode(record, type=Countdown)
+        return RecordSummary(state_keys=("countdown/speed",))
+
+    def restore_job(self, run: str, record: bytes, job: NewJob) -> NewJob:
+        return job
 
     def explain(self, record: bytes) -> list[str]:
         return [f"{msgspec.json.decode(record, type=Countdown).left} ticks are left"]
@@ -155,7 +164,7 @@ class CountdownWork(InternalJobWork):
                 record,
                 claim=self.claim,
                 outcome=Completed(success.result),
-                events=[self._engine.event(run, "entity.ticked", {"left": record.left})],
+                events=[self._engine.event(run, "countdown.ticked", {"left": record.left})],
             )
 
         return CommitRequest(build, run=run, version=self.claim.version, record=self.claim.record)
@@ -173,9 +182,9 @@ async def test_an_engine_of_another_kind_runs_on_every_store(app: Any) -> None:
         assert await a.runs.result("c1", timeout=20) == "lift off after 3"
         assert await a.runs.get("c1") == CountdownView(3, "completed")
         (summary,) = await a.runs.list()
-        assert (summary.id, summary.flow, summary.status, summary.kind) == ("c1", "countdown", "completed", "entity")
-        kinds = [event.kind for event in await a.events.read("nq:entity:c1")]
-        assert kinds == ["entity.ticked"] * 3 + ["entity.completed"]
+        assert (summary.id, summary.flow, summary.status, summary.kind) == ("c1", "countdown", "completed", "countdown")
+        kinds = [event.kind for event in await a.events.read("nq:countdown:c1")]
+        assert kinds == ["countdown.ticked"] * 3 + ["countdown.completed"]
         assert [event.kind async for event in _first(a.runs.follow("c1"), 4)] == kinds
     async with app(engines=[make]) as a:
         await engines[-1].start("c2", 2)
@@ -185,6 +194,103 @@ async def test_an_engine_of_another_kind_runs_on_every_store(app: Any) -> None:
         assert [(problem.run, problem.code) for problem in report.broken] == [("c2", "too_long")]
         assert await a.runs.cancel("c2")
         assert (await a.runs.get("c2")).status == "cancelled"
+
+
+async def test_why_explains_the_end_of_a_run_of_another_kind(app: Any) -> None:
+    engines: list[CountdownEngine] = []
+
+    def make(runtime: Runtime) -> CountdownEngine:
+        engines.append(CountdownEngine(runtime))
+        return engines[-1]
+
+    async with app(engines=[make]) as a:
+        await engines[0].start("c1", 2)
+        await a.runs.cancel("c1", "too slow")
+        (reason,) = await a.runs.why("c1")
+        assert reason.startswith("it ended as cancelled at 20")
+        assert reason.endswith("Z (too slow)")
+
+
+async def test_app_emits_to_a_run_of_another_kind(app: Any) -> None:
+    engines: list[CountdownEngine] = []
+
+    def make(runtime: Runtime) -> CountdownEngine:
+        engines.append(CountdownEngine(runtime))
+        return engines[-1]
+
+    async with app(engines=[make]) as a:
+        await engines[0].start("c1", 2)
+        await a.emit("hurry", {"by": 1}, run="c1", key="k")
+        assert engines[0].commands.emitted == [("c1", "hurry", {"by": 1}, "k")]
+
+
+@pytest.mark.parametrize("action", ["fork", "replay", "retry"])
+async def test_what_only_flows_can_do_is_refused(app: Any, action: str) -> None:
+    engines: list[CountdownEngine] = []
+
+    def make(runtime: Runtime) -> CountdownEngine:
+        engines.append(CountdownEngine(runtime))
+        return engines[-1]
+
+    async with app(engines=[make]) as a:
+        await engines[0].start("c1", 2)
+        arguments = ("c1", "0-1") if action == "fork" else ("c1",)
+        with pytest.raises(RunError, match=f"run 'c1' is of kind 'countdown': only runs of flows have `{action}`"):
+            await getattr(a.runs, action)(*arguments)
+
+
+async def test_a_run_of_another_kind_moves_to_another_store(app: Any, shared: Any) -> None:
+    engines: list[CountdownEngine] = []
+
+    def make(runtime: Runtime) -> CountdownEngine:
+        engines.append(CountdownEngine(runtime))
+        return engines[-1]
+
+    async with app(engines=[make]) as a:
+        async with a.workers.background():
+            await engines[0].start("done", 2)
+            await a.runs.result("done", timeout=20)
+        await engines[0].start("open", 3)
+        await a.store.commit([Unit("speed", state=[StateWrite("countdown/speed", b"7")])])
+        lines = [await a.runs.export(id) for id in ("done", "open")]
+        exported = [msgspec.json.decode(line) for line in lines]
+        assert [(run["penstock"], run["kind"], len(run["events"])) for run in exported] == [
+            (3, "countdown", 3),
+            (3, "countdown", 0),
+        ]
+        events = await a.events.read("nq:countdown:done")
+        rows = {row.id: row for row in await a.runs.list()}
+    async with shared(engines=[make]) as b:
+        assert list(await b.runs.import_(b"\n".join(lines))) == ["done", "open"]
+        assert await b.events.read("nq:countdown:done") == events
+        assert {row.id: row for row in await b.runs.list()} == rows
+        speed = await b.store.state("countdown/speed")
+        assert speed is not None
+        assert speed.value == b"7"
+        assert await b.runs.result("done", timeout=20) == "lift off after 2"
+        async with b.workers.background():
+            assert await b.runs.result("open", timeout=20) == "lift off after 3"
+        assert await b.runs.get("open") == CountdownView(3, "completed")
+
+
+async def test_an_import_without_the_engine_writes_nothing(shared: Any, memory: Any) -> None:
+    engines: list[CountdownEngine] = []
+
+    def make(runtime: Runtime) -> CountdownEngine:
+        engines.append(CountdownEngine(runtime))
+        return engines[-1]
+
+    async with memory(engines=[make]) as a:
+        await engines[0].start("c1", 1)
+        line = await a.runs.export("c1")
+    async with shared() as b:
+        with pytest.raises(UnknownKind, match="no engine here for runs of kind 'countdown': known are flow"):
+            await b.runs.import_(line)
+        assert await b.runs.list() == []
+    async with shared(engines=[make]) as b:
+        with pytest.raises(BadExport, match="line 1 is not a run written by `penstock export`"):
+            await b.runs.import_(line.replace(b'"left":', b'"gone":'))
+        assert await b.runs.list() == []
 
 
 async def test_a_run_without_its_engine_is_named(shared: Any) -> None:
@@ -197,7 +303,7 @@ async def test_a_run_without_its_engine_is_named(shared: Any) -> None:
     async with shared(engines=[make]):
         await engines[0].start("c1", 1)
     async with shared() as b:
-        with pytest.raises(UnknownKind, match="no engine here for runs of kind 'entity': known are flow"):
+        with pytest.raises(UnknownKind, match="no engine here for runs of kind 'countdown': known are flow"):
             await b.runs.get("c1")
 
 

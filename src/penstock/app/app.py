@@ -179,8 +179,9 @@ class App:
         deliveries = DeliveryEngine(runtime, self._start_on_event, self._emit_to_run)
         more = [make(runtime) for make in self._engine_factories]
         self._engines = Engines([self._engine, JobEngine(runtime), *more], {DELIVERIES: deliveries})
+        self._bodies.add_types(self._engines.run_kinds)
         advice = Advice(runtime)
-        self._transactions = Transactions(runtime, lambda sink: Writers(self._engine, sink, advice))
+        self._transactions = Transactions(runtime, lambda sink: Writers(self._engine, self._engines, sink, advice))
         direct = self._transactions.direct
         self.events = Events(self)
         self.runs = Runs(self)
@@ -393,7 +394,7 @@ class App:
             await commands.start(known, run, input, correlation_id=event.correlation_id, cause=event.id)
 
     async def _emit_to_run(self, run: str, kind: str, data: Any, key: str) -> None:
-        await self._transactions.direct.commands.emit(run, kind, data, key=key)
+        await self._transactions.direct.emit_to_run(run, kind, data, key)
 
     def _load(self, handlers: Iterable[Callable[..., Any]] | None, has_dir: bool) -> Registry:
         self._functions = read_functions(check_list(handlers, "handlers")) if handlers is not None else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,12 @@ from .. import __version__
 from ..core.clock import from_iso, to_iso
 from ..core.durations import format_ms
 from ..core.errors import PenstockError
+from ..core.events import Event
 from ..core.payload import unpack
-from ..flows.reducer import RunView
 from ..flows.run_record import PAUSED
 from ..handlers.registry import Registry
 from ..ports.store import JobRow, QueueRow, RunRow
-from ..ports.unit import JobState
+from ..ports.unit import FLOW, JobState
 from ..settings import Settings
 from .run_actions import jobs_of
 from .store_urls import mask, sqlite_path
@@ -154,16 +155,15 @@ def _count(things: Any, noun: str) -> str:
 
 async def why(app: App, run: str) -> list[str]:
     """Explain why a run is not moving: one sentence for each of its open steps."""
-    view = await app.runs.get(run)
-    row = await app.store.run(run)
-    assert row is not None
+    row = await app.runs._row(run)
     engine = app._engines.of_run(row)
+    events = await app.events.read_all(app._bodies.run(row.kind, run))
     if row.closed:
-        return [_explain_end(view)]
+        return [_explain_end(row, events)]
     queues = {queue.name: queue for queue in await app.store.queues()}
-    workers = await _workers(app, row)
+    workers = _workers(events)
     waits = await app.waits.list(run=run, limit=1000)
-    reasons = [_explain_pause(view)] if row.status == PAUSED else []
+    reasons = [_explain_pause(row, events)] if row.status == PAUSED else []
     for id in await jobs_of(app, run):
         job = await app.store.job(id)
         if job is not None and job.state in _OPEN:
@@ -176,21 +176,32 @@ async def why(app: App, run: str) -> list[str]:
     return reasons or ["nothing of it is queued, running or waiting: this is a bug, please report it"]
 
 
-async def _workers(app: App, row: RunRow) -> dict[str, str]:
+def _workers(events: Sequence[Event]) -> dict[str, str]:
     """Return the worker that last started each job."""
-    events = await app.events.read_all(app._bodies.run(row.kind, row.id))
     started: list[dict[str, Any]] = [event.meta or {} for event in events if event.kind == "step.started"]
     return {meta["jobId"]: f"worker {meta.get('worker')}" for meta in started if "jobId" in meta}
 
 
-def _explain_end(view: RunView) -> str:
-    cause = view.error or view.reason
-    ended = f"it ended as {view.status} at {view.completed_at}{f' ({cause})' if cause else ''}"
-    return f"{ended}; `penstock runs retry {view.id}` retries its failed steps" if view.status == "failed" else ended
+def _explain_end(row: RunRow, events: Sequence[Event]) -> str:
+    at, data = _last_change(row, events)
+    cause = data.get("error") or data.get("reason")
+    ended = f"it ended as {row.status} at {at}{f' ({cause})' if cause else ''}"
+    can_retry = row.status == "failed" and row.kind == FLOW
+    return f"{ended}; `penstock runs retry {row.id}` retries its failed steps" if can_retry else ended
 
 
-def _explain_pause(view: RunView) -> str:
-    return f"it is paused ({view.reason or 'no reason recorded'}); `penstock runs resume {view.id}` resumes it"
+def _explain_pause(row: RunRow, events: Sequence[Event]) -> str:
+    reason = _last_change(row, events)[1].get("reason")
+    return f"it is paused ({reason or 'no reason recorded'}); `penstock runs resume {row.id}` resumes it"
+
+
+def _last_change(row: RunRow, events: Sequence[Event]) -> tuple[str, dict[str, Any]]:
+    """Return when a run got its status, and the data of the event that records it."""
+    kind = f"{row.kind}.{row.status}"
+    found = next((event for event in reversed(events) if event.kind == kind), None)
+    if found is None:
+        return to_iso(row.updated), {}
+    return found.ts, found.data if isinstance(found.data, dict) else {}
 
 
 def _explain_wait(app: App, wait: WaitView) -> str:

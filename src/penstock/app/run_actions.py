@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 async def jobs_of(app: App, run: str) -> list[str]:
     """Return the ids of every job a run has had, oldest first, also of those that were removed."""
     row = await app.store.run(run)
+    counted = app._engines.of_run(row).job_ids(run, row.record) if row is not None else []
     events = await app.events.read_all(app._bodies.run(row.kind if row is not None else FLOW, run))
     recorded = [job for event in events if (job := (event.meta or {}).get("jobId"))]
-    counted = app._engines.of_run(row).job_ids(run, row.record) if row is not None else []
     return list(dict.fromkeys([*recorded, *counted]))
 
 
 async def retry_run(app: App, run: str) -> RedriveResult:
     """Redrive the failed steps of a failed run, each from its dead letter, or from the record if it left none."""
-    row = await app.runs._row(run)
+    row = await app.runs._flow_row(run, "retry")
     status = decode_record(row.record).status
     if status not in (FAILED, RUNNING):
         raise RunError(f"run {run!r} is {status}, not failed: `penstock runs replay {run}` starts it again")
@@ -62,7 +62,7 @@ async def _last_jobs(app: App, run: str) -> dict[str, JobRow | None]:
 
 async def replay_run(app: App, run: str, input: Any = UNSET, key: str | None = None) -> str:
     """Start a new run of the same flow with the recorded input, or with another one, and return its id."""
-    await app.runs._row(run)
+    await app.runs._flow_row(run, "replay")
     first = (await app.events.read(app._bodies.flow(run), limit=1))[0]
     flow, recorded = _read_start(run, first)
     if input is UNSET and _is_redacted(recorded):

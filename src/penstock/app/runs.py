@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from ..core.clock import datetime_to_ms
 from ..core.durations import Duration, to_ms
-from ..core.errors import PayloadTooLarge, RunCancelled, RunFailed, UnknownRun
+from ..core.errors import PayloadTooLarge, RunCancelled, RunError, RunFailed, UnknownRun
 from ..core.events import Event
 from ..core.ids import BadId, event_seq
 from ..core.outage_retry import OutageRetry, deadline
@@ -17,6 +17,7 @@ from ..flows.fork import RunForker
 from ..flows.reducer import RunView
 from ..flows.run_record import COMPLETED, STATUSES
 from ..ports.store import RunRow
+from ..ports.unit import FLOW
 from ..worker.engines import RunEngine
 from . import diagnosis, export, preflight, run_actions
 from .arguments import UNSET, NoInput, StartOptions, check_choice, check_count, check_name, check_tags, resolve_delay_ms
@@ -232,7 +233,7 @@ class Runs:
             event: Id of the last event to copy.
             key: Idempotency key of the new run.
         """
-        row = await self._row(id)
+        row = await self._flow_row(id, "fork")
         new = self._app._transactions.direct.runs.new_id(key)
         await self._forks.fork(row, event, new, self._app.registry.flow(row.flow))
         return new
@@ -267,10 +268,35 @@ class Runs:
     async def export(self, id: str) -> bytes:
         """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store.
 
+        Secrets in inputs, results and state are in it as they are.
+
         Args:
             id: The run's id.
         """
         return await export.export_run(self._app, id)
+
+    def export_all(self) -> AsyncIterator[bytes]:
+        """Iterate over all runs, oldest first, each as the line of JSON that `export` returns.
+
+        Join the lines with `b"\\n"` for `import_`. A run that retention removes meanwhile is left out.
+        """
+        return export.export_runs(self._app)
+
+    async def import_(self, data: bytes, *, on_run: Callable[[str], object] | None = None) -> Sequence[str]:
+        """Import runs that `export` returned or `penstock export` wrote, and return their ids.
+
+        The runs keep their ids, times and event ids. Open ones continue here: stop the workers of the old store before
+        you export them. Nothing is imported if a line is not a run, or if this store already has one of the runs. After
+        an interruption, call it again without the runs that `app.runs.list` shows.
+
+        The call opens the store of the App's URL a second time. It raises ConfigError for a store in memory and for
+        one passed as `store=`.
+
+        Args:
+            data: Lines of JSON, one for each run: what `export` returned, or `Path(file).read_bytes()`.
+            on_run: Function to call with the id of each run after it was imported, to show progress.
+        """
+        return await export.import_runs(self._app, data, on_run)
 
     async def _follow(self, id: str, after: str | None) -> AsyncIterator[Event]:
         row = await self._row(id)
@@ -284,6 +310,7 @@ class Runs:
 
     async def _view(self, id: str, last_event: str | None) -> RunView:
         row = await self._row(id)
+        engine = self._app._engines.of_run(row)
         events = await self._app.events.read_all(self._app._bodies.run(row.kind, id))
         if last_event is not None:
             last = event_seq(last_event)
@@ -293,7 +320,7 @@ class Runs:
                     + (f", {events[0].id} to {events[-1].id}" if events else "")
                 )
             events = [event for event in events if event.seq <= last]
-        return self._app._engines.of_run(row).view(events)  # type: ignore[no-any-return]
+        return engine.view(events)  # type: ignore[no-any-return]
 
     async def _wait(self, id: str, outage_retry: OutageRetry) -> RunRow:
         with self._store.signals.listen(f"run:{id}") as listener:
@@ -320,6 +347,13 @@ class Runs:
 
     async def _engine(self, id: str) -> RunEngine:
         return self._app._engines.of_run(await self._row(id))
+
+    async def _flow_row(self, id: str, method: str) -> RunRow:
+        """Return the row of a run; raise RunError if it is not a run of a flow."""
+        row = await self._row(id)
+        if row.kind != FLOW:
+            raise RunError(f"run {id!r} is of kind {row.kind!r}: only runs of flows have `{method}`")
+        return row
 
     async def _row(self, id: str) -> RunRow:
         row = await self._store.run(id)

@@ -59,6 +59,11 @@ def sqlite_path(url: str) -> str:
     return path
 
 
+def is_memory_url(url: str) -> bool:
+    """Return whether a URL names a store in memory, which only the process that opened it can use."""
+    return url in (":memory:", "memory:", "memory://") or (url.startswith("sqlite:") and sqlite_path(url) == ":memory:")
+
+
 def readable_url(url: str) -> str:
     """Return a URL for reading a store: with `mode=ro` if it is a SQLite file that this process may not write."""
     if not url.startswith("sqlite:") or is_read_only(url) or (path := sqlite_path(url)) == ":memory:":

@@ -250,10 +250,35 @@ class SyncRuns:
     def export(self, id: str) -> bytes:
         """Return a run with its events, jobs, waits and state as one line of JSON, for `import_` into another store.
 
+        Secrets in inputs, results and state are in it as they are.
+
         Args:
             id: The run's id.
         """
         return self._portal.call(self._facet.export(id))
+
+    def export_all(self) -> Iterator[bytes]:
+        """Iterate over all runs, oldest first, each as the line of JSON that `export` returns.
+
+        Join the lines with `b"\n"` for `import_`. A run that retention removes meanwhile is left out.
+        """
+        return self._portal.iterate(self._facet.export_all())
+
+    def import_(self, data: bytes, *, on_run: Callable[[str], object] | None = None) -> Sequence[str]:
+        """Import runs that `export` returned or `penstock export` wrote, and return their ids.
+
+        The runs keep their ids, times and event ids. Open ones continue here: stop the workers of the old store before
+        you export them. Nothing is imported if a line is not a run, or if this store already has one of the runs. After
+        an interruption, call it again without the runs that `app.runs.list` shows.
+
+        The call opens the store of the App's URL a second time. It raises ConfigError for a store in memory and for
+        one passed as `store=`.
+
+        Args:
+            data: Lines of JSON, one for each run: what `export` returned, or `Path(file).read_bytes()`.
+            on_run: Function to call with the id of each run after it was imported, to show progress.
+        """
+        return self._portal.call(self._facet.import_(data, on_run=on_run))
 
 
 class SyncJobs:

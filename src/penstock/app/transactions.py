@@ -14,11 +14,11 @@ from ..core.events import check_kind
 from ..core.ids import check_id
 from ..core.payload import pack, unpack
 from ..flows.engine import FlowEngine
-from ..flows.run_commands import FlowCommands, require_open
-from ..flows.run_record import decode
+from ..flows.run_commands import FlowCommands, RunClosed
 from ..ports.store import DatabaseIdentity, Enlists, RunRow
-from ..ports.unit import DELIVERIES, EMIT, NewJob, Unit
+from ..ports.unit import DELIVERIES, EMIT, FLOW, NewJob, Unit
 from ..transactions.enlist import TransactionWriter
+from ..worker.engines import Engines, RunCommands
 from ..worker.outcomes import pack_record
 from .advice import Advice
 from .arguments import check_text
@@ -30,7 +30,7 @@ from .run_starter import RunStarter
 class Writers:
     """Starts runs, enqueues jobs and emits events, all into one sink."""
 
-    def __init__(self, engine: FlowEngine, sink: CommandSink, advice: Advice) -> None:
+    def __init__(self, engine: FlowEngine, engines: Engines, sink: CommandSink, advice: Advice) -> None:
         runtime = engine.runtime
         self.commands = FlowCommands(engine, sink)
         self.events = EventAppender(runtime, sink)
@@ -39,6 +39,7 @@ class Writers:
         self._store = runtime.store
         self._sink = sink
         self._engine = engine
+        self._engines = engines
 
     async def emit(self, kind: str, data: Any, run: str | None, key: str | None) -> None:
         """Emit an event to one run, or globally."""
@@ -47,7 +48,17 @@ class Writers:
         elif self._sink.is_deferred:
             await self._emit_by_job(run, kind, data, key)
         else:
-            await self.commands.emit(run, check_kind(kind), data, key=key)
+            await self.emit_to_run(run, check_kind(kind), data, key)
+
+    async def emit_to_run(self, run: str, kind: str, data: Any, key: str | None) -> None:
+        """Emit an event to one run now, by the commands of the run's engine."""
+        await (await self._commands_of(run)).emit(run, kind, data, key=key)
+
+    async def _commands_of(self, run: str) -> RunCommands:
+        if len(self._engines.run_kinds) == 1:  # no need to read the run
+            return self.commands
+        row = await self._find_run(check_id(run, "run id"))
+        return self.commands if row is None or row.kind == FLOW else self._engines.of_run(row).commands
 
     async def _emit_by_job(self, run: str, kind: str, data: Any, key: str | None) -> None:
         """Enqueue a job that emits the event after the transaction has committed.
@@ -70,9 +81,10 @@ class Writers:
     async def _check_run(self, run: str, kind: str, body: bytes) -> None:
         """Raise what is already wrong with the event. A missing run is fine: the same transaction may start it."""
         row = await self._find_run(run)
-        if row is not None:
-            require_open(run, row.record, f"receive {kind!r}")
-            self._engine.check_event(decode(row.record).flow, kind, body)
+        if row is not None and row.closed:
+            raise RunClosed(f"run {run!r} is {row.status} and cannot receive {kind!r}")
+        if row is not None and row.kind == FLOW:
+            self._engine.check_event(row.flow, kind, body)
 
     async def _find_run(self, run: str) -> RunRow | None:
         try:

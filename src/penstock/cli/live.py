@@ -14,12 +14,13 @@ from ..core.clock import Clock
 from ..core.events import Event
 from ..core.outage_retry import OutageRetry
 from ..flows.reducer import RunView, apply_flow
+from ..flows.run_record import CLOSED
+from ..ports.unit import FLOW
 from .errors import warn
 from .run_view import RunPanel
 from .shutdown_signals import handle_stop_signals, stop_message
 
 REDRAW_INTERVAL_S = 0.1  # running times change between events
-_END_KINDS = frozenset(("flow.completed", "flow.failed", "flow.compensated", "flow.cancelled"))
 
 
 async def work_and_watch(
@@ -80,15 +81,18 @@ async def watch(
 
 async def follow_until_end(app: App, run: str, after: str | None = None) -> AsyncIterator[Event]:
     """Yield every event after the cursor, then live ones, until the run ends."""
-    stream = f"{app.settings.namespace}:flow:{run}"
     retry = OutageRetry(f"run {run}")
-    async with aclosing(app.events.subscribe(stream, after=after)) as events:  # type: ignore[type-var]
+    row = await retry.call(app.store.run, run)
+    kind = row.kind if row is not None else FLOW
+    stream = f"{app.settings.namespace}:{kind}:{run}"
+    ends = {f"{kind}.{status}" for status in CLOSED}
+    async with aclosing(app.store.tail(stream, after=after)) as events:  # type: ignore[type-var]
         if await retry.call(_is_over, app, run, stream, after):
             return
         ended = False
         async for event in events:
             yield event
-            ended = event.kind in _END_KINDS or (ended and event.kind != "flow.reopened")
+            ended = event.kind in ends or (ended and event.kind != f"{kind}.reopened")
             if ended and await retry.call(_is_over, app, run, stream, event.id):
                 return
 

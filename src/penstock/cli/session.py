@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..app import App
-from ..app.store_urls import readable_url, sqlite_path
+from ..app.store_urls import is_memory_url, readable_url, sqlite_path
 from ..core.clock import Clock
 from ..core.errors import ConfigError, NotFound
 from ..core.redaction import Redactor
@@ -107,10 +107,6 @@ def refuse_memory_store(common: CommonOptions) -> None:
             f"the store {url!r} is in memory and ends with this command: use a file, such as "
             "--url sqlite:///penstock.db, or `penstock run`, which also does the work"
         )
-
-
-def is_memory_url(url: str) -> bool:
-    return url in (":memory:", "memory:", "memory://") or (url.startswith("sqlite:") and sqlite_path(url) == ":memory:")
 
 
 def check_dir(dir: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -92,6 +92,17 @@ def _complete(stream: str, id: str, ms: int, s: _Stored) -> Event:
     return Event(id, to_iso(ms), s.kind, subject, flow, s.step, s.trigger, corr, s.data, s.meta)
 
 
+def strip_event(stream: str, event: Event) -> EventBody:
+    """Return the body of an event as it is stored, without the fields that its stream implies."""
+    _, type_, id_ = f"{stream}:".split(":")[:3]
+    subject = event.subject if event.subject != (id_ or type_) else None
+    flow = event.flow if type_ != "flow" or event.flow != id_ else None
+    is_implied = type_ in ("flow", "queue") and event.correlation_id == event.subject
+    corr = None if is_implied else event.correlation_id
+    data = msgspec.Raw(_encoder.encode(event.data)) if event.data is not None else None
+    return EventBody(event.kind, subject, flow, event.step, event.trigger, corr, data, event.meta)
+
+
 class BadStream(PenstockError):
     """A stream name does not have the form `<namespace>:<type>:<id>`."""
 
@@ -105,6 +116,11 @@ class Streams:
         self.namespace = namespace
         self.global_stream = f"{namespace}:global"
         self._flow = f"{namespace}:flow:"
+        self._types = dict.fromkeys(STREAM_TYPES)  # in this order
+
+    def add_types(self, types: Iterable[str]) -> None:
+        """Accept streams of further types: those of further kinds of runs."""
+        self._types.update(dict.fromkeys(types))
 
     def flow(self, run: str) -> str:
         """Return the stream of a run."""
@@ -126,12 +142,12 @@ class Streams:
         """Return the stream name, or raise BadStream with the accepted form."""
         parts = name.split(":")
         if name == self.global_stream or (
-            len(parts) == 3 and parts[0] == self.namespace and parts[1] in STREAM_TYPES and parts[2]
+            len(parts) == 3 and parts[0] == self.namespace and parts[1] in self._types and parts[2]
         ):
             return name
         raise BadStream(
             f"{name!r} is not a stream: write {self.namespace}:<type>:<id> with a type of "
-            f"{', '.join(STREAM_TYPES[:-1])}, or {self.global_stream}"
+            f"{', '.join(type_ for type_ in self._types if type_ != 'global')}, or {self.global_stream}"
         )
 
 

@@ -37,7 +37,7 @@ from ..ports.unit import (
     Unit,
 )
 from ..worker.channel import SHUTDOWN
-from ..worker.engines import PreflightProblem
+from ..worker.engines import PreflightProblem, RecordSummary
 from ..worker.outcomes import AttemptOutput, Failure, Interruption, RateLimitHit, Success, WaitSuspension, pack_record
 from . import run_record as records
 from .conditions import CodeConditions
@@ -142,6 +142,20 @@ class FlowEngine:
         """Return the step of a job and which instance of it the job is."""
         options = decode_options(job.opts)
         return options.step, options.n
+
+    def read_record(self, record: bytes) -> RecordSummary:
+        """Return whether a run is paused, and the state key of its pinned trigger table."""
+        known = records.decode(record)
+        return RecordSummary(known.paused, (table_key(known.table),) if known.table is not None else ())
+
+    def restore_job(self, run: str, record: bytes, job: NewJob) -> NewJob:
+        """Return the job of an exported step with the `step.started` event that its claim appends."""
+        known, options = records.decode(record), decode_options(job.opts)
+        builder = self.unit_builder(run, known, TriggerTable(known.flow, "", {}))
+        return builder.job(
+            job.id, job.name, job.queue, job.payload, options, known, "import",
+            priority=job.priority, due=job.due, scope=job.scope,
+        )  # fmt: skip
 
     def explain(self, record: bytes) -> list[str]:
         """Return a sentence for each join that still waits for events."""

@@ -17,7 +17,18 @@ from ..handlers.registry import Flow
 from ..handlers.trigger_table import encode as encode_table
 from ..jobs.dead_letters import DeadLetter
 from ..ports.store import JobRow, RunRow, WaitRow
-from ..ports.unit import Committed, Conflict, NewEvent, Receipt, Refused, ScheduleMove, SettleWait, StateWrite, Unit
+from ..ports.unit import (
+    FLOW,
+    Committed,
+    Conflict,
+    NewEvent,
+    Receipt,
+    Refused,
+    ScheduleMove,
+    SettleWait,
+    StateWrite,
+    Unit,
+)
 from . import run_record as records
 from .decide import Decider, Decision, Emission
 from .engine import FlowEngine, table_key
@@ -232,6 +243,8 @@ class FlowCommands:
         row = await self._store.run(check_id(run, "run id"))
         if row is None:
             raise UnknownRun(f"there is no run {run!r} in this store: `penstock runs` lists them; check the URL")
+        if row.kind != FLOW:
+            raise RunError(f"run {run!r} is of kind {row.kind!r} and not of a flow: use the commands of its engine")
         return row
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..app import App
-from ..app.export import SavedRun, read_line, saved_claims
+from ..app.export import read_line, saved_claims
 from ..app.preflight import PreflightReport, open_checker
 from ..ports.unit import StateWrite, Unit
 
@@ -22,22 +22,23 @@ def replay(
     Nothing is written and functions passed to `ctx.run` are not called. Code outside `ctx.run` runs again.
     """
     __tracebackhide__ = True
-    saved = [
-        read_line(line, number) for number, line in enumerate(Path(path).read_bytes().splitlines(), 1) if line.strip()
-    ]
-    checked: PreflightReport = _run_in_thread(lambda: _check(saved, handlers, dir))
+    lines = Path(path).read_bytes().splitlines()
+    checked: PreflightReport = _run_in_thread(lambda: _check(lines, handlers, dir))
     if checked.broken:
-        lines = "\n".join(f"  run {t.run}, step {t.step}: {t.reason} [{t.code}]" for t in checked.broken)
-        raise AssertionError(f"{len(checked.broken)} of {checked.steps} steps cannot continue with this code:\n{lines}")
+        found = "\n".join(f"  run {t.run}, step {t.step}: {t.reason} [{t.code}]" for t in checked.broken)
+        raise AssertionError(f"{len(checked.broken)} of {checked.steps} steps cannot continue with this code:\n{found}")
     return checked
 
 
 async def _check(
-    saved: list[SavedRun], handlers: Iterable[Callable[..., Any]] | None, dir: str | Path | None
+    lines: list[bytes], handlers: Iterable[Callable[..., Any]] | None, dir: str | Path | None
 ) -> PreflightReport:
     done = PreflightReport()
     async with App(":memory:", dir, handlers=handlers) as app, open_checker(app) as check:
-        for number, run in enumerate(saved):
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            run = read_line(line, number, app._engines)
             done.runs += 1
             state = [StateWrite(key, bytes(value)) for key, value in run.state.items()]
             await app.store.commit([Unit(f"replay-{number}", state=state)])

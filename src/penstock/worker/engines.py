@@ -6,7 +6,7 @@ run is a plain job, unless its queue is one that an engine keeps for itself.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -15,7 +15,7 @@ from ..core.errors import UnknownKind
 from ..core.events import Event
 from ..ports.runner import Runner
 from ..ports.store import JobRow, RunRow
-from ..ports.unit import Claim
+from ..ports.unit import Claim, NewJob
 from .outcomes import Work
 
 JOB = "job"
@@ -37,6 +37,13 @@ class PreflightProblem(msgspec.Struct, frozen=True):
     @property
     def is_breaking(self) -> bool:
         return self.code != PINNED
+
+
+class RecordSummary(msgspec.Struct, frozen=True):
+    """What an export and an import need of a run record."""
+
+    paused: bool = False
+    state_keys: tuple[str, ...] = ()  # state that runs share and this one needs, besides its own
 
 
 class Engine(Protocol):
@@ -93,6 +100,16 @@ class RunEngine(Engine, Protocol):
         """Return the step of a job and which instance of it the job is."""
         ...
 
+    def read_record(self, record: bytes) -> RecordSummary:
+        """Return what an export needs of a run record. Raise msgspec.DecodeError if this engine did not write it."""
+        ...
+
+    def restore_job(self, run: str, record: bytes, job: NewJob) -> NewJob:
+        """Return an exported open job with what this engine adds to its jobs, such as the event of its claim.
+
+        Raise msgspec.DecodeError if this engine did not write its options."""
+        ...
+
 
 class Engines:
     """The engines of one App."""
@@ -103,6 +120,11 @@ class Engines:
         self._jobs = self._by_kind[JOB]
         # Checked once: isinstance() on a protocol is slow, and the result of every run asks for its engine.
         self._with_runs = {kind: engine for kind, engine in self._by_kind.items() if isinstance(engine, RunEngine)}
+
+    @property
+    def run_kinds(self) -> Collection[str]:
+        """The kinds of runs that have an engine here."""
+        return self._with_runs.keys()
 
     def open(self, claim: Claim) -> Coroutine[Any, Any, Work]:
         """Open a claim with the engine it belongs to."""

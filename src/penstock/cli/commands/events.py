@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Annotated
 
@@ -71,15 +71,20 @@ async def _open_source(app: App, stream: str, follow: bool, after: str | None) -
     flows = f"{app.settings.namespace}:flow:"
     run = stream.removeprefix(flows) if ":" not in stream.removeprefix(flows) else None
     if run is None:
-        return app.events.subscribe(stream, after=after) if follow else _read_stored(app, stream, after)
-    if await app.store.run(check_id(run, "run id")) is None:
+        return app.events.subscribe(stream, after=after) if follow else _read_pages(app.events.read, stream, after)
+    row = await app.store.run(check_id(run, "run id"))
+    if row is None:
         raise UnknownRun(f"there is no run {run!r} in {mask(app.settings.url)}: check the id and the URL")
-    return follow_until_end(app, run, after) if follow else _read_stored(app, flows + run, after)
+    if follow:
+        return follow_until_end(app, run, after)
+    return _read_pages(app.store.read, f"{app.settings.namespace}:{row.kind}:{run}", after)
 
 
-async def _read_stored(app: App, stream: str, after: str | None) -> AsyncIterator[Event]:
+async def _read_pages(
+    read: Callable[..., Awaitable[list[Event]]], stream: str, after: str | None
+) -> AsyncIterator[Event]:
     """Yield the stored events, page by page."""
-    while page := await app.events.read(stream, after=after, limit=PAGE_SIZE):
+    while page := await read(stream, after=after, limit=PAGE_SIZE):
         for event in page:
             yield event
         after = page[-1].id

@@ -12,6 +12,7 @@ from typing import Annotated, BinaryIO
 
 from cyclopts import Parameter
 
+from ...app import App
 from ...app.export import iterate_run_ids
 from ..errors import EXIT_FAILED, UsageError, warn
 from ..options import COMMON_DEFAULTS, CommonOptions
@@ -56,13 +57,23 @@ def export(
 async def _export(common: CommonOptions, run: str | None, file: str | None) -> int:
     async with build_store_app(common) as app:
         if run is not None:
-            await app.runs.get(run)  # an unknown run is an error
-        ids = [run] if run is not None else [id async for id in iterate_run_ids(app)]
-        with _open_output(file) as out, show_progress("Exporting", len(ids)) as advance:
-            for id in reversed(ids):  # oldest first
-                out.write(await app.runs.export(id) + b"\n")
-                advance()
-    return len(ids)
+            line = await app.runs.export(run)  # an unknown run is an error
+            with _open_output(file) as out:
+                out.write(line + b"\n")
+            return 1
+        return await _export_all(app, file)
+
+
+async def _export_all(app: App, file: str | None) -> int:
+    total, count = 0, 0
+    async for _ in iterate_run_ids(app):
+        total += 1
+    with _open_output(file) as out, show_progress("Exporting", total) as advance:
+        async for line in app.runs.export_all():
+            out.write(line + b"\n")
+            count += 1
+            advance()
+    return count
 
 
 @contextmanager

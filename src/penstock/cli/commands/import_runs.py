@@ -9,7 +9,7 @@ from pathlib import Path
 from cyclopts import App as Commands
 
 from ...app import App
-from ...app.export import ReplayClock, import_runs, read_runs
+from ...app.export import read_runs
 from ...settings import Settings
 from ..errors import UsageError
 from ..options import COMMON_DEFAULTS, CommonOptions
@@ -44,11 +44,10 @@ def import_file(file: str, /, *, common: CommonOptions = COMMON_DEFAULTS) -> int
 
 
 async def _import(common: CommonOptions, data: bytes) -> int:
-    clock = ReplayClock()
     total = sum(1 for _ in read_runs(data))  # finds a bad line before the store is opened
-    async with App(common.url, handlers=(), clock=clock) as app:
+    async with App(common.url, handlers=()) as app:
         with show_progress("Importing", total) as advance:
-            return await import_runs(app, clock, data, advance)
+            return len(await app.runs.import_(data, on_run=lambda _: advance()))
 
 
 def _read(file: str) -> bytes:

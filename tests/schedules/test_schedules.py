@@ -13,7 +13,7 @@ from penstock import flow, job
 from penstock.core.clock import from_iso, to_iso
 from penstock.core.errors import ConfigError, NotJSON, UnknownFlow
 from penstock.core.ids import BadId
-from penstock.schedules import service as scheduler
+from penstock.schedules import scheduler
 from penstock.schedules.spec import ScheduleSpec, next_slot
 from penstock.testing.clock import START_MS, FakeClock
 from penstock.testing.until import until
